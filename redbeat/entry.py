@@ -1,4 +1,4 @@
-"""An entry of the schedule: what the user stores, and what happened to it so far."""
+"""The entry class: the definition of a periodic task, its policy and its run history."""
 
 from __future__ import annotations
 
@@ -87,25 +87,26 @@ logger = get_logger("celery.beat")
 
 Self = TypeVar("Self", bound="RedBeatSchedulerEntry")
 
-#: Triggered runs of one entry that may wait for a beat.
+#: Maximum number of triggered runs of one entry that wait for a beat.
 MAX_TRIGGERS: Final = 100
 
-#: Codes of ``trigger.lua`` for a trigger that it refused.
+#: Codes that ``trigger.lua`` returns when it refuses a trigger.
 UNKNOWN, QUARANTINED, TOO_MANY, NOT_A_HASH = 0, -1, -2, -3
 
-#: How often a write is retried after a run was recorded in between; then it overwrites the history.
+#: If a beat records a run during a write, the write is retried up to this number of times. The last
+#: retry overwrites the history.
 SAVE_ATTEMPTS = 5
 
-#: Largest difference in seconds between two equal scores: they are stored with six decimals.
+#: Two scores that differ by less than this number of seconds are equal: Redis has six decimals.
 SCORE_PRECISION = 2e-6
 
-#: Seconds that ``is_due()`` of a disabled entry returns.
+#: The seconds until the next check that ``is_due()`` returns for a disabled entry.
 DISABLED_RECHECK = 5.0
 
-#: Names of all policy fields.
+#: The names of all policy fields.
 NAMES = frozenset(FIELDS)
 
-#: Fields of ``meta`` that RedBeat reads; a subclass may add others.
+#: The fields of ``meta`` that RedBeat reads; a subclass may add more fields.
 META = ("last_run_at", "total_run_count")
 
 
@@ -113,18 +114,18 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     """A periodic task.
 
     Arguments:
-        name: name of the entry; the prefix plus the name is its key. ``str()`` is applied.
-        task: name of the task to send.
-        schedule: seconds, a timedelta, or a schedule of Celery or of this package.
-        args, kwargs: arguments of the task.
-        enabled: False keeps the entry in Redis, but it is never due.
-        options: options of ``apply_async``.
+        name: the name of the entry, converted with ``str()``. Its key is the prefix plus the name.
+        task: the name of the task to send.
+        schedule: a number of seconds, a timedelta, or a schedule object of Celery or RedBeat.
+        args, kwargs: the arguments of the task.
+        enabled: False keeps the entry in Redis, but the entry is never due.
+        options: the options of ``apply_async``.
         clsargs: ``app``, ``last_run_at``, ``total_run_count``, ``relative``, and the fields of a
-            :class:`~redbeat.entries.policy.Policy`. ``one_off=True`` is ``max_runs=1``.
+            :class:`~redbeat.entries.policy.Policy`. ``one_off=True`` means ``max_runs=1``.
 
-    Creating an entry does not touch Redis. You may change its attributes, then store them with
-    :meth:`save`. The constructor raises :exc:`InvalidEntryError` if ``schedule`` is not a
-    schedule; ``save()`` checks everything else.
+    Creating an entry does not access Redis. You may change its attributes, then store them with
+    :meth:`save`. The constructor raises :exc:`InvalidEntryError` if ``schedule`` is not a valid
+    schedule; ``save()`` checks all other arguments.
     """
 
     schedule: Any
@@ -135,7 +136,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     last_run_at: datetime | None
     total_run_count: int
 
-    # Fields of the policy. Their defaults are set at the end of this module.
+    # The fields of the policy. The end of this module sets their defaults.
     timezone: str | None
     start_time: datetime | None
     end_time: datetime | None
@@ -149,49 +150,49 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     overlap_timeout: float
     delivery: str | None
 
-    #: The nominal instant of the last run, None when unknown.
+    #: The nominal instant of the last run, None if unknown.
     scheduled_at: datetime | None = None
 
-    #: Set while a beat holds a claim on the entry; only the beat then writes to Redis.
+    #: The claimed run, None without a claim. During a claim only the beat writes the run to Redis.
     run: Run | None = None
 
-    #: Whether the stored score has passed. The decision of the entry may still be "not due".
+    #: Whether the time of the stored score has passed. ``is_due()`` may still return false.
     put_up = False
 
-    #: Policy fields whose names a subclass uses for its own attributes or arguments.
+    #: The names of policy fields that a subclass uses for its own attributes or arguments.
     _foreign_fields: frozenset[str] = frozenset()
 
-    #: Cached time zone of the app, None before the first lookup.
+    #: The cached time zone of the policy or the app, None before the first lookup.
     _zone: tzinfo | None = None
 
-    #: The stored meta this entry was loaded from, None if it was not loaded from Redis.
+    #: The ``meta`` field that this entry was loaded from, None if it was not loaded from Redis.
     _seen_meta: str | None = None
 
-    #: The stored definition and policy this entry was loaded from, empty if it was not loaded.
+    #: The stored definition and policy that this entry was loaded from, "" if it was not loaded.
     _seen_texts: tuple[str, str] = ("", "")
 
-    #: The operator's pause of an entry that is not enabled, None without a pause.
+    #: The operator's pause of this entry, None if no operator paused the entry.
     _pause: Pause | None = None
 
-    #: Last run and run count as loaded or saved; different attribute values are changes to save.
+    #: Last run and run count as last loaded or saved; ``save()`` writes them if they have changed.
     _known_history: tuple[Any, int] = (None, 0)
 
-    #: The stored identity. It differs from that of a deleted entry of the same name; "" for none.
+    #: A random id that distinguishes the stored entry from deleted entries of its name, or "".
     _identity = ""
 
-    #: The identity to store if the entry is new. Retries of one save reuse the value.
+    #: The identity to store if the entry is new. All retries of one save use the same identity.
     _new_identity = ""
 
-    #: Stored definition and policy that a refused write returned, None before a refusal.
+    #: The definition and policy that Redis returned with a refused write, None if none was refused.
     _stored_texts: Texts | None = None
 
-    #: Last run and run count before this save restarted a finished entry, None without a restart.
+    #: Last run and run count before a save restarted a finished entry, None without a restart.
     _history_before_restart: tuple[Any, int] | None = None
 
-    #: Whether the entry comes from ``beat_schedule``: each dispatch may compute its arguments.
+    #: Whether the entry comes from ``beat_schedule``. Only such entries may have lazy arguments.
     _static = False
 
-    #: Whether an argument stands for a function that only ``beat_schedule`` has.
+    #: Whether an argument is a placeholder for a function that only ``beat_schedule`` contains.
     _lazy = False
 
     def __init__(
@@ -207,7 +208,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     ) -> None:
         clsargs["app"] = real_app(clsargs.get("app"))
         if self._foreign_fields:
-            # A field that a subclass passes to this constructor belongs to the policy.
+            # If a subclass passes a field to this constructor, the field belongs to the policy.
             self._foreign_fields = self._foreign_fields.difference(clsargs)
         policy = {field: clsargs.pop(field, None) for field in FIELDS}
         if clsargs.pop("one_off", False):
@@ -234,19 +235,19 @@ class RedBeatSchedulerEntry(ScheduleEntry):
                 setattr(self, field, value)
         if self.timezone is not None:
             self._apply_timezone()
-        # A default last run is not a change of the history; one that the caller passed is.
+        # A last run that the caller passed is a change to save; the default last run is not.
         self._known_history = (None if has_last_run else self.last_run_at, 0)
 
     def _apply_timezone(self) -> None:
-        """Set the zone of the entry on its schedule, since Celery and Sentry read it there."""
-        with suppress(InvalidEntryError):  # save() raises the error of an unknown zone
+        """Set the time zone of the entry on its schedule, where Celery and Sentry read it."""
+        with suppress(InvalidEntryError):  # save() raises this error for an unknown time zone
             zone = Policy.of({"timezone": self.timezone}).zone
             if zone is not None:
                 self.schedule = in_zone(self.schedule, zone)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        for base in cls.__mro__:  # mixins of the subclass may use the names as well
+        for base in cls.__mro__:  # mixins of the subclass may use names of policy fields too
             if base in RedBeatSchedulerEntry.__mro__:
                 continue
             used_names = {*vars(base)}
@@ -280,14 +281,14 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         meta: str | bytes | None,
         app: Any = None,  # noqa: ARG004 - RedBeat 2 has this parameter
     ) -> dict[str, Any]:
-        """Return the run history in a meta, ``{"last_run_at": None}`` without a meta."""
+        """Return the run history in a ``meta`` field, ``{"last_run_at": None}`` if it is empty."""
         return decode_meta(meta)
 
     @staticmethod
     def load_definition(
         key: str, app: Any = None, definition: str | bytes | None = None
     ) -> dict[str, Any]:
-        """Return the stored constructor arguments; raises KeyError. One round trip."""
+        """Return the stored constructor arguments; raises KeyError if unknown. One round trip."""
         if definition is None:
             definition = store_of(app).load(text_of(key))[0]
         if definition is None:
@@ -296,7 +297,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
     @staticmethod
     def load_meta(key: str, app: Any = None) -> dict[str, Any]:
-        """Return the stored run history, ``{"last_run_at": None}`` without one. One round trip."""
+        """Return the stored run history, ``{"last_run_at": None}`` if none. One round trip."""
         return decode_meta(store_of(app).load(text_of(key))[1])
 
     @classmethod
@@ -322,16 +323,17 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         runtime: str,
         identity: str = "",
     ) -> Self:
-        """Return the entry in the fields of a hash; raises :exc:`DecodeError`. No round trip."""
+        """Create an entry from the fields of its hash; raises :exc:`DecodeError`. No round trip."""
         entry = cls.from_definition(app, definition, policy).with_history(meta, runtime)
         entry._identity = identity
         return entry
 
     @classmethod
     def from_definition(cls: type[Self], app: Any, definition: str, policy: str = "") -> Self:
-        """Return an entry without history; raises :exc:`DecodeError`. No round trip.
+        """Create an entry without run history. No round trip.
 
-        The error is an :exc:`UnknownTypeError` if another process may be able to read the entry.
+        Raises :exc:`DecodeError`, or its subclass :exc:`UnknownTypeError` if another process may be
+        able to load the entry.
         """
         stored = cls._arguments_in(definition)
         arguments = decode_policy(policy, stored, cls._foreign_fields)
@@ -343,8 +345,8 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             entry._seen_texts = (definition, policy)
             return entry
         except Exception as error:
-            # The texts can be decoded, so the cause is code of the user: a schedule that raised, or
-            # an entry class that lacks an argument.
+            # The JSON is valid, so user code caused the error: a schedule that raised, or an entry
+            # class whose constructor does not accept an argument.
             may_load_elsewhere = not isinstance(error, InvalidEntryError) or asks_itself(
                 arguments["schedule"]
             )
@@ -361,7 +363,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     def _arguments_in(cls, definition: str) -> dict[str, Any]:
         """Return the constructor arguments in a definition.
 
-        Raises :exc:`DecodeError`, also for any error in ``decode_definition()`` of a subclass.
+        Raises :exc:`DecodeError`, also if a subclass's ``decode_definition()`` raises any error.
         """
         try:
             return dict(cls.decode_definition(definition))
@@ -379,7 +381,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     def _history_in(self, meta: str, runtime: str) -> History:
         """Return the stored history; raises :exc:`DecodeError`.
 
-        Other fields that ``decode_meta()`` of a subclass returns become attributes of the entry.
+        If a subclass's ``decode_meta()`` returns more fields, they become attributes of the entry.
         """
         if not self.reads_meta_itself():
             return History.read(meta, runtime)
@@ -402,32 +404,32 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         return entry
 
     def is_of(self, key: str, definition: str, policy: str) -> bool:
-        """Whether the entry was loaded from this key with these texts."""
+        """Return whether the entry was loaded from this key, definition and policy."""
         return self.key == key and self._seen_texts == (definition, policy)
 
     @property
     def rank(self) -> int | None:
-        """The position in due order, None when the entry is not scheduled. One round trip."""
+        """The position of the entry in due order, None if it is not scheduled. One round trip."""
         return store_of(self.app).rank(self.key)
 
     # -- history and time -------------------------------------------------------------------------
 
     def policy_field(self, name: str) -> Any:
-        """Return a policy field; the default if a subclass uses the name for something else."""
+        """Return a policy field, or its default if a subclass uses the name for something else."""
         return getattr(DEFAULT if name in self._foreign_fields else self, name)
 
     def default_now(self) -> datetime:
-        """Return the time of the schedule's own clock if it has one, else in the app's zone."""
+        """Return the current time from the schedule's clock, else in the app's time zone."""
         if has_clock(self.schedule):
             now: datetime = self.schedule.now()
             return now
-        # Celery's method returns the same, but more slowly; every new entry calls this one.
+        # Celery's method returns the same value, but is slower. Each new entry calls this method.
         return datetime.now(self.app.timezone)
 
     def _current_time(self) -> datetime:
-        """Return the present in UTC, for decisions without a claim.
+        """Return the current time in UTC, for decisions without a claim.
 
-        If the clock of the schedule returns naive times, the clock of this host replaces it.
+        If the schedule's clock returns naive times, the clock of this host is used.
         """
         now = self.default_now()
         return datetime.now(UTC) if now.tzinfo is None else as_utc(now)
@@ -443,7 +445,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         total_run_count: int,
         scheduled_at: datetime | None,
     ) -> None:
-        """Set the fields of a :class:`History`, and ``meta``, its stored text. No round trip."""
+        """Set the run history, and ``meta``, from which it was decoded. No round trip."""
         self.last_run_at, self.total_run_count = last_run_at, total_run_count
         self.scheduled_at = scheduled_at
         self._known_history = (last_run_at, total_run_count)
@@ -451,7 +453,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
     @property
     def anchor(self) -> datetime | None:
-        """The instant in UTC from which the next run counts, None if the entry never ran."""
+        """The instant (UTC) from which the next run is computed, None if the entry never ran."""
         last, known = self.last_run_at, self._known_history[0]
         if last is None:
             return None
@@ -460,9 +462,10 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         return aware(last)
 
     def ran_after(self, now: datetime) -> bool:
-        """Whether a beat recorded a run later than ``now``, while the clock of Redis was ahead.
+        """Return whether a beat recorded the last run at a time after ``now``.
 
-        False for a last run that an application wrote.
+        This happens if the clock of Redis was ahead. Returns False if an application wrote the last
+        run.
         """
         last, known = self.last_run_at, self._known_history[0]
         if last is None or self.scheduled_at is None or not same_instant(last, known):
@@ -470,21 +473,21 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         return aware(last) > now + timedelta(seconds=CLOCK_STEP)
 
     def decision(self) -> Decision:
-        """Return which occurrence is due, and when the next one is. No round trip."""
+        """Return which occurrence is due now, and when the next occurrence is. No round trip."""
         run = self.run
         if run is None:
             now = self._current_time()
             return self._decide(now, now)
         decision = run.decision
         if decision is None:
-            # A user's is_due() only knows the present; other schedules decide for any instant.
+            # A user's is_due() always uses the current time; other schedules accept any instant.
             at = run.now if asks_itself(self.schedule) else run.decided_at
             decision = run.decision = self._decide(at, run.due)
         return decision
 
     @property
     def is_too_late(self) -> bool:
-        """Whether ``misfire_grace_time`` of the run to send has passed."""
+        """Whether the claimed run is later than ``misfire_grace_time`` allows."""
         run = self.run
         scheduled_at = run and run.decision and run.decision.scheduled_at
         if run is None or not scheduled_at or self.last_run_at is None:
@@ -498,7 +501,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
     @property
     def policy(self) -> Policy:
-        """The policy in the attributes; raises :exc:`InvalidEntryError` that names the field."""
+        """The policy in the attributes; raises :exc:`InvalidEntryError` for an invalid field."""
         attributes = self.__dict__
         if NAMES.isdisjoint(attributes):
             return DEFAULT
@@ -519,11 +522,11 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             last = anchor = min(anchor, now)
         runs, name = self.total_run_count, str(self.name)
         decision = decide(self.schedule, last, anchor, now, due, zone, policy, runs, name)
-        # Recorded as the new anchor; otherwise the wait would restart with every decision.
+        # The beat records ``now`` as the new anchor; otherwise each decision restarts the wait.
         return decision._replace(anchor=now) if ahead and anchor is now else decision
 
     def _rules(self) -> tuple[Policy, tzinfo]:
-        """Return the policy with the app's cron deadline, and the time zone for a crontab."""
+        """Return the policy with the app's default misfire grace time, and the time zone."""
         policy = self.policy
         if isinstance(self.schedule, crontab) and policy.misfire_grace_time is None:
             deadline = ensure_conf(self.app).cron_deadline
@@ -533,17 +536,16 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
     @property
     def runs_left(self) -> int | None:
-        """How many runs ``max_runs`` still allows, None for no limit."""
+        """The number of runs that ``max_runs`` still allows, None for no limit."""
         most = self.policy.max_runs
         return None if most is None else max(most - self.total_run_count, 0)
 
     def upcoming(self, n: int = 10, after: datetime | None = None) -> list[datetime]:
-        """Return the next ``n`` nominal instants after ``after`` (default now), UTC.
+        """Return the next ``n`` nominal instants after ``after`` (default now), in UTC.
 
-        Fewer if fewer runs are left; also for an entry that is not enabled. No round trip.
-
-        For a schedule class with its own ``is_due``, the instants come from its
-        ``remaining_estimate``; without that method only the next instant is known.
+        The list is shorter if fewer runs are left. Disabled entries have upcoming instants too.
+        For a schedule class with its own ``is_due``, ``remaining_estimate`` computes the instants;
+        without this method the list has only the next instant. No round trip.
         """
         since = aware(after) if after else self._current_time()
         policy, zone = self._rules()
@@ -567,7 +569,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         return instants
 
     def is_due(self) -> schedstate:
-        """Return (whether the entry is due, seconds until the next run or None for never)."""
+        """Return whether the entry is due, and the seconds until the next run (None for never)."""
         if not self.enabled:
             return schedstate(False, DISABLED_RECHECK)
         decision = self.decision()
@@ -578,13 +580,13 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
     @property
     def due_at(self) -> datetime | None:
-        """The next run, UTC: now if the entry never ran or is overdue, None if no run is left."""
+        """The time of the next run in UTC: now if a run is due, None if no run is left."""
         decision = self.decision()
         return self._current_time() if decision.due else decision.next_at
 
     @property
     def score(self) -> float:
-        """The next run in UNIX seconds; -1 when no run is left, -2 when the entry is disabled."""
+        """The next run in UNIX seconds; -1 if no run is left, -2 if the entry is disabled."""
         if not self.enabled:
             return DISABLED
         due_at = self.due_at
@@ -601,9 +603,10 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     def _stored_score(self, now: datetime | None = None) -> float | None:
         """Return the score to store in UNIX seconds, None to make the entry due at once.
 
-        ``now`` is UTC, None for the time of the entry's clock. This clock may be wrong. So an entry
-        that seems finished, too late or last run in the future becomes due at once: a beat
-        decides by the clock of Redis, and parks the entry if no run is left.
+        ``now`` is in UTC; None means the time of the entry's clock. The clock of this host may be
+        wrong. So this method returns None if the entry seems to be finished, if its run seems to be
+        too late, or if its last run seems to be in the future. A beat then decides by the clock of
+        Redis, and parks the entry if it is finished.
         """
         if not self.enabled:
             return DISABLED
@@ -619,7 +622,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     # -- saving --------------------------------------------------------------------------------
 
     def definition(self) -> dict[str, Any]:
-        """Return the stored ``definition``; a subclass adds its own arguments here."""
+        """Return the ``definition`` to store; subclasses override this to add their arguments."""
         return {
             "name": self.name,
             "task": self.task,
@@ -631,7 +634,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         }
 
     def texts(self) -> tuple[str, str]:
-        """Return definition and policy as stored; raises :exc:`InvalidEntryError`."""
+        """Return definition and policy as JSON to store; raises :exc:`InvalidEntryError`."""
         if self.name:
             self._own_key()
         may_overlap = self.policy_field("overlap") == "allow"
@@ -652,7 +655,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         return Writing(self.key, definition, policy)
 
     def _definition_text(self) -> tuple[str, dict[str, Any]]:
-        """Return the definition as stored, and the fields to add to the stored policy."""
+        """Return the definition as JSON, and the fields to add to the stored policy."""
         definition = self.definition()
         text = flat_text(definition)
         if text is not None:
@@ -673,10 +676,10 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     def _own_key(self) -> str:
         """Return the key to write to.
 
-        Raises :exc:`InvalidEntryError` for a key that RedBeat uses itself, or that is not UTF-8.
+        Raises :exc:`InvalidEntryError` if RedBeat uses the key itself, or if the key is not UTF-8.
         """
         conf, key = ensure_conf(self.app), self.key
-        # The default lock key is refused even without a lock: another app may use it.
+        # Refuse the default lock key even without a lock, because another app may use this lock.
         if self.name == ":lock" or key == conf.lock_key or key in conf.reserved_keys:
             raise InvalidEntryError(
                 "name", f"{self.name!r} is a key that RedBeat uses itself; use another name"
@@ -690,25 +693,28 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         return key
 
     if TYPE_CHECKING:
-        # With this signature, type checkers accept ``def save(self)`` in subclasses for RedBeat 2.
+        # This signature lets type checkers accept ``def save(self)``, as subclasses of RedBeat 2
+        # define it.
         def save(self: Self, *args: Any, **kwargs: Any) -> Self: ...
 
     else:
 
         def save(self, if_unchanged: bool = False) -> Self:
-            """Store the entry, effective at once, and return the entry.
+            """Store the entry and return it; the change takes effect at once.
 
-            The last writer wins, except for the history: runs recorded since you created or loaded
-            the entry are kept, unless you changed ``last_run_at`` or ``total_run_count``. Raises
-            :exc:`InvalidEntryError` and then writes nothing. One round trip; one more for each run
-            recorded during the save, and one more if a new object replaces a stored entry.
+            The last writer wins, but the run history is kept: a save does not overwrite runs that a
+            beat recorded since you created or loaded the entry. It overwrites them only if you
+            changed ``last_run_at`` or ``total_run_count``. If :exc:`InvalidEntryError` is raised,
+            nothing is written. One round trip; one more for each run recorded during the save, and
+            one more if a new object replaces a stored entry.
 
-            A finished entry runs again if you changed its schedule, time zone, window, limit or
-            history. Otherwise the entry stays finished, and a warning is logged.
+            A finished entry runs again if you changed its schedule, time zone, start time, end
+            time, ``max_runs`` or history. Otherwise the entry stays finished, and a warning is
+            logged.
 
-            With ``if_unchanged`` the first writer wins. Raises :exc:`ConflictError` if the entry
-            was changed or deleted since you loaded it, or if a new entry exists already. Recorded
-            runs do not count as changes.
+            With ``if_unchanged`` the first writer wins. :exc:`ConflictError` is raised if another
+            program changed or deleted the entry since you loaded it, or if you save a new entry and
+            its name exists already. Recorded runs do not count as changes.
             """
             return self._save(if_unchanged)
 
@@ -720,15 +726,16 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         return self
 
     def delete(self) -> None:
-        """Remove the entry, its history and a beat's claim on it. One round trip.
+        """Remove the entry, its history and any claim on the entry. One round trip.
 
-        Only the name is needed. Raises :exc:`InvalidEntryError` for a key that RedBeat uses itself.
+        Only the ``name`` attribute must be set. Raises :exc:`InvalidEntryError` if RedBeat uses the
+        key itself.
         """
         store_of(self.app).delete(self._own_key())
         self._new_identity = ""
 
     def history_text(self) -> str:
-        """Return the history as stored in ``meta``."""
+        """Return the history as JSON for the ``meta`` field."""
         if self.total_run_count:
             return encode_meta(self.last_run_at, self.total_run_count)
         return encode_meta(self.last_run_at)
@@ -745,19 +752,19 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             )
 
     def _write(self, store: Store, writing: Writing) -> None:
-        """Store texts and history, or only the history if the writing has no definition.
+        """Store definition, policy and history; without a definition, store only the history.
 
-        A history alone is not written for a deleted entry. One round trip, and one more for each
-        of these: a run recorded during the save; a new object that replaces a stored entry; a new
-        entry when the clock of this host is ahead of Redis, since it counts from the time of Redis.
+        If the entry was deleted, a history alone is not written. One round trip, and one more for
+        each run recorded during the save, for a new object that replaces a stored entry, and for a
+        new entry if the clock of this host is ahead of Redis.
         """
         self._check_history()
         save_batch(store, [(self, writing)])
 
     def _complete_writing(self, writing: Writing, now: datetime, insist: bool) -> Writing:
-        """Return the writing with the history and the score at ``now``, UTC.
+        """Return the writing with the history and with the score computed at ``now`` (UTC).
 
-        With ``insist`` it overwrites any stored history.
+        With ``insist``, the write overwrites any stored history.
         """
         old, new = self._stored_texts or self._seen_texts, (writing.definition, writing.policy)
         self._arm(old, new if writing.definition else old, now)
@@ -772,16 +779,17 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         return Writing(*texts, seen, score, since, believed, history, self._new_identity)
 
     def _score_at(self, now: datetime) -> float | None:
-        """Return the score to store at ``now``; an entry with an own clock uses that clock."""
+        """Return the score to store, computed at ``now`` or by the entry's own clock if any."""
         uses_host_clock = type(
             self
         ).default_now is RedBeatSchedulerEntry.default_now and not has_clock(self.schedule)
         return self._stored_score(now if uses_host_clock and self.run is None else None)
 
     def _handle_result(self, writing: Writing, saved: Saved) -> bool:
-        """Process the result of a write; False if the write must be tried again.
+        """Process the result of a write; return False if the write must be retried.
 
-        Raises :exc:`ConflictError`.
+        Raises :exc:`ConflictError` if another program has changed the entry and ``save()`` was
+        called with ``if_unchanged``.
         """
         code = saved.code
         if code == SAVED:
@@ -799,7 +807,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         elif code == CONFLICT:
             raise ConflictError(str(self.name))
         elif writing.definition:
-            self._seen_meta = None  # deleted in between: the retry stores the entry as a new one
+            self._seen_meta = None  # deleted since it was loaded: the retry stores a new entry
         else:
             return True
         return code == SAVED
@@ -807,7 +815,8 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     def _made_up(self) -> datetime | None:
         """Return the last run if it is only a default from this host's clock, else None.
 
-        ``save.lua`` compares the instant with the clock of Redis, since this host may be ahead.
+        ``save.lua`` compares this default with the clock of Redis, because the clock of this host
+        may be ahead.
         """
         before = self._history_before_restart
         if before is not None and self.last_run_at is not None:
@@ -827,9 +836,9 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         return self.total_run_count != count or not same_instant(self.last_run_at, known)
 
     def _score_is_current(self, stored: str) -> bool:
-        """Whether the stored score needs no change.
+        """Return whether the stored score needs no change.
 
-        A score to be due at once equals any stored score in the past.
+        If the entry must be due at once, any stored score in the past is correct.
         """
         if not stored:
             return False
@@ -856,10 +865,10 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         self._known_history = (self.last_run_at, self.total_run_count)
 
     def _arm(self, old: Texts, new: Texts, now: datetime) -> bool:
-        """Restart a finished entry if the saved changes let it run again; return whether they do.
+        """Restart a finished entry if the changes allow more runs; return whether it restarted.
 
-        ``old`` are the stored definition and policy, empty for a new entry, and ``now`` is UTC.
-        An entry whose run count was changed keeps that count. No round trip.
+        ``old`` and ``new`` are definition and policy before and after the save; ``old`` is empty
+        for a new entry. ``now`` is in UTC. If you changed the run count, it is kept. No round trip.
         """
         last, count = self._known_history
         if not old[0] or not count or self.total_run_count != count:
@@ -874,7 +883,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         return True
 
     def _tell_if_finished(self) -> None:
-        """Log a warning if an enabled entry was saved but has no run left. No round trip."""
+        """Log a warning if the saved entry is enabled but has no run left. No round trip."""
         if self.enabled and self._has_finished():
             logger.warning(
                 "Entry %s stays finished: nothing is left to run. To run it again, save it with "
@@ -883,7 +892,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             )
 
     def _has_finished(self) -> bool:
-        """Whether no run follows the last one, at any time."""
+        """Return whether no run will follow the last run."""
         if self.runs_left == 0:
             return True
         anchor = self.anchor
@@ -893,7 +902,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         return Plan(self.schedule, zone, policy, str(self.name)).after(anchor) is None
 
     def _merge(self, saved: Saved, texts: Texts) -> None:
-        """Take over the stored history, except changed attributes; remember the stored texts."""
+        """Load the stored history, but keep changed attributes; store ``texts`` for the retry."""
         meta, self._stored_texts = saved.meta, texts
         if self._history_before_restart is not None:
             self.last_run_at, self.total_run_count = self._history_before_restart
@@ -904,7 +913,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             stored = self._history_in(meta, saved.runtime)
         except DecodeError:
             self._seen_meta = meta
-            # The stored history is unreadable; the history of this object replaces it.
+            # The stored history cannot be decoded, so the history of this object replaces it.
             self._known_history = (current_last, -1)
             return
         self.adopt(meta, *stored)
@@ -919,25 +928,28 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         """Pause the entry until :meth:`resume`; ``note`` is the reason, ``by`` the operator.
 
         Pausing sets ``enabled`` to false, which RedBeat 2 also respects. An entry of
-        ``beat_schedule`` stays paused when a beat starts, until its definition there changes.
-        Triggered runs are still sent. Other changed attributes are not saved. Raises KeyError if
-        the entry does not exist. Two round trips, more while others write to the entry.
+        ``beat_schedule`` stays paused after a restart of the beat, unless its definition there has
+        changed. Triggered runs are still sent. Other changed attributes are not saved. Raises
+        KeyError if the entry does not exist. Two round trips, and more if other programs write the
+        entry at the same time.
         """
         self._take_over_pause(pause_entries(store_of(self.app), [self._own_key()], note, by))
 
     def resume(self) -> None:
         """End a pause, or enable a disabled entry.
 
-        The entry catches up on one of the missed runs, unless its policy differs. Raises KeyError
-        if the entry does not exist. Two round trips, more while others write to the entry.
+        By default, the entry catches up on one missed run; its policy can change this. Raises
+        KeyError if the entry does not exist. Two round trips, and more if other programs write the
+        entry at the same time.
         """
         store, keys = store_of(self.app), [self._own_key()]
         self._take_over_pause(resume_entries(store, keys, self.app, type(self)))
 
     def _take_over_pause(self, changed: Mapping[str, Texts]) -> None:
-        """Take over the texts that a pause or resume stored.
+        """Update this object with the definition and policy that a pause or resume stored.
 
-        A change by somebody else before the pause still counts as a conflict for ``save()``.
+        If another program changed the entry before the pause, a later ``save(if_unchanged=True)``
+        still raises :exc:`ConflictError`.
         """
         texts = changed.get(self._own_key())
         if texts is None:
@@ -948,12 +960,13 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             self._seen_texts = texts
 
     def trigger(self) -> str:
-        """Request one run as soon as possible, in addition to the schedule; return the task id.
+        """Request one run as soon as possible, in addition to the schedule; return its task id.
 
-        The message has the header ``triggered``; its ``scheduled_at`` is the time of this call. The
-        schedule, the last run and the run count stay as they are, and a paused entry runs too. Each
-        call is one run; at most 100 may wait for a beat. Raises KeyError if the entry does not
-        exist, and :exc:`InvalidEntryError` for more runs or an entry in quarantine. One round trip.
+        The message has the header ``triggered``, and its header ``scheduled_at`` is the time of
+        this call. Schedule, last run and run count do not change. A paused entry runs too. Each
+        call requests one run; at most 100 triggered runs wait for a beat. Raises KeyError if the
+        entry does not exist. Raises :exc:`InvalidEntryError` if 100 runs are waiting already or the
+        entry is quarantined. One round trip.
         """
         run_id, key = uuid.uuid4().hex[:12], self._own_key()
         code = store_of(self.app).trigger(key, run_id, MAX_TRIGGERS)
@@ -969,7 +982,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         return self.task_id_of(run_id)
 
     def task_id_of(self, run: datetime | str) -> str:
-        """Return the task id of the run that is due at an instant, or that has this trigger id."""
+        """Return the task id of a run, given by its nominal instant or its trigger id."""
         fixed_id = (self.options or {}).get("task_id")
         if fixed_id:
             return str(fixed_id)
@@ -978,26 +991,26 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         return self.derived_id(f"trigger {run}")
 
     def own_task_id(self, scheduled_at: datetime) -> str:
-        """Return the computed task id of the run that is due at an instant, without the options."""
+        """Return the computed task id of the run at a nominal instant; ignore ``options``."""
         return self.derived_id(nominal(scheduled_at).iso)
 
     def derived_id(self, occurrence: str) -> str:
-        """Return the task id of an occurrence: an instant in UTC, ISO 8601, or ``trigger <id>``."""
-        # trigger() must know the task id of an entry that was never loaded and has no identity;
-        # the random id of the trigger makes the task id unique.
+        """Return the task id of an occurrence, an ISO 8601 instant in UTC or ``trigger <id>``."""
+        # trigger() may be called on an entry that was never loaded, and so has no identity. The
+        # random trigger id makes the task id unique without the identity.
         identity = "" if occurrence.startswith("trigger ") else self._identity
         return task_id_of(ensure_conf(self.app).key_prefix, str(self.name), occurrence, identity)
 
     @property
     def history(self) -> list[Occurrence]:
-        """The last runs, latest first; at most ``redbeat_history_size``. One round trip."""
+        """The last ``redbeat_history_size`` runs, latest first. One round trip."""
         size = ensure_conf(self.app).history_size
         lines, self._identity = store_of(self.app).history(self._own_key())
         return read_history(lines, self.own_task_id)[:size]
 
     @property
     def status(self) -> EntryStatus:
-        """The state of the stored entry, with the reason. Raises KeyError. One round trip."""
+        """The state of the stored entry; raises KeyError if it does not exist. One round trip."""
         page = store_of(self.app).read([self._own_key()])
         row: Any = page.rows[0]
         if row.definition is None and row.score is None:
@@ -1008,11 +1021,11 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     # -- running -------------------------------------------------------------------------------
 
     def reschedule(self, last_run_at: datetime | None = None) -> None:
-        """Set the last run to ``last_run_at`` (default now), from which the next run counts.
+        """Set the last run to ``last_run_at`` (default now); compute the next run from there.
 
-        The stored run count stays. If ``max_runs`` is used up, the count restarts at 0. Nothing is
-        written if the entry was deleted. One round trip, and one more for each run recorded during
-        the write.
+        The run count does not change, but restarts at 0 if the entry has reached ``max_runs``. If
+        the entry was deleted, nothing is written. One round trip, and one more for each run
+        recorded during the write.
         """
         self.last_run_at = last_run_at or self.default_now()
         self.scheduled_at = None
@@ -1033,10 +1046,10 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     def _next_instance(
         self: Self, last_run_at: datetime | None = None, only_update_last_run_at: bool = False
     ) -> Self:
-        """Return the entry with the state after a run.
+        """Return a copy of the entry with last run and run count updated for this run.
 
-        Without a claim the run is recorded at once, in one round trip. With a claim the beat
-        records the run after it sent the message.
+        Without a claim, this method records the run, in one round trip. With a claim, the beat
+        records the run.
         """
         run, decision = self.run, self.decision()
         entry = self._copy()
@@ -1056,7 +1069,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     # -- as a Python object --------------------------------------------------------------------
 
     def claimed(self: Self, now: datetime, due: datetime) -> Self:
-        """Return a copy with a claim of a beat; ``now`` is the time of Redis."""
+        """Return a copy on which a beat has a claim; ``now`` is the time of Redis."""
         entry = self._copy()
         entry.run = Run(now, due, now)
         return entry
@@ -1095,7 +1108,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
 
 def _restore(cls: type[Self], state: dict[str, Any]) -> Self:
-    """Return an unpickled entry of the current app."""
+    """Recreate a pickled entry, with the current app."""
     entry = cls.__new__(cls)
     entry.__dict__.update(state, app=real_app())
     return entry
@@ -1111,15 +1124,16 @@ def new_identity() -> str:
     return token_urlsafe(6)
 
 
-#: Entries with their writings, at most 500.
+#: At most 500 entries, each with the data to write.
 Batch = Sequence[tuple[RedBeatSchedulerEntry, Writing]]
 
 
 def save_batches(store: Store, batches: Iterable[Batch]) -> None:
-    """Write entries with valid histories; encode the next batch while Redis writes the last.
+    """Write batches of entries; encode the next batch while Redis writes the previous batch.
 
-    One round trip for each batch, and more as in :func:`save_batch`. Raises
-    :exc:`InvalidEntryError` and then writes neither that batch nor later ones.
+    The histories must be valid. One round trip per batch, and more for entries that
+    :func:`save_batch` must write again. If :exc:`InvalidEntryError` is raised, its batch and all
+    later batches are not written.
     """
     finish: Callable[[], None] | None = None
     for batch in batches:
@@ -1134,18 +1148,18 @@ def save_batches(store: Store, batches: Iterable[Batch]) -> None:
 
 
 def save_batch(store: Store, batch: Batch, attempts: int = SAVE_ATTEMPTS) -> None:
-    """Write entries with valid histories.
+    """Write a batch of entries, whose histories must be valid.
 
-    One round trip. One more, up to ``attempts``, for entries that ran during the save and for new
-    objects that replace stored entries. Raises :exc:`InvalidEntryError` and then writes nothing.
+    One round trip. One more, up to ``attempts``, if entries ran during the save or if new objects
+    replace stored entries. If :exc:`InvalidEntryError` is raised, nothing is written.
     """
     writings = complete_writings(batch, insist=not attempts)
     finish_batch(store, batch, writings, partial(store.save_all, writings), attempts)
 
 
 def complete_writings(batch: Batch, insist: bool = False) -> list[Writing]:
-    """Return the writings with history and score; ``insist`` overwrites any stored history."""
-    now = datetime.now(UTC)  # read once for all entries, since the app's time zone is slow
+    """Return the data to write, with history and score; ``insist`` overwrites stored histories."""
+    now = datetime.now(UTC)  # computed once, because the app's time zone is slow
     return [entry._complete_writing(writing, now, insist) for entry, writing in batch]
 
 
@@ -1156,13 +1170,13 @@ def finish_batch(
     read_results: Callable[[], list[Saved]],
     attempts: int = SAVE_ATTEMPTS,
 ) -> None:
-    """Process the result of each write, and retry those of entries that ran in between."""
+    """Process the result of each write, and retry refused writes, for example after a run."""
     results = zip(batch, writings, read_results(), strict=True)
     left = [item for item, writing, saved in results if not item[0]._handle_result(writing, saved)]
     if left and attempts:
         save_batch(store, left, attempts - 1)
 
 
-# The class attributes are the defaults of fields that an entry does not set.
+# An entry that does not set a policy field reads its default from the class attribute.
 for _name in FIELDS:
     setattr(RedBeatSchedulerEntry, _name, getattr(DEFAULT, _name))

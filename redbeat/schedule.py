@@ -1,4 +1,4 @@
-"""The schedule as a mapping of names to entries, with operations on many entries."""
+"""The schedule as a mapping from names to entries, with operations on many entries."""
 
 from __future__ import annotations
 
@@ -32,17 +32,20 @@ Entry = RedBeatSchedulerEntry
 
 
 class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
-    """All entries of an app's schedule, by name.
+    """A mapping from names to all entries of an app's schedule.
 
-    The mapping caches nothing: each access reads Redis, each change takes effect at once. An
-    iteration yields entries in due order, parked ones last. It reads pages of 500, one round trip
-    each. An entry that exists all the time is yielded exactly once, whatever runs or changes during
-    the iteration. To ensure this, the iteration keeps all keys in memory, about 100 bytes each. At
-    the end it reads all keys once more, 5000 per round trip, and yields those that moved forward.
+    The mapping caches nothing: each access reads Redis, and each change takes effect at once.
+
+    An iteration yields entries in due order; entries that are never due come last. It reads pages
+    of 500 entries, one round trip per page. It yields each entry exactly once, even if runs or
+    changes move the entry in the due order. (An entry that you add or delete during the iteration
+    may be yielded or not.) To ensure this, the iteration keeps all keys in memory, about 100 bytes
+    per key. At the end it reads all keys again, 5000 per round trip, and yields the entries that it
+    has not yielded yet.
 
     Arguments:
         app: the Celery app; None for the current app.
-        entry_class: the class of the entries, if your scheduler has its own.
+        entry_class: the class of the entries, if your scheduler has its own entry class.
     """
 
     def __init__(
@@ -69,7 +72,7 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
     # -- as a mapping ----------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        """Return the number of entries, readable or not. One round trip."""
+        """Return the number of entries, including unreadable entries. One round trip."""
         return self._store.members()
 
     def __contains__(self, name: object) -> bool:
@@ -90,7 +93,7 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
             raise KeyError(name) from None
 
     def __setitem__(self, name: str, entry: Entry) -> None:
-        """Save an entry under its own name; see :meth:`RedBeatSchedulerEntry.save`."""
+        """Save an entry, whose name must be ``name``; see :meth:`RedBeatSchedulerEntry.save`."""
         if not isinstance(entry, RedBeatSchedulerEntry):
             raise InvalidEntryError("entry", f"must be a RedBeatSchedulerEntry, not {entry!r:.60}")
         if entry.name != name:
@@ -103,10 +106,11 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
             raise KeyError(name)
 
     def pop(self, name: str, default: Any = MISSING) -> Any:
-        """Remove an entry and return it; ``default`` if the name is unknown, else KeyError.
+        """Remove an entry and return it.
 
-        If several callers pop the same entry, only one gets it. Raises :exc:`DecodeError` for an
-        unreadable entry, which stays. Two round trips.
+        For an unknown name, returns ``default``, or raises KeyError without a ``default``. If
+        several callers pop the same entry, only one caller gets it. An unreadable entry raises
+        :exc:`DecodeError` and is not removed. Two round trips.
         """
         try:
             definition, *rest = self._store.pop(self[name]._own_key())
@@ -119,25 +123,25 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         return self.entry_class.from_texts(self.app, definition, *rest)
 
     def __iter__(self) -> Iterator[str]:
-        """Yield the names of all entries, readable or not."""
+        """Yield the names of all entries, including unreadable entries."""
         return (record.name for record in self.records())
 
     def values(self) -> ValuesView[Entry]:
-        """Return a view of the readable entries; one round trip per 500."""
+        """Return a view of the readable entries. One round trip per 500 entries."""
         return Values(self)
 
     def items(self) -> ItemsView[str, Entry]:
-        """Return a view of the names and readable entries; one round trip per 500."""
+        """Return a view of (name, readable entry) pairs. One round trip per 500 entries."""
         return Items(self)
 
     def clear(self) -> None:
-        """Remove all entries; a beat adds static ones again. Two round trips per 500."""
+        """Remove all entries; a beat adds static entries again. Two round trips per 500 entries."""
         self.delete_all(self)
 
     # -- reading ---------------------------------------------------------------------------------
 
     def find(self, pattern: str | None = None, **filters: Any) -> Iterator[Entry]:
-        """Yield the readable entries among :meth:`records`, with the same arguments."""
+        """Yield the readable entries that match; takes the arguments of :meth:`records`."""
         records = self.records(pattern, **filters)
         return (record.entry for record in records if record.entry is not None)
 
@@ -151,15 +155,18 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         states: Iterable[str] | None = None,
         limit: int | None = None,
     ) -> Iterator[Record]:
-        """Yield entries in due order, readable or not; one round trip per 500 entries read.
+        """Yield a record for each matching entry in due order. One round trip per 500 entries read.
+
+        Unreadable entries are included.
 
         Arguments:
-            pattern, task: patterns for the name and the task of the entry, as in ``fnmatch``.
-            enabled, static: only entries that are, or are not. No unreadable entry matches
-                ``enabled``.
-            due_before: only entries due before this instant; a naive one is UTC.
+            pattern, task: ``fnmatch`` patterns for the name and the task of the entry.
+            enabled: True for enabled entries only, False for disabled entries only. Either value
+                excludes unreadable entries.
+            static: True for static entries only, False for dynamic entries only.
+            due_before: only entries due before this instant; a naive datetime is taken as UTC.
             states: only entries in these states.
-            limit: largest number of entries.
+            limit: the maximum number of records.
         """
         filters = Filter.of(pattern, task, enabled, static, due_before, states)
         return islice(self._records(filters), limit)
@@ -183,7 +190,7 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
             yield self._new_records(store.read(missed), seen, filters)
 
     def _missed(self, seen: set[str]) -> Iterator[str]:
-        """Yield the keys that moved to a page that was read already."""
+        """Yield the keys that the iteration has not seen, because they moved to an earlier page."""
         keys, after = self._store.keys_after()
         yield from (key for key in keys if key not in seen)
         while after is not None:
@@ -191,7 +198,7 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
             yield from (key for key in keys if key not in seen)
 
     def _new_records(self, page: Page, seen: set[str], filters: Filter) -> list[Record]:
-        """Return the matching records of a page, without those already seen."""
+        """Return the matching records of a page, without entries that were seen before."""
         rows = [row for row in page.rows if row.key not in seen]
         seen.update(row.key for row in rows)
         prefix, records = self._store.keys.prefix, []
@@ -207,10 +214,11 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
     def upcoming(
         self, n: int = 10, after: datetime | None = None, until: datetime | None = None
     ) -> list[tuple[datetime, str]]:
-        """Return the next ``n`` pairs (nominal instant in UTC, name) of all enabled entries.
+        """Return the next ``n`` runs of all enabled entries, as (nominal instant in UTC, name).
 
-        The instants are after ``after`` (default: now), and not after ``until``. Reads one page of
-        500 entries, and more only if they can be among the first ``n``; one round trip each.
+        The instants are later than ``after`` (default: now), and not later than ``until``. Reads a
+        page of 500 entries in one round trip. Reads more pages only if their entries may have one
+        of the next ``n`` runs.
         """
         since = aware(after) if after else datetime.now(timezone.utc)
         last = aware(until) if until else None
@@ -224,9 +232,9 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
     def forecast(self, until: datetime, after: datetime | None = None) -> Forecast:
         """Return the nominal instants of all enabled entries after ``after`` and before ``until``.
 
-        ``after`` is now by default. Reads all pages of 500 entries that can have such an instant.
-        With too many entries or runs, the forecast ends earlier, see
-        :class:`~redbeat.management.forecast.Forecast`.
+        ``after`` is now by default. Reads pages of 500 entries, one round trip each, until no later
+        page can have a run before ``until``. If there are too many entries or runs, the forecast
+        ends before ``until``; see :class:`~redbeat.management.forecast.Forecast`.
         """
         since = aware(after) if after else datetime.now(timezone.utc)
         return forecast(self._agenda_pages(), since, aware(until))
@@ -245,7 +253,7 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         return status_of(self.app)
 
     def quarantine(self) -> dict[str, tuple[str, datetime | None]]:
-        """Return the quarantined entries: name -> (reason, since when). One round trip."""
+        """Return the quarantined entries: name -> (reason, start time). One round trip."""
         prefix, notes = self._store.keys.prefix, self._store.quarantined()
         return {
             printable(key.removeprefix(prefix)): quarantine_note(note)
@@ -255,21 +263,22 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
     # -- changing many entries -------------------------------------------------------------------
 
     def save_all(self, entries: Iterable[Entry]) -> int:
-        """Save entries, and return how many.
+        """Save entries, and return the number of saved entries.
 
-        All entries are checked before anything is written; :exc:`InvalidEntryError` names the
-        entry. Stored histories are kept, as :meth:`RedBeatSchedulerEntry.save` does. One round trip
-        per 500, and one more if new objects replace stored entries. The next 500 are encoded while
-        Redis writes the last.
+        All entries are checked before any entry is written; the message of an
+        :exc:`InvalidEntryError` contains the name of the invalid entry. Stored run histories are
+        kept, as in :meth:`RedBeatSchedulerEntry.save`. One round trip per 500 entries, and one more
+        per 500 if new objects replace stored entries. Redis writes one batch while the next batch
+        is encoded.
         """
         writings = {item.key: (entry, item) for entry in entries for item in [checked(entry)]}
         save_batches(self._store, batches(writings.values()))
         return len(writings)
 
     def delete_all(self, names: Iterable[str]) -> int:
-        """Remove entries and their histories; return how many existed.
+        """Remove entries and their histories; return the number of removed entries.
 
-        One round trip per 500.
+        Unknown names are skipped. One round trip per 500 entries.
         """
         keys = (self._own_key(name) for name in names)
         return sum(self._store.delete_all(batch) for batch in batches(keys))
@@ -278,14 +287,18 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         return self.entry_class(name=name, app=self.app)._own_key()
 
     def pause_all(self, names: Iterable[str], note: str | None = None) -> int:
-        """Pause entries; return how many. See :meth:`RedBeatSchedulerEntry.pause`.
+        """Pause entries; return the number of paused entries.
 
-        Unknown and unreadable entries are skipped. Two round trips per 500.
+        Each entry is paused as in :meth:`RedBeatSchedulerEntry.pause`. Unknown and unreadable
+        entries are skipped. Two round trips per 500 entries.
         """
         return len(pause_entries(self._store, map(self._own_key, names), note))
 
     def resume_all(self, names: Iterable[str]) -> int:
-        """Resume entries; return how many. See :meth:`pause_all`."""
+        """Resume entries; return the number of resumed entries.
+
+        Unknown and unreadable entries are skipped. Two round trips per 500 entries.
+        """
         keys = map(self._own_key, names)
         return len(resume_entries(self._store, keys, self.app, self.entry_class))
 
@@ -295,13 +308,13 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         prune: bool = False,
         dry_run: bool = False,
     ) -> Applied:
-        """Store the dynamic entries of ``definitions``, which are written like ``beat_schedule``.
+        """Create and update dynamic entries from ``definitions``; return the changes.
 
-        With ``prune``, dynamic entries that are not in ``definitions`` are removed; static entries
-        never are. With ``dry_run``, nothing is written. Returns the changes made, or those that
-        would be made. All definitions are checked before anything is written. Paused entries stay
-        paused unless their definition changed. Three round trips per 500 definitions, with
-        ``prune`` one more per 500 entries.
+        ``definitions`` has the same format as ``beat_schedule``. All definitions are checked before
+        anything is written. With ``prune``, dynamic entries that are not in ``definitions`` are
+        removed; static entries are never removed. With ``dry_run``, nothing is written, and the
+        changes that would be made are returned. Paused entries stay paused unless their definition
+        changed. Three round trips per 500 definitions; with ``prune``, one more per 500 entries.
         """
         return apply(self, definitions, prune, dry_run)
 

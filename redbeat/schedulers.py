@@ -1,4 +1,4 @@
-"""The Celery scheduler class, and every name that RedBeat 2 had in this module."""
+"""The Celery scheduler class, and all names that this module of RedBeat 2 contained."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ __all__: tuple[str, ...] = (
     "to_timestamp",
 )
 
-# Programs import these names from here, because this module of RedBeat 2 had them.
+# Programs import these names from this module, because RedBeat 2 had them here.
 __all__ += ("ADD_ENTRY_ERROR", "MINYEAR", "REDBEAT_INTERNAL_OPTIONS", "MasterNotFoundError")
 __all__ += ("Redis", "ScheduleEntry", "Sentinel", "app_or_default", "beat_init", "datetime", "json")
 __all__ += ("maybe_sanitize_url", "redis", "retry", "retry_if_exception_type", "ssl")
@@ -89,26 +89,26 @@ logger = get_logger("celery.beat")
 
 LUA_EXTEND_TO_SCRIPT = load_script("extend").text
 
-# Programs replace these names in this module to change them for the whole package.
+# Programs replace these names in this module to change the client or codec of the whole package.
 use_provider(lambda app: get_redis(app))  # noqa: PLW0108 - the name as it is at each call
 use_codec(lambda: (RedBeatJSONEncoder, RedBeatJSONDecoder))
 
-#: Default seconds that the lock lives, with Celery's default ``beat_max_loop_interval``.
+#: The default lock timeout in seconds, for Celery's default ``beat_max_loop_interval``.
 DEFAULT_LOCK_TIMEOUT = 5 * DEFAULT_MAX_INTERVAL
 
-#: Log line for an entry that cannot be saved: its name, the error, its fields.
+#: The log message for an entry that cannot be saved, with its name, the error and its fields.
 ADD_ENTRY_ERROR = "beat: Entry %s is not scheduled: %s. Its fields: %r"
 
-#: Options of ``redbeat_redis_options`` that RedBeat 2 did not pass to redis-py.
+#: The keys of ``redbeat_redis_options`` that RedBeat 2 did not pass to redis-py.
 REDBEAT_INTERNAL_OPTIONS = (
     *("retry_period", "cluster", "sentinels", "service_name"),
     *("sentinel_kwargs", "startup_nodes"),
 )
 
-#: Attempts to connect to the broker in one tick; the next tick tries again.
+#: Number of retries to connect to the broker in one tick; the next tick tries again.
 BROKER_CONNECT_RETRIES = 1
 
-#: Seconds without a publish after which the broker connection is replaced before the next use.
+#: A broker connection that was idle for more seconds is replaced before its next use.
 IDLE_CONNECTION = 10.0
 
 
@@ -118,43 +118,42 @@ class RedBeatScheduler(Scheduler):
     Arguments:
         app: the Celery app.
         lock_key: overrides ``redbeat_lock_key``.
-        lock_timeout: overrides ``redbeat_lock_timeout``, seconds.
-        lazy: do not connect to Redis; Celery makes such a scheduler for its banner.
-        kwargs: arguments of :class:`celery.beat.Scheduler`.
+        lock_timeout: overrides ``redbeat_lock_timeout``, in seconds.
+        lazy: do not connect to Redis. Celery creates a lazy scheduler to print the beat's banner.
+        kwargs: the arguments of :class:`celery.beat.Scheduler`.
 
-    The constructor writes the static entries, see :meth:`setup_schedule`, unless it is ``lazy``.
-    Raises :exc:`~redbeat.errors.ConfigurationError`.
+    Unless ``lazy`` is set, the constructor writes the static entries; see :meth:`setup_schedule`.
+    Raises :exc:`~redbeat.errors.ConfigurationError` for invalid settings.
     """
 
-    #: The entry class; set it to a subclass to add arguments.
+    #: The entry class. To add arguments to entries, set this to your own subclass.
     Entry = RedBeatSchedulerEntry
 
-    #: The beat lock, None if ``redbeat_lock_key`` is None. A program may put its own lock here.
+    #: The beat lock, None if ``redbeat_lock_key`` is None. A program may assign its own lock.
     lock: BeatLock | None = None
 
-    #: Seconds the lock lives without a renewal. The setting and the constructor's argument override
-    #: a value of a subclass.
+    #: The seconds after which the lock expires if it is not renewed. The setting
+    #: ``redbeat_lock_timeout`` and the constructor's argument override the value of a subclass.
     lock_timeout: float = DEFAULT_LOCK_TIMEOUT
 
     #: The Redis key of the lock.
     lock_key: str | None = None
 
-    #: The beat service that runs this scheduler, None if a program calls ``tick()`` itself.
+    #: The Celery beat service that runs this scheduler, None if a program calls ``tick()`` itself.
     service: Any = None
 
-    #: The clock of ticks and lock: monotonic seconds. Tests may replace it.
+    #: The clock for ticks and the lock, in monotonic seconds. Tests may replace it.
     clock: Callable[[], float] = staticmethod(monotonic)
 
     _published_at = float("-inf")
 
-    #: The lock key in the settings when they were first read.
+    #: The lock key in the settings when the constructor read them.
     _default_lock_key: str | None = None
 
-    #: Whether :meth:`update_from_dict` is called by :meth:`setup_schedule`.
+    #: Whether :meth:`setup_schedule` is running; then :meth:`update_from_dict` adds static entries.
     _setting_up = False
 
-    #: Whether :meth:`setup_schedule` could not write static entries, because Redis was not
-    #: available.
+    #: Whether the static entries must still be written, because Redis was not available.
     _statics_unwritten = False
 
     def __init__(
@@ -173,7 +172,7 @@ class RedBeatScheduler(Scheduler):
         configured = lock_timeout or conf.lock_timeout or of_class
         self.lock_timeout = conf.resolve_lock_timeout(configured, self.max_interval)
         if lazy:
-            broker_connection(self.app)  # for a wrong URL, a clearer error than the banner's
+            broker_connection(self.app)  # raises a clearer error for a wrong URL than the banner
         else:
             conf.report()
             check_possible(self.app, conf)
@@ -181,8 +180,8 @@ class RedBeatScheduler(Scheduler):
             self._make_lock()
 
     def _make_lock(self) -> None:
-        """Make the lock, unless a program has set its own."""
-        store = self._store  # before the key is read: the program's own client may change it
+        """Create the lock, unless a program has set its own lock."""
+        store = self._store  # first, because a program's client provider may change the lock key
         if self.lock_key == self._default_lock_key:
             self.lock_key = ensure_conf(self.app).lock_key
         if self.lock is None and self.lock_key:
@@ -194,7 +193,7 @@ class RedBeatScheduler(Scheduler):
 
     @cached_property
     def _unsaved(self) -> dict[str, Any]:
-        """Entries that :meth:`update_from_dict` could not save yet."""
+        """The entries that :meth:`update_from_dict` could not save while Redis was unavailable."""
         return {}
 
     @cached_property
@@ -205,7 +204,7 @@ class RedBeatScheduler(Scheduler):
 
     @property
     def _lease(self) -> float:
-        """Seconds that a claim lasts: the timeout of the lock, within limits."""
+        """The seconds until a claim expires: the lock timeout, within a minimum and a maximum."""
         return min(max(self.lock_timeout, SHORTEST_LEASE), LONGEST_LEASE)
 
     @cached_property
@@ -227,17 +226,17 @@ class RedBeatScheduler(Scheduler):
     # -- the schedule --------------------------------------------------------------------------
 
     def take_lock(self) -> None:
-        """Take the beat lock if it is free. One round trip, none for a program's own lock."""
+        """Acquire the beat lock if it is free; ignore a program's own lock. One round trip."""
         if isinstance(self.lock, BeatLock):
             self._ticker.take_lock()
 
     def setup_schedule(self) -> None:
         """Write the entries of ``beat_schedule`` to Redis.
 
-        Adds and changes entries; while another beat leads, only adds missing ones. The leader
-        removes entries that left ``beat_schedule``, at its first tick and at later calls of this
-        method. If Redis is not available, the first tick writes the entries. Two round trips, and
-        one per 500 entries.
+        This method adds and changes entries; while another beat leads, it only adds missing
+        entries. The leader removes entries that are no longer in ``beat_schedule``, at its first
+        tick and in later calls of this method. If Redis is not available, the first tick writes the
+        entries. Two round trips, and one per 500 entries.
         """
         schedule = ensure_conf(self.app).schedule
         self._statics.collect()
@@ -270,10 +269,10 @@ class RedBeatScheduler(Scheduler):
         return "_ticker" in self.__dict__ and self._ticker.health.leads is True
 
     def update_from_dict(self, dict_: Mapping[str, Any]) -> None:
-        """Save entries, as ``name -> fields``; they do not become static entries.
+        """Save entries from a mapping of names to fields; they do not become static entries.
 
-        An entry that cannot be made is logged and does not affect other entries. If Redis is not
-        available, the next tick saves the entries. One round trip for each.
+        An invalid entry is logged and does not affect other entries. If Redis is not available, the
+        next tick saves the entries. One round trip per entry.
         """
         for name, fields in dict_.items():
             try:
@@ -295,27 +294,27 @@ class RedBeatScheduler(Scheduler):
                     self._statics.refuse(name, error)
 
     def add(self, **kwargs: Any) -> RedBeatSchedulerEntry:
-        """Make an entry and save it. One round trip."""
+        """Create an entry, save it and return it. One round trip."""
         return self.Entry(app=self.app, **kwargs).save()
 
     def get_schedule(self) -> dict[str, RedBeatSchedulerEntry]:
-        """Return the entries that are due now and the one after them, by name.
+        """Return the entries that are due now and the next entry in due order, by name.
 
-        Claims nothing, as :meth:`maybe_due` does that. Three round trips and one per entry. Writes
-        static entries first if :meth:`setup_schedule` could not, or if no entry is left, as after a
-        loss of data.
+        This method claims no entries; :meth:`maybe_due` claims them. It writes the static entries
+        first if :meth:`setup_schedule` could not write them, or if Redis has lost all entries.
+        Three round trips, and one per entry.
         """
         return {entry.name: entry for entry in self._load_due()}
 
     def set_schedule(self, schedule: Any) -> None:
-        """Accept Celery's assignment of its own schedule, which is not used here."""
+        """Accept an assignment by Celery; RedBeat does not use the value."""
         self.data = schedule
 
     schedule = property(get_schedule, set_schedule)
 
     @functools.cached_property
     def _overrides_schedule(self) -> bool:
-        """Whether a subclass overrides ``schedule``, and so decides which entries exist."""
+        """Whether a subclass overrides ``schedule``; then its mapping decides which entries run."""
         return type(self).schedule is not RedBeatScheduler.schedule
 
     def _load_due(self) -> Iterator[RedBeatSchedulerEntry]:
@@ -340,8 +339,8 @@ class RedBeatScheduler(Scheduler):
     def tick(self, **kwargs: Any) -> float:  # noqa: ARG002 - Celery's arguments
         """Dispatch due entries; return the seconds to sleep. See :meth:`Ticker.tick`.
 
-        In a beat service it waits for these seconds itself, so that a message can wake it up, and
-        returns 0.
+        In a beat service, this method itself sleeps for these seconds and returns 0. A wake-up
+        message can then end the sleep early.
         """
         _ = self._server
         self._ticker.use_lock(self.lock, self.lock_timeout)
@@ -355,7 +354,7 @@ class RedBeatScheduler(Scheduler):
         return 0.0
 
     def _tick_overridden_schedule(self) -> float:
-        """Run the entries of the mapping that a subclass provides; claim each one separately."""
+        """Run the due entries of the subclass's own mapping; claim each entry separately."""
         seconds: float = self._ticker.tick(claims=False)
         if not self._leads or not self._ticker.available:
             return seconds
@@ -370,7 +369,7 @@ class RedBeatScheduler(Scheduler):
         return seconds
 
     def _save_unsaved(self) -> None:
-        """Save the entries that :meth:`update_from_dict` could not save."""
+        """Try again to save the entries that :meth:`update_from_dict` could not save."""
         if self._unsaved and self._ticker.available:
             unsaved = dict(self._unsaved)
             self._unsaved.clear()
@@ -379,7 +378,7 @@ class RedBeatScheduler(Scheduler):
     def _sync_periodically(self) -> None:
         """Call ``sync()`` as often as ``beat_sync_every`` and ``sync_every`` require.
 
-        It does nothing here, but a subclass may override it.
+        RedBeat's ``sync()`` does nothing, but a subclass may override it.
         """
         try:
             if self.should_sync():
@@ -389,7 +388,7 @@ class RedBeatScheduler(Scheduler):
 
     def _wait(self, seconds: float) -> None:
         if self._ticker.available and self._wakeup.listen():
-            return  # tick again, because messages before the subscription were missed
+            return  # tick again, because messages sent before the subscription were missed
         self._wakeup.wait(seconds, DUE if self._leads else LOCK, self.service._is_shutdown.is_set)
 
     def maybe_due(self, entry: RedBeatSchedulerEntry, **kwargs: Any) -> float | None:
@@ -406,16 +405,16 @@ class RedBeatScheduler(Scheduler):
 
     @property
     def _maybe_due_kwargs(self) -> dict[str, Any]:
-        """The arguments with which ticks written for RedBeat 2 call :meth:`maybe_due`."""
+        """The arguments that ticks written for RedBeat 2 pass to :meth:`maybe_due`."""
         try:
             return {"producer": self.producer}
         except Exception as error:
             if not self.broker_failed(error):
                 raise
-            return {"producer": None}  # the publish then fails, and its run is retried as usual
+            return {"producer": None}  # the publish then fails and is retried as usual
 
     def send_if_due(self, entry: RedBeatSchedulerEntry, **kwargs: Any) -> float | None:
-        """Send a claimed entry if it is due; return the same as :meth:`maybe_due`."""
+        """Send a claimed entry if it is due; return the seconds until it is due again."""
         is_due, next_time_to_run = self.is_due(entry)
         if is_due:
             logger.info("Scheduler: Sending due task %s (%s)", entry.name, entry.task)
@@ -434,7 +433,7 @@ class RedBeatScheduler(Scheduler):
         return seconds
 
     def reserve(self, entry: RedBeatSchedulerEntry) -> RedBeatSchedulerEntry:
-        """Return the entry as it is after this run; outside a tick, also record the run."""
+        """Return the entry updated for this run; without a claim, also record the run in Redis."""
         return entry.next()
 
     def apply_async(
@@ -469,11 +468,11 @@ class RedBeatScheduler(Scheduler):
         return result
 
     def _publish(self, message: TaskMessage, producer: Any) -> Any:
-        """Send a message as Celery's ``apply_async`` does, raising its error.
+        """Send a message as Celery's ``apply_async`` does; raise the same error on failure.
 
-        Celery's method also evaluates functions among the arguments, of which none are left here,
-        and calls ``sync()``, which :meth:`tick` does. The allowlist checks the final message, with
-        all options merged.
+        Unlike Celery's method, this method does not call functions among the arguments, because
+        ``build_message`` has called them. It does not call ``sync()``, because :meth:`tick` does.
+        It checks ``redbeat_task_allowlist`` for the final message, with all options merged.
         """
         self._tasks_since_sync += 1
         allowlist = ensure_conf(self.app).task_allowlist
@@ -492,26 +491,26 @@ class RedBeatScheduler(Scheduler):
 
     @functools.cached_property
     def _tasks(self) -> Any:
-        """The tasks of the app, cached: Celery's property takes a lock at each access."""
+        """The tasks of the app, cached because Celery's property acquires a lock at each access."""
         return self.app.tasks
 
     @functools.cached_property
     def producer(self) -> Any:
         """The producer of messages; raises an error when the broker is not available."""
-        # Cached: Celery's property takes a lock at each access.
+        # Cached because Celery's property acquires a lock at each access.
         base = getattr(self, "Producer", None) or self.app.amqp.Producer
         return declaring_once(base)(self._ensure_connected(), auto_declare=False)
 
     @cached_property
     def connection(self) -> Any:
-        """The broker connection, with a short timeout for each call."""
+        """The broker connection, on which each call has a short timeout."""
         return publishing_connection(self.app, self._lease)
 
     def check_broker(self) -> None:
-        """Check that the broker is available; raises an error when it is not.
+        """Check that the broker is available; raise an error if it is not.
 
-        The broker may have closed an idle connection, which only a publish would notice. So an idle
-        connection is replaced.
+        An idle connection is replaced first. The broker may have closed it, and otherwise only a
+        publish would detect this.
         """
         if monotonic() - self._published_at > IDLE_CONNECTION:
             self._drop_connection()
@@ -520,7 +519,7 @@ class RedBeatScheduler(Scheduler):
 
     @functools.cached_property
     def overrides_sending(self) -> bool:
-        """Whether user code takes part in sending, and may send a message on another channel."""
+        """Whether user code overrides a step of sending, and so may use another channel."""
         ours: Any = RedBeatScheduler
         names = ("apply_async", "maybe_due", "send_task", "send_if_due", "producer", "Producer")
         overridden = any(
@@ -531,7 +530,7 @@ class RedBeatScheduler(Scheduler):
         return overridden or eager or tasks != {Task.apply_async}
 
     def _ensure_connected(self) -> Any:
-        """Connect to the broker or fail within seconds, because the tick has other work."""
+        """Connect to the broker, or fail within seconds so that the tick can do other work."""
         connection = self.connection
         try:
             # No pauses between attempts, because the tick backs off itself.
@@ -541,12 +540,12 @@ class RedBeatScheduler(Scheduler):
         except OperationalError:
             raise
         except Exception as error:
-            # Kombu raises a refused login and other replies unchanged. While connecting, all errors
-            # concern the broker and not one message.
+            # Kombu does not wrap some errors, such as a refused login. An error during connecting
+            # always concerns the broker, never a single message.
             raise OperationalError(described(error)) from None
 
     def broker_failed(self, error: BaseException) -> bool:
-        """Return whether ``error`` means that the broker is not available; if so, disconnect."""
+        """Return whether ``error`` means that the broker is unavailable; if so, disconnect."""
         if not means_no_broker(error, self.__dict__.get("connection")):
             return False
         self._drop_connection()
@@ -564,8 +563,8 @@ class RedBeatScheduler(Scheduler):
     def close(self) -> None:
         """Record sent runs and release the lock; a second call does nothing.
 
-        Celery also calls this method from its signal handler. During a tick it does nothing: the
-        tick records its runs first, and Celery calls again.
+        Celery also calls this method from its signal handler. During a tick, the call does nothing:
+        the tick first records its runs, and afterwards Celery calls this method again.
         """
         ticker = self.__dict__.get("_ticker")
         if ticker is not None and ticker.running:
@@ -597,7 +596,7 @@ class RedBeatScheduler(Scheduler):
 
     @property
     def info(self) -> str:
-        """The lines about this scheduler in the banner of the beat. No round trip."""
+        """The lines about this scheduler in the beat's banner. No round trip."""
         conf = ensure_conf(self.app)
         lines = [f"       . redis -> {safe_url(conf.redis_url)}"]
         if self.lock_key:
@@ -608,7 +607,7 @@ class RedBeatScheduler(Scheduler):
 
 @beat_init.connect
 def _service_starts(sender: Any = None, **_kwargs: Any) -> None:
-    """Connect a starting beat service to its scheduler, if that is ours."""
+    """Connect a starting beat service to its scheduler, if it is a :class:`RedBeatScheduler`."""
     scheduler = getattr(sender, "__dict__", {}).get("scheduler")
     if isinstance(scheduler, RedBeatScheduler):
         scheduler.service = sender
@@ -617,14 +616,14 @@ def _service_starts(sender: Any = None, **_kwargs: Any) -> None:
 
 @beat_init.connect
 def acquire_distributed_beat_lock(sender: Any = None, **kwargs: Any) -> None:
-    """Take the beat lock of ``sender``, a beat service or a scheduler.
+    """Acquire the beat lock of ``sender``, a beat service or a scheduler.
 
-    At the start of a beat service, take the lock if it is free and do not wait; the ticks try
-    again. In a direct call, wait for the lock. Does nothing for another scheduler class, or without
-    a lock.
+    As a receiver of ``beat_init``, this function acquires the lock only if it is free; otherwise
+    the ticks try again. If your program calls this function, it waits for the lock. It does nothing
+    for another scheduler class, or if the scheduler has no lock.
 
-    Connected at import, so that receivers that a program connects later find the lock held. A
-    program with its own lock disconnects this receiver.
+    The receiver is connected when this module is imported, so it runs before receivers that your
+    program connects later. If your program has its own lock, disconnect this receiver.
     """
     if "signal" not in kwargs:
         scheduler = getattr(sender, "scheduler", sender)

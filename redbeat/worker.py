@@ -1,6 +1,6 @@
-"""Reports completed runs from workers, for entries whose runs must not overlap.
+"""Lets workers report completed runs, for entries whose runs must not overlap.
 
-Enable this in the module that makes the app, which beat and workers import::
+Call ``enable`` in the module that creates the app, which the beat and the workers import::
 
     import redbeat.worker
 
@@ -28,8 +28,8 @@ logger = get_logger(__name__)
 def enable(app: Any) -> None:
     """Make the workers of ``app`` report completed runs, so that entries can set ``overlap``.
 
-    One round trip at the end of each task of such an entry, none for other tasks. A second call
-    does nothing.
+    A worker makes one round trip to Redis when a run of an entry with ``overlap`` ends, and none
+    for other tasks. A second call does nothing.
     """
     app.redbeat_tracks_runs = True
     signals.task_postrun.connect(_ended)
@@ -43,10 +43,10 @@ def enable(app: Any) -> None:
 def _ended(
     task_id: str = "", task: Any = None, state: str | None = "", retval: Any = None, **_kwargs: Any
 ) -> None:
-    """Record the completion of a run in the process that ran the task.
+    """Record the completion of a run in the process that executed the task.
 
-    A retried or requeued task is not completed. Without a state, the process is about to die or
-    Celery had an internal error; another signal then reports the completion, if any.
+    A retried or requeued task is not completed. If the state is None, the process is about to die
+    or Celery had an internal error; then another signal may report the completion.
     """
     requeued = state == states.REJECTED and getattr(retval, "requeue", False)
     if state is not None and state != states.RETRY and not requeued:
@@ -54,9 +54,9 @@ def _ended(
 
 
 def _lost(task_id: str = "", sender: Any = None, exception: Any = None, **_kwargs: Any) -> None:
-    """Record the completion of a run whose worker process died or exceeded its time limit.
+    """Record the completion of a run if its worker process died or it exceeded its time limit.
 
-    The process that ran the task reports any other failure.
+    The process that executed the task reports all other failures.
     """
     if isinstance(exception, (WorkerLostError, TimeLimitExceeded)):
         request = getattr(sender, "request", None)
@@ -65,23 +65,23 @@ def _lost(task_id: str = "", sender: Any = None, exception: Any = None, **_kwarg
 
 
 def _broken(task_id: str = "", sender: Any = None, request: Any = None, **_kwargs: Any) -> None:
-    """Record the completion of a run whose result caused an error in Celery."""
+    """Record the completion of a run after an internal error of Celery."""
     _record_completion(sender.app, request, task_id)
 
 
 def _revoked(request: Any = None, sender: Any = None, **_kwargs: Any) -> None:
-    """Record that a run does not begin, because it was revoked or expired, or was terminated."""
+    """Record the completion of a run that was revoked, has expired or was terminated."""
     _record_completion(sender.app, request, request.id)
 
 
 def _refused(sender: Any = None, message: Any = None, **_kwargs: Any) -> None:
-    """Record that a run does not begin: its task is unknown, or its message is not a task."""
+    """Record the completion of a run that a worker refused: an unknown task or invalid message."""
     headers = getattr(message, "headers", None) or {}
     _record_completion(sender.app, headers, headers.get("id"))
 
 
 def _record_completion(app: Any, request: Any, task_id: str | None) -> None:
-    """Record that a run has completed; an error is logged and does not affect the task."""
+    """Record that a run has completed; if this fails, log the error and do not affect the task."""
     key = _header(request, OVERLAP_HEADER)
     if not key or not task_id:
         return
@@ -95,7 +95,7 @@ def _record_completion(app: Any, request: Any, task_id: str | None) -> None:
 
 
 def _header(request: Any, name: str) -> Any:
-    """Return a header of a message, from the task's request or from the message headers."""
+    """Return a header of a message; ``request`` is a task's request, or the message headers."""
     get = getattr(request, "get", None)
     if get is None:
         return None

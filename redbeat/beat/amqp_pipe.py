@@ -9,11 +9,11 @@ __all__ = ("AmqpPipe",)
 
 
 class ChannelClosedError(Exception):
-    """RabbitMQ closed the channel before it confirmed all messages."""
+    """Raised when RabbitMQ closed the channel before it confirmed all messages."""
 
 
 class AmqpPipe:
-    """Sends messages on a RabbitMQ channel at once, and collects the confirmations later."""
+    """Sends messages on a RabbitMQ channel, and collects their confirmations later."""
 
     nbytes = 0
     shares_errors = True
@@ -23,7 +23,7 @@ class AmqpPipe:
         self._tag = 0
         self._unconfirmed: dict[int, int] = {}
         self._results: list[Exception | None] = []
-        #: Number of results that belong to flushed messages.
+        #: The number of results that belong to flushed messages.
         self._flushed = 0
         self._timeout: float | None = None
         channel.events["basic_ack"].add(self._acknowledged)
@@ -40,9 +40,9 @@ class AmqpPipe:
         self.channel.basic_publish = self._publish_and_wait
 
     def _enable_confirms(self) -> None:
-        """Enable confirmations. A round trip the first time, and after the channel was closed.
+        """Enable confirmations. One round trip the first time, and after the channel was closed.
 
-        A closed channel reopens itself and numbers its messages from one.
+        A closed channel reopens itself; then its message numbers start again at 1.
         """
         if self.channel._confirm_selected:
             return
@@ -52,8 +52,9 @@ class AmqpPipe:
         self.channel._confirm_selected = True
 
     def _publish_and_wait(self, *args: Any, **kwargs: Any) -> Any:
-        """Publish outside the context and wait; RabbitMQ numbers these messages too."""
-        # py-amqp takes the next confirmation for its own, so no other may be outstanding.
+        """Publish a message outside the context, and wait for its confirmation."""
+        # py-amqp assumes that the next confirmation belongs to this message, so all earlier
+        # messages must be confirmed first. RabbitMQ numbers this message too, hence the tag.
         self._drain(len(self._results))
         self._enable_confirms()
         self._tag += 1
@@ -84,7 +85,7 @@ class AmqpPipe:
                 self._results[position] = error
 
     def flush(self) -> None:
-        """Mark the messages as flushed; they were sent at once."""
+        """Mark the messages as flushed; each was already sent when it was published."""
         self._flushed = len(self._results)
 
     def results(self) -> list[Exception | None]:
@@ -97,7 +98,7 @@ class AmqpPipe:
         return results
 
     def close(self) -> None:
-        """Do nothing: the pipe has no resources."""
+        """Do nothing, because the pipe has no resources to free."""
 
     def _drain(self, count: int) -> None:
         """Wait until the first ``count`` operations have a result."""

@@ -1,4 +1,4 @@
-"""At-most-once delivery: runs are recorded first, in small groups, and published after."""
+"""At-most-once delivery: a beat records runs in small groups, and publishes them afterwards."""
 
 from __future__ import annotations
 
@@ -26,26 +26,27 @@ __all__ = ("AtMostOnce", "PendingRun")
 
 logger = get_logger("celery.beat")
 
-#: Runs recorded in one round trip. A beat that dies loses at most this number of runs.
+#: The number of runs that are recorded in one round trip. If a beat dies, at most this number of
+#: runs is lost.
 GROUP = 50
 
 
 @dataclass(frozen=True, slots=True)
 class PendingRun:
-    """A run that is published once, after it is recorded."""
+    """A run that the beat records first and then tries to publish once."""
 
     entry: RedBeatSchedulerEntry
     claim: Claim
     completion: Completion
 
     def report(self, outcome: str) -> None:
-        """Log what happened to a run that was not published."""
+        """Log ``outcome``, the reason why the run was not published."""
         run = self.entry.run
         logger.error("beat: The run of %s at %s %s", self.entry.name, run and run.instant, outcome)
 
 
 class AtMostOnce:
-    """The runs of one beat that are recorded before they are published."""
+    """Records and publishes the runs of one beat that have at-most-once delivery."""
 
     def __init__(
         self,
@@ -64,16 +65,16 @@ class AtMostOnce:
         self._recorded: deque[PendingRun] = deque()
 
     def add(self, pending: PendingRun) -> None:
-        """Add a run; a full group is recorded at once, in one round trip."""
+        """Add a run; if the group is full, record the group in one round trip."""
         self._unrecorded.append(pending)
         if len(self._unrecorded) >= GROUP:
             self.record()
 
     def record(self) -> None:
-        """Record the added runs, and publish the recorded ones.
+        """Record the added runs, and publish the recorded runs.
 
-        A run stays for the next call while no broker connection can be made, or while Redis has not
-        confirmed its record. No round trip without new runs, else one.
+        If the broker is unavailable, or Redis has not yet confirmed the record of a run, the next
+        call publishes the run. One round trip if there are new runs, else none.
         """
         unrecorded, self._unrecorded = self._unrecorded, []
         for pending in unrecorded:
@@ -83,7 +84,7 @@ class AtMostOnce:
         self.publish()
 
     def publish(self) -> None:
-        """Publish recorded runs, until the broker is not available."""
+        """Publish the recorded runs; stop if the broker is unavailable."""
         while self._recorded:
             pending = self._recorded.popleft()
             if not self._publish(pending):
@@ -91,7 +92,7 @@ class AtMostOnce:
                 break
 
     def _on_result(self, pending: PendingRun, result: Result) -> None:
-        """Mark a run as recorded, or put it back or report it as lost."""
+        """Process the reply of Redis: the run is recorded, must be put back, or is lost."""
         if result.code == RECORDED:
             self._recorded.append(pending)
             if pending.completion.end:
@@ -102,14 +103,14 @@ class AtMostOnce:
             pending.report("is lost: Redis refused its record or confirmed it too late")
 
     def withdraw(self) -> list[Claim]:
-        """Remove the runs that are not recorded, and return their claims."""
+        """Remove the runs that are not recorded yet, and return their claims."""
         unrecorded, self._unrecorded = self._unrecorded, []
         return [pending.claim for pending in unrecorded]
 
     def report_lost(self) -> None:
-        """Report recorded runs that this beat will not publish any more.
+        """Log the recorded runs as lost, because this beat stops before it can publish them.
 
-        One round trip for each run that later runs must not overlap.
+        One round trip for each run of an entry whose runs must not overlap.
         """
         while self._recorded:
             self._report_lost_run(
@@ -117,7 +118,7 @@ class AtMostOnce:
             )
 
     def _publish(self, pending: PendingRun) -> bool:
-        """Publish a recorded run; return False if there is no connection to the broker."""
+        """Publish a recorded run; return False if the broker is unavailable."""
         entry, run = pending.entry, pending.entry.run
         assert run is not None
         try:
@@ -152,7 +153,7 @@ class AtMostOnce:
             self._clear_running(pending)
 
     def _clear_running(self, pending: PendingRun) -> None:
-        """Remove the ``running`` marker of an unpublished run: no run needs to wait for its end."""
+        """Remove the ``running`` marker of an unpublished run; otherwise later runs would wait."""
         run = pending.entry.run
         assert run is not None
         try:

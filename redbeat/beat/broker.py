@@ -1,4 +1,4 @@
-"""The broker connection of a beat: timeouts, error classification and warnings."""
+"""The broker connection of a beat: its timeouts, its errors and its warnings."""
 
 from __future__ import annotations
 
@@ -25,31 +25,31 @@ __all__ = (
 
 logger = get_logger("celery.beat")
 
-#: The part of a lease that one attempt to publish may take; a publish is tried twice.
+#: One attempt to publish may take this fraction of a lease. A publish has at most two attempts.
 ATTEMPT_PART = 1 / 6
 
-#: Shortest timeout of one attempt to publish, in seconds.
+#: The minimum timeout of one attempt to publish, in seconds.
 SHORTEST_PUBLISH = 1.0
 
-#: Timeout options of the client libraries, by kind of broker. Without timeouts, a broker that
-#: neither answers nor closes its connection would block the beat for ever.
+#: The timeout options of each transport. Without timeouts, a broker that neither answers nor closes
+#: its connection would block the beat forever.
 TIMEOUTS = {
     "redis": ("socket_timeout", "socket_connect_timeout"),
     "amqp": ("read_timeout", "write_timeout"),
 }
 
-#: Default of ``broker_connection_timeout``, seconds. AMQP uses this timeout while it connects, and
-#: not the timeouts above.
+#: Celery's default of ``broker_connection_timeout`` in seconds. AMQP uses this setting to connect,
+#: instead of the timeouts above.
 CELERYS_CONNECT_TIMEOUT = 4
 
-#: Schemes of ``redbeat_redis_url`` with another name in Celery.
+#: URL schemes of ``redbeat_redis_url`` that have another name in Celery.
 BROKER_SCHEMES: Final = {"redis-sentinel": "sentinel", "unix": "redis+socket"}
 
 
 def broker_connection(app: Any, **options: Any) -> Any:
     """Return a lazy connection to the broker of an app. No network traffic.
 
-    Raises :exc:`ConfigurationError` for a ``broker_url`` that Celery does not know.
+    Raises :exc:`ConfigurationError` if Celery does not know the scheme of ``broker_url``.
     """
     try:
         return app.connection_for_write(**options)
@@ -66,8 +66,9 @@ def broker_connection(app: Any, **options: Any) -> Any:
 def publishing_connection(app: Any, lease: float) -> Any:
     """Return a lazy broker connection on which each call has a short timeout.
 
-    ``lease`` is the seconds a claim lasts. Options in ``broker_transport_options`` win, and so does
-    a ``broker_connection_timeout`` that differs from Celery's default. No network traffic.
+    ``lease`` is the number of seconds until a claim expires. Timeouts in
+    ``broker_transport_options`` take precedence, and so does a ``broker_connection_timeout`` that
+    differs from Celery's default. No network traffic.
     """
     seconds = max(lease * ATTEMPT_PART, SHORTEST_PUBLISH)
     user_options = app.conf.broker_transport_options or {}
@@ -82,10 +83,10 @@ def publishing_connection(app: Any, lease: float) -> Any:
 
 @cache
 def declaring_once(producer: Any) -> Any:
-    """Return a subclass of a producer class that checks first whether a queue is declared.
+    """Return a subclass of a producer class that skips queues that are already declared.
 
-    Kombu checks last: for each message it copies the queue to bind it and prepares a retry. Returns
-    anything that is not a class unchanged.
+    Kombu itself checks this only after it has copied the queue and prepared a retry, for each
+    message. If ``producer`` is not a class, it is returned unchanged.
     """
     if not isinstance(producer, type):
         return producer
@@ -101,17 +102,17 @@ def declaring_once(producer: Any) -> Any:
     return DeclaringOnce
 
 
-#: Prefixes of the modules that talk to a broker.
+#: Prefixes of the names of modules that communicate with a Redis broker.
 BROKER_MODULES: Final = ("kombu.", "redbeat.beat.redis_pipe")
 
 
 def means_no_broker(error: BaseException, connection: Any = None) -> bool:
     """Return whether an error of a run means that the broker is not available.
 
-    All errors of the broker do, except those about one message, see :func:`_is_about_one_message`.
-    Errors in user code do not, except the builtin ``ConnectionError`` and ``TimeoutError``, because
-    user code may publish the message. ``connection`` is the broker connection, if any, which knows
-    the errors of its transport.
+    Broker errors return True, unless they concern only one message (see
+    :func:`_is_about_one_message`). Errors of user code return False, except the builtin
+    ``ConnectionError`` and ``TimeoutError``: user code may have published the message itself.
+    ``connection`` is the broker connection, if any; it defines the error classes of its transport.
     """
     cause = cause_of(error)
     if _is_about_one_message(cause):
@@ -119,7 +120,7 @@ def means_no_broker(error: BaseException, connection: Any = None) -> bool:
     if isinstance(cause, RedisError):
         return _comes_from_broker_client(cause)
     known = () if connection is None else connection.connection_errors
-    # Without builtins: they include OSError and KeyError, which user code raises too.
+    # Skip builtin classes such as OSError and KeyError, because user code raises them too.
     own = tuple(kind for kind in known if kind.__module__ != "builtins")
     return isinstance(cause, (OperationalError, ConnectionError, TimeoutError, *own))
 
@@ -127,29 +128,32 @@ def means_no_broker(error: BaseException, connection: Any = None) -> bool:
 def _is_about_one_message(error: BaseException) -> bool:
     """Return whether the broker is available, but refuses the message or queue of one entry.
 
-    Examples: a Redis key that is not a list or that the user may not write, an argument that
-    redis-py cannot encode, a channel that RabbitMQ closed.
+    Examples: the Redis key of the queue is not a list, the Redis ACL forbids access to this key,
+    redis-py cannot encode an argument, RabbitMQ closed the channel.
     """
     cause = error.__cause__ or error
     if isinstance(cause, NoPermissionError):
-        return "access" in str(cause)  # "... to run the command" affects all messages
+        return "access" in str(cause)  # else "no permissions to run the command": all messages fail
     wrong_type = isinstance(cause, ResponseError) and "WRONGTYPE" in str(cause)
     return wrong_type or isinstance(cause, (ChannelError, DataError))
 
 
 def _comes_from_broker_client(error: BaseException) -> bool:
-    """Return whether an error of redis-py concerns the broker, and not a Redis of user code."""
+    """Return whether a redis-py error comes from the broker, and not from a Redis in user code."""
     names = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)]
     return not names or any(name.startswith(BROKER_MODULES) for name in names)
 
 
 def broker_address(app: Any) -> str:
-    """Return the broker's URL without its password, for the log."""
+    """Return the broker's URL without the password, for the log."""
     return safe_url(app.conf.broker_write_url or app.conf.broker_url)
 
 
 def warn_about_confirms(app: Any) -> None:
-    """Warn if RabbitMQ does not confirm messages, because it may lose them. No network traffic."""
+    """Warn if RabbitMQ does not confirm messages, because messages may be lost then.
+
+    No network traffic.
+    """
     if broker_connection(app).transport.driver_type != "amqp":
         return
     if not (app.conf.broker_transport_options or {}).get("confirm_publish"):

@@ -1,4 +1,4 @@
-"""Builds the completion to record for a claimed entry: sent, not due, postponed or finished."""
+"""Builds the completions of claimed entries: what a beat records in Redis after each claim."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ logger = get_logger("celery.beat")
 def custom_score(entry: RedBeatSchedulerEntry, seconds: Any, now: float) -> float | None:
     """Return the next score that a user's entry class chooses, None if the schedule decides.
 
-    An ``is_due`` that only adds a condition agrees with the schedule, apart from the time of the
-    call.
+    ``seconds`` is what ``is_due`` of the class returned. If this result differs only a little from
+    the schedule, the schedule decides.
     """
     if entry.scores_itself() and entry.run is not None and entry.run.successor is not None:
         return _score_of_successor(entry.run.successor, now)
     if type(entry).is_due is RedBeatSchedulerEntry.is_due or not isinstance(seconds, (int, float)):
         return None
-    if seconds != seconds:  # NaN: Redis would refuse it as a score, and the whole batch with it
+    if seconds != seconds:  # NaN is not a valid score: Redis would refuse the batch
         return None
     by_schedule = score_of(entry.decision().next_at)
     own_score = now + float(min(max(seconds, 0), LONGEST_WAIT))
@@ -75,7 +75,7 @@ def _score_of_successor(successor: RedBeatSchedulerEntry, now: float) -> float |
 
 
 def score_of_not_due(entry: RedBeatSchedulerEntry, run: Run, seconds: Any, now: float) -> float:
-    """Return when to look again at an entry that was not sent, UNIX seconds."""
+    """Return the next score of an entry that was not sent: when to check it again, UNIX seconds."""
     own_score = custom_score(entry, seconds, now)
     if own_score is not None:
         return own_score
@@ -92,7 +92,7 @@ ALLOW: Final = "allow"
 
 
 def is_running(entry: RedBeatSchedulerEntry, claim: Claim, now: float) -> bool:
-    """Return whether an earlier run, which the next must not overlap, may still be running."""
+    """Return whether the next run must wait, because an earlier run may still be running."""
     if entry.policy_field("overlap") == ALLOW or not claim.running_until:
         return False
     try:
@@ -103,7 +103,7 @@ def is_running(entry: RedBeatSchedulerEntry, claim: Claim, now: float) -> bool:
 
 
 def running_marker(entry: RedBeatSchedulerEntry, task_id: str) -> str:
-    """Return the ``running`` field for a run that begins, "" if overlaps are allowed."""
+    """Return the ``running`` field to store for a new run, "" if runs may overlap."""
     if entry.policy_field("overlap") == ALLOW or not task_id:
         return ""
     return f"{task_id} {entry.policy_field('overlap_timeout')}"
@@ -114,7 +114,7 @@ def overlap_completion(
 ) -> tuple[Completion, datetime | None]:
     """Return the completion for a run that is due while an earlier run is still running.
 
-    Also returns the due time of the run if it is skipped, None if it waits.
+    The second value is the due time of the run if the run is skipped, None if the run waits.
     """
     decision = entry.decision()
     scheduled_at = decision.anchor or decision.scheduled_at
@@ -133,7 +133,7 @@ def overlap_completion(
 
 
 def _score_after(entry: RedBeatSchedulerEntry, skipped: datetime) -> float:
-    """Return the score after a skipped run, which does not count as a run."""
+    """Return the score after a skipped run; a skipped run does not increase the run count."""
     run = entry.run
     if run is None or asks_itself(entry.schedule):
         return score_of(entry.decision().next_at)
@@ -144,7 +144,7 @@ def _score_after(entry: RedBeatSchedulerEntry, skipped: datetime) -> float:
 
 
 class Completions:
-    """Builds completions, counts them and emits their signals. No round trips."""
+    """Builds completions, updates the counters and emits the signals. No round trips."""
 
     def __init__(
         self, scheduler: SchedulerProtocol, counters: Counters, histories: Histories
@@ -174,9 +174,10 @@ class Completions:
     def not_sent(
         self, entry: RedBeatSchedulerEntry, claim: Claim, score: float, now: float
     ) -> Completion:
-        """Return the completion of an entry that is not due, or whose due runs are too old.
+        """Return the completion of an entry that is not due, or whose due runs are too late.
 
-        Records the instant that the next run counts from, if that is not the last run.
+        If the next run must not be computed from the last run, the completion records the instant
+        from which to compute it.
         """
         decision, runtime, line = entry.decision(), "", ""
         if decision.anchor and not decision.due and entry.last_run_at:
@@ -206,7 +207,7 @@ class Completions:
     def perhaps_sent(self, entry: RedBeatSchedulerEntry, claim: Claim, now: float) -> Completion:
         """Return the completion of a run that may have been sent and must not be sent again.
 
-        It counts as a run, so that the entry does not exceed ``max_runs``.
+        The completion increases the run count, so that the entry does not exceed ``max_runs``.
         """
         decision = entry.decision()
         scheduled_at = decision.scheduled_at
@@ -245,7 +246,7 @@ class Completions:
     def _with_end(
         self, entry: RedBeatSchedulerEntry, claim: Claim, completion: Completion
     ) -> Completion:
-        """Return the completion of a finished entry, with the action of ``on_finish``."""
+        """Return the completion of a finished entry, which applies ``on_finish``."""
         on_finish = entry.policy_field("on_finish")
         if on_finish == "delete":
             return completion._replace(end=DELETE)
@@ -265,7 +266,8 @@ class Completions:
     ) -> Completion:
         """Return the completion of a run that was sent.
 
-        ``own_score`` is the next score by the user's entry class, None if the schedule decides.
+        ``own_score`` is the next score that the user's entry class chose, None if the schedule
+        decides.
         """
         run = entry.run
         assert run is not None

@@ -1,8 +1,8 @@
-"""Exactly-once delivery: messages that leave in one step with the record of their run.
+"""Exactly-once delivery: one Lua script sends the message and records the run.
 
-This needs one Redis server for broker and schedule. The commands of a publish are captured on
-kombu's channel and travel with the completion. The script that records the run also sends the
-message, or does neither.
+The broker and the schedule must be on the same Redis server. The beat captures the Redis commands
+of a publish on kombu's channel, and sends the commands together with the completion. A Lua script
+then executes the commands and records the run in one atomic step.
 """
 
 from __future__ import annotations
@@ -34,24 +34,25 @@ __all__ = ("Capture", "CommonServer", "check_possible")
 
 logger = get_logger("celery.beat")
 
-#: Commands of a publish that are captured: a message for a queue or for subscribers, and how long a
-#: queue lives.
+#: The commands of a publish that are captured: a message to a queue, a message to subscribers, and
+#: the expiry of a queue.
 CAPTURED: Final = frozenset({"LPUSH", "PUBLISH", "EXPIRE", "PEXPIRE"})
 
-#: Seconds between two checks whether broker and schedule are on one server now.
+#: Seconds between two checks whether broker and schedule are on the same server.
 CHECK_INTERVAL: Final = 30.0
 
-#: Seconds for which an open connection counts as open: a check for each message takes time.
+#: Seconds between two checks whether the watched connection is open. A check for each message would
+#: take too much time.
 OPEN_CHECK_INTERVAL: Final = 0.01
 
-#: Maximum number of tasks that are remembered because their messages bypass the capture.
+#: Maximum number of stored names of tasks whose messages were not captured.
 MAX_BYPASSING_TASKS: Final = 1000
 
 
 def check_possible(app: Any, conf: RedBeatConfig) -> None:
-    """Raise :exc:`ConfigurationError` if the settings demand exactly once and rule it out.
+    """Raise :exc:`ConfigurationError` if exactly-once delivery is set, but is not possible.
 
-    No network traffic.
+    Checks only the settings. No network traffic.
     """
     if conf.delivery != EXACTLY_ONCE:
         return
@@ -64,14 +65,14 @@ def check_possible(app: Any, conf: RedBeatConfig) -> None:
 
 
 def impossible(reason: str) -> ConfigurationError:
-    """Return the error that says why exactly-once delivery is not possible."""
+    """Return the error for settings with which exactly-once delivery is not possible."""
     return ConfigurationError(
         f"redbeat_delivery is {EXACTLY_ONCE!r}, which is not possible: {reason}"
     )
 
 
 class CapturedPipeline:
-    """A pipeline of kombu; its commands are captured if all of them belong to messages."""
+    """Wraps a Redis pipeline of kombu, and captures its commands if they only send messages."""
 
     def __init__(self, capture: Capture, pipeline: Any) -> None:
         self._capture = capture
@@ -87,7 +88,7 @@ class CapturedPipeline:
         return getattr(self._pipeline, name)
 
     def execute(self, *args: Any, **kwargs: Any) -> Any:
-        """Capture the commands of a message; execute any other commands."""
+        """Capture the commands if they only send messages; otherwise execute all of them."""
         commands = [list(command) for command, _ in self._pipeline.command_stack]
         if any(command[0] not in CAPTURED for command in commands):
             return self._pipeline.execute(*args, **kwargs)
@@ -97,11 +98,11 @@ class CapturedPipeline:
 
 
 class Capture(ClientStandIn):
-    """Captures the Redis commands of one publish; within its context none is sent."""
+    """A context that captures the Redis commands of one publish instead of sending them."""
 
     def __init__(self, channel: Any) -> None:
         super().__init__(channel)
-        #: The commands, each with its arguments.
+        #: The captured commands, each with its arguments.
         self.commands: list[list[Any]] = []
 
     def __enter__(self) -> None:
@@ -126,7 +127,7 @@ class Capture(ClientStandIn):
 
     @property
     def messages(self) -> str:
-        """The commands in the format of ``claim.lua``."""
+        """The captured commands in the format that ``claim.lua`` reads."""
         heads, texts = [], []
         for name, *args in self.commands:
             arguments = [text_of(arg) if isinstance(arg, bytes) else str(arg) for arg in args]
@@ -136,16 +137,16 @@ class Capture(ClientStandIn):
 
 
 class NotSameServerError(Exception):
-    """Broker and schedule are not on one server; the message says why."""
+    """Raised if broker and schedule do not share a usable Redis server; contains the reason."""
 
 
 class CommonServer:
-    """Detects whether broker and schedule are on one Redis server, and logs changes.
+    """Detects whether broker and schedule are on the same Redis server, and logs changes.
 
     Arguments:
         store: the schedule.
         delivery: the setting ``redbeat_delivery``, None if it is not set.
-        clock: monotonic seconds.
+        clock: returns monotonic seconds.
     """
 
     def __init__(self, store: Store, delivery: str | None, clock: Callable[[], float]) -> None:
@@ -154,18 +155,18 @@ class CommonServer:
         self._allowed = delivery in (None, EXACTLY_ONCE)
         self._clock = clock
         self._channel: Any = None
-        #: A connection to the broker. When the broker moves, the server or a proxy closes it.
+        #: An open connection to the broker. It closes if the broker moves to another server.
         self._watched_connection: Any = None
         self._checked_at = 0.0
         self._logged_reason = ""
         self._was_common = False
-        #: A server on which a script could not send, the reason, and when that happened.
+        #: The last server on which a script could not send messages, the reason, and the time.
         self._failed_server: tuple[Broker | None, str, float] = (None, "", 0.0)
-        #: The common server, None if there is none or if it is unknown.
+        #: The server of broker and schedule, None if they are on two servers or it is unknown.
         self.broker: Broker | None = None
-        #: The tasks that sent a message which was not captured.
+        #: The names of tasks with a message that could not be captured.
         self.bypassing_tasks: set[str] = set()
-        #: Why no message is sent: exactly once is demanded and not possible any more. Otherwise "".
+        #: Why no message is sent: exactly-once delivery is set, but has become impossible. Else "".
         self.problem = ""
 
     def broker_of(self, producer: Any) -> Broker | None:
@@ -173,7 +174,7 @@ class CommonServer:
 
         Two round trips for each new channel and after each lost connection, and every
         :data:`CHECK_INTERVAL` seconds while the servers differ. Raises :exc:`ConfigurationError` if
-        exactly once is demanded and was not possible from the beginning.
+        exactly-once delivery is set but was never possible since the start.
         """
         channel = producer.channel
         if channel is self._channel and not self._may_have_changed():
@@ -194,13 +195,13 @@ class CommonServer:
         return not is_idle(self._watched_connection)
 
     def script_ran_elsewhere(self, broker: Broker | None) -> None:
-        """Check the servers again: a script ran on another one than ``broker``."""
+        """Check the servers again, after a script ran on another server than ``broker``."""
         if broker == self.broker:
             self.refuse("scripts cannot use INFO to find out their server")
 
     def refuse(self, reason: str) -> None:
-        """Store why a script may not send what the beat may send, and check the server again."""
-        if self.broker is not None:  # the first of many messages in one script is enough
+        """Store why a script cannot send messages on this server, and check the server again."""
+        if self.broker is not None:  # only for the first refused message of a script
             self._failed_server = self.broker, reason, self._clock()
             self._channel = self.broker = None
 
@@ -208,8 +209,8 @@ class CommonServer:
         try:
             broker = self._find_common_server(channel)
             failed_server, failure, since = self._failed_server
-            # With exactly once demanded, nothing else can be sent, so try this server again after a
-            # while.
+            # If exactly-once delivery is set, nothing can be sent in any other way. So this server
+            # is tried again after CHECK_INTERVAL.
             lasts = not self._demanded or self._clock() - since <= CHECK_INTERVAL
             if broker == failed_server and lasts:
                 raise NotSameServerError(failure)
@@ -237,7 +238,7 @@ class CommonServer:
                 logger.info("beat: Runs are sent at least once: %s", reason)
 
     def note_bypass(self, entry: RedBeatSchedulerEntry) -> None:
-        """Remember that a message bypassed the capture; log once for each task."""
+        """Store the task of a message that was not captured; log a warning once per task."""
         if (
             entry.task not in self.bypassing_tasks
             and len(self.bypassing_tasks) < MAX_BYPASSING_TASKS
@@ -250,7 +251,7 @@ class CommonServer:
             )
 
     def _find_common_server(self, channel: Any) -> Broker:
-        """Return the server of both; raises :exc:`NotSameServerError`."""
+        """Return the server of broker and schedule; raises :exc:`NotSameServerError`."""
         if not hasattr(channel, "conn_or_acquire"):
             raise NotSameServerError("messages do not go to Redis")
         client = self._store.client
@@ -263,7 +264,7 @@ class CommonServer:
         return Broker(run_id, database, schedule_database)
 
     def _broker_identity(self, channel: Any) -> tuple[str, int]:
-        """Return the run id and the database of the broker, and keep a connection to it open."""
+        """Return the run id and the database number of the broker; keep its connection open."""
         self.close()
         with channel.conn_or_acquire() as client:
             pool = getattr(client, "connection_pool", None)
@@ -278,13 +279,13 @@ class CommonServer:
         return _checked_run_id("broker", run_id and run_id[1]), _database(pool)
 
     def close(self) -> None:
-        """Close the connection to the broker that is watched."""
+        """Close the watched connection to the broker."""
         if self._watched_connection is not None:
             self._watched_connection.disconnect()
 
 
 def _identity_of(client: Any) -> tuple[str, int]:
-    """Return the run id of the schedule's server, and its database number. One round trip."""
+    """Return the run id of a client's server, and the client's database number. One round trip."""
     with _translating_errors("schedule"):
         run_id = client.info("server").get("run_id")
     pool = getattr(client, "connection_pool", None)

@@ -1,4 +1,4 @@
-"""The beat lock: one beat leads, the other beats stand by."""
+"""The beat lock: the beat that holds the lock leads, and all other beats stand by."""
 
 from __future__ import annotations
 
@@ -32,22 +32,23 @@ __all__ = (
 logger = get_logger("celery.beat")
 
 
-#: Prefix of the tokens of RedBeat 3; other tokens belong to other programs or older versions.
+#: The prefix of RedBeat 3's tokens; other tokens belong to other programs or older versions.
 TOKEN_PREFIX = "redbeat3:"
 
-#: The holder that ``claim.lua`` returns when the lock key does not hold a string.
+#: The holder that ``claim.lua`` returns if the value of the lock key is not a string.
 NOT_A_LOCK = "a key that is not a lock"
 
 #: Seconds without a renewal after which a leader counts as dead.
 SILENCE = 20.0
 
-#: Longest time between two checks of the lock that counts as silence of the leader, in seconds.
+#: Maximum seconds that one check of the lock adds to the measured silence of the leader.
 LONGEST_LOOK = 2.0
 
-#: Seconds since its last request after which a beat does not count as active.
+#: A beat counts as active for this number of seconds after its last request.
 SEEN_WITHIN = 10.0
 
-#: Seconds since its last request after which a beat is forgotten, as in ``claim.lua``.
+#: A beat is removed from the list of beats this number of seconds after its last request, as in
+#: ``claim.lua``.
 FORGET_AFTER = 60.0
 
 #: Seconds between two attempts of a blocking ``acquire``.
@@ -55,7 +56,7 @@ ACQUIRE_INTERVAL = 1.0
 
 
 def new_token() -> str:
-    """Return a new lock token with host, pid and start (UNIX seconds) of this process."""
+    """Return a new lock token with the host, the process id and the current time."""
     since = int(time.time())
     return f"{TOKEN_PREFIX}{socket.gethostname()}:{os.getpid()}:{since}:{uuid.uuid4().hex}"
 
@@ -63,8 +64,9 @@ def new_token() -> str:
 class BeatInfo(NamedTuple):
     """Identifies the process of a beat.
 
-    ``host``, ``pid`` and ``since`` (UTC) are None if the token does not contain them, as in RedBeat
-    2. ``last_seen`` (UTC) is set only in a status, and only for beats of RedBeat 3.
+    ``since`` (UTC) is when the beat was started. ``host``, ``pid`` and ``since`` are None for
+    tokens of RedBeat 2, which do not contain them. ``last_seen`` (UTC) is set only in a status, and
+    only for beats of RedBeat 3.
     """
 
     token: str
@@ -75,7 +77,7 @@ class BeatInfo(NamedTuple):
 
     @classmethod
     def read(cls, token: str) -> BeatInfo:
-        """Return the information in the token of a beat."""
+        """Decode the token of a beat."""
         if not token.startswith(TOKEN_PREFIX):
             return cls(token)
         try:
@@ -86,7 +88,7 @@ class BeatInfo(NamedTuple):
 
 
 def current_leader(app: Any = None) -> BeatInfo | None:
-    """Return the holder of the beat lock; None if nobody holds it or the lock is off.
+    """Return the beat that holds the lock; None if no beat holds it or the lock is disabled.
 
     One round trip.
     """
@@ -96,9 +98,9 @@ def current_leader(app: Any = None) -> BeatInfo | None:
 
 
 def active_beats(app: Any = None) -> list[BeatInfo]:
-    """Return the active beats: the leader, or all beats that share the work without a lock.
+    """Return the active beats: the leader, or all running beats if the lock is disabled.
 
-    A killed beat stays in the list for some seconds. One or two round trips.
+    A killed beat remains in the list for some seconds. One or two round trips.
     """
     if ensure_conf(app).lock_key:
         leader = current_leader(app)
@@ -109,17 +111,17 @@ def active_beats(app: Any = None) -> list[BeatInfo]:
 
 
 class BeatLock:
-    """The lock of one beat, renewed by each request of the beat.
+    """The lock of one beat; each request of the leader renews the lock.
 
-    A renewal sets the time to live back to the full timeout. If the time to live only falls for
-    :data:`SILENCE` seconds, the leader is dead and a standby takes over. Time in which this beat
-    could not look at the lock does not count.
+    A renewal resets the lock's time to live (TTL) to the full timeout. If a standby sees no renewal
+    for :data:`SILENCE` seconds, it assumes that the leader is dead and takes over. Time during
+    which the standby could not check the lock does not count.
 
     Arguments:
-        store: where the lock is kept.
-        key: Redis key of the lock.
-        timeout: seconds the lock lives without a renewal.
-        clock: monotonic seconds.
+        store: the schedule in Redis.
+        key: the Redis key of the lock.
+        timeout: the seconds after which the lock expires if it is not renewed.
+        clock: returns monotonic seconds.
         sleep: waits for a number of seconds.
     """
 
@@ -135,7 +137,7 @@ class BeatLock:
         self.timeout = timeout
         self.token = new_token()
         self.leading: bool | None = None
-        #: Whether this beat held the lock and another beat took it.
+        #: Whether this beat held the lock and another beat acquired it.
         self.lost = False
         self._store = store
         self._clock = clock
@@ -150,7 +152,7 @@ class BeatLock:
     # -- methods of redis-py's lock ---------------------------------------------------------------
 
     def acquire(self, blocking: bool = True, blocking_timeout: float | None = None) -> bool:
-        """Take the lock; with ``blocking``, wait for it. One round trip per attempt."""
+        """Acquire the lock; with ``blocking``, wait for it. One round trip per attempt."""
         until = None if blocking_timeout is None else self._clock() + blocking_timeout
         logger.info("beat: Acquiring lock...")
         while not self._store.acquire_lock(self.key, self.token, self.timeout):
@@ -170,7 +172,7 @@ class BeatLock:
         return bool(self._store.lock_holder(self.key))
 
     def reacquire(self) -> bool:
-        """Renew the lock for its timeout, as :meth:`extend` does. One round trip."""
+        """Renew the lock for its timeout; return False if this beat lost it. One round trip."""
         return self.extend()
 
     def owned(self) -> bool:
@@ -198,7 +200,7 @@ class BeatLock:
     # -- used by the tick -------------------------------------------------------------------------
 
     def arguments(self) -> tuple[str, str, float, str]:
-        """Return the key, the token, the seconds to live, and the token of a dead leader or ""."""
+        """Return the key, the token, the timeout, and the token of a dead leader, if any."""
         return self.key, self.token, self.timeout, self._dead_holder()
 
     def observe(self, reply: ClaimReply) -> None:
@@ -235,7 +237,8 @@ class BeatLock:
         if holder != self._holder or ttl_drop < passed / 2:
             self._silent_seconds = 0.0
         else:
-            # The leader may have been unable to renew while this beat could not look.
+            # Limit the time, because an outage that prevented this check may also have prevented
+            # the leader's renewals.
             self._silent_seconds += min(passed, LONGEST_LOOK)
         self._holder, self._holder_ttl, self._looked_at = holder, ttl, now
 
@@ -252,20 +255,21 @@ class BeatLock:
 
 
 class CustomLock:
-    """A lock object that a program put into ``scheduler.lock``.
+    """Wraps a lock object that a program assigned to ``scheduler.lock``.
 
-    Each tick calls its ``extend``, or ``reacquire`` if it has no ``extend``. After a ``LockError``
-    the lock is lost, and each tick calls ``acquire(blocking=False)`` until that returns true.
+    Each tick calls the lock's ``extend``, or ``reacquire`` if there is no ``extend``. After a
+    ``LockError`` the lock is lost. Then each tick calls ``acquire(blocking=False)`` until this call
+    returns true.
 
     Arguments:
-        lock: the program's object.
-        timeout: seconds for which the lock is extended.
+        lock: the program's lock object.
+        timeout: the seconds for which each ``extend`` extends the lock.
     """
 
     def __init__(self, lock: Any, timeout: float) -> None:
         self.lock = lock
         self.timeout = timeout
-        self._seconds = max(int(timeout), 1)  # an int as in RedBeat 2; 0 would delete the lock
+        self._seconds = max(int(timeout), 1)  # an int, as in RedBeat 2; 0 would delete the lock
         self.key = getattr(lock, "name", type(lock).__name__)
         self.leading: bool | None = None
         #: Whether this beat held the lock and lost it.
@@ -305,7 +309,7 @@ class CustomLock:
         return acquire is not None and acquire(blocking=False)
 
     def release(self) -> None:
-        """Release the lock, even if it may be lost already."""
+        """Release the lock; this beat may have lost it already."""
         logger.info("beat: Releasing lock")
         self.leading = None
         getattr(self.lock, "release", bool)()

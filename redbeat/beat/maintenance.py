@@ -1,4 +1,4 @@
-"""Maintenance of a schedule: lost entries, counts of deleted entries, outdated scores."""
+"""Maintenance of a schedule: finds lost entries, removes old counters, corrects old scores."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ __all__ = (
 logger = get_logger("celery.beat")
 
 
-#: Seconds between two cleanups of the stats.
+#: Seconds between two cleanups of the counters.
 CLEANUP_INTERVAL: Final = 600.0
 
 
 class StatsCleanup:
-    """Removes the counts of deleted entries from the stats.
+    """Removes the counters of deleted entries from Redis.
 
-    ``max_entries`` is the number of entries up to which each entry has its own counts. ``clock``
-    gives monotonic seconds.
+    Single entries have counters only while there are at most ``max_entries`` entries. ``clock``
+    returns monotonic seconds.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class StatsCleanup:
         self._looked_at = clock()
 
     def run(self) -> None:
-        """Clean up if the interval has passed. One round trip in that case."""
+        """Remove old counters if :data:`CLEANUP_INTERVAL` has passed; then one round trip."""
         if self._clock() - self._looked_at < CLEANUP_INTERVAL:
             return
         self._looked_at = self._clock()
@@ -64,27 +64,27 @@ class StatsCleanup:
         logger.debug("beat: Removed %d counts of deleted entries", removed)
 
 
-#: Seconds between two pages of a scan.
+#: Seconds between two pages of the scan.
 PAGE_INTERVAL = 5.0
 
-#: Shortest time from the start of one scan to the start of the next, in seconds.
+#: Minimum seconds from the start of one scan to the start of the next scan.
 SCAN_INTERVAL = 60.0
 
-#: Disabled entries that one page checks.
+#: The number of disabled entries that each page of the scan checks.
 DISABLED_PAGE = 200
 
 START = "0"
 
 
 class Sweep:
-    """Scans the keys of one schedule, a page at a time, for entries that no beat would find.
+    """Scans the keys of one schedule page by page, for entries that no beat would find.
 
-    It finds entries that are missing in the sorted set, because the set was lost or a writer died
-    between two commands. Such an entry becomes due if the scan finds it twice, since a writer may
-    be between the two commands. The scan also finds disabled entries that another program enabled
-    without changing their score.
+    The scan finds entries that are missing in the sorted set, because Redis lost the set or because
+    a program died after it wrote the entry and before it added the entry to the set. A program may
+    still be between these two commands, so an entry becomes due only if the scan finds it twice.
+    The scan also finds disabled entries that another program enabled without changing their score.
 
-    ``clock`` gives monotonic seconds.
+    ``clock`` returns monotonic seconds.
     """
 
     def __init__(self, store: Store, clock: Callable[[], float] = time.monotonic) -> None:
@@ -100,14 +100,14 @@ class Sweep:
         self._permitted = True
 
     def scan_now(self) -> None:
-        """Start a scan now, and finish it without pauses."""
+        """Start a scan, and complete it without pauses between the pages."""
         if self._permitted:
             self._no_pauses, self._cursor, self._scan_began = True, START, self._clock()
 
     def run(self) -> bool:
-        """Scan the next page if the interval has passed. One round trip in that case.
+        """Scan the next page if :data:`PAGE_INTERVAL` has passed; then one round trip.
 
-        Returns True if another page or a claim should follow at once.
+        Returns True if the beat should scan another page or claim entries at once.
         """
         now = self._clock()
         if now - self._looked_at >= PAGE_INTERVAL:
@@ -151,10 +151,10 @@ def follow_time_zone(
 ) -> Iterator[None]:
     """Compute scores again if the last beat had another ``timezone`` or ``enable_utc``.
 
-    Crontabs without their own time zone and relative intervals use the app's time zone, so scores
-    that a beat in another zone stored are wrong. Yields after each batch; a caller that stops in
-    between leaves the rest to the next call. One round trip, one more at the first start, and two
-    per 500 entries after a change.
+    Crontabs without a time zone and relative intervals use the app's time zone. If the app's time
+    zone has changed, their stored scores are wrong. This generator yields after each batch. If the
+    caller stops before the end, the next call starts again. One round trip, one more at the first
+    start, and two per 500 entries after a change.
     """
     zone = zone_key(app.timezone) or str(app.timezone)
     before = store.time_zone()
@@ -178,10 +178,11 @@ def follow_time_zone(
 
 
 def follow_clock(store: Store) -> Iterator[None]:
-    """Make entries due whose last run, claim or trigger lies in the future.
+    """Make entries due at once if their last run, claim or trigger is in the future.
 
-    The Redis clock went back, and a beat must decide on these entries by the present time. Yields
-    after each batch. One round trip per 500 entries, two if the batch changes an entry.
+    This is needed after the clock of Redis was set back: a beat must decide about these entries
+    again, by the correct time. This generator yields after each batch. One round trip per 500
+    entries, two if a batch changes entries.
     """
 
     def make_due(page: Page) -> int:
@@ -203,14 +204,14 @@ def _entries(count: int) -> str:
 
 
 def _each_page(store: Store, change: Callable[[Page], int]) -> Iterator[int]:
-    """Apply ``change`` to each page of the schedule; yield how many entries it changed."""
+    """Call ``change`` for each page of the schedule; yield the number of entries it changed."""
     after = None
     while True:
         page = store.page(after)
         try:
             count = change(page)
         except ConflictError:
-            continue  # a program edited an entry of this page: read the page again
+            continue  # another program changed an entry of this page, so read the page again
         after = page.after
         yield count
         if after is None:
@@ -218,7 +219,7 @@ def _each_page(store: Store, change: Callable[[Page], int]) -> Iterator[int]:
 
 
 def _has_future_history(row: Row, now: float) -> bool:
-    """Whether the last run, a claim or a trigger of an entry lies in the future."""
+    """Return whether the last run, the claim or a trigger of an entry is in the future."""
     step = now + CLOCK_STEP
     if row.definition is None or row.problem or row.score is None or row.score <= step:
         return False
@@ -232,7 +233,7 @@ def _has_future_history(row: Row, now: float) -> bool:
 
 
 def _score_of(entry: RedBeatSchedulerEntry) -> Writing:
-    """Return the write of an entry's score, which fails if its definition changed."""
+    """Return a write of an entry's score; it fails if another program changed the definition."""
     return Writing(entry.key, believed=entry._seen_texts)
 
 
@@ -245,7 +246,7 @@ def _zone_dependent(
     try:
         entry = entry_class.from_texts(app, row.definition, row.meta, row.policy, row.runtime)
     except Exception as error:
-        logger.debug("beat: Cannot load %s: %r", row.key, error)  # the claim logs an error
+        logger.debug("beat: Cannot load %s: %r", row.key, error)  # a later claim logs an error
         return
     schedule = entry.schedule
     relative = (

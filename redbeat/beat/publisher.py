@@ -1,4 +1,4 @@
-"""Builds task messages, publishes them, and tracks those that the broker has not confirmed."""
+"""Builds task messages, publishes them, and tracks them until the broker has confirmed them."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ __all__ = (
 
 logger = get_logger("celery.beat")
 
-#: The header with the key of an entry whose runs must not overlap.
+#: The message header with the entry's key; only set if the runs of the entry must not overlap.
 OVERLAP_HEADER = "redbeat_overlap"
 
 
-#: Kombu retries a publish once, without a pause: most failures are connections that were closed
-#: while idle. Longer outages are retried by the tick, which has other entries to dispatch.
+#: Kombu retries a publish once, without a pause, because most failures are idle connections that
+#: the broker has closed. After a second failure the run is put back, and a later tick retries it.
 ONE_RETRY: Final[dict[str, float]] = {
     "max_retries": 1,
     "interval_start": 0,
@@ -49,22 +49,22 @@ ONE_RETRY: Final[dict[str, float]] = {
     "interval_max": 0,
 }
 
-#: Options of an entry that replace the timeouts above, and their maximum in seconds: as long as an
-#: attempt takes by default.
+#: The timeout options that an entry may set, and their maximum in seconds: the default timeout of
+#: an attempt.
 BOUNDED_OPTIONS = frozenset(("timeout", "confirm_timeout"))
 LONGEST_TIMEOUT = 5.0
 
 
 @dataclass(slots=True)
 class TaskMessage:
-    """What Celery needs to send the task of an entry."""
+    """The task name, arguments and options that Celery needs to send a message."""
 
     name: str
     task: str
     args: Any
     kwargs: Any
     options: dict[str, Any]
-    #: Whether the task id is derived from the run, so that anybody can compute it.
+    #: Whether the task id is computed from the run, and not set in the entry's options.
     own_id: bool
 
 
@@ -73,19 +73,20 @@ def build_message(
 ) -> TaskMessage:
     """Return the message of ``entry`` with the task id and the headers of one run.
 
-    ``instant`` is when that run was due, ``run`` holds further facts. The ``task_id`` is derived
-    from the run, so that sending it twice does not create a second task.
+    ``instant`` is the nominal instant of the run. ``run`` is the claimed run, None without a claim.
+    The ``task_id`` is computed from the run, so a duplicate message has the same task id.
 
     The message has these headers:
 
     - ``scheduled_at``: the due time (ISO 8601, UTC)
     - ``periodic_task_name``: the name of the entry
-    - ``celery_beat_task``: True, since a beat sent it
-    - ``coalesced``: how many missed runs this run replaces, if any
+    - ``celery_beat_task``: True for each message from a beat
+    - ``coalesced``: the number of missed runs that this run replaces, if any
     - ``triggered``: True for a run that was triggered manually
 
-    Options of the entry override these, but a run that is sent at most once is never retried. Calls
-    functions among the arguments; raises :exc:`LazyArgumentError` if a function raises.
+    The entry's options may override the task id and the headers, except ``celery_beat_task``. With
+    at-most-once delivery the publish is never retried. This function calls the functions among the
+    arguments, and raises :exc:`LazyArgumentError` if a function raises.
     """
     entry_options = sendable_options(entry.options or {})
     options = retry_options(entry_options, run is not None and run.at_most_once)
@@ -109,10 +110,10 @@ def build_message(
 
 
 def sendable_options(options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return options as ``apply_async`` takes them; values it cannot take are passed unchanged.
+    """Return options with their times converted to types that ``apply_async`` accepts.
 
-    An ``eta`` in seconds becomes a ``countdown``, unless the options have a countdown, which wins
-    in Celery too.
+    Invalid values are returned unchanged. An ``eta`` in seconds becomes a ``countdown``. If the
+    options also contain a ``countdown``, the ``countdown`` takes precedence, as in Celery.
     """
     if TIMES.keys().isdisjoint(options):
         return options
@@ -128,10 +129,11 @@ def sendable_options(options: Mapping[str, Any]) -> Mapping[str, Any]:
 def retry_options(options: Mapping[str, Any], at_most_once: bool) -> dict[str, Any]:
     """Return ``apply_async`` options that limit how often and how long a publish is tried.
 
-    A publish is tried twice, or once with ``at_most_once`` or ``max_retries: 0`` in the entry's
-    ``retry_policy``; entries cannot increase the number. ``timeout`` and ``confirm_timeout`` are at
-    most :data:`LONGEST_TIMEOUT` seconds. Other fields of the policy are dropped, because kombu
-    would keep them in the connection and apply them to all entries.
+    A publish has two attempts. It has one attempt with ``at_most_once``, or if the entry's
+    ``retry_policy`` sets ``max_retries`` to 0. Entries cannot increase the number of attempts.
+    ``timeout`` and ``confirm_timeout`` are limited to :data:`LONGEST_TIMEOUT` seconds. Other fields
+    of ``retry_policy`` are dropped, because kombu would keep them in the connection and apply them
+    to all entries.
     """
     bounded = dict(options)
     for name in BOUNDED_OPTIONS & options.keys():
@@ -153,9 +155,9 @@ def _bounded_policy(policy: Any) -> dict[str, float]:
 def publish(
     scheduler: SchedulerProtocol, entry: RedBeatSchedulerEntry, producer: Any
 ) -> float | None:
-    """Publish the due run or the triggered run of an entry; return the seconds of ``is_due``.
+    """Publish the due run or the triggered run of an entry.
 
-    Returns None for a triggered run.
+    Returns the seconds that ``is_due`` of the entry returned, None for a triggered run.
     """
     run = entry.run
     if run is not None and run.trigger is None and run.options is not None:
@@ -169,7 +171,7 @@ def publish(
 
 
 class Pipe(Protocol):
-    """Collects messages on one channel and sends them without waiting for each confirmation."""
+    """Collects messages on one channel, and sends them without waiting for each confirmation."""
 
     channel: Any
 
@@ -178,57 +180,57 @@ class Pipe(Protocol):
 
     @property
     def size(self) -> int:
-        """Number of broker operations collected since the last :meth:`flush`."""
+        """The number of broker operations collected since the last :meth:`flush`."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the collected messages, as far as this process holds them in memory."""
+        """The size in bytes of the collected messages that this process holds in memory."""
 
     def __enter__(self) -> None:
-        """Make publishing on the channel collect messages instead of waiting for the broker."""
+        """From now on, collect messages that are published on the channel, without waiting."""
 
     def __exit__(self, *exc_info: object) -> None:
-        """Make publishing on the channel wait for the broker again."""
+        """From now on, each publish on the channel waits for the broker again."""
 
     def flush(self) -> None:
-        """Send the collected messages without waiting for confirmations.
+        """Send the collected messages, and do not wait for their confirmations.
 
-        No earlier messages may be in flight. Raises no error of the broker: :meth:`results` returns
-        these.
+        Call this method only if no earlier messages are in flight. Broker errors are not raised;
+        :meth:`results` returns them.
         """
 
     def results(self) -> list[Exception | None]:
-        """Wait for the broker; return for each flushed operation its error, or None.
+        """Wait for the broker; return the error of each flushed operation, None for success.
 
-        Raises no error of the broker. Afterwards no message is in flight.
+        Broker errors are not raised. Afterwards no message is in flight.
         """
 
     def close(self) -> None:
-        """Free the resources of the pipe; the channel stays open."""
+        """Free the resources of the pipe; the channel remains open."""
 
 
 def pipe_of(channel: Any) -> Pipe | None:
-    """Return a pipe for a channel of kombu, None for a transport that gains nothing from one.
+    """Return a pipe for a channel of kombu, None if a pipe has no benefit for its transport.
 
-    Redis transports have a pipe, and RabbitMQ has one if it confirms messages. Without
-    confirmations a publish does not wait anyhow. No network traffic.
+    Redis channels get a pipe. RabbitMQ channels get a pipe if RabbitMQ confirms messages; without
+    confirmations, a publish does not wait anyway. No network traffic.
     """
     if hasattr(channel, "conn_or_acquire"):
         return RedisPipe(channel)
     confirms = getattr(channel, "basic_publish_confirm", None)
-    # ``==`` and not ``is``: each access to a bound method makes a new object.
+    # Compare with ``==``, because each access to a bound method creates a new object.
     if confirms is not None and channel.basic_publish == confirms and not channel._confirm_selected:
         return AmqpPipe(channel)
     return None
 
 
-#: Seconds after which collected messages are flushed, so that none is late.
+#: Collected messages are flushed after this number of seconds, so that they are not late.
 FLUSH_AFTER: Final = 0.02
 
-#: Bytes of collected messages after which they are flushed.
+#: Collected messages are flushed if they have more than this number of bytes.
 MAX_BYTES: Final = 1 << 20
 
-#: Messages whose runs are recorded together when the broker confirms each message at once.
+#: Without a pipe, the runs of this number of messages are recorded together.
 SETTLE_BATCH: Final = 50
 
 
@@ -236,8 +238,9 @@ SETTLE_BATCH: Final = 50
 class InFlightMessage:
     """A published run that is not recorded yet.
 
-    ``seconds`` is what the entry's ``is_due`` returned for the next run. ``error`` is why the
-    publish failed; ``shared`` is True if another message may have caused the error.
+    ``seconds`` is the time until the next run that the entry's ``is_due`` returned. ``error`` is
+    the error of the publish, None for success; ``shared`` is True if another message may have
+    caused the error.
     """
 
     entry: RedBeatSchedulerEntry
@@ -249,11 +252,11 @@ class InFlightMessage:
 
 
 class Publisher:
-    """The published messages of one beat, in order, until their runs are recorded.
+    """Keeps the published messages of one beat, in order, until their runs are recorded.
 
-    ``window`` is how many messages may be in flight. With 1, and on transports without a pipe, each
-    publish waits for the broker. The runs of many messages are recorded in a row, which takes less
-    time than recording each run between two publishes.
+    ``window`` is the maximum number of messages in flight. If it is 1, or if the transport has no
+    pipe, each publish waits for the broker. The beat records the runs of many messages together,
+    which is faster than one record after each publish.
     """
 
     def __init__(self, window: int, clock: Callable[[], float]) -> None:
@@ -261,13 +264,14 @@ class Publisher:
         self._clock = clock
         self._pipe: Pipe | None = None
         self._producer: Any = None
-        #: The collected publishes: the number of broker operations of each (one per queue, 0 if the
-        #: publish waited for the broker), and its message, None if the publish failed half-way.
+        #: The collected publishes. Each has a number of broker operations and a message. The number
+        #: is one per queue, and 0 if the publish waited for the broker. The message is None if the
+        #: publish failed between two operations.
         self._collected: list[tuple[int, InFlightMessage | None]] = []
-        #: The flushed publishes that the broker has not confirmed yet.
+        #: The publishes that are flushed, and that the broker has not confirmed yet.
         self._flushed: list[tuple[int, InFlightMessage | None]] = []
         self._open_pipe: Pipe | None = None
-        #: Whether the last publish sent any operation, None if unknown.
+        #: Whether the last publish had any broker operation, None if unknown.
         self.sent_anything: bool | None = None
         #: Whether earlier messages were unconfirmed at the time of the last publish.
         self._had_others = False
@@ -276,7 +280,7 @@ class Publisher:
         self._collecting_since = 0.0
 
     def publishing(self, producer: Any, alone: bool = False) -> Publisher:
-        """Return a context in which ``producer`` does not wait for the broker, unless ``alone``."""
+        """Return a context for one publish with ``producer``; with ``alone``, the publish waits."""
         self._open_pipe = None if alone else self._pipe_of(producer)
         self._had_others = bool(self._collected or self._flushed)
         return self
@@ -300,13 +304,13 @@ class Publisher:
             self._collected.append((operations, message))
 
     def add(self, message: InFlightMessage) -> None:
-        """Take the run that is published in the context of :meth:`publishing`."""
+        """Set the message that is published in the current context of :meth:`publishing`."""
         self._message = message
 
     def _pipe_of(self, producer: Any) -> Pipe | None:
-        """Return the pipe to publish through, None to wait for the broker.
+        """Return the pipe to use for a publish, None if the publish must wait for the broker.
 
-        While messages of another channel are unconfirmed, a new channel gets no pipe.
+        A new channel gets no pipe while messages of another channel are unconfirmed.
         """
         pipe = self._pipe
         if producer is self._producer and (pipe is None or pipe.channel is producer.channel):
@@ -323,7 +327,7 @@ class Publisher:
         return self._pipe is not None and self._pipe.shares_errors and self._had_others
 
     def should_flush(self, now: float) -> bool:
-        """Whether it is time to :meth:`advance`; ``now`` is monotonic seconds."""
+        """Return whether to call :meth:`advance` now; ``now`` is in monotonic seconds."""
         if not self._collected:
             return False
         if now - self._collecting_since > FLUSH_AFTER:
@@ -331,13 +335,14 @@ class Publisher:
         count, pipe = len(self._collected), self._pipe
         if pipe is None:
             return count >= SETTLE_BATCH
-        # The other half of the window may be in flight.
+        # Flush half of the window, because the other half may still be in flight.
         return count >= self._window // 2 or pipe.nbytes > MAX_BYTES
 
     def advance(self) -> list[InFlightMessage]:
-        """Flush the collected messages, and return those of the previous flush with their errors.
+        """Flush the collected messages; return the previously flushed messages with their errors.
 
-        Does not wait in most cases, because the broker has confirmed the previous flush by then.
+        In most cases this method does not wait, because the broker has already confirmed the
+        previous flush.
         """
         if self._pipe is None:
             return self.deliver()
@@ -348,8 +353,9 @@ class Publisher:
     def deliver(self) -> list[InFlightMessage]:
         """Wait until the broker has confirmed all messages; return them with their errors.
 
-        A message has no error only if all its operations succeeded. Takes at most twice the timeout
-        of a publish: once for the flushed messages, once for the collected ones.
+        If one operation of a message fails, the message has an error. This method takes at most
+        twice the timeout of a publish: once for the flushed messages, and once for the collected
+        messages.
         """
         messages = self._wait_for_confirms()
         if self._collected:
@@ -358,7 +364,7 @@ class Publisher:
         return messages
 
     def close(self) -> None:
-        """Free the resources of the publisher, which must have no unconfirmed messages."""
+        """Free the resources of the publisher; no messages may be unconfirmed."""
         if self._pipe is not None:
             self._pipe.close()
         self._producer = self._pipe = None
@@ -369,7 +375,7 @@ class Publisher:
             self._pipe.flush()
 
     def _wait_for_confirms(self) -> list[InFlightMessage]:
-        """Wait for the confirmations of the flushed messages; return these with their errors."""
+        """Wait for confirmations; return the flushed messages with their errors."""
         flushed, self._flushed = self._flushed, []
         pipe = self._pipe
         results = iter([] if pipe is None else pipe.results())

@@ -1,4 +1,4 @@
-"""Publishes messages to a Redis broker in batches, on a connection of its own."""
+"""Publishes messages to a Redis broker in batches, on a separate connection."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from redbeat.connection.borrowing import connect, connection_like
 
 __all__ = ("ClientStandIn", "RedisPipe")
 
-#: Errors that break a connection to Redis, so that the results of sent commands are unknown.
+#: Errors after which the results of sent commands are unknown, so the connection must be closed.
 BROKEN: Final = (RedisError, OSError)
 
-#: How often commands without a reply are sent again after the connection broke.
+#: After the connection broke, commands without a reply are sent again this number of times.
 REPEATS: Final = 1
 
 
 @dataclass(slots=True)
 class SentCommands:
-    """Commands that were sent together, and the operations that each command carries."""
+    """Commands that were sent together, and the positions of the operations in each command."""
 
     commands: list[Any]
     positions: list[list[int]]
     size: int
-    #: Why the commands could not be sent, if so.
+    #: Why the commands could not be sent, None if they were sent.
     error: Exception | None = None
 
     def results(self, answers: list[Exception | None]) -> list[Exception | None]:
@@ -41,16 +41,17 @@ class SentCommands:
 
 
 class ClientStandIn:
-    """Replaces the client of a Redis channel of kombu within a context.
+    """A context that replaces the client of kombu's Redis channel.
 
-    Commands that a subclass does not collect, such as a lookup of bindings, are executed at once.
+    Subclasses collect some commands. All other commands, such as a lookup of bindings, are executed
+    at once.
     """
 
     def __init__(self, channel: Any) -> None:
         self.channel = channel
         with channel.conn_or_acquire() as client:
             self._client = client
-        # A pipeline of kombu's class, which adds its prefix to the keys.
+        # The client's pipeline, because kombu's pipeline class adds the configured prefix to keys.
         self._commands = client.pipeline(transaction=False)
 
     def __enter__(self) -> None:
@@ -68,11 +69,11 @@ class ClientStandIn:
 
 
 class RedisPipe(ClientStandIn):
-    """Collects the messages of a Redis channel and sends them in one write: one round trip.
+    """Collects the messages of a Redis channel, and sends them together in one round trip.
 
-    Messages for one queue are one command, so the queue gets all of them in order, or none. The
-    pipe has its own connection, because kombu closes the connections of its pool after a failed
-    publish.
+    All messages for one queue are in one command, so the queue gets either all of them, in order,
+    or none. The pipe has its own connection, because kombu closes the connections of its pool after
+    a failed publish.
     """
 
     shares_errors = False
@@ -82,7 +83,7 @@ class RedisPipe(ClientStandIn):
         self.nbytes = 0
         self.size = 0
         self._connection = connection_like(self._commands.connection_pool)
-        #: The messages for each queue, and their positions among the operations.
+        #: Maps each queue to its messages and to their positions in the list of operations.
         self._queues: dict[str, tuple[list[Any], list[int]]] = {}
         #: For each command, the positions of its operations.
         self._positions: list[list[int]] = []
@@ -115,7 +116,10 @@ class RedisPipe(ClientStandIn):
             sent.error = self._try(send, commands)
 
     def results(self) -> list[Exception | None]:
-        """As :meth:`Pipe.results`. One round trip, and another after a broken connection."""
+        """Return the error of each flushed operation, None for success.
+
+        One round trip, and one more if the connection broke.
+        """
         sent, self._in_flight = self._in_flight, None
         if sent is None:
             return []
@@ -132,7 +136,7 @@ class RedisPipe(ClientStandIn):
         self._connection.disconnect()
 
     def _try(self, step: Callable[..., None], *args: Any) -> Exception | None:
-        """Run a step on the connection; return the error that broke the connection, else None."""
+        """Call ``step`` with the connection; return the error that broke it, None for success."""
         try:
             step(self._connection, *args)
         except BROKEN as error:
@@ -145,14 +149,14 @@ class RedisPipe(ClientStandIn):
 
 
 def send(connection: Any, commands: list[Any]) -> None:
-    """Write commands and wait for no reply; one round trip only to connect."""
+    """Send commands without waiting for replies. One round trip if it must connect, else none."""
     connect(connection)
-    # One write: with several, the server would process each part and poll the socket again.
+    # One write for all commands: otherwise the server would process each part separately.
     connection.send_packed_command([b"".join(connection.pack_commands(commands))])
 
 
 def receive(connection: Any, count: int, answers: list[Exception | None]) -> None:
-    """Append the error of each of ``count`` replies to ``answers``, None for success."""
+    """Read ``count`` replies; append the error of each reply to ``answers``, None for success."""
     for _ in range(count):
         try:
             connection.read_response()

@@ -1,4 +1,4 @@
-"""Back-offs after failures of Redis, of the broker or of one entry, and the rate limit."""
+"""Back-off after failures of Redis, of the broker or of one entry, and the rate limit."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ __all__ = (
 logger = get_logger("celery.beat")
 
 
-#: The shortest wait of a beat whose late runs exceed the rate limit, in seconds.
+#: The minimum wait in seconds of a beat that has reached the rate limit.
 SHORTEST_PAUSE: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class BackOff:
-    """Waits that double from ``first`` to ``longest`` seconds."""
+    """Exponential back-off: waits of ``first`` seconds, doubled up to ``longest`` seconds."""
 
     first: float
     longest: float
 
     def after(self, failures: int) -> float:
-        """Return the seconds to wait after ``failures`` in a row; 0 after none."""
+        """Return the seconds to wait after ``failures`` consecutive failures; 0 after none."""
         return min(self.first * 2.0 ** min(failures - 1, 32), self.longest) if failures else 0.0
 
 
 class Pace:
-    """A token bucket: ``rate`` runs per second, and the runs of one second at once.
+    """A token bucket that allows ``rate`` runs per second, and a burst of ``rate`` runs.
 
-    Times are monotonic seconds. Without a rate there is no limit.
+    Times are in monotonic seconds. If ``rate`` is None, there is no limit.
     """
 
     def __init__(self, rate: float | None) -> None:
@@ -60,7 +60,7 @@ class Pace:
         self._last_allowed: int | None = None
 
     def allowed(self, now: float) -> int | None:
-        """Return how many runs are allowed now, None for any number."""
+        """Return the number of runs that are allowed now, None for no limit."""
         if self._rate is not None:
             self._tokens = min(
                 self._tokens + (now - self._refilled_at) * self._rate, self._capacity
@@ -69,26 +69,29 @@ class Pace:
         return self._last_allowed
 
     def spend(self, count: int) -> None:
-        """Take the tokens of ``count`` runs."""
+        """Remove ``count`` tokens from the bucket, one per run."""
         self._tokens -= count
 
     def wait(self, now: float) -> float:
-        """Return the seconds until a run is allowed; infinite if the last call allowed some."""
+        """Return the seconds until the next token, if the limit was reached, else infinity.
+
+        The limit was reached if the last call of :meth:`allowed` returned 0.
+        """
         if self._rate is None or self._last_allowed:
             return math.inf
         return max((1.0 - self._tokens) / self._rate - (now - self._refilled_at), SHORTEST_PAUSE)
 
 
-#: Back-offs while the broker is not available, and for an entry that cannot be sent.
+#: The back-off while the broker is unavailable, and the back-off of an entry that cannot be sent.
 BROKER_WAIT = BackOff(0.1, 2.0)
 ENTRY_WAIT = BackOff(1.0, 60.0)
 
-#: Back-off for an entry that this beat cannot run. The first wait is just long enough for other
-#: beats to claim the entry.
+#: The back-off of an entry that this beat cannot run. The first wait is long enough for another
+#: beat to claim the entry.
 OTHERS_WAIT = BackOff(0.05, 30.0)
 
-#: Maximum number of entries whose failures are remembered, and seconds after which a failure may be
-#: forgotten.
+#: Maximum number of entries whose failures are stored, and the number of seconds after which a
+#: failure may be removed.
 REMEMBERED: Final = 10_000
 REMEMBERED_FOR: Final = 120.0
 
@@ -96,7 +99,7 @@ V = TypeVar("V")
 
 
 class RecentEntries(Generic[V]):
-    """A value for each of the last entries, at most :data:`REMEMBERED` of them."""
+    """Stores a value for each of the most recent entries, up to :data:`REMEMBERED` entries."""
 
     def __init__(self) -> None:
         self._values: dict[str, tuple[float, V]] = {}
@@ -109,10 +112,10 @@ class RecentEntries(Generic[V]):
         return self._values.get(key, (0.0, None))[1]
 
     def keep(self, key: str, value: V, now: float) -> bool:
-        """Keep a value and return True, or return False if there is no room; ``now`` in seconds.
+        """Store a value and return True; return False if there is no room. ``now`` is in seconds.
 
-        A value stays for at least :data:`REMEMBERED_FOR` seconds. Otherwise many failing keys would
-        push each other out in turn.
+        A value remains for at least :data:`REMEMBERED_FOR` seconds. Otherwise, if more keys fail
+        than there is room for, each key would be removed before its next failure.
         """
         self._values.pop(key, None)
         if len(self._values) >= REMEMBERED:
@@ -128,12 +131,12 @@ class RecentEntries(Generic[V]):
         return self._values.pop(key, (0.0, None))[1]
 
 
-#: Attempts assumed for an entry whose failures are not remembered; gives the longest wait.
+#: The number of attempts assumed for an entry whose failures are not stored: the longest wait.
 ATTEMPTS_UNKNOWN: Final = 32
 
 
 class ReleasedRun(NamedTuple):
-    """A run that this beat left to other beats: the reason, when it was due, and the attempt."""
+    """A run that this beat cannot execute: the reason, its due time and the number of attempts."""
 
     reason: str
     due: float
@@ -141,14 +144,14 @@ class ReleasedRun(NamedTuple):
 
 
 class Retries:
-    """Counts failed publishes in a row, for each entry and for the broker."""
+    """Counts consecutive failed publishes, for each entry and for the broker."""
 
     def __init__(self, scheduler: SchedulerProtocol, counters: Counters) -> None:
         self._counters = counters
         self._scheduler = scheduler
         self._attempts: RecentEntries[int] = RecentEntries()
         self._released: RecentEntries[ReleasedRun] = RecentEntries()
-        #: The latest time until which an entry is left to other beats, UNIX seconds.
+        #: The latest time until which this beat leaves an entry to other beats, in UNIX seconds.
         self.others_until = 0.0
         self._last_error: BaseException | None = None
         self.broker_failures = 0
@@ -158,9 +161,9 @@ class Retries:
     ) -> Completion:
         """Return the completion that puts a run back after its publish failed.
 
-        ``unsure`` is True if the message may have been sent, None if only a failing broker may have
-        it. The entry also waits if the broker caused the error, so that another entry is tried
-        next.
+        ``unsure`` is True if the message may have been sent. It is None if the message may have
+        been sent only in case of a broker error. After a broker error the entry waits too, so that
+        the next attempt uses another entry.
         """
         if isinstance(error, CannotRunHereError):
             return self.leave_to_others(claim, now, error)
@@ -177,16 +180,17 @@ class Retries:
             *(printable(claim.key), attempt, wait, error),
             exc_info=error if attempt == 1 else None,
         )
-        # Only the first failure goes to the history: more lines would push out earlier runs.
+        # Add only the first failure to the history, so that failures do not replace earlier runs.
         line = ""
         if attempt == 1:
             line = run_line(nominal(from_timestamp(claim.due)), now, failed(error))
         return claim.put_back(now + wait, bool(unsure))._replace(history=line)
 
     def leave_to_others(self, claim: Claim, now: float, error: Exception) -> Completion:
-        """Return the completion that leaves an entry, which this beat cannot run, to other beats.
+        """Return the completion that puts back a run which this beat cannot execute.
 
-        Logs, counts and records the reason in the history once, until the reason changes.
+        Other beats can then claim the run. The failure is logged, counted and added to the history
+        only once, and again if its reason changes.
         """
         reason, before = str(error) or repr(error), self._released.get(claim.key)
         known = before is not None and before.reason == reason
@@ -194,7 +198,7 @@ class Retries:
         attempt = before.attempt + 1 if before is not None and same_run else 1
         if not self._released.keep(claim.key, ReleasedRun(reason, claim.due, attempt), now):
             known, attempt = True, ATTEMPTS_UNKNOWN
-        again_at = round(now + OTHERS_WAIT.after(attempt), 6)  # the precision of scores
+        again_at = round(now + OTHERS_WAIT.after(attempt), 6)  # scores have six decimals
         self.others_until = max(self.others_until, again_at)
         line = ""
         if not known:
@@ -214,7 +218,7 @@ class Retries:
             emit(entry_failed, self._scheduler, name=printable(name), error=error, lost=False)
 
     def sent(self, claim: Claim) -> None:
-        """Reset the failures of an entry that was sent."""
+        """Reset the failures of an entry and of the broker, after a message was sent."""
         if self._attempts:
             self._attempts.forget(claim.key)
         if self._released:
@@ -223,7 +227,7 @@ class Retries:
             self.broker_answered()
 
     def broker_answered(self) -> None:
-        """Reset the failures of the broker, which took a message."""
+        """Reset the failures of the broker, after it accepted a message."""
         if self.broker_failures:
             logger.warning(
                 "beat: The broker is back after %s",
@@ -234,8 +238,8 @@ class Retries:
     def count_if_broker_failed(self, error: Exception) -> bool:
         """Return whether the broker caused an error; if so, count and log the failure.
 
-        One error that failed several messages counts once. A lasting failure is logged at growing
-        intervals, without a traceback.
+        If the same error object failed several messages, it counts once. If the failure continues,
+        it is logged at increasing intervals, without a traceback.
         """
         if error is self._last_error:
             return True
@@ -252,5 +256,8 @@ class Retries:
 
 
 def should_log(attempts: int) -> bool:
-    """Return whether to log a lasting failure: after about 1, 2, 4, ... minutes, then each 34."""
+    """Return whether to log a failure that continues, after this number of attempts.
+
+    It is logged after about 1, 2, 4, 8 and 17 minutes, and then about every 34 minutes.
+    """
     return attempts >= 32 and (attempts & (attempts - 1) == 0 or attempts % 1024 == 0)

@@ -1,4 +1,4 @@
-"""The methods of the scheduler that a beat calls, which users may override."""
+"""The interface of the scheduler that the modules of a beat use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = (
 
 
 class SchedulerProtocol(Protocol):
-    """The methods of the scheduler that a beat calls, which users may override."""
+    """The methods of the scheduler that a beat calls; a user's subclass may override them."""
 
     app: Any
     Entry: type[RedBeatSchedulerEntry]
@@ -23,32 +23,32 @@ class SchedulerProtocol(Protocol):
 
     @property
     def overrides_sending(self) -> bool:
-        """Whether user code takes part in sending, and may send a message on another channel."""
+        """Whether user code overrides a step of sending, and so may use another channel."""
 
     @property
     def producer(self) -> Any:
-        """The producer to publish with; raises an error when the broker is not available."""
+        """The producer of messages; raises an error if the broker is unavailable."""
 
     def maybe_due(self, entry: RedBeatSchedulerEntry, **kwargs: Any) -> float | None:
         """Send the entry if it is due; return the seconds until it is due again."""
 
     def send_if_due(self, entry: RedBeatSchedulerEntry, **kwargs: Any) -> float | None:
-        """As ``maybe_due``, for a claimed entry; subclasses do not override this method."""
+        """Send a claimed entry if it is due; subclasses must not override this method."""
 
     def apply_async(self, entry: RedBeatSchedulerEntry, **kwargs: Any) -> Any:
         """Send the task of an entry."""
 
     def check_broker(self) -> None:
-        """Check the broker with a fresh connection; raises an error when it is not available."""
+        """Check that the broker is available; raise an error if it is not."""
 
     def is_due(self, entry: RedBeatSchedulerEntry) -> tuple[bool, float | None]:
         """Return whether the entry is due, and the seconds until it is due again."""
 
     def reserve(self, entry: RedBeatSchedulerEntry) -> RedBeatSchedulerEntry:
-        """Return the entry as it is after its run."""
+        """Return the entry with last run and run count updated for this run."""
 
     def broker_failed(self, error: BaseException) -> bool:
-        """Return whether the broker caused an error; if so, drop its connection."""
+        """Return whether the broker caused an error; if so, close the broker connection."""
 
 
 def name_of(scheduler: SchedulerProtocol, claim: Claim) -> str:

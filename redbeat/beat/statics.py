@@ -1,4 +1,4 @@
-"""The static entries: writes ``beat_schedule`` to Redis, and keeps what Redis cannot store."""
+"""Static entries: writes ``beat_schedule`` to Redis, and keeps objects that Redis cannot store."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ("StaticEntries",)
 
 logger = get_logger("celery.beat")
 
-#: Results for one entry, as ``sync.lua`` returns them.
+#: The codes that ``sync.lua`` returns for an entry: added, changed, or the key has another type.
 ADDED, CHANGED, OCCUPIED = 1, 2, 4
 
 OCCUPIED_BY = "the key %r holds something that is not an entry; rename the entry or the key"
@@ -37,8 +37,8 @@ OCCUPIED_BY = "the key %r holds something that is not an entry; rename the entry
 class StaticEntries:
     """The entries of ``beat_schedule``, and their synchronization with Redis.
 
-    An entry that cannot be made or stored is logged and does not affect other entries. Redis keeps
-    the stored version of such an entry.
+    An invalid entry is logged and does not affect other entries. If Redis contains an older version
+    of the entry, the older version is kept.
     """
 
     def __init__(self) -> None:
@@ -46,13 +46,13 @@ class StaticEntries:
         self._refused: set[str] = set()
         self._removed: set[str] = set()
         self._base_schedules: dict[str, Any] = {}
-        #: Whether all entries are known, so that other static entries in Redis may be removed.
+        #: Whether :meth:`collect` was called, so that unknown static entries may be removed.
         self.complete = False
-        #: Numbers of entries that the last :meth:`sync` added, changed and removed.
+        #: The numbers of entries that the last :meth:`sync` added, changed and removed.
         self.synced = {"added": 0, "changed": 0, "removed": 0}
-        #: Whether some entries were not yet written by :meth:`sync`.
+        #: Whether :meth:`sync` must still write the entries.
         self.unwritten = False
-        #: Digest of the entries that :meth:`offer` wrote while no other beat led, else "".
+        #: The digest of the entries that :meth:`offer` wrote while no other beat led, "" if none.
         self.offered = ""
 
     def __len__(self) -> int:
@@ -62,16 +62,17 @@ class StaticEntries:
         return name in self._entries
 
     def collect(self) -> None:
-        """Start a new collection of entries; entries that are not added again have left it."""
+        """Start a new collection; entries that are not added again count as removed."""
         self._removed |= self._entries.keys()
         self._entries, self._refused, self._base_schedules = {}, set(), {}
         self.complete = self.unwritten = True
         self.offered = ""
 
     def add(self, name: str, entry: RedBeatSchedulerEntry) -> None:
-        """Add an entry; raises :exc:`InvalidEntryError` for ``on_finish="delete"``.
+        """Add an entry.
 
-        Each start of a beat would create such an entry again.
+        Raises :exc:`InvalidEntryError` if ``on_finish`` is ``delete``, because each start of a beat
+        would create the deleted entry again.
         """
         if entry.policy.on_finish == "delete":
             problem = "'delete' is for entries that are stored at run time; use 'keep' or 'disable'"
@@ -82,17 +83,17 @@ class StaticEntries:
         self._removed.discard(str(name))
 
     def refuse(self, name: str, error: Exception) -> None:
-        """Log an entry that cannot be made or stored."""
+        """Log an entry that cannot be created or stored, and remove it from the collection."""
         logger.error("beat: Static entry %s is not scheduled: %s", name, error)
         self._entries.pop(str(name), None)
         self._refused.add(str(name))
         self._removed.discard(str(name))
 
     def restore_schedule(self, entry: RedBeatSchedulerEntry) -> None:
-        """Give a loaded entry the schedule object of ``beat_schedule``, if that has its own code.
+        """Replace a loaded entry's schedule by the object in ``beat_schedule`` if needed.
 
-        Redis holds only the base form of such a schedule. A schedule that was edited in Redis is
-        kept.
+        This is needed for a schedule class with its own ``is_due``, because Redis stores such a
+        schedule only as its base class. If the schedule was changed in Redis, the change is kept.
         """
         name = str(entry.name)
         static_entry = self._entries.get(name)
@@ -105,7 +106,7 @@ class StaticEntries:
             entry.schedule = static_entry.schedule
 
     def restore_functions(self, entry: RedBeatSchedulerEntry) -> None:
-        """Give a loaded entry the functions among its arguments in ``beat_schedule``.
+        """Replace lazy arguments of a loaded entry by the functions in ``beat_schedule``.
 
         Raises :exc:`LazyArgumentError` if ``beat_schedule`` has no function for an argument.
         """
@@ -118,7 +119,7 @@ class StaticEntries:
     def offer(self, store: Store, lock: BeatLock | None) -> None:
         """Add and change entries in Redis; while another beat leads, only add missing entries.
 
-        No round trip without entries, else two, and one per 500 of them.
+        Two round trips, and one per 500 entries. No round trip if there are no entries.
         """
         if not self._entries:
             return
@@ -141,10 +142,13 @@ class StaticEntries:
     ) -> bool:
         """Add, change and remove entries in Redis so that they match ``beat_schedule``.
 
-        ``now`` is the Redis time from which new entries count. Unless ``exclusive``, this beat
-        removes only entries that left its own ``beat_schedule``. Returns False if this beat lost
-        the lead. Two round trips, one per 500 entries unless :meth:`offer` was the last to write
-        them, and one per 500 removed entries.
+        ``now`` is the time of Redis, from which the first runs of new entries are computed. If
+        ``exclusive`` is false, other beats may have other static entries. Then this beat removes
+        only entries that it has removed from its own ``beat_schedule``. Returns False if this beat
+        no longer holds the lock.
+
+        Two round trips, and one per 500 removed entries. One more per 500 entries, unless
+        :meth:`offer` has written the same entries.
         """
         if self.offered and self.offered == store.noted_statics():
             logger.debug("beat: The static entries are unchanged since the start")
@@ -162,7 +166,7 @@ class StaticEntries:
         return True
 
     def _write(self, store: Store, lock: BeatLock | None, now: datetime) -> bool:
-        """Add and change entries; return False if this beat lost the lead."""
+        """Add and change entries in Redis; return False if this beat no longer holds the lock."""
         lock_key, token, ttl = (lock.key, lock.token, lock.timeout) if lock else (None, "", 0.0)
         self.synced = {"added": 0, "changed": 0, "removed": 0}
         for rows in batches(self._rows(store, now)):
@@ -173,7 +177,7 @@ class StaticEntries:
         return True
 
     def _count_results(self, rows: Sequence[StaticRow], codes: Sequence[int]) -> None:
-        """Count the results of rows, and refuse entries whose keys hold another type."""
+        """Count the results of writing rows; refuse entries whose keys have another Redis type."""
         self.synced["added"] += codes.count(ADDED)
         self.synced["changed"] += codes.count(CHANGED)
         for row, code in zip(rows, codes, strict=True):
@@ -198,15 +202,17 @@ class StaticEntries:
     def stale(self, store: Store, exclusive: bool) -> set[str]:
         """Return the names of static entries that :meth:`prune` would remove. One round trip.
 
-        Unless ``exclusive``, these are only entries that left this beat's own ``beat_schedule``.
+        If ``exclusive`` is false, only names that this beat has removed from its own
+        ``beat_schedule`` are returned.
         """
         names = store.static_names()
         return names - self._entries.keys() - self._refused if exclusive else names & self._removed
 
     def prune(self, store: Store, lock: BeatLock | None, exclusive: bool = True) -> int | None:
-        """Remove static entries that left ``beat_schedule``; return their number.
+        """Remove static entries that are no longer in ``beat_schedule``; return their number.
 
-        Returns None if this beat lost the lead. One round trip, and one per 500 removed entries.
+        Returns None if this beat no longer holds the lock. One round trip, and one per 500 removed
+        entries.
         """
         if not self.complete:
             return 0
@@ -224,9 +230,10 @@ class StaticEntries:
 def _stored_texts(
     entry: RedBeatSchedulerEntry, store: Store, lock: BeatLock | None = None
 ) -> tuple[str, str]:
-    """Return definition and policy; an entry class with its own ``save`` is saved first.
+    """Return the definition and policy to store.
 
-    Does not change a stored entry while another beat holds ``lock``.
+    If the entry class overrides ``save``, this function saves the entry and returns the stored
+    definition and policy. While another beat holds ``lock``, an existing entry is not saved.
     """
     if type(entry).save is RedBeatSchedulerEntry.save:
         return entry.texts()
@@ -238,14 +245,14 @@ def _stored_texts(
 
 
 class Scores:
-    """Computes the scores of new entries from ``now``, once for all equal crontabs."""
+    """Computes the scores of new entries at ``now``; equal crontabs are computed only once."""
 
     def __init__(self, now: datetime) -> None:
         self._now = now
         self._by_crontab: dict[Any, float] = {}
 
     def of(self, entry: RedBeatSchedulerEntry) -> float:
-        """Return the score of an entry; raises any error of its schedule."""
+        """Return the score of an entry; raises the errors of its schedule."""
         schedule = entry.schedule
         if not entry.enabled:
             return DISABLED

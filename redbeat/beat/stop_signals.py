@@ -1,4 +1,4 @@
-"""Delays stop signals while a beat talks to the broker or to Redis."""
+"""Delays stop signals while a beat communicates with the broker or Redis."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from typing import Any
 
 __all__ = ("HeldSignals",)
 
-#: The signals whose handlers end a beat with an exception, whatever it is doing.
+#: The signals that stop a beat. Their handlers raise an exception at any point of the code.
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class HeldSignals:
     """A context in which the first stop signal only sets :attr:`pending`.
 
-    An exception in the middle of a publish would hide whether the message was sent, so the next
-    beat would send it again. In the middle of a read, it would break the connection. In this
-    context the handler runs at the end instead. A second signal runs its handler at once, in place
-    of the first.
+    The handler of the signal runs at the end of the context. Without this delay, the handler could
+    raise an exception during a publish. Then the beat would not know whether the message was sent,
+    and the next beat would send it again. An exception during a read would break the connection.
 
-    Signal handlers belong to the main thread of a process; in any other thread this context does
+    A second stop signal runs its own handler at once; then the first handler does not run.
+
+    Python runs signal handlers only in the main thread. In any other thread this context does
     nothing.
     """
 
@@ -53,7 +54,7 @@ class HeldSignals:
             return
         handler = self._handlers[number]
         self._restore()
-        # Do not call the handler again at the end: some handlers end the process on a second call.
+        # Do not call a handler at the end too, because some handlers exit on their second call.
         self._held = None
         if callable(handler):
             handler(number, frame)

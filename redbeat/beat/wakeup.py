@@ -1,4 +1,4 @@
-"""Wakes up a waiting beat when an entry is saved or the lock is released."""
+"""Wakes up a waiting beat after an entry was saved or the lock was released."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ __all__ = ("DUE", "LOCK", "WakeUp")
 
 logger = get_logger("celery.beat")
 
-#: Messages on the channel: an entry became the next one due; the lock was released.
+#: The messages on the channel. ``DUE``: an entry was saved that is due before all other entries.
+#: ``LOCK``: the lock was released.
 DUE, LOCK = b"due", b"lock"
 
-#: Seconds between two checks whether the service was stopped.
+#: Seconds between two checks whether the beat service was stopped.
 SLICE = 0.25
 
-#: Seconds of silence after which the subscription is checked with a ping.
+#: A subscription is checked with a ping if it has received no message for this number of seconds.
 PING_INTERVAL = 30.0
 
 #: Seconds to wait for the server to confirm a subscription.
@@ -31,16 +32,17 @@ CONFIRM_SECONDS = 5.0
 
 
 class WakeUp:
-    """Subscribes to the wake-up channel of one schedule, on a connection of its own.
+    """Subscribes to the wake-up channel of one schedule, on a separate connection.
 
-    Messages only shorten the wait: the next tick sees everything that was missed here. So a client
-    that cannot subscribe, or a broken connection, causes seconds of delay and loses no run.
+    Messages only end the wait of a beat early. If a message is lost, the next tick still finds the
+    due entries. Therefore a client that cannot subscribe, or a broken connection, delays runs by
+    some seconds, but no run is lost.
 
     Arguments:
-        client: a client that does not retry.
-        channel: name of the channel.
-        clock: monotonic seconds.
-        sleep: waits for a number of seconds, used without a subscription.
+        client: a Redis client that does not retry.
+        channel: the name of the channel.
+        clock: returns monotonic seconds.
+        sleep: waits for a number of seconds; used if there is no subscription.
     """
 
     def __init__(
@@ -62,7 +64,8 @@ class WakeUp:
     def listen(self) -> bool:
         """Subscribe if there is no subscription; return True if this call subscribed.
 
-        Messages before that are missed, so the caller ticks once more. One round trip to subscribe.
+        Messages that were sent before the subscription are missed, so the caller must tick again.
+        One round trip to subscribe.
         """
         if self._pubsub is not None or not self._can_subscribe:
             return False
@@ -85,9 +88,9 @@ class WakeUp:
         return confirmed
 
     def wait(self, seconds: float, expected: bytes, stopping: Callable[[], bool]) -> bool:
-        """Wait for the message ``expected``, for at most ``seconds``; return whether it came.
+        """Wait up to ``seconds`` for the message ``expected``; return whether it was received.
 
-        Returns False when ``stopping()`` is true. Several messages during the wait count as one.
+        Returns False if ``stopping()`` returns true. Several messages during the wait count as one.
         """
         until = self._clock() + seconds
         self._waiting = True
@@ -107,7 +110,7 @@ class WakeUp:
     def close(self) -> None:
         """End the subscription; the next :meth:`listen` subscribes again.
 
-        Does nothing during :meth:`wait`, where a signal handler may call this method.
+        Does nothing if a signal handler calls this method during :meth:`wait`.
         """
         if not self._waiting:
             self._drop()
@@ -122,7 +125,7 @@ class WakeUp:
             logger.debug("beat: Could not close the wake-up connection: %r", error)
 
     def _receives(self, expected: bytes, seconds: float) -> bool:
-        """Wait for a message for at most ``seconds``; return whether it is ``expected``."""
+        """Wait up to ``seconds`` for a message; return whether the message is ``expected``."""
         if self._pubsub is None:
             if seconds:
                 self._sleep(seconds)
@@ -134,7 +137,7 @@ class WakeUp:
                 self._check()
                 return False
         except (RedisError, OSError, ValueError) as error:
-            # ValueError: any program may publish bytes that are not UTF-8 on the channel.
+            # ValueError: another program may publish invalid UTF-8 on the channel.
             self._lost(error)
             return False
         self._received_at = self._clock()
@@ -142,7 +145,7 @@ class WakeUp:
         return (data.encode() if isinstance(data, str) else data) == expected
 
     def _check(self) -> None:
-        """Ping a silent connection, and drop it if the last ping got no answer."""
+        """Ping a silent connection; close the connection if the last ping got no reply."""
         now = self._clock()
         if now - max(self._received_at, self._pinged_at) < PING_INTERVAL:
             return

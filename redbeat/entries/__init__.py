@@ -1,1 +1,1 @@
-"""The parts of an entry: stored texts, policy, history, decision, status and pauses."""
+"""The parts of an entry: definition, policy, history, decision, status and pauses."""

@@ -1,6 +1,6 @@
-"""Decide which occurrence of an entry is due.
+"""Decides which occurrence of an entry is due.
 
-Everything here is a pure function of schedule, policy, history and time.
+The functions in this module depend only on schedule, policy, history and time.
 """
 
 from __future__ import annotations
@@ -54,29 +54,30 @@ __all__ = (
     "task_id_of",
 )
 
-#: Scores of entries that are never due: ``PARKED`` for finished and quarantined ones.
+#: Scores of entries that are never due: ``PARKED`` if finished or quarantined, else ``DISABLED``.
 PARKED, DISABLED = -1.0, -2.0
 
 TICK = timedelta.resolution
 
-#: Largest difference between two estimates of one instant, by a schedule that reads a clock.
+#: If a schedule reads the clock, two estimates of one instant differ by at most this time.
 CLOCK_NOISE = timedelta(milliseconds=1)
 
-#: An instant before all others. No rule has it as an occurrence: it is not a whole second.
+#: An instant before all occurrences. It is not a whole second, so no rule has it as occurrence.
 BEFORE_EPOCH = EPOCH - TICK
 
 
 def has_start(schedule: BaseSchedule) -> bool:
-    """Whether a schedule has a first occurrence; a new entry without one is due at once."""
+    """Return whether a schedule defines its first run; otherwise a new entry is due at once."""
     return first_run(schedule, BEFORE_EPOCH) != BEFORE_EPOCH
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The occurrences of one entry, within the window of its policy.
+    """The occurrences of one entry, from the ``start_time`` to the ``end_time`` of its policy.
 
-    Each occurrence has a nominal instant, which the schedule defines. It is due when its jitter has
-    passed as well. The jitter depends on the nominal instant and ``identity``, the entry's name.
+    The schedule defines the nominal instant of each occurrence. The occurrence is due at this
+    instant plus its jitter. The jitter depends on the nominal instant and ``identity``, the name of
+    the entry.
     """
 
     schedule: BaseSchedule
@@ -87,8 +88,8 @@ class Plan:
     def after(self, instant: datetime) -> datetime | None:
         """Return the first nominal instant after ``instant``, None if no occurrence follows.
 
-        ``instant`` is an occurrence or an anchor: an interval counts from ``instant``, or from
-        ``start_time`` if that is later.
+        ``instant`` is an occurrence or an anchor. An interval is added to ``instant``; if
+        ``start_time`` is later, ``start_time`` is the first occurrence of an interval.
         """
         start, end = self.policy.start_time, self.policy.end_time
         if start is not None and instant < start:
@@ -101,7 +102,7 @@ class Plan:
     def first_occurrence(self, at: datetime) -> datetime | None:
         """Return the first occurrence of an entry that never ran, None if there is none.
 
-        That is ``at``, unless the schedule or ``start_time`` begins later.
+        The first occurrence is ``at``, unless the schedule or ``start_time`` begins later.
         """
         start, end = self.policy.start_time, self.policy.end_time
         if has_start(self.schedule) or (start is not None and start > at):
@@ -109,10 +110,10 @@ class Plan:
         return None if end is not None and at > end else at
 
     def estimates(self, anchor: datetime, since: datetime, number: int) -> list[datetime]:
-        """Return at most ``number`` instants after ``since``, by ``remaining_estimate``.
+        """Return up to ``number`` instants after ``since``, from ``remaining_estimate``.
 
-        For schedules that only ``is_due`` decides. The list ends when the next estimate is not
-        later than the one before. Raises what ``remaining_estimate`` of the schedule raises.
+        Only used for schedules with their own ``is_due``. The list ends when an estimate is not
+        later than the previous estimate. Raises any error of ``remaining_estimate``.
         """
         instant = self.after(anchor)
         if instant is not None and instant <= since:
@@ -124,7 +125,7 @@ class Plan:
         return instants
 
     def with_jitter(self, nominal: datetime) -> datetime:
-        """Return ``nominal`` plus its jitter, always before the next nominal instant."""
+        """Return ``nominal`` plus its jitter, which never reaches the next nominal instant."""
         if not self.policy.jitter:
             return nominal
         following = next_run(self.schedule, nominal, self.zone)
@@ -136,7 +137,7 @@ class Plan:
         return nominal + longest * (int.from_bytes(digest[:6], "big") / 2**48)
 
     def latest_due(self, first: datetime, now: datetime) -> datetime | None:
-        """Return the latest occurrence from ``first`` on that is due, None if none is."""
+        """Return the latest due occurrence, from ``first`` on, None if none is due."""
         end = self.policy.end_time
         until = now if end is None else min(now, end)
         if first > until:
@@ -144,39 +145,40 @@ class Plan:
         latest = latest_run(self.schedule, first, until, self.zone) or first
         if self.with_jitter(latest) <= now:
             return latest
-        # Jitter never reaches the next occurrence, so the previous one is certainly due.
+        # Jitter never reaches the next occurrence, so the previous occurrence is certainly due.
         if latest == first:
             return None
         return latest_run(self.schedule, first, latest - TICK, self.zone) or first
 
     def first_since(self, first: datetime, instant: datetime) -> datetime | None:
-        """Return the first occurrence at or after ``instant``, counted from ``first``."""
+        """Return the first occurrence at or after ``instant`` and not before ``first``, or None."""
         if instant <= first:
             return first
         before = latest_run(self.schedule, first, instant - TICK, self.zone) or first
         return self.after(before)
 
     def first_due_since(self, first: datetime, instant: datetime) -> datetime | None:
-        """Return the first occurrence from ``first`` on that is due at or after ``instant``."""
+        """Return the first occurrence, from ``first`` on, that is due at or after ``instant``."""
         if instant <= first:
             return first
-        # Jitter never reaches the next occurrence, so every earlier one is due before ``instant``.
+        # Jitter never reaches the next occurrence. So the result is either ``before`` or the
+        # occurrence after ``before``.
         before = latest_run(self.schedule, first, instant - TICK, self.zone) or first
         return before if self.with_jitter(before) >= instant else self.after(before)
 
     def count(self, first: datetime, until: datetime, limit: int) -> int:
-        """Return the number of occurrences from ``first`` to before ``until``, up to ``limit``."""
+        """Return how many occurrences are from ``first`` to before ``until``, at most ``limit``."""
         return count_runs(self.schedule, first, until, limit, self.zone)
 
     def walk(self, first: datetime, last: datetime) -> Iterator[datetime]:
-        """Yield the occurrences from ``first`` to ``last``."""
+        """Yield the occurrences from ``first`` to ``last``, both included."""
         instant: datetime | None = first
         while instant is not None and instant <= last:
             yield instant
             instant = self.after(instant)
 
     def first_of_last(self, first: datetime, last: datetime, number: int) -> datetime:
-        """Return the first of the last ``number`` occurrences up to ``last``."""
+        """Return the earliest of the ``number`` occurrences that end with ``last``."""
         if type(self.schedule) is interval and not self.schedule.relative:
             every: timedelta = self.schedule.run_every
             return max(first, last - (number - 1) * every)
@@ -190,28 +192,29 @@ class Plan:
             span *= 2
 
 
-#: Missed occurrences are counted up to this number, since walking through a crontab is slow.
+#: Missed occurrences are counted up to this number, because counting a crontab's runs is slow.
 MISSED_LIMIT = 100
 
-#: Seconds by which a history may lie in the future, because clocks differ a little. Beyond that,
-#: the clock of Redis was wrong when the run was recorded.
+#: The last run may be this number of seconds in the future, because clocks differ a little. If it
+#: is later, the clock of Redis was wrong when the run was recorded.
 CLOCK_STEP = 1.0
 
-#: Seconds until the next ``is_due()`` call of a user's schedule: shortest, longest, and if
-#: ``is_due()`` returned NaN.
+#: Seconds until the next ``is_due()`` call of a user's schedule: minimum, maximum, and the default
+#: after ``is_due()`` returned NaN.
 SHORTEST_WAIT, LONGEST_WAIT, DEFAULT_WAIT = 0.05, 10 * 365 * 86400.0, 5.0
 
 
 class Decision(NamedTuple):
-    """What to do with an entry at one instant.
+    """The decision whether an entry runs at one instant, and when it runs next.
 
     Attributes:
-        scheduled_at: nominal instant of the occurrence to dispatch, None if none is due.
-        next_at: when the entry is due next after this decision, None for never.
-        missed: occurrences before this one that never ran and never will. Counted up to
+        scheduled_at: the nominal instant of the occurrence to dispatch, None if none is due.
+        next_at: when the entry is due again after this decision, None for never.
+        missed: the number of earlier occurrences that never ran and never will. Counted up to
             :data:`MISSED_LIMIT`, except for intervals.
-        anchor: the instant from which the next run counts, None for ``scheduled_at``. If nothing is
-            due: the last occurrence given up, or the present if the history lies in the future.
+        anchor: the instant from which to compute the next run; None means ``scheduled_at``. If
+            nothing is due, the anchor is the last occurrence given up, or the current time if the
+            last run is in the future.
     """
 
     scheduled_at: datetime | None
@@ -229,7 +232,7 @@ FINISHED = Decision(None, None)
 
 
 def first_word(text: str) -> str:
-    """Return the first word; as in Lua, only ASCII white space separates words."""
+    """Return the first word; only ASCII white space separates words, as in Lua."""
     return text.encode().split(maxsplit=1)[0].decode()
 
 
@@ -250,21 +253,21 @@ class Trigger(NamedTuple):
 
 @dataclass(slots=True)
 class Run:
-    """The run of a claimed entry: input of the decision and result of the publish.
+    """The run of a claimed entry: the input for its decision, and the result of the publish.
 
     Attributes:
         now: the time of Redis.
-        due: the score with which the entry became due.
+        due: the time at which the entry became due: its score.
         decided_at: when the occurrence was first claimed; the decision is made for this instant.
         decision: the decision, None before it was made.
-        successor: the entry after the run.
+        successor: the entry as it is after the run.
         sent: whether the message was sent.
-        task_id: id of the message.
+        task_id: the task id of the message.
         nominal: the nominal instant in the message.
-        own_id: whether ``task_id`` is the one computed from the nominal instant.
+        own_id: whether RedBeat computed ``task_id`` from the nominal instant.
         at_most_once: whether the run is recorded before it is sent.
-        trigger: the triggered run, None for a scheduled one.
-        options: arguments of ``maybe_due`` from a program's own tick, which already called it.
+        trigger: the triggered run, None for a scheduled run.
+        options: the arguments of ``maybe_due`` if a program's own tick called it, else None.
         error: why the message was not sent.
     """
 
@@ -284,7 +287,7 @@ class Run:
 
     @property
     def instant(self) -> datetime:
-        """The nominal instant of the run; of a triggered run, when it was requested."""
+        """The nominal instant of the run; for a triggered run, when it was requested."""
         if self.trigger is not None:
             return self.trigger.at
         return (self.decision and self.decision.scheduled_at) or self.due
@@ -301,15 +304,15 @@ def decide(
     runs: int = 0,
     identity: str = "",
 ) -> Decision:
-    """Return the decision on an entry. Missed occurrences coalesce into the latest, or by policy.
+    """Return the decision for an entry. By default, missed runs are coalesced into the latest.
 
     Arguments:
         schedule: the schedule of the entry.
         last_run_at: the last run, None for never.
-        anchor: the instant from which the next run counts: the nominal instant of the last run, or
-            the last run that an application wrote.
+        anchor: the instant from which to compute the next run: the nominal instant of the last run,
+            or ``last_run_at`` if an application wrote it.
         now: the instant for which to decide.
-        due: the score with which the entry became due; the nominal instant of a first run.
+        due: the time at which the entry became due; the nominal instant of a first run.
         zone: the time zone in which to read a crontab.
         policy: the policy of the entry.
         runs: the run count.
@@ -334,7 +337,7 @@ def decide(
 
 
 def within_max_runs(decision: Decision, policy: Policy, runs: int) -> Decision:
-    """Return the decision without the runs that exceed ``max_runs``."""
+    """Return the decision, limited to ``max_runs`` runs; ``runs`` is the current run count."""
     if policy.max_runs is None:
         return decision
     if runs >= policy.max_runs:
@@ -350,7 +353,7 @@ def decide_with_policy(
     now: datetime,
     due: datetime,
 ) -> Decision:
-    """Return the decision on an entry with a policy, before ``max_runs`` applies."""
+    """Return the decision for an entry with a policy, without applying ``max_runs``."""
     start, end = plan.policy.start_time, plan.policy.end_time
     if asks_itself(plan.schedule):
         decision = decide_by_is_due(plan.schedule, last_run_at, now, due)
@@ -361,7 +364,7 @@ def decide_with_policy(
         return decision
     never_ran = last_run_at is None or anchor is None
     first = plan.first_occurrence(due) if anchor is None or never_ran else plan.after(anchor)
-    if never_ran and first == due:  # as in decide_first: the first run is that of ``due``
+    if never_ran and first == due:  # the first run has the nominal instant ``due``, however late
         last = due if plan.policy.coalesce == "all" else plan.latest_due(due, now) or due
         missed = plan.count(due, last, MISSED_LIMIT)
         return Decision(due, next_due(plan, last), missed, last if missed else None)
@@ -389,7 +392,10 @@ def choose_occurrence(plan: Plan, first: datetime, latest: datetime, now: dateti
 
 
 def oldest_to_run(plan: Plan, first: datetime, latest: datetime, now: datetime) -> datetime | None:
-    """Return the first occurrence within ``misfire_grace_time`` and ``catch_up_limit``, or None."""
+    """Return the oldest due occurrence that the policy allows to run, None if there is none.
+
+    ``misfire_grace_time`` and ``catch_up_limit`` exclude older occurrences.
+    """
     grace, limit = plan.policy.misfire_grace_time, plan.policy.catch_up_limit
     oldest: datetime | None = first
     if grace is not None:
@@ -400,7 +406,7 @@ def oldest_to_run(plan: Plan, first: datetime, latest: datetime, now: datetime) 
 
 
 def next_due(plan: Plan, nominal: datetime) -> datetime | None:
-    """Return when the occurrence after ``nominal`` is due, None if none follows."""
+    """Return when the occurrence after ``nominal`` is due, with its jitter; None if none."""
     following = plan.after(nominal)
     return None if following is None else plan.with_jitter(following)
 
@@ -408,7 +414,7 @@ def next_due(plan: Plan, nominal: datetime) -> datetime | None:
 def decide_first(
     schedule: BaseSchedule, now: datetime, due: datetime, zone: tzinfo | None
 ) -> Decision:
-    """Return the decision on an entry that never ran: due at once, or when its rule starts."""
+    """Return the decision for an entry that never ran: due at once, or when its rule starts."""
     if has_start(schedule):
         first = first_run(schedule, EPOCH, zone)
         if first is None or first > now:
@@ -416,7 +422,7 @@ def decide_first(
         return coalesce(schedule, first, next_run(schedule, first, zone), now, zone)
     # The first run has the nominal instant ``due``, however late the run is.
     rest = coalesce(schedule, due, next_run(schedule, due, zone), now, zone)
-    # Occurrences missed since ``due`` are given up: the next run counts from the last of them.
+    # Occurrences missed since ``due`` are given up. The next run is computed from the last of them.
     return Decision(due, rest.next_at, rest.missed, rest.scheduled_at if rest.missed else None)
 
 
@@ -441,22 +447,22 @@ def coalesce(
 def decide_by_is_due(
     schedule: BaseSchedule, last_run_at: datetime | None, now: datetime, due: datetime
 ) -> Decision:
-    """Return the decision on a schedule that only its own ``is_due`` can decide.
+    """Return the decision for a schedule with its own ``is_due``.
 
-    Raises what ``is_due`` raises, but a ``RuntimeError`` in place of connection errors. ``now`` is
-    the present, from which the seconds of ``is_due`` count.
+    ``now`` is the current time, to which the seconds that ``is_due`` returns are added. Raises any
+    error of ``is_due``, but converts connection errors to a ``RuntimeError``.
     """
     ahead = clock_offset(schedule, now)
     last = aware(last_run_at) + ahead if last_run_at else EPOCH
     try:
         is_due, seconds = schedule.is_due(on_clock_of(schedule, last))
     except (OSError, RedisError) as error:
-        # The user's code raised the error. RedBeat's Redis and broker may work, so that only this
-        # entry fails.
+        # User code raised this connection error. RedBeat's Redis and broker may work, so only this
+        # entry must fail.
         raise RuntimeError(f"is_due() of its schedule raised {described(error)}") from error
     if seconds is None:
         return Decision(due if is_due else None, None)
-    # The seconds count from the end of the call; otherwise the next call would be too early.
+    # Add the seconds to the time when the call ended; otherwise the next call would be too early.
     called_at = now + (clock_offset(schedule, now) - ahead)
     return Decision(due if is_due else None, called_at + wait_of(float(seconds)))
 
@@ -464,8 +470,8 @@ def decide_by_is_due(
 def clock_offset(schedule: BaseSchedule, now: datetime) -> timedelta:
     """Return how far the clock of a schedule is ahead of ``now``, 0 without a clock.
 
-    A schedule compares the last run with its own clock. If that clock is ahead of Redis, the run
-    just recorded would be due again.
+    A schedule compares the last run with its own clock. Without a correction, a schedule whose
+    clock is ahead of Redis would be due again just after a run.
     """
     try:
         return aware(schedule.now()) - now
@@ -474,7 +480,7 @@ def clock_offset(schedule: BaseSchedule, now: datetime) -> timedelta:
 
 
 def wait_of(seconds: float) -> timedelta:
-    """Return the time until the next ``is_due()`` call, when the last one returned ``seconds``."""
+    """Return the time until the next ``is_due()`` call, after a call that returned ``seconds``."""
     if math.isnan(seconds):
         seconds = DEFAULT_WAIT
     # A user's class may return 0 seconds every time, which would keep the beat busy.
@@ -482,16 +488,17 @@ def wait_of(seconds: float) -> timedelta:
 
 
 def aware(instant: datetime) -> datetime:
-    """Return ``instant`` in UTC; a naive one is UTC."""
+    """Return ``instant`` in UTC; a naive datetime is taken as UTC."""
     if instant.tzinfo is UTC:
         return instant
     return instant.replace(tzinfo=UTC) if instant.tzinfo is None else as_utc(instant)
 
 
 def same_instant(one: datetime | None, other: datetime | None) -> bool:
-    """Whether two times are the same instant, or both None.
+    """Return whether two times are the same instant, or both None.
 
-    The times are compared in UTC: in local time, both hours of a DST change are equal.
+    The times are compared in UTC, because in local time the repeated hour of a DST change is
+    ambiguous.
     """
     if one is other or one is None or other is None:
         return one is other
@@ -504,16 +511,16 @@ def namespace_of(prefix: str) -> bytes:
     return uuid.uuid5(uuid.NAMESPACE_URL, f"redbeat:{prefix}").bytes
 
 
-#: Hexadecimal digit of a digest -> the digit with the variant bits of an RFC 9562 UUID.
+#: Maps a hexadecimal digit to the digit with the variant bits of a UUID (RFC 9562) set.
 VARIANTS = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
 
 
 def task_id_of(prefix: str, name: str, instant: str, identity: str = "") -> str:
-    """Return the task id of an occurrence, which is always the same.
+    """Return the task id of an occurrence; the same arguments always return the same id.
 
     ``instant`` is the nominal instant, ISO 8601 in UTC. The id is the UUID version 5 (RFC 9562) of
-    "<instant> <name>" in the namespace of the prefix; "<instant>/<identity> <name>" if the entry
-    has an identity. The code does not call ``uuid5()``, which takes longer for each run.
+    "<instant> <name>" in the namespace of the prefix, or of "<instant>/<identity> <name>" if the
+    entry has an identity. This code is faster than ``uuid5()``.
     """
     if identity:
         instant = f"{instant}/{identity}"
@@ -529,12 +536,12 @@ def score_of(next_at: datetime | None) -> float:
 
 
 def has_clock(schedule: Any) -> bool:
-    """Whether a schedule has its own clock."""
+    """Return whether a schedule has its own clock."""
     return isinstance(schedule, BaseSchedule) and (
         getattr(schedule, "nowfun", None) is not None or type(schedule).now is not BaseSchedule.now
     )
 
 
 def counts_from(schedule: Any, now: datetime) -> datetime:
-    """Return the instant from which an entry counts that is created ``now``."""
+    """Return the instant from which to compute the first run of an entry created at ``now``."""
     return schedule.counts_from(now) if isinstance(schedule, RuleSchedule) else now

@@ -1,4 +1,4 @@
-"""The stored definition and policy of an entry: encoding, decoding and checking them."""
+"""Encodes, decodes and checks the stored definition and policy of an entry."""
 
 from __future__ import annotations
 
@@ -40,22 +40,23 @@ __all__ = (
     "stored_options",
 )
 
-#: The options of ``apply_async`` that are times -> whether each may be an instant.
+#: Maps each ``apply_async`` option that is a time to whether its value may be an instant.
 TIMES: Final = {"countdown": False, "eta": True, "expires": True}
 
-#: Numbers from here on are refused as seconds: they are probably UNIX times.
+#: An option in seconds must be less than this number, because larger numbers are probably UNIX
+#: times.
 MAX_SECONDS: Final = 1e9
 
 
 def stored_options(options: Any) -> Any:
-    """Return the stored form of options; raises :exc:`InvalidEntryError` that names the option."""
+    """Return the options to store; raises :exc:`InvalidEntryError` with the option's name."""
     if not isinstance(options, Mapping) or TIMES.keys().isdisjoint(options):
         return options
     return {name: _stored(name, value) for name, value in options.items()}
 
 
 def seconds_of(value: Any) -> Any:
-    """Return a timedelta as seconds, anything else as it is."""
+    """Return the seconds of a timedelta; return any other value unchanged."""
     return value.total_seconds() if isinstance(value, timedelta) else value
 
 
@@ -97,7 +98,7 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str) and bool(value)
 
 
-#: Field -> its check, and a description of valid values.
+#: Maps each field of a definition to its check and to a description of valid values.
 FIELDS: dict[str, Check] = {
     "name": (_is_text, "a text that is not empty"),
     "task": (_is_text, "the name of a task"),
@@ -112,9 +113,9 @@ REQUIRED = ("name", "task", "schedule")
 
 
 def encode_definition(definition: dict[str, Any]) -> str:
-    """Return the stored form of a definition.
+    """Return a definition as JSON to store.
 
-    Raises :exc:`InvalidEntryError` that names the field.
+    Raises :exc:`InvalidEntryError` with the name of an invalid field.
     """
     for field, (is_valid, expected) in FIELDS.items():
         if not is_valid(definition.get(field)):
@@ -122,11 +123,11 @@ def encode_definition(definition: dict[str, Any]) -> str:
     return encode(definition, "")
 
 
-#: The fields of a definition without those that a subclass adds, and its text as encoded.
+#: The fields of a definition that has no additional fields of a subclass, and its JSON template.
 NAMES = (*FIELDS,)
 DEFINITION_TEXT = f"{{{', '.join(f'{quoted(field)}: %s' for field in NAMES)}}}"
 
-#: Type -> how the encoder writes values that have no nested values.
+#: Maps each scalar type to a function that returns a value as JSON, as the encoder writes it.
 SCALARS: dict[type, Callable[[Any], str]] = {
     str: quoted,
     int: repr,
@@ -136,10 +137,10 @@ SCALARS: dict[type, Callable[[Any], str]] = {
 
 
 def flat_text(definition: dict[str, Any]) -> str | None:
-    """Return the stored form of a plain definition, None for any other.
+    """Return a plain definition as JSON to store, None for any other definition.
 
-    Several times faster than the encoder. A plain definition is valid, has no times among its
-    options, and no nested values in its arguments.
+    This function is several times faster than the encoder. A plain definition is valid, has no
+    options that are times, and has no nested values in its arguments and options.
     """
     if (*definition,) != NAMES or active_codec()[0] is not RedBeatJSONEncoder:
         return None
@@ -152,7 +153,7 @@ def flat_text(definition: dict[str, Any]) -> str | None:
         texts = (_array(args), _object(kwargs), _object(options), _schedule(rule))
         text = DEFINITION_TEXT % (quoted(name), quoted(task), *texts, SCALARS[bool](enabled))
     except (KeyError, TypeError, ValueError):
-        return None  # the encoder handles all other values, and reports invalid ones
+        return None  # the encoder handles all other values, and reports invalid values
     return text if len(text) <= MAX_TEXT else None
 
 
@@ -205,7 +206,7 @@ _cron_fields = attrgetter(*(f"_orig_{name}" for name in CRON_FIELDS))
 def decode_definition(text: str | bytes) -> dict[str, Any]:
     """Return the constructor arguments in a stored definition.
 
-    Raises :exc:`DecodeError` that names the field.
+    Raises :exc:`DecodeError` with the name of an invalid field.
     """
     definition = decode(text, "definition")
     if not isinstance(definition, dict):
@@ -223,7 +224,7 @@ def decode_definition(text: str | bytes) -> dict[str, Any]:
 
 
 def _accept_numbers(definition: dict[str, Any]) -> None:
-    """Convert a number used as a name, and 1 or 0 used as ``enabled``, as RedBeat 2 did."""
+    """Convert an integer name to a string and ``enabled`` 1 or 0 to a boolean, like RedBeat 2."""
     if type(definition["name"]) is int:
         definition["name"] = str(definition["name"])
     if type(definition.get("enabled")) is int and definition["enabled"] in (0, 1):
@@ -231,9 +232,9 @@ def _accept_numbers(definition: dict[str, Any]) -> None:
 
 
 def encode_policy(schedule: Any, policy: Policy = DEFAULT) -> str:
-    """Return the stored policy, "" without one.
+    """Return the policy as JSON to store, "" if all fields have their defaults.
 
-    The policy has all fields that RedBeat 2 would refuse in a definition.
+    The policy is stored separately, because RedBeat 2 would refuse its fields in a definition.
     """
     if policy is DEFAULT and not isinstance(schedule, rrule):
         return ""
@@ -246,10 +247,10 @@ def encode_policy(schedule: Any, policy: Policy = DEFAULT) -> str:
 def decode_policy(
     policy: str, definition: dict[str, Any], foreign: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Return ``definition`` with its policy applied; raises :exc:`DecodeError`.
+    """Add the fields of a policy to ``definition`` and return it; raises :exc:`DecodeError`.
 
-    A definition may also have policy fields. Fields with ``foreign`` names are ignored there, since
-    the class of the entry uses these names for something else.
+    A definition may contain policy fields as well. ``foreign`` are the names that the entry class
+    uses for something else; policy fields with these names are ignored in the definition.
     """
     names = [name for name in POLICY_FIELDS if name not in foreign]
     definition.update(_checked(definition, names, "definition"))
@@ -260,13 +261,13 @@ def decode_policy(
         raise DecodeError("policy", f"must be an object, not {extension!r:.60}")
     if isinstance(definition.get("schedule"), rrule):
         definition["schedule"] = with_zones(definition["schedule"], extension)
-    # Only RedBeat writes the stored policy, so ``foreign`` names do not matter here.
+    # Only RedBeat writes the policy, so each field in it is a policy field, even if ``foreign``.
     definition.update(_checked(extension, list(POLICY_FIELDS), "policy"))
     return definition
 
 
 def _checked(data: dict[str, Any], names: list[str], source: str) -> dict[str, Any]:
-    """Return the policy fields in ``data`` if they are valid; raises :exc:`DecodeError`."""
+    """Return the policy fields in ``data``; raises :exc:`DecodeError` if one is invalid."""
     rules = {name: data[name] for name in names if name in data}
     most = rules.get("max_runs")
     if type(most) is int and most <= 0:  # other programs write "no limit" as 0 or -1

@@ -1,8 +1,8 @@
-"""Arguments that a beat computes at each dispatch: Celery's ``BeatLazyFunc`` in static entries.
+"""Lazy arguments: functions (``BeatLazyFunc``) in ``beat_schedule`` that a beat calls for each run.
 
-A function cannot be stored. The definition has a description in its place, and the field ``lazy``
-of the policy has the paths to the descriptions. At each dispatch, the beat calls the function that
-its own ``beat_schedule`` has at that path.
+A function cannot be stored. The definition contains a placeholder with the name of the function,
+and the policy field ``lazy`` contains the paths to the placeholders. At each dispatch, the beat
+calls the function that its own ``beat_schedule`` contains at this path.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ __all__ = (
     "with_field",
 )
 
-#: The policy field with the paths, and the tag of a description.
+#: The name of the policy field with the paths, and the tag of a placeholder.
 FIELD: Final = "lazy"
 
 ARGUMENTS: Final = ("args", "kwargs")
 
-#: Types without nested values, which need no search.
+#: Types without nested values; a search for functions can skip their values.
 SCALARS: Final = frozenset({str, int, float, bool, type(None)})
 
 Path = tuple["str | int", ...]
@@ -42,20 +42,20 @@ Paths = dict[str, list[Path]]
 
 
 class LazyArgumentError(RedBeatError):
-    """An argument cannot be computed now."""
+    """Raised when an argument cannot be computed now."""
 
 
 @dataclass(frozen=True, slots=True)
 class LazyArgument:
-    """A lazy argument loaded from Redis, where only the name of the function is known."""
+    """A lazy argument that was loaded from Redis; only the name of its function is known."""
 
     function: str
 
 
 def hidden(definition: dict[str, Any], static: bool) -> tuple[dict[str, Any], Paths]:
-    """Return a definition with descriptions of its lazy arguments, and the field for the policy.
+    """Return a definition with placeholders for lazy arguments, and the ``lazy`` policy field.
 
-    Raises :exc:`InvalidEntryError` for a function in an entry that is not ``static``.
+    Raises :exc:`InvalidEntryError` if an entry that is not ``static`` contains a function.
     """
     paths: list[Path] = []
 
@@ -71,14 +71,14 @@ def hidden(definition: dict[str, Any], static: bool) -> tuple[dict[str, Any], Pa
 
 
 def _containers(definition: dict[str, Any]) -> list[str]:
-    """Return which of ``args`` and ``kwargs`` are containers; others are invalid or empty."""
+    """Return which of ``args`` and ``kwargs`` are containers, and so may contain functions."""
     return [name for name in ARGUMENTS if isinstance(definition.get(name), (dict, list, tuple))]
 
 
 def restore_lazy(arguments: dict[str, Any], policy: str) -> bool:
-    """Replace each description by a :class:`LazyArgument`; return whether there are any.
+    """Replace each placeholder by a :class:`LazyArgument`; return whether there are any.
 
-    Raises :exc:`DecodeError` if the paths in the policy do not fit the constructor arguments.
+    Raises :exc:`DecodeError` if a path in the policy does not exist in the constructor arguments.
     """
     if f'"{FIELD}"' not in policy:
         return False
@@ -100,9 +100,10 @@ def _restore_at(value: Any, path: list[Any]) -> Any:
 
 
 def resolved(value: Any, configured: Any, path: Path) -> Any:
-    """Return arguments with the function that ``configured`` has in place of each description.
+    """Return arguments with each placeholder replaced by the function in ``configured``.
 
-    Raises :exc:`LazyArgumentError` if ``configured`` has no function there.
+    ``configured`` are the arguments in ``beat_schedule``. Raises :exc:`LazyArgumentError` if they
+    contain no function at the path of a placeholder.
     """
 
     def resolve(argument: Any, at: Path) -> Any:
@@ -126,7 +127,7 @@ def resolved(value: Any, configured: Any, path: Path) -> Any:
 
 
 def evaluated(args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """Return arguments with each function replaced by what it returns now.
+    """Call each function among the arguments, and return the arguments with the results.
 
     Raises :exc:`LazyArgumentError` if a function raises.
     """
@@ -137,7 +138,7 @@ def evaluated(args: Any, kwargs: Any) -> tuple[Any, Any]:
 
 
 def has_scalars(values: Iterable[Any]) -> bool:
-    """Whether all values are scalars, which have no nested values."""
+    """Return whether all values are scalars, which have no nested values."""
     return SCALARS.issuperset(map(type, values))
 
 
@@ -152,7 +153,7 @@ def _call(argument: BeatLazyFunc | LazyArgument, path: Path) -> Any:
 
 
 def _walk(value: Any, path: Path, replace: Callable[[Any, Path], Any]) -> Any:
-    """Return ``value`` with each lazy argument replaced; ``value`` itself without any."""
+    """Return ``value`` with each lazy argument replaced; the same object if there are none."""
     inner: Iterable[Any]
     if isinstance(value, dict):
         inner = value.values()
@@ -193,5 +194,5 @@ def _path_text(path: Path) -> str:
 
 
 def with_field(policy: str, field: Mapping[str, Any]) -> str:
-    """Return the JSON of a policy with the items of ``field`` added; unchanged if it is empty."""
+    """Return the JSON of a policy with the items of ``field`` added."""
     return json.dumps({**json.loads(policy or "{}"), **field}) if field else policy

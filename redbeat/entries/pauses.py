@@ -1,4 +1,4 @@
-"""Pause and resume entries, in their texts and in Redis."""
+"""Pauses and resumes entries by changing their stored definition and policy."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = (
     "resumed",
 )
 
-#: The field of the stored policy with the pause.
+#: The name of the policy field that contains the pause.
 FIELD: Final = "pause"
 
 
@@ -40,7 +40,7 @@ class Pause(NamedTuple):
     Attributes:
         note: the reason, None without one.
         since: when the entry was paused, ISO 8601 in UTC.
-        of: digest of definition and policy before the pause.
+        of: the digest of definition and policy before the pause.
         by: the operator, None if unknown.
     """
 
@@ -51,7 +51,7 @@ class Pause(NamedTuple):
 
     @classmethod
     def read(cls, policy: str) -> Pause | None:
-        """Return the pause in a policy, None without one; raises :exc:`DecodeError`."""
+        """Return the pause in a stored policy, None if there is none; raises :exc:`DecodeError`."""
         if f'"{FIELD}"' not in policy:
             return None
         fields = decode(policy, "policy").get(FIELD)
@@ -64,7 +64,7 @@ class Pause(NamedTuple):
 
     @classmethod
     def of_entry(cls, entry: Any) -> Pause | None:
-        """Return the pause of a loaded entry, None without one."""
+        """Return the pause of a loaded entry, None if it is not paused."""
         return None if entry is None or entry.enabled else entry._pause
 
     def field(self) -> dict[str, Any]:
@@ -78,7 +78,7 @@ class Pause(NamedTuple):
 def paused(
     definition: str, policy: str, note: str | None, now: datetime, by: str | None = None
 ) -> tuple[str, str]:
-    """Return definition and policy of an entry after a pause; an earlier digest stays."""
+    """Return definition and policy of an entry with a pause; an earlier pause keeps its digest."""
     earlier = Pause.read(policy)
     pause = Pause(
         None if note is None else str(note),
@@ -100,7 +100,7 @@ def resumed(definition: str, policy: str) -> tuple[str, str]:
 
 
 def digest(definition: str, policy: str) -> str:
-    """Return the SHA-1 of the texts, as ``sync.lua`` computes it."""
+    """Return the SHA-1 digest of definition and policy, as ``sync.lua`` computes it."""
     whole = f"{definition}\n{policy}" if policy else definition
     return hashlib.sha1(whole.encode("utf-8", "surrogateescape"), usedforsecurity=False).hexdigest()
 
@@ -109,14 +109,18 @@ def _with_enabled(definition: str, enabled: bool) -> str:
     return json.dumps({**json.loads(definition), "enabled": enabled})
 
 
-#: How often a change is tried if others write to the entry at the same time.
+#: Maximum number of attempts to change an entry that other programs write at the same time.
 ATTEMPTS = 5
 
 
 def pause_entries(
     store: Store, keys: Iterable[str], note: str | None, by: str | None = None
 ) -> dict[str, Texts]:
-    """Pause entries; return the texts of the existing ones, by key. Two round trips per 500."""
+    """Pause entries; return definition and policy of each by key. Two round trips per 500 keys.
+
+    Missing and unreadable entries are skipped. Raises :exc:`ConflictError` if other programs keep
+    changing an entry.
+    """
     now = datetime.now(timezone.utc)
 
     def change(row: Row) -> Writing:
@@ -129,7 +133,11 @@ def pause_entries(
 def resume_entries(
     store: Store, keys: Iterable[str], app: Any, entry_class: type[RedBeatSchedulerEntry]
 ) -> dict[str, Texts]:
-    """Resume entries; return the texts of the existing ones, by key. Two round trips per 500."""
+    """Resume entries; return definition and policy of each by key. Two round trips per 500 keys.
+
+    Missing and unreadable entries are skipped. Raises :exc:`ConflictError` if other programs keep
+    changing an entry.
+    """
 
     def change(row: Row) -> Writing:
         texts = resumed(row.definition or "", row.policy)
@@ -163,7 +171,7 @@ def _change(
 def _change_once(
     store: Store, keys: list[str], change: Callable[[Row], Writing], done: dict[str, Texts]
 ) -> list[str]:
-    """Change readable entries; return the keys of those that others changed at the same time."""
+    """Change readable entries; return the keys that other programs changed at the same time."""
     writings = []
     for row in store.read(keys).rows:
         if row.problem or row.definition is None:

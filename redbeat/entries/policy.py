@@ -1,4 +1,4 @@
-"""The policy of an entry: window, limits, misfires, jitter and overlap, beyond its schedule."""
+"""The policy of an entry: start and end time, limits, misfires, jitter and overlap."""
 
 from __future__ import annotations
 
@@ -19,28 +19,32 @@ ON_FINISH: Final = ("keep", "disable", "delete")
 OVERLAP: Final = ("allow", "skip", "buffer_one")
 COALESCE: Final = ("latest", "earliest", "all")
 
-#: Largest number of missed occurrences to catch up on one by one.
+#: Maximum value of ``catch_up_limit``.
 MAX_CATCH_UP: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Which occurrences of an entry run, and what happens when the entry is finished.
+    """The rules that decide which occurrences of an entry run, and when the entry is finished.
 
     Attributes:
-        timezone: name of the time zone of a crontab; None for the app's zone.
+        timezone: the name of the time zone of a crontab; None for the app's time zone.
         start_time: the entry is not due before this instant.
         end_time: the entry is not due after this instant.
-        max_runs: the entry is finished after this number of runs.
-        on_finish: ``keep``, ``disable`` or ``delete`` a finished entry.
+        max_runs: the maximum number of runs, after which the entry is finished; None for no limit.
+        on_finish: whether to ``keep``, ``disable`` or ``delete`` the entry when it is finished.
         misfire_grace_time: seconds after which an occurrence is too late to run.
         coalesce: which of several missed occurrences run: ``latest``, ``earliest`` or ``all``.
-        catch_up_limit: with ``all``, the number of missed occurrences to run; the latest ones.
-        jitter: maximum random delay of a run, in seconds; always the same for one occurrence.
-        overlap: while a run is going on, ``allow`` the next one, ``skip`` the next one, or
-            ``buffer_one``: the latest occurrence waits for the end of the run.
-        overlap_timeout: seconds after which a run counts as ended even without a report.
-        delivery: ``at_least_once`` or ``at_most_once``; None for the setting of the app.
+        catch_up_limit: with ``coalesce="all"``, the maximum number of missed occurrences to run;
+            earlier occurrences are given up.
+        jitter: the maximum random delay of a run, in seconds. An occurrence always has the same
+            delay.
+        overlap: what happens to an occurrence that is due while an earlier run is still running:
+            ``allow`` runs it, ``skip`` skips it, ``buffer_one`` runs the latest such occurrence
+            after the earlier run has ended.
+        overlap_timeout: seconds after which a run counts as ended if no worker has reported its
+            end.
+        delivery: ``at_least_once`` or ``at_most_once``; None for the app's setting.
     """
 
     timezone: str | None = None
@@ -58,9 +62,9 @@ class Policy:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Policy:
-        """Return the policy with these fields; None means the default.
+        """Return the policy with these field values; a value of None means the default.
 
-        Raises :exc:`InvalidEntryError` that names the field.
+        Raises :exc:`InvalidEntryError` with the name of an invalid field.
         """
         checked = {
             name: CHECKS[name](name, value) for name, value in values.items() if value is not None
@@ -79,13 +83,13 @@ class Policy:
             raise InvalidEntryError("catch_up_limit", "is only valid with coalesce='all'")
 
     def given(self) -> dict[str, Any]:
-        """Return the fields that differ from the default, in order."""
+        """Return the fields that differ from their defaults, in the order of the class."""
         pairs = ((name, getattr(self, name)) for name in FIELDS)
         return {name: value for name, value in pairs if value != getattr(DEFAULT, name)}
 
     @property
     def zone(self) -> tzinfo | None:
-        """The zone with the name :attr:`timezone`, None without one."""
+        """The time zone called :attr:`timezone`, None if the name is None."""
         return None if self.timezone is None else _zone(self.timezone)
 
 
@@ -166,8 +170,8 @@ CHECKS: Final[dict[str, Callable[[str, Any], Any]]] = {
     "delivery": _choice(*DELIVERIES),
 }
 
-#: The names of all fields, which are also arguments and attributes of an entry.
+#: The names of all policy fields; an entry has an argument and an attribute for each.
 FIELDS: Final = tuple(field.name for field in fields(Policy))
 
-#: The policy of an entry without any policy field.
+#: The policy of an entry that sets no policy field.
 DEFAULT: Final = Policy()

@@ -1,4 +1,4 @@
-"""The runs in the history of an entry, and the text forms of a run's nominal instant."""
+"""Reads and writes the runs in the history of an entry, and formats their nominal instants."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ __all__ = (
 
 
 class Nominal(NamedTuple):
-    """An instant in UTC, in ISO 8601 and in UNIX seconds.
+    """An instant in UTC, with its formats ISO 8601 and UNIX seconds.
 
-    ``text`` has the seconds with six decimals, ``short`` without trailing zeros.
+    ``text`` is the UNIX seconds with six decimals, ``short`` the same without trailing zeros.
     """
 
     at: datetime
@@ -45,7 +45,7 @@ class Nominal(NamedTuple):
 
     @classmethod
     def of(cls, at: datetime) -> Nominal:
-        """Return the forms of an instant in UTC."""
+        """Return an instant in UTC with its formats."""
         seconds = at.timestamp()
         text = f"{seconds:.6f}"
         return cls(at, at.isoformat(), text, seconds, text.rstrip("0").rstrip("."))
@@ -55,13 +55,13 @@ _last = Nominal.of(EPOCH)
 
 
 def nominal(scheduled_at: datetime) -> Nominal:
-    """Return the forms of an instant; a naive one is UTC.
+    """Return an instant with its formats; a naive datetime is taken as UTC.
 
-    The last result is cached, since one run needs it several times and entries that are due at the
-    same time share it.
+    The last result is cached: one run needs it several times, and entries that are due at the same
+    time need the same result.
     """
-    global _last  # noqa: PLW0603 - replaced as a whole, which is safe in any thread
-    # Compare in UTC: in local time, both hours of a DST change are equal.
+    global _last  # noqa: PLW0603 - the assignment is atomic, so it is thread-safe
+    # Compare in UTC: in local time, the repeated hour of a DST change is ambiguous.
     at, result = aware(scheduled_at), _last
     if result.at != at:
         result = _last = Nominal.of(at)
@@ -70,30 +70,37 @@ def nominal(scheduled_at: datetime) -> Nominal:
 
 SENT, SKIPPED, TRIGGERED, PERHAPS_SENT = "sent", "skipped", "triggered", "perhaps_sent"
 
-#: "No task id" in lines of the old format.
+#: The mark for "no task id" in lines of the old format.
 NO_ID: Final = "-"
 
-#: The lateness in a line begins with a sign; lines of the old format have no lateness.
+#: The lateness in a line always begins with one of these signs. Lines of the old format contain no
+#: lateness.
 SIGNS: Final = ("+", "-")
 
 OwnId = Callable[[datetime], str | None]
 
 
 def no_id(_scheduled_at: datetime) -> None:
-    """Return None: the task id of a run is unknown."""
+    """Return None as the task id, for callers that do not need computed task ids."""
 
 
 class Occurrence(NamedTuple):
     """One run of an entry, with its outcome.
 
     Attributes:
-        scheduled_at: nominal instant of the run, UTC; of a triggered run, when it was requested.
-        dispatched_at: when a beat sent the run or gave it up, UTC.
-        task_id: id of the message, None without a message.
-        outcome: ``sent``; ``triggered``, sent in addition to the schedule; ``skipped``, because an
-            earlier run was still going on; ``missed:<n>``, n runs up to this one were too old to
-            catch up; ``perhaps_sent``, the beat died or stalled during the publish, and later the
-            run was too old to send again; ``failed:<error class>``, the first failed attempt.
+        scheduled_at: the nominal instant of the run (UTC); for a triggered run, when it was
+            requested.
+        dispatched_at: when a beat sent the run or gave it up (UTC).
+        task_id: the task id of the message, None if no message was sent.
+        outcome: one of the following.
+
+            - ``sent``: the run was sent.
+            - ``triggered``: a triggered run was sent, in addition to the schedule.
+            - ``skipped``: the run was skipped because an earlier run was still running.
+            - ``missed:<n>``: this run and the n - 1 runs before it were too late to catch up.
+            - ``perhaps_sent``: the beat died or stalled during the publish. Afterwards the run was
+              too late to send again.
+            - ``failed:<error class>``: the first attempt to send the run failed.
     """
 
     scheduled_at: datetime
@@ -103,12 +110,12 @@ class Occurrence(NamedTuple):
 
 
 def missed(count: int) -> str:
-    """Return the outcome of runs that were given up."""
+    """Return the outcome of ``count`` missed runs that were given up."""
     return f"missed:{count}"
 
 
 def cause_of(error: BaseException) -> BaseException:
-    """Return the cause of an error that Celery wrapped in a ``SchedulingError``."""
+    """Return the original error if Celery wrapped it in a ``SchedulingError``."""
     while isinstance(error, SchedulingError) and (error.__cause__ or error.__context__):
         error = error.__cause__ or error.__context__ or error
     return error
@@ -120,11 +127,11 @@ def failed(error: BaseException) -> str:
 
 
 def run_line(scheduled: Nominal, dispatched: float, outcome: str = "", task_id: str = "") -> str:
-    """Return the line of a run; ``dispatched`` is UNIX seconds.
+    """Return the history line of a run; ``dispatched`` is in UNIX seconds.
 
-    The line is ``<scheduled> <signed lateness in seconds> <outcome> <task id>``. The task id is
-    left out if there is none. The outcome is left out as well if it is ``sent`` and a reader can
-    compute the task id. So most lines have at most 30 bytes.
+    The line is ``<scheduled> <signed lateness in seconds> <outcome> <task id>``. If there is no
+    task id, the line ends after the outcome. If the outcome is ``sent`` and a reader can compute
+    the task id, the line omits both. Most lines therefore have at most 30 bytes.
     """
     lateness = f"{dispatched - scheduled.seconds:+.6f}"
     line = f"{scheduled.short} {lateness.rstrip('0').rstrip('.')}"
@@ -134,20 +141,20 @@ def run_line(scheduled: Nominal, dispatched: float, outcome: str = "", task_id: 
 
 
 def read_history(text: str, own_id: OwnId = no_id) -> list[Occurrence]:
-    """Return the runs in a stored history, without invalid lines.
+    """Return the runs in a stored history; invalid lines are skipped.
 
-    ``own_id`` computes the task id of the run that is due at an instant.
+    ``own_id`` computes the task id of a run from its nominal instant.
     """
     return [run for line in text.splitlines() for run in _read(line, own_id)]
 
 
 def is_line(line: str) -> bool:
-    """Whether a text is one valid line of a run."""
+    """Return whether a text is exactly one valid history line."""
     return len(line.splitlines()) == 1 and any(_read(line, no_id))
 
 
 def with_ids(text: str, own_id: OwnId) -> str:
-    """Return a stored history with each task id written, so that no reader must compute one."""
+    """Return a stored history with all task ids added, so that readers need not compute them."""
     return "".join([f"{_with_id(line, own_id)}\n" for line in text.splitlines()])
 
 

@@ -1,4 +1,4 @@
-"""The state of an entry, from what Redis stores."""
+"""Computes the state of an entry from its stored fields."""
 
 from __future__ import annotations
 
@@ -38,11 +38,16 @@ class EntryStatus:
     """The state of an entry, with the reason.
 
     Attributes:
-        state: ``scheduled``; ``running``, while a beat sends a run, or while a run that must not
-            overlap others goes on; ``paused``, not enabled; ``finished``, no run is left;
-            ``quarantined``, unreadable.
+        state: one of the following.
+
+            - ``scheduled``: the entry waits for its next run.
+            - ``running``: a beat is sending a run, or a worker is executing a run that must not
+              overlap other runs of the entry.
+            - ``paused``: the entry is not enabled.
+            - ``finished``: no run is left.
+            - ``quarantined``: the entry is unreadable.
         reason: why the entry is paused or quarantined, None if unknown.
-        due_at: the next run, UTC; None for never.
+        due_at: the time of the next run in UTC; None for never.
         note: the note of the operator who paused the entry.
     """
 
@@ -54,10 +59,10 @@ class EntryStatus:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """An entry of a listing, readable or not.
+    """An entry in a list of entries; the entry may be unreadable.
 
-    If the entry is unreadable, ``entry`` is None and ``problem`` says why. ``due_at`` is in UTC,
-    None for never; ``state`` is as in :class:`EntryStatus`.
+    If the entry is unreadable, ``entry`` is None and ``problem`` is the reason. ``due_at`` is in
+    UTC, None for never. :class:`EntryStatus` lists the values of ``state``.
     """
 
     name: str
@@ -71,7 +76,7 @@ class Record:
     def read(
         cls, row: Row, name: str, now: float, app: Any, entry_class: type[RedBeatSchedulerEntry]
     ) -> Record:
-        """Return the record in a row; ``now`` is the time of Redis, UNIX seconds."""
+        """Decode a row into a record; ``now`` is the time of Redis in UNIX seconds."""
         entry, problem = None, row.problem or None
         if row.definition is not None and not problem:
             try:
@@ -86,7 +91,7 @@ class Record:
         return cls(name, entry, problem, due_at, state, row.static)
 
     def status(self, row: Row) -> EntryStatus:
-        """Return the status of the entry; ``row`` is the row of :meth:`read`."""
+        """Return the status of the entry; ``row`` is the row that was passed to :meth:`read`."""
         if self.state == QUARANTINED:
             return EntryStatus(self.state, quarantine_note(row.note)[0] or self.problem)
         pause = Pause.of_entry(self.entry)
@@ -97,7 +102,7 @@ class Record:
 
 
 def state_of(row: Row, entry: RedBeatSchedulerEntry | None, now: float) -> str:
-    """Return the state of an entry; ``entry`` is None if unreadable, ``now`` is UNIX seconds."""
+    """Return the state of an entry; ``entry`` is None if unreadable, ``now`` in UNIX seconds."""
     if entry is None or (row.note and row.score is not None and row.score < 0):
         return QUARANTINED
     if claimed_until(row.claim) > now or ends_at(row.running) > now:
@@ -108,7 +113,7 @@ def state_of(row: Row, entry: RedBeatSchedulerEntry | None, now: float) -> str:
 
 
 def due_at_of(row: Row, now: float) -> datetime | None:
-    """Return when an entry is due, UTC, None for never; a score of 0 means now."""
+    """Return when an entry is due (UTC), None for never; a score of 0 means now."""
     seconds = row.score
     if claimed_until(row.claim) > now:
         seconds = _number(row.claim.split(" ")[1])
@@ -121,13 +126,13 @@ def due_at_of(row: Row, now: float) -> datetime | None:
 
 
 def claimed_until(claim: str) -> float:
-    """Return when a claim ends, UNIX seconds, 0 for none."""
+    """Return when a claim ends in UNIX seconds, 0 if there is no claim."""
     parts = claim.split(" ")
     return (_number(parts[2]) or 0.0) if len(parts) > 2 else 0.0
 
 
 def ends_at(running: str) -> float:
-    """Return when a run counts as ended, UNIX seconds, 0 for none."""
+    """Return when a run counts as ended in UNIX seconds, 0 if no run is running."""
     return _number(running.rpartition(" ")[2]) or 0.0
 
 
@@ -139,7 +144,7 @@ def _number(text: str) -> float | None:
 
 
 def quarantine_note(note: str) -> tuple[str, datetime | None]:
-    """Return why an entry was quarantined, and since when; None if unknown."""
+    """Return why an entry was quarantined, and when (None if unknown)."""
     try:
         fields = json.loads(note)
         return str(fields["reason"]), from_timestamp(float(fields["since"]))

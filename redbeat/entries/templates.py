@@ -1,4 +1,4 @@
-"""Create entries from stored texts quickly, by copying an earlier entry with the same schedule."""
+"""Creates entries from stored definitions fast, by copying entries with the same schedule."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ __all__ = (
     "Templates",
 )
 
-#: Largest number of templates; about 4 KiB each.
+#: Maximum number of templates; each needs about 4 KiB.
 MAX_TEMPLATES: Final = 1000
 
-#: Marks values in a text that are more than plain JSON.
+#: The key that marks a value that plain JSON cannot represent, such as a datetime.
 TAGGED: Final = '"__type__"'
 
-#: Fields of a definition that differ between similar entries; stored before the schedule.
+#: The fields in which similar entries differ. They are stored before the schedule.
 INDIVIDUAL: Final = frozenset({"name", "task", "args", "kwargs", "options"})
 SCHEDULE: Final = '"schedule":'
 
-#: Errors that an invalid definition may raise.
+#: Errors that decoding an invalid definition may raise.
 DECODING_ERRORS: Final = (
     *(AttributeError, KeyError, TypeError, ValueError, RecursionError),
     *(DecodeError, InvalidEntryError),
@@ -55,14 +55,14 @@ read_json: Final = JSONDecoder().raw_decode
 
 
 class NewEntry(NamedTuple):
-    """An entry without history, and its stored definition and policy if they are known."""
+    """An entry without history, and its definition and policy as JSON if they are known."""
 
     entry: RedBeatSchedulerEntry
     texts: tuple[str, str] | None = None
 
 
 class Template(NamedTuple):
-    """An entry to copy, its definition as plain JSON, its policy, and its number of tags."""
+    """An entry to copy, its definition in plain JSON, its policy, and its number of tags."""
 
     entry: RedBeatSchedulerEntry
     definition: dict[str, Any]
@@ -71,10 +71,11 @@ class Template(NamedTuple):
 
 
 class Templates:
-    """Creates entries like ``from_definition()``, but faster if many are similar.
+    """Creates entries like ``from_definition()``, but faster if many entries are similar.
 
-    ``from_definition()`` handles everything else: invalid texts, entries of a user's class or
-    codec, arguments that are more than plain JSON, and paused entries. No round trips.
+    This class calls ``from_definition()`` for all entries that it cannot copy: invalid definitions,
+    entries of a user's class or codec, paused entries, and arguments that are not plain JSON. No
+    round trips.
     """
 
     def __init__(self, app: Any, make: type[RedBeatSchedulerEntry]) -> None:
@@ -84,9 +85,9 @@ class Templates:
         self._templates: OrderedDict[tuple[str, bool, str], Template | None] = OrderedDict()
 
     def loaded(self, text: str, policy: str) -> RedBeatSchedulerEntry:
-        """Return the entry of a stored definition, without history.
+        """Create an entry without history from a stored definition.
 
-        Raises :exc:`DecodeError`. Does not check whether the task is allowed.
+        Raises :exc:`DecodeError`. Does not check ``redbeat_task_allowlist``.
         """
         try:
             entry = self._of_text(text, policy)
@@ -98,17 +99,19 @@ class Templates:
         return entry
 
     def _of_text(self, text: str, policy: str) -> RedBeatSchedulerEntry | None:
-        """Return the entry of a definition with the individual fields before the schedule, or None.
+        """Create an entry from a template, or return None if that is not possible.
 
-        Many entries have the same text from the schedule on, which is decoded only once.
+        All individual fields must be stored before the schedule. Many entries share the rest of the
+        definition, from the schedule on. The rest is decoded only once.
         """
         head, _, tail = text.partition(SCHEDULE)
         head = head.rstrip()
-        # The only tag must be that of the schedule; a backslash could hide another tag.
+        # Only the schedule may have a tag. A backslash could hide the tag of another value.
         plain = TAGGED not in head and tail.count(TAGGED) == 1 and "\\" not in text
         if not (self._default_codec and plain and head[-1:] == "," and is_small(text)):
             return None
-        # This is a JSON object only if the schedule is a field of the definition itself.
+        # This is a JSON object only if "schedule" is a field of the definition, and not a nested
+        # key.
         begin = head[:-1] + "}"
         fields, end = read_json(begin)
         enabled = fields.pop("enabled", True)
@@ -129,7 +132,7 @@ class Templates:
         return template and _with_fields(template, individual)
 
     def from_json(self, definition: Any, policy: str) -> NewEntry:
-        """Return the entry of a definition in plain JSON; raises :exc:`DecodeError`."""
+        """Create an entry from a definition in plain JSON; raises :exc:`DecodeError`."""
         try:
             new = self._copied(definition, policy)
         except DECODING_ERRORS:
@@ -153,7 +156,7 @@ class Templates:
     def _matching(
         self, definition: dict[str, Any], policy: str
     ) -> tuple[Template, dict[str, Any]] | None:
-        """Return the template of a definition, and the individual fields, or None."""
+        """Return the template for a definition, and its individual fields, or None."""
         if not (self._default_codec and definition.keys() <= FIELDS.keys()):
             return None
         individual, enabled = individual_fields(definition), definition.get("enabled", True)
@@ -182,7 +185,7 @@ class Templates:
 
 
 def individual_fields(definition: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the individual fields of a definition, None if one has a wrong type."""
+    """Return the individual fields of a definition, None if a field has a wrong type."""
     name, task, args = definition["name"], definition["task"], definition.get("args")
     kwargs, options = definition.get("kwargs"), definition.get("options")
     named = name and isinstance(name, str) and task and isinstance(task, str)
@@ -195,7 +198,7 @@ def individual_fields(definition: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def is_small(text: str) -> bool:
-    """Whether a text is short enough, and has too few brackets to be nested too deeply."""
+    """Return whether a text is short, and has too few brackets to exceed the nesting limit."""
     return len(text) <= MAX_TEXT and text.count("[") + text.count("{") <= MAX_DEPTH
 
 
@@ -206,7 +209,7 @@ def _with_fields(template: Template, individual: dict[str, Any]) -> RedBeatSched
 
 
 def _new_entry(template: Template, individual: dict[str, Any]) -> RedBeatSchedulerEntry:
-    """Return a new entry that counts from now; raises :exc:`InvalidEntryError` for its task."""
+    """Create an entry whose schedule starts now; raises :exc:`NotAllowedError` for its task."""
     entry = _with_fields(template, individual)
     entry.check_allowed()
     entry.last_run_at = counts_from(entry.schedule, entry.default_now())
@@ -214,22 +217,23 @@ def _new_entry(template: Template, individual: dict[str, Any]) -> RedBeatSchedul
     return entry
 
 
-#: Number of decoded definitions, and of histories, to keep; about 3 KiB per entry for both.
+#: Maximum number of cached definitions, and of cached histories. Both need about 3 KiB per entry.
 CACHE_SIZE = 10_000
 
-#: When the cache is full, admit one miss in 16; admitting all would thrash a cyclic scan.
+#: A full cache admits one missing key in 16. If it admitted all keys, a cyclic scan would replace
+#: every key before its next use.
 ADMIT_ONE_IN = 16
 
 Value = TypeVar("Value")
 
 
 class Bounded(OrderedDict[str, Value]):
-    """A cache of limited size, by entry key."""
+    """A cache of limited size that maps entry keys to values."""
 
     _refused = 0
 
     def has_room(self) -> bool:
-        """Whether the caller may add a key; removes the oldest one if the cache is full."""
+        """Return whether the caller may add a key; if the cache is full, remove the oldest key."""
         if len(self) < CACHE_SIZE:
             return True
         self._refused += 1
@@ -247,17 +251,17 @@ class Source(Protocol):
 
 
 class Prototype(NamedTuple):
-    """An entry without history, and the texts it was created from."""
+    """An entry without history, and the definition and policy from which it was created."""
 
     definition: str
     policy: str
     entry: RedBeatSchedulerEntry
-    #: Whether the arguments and options have only immutable values.
+    #: Whether the arguments and options contain only immutable values.
     flat: bool
 
 
 class Prototypes:
-    """A bounded cache of entries without history, by their key."""
+    """A bounded cache that maps keys to entries without history."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -273,10 +277,10 @@ class Prototypes:
             self._templates, self._codec = Templates(self._source.app, cls), codec
 
     def get(self, key: str, definition: str, policy: str) -> RedBeatSchedulerEntry:
-        """Return a copy of the entry in these texts, which the caller may change.
+        """Return a new entry with this definition and policy, which the caller may change.
 
-        Raises :exc:`DecodeError`, also if the name in the definition belongs to another key, where
-        the history would be. Raises :exc:`InvalidEntryError` for a task that is not allowed.
+        Raises :exc:`DecodeError` if the definition or policy is invalid, or if the name in the
+        definition belongs to another key. Raises :exc:`NotAllowedError` if the task is not allowed.
         """
         prototype = self._known.get(key)
         if prototype is None or prototype.definition != definition or prototype.policy != policy:
@@ -299,10 +303,10 @@ class Prototypes:
 
 @dataclass(slots=True)
 class LastHistory:
-    """The stored texts of a history, and their decoded values.
+    """The stored fields of a run history, and their decoded values.
 
-    Each entry keeps one object: a new object per run would trigger the garbage collector often,
-    which then traverses everything that a beat holds.
+    Each entry reuses one object. A new object for each run would often trigger the garbage
+    collector, which traverses all objects of the beat.
     """
 
     meta: str = ""
@@ -313,7 +317,7 @@ class LastHistory:
 
 
 class Histories:
-    """A bounded cache of the histories that this beat wrote, by entry key and their texts."""
+    """A bounded cache of the run histories that this beat wrote, by entry key."""
 
     def __init__(self) -> None:
         self._known: Bounded[LastHistory] = Bounded()
@@ -330,7 +334,7 @@ class Histories:
         known.total_run_count = entry.total_run_count
 
     def give(self, entry: RedBeatSchedulerEntry, key: str, meta: str, runtime: str) -> None:
-        """Set the history in the texts on an entry; raises :exc:`DecodeError`."""
+        """Set the history of an entry from its stored fields; raises :exc:`DecodeError`."""
         known = None if entry.reads_meta_itself() else self._known.get(key)
         if known is not None and known.meta == meta and known.runtime == runtime:
             entry.adopt(meta, known.last_run_at, known.total_run_count, known.scheduled_at)
@@ -339,7 +343,7 @@ class Histories:
 
 
 def copy_of(entry: RedBeatSchedulerEntry, flat: bool) -> RedBeatSchedulerEntry:
-    """Return a copy that shares no mutable values with its prototype."""
+    """Return a copy that shares no mutable arguments or options with ``entry``."""
     copied = entry.__copy__()
     args, kwargs, options = entry.args, entry.kwargs, entry.options
     if flat:

@@ -1,7 +1,7 @@
 """Metrics for Prometheus and health checks for Kubernetes.
 
-``counters`` and ``health`` hold the numbers and the state of one beat. ``snapshot`` reads the
-numbers of all beats from Redis. ``families`` converts both to Prometheus metrics, and ``server``
-serves them over HTTP. ``families`` and ``server`` need ``prometheus_client``; ``extra`` imports
-them on demand.
+``counters`` contains the counters of one beat, ``health`` its health. ``snapshot`` reads the
+counters of all beats from Redis. ``families`` converts counters, health and snapshots to Prometheus
+metrics, and ``server`` serves the metrics over HTTP. ``families`` and ``server`` need
+``prometheus_client``; ``extra`` imports them on demand.
 """

@@ -1,4 +1,4 @@
-"""The counters of one beat, and the field names of the hash ``.<prefix>:stats`` with the totals."""
+"""The counters of one beat, and the fields of the hash ``.<prefix>:stats`` with all totals."""
 
 from __future__ import annotations
 
@@ -25,22 +25,23 @@ __all__ = (
     "split",
 )
 
-#: Counters of entries. The field ``<kind>`` has the total, ``<kind> <name>`` that of one entry.
+#: The kinds of counters. The field ``<kind>`` contains the total of all entries, the field
+#: ``<kind> <name>`` the count of one entry.
 KINDS: Final = ("dispatched", "failed", "retried", "missed", "skipped", "quarantined")
 
 ROUND_TRIPS: Final = "round_trips"
 
 LEADER: Final = "leader"
 
-#: Microseconds per second: Redis holds sums of seconds as whole microseconds.
+#: Microseconds per second. Redis stores sums of seconds as whole microseconds.
 MICROSECONDS: Final = 1_000_000
 
 
 class Buckets:
-    """The buckets of a histogram of seconds: one field for each, and one for the sum.
+    """A histogram of seconds: one field per bucket, and one field for the sum.
 
-    The sum is in microseconds. A value is counted in one bucket only; the buckets become
-    cumulative when they are exported to Prometheus.
+    The sum is in microseconds. Each value is counted in one bucket only; the export to Prometheus
+    makes the buckets cumulative.
     """
 
     def __init__(self, name: str, *bounds: float) -> None:
@@ -50,7 +51,7 @@ class Buckets:
         self.sum = f"{name}:sum"
 
     def field(self, seconds: float) -> str:
-        """Return the field of the bucket for a value."""
+        """Return the field of the bucket that contains a value."""
         return self.fields[bisect_left(self.bounds, seconds)]
 
     def counts(self, values: Iterable[float]) -> dict[str, int]:
@@ -73,7 +74,7 @@ def entry_field(kind: str, name: str) -> str:
 
 
 def split(field: str) -> tuple[str, str] | None:
-    """Return the kind and the entry name of a field, None for a field that is not of an entry."""
+    """Return the kind and the entry name in a field, None if it does not belong to an entry."""
     kind, blank, name = field.partition(" ")
     return (kind, name) if blank and kind in KINDS else None
 
@@ -82,13 +83,14 @@ NOTHING: Final = Counted()
 
 
 class Counters:
-    """The counters of one beat, written by its thread; any thread may call :meth:`totals`.
+    """The counters of one beat; only the beat's thread writes them.
 
-    Counts of single entries are kept only while the schedule has at most ``max_entries`` entries.
+    Any thread may call :meth:`totals`. Counts of single entries are kept only while the schedule
+    has at most ``max_entries`` entries.
 
-    New counts are sent to Redis with the beat's next request. If the reply is lost, the next
-    request repeats the batch with the same id, so Redis adds it once. The batch is added twice
-    only if another beat has sent counts in between. No round trips.
+    The beat sends new counts to Redis with its next request. If the reply is lost, the next request
+    sends the batch again with the same id, and Redis adds the batch only once. Redis adds the batch
+    twice only if another beat has sent counts between the two requests. No round trips.
     """
 
     def __init__(self, max_entries: int) -> None:
@@ -97,12 +99,12 @@ class Counters:
         self._lock = Lock()
         #: Counts that no batch contains yet.
         self._new: defaultdict[str, int] = defaultdict(int)
-        #: Lateness of new messages that are not yet counted in ``_new``, in seconds.
+        #: The lateness in seconds of messages that ``_new`` does not count yet.
         self._late: list[float] = []
-        #: Sums of all batches, without and with single entries.
+        #: Sums of all batches: the totals, and the counts of single entries.
         self._batched: dict[str, int] = {}
         self._batched_of_entries: dict[str, int] = {}
-        #: The batch that was sent and is not confirmed yet.
+        #: The batch that was sent and that Redis has not confirmed yet.
         self._unconfirmed = NOTHING
         self._id = uuid.uuid4().hex[:12]
         self._batches = 0
@@ -120,18 +122,18 @@ class Counters:
         if late is None:
             self._new["dispatched"] += 1
         else:
-            self._late.append(late)  # cheap: this runs once for each message
+            self._late.append(late)  # a cheap operation, because this runs for each message
         if self._by_entry:
             self._new["dispatched " + name] += 1
 
     def failed(self, name: str, lost: bool) -> None:
-        """Count a failed attempt to publish a message; it is retried unless it is ``lost``."""
+        """Count a failed publish, and also its retry unless the message is ``lost``."""
         self.add("failed", name)
         if not lost:
             self.add("retried", name)
 
     def add(self, kind: str, name: str, number: int = 1) -> None:
-        """Add to a counter of an entry; ``kind`` is one of :data:`KINDS`."""
+        """Add ``number`` to a counter of an entry; ``kind`` is one of :data:`KINDS`."""
         self._new[kind] += number
         if self._by_entry:
             self._new[entry_field(kind, name)] += number
@@ -139,8 +141,8 @@ class Counters:
     def ticked(self, seconds: float, round_trips: int, active: bool) -> None:
         """Count a tick that took ``seconds``; ``round_trips`` is the beat's total since its start.
 
-        Ticks of a standby (not ``active``) are counted locally only: a standby does not write
-        to Redis.
+        Ticks of a standby (not ``active``) are counted only in this process, because a standby does
+        not write to Redis.
         """
         ticks = {
             TICK.field(seconds): 1,
@@ -158,7 +160,10 @@ class Counters:
     # -- sending -------------------------------------------------------------------------------
 
     def take(self) -> Counted:
-        """Return the batch to send with the next request: a new one once the last is confirmed."""
+        """Return the batch to send with the next request.
+
+        While Redis has not confirmed the last batch, the same batch is returned again.
+        """
         if not self._unconfirmed.id and (self._new or self._late):
             with self._lock:
                 late, self._late = self._late, []
@@ -171,12 +176,15 @@ class Counters:
         return self._unconfirmed
 
     def confirm(self, members: int) -> None:
-        """Mark the last batch as received; ``members`` is the number of entries in the schedule."""
+        """Mark the last batch as confirmed; ``members`` is the number of entries in Redis."""
         self._unconfirmed = NOTHING
         self._by_entry = members <= self._max_entries
 
     def _keep_entries(self, new: dict[str, int]) -> None:
-        """Add counts of single entries; drop the least recent: their entries may be deleted."""
+        """Add counts of single entries; drop the counts that changed least recently.
+
+        The entries of the dropped counts may have been deleted.
+        """
         fields = self._batched_of_entries
         for field, number in new.items():
             fields[field] = fields.pop(field, 0) + number  # moves the field to the end
@@ -187,11 +195,11 @@ class Counters:
 
     @property
     def by_entry(self) -> bool:
-        """Whether the counts of single entries are kept."""
+        """Whether this beat keeps counts of single entries."""
         return self._by_entry
 
     def totals(self) -> dict[str, int]:
-        """Return all counts since the start of the beat, by field. Thread-safe."""
+        """Return all counts since the start of the beat, by field. This method is thread-safe."""
         with self._lock:
             totals = {**self._batched, **self._batched_of_entries}
             _add(totals, dict(self._new))
@@ -200,7 +208,7 @@ class Counters:
 
 
 def counts_of(late: list[float]) -> dict[str, int]:
-    """Return the counts of messages with these latenesses, in seconds."""
+    """Return the counts of dispatched messages, given the lateness of each in seconds."""
     if not late:
         return {}
     total = int(sum(filter((0.0).__lt__, late)) * MICROSECONDS)

@@ -1,4 +1,4 @@
-"""Imports the metrics server on demand: it needs ``prometheus_client``, the extra ``metrics``."""
+"""Imports the metrics server on demand, because it needs the package ``prometheus_client``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ("serve_beat", "serve_exporter")
 
 
 def serve_beat(conf: RedBeatConfig, store: Store, health: BeatHealth, counters: Counters) -> Server:
-    """Serve metrics and health of one beat on ``conf.metrics_port``.
+    """Serve the metrics and the health checks of one beat on ``conf.metrics_port``.
 
     Raises :exc:`ConfigurationError` if the port is in use or ``prometheus_client`` is missing.
     """
@@ -29,7 +29,10 @@ def serve_beat(conf: RedBeatConfig, store: Store, health: BeatHealth, counters: 
 
 
 def serve_exporter(app: Any, host: str, port: int) -> Server:
-    """Serve the metrics that are in Redis. Raises the same errors as :func:`serve_beat`."""
+    """Serve the metrics in Redis, of all beats of a schedule.
+
+    Raises :exc:`ConfigurationError` if the port is in use or ``prometheus_client`` is missing.
+    """
     server_module = _import_server("the exporter needs prometheus_client")
     server: Server = server_module.serve_exporter(app, host, port)
     return server

@@ -1,4 +1,4 @@
-"""Prometheus metric families, made of counters, health and snapshots."""
+"""Converts counters, health and snapshots to Prometheus metric families."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ Gauge = tuple[str, str, float | None]
 
 
 def counters_of(totals: Mapping[str, int]) -> Iterator[Metric]:
-    """Yield the counters; ``totals`` are counts by field."""
+    """Yield the counter metrics; ``totals`` maps fields to counts."""
     of_entries = {
         kind: CounterMetricFamily(f"redbeat_entry_{kind}", f"{text}, by entry.", labels=["entry"])
         for kind, text in HELP.items()
@@ -72,7 +72,7 @@ def counters_of(totals: Mapping[str, int]) -> Iterator[Metric]:
 
 
 def histograms_of(totals: Mapping[str, int]) -> Iterator[Metric]:
-    """Yield the histograms; ``totals`` are counts by field."""
+    """Yield the histogram metrics; ``totals`` maps fields to counts."""
     lateness = "Lateness of runs: seconds from the due time until the message was published."
     yield _histogram("redbeat_lateness_seconds", lateness, LATENESS, totals)
     ticks = "Duration of ticks in seconds, without the wait between ticks."
@@ -131,7 +131,7 @@ def health_gauges(leads: bool | None, tick_age: float | None, redis_up: bool) ->
 
 
 def gauges(*specs: Gauge) -> Iterable[Metric]:
-    """Yield gauges of (name, help text, value); a gauge with the value None has no sample."""
+    """Yield a gauge for each (name, help text, value); a value of None gives no sample."""
     for name, text, value in specs:
         family = GaugeMetricFamily(name, text)
         if value is not None:
@@ -140,9 +140,9 @@ def gauges(*specs: Gauge) -> Iterable[Metric]:
 
 
 class BeatCollector(Collector):
-    """Metrics of one beat: its own counters and health, and a snapshot of the schedule.
+    """Collects the metrics of one beat: its counters, its health and a snapshot of the schedule.
 
-    If Redis did not answer the last tick, no snapshot is taken.
+    If Redis did not answer the last tick, the metrics contain no snapshot.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class BeatCollector(Collector):
 
 
 class RedisCollector(Collector):
-    """Metrics of a schedule and all its beats, from snapshots of Redis.
+    """Collects the metrics of a schedule and all its beats from Redis.
 
     Counters of single entries are included if there are at most ``max_entries`` entries.
     """

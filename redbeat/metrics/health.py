@@ -1,4 +1,4 @@
-"""Liveness and readiness of a beat. No round trips."""
+"""The liveness and readiness of a beat. No function here makes a round trip to Redis."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from typing import Final, NamedTuple
 
 __all__ = ("ALIVE_WITHIN", "FAILING_WITHIN", "READY_WITHIN", "BeatHealth", "ProbeResult")
 
-#: A beat counts as hung if its last tick, successful or not, ended longer ago, in seconds. Ticks
-#: take less time even if they wait for a broker and a Redis that do not answer.
+#: A beat counts as hung if its last tick ended more than this number of seconds ago. Each tick
+#: takes less time, even if neither broker nor Redis answer.
 ALIVE_WITHIN: Final = 60.0
 
-#: A beat is not ready if its last successful tick ended longer ago, in seconds: normally, and if
-#: later ticks failed.
+#: A beat is not ready if its last successful tick ended more than this number of seconds ago. The
+#: second value applies if later ticks failed.
 READY_WITHIN: Final = 30.0
 FAILING_WITHIN: Final = 10.0
 
 
 class ProbeResult(NamedTuple):
-    """The result of a probe, with the reason in one line."""
+    """The result of a health check, with a reason in one line."""
 
     ok: bool
     why: str
 
 
 class BeatHealth:
-    """The health of one beat, written by its thread and read by other threads.
+    """The health of one beat; the beat's thread writes it, and other threads read it.
 
     ``clock`` returns monotonic seconds. A tick is successful if Redis answered.
     """
@@ -36,15 +36,15 @@ class BeatHealth:
         self._completed_at: float | None = None
         self._failing = False
         self._no_lock = False
-        #: Why the beat publishes nothing, "" without a problem.
+        #: Why the beat publishes nothing, "" if it can publish.
         self.problem = ""
-        #: Whether the beat leads, or shares the work without a lock; None before the first reply.
+        #: Whether the beat is active: the leader, or any beat without a lock. None if unknown.
         self.leads: bool | None = None
 
     # -- the thread of the beat ----------------------------------------------------------------
 
     def observe(self, leads: bool, no_lock: bool) -> None:
-        """Store the result of a claim; ``no_lock`` if the lock key holds something else."""
+        """Store the result of a claim; ``no_lock`` is whether the lock key is not a lock."""
         self.leads, self._no_lock = leads, no_lock
 
     def ticked(self) -> None:
@@ -72,12 +72,12 @@ class BeatHealth:
         return None if self._completed_at is None else self._clock() - self._completed_at
 
     def alive(self) -> ProbeResult:
-        """Return whether the beat ticks; failed ticks count, since a restart would not help."""
+        """Return whether the beat ticks; failed ticks count, because a restart would not help."""
         age = self._clock() - self._ticked_at
         return ProbeResult(age <= ALIVE_WITHIN, f"the last tick ended {age:.1f} s ago")
 
     def ready(self) -> ProbeResult:
-        """Return whether the beat leads, or is a standby that can take over."""
+        """Return whether the beat can dispatch runs, or can take over as a standby."""
         age = self.tick_age
         if age is None:
             return ProbeResult(False, "no successful tick yet: Redis has not answered")

@@ -1,4 +1,4 @@
-"""The HTTP server with ``/metrics`` for Prometheus and the probes ``/healthz`` and ``/readyz``."""
+"""The HTTP server for ``/metrics`` and for the health checks ``/healthz`` and ``/readyz``."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ class ThreadedServer(ThreadingMixIn, WSGIServer):
 
 
 class Server:
-    """The metrics server of a process; runs in its own thread until :meth:`close`.
+    """The metrics server of a process; it runs in its own thread until :meth:`close` is called.
 
-    Raises :exc:`ConfigurationError` if it cannot listen on ``host`` and ``port``; ``setting`` is
-    the name of the setting or option to change.
+    The constructor raises :exc:`ConfigurationError` if the server cannot listen on ``host`` and
+    ``port``. The error message names ``setting``, the setting or option to change.
     """
 
     def __init__(
@@ -128,15 +128,18 @@ def _routes(registry: CollectorRegistry, probes: dict[str, Probe]) -> Callable[.
     return serve
 
 
-#: Maximum number of connections that a beat uses at once. In a pool of this size, a scrape could
-#: take a connection that a tick needs, and the tick would fail.
+#: Maximum number of connections that a beat uses at once. If the pool had only these connections, a
+#: scrape could use a connection that a tick needs, and the tick would fail.
 CONNECTIONS_OF_A_BEAT: Final = 4
 
 
 def serve_beat(conf: RedBeatConfig, store: Store, health: BeatHealth, counters: Counters) -> Server:
-    """Serve metrics and health of one beat; see :func:`redbeat.metrics.extra.serve_beat`."""
+    """Serve the metrics and the health checks of one beat.
+
+    :func:`redbeat.metrics.extra.serve_beat` calls this function.
+    """
     assert conf.metrics_port is not None
-    # A separate store: the beat's store is for one thread, and it counts the beat's round trips.
+    # The beat's store cannot be used here: it is for one thread, and counts the beat's round trips.
     scrape_store = Store(store.client, store.keys)
 
     def take() -> Snapshot | None:
@@ -150,14 +153,17 @@ def serve_beat(conf: RedBeatConfig, store: Store, health: BeatHealth, counters: 
 
 
 def serve_exporter(app: Any, host: str, port: int) -> Server:
-    """Serve the metrics that are in Redis; see :func:`redbeat.metrics.extra.serve_exporter`."""
+    """Serve the metrics in Redis, of all beats of a schedule.
+
+    :func:`redbeat.metrics.extra.serve_exporter` calls this function.
+    """
     conf, store = ensure_conf(app), store_of(app)
     collector = RedisCollector(lambda: take_snapshot(store, conf), conf.metrics_entries)
     return Server(host, port, [collector], _alive, collector.ready, "--port")
 
 
 def _has_spare(client: Any) -> bool:
-    """Return whether the connection pool has more connections than the beat uses."""
+    """Return whether the connection pool allows more connections than the beat uses."""
     pool = getattr(client, "connection_pool", None)
     max_connections = getattr(pool, "max_connections", None)
     return max_connections is None or max_connections > CONNECTIONS_OF_A_BEAT

@@ -22,10 +22,10 @@ class Snapshot:
     """The state of a schedule at one moment.
 
     Attributes:
-        counts: numbers of entries by state, and the running beats.
+        counts: the numbers of entries by state, and the running beats.
         stats: the counters of all beats, by field.
-        clock_offset: the clock of this host minus the clock of Redis, in seconds; accurate to half
-            a round trip.
+        clock_offset: the clock of this host minus the clock of Redis, in seconds. The error is at
+            most half the time of a round trip.
         lock_left: seconds until the lock expires, None if no beat holds it or the lock is disabled.
         shared: whether the lock is disabled, so that all beats share the work.
     """
@@ -44,24 +44,27 @@ class Snapshot:
 
     @property
     def leads(self) -> bool:
-        """Whether any beat leads, or any shares the work if the lock is disabled."""
+        """Whether any beat leads; if the lock is disabled, whether any beat is active."""
         if not self.shared:
             return bool(self.counts.holder)
         return not all(beat.locked for beat in self.counts.beats)
 
     @property
     def lock_age(self) -> float | None:
-        """Seconds since the leader took the lock, None if unknown."""
+        """Seconds since the leader acquired the lock, None if unknown."""
         since, _, token = self.stats.get(LEADER, "").partition(" ")
         return self._age(since) if token and token == self.counts.holder else None
 
     @property
     def tick_age(self) -> float | None:
-        """Seconds since an active beat last sent its counters, None if none ever did."""
+        """Seconds since an active beat last sent its counters, None if no beat ever sent any."""
         return self._age(self.stats.get(LAST_TICK, ""))
 
     def totals(self, max_entries: int) -> dict[str, int]:
-        """Return the counters, without single entries if there are more than ``max_entries``."""
+        """Return the counters by field.
+
+        Counts of single entries are omitted if there are more than ``max_entries`` entries.
+        """
         by_entry = self.counts.members <= max_entries
         return {
             field: int(number)
@@ -83,7 +86,7 @@ def take_snapshot(
 
     ``clock`` returns UNIX seconds.
     """
-    stats = store.stats()  # first: opening the connection must not distort the clock offset
+    stats = store.stats()  # opens the connection, so that this does not distort the clock offset
     sent_at = clock()
     counts = store.counts(conf.lock_key, DISABLED, SEEN_WITHIN)
     received_at = clock()
