@@ -44,7 +44,7 @@ class Picture:
     """A chart whose columns cover whole minutes.
 
     Attributes:
-        start: the begin of the first minute, in UTC.
+        start: the start of the first minute, in UTC.
         minutes: number of minutes per column.
         columns: number of columns.
         runs: entry name -> the instants of its runs; entries are ordered by their first run.
