@@ -35,7 +35,7 @@ FIELDS: Final = (
 MAX_LINE: Final = 8 * MAX_TEXT
 
 
-#: The type of each field, and the name of that type in error messages.
+#: Field -> its type, and the name of that type in error messages.
 KINDS: Final[dict[str, tuple[type, str]]] = {
     **dict.fromkeys(("definition", "policy", "meta", "runtime"), (dict, "an object")),
     "identity": (str, "a string"),
