@@ -76,7 +76,7 @@ def _rule_text(when: rrule | rruleset) -> str:
         start, *rest = when.to_ical().splitlines()
     except ValueError:
         return repr(when)
-    return " ".join((*rest, start))  # shows RRULE instead of DTSTART
+    return " ".join((*rest, start))  # DTSTART comes last; RRULE says more
 
 
 def call_text(entry: RedBeatSchedulerEntry) -> str:

@@ -79,7 +79,7 @@ def moment(instant: datetime | None, zone: tzinfo) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a duration, rounded to its two largest units: ``1 h 30 min``, ``0.5 s``."""
+    """Return a duration in at most two units: ``1 h 30 min``, ``0.5 s``."""
     if seconds < 0:
         return f"-{duration(-seconds)}"
     parts = []

@@ -47,7 +47,7 @@ def _redirect_to_entry(name: str, message: str, category: str = "done") -> Respo
 @actions.get("/entry/preview")
 @actions.get("/quarantine/retry")
 def action_reloaded() -> ResponseReturnValue:
-    """Redirect a GET request for the URL of an action to the page of the entry."""
+    """Redirect to the page of the entry if a browser sends GET for the URL of an action."""
     return redirect(entry_url(entry_name()), 303)
 
 
