@@ -35,7 +35,7 @@ def growth(bench: Bench) -> Finding:
     series.append(line(bench, DUE, RELEASE, few, due_of))
     series.append(line(bench, STORED, OURS, stored, idle_of))
     series.append(line(bench, STORED, RELEASE, [count for count in stored if count < 1e6], idle_of))
-    # The table row for idle ticks is in scheduler_rows.idle(), which measures both versions in turn.
+    # The table row for idle ticks is in scheduler_rows.idle(), which alternates the versions.
     return Finding([flat(series[0])], series)
 
 

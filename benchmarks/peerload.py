@@ -151,7 +151,7 @@ def run_tick(scheduler: Any, options: argparse.Namespace) -> Metrics:
 
 
 def run_idle(scheduler: Any, options: argparse.Namespace) -> Metrics:
-    """Tick while no entry is due; return the median time of a tick.
+    """Tick while no entry is due; return the mean time of a tick.
 
     The first tick is not measured, because it loads the entries.
     """
