@@ -169,5 +169,5 @@ def gaps(messages: list[Message]) -> list[float]:
 
 
 def quantile(values: list[float], share: float) -> float:
-    """Return the quantile of the values for ``share``, a number from 0 to 1."""
+    """Return a quantile of the values; ``share`` is from 0 to 1, for example 0.5 for the median."""
     return sorted(values)[math.ceil(share * len(values)) - 1]

@@ -21,7 +21,7 @@ from .suite import Case, in_turn, run_case
 
 __all__ = ("Bench",)
 
-#: Exit code of ``peerload.py`` if a peer cannot store the entries in time.
+#: Exit code of ``peerload.py`` if a scheduler cannot store the entries in time.
 TOO_SLOW = 3
 
 
@@ -56,7 +56,7 @@ class Bench:
 
     @property
     def release(self) -> Side:
-        """RedBeat 2, the release of celery-redbeat that RedBeat 3 replaces."""
+        """RedBeat 2, the version of celery-redbeat that RedBeat 3 replaces."""
         return installed("peer")
 
     @property

@@ -90,7 +90,7 @@ def arrival(queue: Any, count: int) -> float:
 def drain_bare(side: Side, plain: Scene, scene: Scene, count: int) -> float:
     """Return the seconds in which a bare loop publishes ``count`` messages.
 
-    ``plain`` has the URLs of the servers; the URLs in ``scene`` may lead through a proxy.
+    ``plain`` contains the URLs of the Redis servers. ``scene`` may contain URLs of a proxy instead.
     """
     with emptied(plain.broker) as queue, running(side, scene, ["bare.py", str(count)]):
         return arrival(queue, count)
@@ -100,8 +100,8 @@ def drain_beats(side: Side, plain: Scene, scene: Scene, count: int, beats: int =
     """Return the seconds in which beats publish ``count`` entries that are due at the same instant.
 
     Beats of RedBeat 3 are running and idle when the entries become due. A beat of RedBeat 2 starts
-    after the entries became due. If they became due while it was running, RedBeat 2 would send only
-    one entry and then sleep for its maximum loop interval.
+    after the entries have become due. Otherwise RedBeat 2 would send only one of these entries and
+    then sleep for its maximum loop interval.
     """
     options = ["-m", "celery", "-A", "beatapp", *OPTIONS[:-1], "warning"]
     with emptied(plain.broker) as queue, redis.Redis.from_url(plain.redis) as client:

@@ -23,7 +23,8 @@ Metrics = dict[str, Cell]
 HOUR = 3600.0
 #: Seconds for which SIGSTOP pauses a leader, so that its lock and its claims expire.
 FROZEN = LOCK_TIMEOUT + 3.0
-#: Seconds without a message after which a scenario ends: if all entries have run, and if not.
+#: A scenario ends after this many seconds without a message: if all entries have run, and if some
+#: entries have not run.
 QUIET_DONE, QUIET_OPEN = LOCK_TIMEOUT + 2.0, 20.0
 LONGEST = 120.0
 #: Seconds from the end of an outage to the next one.
@@ -177,9 +178,9 @@ def outage_metrics(
 
 
 def seconds_to_dispatch(stage: Scene, entries: Sequence[str]) -> float:
-    """Wait until a run of one of these entries is sent; return the waiting time in seconds."""
+    """Wait until one of these entries is sent; return the waiting time in seconds."""
     started, expected = time.monotonic(), set(entries)
-    # The ledger may not have read all messages in the queue yet. These older messages are skipped.
+    # Skip all messages that are already in the queue, even if the ledger has not read them yet.
     count = stage.sent()
     within(PATIENCE, lambda: any(one.entry in expected for one in stage.ledger.since(count)))
     return time.monotonic() - started

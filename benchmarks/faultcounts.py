@@ -17,12 +17,12 @@ class Counts:
     """Numbers of expected runs and of sent messages.
 
     Attributes:
-        expected: expected runs.
-        sent: sent messages.
-        missed: expected runs without their own message.
-        lost: missed runs that were not coalesced into a later message either; None if unknown.
-        same_id: duplicate messages with the task id of an earlier message.
-        other_id: duplicate messages with a new task id.
+        expected: number of expected runs.
+        sent: number of sent messages.
+        missed: number of expected runs without a separate message.
+        lost: number of missed runs that were not coalesced into a later run, None if unknown.
+        same_id: number of duplicate messages with the task id of an earlier message.
+        other_id: number of duplicate messages with a different task id.
     """
 
     expected: int
@@ -51,7 +51,7 @@ def once(entries: Iterable[str], messages: Iterable[Message]) -> Counts:
 
 
 def by_occurrence(expected: Mapping[str, Sequence[float]], messages: Iterable[Message]) -> Counts:
-    """Count messages by the nominal instant of the run, which each message contains.
+    """Count messages by nominal instant; each message contains the nominal instant of its run.
 
     ``expected`` maps each entry to its instants in UNIX seconds, in ascending order. Messages of
     later instants and of other entries are ignored.

@@ -51,7 +51,7 @@ OUTAGE_ENTRIES = 20
 
 
 def plan(sizes: Sizes) -> dict[str, Case]:
-    """Return all scenarios by title."""
+    """Return a dict with the title and the function of each scenario."""
     middle = sizes.due * 2 // 5
     cases: dict[str, Case] = {}
     for sent in (signal.SIGTERM, signal.SIGKILL, signal.SIGSTOP):

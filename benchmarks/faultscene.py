@@ -76,7 +76,7 @@ class Scene:
         return number
 
     def put(self, entries: Sequence[str], every: float, first: float) -> None:
-        """Store entries in the format of both versions; their next run is at ``first``."""
+        """Store entries with their next run at ``first``; both versions can read the entries."""
         history = meta_json(first - every, 1)
         self.schedule.put(entries, every, first, dict.fromkeys(entries, history))
 

@@ -20,8 +20,8 @@ OURS, RELEASE = "RedBeat 3", "RedBeat 2.4.2"
 #: Maximum number of due entries for RedBeat 2, which is too slow for more entries.
 RELEASE_DUE = 10_000
 
-#: Names of the plots: time over the number of due or stored entries. The plots with ``PEERS``
-#: include other schedulers.
+#: Names of the plots. Each plot shows times for different numbers of due or stored entries. The
+#: plots with ``PEERS`` include other schedulers.
 DUE, STORED, PEERS_DUE, PEERS_IDLE = "due", "stored", "peers-due", "peers-idle"
 
 
@@ -35,7 +35,7 @@ def growth(bench: Bench) -> Finding:
     series.append(line(bench, DUE, RELEASE, few, due_of))
     series.append(line(bench, STORED, OURS, stored, idle_of))
     series.append(line(bench, STORED, RELEASE, [count for count in stored if count < 1e6], idle_of))
-    # The table row for idle ticks is in scheduler_rows.idle(), which alternates the versions.
+    # There is no table row for idle ticks, because scheduler_rows.idle() returns that row.
     return Finding([flat(series[0])], series)
 
 
@@ -81,7 +81,7 @@ def flat(series: Series) -> Row:
 
 
 def peers(bench: Bench) -> Finding:
-    """Measure other schedulers, each up to the number of entries that it handles in time."""
+    """Measure other schedulers with increasing numbers of entries, up to a time limit."""
     counts = [100] if bench.quick else [1000, 10_000, 100_000, 1_000_000]
     seconds = bench.size(15, 3)
     series, remarks, rows = [], [], []
@@ -107,8 +107,8 @@ def measure_peer(
 ) -> tuple[list[tuple[float, float]], list[str]]:
     """Return the points of another scheduler's line, and remarks on its limits.
 
-    ``counts`` are the numbers of entries. The measurement stops at the first number that takes
-    longer than ``seconds``.
+    ``counts`` are the numbers of entries to measure. The measurement ends if the scheduler fails,
+    or if it cannot store the entries or send any message within ``seconds``.
     """
     points, remarks = [], []
     for count in counts:

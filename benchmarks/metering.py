@@ -30,9 +30,10 @@ class Cost:
 
 
 class Meter:
-    """A counter of time and round trips. Create only one per process, because it patches redis-py.
+    """A meter of the time and the round trips of operations.
 
-    A round trip is one write to a Redis socket: a command, a script or a pipeline.
+    Create only one meter per process, because a meter patches redis-py. A round trip is one write
+    to a Redis socket: a command, a script or a pipeline.
     """
 
     #: If set, this profiler profiles the measured operations, but not their preparation.

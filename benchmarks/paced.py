@@ -31,12 +31,12 @@ WARM_UP = 3.0
 
 
 class RecordingScheduler(RedBeatScheduler):
-    """A scheduler that records the instant, entry name and lateness of each run, unpublished."""
+    """A scheduler that records the lateness of each run instead of publishing the task."""
 
     runs: list[tuple[float, str, float]]
 
     def send_task(self, *_args: Any, **options: Any) -> None:
-        """Record a run. Beat calls this method because the app has no task of this name."""
+        """Record a run. Celery calls ``send_task`` for a task that the app does not have."""
         now, headers = time.time(), options["headers"]
         due = datetime.fromisoformat(headers["scheduled_at"]).timestamp()
         self.runs.append((due, headers["periodic_task_name"], now - due))

@@ -1,6 +1,6 @@
 """Measures another scheduler, without a broker.
 
-This file is a script, because it runs in the virtual environment of the other scheduler::
+Run this file as a script, in the virtual environment of the other scheduler::
 
     python peerload.py PEER URL tick --entries 1000 --seconds 30
 
@@ -42,7 +42,7 @@ IDLE_TICKS = 20
 
 
 def last_run(due: bool) -> datetime:
-    """Return the last run of an entry that is due now, or that is not due for an hour."""
+    """Return the time of the last run: an interval ago for a due entry, otherwise just now."""
     return datetime.now(timezone.utc) - timedelta(seconds=OVERDUE if due else 1)
 
 

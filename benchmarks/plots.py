@@ -55,9 +55,13 @@ def image(height: float, parts: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A logarithmic axis from 10 to the power of ``low`` to 10 to the power of ``high``.
+    """A logarithmic axis between two powers of ten.
 
-    ``start`` and ``end`` are the positions of its ends in pixels.
+    Attributes:
+        low: the exponent of the lowest value.
+        high: the exponent of the highest value.
+        start: the position of the lowest value, in pixels.
+        end: the position of the highest value, in pixels.
     """
 
     low: int

@@ -38,8 +38,8 @@ PLOTS = {
     PEERS_IDLE: Plot("A tick with nothing due", "entries stored", "time of a tick"),
 }
 
-#: Numbers of entries for the bar plots. The first number that several schedulers have results for
-#: is used.
+#: Numbers of entries for the bar plots. A plot uses the first number for which several schedulers
+#: have results.
 BARS = (1000.0, 100.0)
 
 

@@ -33,8 +33,8 @@ class Row:
         ours: the value of RedBeat 3, or None if there is no value.
         unit: a key of :data:`UNITS`.
         base: the value for comparison, in the same unit.
-        against: the name of the scheduler or case that ``base`` belongs to.
-        ratio: ``base`` divided by ``ours``. Above 1, RedBeat 3 is better.
+        against: the name of the scheduler or case with the value ``base``.
+        ratio: ``base`` divided by ``ours``; a ratio above 1 means that RedBeat 3 is better.
         target: the target as text.
         reached: whether RedBeat 3 reaches the target, or None without a target.
     """

@@ -16,7 +16,10 @@ MAX_REDIS_SHARE = 0.5
 
 
 def find_row(findings: Mapping[str, Finding], name: str, title: str) -> Row | None:
-    """Return the first row of the result ``name`` with ``title`` in its title, or None."""
+    """Return a row of the measurement ``name``: the first row whose title contains ``title``.
+
+    Returns None if there is no such row.
+    """
     rows = findings[name].rows if name in findings else []
     return next((row for row in rows if title in row.what and row.ours), None)
 

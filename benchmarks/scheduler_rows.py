@@ -115,8 +115,8 @@ def idle(bench: Bench) -> Finding:
     )
 
 
-#: Minimum ratio of memory sizes that counts as equal. The memory of a sorted set is partly random,
-#: and the allocator rounds sizes up.
+#: Memory sizes with at least this ratio count as equal. The memory of a sorted set is partly
+#: random, and the allocator rounds sizes up.
 EQUAL_MEMORY = 0.97
 
 

@@ -95,7 +95,7 @@ class Supervisor:
             return True
 
     def retire(self, number: int) -> None:
-        """Kill a beat without a later restart."""
+        """Kill a beat and never restart it."""
         with self._lock:
             slot = self._slots[number]
             _end(slot)
@@ -134,7 +134,7 @@ class Supervisor:
 
 
 def _end(slot: Slot) -> None:
-    """Kill the process group of a slot with SIGKILL, which also ends paused processes."""
+    """Kill all processes of a beat with SIGKILL, which also ends paused processes."""
     if slot.process is None:
         return
     with contextlib.suppress(ProcessLookupError):

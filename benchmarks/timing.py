@@ -90,7 +90,7 @@ def sides(case: Case, now: datetime) -> Sequence[NextRun]:
 
 
 def instants(calls: int) -> list[datetime]:
-    """Return the argument of each of ``calls`` calls."""
+    """Return the instants to pass to the measured function, one for each call."""
     return [START + number * APART for number in range(calls)]
 
 

@@ -1,7 +1,7 @@
 """Runs one workload with the version of RedBeat that the running interpreter imports.
 
-This file is a script, because it runs in the environments of RedBeat 3 and of RedBeat 2. It uses
-only functions that both versions have::
+Run this file as a script, in the environment of RedBeat 3 or RedBeat 2. It uses only functions that
+both versions have::
 
     python workload.py URL tick --entries 1000
 
@@ -148,7 +148,7 @@ def run_idle(client: Any, options: argparse.Namespace) -> Metrics:
 
 
 def run_save(client: Any, options: argparse.Namespace) -> Metrics:
-    """Measure the time to save new entries, to overwrite stored entries, and to save in bulk."""
+    """Measure the time to save new entries, stored entries, and many entries at once."""
     app, meter = make_app(options.url), Meter()
     save_together = bulk_saver(app)
     save_together(make_entries(app, 1, options.schedule))  # connects to Redis

@@ -40,8 +40,8 @@ def entry_class_of(app: Any) -> type[RedBeatSchedulerEntry]:
     """Return the ``Entry`` class of the scheduler that the setting ``beat_scheduler`` names.
 
     Returns :class:`RedBeatSchedulerEntry` if ``beat_scheduler`` names another kind of scheduler.
-    A scheduler that is given only as ``celery beat -S NAME`` is not considered, because that
-    option does not change the settings.
+    A scheduler that you select only with ``celery beat -S NAME`` has no effect here, because that
+    option does not change the setting.
     """
     aliases = dict(load_extension_class_names("celery.beat_schedulers"))
     name = app.conf.beat_scheduler
@@ -68,7 +68,7 @@ def _import_scheduler(name: Any, aliases: dict[str, str]) -> Any:
 
 
 def save_unchanged(entry: RedBeatSchedulerEntry) -> None:
-    """Save an entry; raises :exc:`ConflictError` if it has changed in Redis since it was loaded.
+    """Save an entry; raise :exc:`ConflictError` if Redis has a newer version of the entry.
 
     A subclass may override ``save()`` without the argument ``if_unchanged``. The base class then
     saves the entry, and the overriding method is not called.
@@ -97,7 +97,7 @@ class Console:
 
     @cached_property
     def schedule(self) -> Schedule:
-        """The schedule of the app; if Redis is unreachable, a command fails without retries."""
+        """The schedule of the app, with a Redis client that does not retry failed connections."""
         setattr(self.app, REDBEAT_REDIS_KEY, unretried(client_of(self.app)))
         return Schedule(self.app, entry_class_of(self.app))
 
@@ -186,10 +186,10 @@ def pass_console(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def progress(console: Console, label: str, length: int | None) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar; yield a function that takes the number of newly processed entries.
+    """Show a progress bar; yield a function that advances the bar by a number of entries.
 
-    The bar is drawn on standard error, if standard error is a terminal. ``length`` is the total
-    number of entries, or None if the total is unknown.
+    The bar is shown only if standard error is a terminal. ``length`` is the total number of
+    entries, or None if the total is unknown.
     """
     if console.ctx.obj.quiet or not sys.stderr.isatty():
         yield lambda _count: None

@@ -203,7 +203,7 @@ OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
     ),
 )
 
-#: Entry fields whose option has another name than the field, each with the option name.
+#: Entry field -> option name, for each field with an option of a different name.
 OPTION_OF: Final = {"start_time": "start", "end_time": "end", "enabled": "paused"}
 
 
@@ -214,7 +214,7 @@ def entry_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def as_option_errors(ctx: click.Context, values: dict[str, Any]) -> Iterator[None]:
-    """Replace :exc:`InvalidEntryError` by an error that names the option with the bad value."""
+    """Convert :exc:`InvalidEntryError` into an error that names the option with a bad value."""
     try:
         yield
     except InvalidEntryError as error:
@@ -237,7 +237,7 @@ SAME_NAME: Final = (
 
 
 def zone_from(console: Console, name: Any) -> tzinfo:
-    """Return the time zone with this name, or the time zone of the app without a name."""
+    """Return the time zone with this name, or the app's time zone if the name is empty."""
     if not name or name is CLEARED:
         return console.zone
     try:
@@ -284,6 +284,6 @@ def settings_from(console: Console, values: Mapping[str, Any], timezone: Any) ->
 
 
 def with_queue(options: Mapping[str, Any] | None, queue: Any) -> dict[str, Any]:
-    """Return the task options with this queue, or without any queue if it is :data:`CLEARED`."""
+    """Return the task options with this queue; remove the queue if it is :data:`CLEARED`."""
     rest = {name: value for name, value in (options or {}).items() if name != "queue"}
     return rest if queue is CLEARED else {**rest, "queue": queue}

@@ -58,9 +58,9 @@ FORMATS: Final = (*READERS, SHELVE)
 def read_source(
     file_format: str, app: Any, entry_class: EntryType, path: str, stdin: IO[bytes]
 ) -> Iterator[Incoming]:
-    """Yield the entries of a file; the path ``-`` means ``stdin``.
+    """Yield the entries of a file; the path ``-`` means standard input.
 
-    Raises :exc:`UnreadableSourceError`.
+    Raises :exc:`UnreadableSourceError` if the file cannot be read.
     """
     if file_format == SHELVE:
         if path == "-":
@@ -126,7 +126,7 @@ def export(console: Console, file: str, history: bool) -> None:
 
 @contextmanager
 def _output(file: str) -> Iterator[IO[str]]:
-    """Yield a file to write to; it replaces ``file`` when the context ends without an error."""
+    """Yield a temporary file, which replaces ``file`` if the context ends without an error."""
     if file == "-":
         yield sys.stdout
         return

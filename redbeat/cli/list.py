@@ -29,7 +29,7 @@ TITLES: Final = ("NAME", "TASK", "SCHEDULE", "STATE", "KIND")
 #: Maximum width of a column, in terminal cells. The command ``show`` prints the full text.
 MAX_WIDTH: Final = 40
 
-#: The sort keys. None means the order of storage, which is by due time.
+#: The sort keys with their functions. None keeps the order in Redis, which is by due time.
 SORTS: Final[dict[str, Callable[[Record], Any] | None]] = {
     "due": None,
     "name": lambda record: record.name,

@@ -1,4 +1,4 @@
-"""Option types and name look-ups for all commands; errors include an example of a valid value."""
+"""Option types and name look-ups that several commands use."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def option_error(ctx: click.Context, name: str, problem: object) -> click.BadPar
 
 
 def with_example(message: str, example: str) -> str:
-    """Return the message, followed by the example unless the example is empty."""
+    """Return the message, followed by the example if there is one."""
     return f"{message.rstrip('.')}; for example: {example}" if example else message
 
 

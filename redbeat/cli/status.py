@@ -18,7 +18,7 @@ from redbeat.schedule import Status
 
 __all__ = ("status",)
 
-#: Maximum difference between the clocks of this host and Redis without a warning, in seconds.
+#: The command warns if the clocks of this host and Redis differ by more than this, in seconds.
 MAX_CLOCK_OFFSET: Final = 1.0
 
 

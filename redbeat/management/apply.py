@@ -1,4 +1,4 @@
-"""``Schedule.apply``: make the stored entries match a set of definitions."""
+"""Implements ``Schedule.apply``, which makes the stored entries match a set of definitions."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def compare(
 
 
 def is_stored(row: Row, entry: RedBeatSchedulerEntry) -> bool:
-    """Return whether an entry equals the stored entry, apart from a pause of the stored entry."""
+    """Return whether an entry equals the stored entry; ignore a pause of the stored entry."""
     stored = (row.definition or "", row.policy)
     if row.score is None:
         return False

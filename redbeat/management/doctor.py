@@ -194,7 +194,7 @@ def _of_row(
         yield Finding("unreadable", key, f"cannot run with this code and settings: {error}", OTHER)
         return
     except Exception as error:
-        # This is a DecodeError, or any error of a schedule class that computes its next run.
+        # The error is a DecodeError, or any error that a schedule class raised.
         yield Finding("unreadable", key, f"cannot be read: {error}", CORRECT)
         return
     if problem:
@@ -222,9 +222,9 @@ def _entry_of(
 def wrong_score(row: Row, entry: RedBeatSchedulerEntry, now: float) -> str:
     """Return a description of what is wrong with an entry's score, or "" for a correct score.
 
-    The score counts as correct in three cases. If it is in the past, a beat will check the entry
-    and set the score. If a run of the entry is in progress, a beat will set the score afterwards.
-    If the schedule is a custom class, the class may compute any score.
+    The score counts as correct in three special cases. If the score is in the past, a beat will
+    check the entry and set a new score. If a run of the entry is in progress, a beat will set a new
+    score after the run. If the schedule is a custom class, any score may be correct.
     """
     score = row.score
     if score is None or 0 <= score <= now or _is_busy(row, now) or asks_itself(entry.schedule):
@@ -275,7 +275,7 @@ def _of_orphan(row: Row, app: Any, entry_class: type[RedBeatSchedulerEntry]) -> 
     problem = "is stored, but not in the schedule"
     try:
         _entry_of(row, app, entry_class)
-    except Exception as error:  # the same errors as in _of_row()
+    except Exception as error:  # the same kinds of errors as in _of_row()
         problem = f"{problem}, and cannot be read: {error}"
         return Finding("unreadable", printable(row.key), problem, CORRECT)
     return Finding("orphan", row.key, problem, "take it back, due at once", fixable=True)

@@ -68,7 +68,7 @@ class Filter(NamedTuple):
         return row.score is not None and 0 <= row.score < self.due_before
 
     def takes(self, record: Record) -> bool:
-        """Return whether a record meets the conditions that :meth:`admits` does not check."""
+        """Return whether a record meets the conditions on state, enabled flag and task."""
         entry = record.entry
         if self.states is not None and record.state not in self.states:
             return False
@@ -88,7 +88,7 @@ LIST_CHUNK: Final = 10_000
 #: Maximum number of entries to read for one page.
 MAX_READ: Final = 2_000
 
-#: Maximum number of entries to sort by a key for which the stored entries must be read.
+#: Maximum number of entries to sort by any other key, which requires reading all entries.
 SORTED: Final = 5_000
 
 #: The states whose entries have a negative score.
@@ -97,7 +97,7 @@ PARKED_STATES: Final = frozenset({PAUSED, FINISHED, QUARANTINED})
 #: The sort keys; a leading ``-`` reverses the order.
 SORTS: Final = ("due", "-due", "name", "-name", "task", "-task", "state", "-state", "last", "-last")
 
-#: Sort keys that need only the sorted set; with them, any number of entries can be sorted.
+#: Sort keys that need only the sorted set, so the number of entries to sort is not limited.
 CHEAP: Final = ("due", "name")
 
 #: A member of the sorted set: the key of an entry and its score.
@@ -311,7 +311,7 @@ def _sorted_by_text(
 ) -> Found:
     """Return a page in an order for which all matching entries must be read.
 
-    The cursor is the number of entries on the pages before.
+    The cursor is the number of entries on all previous pages.
     """
     if len(members) > SORTED:
         return Found([], cut=True)

@@ -1,4 +1,4 @@
-"""Upcoming runs of all entries: as an ordered iterator, and within a period for charts."""
+"""Computes upcoming runs of all entries, one after the other or for a whole period."""
 
 from __future__ import annotations
 
@@ -89,14 +89,14 @@ Pages = Iterable[tuple[list[RedBeatSchedulerEntry], datetime | None]]
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """The runs of all entries in a period, by their nominal instants in UTC.
+    """The runs of all entries in a period, given as nominal instants in UTC.
 
     Attributes:
         since: the start of the period.
         until: the end of the period; ``runs`` contains all runs before this time.
         runs: entry name -> the instants of its runs; entries are ordered by their first run.
-        complete: False if ``until`` is earlier than requested, because there are too many runs or
-            entries.
+        complete: False if the forecast ends earlier than requested, because there are too many
+            runs or entries.
     """
 
     since: datetime

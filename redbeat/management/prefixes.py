@@ -41,7 +41,7 @@ def ignore(_outcome: str, _name: str) -> None:
 
 @dataclass
 class PrefixCopy:
-    """Numbers of entries by outcome. A deleted entry also counts as ``copied`` or ``same``.
+    """The number of entries for each outcome; a deleted entry is also ``copied`` or ``same``.
 
     Attributes:
         copied: entries that were copied.
@@ -150,9 +150,9 @@ def _read(
 
 
 def _with_task_ids(keys: Keys, name: bytes, fields: Fields) -> Fields:
-    """Return the fields with the task id of each run added to the run history.
+    """Return the fields, with the task id of each run added to the run history.
 
-    The task id of a run is computed from the prefix, so the new prefix would give another id.
+    A task id is computed from the prefix, so with the new prefix the result would differ.
     """
     if b"history" not in fields:
         return fields
@@ -168,11 +168,11 @@ def _with_task_ids(keys: Keys, name: bytes, fields: Fields) -> Fields:
 def _write(
     client: Any, keys: Keys, entries: Sequence[SourceEntry], count: Count
 ) -> list[SourceEntry]:
-    """Store entries; return the entries whose copy is ``copied`` or ``same``."""
+    """Store entries under the new prefix; return the entries that count as copied or same."""
     prefix = key_of(keys.prefix)
     pipe = client.pipeline(transaction=False)
     for entry in entries:
-        # HSETNX of the definition comes first, so only one of two concurrent writers creates the
+        # HSETNX writes the definition first, so only one of two concurrent writers creates the
         # entry.
         _raw(pipe, "HSETNX", prefix + entry.name, "definition", entry.fields[b"definition"])
         _raw(pipe, "HGETALL", prefix + entry.name)
@@ -271,7 +271,7 @@ def _pairs(reply: Sequence[Any]) -> list[tuple[Any, Any]]:
 
 @dataclass
 class Copied:
-    """Names of entries by outcome.
+    """The names of the entries for each outcome.
 
     Attributes:
         copied: entries that were copied.

@@ -39,7 +39,7 @@ class Status:
             publishes its run.
         statics: the number of entries from ``beat_schedule``.
         due_now: the number of entries that are due and not yet claimed.
-        most_late: the lateness of the longest overdue entry in seconds, or None if no entry is due.
+        most_late: the maximum lateness of a due entry in seconds, or None if no entry is due.
         clock_offset: seconds by which the clock of this host is ahead of the clock of Redis. The
             error is at most half a round trip.
         server: ``version`` and ``mode`` of Redis; empty if Redis refuses the command ``INFO``.
@@ -70,7 +70,7 @@ class Status:
 def status_of(app: Any, clock: Callable[[], float] = time.time) -> Status:
     """Return the status of an app's schedule; ``clock`` returns UNIX seconds. Two round trips."""
     conf, store = ensure_conf(app), store_of(app)
-    server = store.server()  # connects first, because a connect would distort the clock offset
+    server = store.server()  # opens the connection before the clock is measured
     sent_at = clock()
     counts = store.counts(conf.lock_key, DISABLED, FORGET_AFTER)
     received_at = clock()

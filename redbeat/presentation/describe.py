@@ -36,7 +36,7 @@ CRON_FIELDS = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
 
 
 def iso(instant: datetime | None) -> str | None:
-    """Return an instant in ISO 8601 and UTC."""
+    """Return an instant as an ISO 8601 string in UTC."""
     return None if instant is None else as_utc(instant).isoformat()
 
 
@@ -76,7 +76,7 @@ def _rule_text(when: rrule | rruleset) -> str:
         start, *rest = when.to_ical().splitlines()
     except ValueError:
         return repr(when)
-    return " ".join((*rest, start))  # DTSTART comes last; RRULE says more
+    return " ".join((*rest, start))  # moves DTSTART to the end
 
 
 def call_text(entry: RedBeatSchedulerEntry) -> str:

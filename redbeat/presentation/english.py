@@ -78,7 +78,7 @@ def ordinal(number: int) -> str:
 
 
 def progression(values: Sequence[int]) -> int:
-    """Return the distance of at least four sorted, equally spaced numbers, otherwise 0."""
+    """Return the step of equally spaced numbers, or 0 for irregular or fewer than four numbers."""
     steps = {after - before for before, after in pairwise(values)}
     return steps.pop() if len(values) >= MIN_STEPS and len(steps) == 1 else 0
 
@@ -164,7 +164,7 @@ def moment(instant: datetime) -> str:
 
 ALL_MINUTES: Final = tuple(range(60))
 ALL_HOURS: Final = tuple(range(24))
-#: Maximum number of times in a list: if all have the same minute, and if the minutes differ.
+#: Maximum number of times in a list: if all times have the same minute, and if minutes differ.
 MAX_TIMES: Final = 6
 MAX_MIXED_TIMES: Final = 4
 WORKDAYS: Final = (0, 1, 2, 3, 4)
@@ -186,11 +186,11 @@ def clock(minutes: Sequence[int], hours: Sequence[int]) -> str:
 
 
 def _hourly(minute: int, hours: Sequence[int]) -> str:
-    """Return a phrase for one minute of equally spaced hours, or "" for irregular hours."""
+    """Return a phrase for the same minute in equally spaced hours, or "" for irregular hours."""
     first, last, size = hours[0], hours[-1], len(hours)
     if size == 24:
         return f"every hour at minute {minute}" if minute else "every hour"
-    # The hours are equally spaced across midnight too, because their distance divides 24.
+    # The step divides 24, so the hours are also equally spaced across midnight.
     all_day = size > 1 and 24 % size == 0 and hours == tuple(range(first, 24, 24 // size))
     if all_day and (size >= MIN_STEPS or first == minute == 0):
         start = f" from {_time(first, minute)}" if first or minute else ""

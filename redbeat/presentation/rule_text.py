@@ -1,7 +1,6 @@
-"""Parses and formats rules, the text form of schedules on the command line and the dashboard.
+"""Parses and formats rules, which represent schedules as text in commands and on the dashboard.
 
-A rule consists of a kind, which is one of :data:`KINDS`, and a text. This module takes no round
-trips.
+A rule consists of a kind, which is one of :data:`KINDS`, and a text.
 """
 
 from __future__ import annotations
@@ -146,8 +145,8 @@ def _cron(text: str, _zone: tzinfo, app: Any) -> BaseSchedule:
 
 def _rrule(text: str, zone: tzinfo, _app: Any) -> BaseSchedule:
     key = zone_key(zone)
-    # Only DTSTART can contain a time zone, so a rule without a start starts at the epoch. For a
-    # rule with COUNT, the user must give the start, because the runs are counted from the start.
+    # Only DTSTART can contain a time zone, so this adds a DTSTART at the epoch to a rule without a
+    # start. A rule with COUNT needs a start from the user, because COUNT counts from the start.
     if "DTSTART" not in text.upper() and "COUNT" not in text.upper() and key not in (None, "UTC"):
         text = f"DTSTART;TZID={key}:19700101T000000\n{text}"
     return from_ical(text)

@@ -121,7 +121,7 @@ def position_name(number: int) -> str:
 
 
 UNITS: Final = ("year", "month", "week", "day", "hour", "minute", "second")
-#: Maximum number of times of a day in a list, and of dates of a rule set in a list.
+#: Maximum number of times of a day, and maximum number of dates of a rule set, in a list.
 MAX_TIMES: Final = 6
 MAX_DATES: Final = 3
 
@@ -274,10 +274,10 @@ ROUNDED = (
 def in_words(schedule: Any, timezone: str | None = None) -> str:
     """Return a schedule in English, without a capital letter and without a full stop.
 
-    ``timezone`` is the IANA name of the time zone of crontabs and for ``clocked`` times. The text
-    contains the time zone if the runs depend on it. An rrule has its own time zone. For a custom
+    ``timezone`` is the IANA name of the time zone for crontabs and ``clocked`` times; an rrule has
+    its own time zone. The text contains the time zone if the runs depend on it. For a custom
     schedule, the text is its ``repr`` or its name. Raises ``ValueError`` for a ``clocked`` schedule
-    with an unknown time zone.
+    if ``timezone`` is unknown.
     """
     if asks_itself(schedule):
         return _custom(schedule)

@@ -37,7 +37,7 @@ SHORTHANDS: Final = {
 
 ASSIGNMENT: Final = re.compile(r"(\w+)\s*=\s*(.*)")
 
-#: Matches an item of the weekday field. The item may contain 7 for Sunday, unlike in Celery.
+#: Matches an item of the weekday field, which may contain 7 for Sunday. Celery rejects 7.
 WITH_SEVEN: Final = re.compile(r"([0-7])(?:-([0-7]))?(?:/([1-9]))?")
 
 
@@ -77,7 +77,7 @@ def _zone(name: str, value: str) -> str | None:
 
 
 def _split(text: str) -> tuple[list[str], str, str]:
-    """Return the five schedule fields, the task name, and the kwargs as a JSON string or ""."""
+    """Return the five schedule fields, the task name, and the kwargs as JSON ("" for none)."""
     first, *rest = text.split(None, 1)
     if first.startswith("@"):
         if first not in SHORTHANDS:

@@ -279,7 +279,7 @@ def _tables(registry: Any, alias: str) -> Tables:
 
 
 def _rows(model: Any, alias: str) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a table as in ``dumpdata`` output, with datetimes instead of strings."""
+    """Yield the rows of a table in the format of ``dumpdata``; times are datetimes."""
     serialize = import_module("django.core.serializers").serialize
     for row in model._base_manager.using(alias).order_by("pk").iterator(chunk_size=CHUNK):
         yield from serialize("python", [row])

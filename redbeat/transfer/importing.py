@@ -51,7 +51,7 @@ class Incoming:
             does not change the history in Redis.
         runtime: the JSON of the field ``runtime``; used only if ``meta`` is not "".
         history: the last runs, one per line.
-        identity: the identity of a restored entry; task ids are computed from the identity.
+        identity: the identity of an exported entry, from which its task ids are computed.
         texts: the JSON of definition and policy, if the source contains both as JSON.
     """
 
@@ -113,7 +113,7 @@ class Checked:
 
 @dataclass
 class Written:
-    """Numbers of entries by the action of the import; a dry run counts but changes nothing."""
+    """The number of entries for each action of the import, including the actions of a dry run."""
 
     created: int = 0
     changed: int = 0
@@ -128,7 +128,7 @@ class Written:
 
 
 class Ready(NamedTuple):
-    """A valid entry, its definition and policy as JSON, and the stored row with the same name."""
+    """A valid entry, its definition and policy as JSON, and the row that Redis has for its name."""
 
     incoming: Incoming
     entry: RedBeatSchedulerEntry
@@ -159,11 +159,11 @@ class Ready(NamedTuple):
     def plan(self) -> Planned:
         """Return the planned write of this entry.
 
-        The run history is the imported history. If the source has no history, the stored history
-        is kept, and a new entry starts with a new history.
+        The write includes the imported run history. If the source has no history, an existing entry
+        keeps its stored history, and a new entry gets a new history.
 
-        A finished entry starts again if the import changes its schedule, time zone, start or end.
-        This does not apply if the import also changes the run history.
+        A finished entry starts again if the import changes its schedule, time zone, start or end,
+        but not if the import also changes its run history.
         """
         incoming, entry, row = self.incoming, self.entry, self.row
         fields: dict[str, Any]
@@ -201,7 +201,7 @@ class Importer:
     the history differs, ``fail`` also keeps the stored entry.
 
     :meth:`check` saves the planned writes in a temporary file, and :meth:`write` reads that file.
-    The importer keeps the names of all entries in memory, but at most 500 entries at a time.
+    The importer keeps the names of all entries in memory, but loads at most 500 entries at a time.
     """
 
     def __init__(

@@ -88,7 +88,7 @@ def read_lines(app: Any, entry_class: EntryType, file: IO[bytes]) -> Iterator[In
 
 
 def _skip_line(file: IO[bytes], line: bytes) -> None:
-    """Read the rest of a line and ignore it; ``line`` is the first part, which was already read."""
+    """Read and ignore the rest of a line; ``line`` is the part that was already read."""
     while line and not line.endswith(b"\n"):
         line = file.readline(MAX_LINE)
 
@@ -101,7 +101,7 @@ def _read(templates: Templates, where: str, text: bytes) -> Incoming:
     if entry.name != name:
         raise InvalidEntryError("name", f"must be a string, not {name!r:.60}")
     if meta:
-        History.read(meta, runtime)  # raises DecodeError if the history is invalid
+        History.read(meta, runtime)  # raises DecodeError for an invalid history
     history = "".join([f"{text}\n" for text in line.get("history") or ()])
     return Incoming(
         where,

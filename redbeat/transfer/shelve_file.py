@@ -52,7 +52,10 @@ class Unknown:
 
 
 def _attribute(owner: Any, name: str) -> Any:
-    """Replace ``getattr``, which some pickles use to look up ``ZoneInfo._unpickle``."""
+    """Return the attribute for a pickle that calls ``getattr`` to find ``ZoneInfo._unpickle``.
+
+    For any other attribute, return a placeholder class.
+    """
     if owner is zoneinfo.ZoneInfo and name == "_unpickle":
         return _zone
     return _unknown(str(getattr(owner, "path", owner)), str(name))

@@ -141,8 +141,8 @@ def retry() -> ResponseReturnValue:
     """Release an entry from quarantine, so that a beat reads the entry again."""
     name = entry_name()
     _, row, _ = get_or_404(name)
-    # A quarantined entry is released if its digest has changed. "retry" is no digest, so it always
-    # counts as a change.
+    # A quarantined entry is released if its digest has changed. The string "retry" never equals a
+    # digest, so the entry always counts as changed.
     if not store_of(current_app.extensions["celery"]).review([(row.key, "retry")]):
         return _redirect_to_entry(
             name, "The key is not a hash, so no beat can read the entry. Delete it.", "failed"

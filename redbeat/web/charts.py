@@ -98,8 +98,8 @@ class ValueAxis(NamedTuple):
 def value_axis(highest: float, high: int, low: int, smallest: float) -> ValueAxis:
     """Return an axis for values up to ``highest``; its labels are round numbers.
 
-    Two labels differ by at least ``smallest``. ``high`` and ``low`` are the y coordinates of its
-    ends.
+    Two labels differ by at least ``smallest``. ``high`` and ``low`` are the y coordinates of the
+    ends of the axis.
     """
     rough = max(highest / MAX_VALUES, smallest)
     power = 10.0 ** floor(log10(rough) + 1e-9)
@@ -155,9 +155,10 @@ def time_ticks(start: datetime, seconds: float) -> list[Tick]:
 
 
 def _round_times(wall: datetime, step: int) -> Iterator[datetime]:
-    """Yield wall-clock times every ``step`` seconds after midnight, from ``wall`` or just before.
+    """Yield wall-clock times that are multiples of ``step`` seconds after midnight.
 
-    The iteration ends after the year 9999.
+    The first time is ``wall``, or the last multiple before ``wall``. The iteration ends after the
+    year 9999.
     """
     midnight = wall.replace(hour=0, minute=0, second=0, microsecond=0)
     number = (wall - midnight) // timedelta(seconds=step)
@@ -272,7 +273,7 @@ def _merged(positions: Sequence[float]) -> list[list[float]]:
 
 
 def _mark(runs: Sequence[float], start: datetime, seconds: float) -> Markup:
-    """Return the mark for one run or for a group of runs."""
+    """Return the mark that represents one run or a group of runs."""
     first, last = runs[0], runs[-1]
     tooltip = element("title", _summary(runs, start, seconds))
     box = {"x": percent(first), "y": 4, "height": LANE_HEIGHT - 8}
@@ -302,12 +303,12 @@ HEIGHT: Final = 170
 #: The right edge of the value labels, and the width of the area for these labels, in pixels.
 RIGHT: Final = 42
 MARGIN: Final = 48
-#: The share of its slot that a bar fills: in charts with at least ``MANY_BARS`` bars, and in
-#: charts with fewer bars.
+#: Width of a bar as a share of the width available to it: if there are at least ``MANY_BARS``
+#: bars, and if there are fewer bars.
 MANY_BARS_SHARE: Final = 0.8
 FEW_BARS_SHARE: Final = 0.5
 MANY_BARS: Final = 20
-#: Maximum number of equally high bars to highlight as the highest bars.
+#: If more than this number of bars share the highest value, no bar is highlighted.
 MAX_PEAKS: Final = 3
 #: The smallest range of the lateness axis, in seconds.
 MIN_LATENESS: Final = 0.001

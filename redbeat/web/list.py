@@ -37,7 +37,7 @@ COLUMNS: Final = (
 
 #: Shortest and longest interval between two refreshes of an open page, in seconds.
 POLL: Final = (2.0, 60.0)
-#: Maximum share of time that the server may spend on the refreshes of one open page.
+#: The server spends at most this share of its time on the refreshes of one open page.
 SHARE: Final = 0.05
 
 

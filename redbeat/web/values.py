@@ -33,7 +33,7 @@ MAX_TEXT: Final = 4000
 
 
 def texts_of(row: Row) -> dict[str, str]:
-    """Return the stored strings of an entry by field, to show an unreadable entry."""
+    """Return the stored strings of an unreadable entry by field, for display."""
     texts = {"definition": row.definition, "policy": row.policy, "meta": row.meta}
     if row.definition is None:
         return {"key": row.problem}
@@ -46,11 +46,11 @@ def clean(text: str) -> str:
     return valid + ("…" if len(text) > MAX_TEXT else "")
 
 
-#: Minimum lateness, in seconds, of a run that pages show as late. Pages refresh only every few
-#: seconds, so with a smaller value punctual runs would appear late.
+#: Pages show a run as late after this many seconds. Pages refresh only every few seconds, so with a
+#: smaller value punctual runs would appear late.
 LATE: Final = 10
 
-#: Maximum clock offset, in seconds, that pages show as in sync.
+#: Pages show two clocks as in sync if they differ by at most this many seconds.
 IN_STEP: Final = 0.01
 
 #: The cookie in which redbeat.js stores the time zone of the browser.
