@@ -1,4 +1,4 @@
-"""``python -m benchmarks``: compares this project with other schedulers and a bare publish loop."""
+"""``python -m benchmarks`` compares RedBeat 3 with other schedulers and a bare publish loop."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .targets import ROWS
 
 DOCS = SCRIPTS.parent / "docs"
 
-#: All measurements by name, in the order of a full run.
+#: Measurement name -> function, in the order of a full run.
 MEASUREMENTS: dict[str, Callable[[Bench], Finding]] = {**ROWS, "growth": growth, "peers": peers}
 
 
@@ -66,12 +66,12 @@ def arguments(argv: list[str]) -> argparse.Namespace:
 
 
 def note(progress: str) -> None:
-    """Print progress to stderr, so that stdout has only the tables."""
+    """Print a progress message to stderr, because stdout contains only the tables."""
     print(progress, file=sys.stderr, flush=True)
 
 
 def server_name(url: str) -> str:
-    """Return name and version of a Redis server."""
+    """Return the name and the version of a Redis server."""
     with redis.Redis.from_url(url) as client:
         info = client.info("server")
     version = info.get("valkey_version", info["redis_version"])
@@ -79,13 +79,13 @@ def server_name(url: str) -> str:
 
 
 def settings_of(texts: list[str]) -> dict[str, Any]:
-    """Return the settings in ``NAME=JSON``."""
+    """Return the settings from command-line arguments of the form ``NAME=JSON``."""
     pairs = (text.partition("=") for text in texts)
     return {name: json.loads(value) for name, _, value in pairs}
 
 
 def measure(options: argparse.Namespace, store: Store) -> int:
-    """Run the selected measurements and store the results; return the number of failures."""
+    """Run the selected measurements, store the results, and return the number of failures."""
     failed = 0
     with EmbeddedRedis() as server:
         bench = Bench(server.url, options.quick, settings_of(options.set), note)
@@ -104,9 +104,9 @@ def measure(options: argparse.Namespace, store: Store) -> int:
 
 
 def main(argv: list[str]) -> int:
-    """Measure and write the docs; return 1 if a measurement raised an error.
+    """Run the measurements and write their documentation; return the exit code.
 
-    Slow results are not errors.
+    The exit code is 1 if a measurement raised an error. A missed target is not an error.
     """
     options = arguments(argv)
     store = Store(options.results)

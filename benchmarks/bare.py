@@ -1,4 +1,4 @@
-"""The upper limit for a scheduler: a loop that only sends tasks. ``python bare.py COUNT``."""
+"""``python bare.py COUNT`` runs a loop that only sends tasks, the upper limit for a scheduler."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from beatapp import app  # type: ignore[import-not-found,unused-ignore]
 
 
 def main(count: int) -> None:
-    """Send ``count`` messages, one after the other, on one connection."""
+    """Send ``count`` messages one after the other on one connection."""
     with app.connection_for_write() as connection, app.amqp.Producer(connection) as producer:
         for index in range(count):
             app.send_task("unknown", [index], {"three": 3}, producer=producer)

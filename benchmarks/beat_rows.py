@@ -1,4 +1,4 @@
-"""Measurements of whole beats: throughput compared with a bare loop, lateness, and memory."""
+"""Measurements of complete beat processes: throughput, lateness and memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BARE = "bare send_task loop"
 
 
 def real_beat(bench: Bench) -> Finding:
-    """Compare a real beat with a Redis broker to a bare loop."""
+    """Compare the throughput of a beat with a bare publish loop; the broker is Redis."""
     count, plain = bench.size(5000, 500), bench.scene()
     configured = bench.scene(**bench.settings)
     jobs: list[Callable[[], float]] = [
@@ -40,7 +40,7 @@ def real_beat(bench: Bench) -> Finding:
 
 
 def two_beats(bench: Bench) -> Finding:
-    """Compare two beats without a lock, which share the work, to one beat."""
+    """Compare the throughput of two beats without a lock with the throughput of one beat."""
     count, plain = bench.size(5000, 500), bench.scene()
     unlocked = bench.scene(redbeat_lock_key=None, **bench.settings)
     bench.note(f"one beat and two beats, {count:,} due")
@@ -53,7 +53,7 @@ def two_beats(bench: Bench) -> Finding:
 
 
 def far_broker(bench: Bench) -> Finding:
-    """Measure publishing with 1 ms of network latency between beat and broker."""
+    """Measure throughput with 1 ms of network latency between beat and broker."""
     count, plain, goal = bench.size(5000, 500), bench.scene(), "5 times as fast"
     with delayed(bench.port, NETWORK) as port:
         far, near = f"redis://127.0.0.1:{port}/1", plain.redis
@@ -71,7 +71,7 @@ def far_broker(bench: Bench) -> Finding:
 
 
 def lateness(bench: Bench) -> Finding:
-    """Measure lateness at a steady rate, without a broker."""
+    """Measure the lateness of runs at a steady rate, without a broker."""
     pace, seconds = bench.size(1000, 200), bench.size(60, 5)
     bench.note(f"{pace:,} dispatches a second for {seconds} s")
     metrics = bench.module("paced", bench.url, "--entries", pace, "--seconds", seconds)
@@ -96,7 +96,7 @@ def lateness(bench: Bench) -> Finding:
 
 
 def regular(bench: Bench) -> Finding:
-    """Measure how regularly messages of entries that run every second arrive in the queue."""
+    """Measure how regularly messages arrive in the queue if entries run every second."""
     case = BeatCase(bench.size(100, 20), bench.size(20, 3))
     bench.note(f"real beats, {case.entries} entries a second, {case.seconds} s")
     mine, theirs = (run_beat(side, bench.url, case) for side in (bench.ours, bench.release))
@@ -139,7 +139,7 @@ def full(ours: float, _theirs: float) -> bool:
 
 
 def burst(bench: Bench) -> Finding:
-    """Measure the memory of a beat while very many entries are due at once."""
+    """Measure the memory of a beat while 100,000 entries are due at once."""
     count = bench.size(100_000, 5000)
     bench.note(f"a burst of {count:,}")
     metrics = bench.module("burst", bench.url, "--entries", count)

@@ -1,4 +1,4 @@
-"""The Celery app of measured beat processes; runs with the interpreter of each side."""
+"""The Celery app of the measured beats; it works with every compared scheduler."""
 
 from __future__ import annotations
 

@@ -24,19 +24,20 @@ __all__ = ("BeatCase", "Message", "ended", "metrics_of", "run_beat")
 QUEUE = "celery"
 OPTIONS = ("beat", "-S", "redbeat.RedBeatScheduler", "--pidfile=", "-l", "info")
 
-#: Messages taken from the queue in one call.
+#: Maximum number of messages to remove from the queue in one call.
 AT_ONCE = 1000
 
-#: Seconds for a beat to send its first message, and to stop.
+#: Timeouts in seconds: for the first message of a beat, and for the exit of a beat.
 START_SECONDS = 30.0
 STOP_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class BeatCase:
-    """A beat with ``entries`` entries that run every second, watched for ``seconds``.
+    """A measurement of a beat for ``seconds``, with ``entries`` entries that run every second.
 
-    All run at the same instant, or ``spread`` evenly over the second.
+    If ``spread`` is true, the runs are evenly distributed over the second. Otherwise all entries
+    run at the same instant.
     """
 
     entries: int
@@ -46,9 +47,10 @@ class BeatCase:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A received message; instants are UNIX seconds, ``due`` is None if unknown.
+    """A message from the queue; its instants are UNIX seconds.
 
-    The task arguments identify the entry, because messages of RedBeat 2 do not contain its name.
+    ``due`` is None if the message does not contain its due time. ``arguments`` identifies the
+    entry, because messages of RedBeat 2 do not contain the entry name.
     """
 
     arrived: float
@@ -57,9 +59,10 @@ class Message:
 
 
 def run_beat(side: Side, url: str, case: BeatCase) -> Metrics:
-    """Empty the Redis, run a beat, and return metrics of the received messages."""
+    """Empty the Redis server, run a beat, and return metrics of the received messages."""
     client = emptied(url, decode_responses=True)
-    # Runs are due on whole seconds, so a window that opens at half a second cuts between runs.
+    # Runs are due at whole seconds. The window opens at half a second, so no run is due near the
+    # start or the end of the window.
     start = int(time.time())
     if case.spread:
         seed_spread(client, case.entries, start + 1)
@@ -78,7 +81,7 @@ def run_beat(side: Side, url: str, case: BeatCase) -> Metrics:
 
 @contextmanager
 def started(side: Side, url: str) -> Iterator[tuple[subprocess.Popen[bytes], IO[str]]]:
-    """Run a beat for the duration of the context; yields the process and its log."""
+    """Run a beat for the duration of the context; yield the process and its log file."""
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(
             [side.python, "-m", "celery", "-A", "beatapp", *OPTIONS],
@@ -106,7 +109,7 @@ def ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
 
 
 def first_message(client: Any, process: subprocess.Popen[bytes]) -> Message | None:
-    """Wait for a message; None if the beat exited or ``START_SECONDS`` have passed."""
+    """Return the first message, or None if the beat exits or ``START_SECONDS`` have passed."""
     deadline = time.monotonic() + START_SECONDS
     while process.poll() is None and time.monotonic() < deadline:
         for taken in receive(client, 0.5):
@@ -115,10 +118,10 @@ def first_message(client: Any, process: subprocess.Popen[bytes]) -> Message | No
 
 
 def receive(client: Any, timeout: float) -> list[tuple[float, str]]:
-    """Take what is in the queue; wait ``timeout`` seconds at most for the first message.
+    """Remove all messages from the queue; return each with its time of arrival in UNIX seconds.
 
-    Returns the instant of arrival, UNIX seconds, and the text of each. Messages are parsed later:
-    a reader that is slower than the beat would measure itself.
+    Waits at most ``timeout`` seconds for the first message. The messages are parsed later, because
+    parsing here could make this reader slower than the beat and distort the measurement.
     """
     popped = client.blpop(QUEUE, timeout)
     if popped is None:
@@ -128,7 +131,7 @@ def receive(client: Any, timeout: float) -> list[tuple[float, str]]:
 
 
 def parsed(arrived: float, text: str) -> Message:
-    """Return a message that was taken from the queue."""
+    """Return the :class:`Message` for the text of a message from the queue."""
     headers = json.loads(text)["headers"]
     due = headers.get("scheduled_at")
     instant = None if due is None else datetime.fromisoformat(due).timestamp()
@@ -136,7 +139,7 @@ def parsed(arrived: float, text: str) -> Message:
 
 
 def received(client: Any, opens: float, closes: float) -> Iterator[Message]:
-    """Return the messages that arrive between two instants, after the second one."""
+    """Wait until ``closes``, then return the messages that arrived since ``opens``."""
     taken: list[tuple[float, str]] = []
     while (rest := closes - time.time()) > 0:
         taken += receive(client, max(rest, 0.01))
@@ -144,7 +147,10 @@ def received(client: Any, opens: float, closes: float) -> Iterator[Message]:
 
 
 def metrics_of(messages: list[Message], case: BeatCase) -> Metrics:
-    """Return the share of expected runs that arrived, and quantiles of gaps and lateness (s)."""
+    """Return the share of expected messages that arrived, and quantiles of gaps and lateness.
+
+    A gap is the time between two consecutive messages of an entry. All times are in seconds.
+    """
     metrics: Metrics = {"share": len(messages) / (case.entries * case.seconds)}
     late = [message.arrived - message.due for message in messages if message.due is not None]
     for name, values in (("gap", gaps(messages)), ("late", late)):
@@ -155,7 +161,7 @@ def metrics_of(messages: list[Message], case: BeatCase) -> Metrics:
 
 
 def gaps(messages: list[Message]) -> list[float]:
-    """Return the seconds between consecutive runs of the same entry."""
+    """Return the seconds between consecutive messages of the same entry, for all entries."""
     runs: dict[str, list[float]] = defaultdict(list)
     for message in messages:
         runs[message.arguments].append(message.arrived)
@@ -163,5 +169,5 @@ def gaps(messages: list[Message]) -> list[float]:
 
 
 def quantile(values: list[float], share: float) -> float:
-    """Return the value that ``share`` of the values do not exceed."""
+    """Return a quantile of the values; ``share`` is from 0 to 1, for example 0.5 for the median."""
     return sorted(values)[math.ceil(share * len(values)) - 1]

@@ -1,4 +1,4 @@
-"""Shared code of all measurements: the Redis, the sides, sizes, and medians over rounds."""
+"""Shared code of all measurements: the Redis server, the compared schedulers and medians."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from .suite import Case, in_turn, run_case
 
 __all__ = ("Bench",)
 
-#: Exit code of ``peerload.py`` if a peer cannot store the entries in time.
+#: Exit code of ``peerload.py`` if a scheduler cannot store the entries in time.
 TOO_SLOW = 3
 
 
 @cache
 def installed(name: str) -> Side:
-    """Return a peer; Celery's own scheduler uses the running interpreter."""
+    """Return another scheduler by name; Celery's own scheduler needs no installation."""
     return Side("celery", "", sys.executable) if name == "celery" else install_peer(name)
 
 
@@ -35,8 +35,9 @@ def installed(name: str) -> Side:
 class Bench:
     """One run of the benchmarks.
 
-    ``url`` is a Redis that may be emptied. ``settings`` are extra settings of this project's beats
-    in measurements that publish. ``note`` receives progress messages.
+    ``url`` is the URL of a Redis server whose data may be deleted. ``settings`` are extra settings
+    for the beats of RedBeat 3 in measurements that publish messages. ``note`` is called with
+    progress messages.
     """
 
     url: str
@@ -45,31 +46,34 @@ class Bench:
     note: Callable[[str], None] = print
 
     def size(self, full: int, quick: int) -> int:
-        """Return the size for this run: ``quick`` with ``--quick``, else ``full``."""
+        """Return ``quick`` if the option ``--quick`` is given, otherwise ``full``."""
         return quick if self.quick else full
 
     @property
     def ours(self) -> Side:
-        """This project."""
+        """RedBeat 3, from this checkout."""
         return ours()
 
     @property
     def release(self) -> Side:
-        """The RedBeat 2 release that this project replaces."""
+        """RedBeat 2, the version of celery-redbeat that RedBeat 3 replaces."""
         return installed("peer")
 
     @property
     def port(self) -> int:
-        """The port of the Redis."""
+        """The port of the Redis server."""
         return urlsplit(self.url).port or 6379
 
     def scene(self, port: int | None = None, **settings: Any) -> Scene:
-        """Return the scene for beat processes; ``port`` may be a proxy to schedule and broker."""
+        """Return the URLs and settings for beats; ``port`` may be the port of a delaying proxy."""
         server = f"redis://127.0.0.1:{port or self.port}"
         return Scene(f"{server}/0", f"{server}/1", settings)
 
     def rounds(self, full: int, sides: Sequence[Any], work: Callable[[Any], Any]) -> list[Any]:
-        """Run the work for each side in turn; return for each side the results of all rounds."""
+        """Call ``work`` for each scheduler in each round; return a list of results per scheduler.
+
+        With ``--quick`` there is only one round.
+        """
         results: dict[int, list[Any]] = {index: [] for index in range(len(sides))}
         for number in range(self.size(full, 1)):
             for index in in_turn(range(len(sides)), number):
@@ -77,11 +81,11 @@ class Bench:
         return [results[index] for index in range(len(sides))]
 
     def times(self, full: int, sides: Sequence[Any], work: Callable[[Any], float]) -> list[float]:
-        """Return the median over the rounds for each side."""
+        """Return the median of the results of :meth:`rounds` for each scheduler."""
         return [statistics.median(each) for each in self.rounds(full, sides, work)]
 
     def both(self, case: Case, rounds: int = 3, url: str = "") -> tuple[Metrics, Metrics]:
-        """Return the median metrics of a workload for this project and for the release."""
+        """Return the median metrics of a workload for RedBeat 3 and for RedBeat 2."""
         self.note(f"{case.workload}, {case.entries:,} entries, this project and the release")
         sides = (self.ours, self.release)
         mine, theirs = self.rounds(rounds, sides, lambda side: self.case(side, case, url))
@@ -97,7 +101,7 @@ class Bench:
         return output(command, SCRIPTS.parent, self.ours.environment())
 
     def peer(self, name: str, workload: str, entries: int, seconds: int) -> Metrics | None:
-        """Return the metrics of another scheduler, None if it does not finish in time."""
+        """Return the metrics of another scheduler, or None if it does not finish in time."""
         side = installed(name)
         self.note(f"{name}: {workload}, {entries:,} entries")
         script, sizes = str(SCRIPTS / "peerload.py"), ("--entries", entries, "--seconds", seconds)
@@ -118,10 +122,10 @@ def medians(samples: Sequence[Metrics]) -> Metrics:
 def output(
     command: Sequence[str], directory: Path, variables: dict[str, str], limit: float = 600
 ) -> Metrics:
-    """Return the JSON output of a process.
+    """Run a command and return its JSON output.
 
-    Raises TimeoutError for a peer that is too slow, and RuntimeError with the end of the process'
-    stderr for other failures.
+    Raises TimeoutError if another scheduler is too slow. Raises RuntimeError with the end of stderr
+    if the command fails for any other reason.
     """
     result = subprocess.run(
         command,

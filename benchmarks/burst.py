@@ -1,7 +1,7 @@
-"""Measures the memory of a beat while very many entries are due at once. Linux only.
+"""Measures the memory of a beat while many entries are due at once. Works only on Linux.
 
 ``python -m benchmarks.burst URL --entries 100000`` prints one JSON object, metric -> bytes.
-The beat publishes no messages; otherwise it works as usual.
+The beat does everything except publishing the messages.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from .metering import Metrics
 from .prepared import EVERY, OVERDUE, beat, emptied, make_app, seed
 
-#: Makes all entries due now.
+#: A script that makes all entries due now.
 MAKE_DUE = """
 for index = 0, tonumber(ARGV[1]) - 1 do
   redis.call('ZADD', 'redbeat::schedule', ARGV[2], 'redbeat:entry-' .. string.format('%d', index))
@@ -26,19 +26,23 @@ end
 
 
 def memory(name: str) -> int:
-    """Return memory of this process in bytes: ``VmRSS`` is the current size, ``VmHWM`` the peak."""
+    """Return the memory of this process in bytes; ``VmRSS`` is the current, ``VmHWM`` the peak."""
     match = re.search(rf"^{name}:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
     assert match is not None, name
     return int(match[1]) * 1024
 
 
 def reset_peak() -> None:
-    """Reset ``VmHWM`` to the current size."""
+    """Reset the peak ``VmHWM`` to the current memory."""
     Path("/proc/self/clear_refs").write_text("5")
 
 
 def watch(url: str, count: int) -> Metrics:
-    """Return the memory of an idle beat, and the increase during and after the burst, in bytes."""
+    """Return the memory of an idle beat and its increase due to the burst, in bytes.
+
+    ``idle`` is the memory before the burst, ``above`` the maximum increase during the burst, and
+    ``stays`` the increase after the burst.
+    """
     client = emptied(url)
     now = datetime.now(timezone.utc).timestamp()
     ran = datetime.fromtimestamp(now - OVERDUE, timezone.utc)

@@ -1,8 +1,8 @@
 """A TCP proxy on the loopback interface that delays all data, to simulate network latency.
 
-``python delay.py PORT MICROSECONDS`` forwards to a local port, prints the port that it listens on,
-and exits at the end of its standard input. The proxy uses threads, because an event loop has
-timers of whole milliseconds.
+``python delay.py PORT MICROSECONDS`` forwards data to a local port. The proxy prints the port on
+which it listens, and exits when its standard input is closed. The proxy uses threads, because the
+timers of an event loop have a resolution of only one millisecond.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DelayQueue = queue.SimpleQueue[tuple[float, bytes]]
 
 
 def receive(source: socket.socket, delay_queue: DelayQueue, seconds: float) -> None:
-    """Read data until the end of the stream, and queue it with the time at which to send it."""
+    """Read data until the end of the stream; queue the data with the time to send it."""
     data = b"-"
     while data:
         try:
@@ -37,7 +37,7 @@ def receive(source: socket.socket, delay_queue: DelayQueue, seconds: float) -> N
 
 
 def send(target: socket.socket, delay_queue: DelayQueue) -> None:
-    """Send queued data when it is due; shut the connection down at the end of the stream."""
+    """Send queued data when its time has come; close the connection at the end of the stream."""
     while True:
         send_at, data = delay_queue.get()
         wait = send_at - time.monotonic()
@@ -73,7 +73,10 @@ def serve(port: int, seconds: float) -> None:
 
 @contextmanager
 def delayed(port: int, round_trip: float) -> Iterator[int]:
-    """Run a proxy during the context and yield its port; it adds ``round_trip`` seconds."""
+    """Run a proxy during the context; yield its port.
+
+    The proxy adds ``round_trip`` seconds to each round trip.
+    """
     command = [sys.executable, str(Path(__file__)), str(port), str(round_trip / 2 * 1e6)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(command, text=True, **pipes) as process:  # type: ignore[call-overload]
@@ -84,7 +87,7 @@ def delayed(port: int, round_trip: float) -> Iterator[int]:
 
 
 def main(port: str, microseconds: str) -> None:
-    """Forward until the end of the standard input."""
+    """Run the proxy until the standard input is closed."""
     work = threading.Thread(target=serve, args=(int(port), float(microseconds) / 1e6), daemon=True)
     work.start()
     sys.stdin.read()

@@ -1,4 +1,4 @@
-"""Measures how fast real processes publish a number of messages to a queue."""
+"""Measures how fast beat processes, or a bare loop, publish messages to a queue."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from .sides import SCRIPTS, Side
 
 __all__ = ("Scene", "drain_bare", "drain_beats")
 
-#: Timeouts in seconds: for the start of beats, and for the arrival of all messages.
+#: Timeouts in seconds: for the start of all beats, and for the arrival of all messages.
 START_SECONDS = 60.0
 LIMIT = 120.0
 
-#: Seconds from storing entries until they are due.
+#: Seconds between the storage of the entries and their due time.
 AHEAD = 1.0
 
 LOCK = "redbeat::lock"
 
-#: Seconds between two polls of the queue; polling costs a little of the measured CPU.
+#: Seconds between two polls of the queue. Shorter intervals would use CPU time of the beats.
 POLL = 0.005
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """The URLs of schedule and broker, and the settings of the app, for a process."""
+    """The configuration of a measured process: URLs of schedule and broker, and app settings."""
 
     redis: str
     broker: str
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def environment(self) -> dict[str, str]:
-        """Return the variables that ``beatapp.py`` reads."""
+        """Return the environment variables that ``beatapp.py`` reads."""
         return {
             "BENCHMARK_REDIS": self.redis,
             "BENCHMARK_BROKER": self.broker,
@@ -52,9 +52,9 @@ class Scene:
 
 @contextmanager
 def running(side: Side, scene: Scene, command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a process of a side during the context.
+    """Run a process with one of the compared schedulers during the context.
 
-    A TimeoutError in the context becomes a RuntimeError with the process' output.
+    A TimeoutError in the context becomes a RuntimeError that includes the output of the process.
     """
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(
@@ -73,31 +73,35 @@ def running(side: Side, scene: Scene, command: Sequence[str]) -> Iterator[subpro
 
 
 def arrival(queue: Any, count: int) -> float:
-    """Return the seconds from the first of ``count`` messages in the queue to the last."""
+    """Return the seconds between the arrivals of the first and the last of ``count`` messages."""
     deadline, first_at, missed = time.monotonic() + LIMIT, 0.0, 0
     while time.monotonic() < deadline:
         arrived = queue.llen(QUEUE)
         if arrived and not first_at:
             first_at, missed = time.perf_counter(), arrived
         if arrived >= count:
-            # Extrapolate to include the messages that arrived before the first poll saw any.
+            # The time starts with the first poll that finds messages. The result is extrapolated
+            # to include the messages that had arrived before that poll.
             return (time.perf_counter() - first_at) * count / max(count - missed, 1)
         time.sleep(POLL)
     raise TimeoutError(f"{queue.llen(QUEUE)} of {count} messages arrived in {LIMIT:.0f} s")
 
 
 def drain_bare(side: Side, plain: Scene, scene: Scene, count: int) -> float:
-    """Return the seconds of a bare loop; ``plain`` is the scene without a delaying proxy."""
+    """Return the seconds in which a bare loop publishes ``count`` messages.
+
+    ``plain`` contains the URLs of the Redis servers. ``scene`` may contain URLs of a proxy instead.
+    """
     with emptied(plain.broker) as queue, running(side, scene, ["bare.py", str(count)]):
         return arrival(queue, count)
 
 
 def drain_beats(side: Side, plain: Scene, scene: Scene, count: int, beats: int = 1) -> float:
-    """Return the seconds in which beats publish entries that are due at the same instant.
+    """Return the seconds in which beats publish ``count`` entries that are due at the same instant.
 
-    This project's beats are idle when the entries become due. For the release, the entries are due
-    before it starts: of entries that become due together later, it sends only one and then sleeps
-    for its maximum interval.
+    Beats of RedBeat 3 are running and idle when the entries become due. A beat of RedBeat 2 starts
+    after the entries have become due. Otherwise RedBeat 2 would send only one of these entries and
+    then sleep for its maximum loop interval.
     """
     options = ["-m", "celery", "-A", "beatapp", *OPTIONS[:-1], "warning"]
     with emptied(plain.broker) as queue, redis.Redis.from_url(plain.redis) as client:
@@ -114,12 +118,12 @@ def drain_beats(side: Side, plain: Scene, scene: Scene, count: int, beats: int =
 
 
 def put(client: Any, count: int, due: float) -> None:
-    """Store entries that are due at an instant."""
+    """Store entries that are all due at the instant ``due``, in UNIX seconds."""
     seed(client, count, "interval", datetime.fromtimestamp(due - EVERY, timezone.utc), due)
 
 
 def wait_until_idle(client: Any, beats: int) -> None:
-    """Wait until this project's beats are ready: one leader, or ``beats`` without a lock."""
+    """Wait until RedBeat 3 is ready: one beat is the leader, or all beats run without lock."""
     deadline = time.monotonic() + START_SECONDS
     while client.zcard(".redbeat::beats") < beats and not (beats == 1 and client.exists(LOCK)):
         if time.monotonic() > deadline:

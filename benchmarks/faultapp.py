@@ -1,4 +1,4 @@
-"""The Celery app of beats in fault tests; runs with the interpreter of each side."""
+"""The Celery app of the beats in fault scenarios, for RedBeat 3 and RedBeat 2."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fault scenarios; each runs with one side and returns the cells of the table."""
+"""The fault scenarios. Each runs with one version of RedBeat and returns cells of the table."""
 
 from __future__ import annotations
 
@@ -17,25 +17,29 @@ from .sides import Side
 __all__ = ("Cell", "Metrics", "broker_away", "failover", "leader_fails", "redis_killed", "shared")
 
 Cell = int | float | str
-#: The cells of a scenario: name of the count -> value.
+#: The cells of a scenario: row title -> value.
 Metrics = dict[str, Cell]
 
 HOUR = 3600.0
-#: Seconds that a paused leader is paused; its lock and its claims expire in this time.
+#: Seconds for which SIGSTOP pauses a leader, so that its lock and its claims expire.
 FROZEN = LOCK_TIMEOUT + 3.0
-#: Seconds without a message that end the scenario: if all entries have run, and if some have not.
+#: A scenario ends after this many seconds without a message: if all entries have run, and if some
+#: entries have not run.
 QUIET_DONE, QUIET_OPEN = LOCK_TIMEOUT + 2.0, 20.0
 LONGEST = 120.0
 #: Seconds from the end of an outage to the next one.
 RECOVERY = 6.0
-#: Seconds after which a side counts as not dispatching any more.
+#: Seconds without a message after which RedBeat counts as permanently stopped.
 PATIENCE = 60.0
 NO_LOCK = {"redbeat_lock_key": None, "beat_max_loop_interval": 1}
 BEATS = 4
 
 
 def leader_fails(side: Side, sent: signal.Signals, entries: int, after: int) -> Metrics:
-    """Signal the leader when ``after`` of ``entries`` messages were sent; a standby is ready."""
+    """Send a signal to the leader when ``after`` of ``entries`` runs were sent.
+
+    A standby is ready to take over.
+    """
     hourly = names(entries)
     with scene(side, TIMED) as stage:
         leader = stage.start_leader()
@@ -63,7 +67,10 @@ def strike(stage: Scene, number: int, sent: signal.Signals, frozen: float) -> No
 
 
 def shared(side: Side, entries: int, seconds: float, fault_every: float | None) -> Metrics:
-    """Run four beats without a lock and entries that run every second; signal random beats."""
+    """Run four beats without a lock; send signals to random beats every ``fault_every`` seconds.
+
+    Each of the ``entries`` entries runs every second.
+    """
     every_second, chance = names(entries), random.Random(2)
     kinds = [signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM]
     with scene(side, NO_LOCK) as stage:
@@ -86,12 +93,12 @@ def shared(side: Side, entries: int, seconds: float, fault_every: float | None) 
 
 
 def sleep_until(instant: float) -> None:
-    """Sleep until an instant in UNIX seconds."""
+    """Sleep until an instant, given in UNIX seconds."""
     time.sleep(max(0.0, instant - time.time()))
 
 
 def grid_metrics(counts: Counts) -> Metrics:
-    """Return the cells of entries that run at a fixed interval."""
+    """Return the cells for entries that run at a fixed interval."""
     lost = f" ({counts.lost:,} lost)" if counts.lost is not None else ""
     return {
         "runs expected": counts.expected,
@@ -103,7 +110,7 @@ def grid_metrics(counts: Counts) -> Metrics:
 
 
 def redis_killed(side: Side, entries: int, times: int) -> Metrics:
-    """Kill the Redis of the schedule ``times`` times, for up to two seconds each time."""
+    """Kill the Redis server of the schedule several times; restart it within two seconds."""
     chance = random.Random(6)
     lengths = [chance.uniform(0.3, 2.0) for _ in range(times)]
     with scene(side, TIMED, durable=True) as stage:
@@ -117,10 +124,10 @@ def broker_away(side: Side, entries: int, seconds: float) -> Metrics:
 
 
 def outages(stage: Scene, server: RedisServer, entries: int, lengths: Sequence[float]) -> Metrics:
-    """Kill a server several times; ``lengths`` are the lengths of the outages in seconds.
+    """Kill a server once for each of ``lengths``, the durations of the outages in seconds.
 
-    There are ``entries`` entries that run every second. In each outage, as many new hourly entries
-    become due.
+    ``entries`` entries run every second. In addition, ``entries`` new hourly entries become due
+    during each outage.
     """
     every_second, hourly, waits = names(entries), list[str](), list[float]()
     stage.start_leader()
@@ -134,7 +141,7 @@ def outages(stage: Scene, server: RedisServer, entries: int, lengths: Sequence[f
         stage.put(fresh, HOUR, time.time() + 0.1 + length / 2)
         outage(server, length)
         waits.append(seconds_to_dispatch(stage, every_second))
-        # Both sides have the same time to recover, unless one needs longer.
+        # Both versions of RedBeat get the same time to recover, or more time if they need it.
         until = max(until + length + RECOVERY, time.time() + 1.0)
     until = float(int(until))
     sleep_until(until)
@@ -155,7 +162,10 @@ def outage(server: RedisServer, seconds: float) -> None:
 def outage_metrics(
     stage: Scene, waits: Sequence[float], hourly: Counts, every_second: Counts
 ) -> Metrics:
-    """Return the cells of outages; ``waits`` are the seconds from their ends to a next message."""
+    """Return the cells for outages.
+
+    ``waits`` are the seconds from the end of each outage to the next message.
+    """
     return {
         "process exits": len(stage.beats.exits),
         "seconds until it dispatches again, maximum": seconds_cell(max(waits)),
@@ -168,23 +178,24 @@ def outage_metrics(
 
 
 def seconds_to_dispatch(stage: Scene, entries: Sequence[str]) -> float:
-    """Return the seconds from now until one of these entries is sent."""
+    """Wait until one of these entries is sent; return the waiting time in seconds."""
     started, expected = time.monotonic(), set(entries)
-    # Skip the messages that were sent before now: the ledger may not have read them yet.
+    # Skip all messages that are already in the queue, even if the ledger has not read them yet.
     count = stage.sent()
     within(PATIENCE, lambda: any(one.entry in expected for one in stage.ledger.since(count)))
     return time.monotonic() - started
 
 
 def seconds_cell(seconds: float) -> str:
-    """Return the cell for a waiting time; a wait that reached the limit has no exact value."""
+    """Return the cell for a waiting time, such as ``more than 60`` if the limit was reached."""
     return f"{seconds:.1f}" if seconds < PATIENCE else f"more than {PATIENCE:.0f}"
 
 
 def failover(side: Side) -> Metrics:
-    """Kill the leader with default settings, and measure when the standby dispatches.
+    """Kill the leader, and measure the time until the standby dispatches, with default settings.
 
-    For the release, only the TTL of the lock is reported: its standby waits for the lock to expire.
+    For RedBeat 2, the time is not measured: the standby waits until the lock expires, so the cell
+    contains the TTL of the lock.
     """
     with scene(side, {}) as stage:
         stage.begin(names(1), 1.0)

@@ -1,4 +1,4 @@
-"""Compares the messages that were sent with the expected runs. Pure functions, for both sides."""
+"""Compares sent messages with expected runs, for RedBeat 3 and RedBeat 2."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ __all__ = ("Counts", "by_occurrence", "by_run", "once")
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Counts of expected runs and of sent messages.
+    """Numbers of expected runs and of sent messages.
 
     Attributes:
-        expected: expected runs.
-        sent: messages.
-        missed: expected runs without their own message.
-        lost: missed runs that no later message stands for either; None if unknown.
-        same_id, other_id: duplicate messages, with the same and with another task id.
+        expected: number of expected runs.
+        sent: number of sent messages.
+        missed: number of expected runs without a separate message.
+        lost: number of missed runs that were not coalesced into a later run, None if unknown.
+        same_id: number of duplicate messages with the task id of an earlier message.
+        other_id: number of duplicate messages with a different task id.
     """
 
     expected: int
@@ -33,7 +34,7 @@ class Counts:
 
 
 def once(entries: Iterable[str], messages: Iterable[Message]) -> Counts:
-    """Count runs of entries that must run exactly once; messages of other entries are ignored."""
+    """Count the messages of entries that must run exactly once; ignore all other entries."""
     ids: dict[str, list[str]] = {entry: [] for entry in entries}
     for message in messages:
         if message.entry in ids:
@@ -50,10 +51,10 @@ def once(entries: Iterable[str], messages: Iterable[Message]) -> Counts:
 
 
 def by_occurrence(expected: Mapping[str, Sequence[float]], messages: Iterable[Message]) -> Counts:
-    """Count messages that contain the nominal instants of their runs.
+    """Count messages by nominal instant; each message contains the nominal instant of its run.
 
-    ``expected`` maps entries to their instants in UNIX seconds, ascending. Messages of later
-    instants and of other entries are ignored.
+    ``expected`` maps each entry to its instants in UNIX seconds, in ascending order. Messages of
+    later instants and of other entries are ignored.
     """
     report = judge(expected, [message for message in messages if message.entry in expected])
     return Counts(
@@ -69,11 +70,12 @@ def by_occurrence(expected: Mapping[str, Sequence[float]], messages: Iterable[Me
 def by_run(
     expected: Mapping[str, Sequence[float]], messages: Iterable[Message], every: float
 ) -> Counts:
-    """Count messages without nominal instants, by the time of their arrival.
+    """Count messages by their time of arrival, because they do not contain the nominal instant.
 
-    Messages up to half an interval (``every``, in seconds) after the last instant of their entry
-    count. A message within half an interval of the previous one is a duplicate, and so are messages
-    beyond the number of expected runs.
+    ``every`` is the interval of the entries in seconds. Messages that arrive more than half an
+    interval after the last expected instant of their entry are ignored. A message is a duplicate if
+    it arrives less than half an interval after the previous run, or if the entry already has all
+    expected runs.
     """
     of_entry: dict[str, list[Message]] = defaultdict(list)
     for message in messages:
@@ -94,7 +96,7 @@ def by_run(
 
 
 def _runs(arrivals: Iterable[float], every: float) -> int:
-    """Count the arrivals that are at least half an interval after the last counted one."""
+    """Count arrivals; skip each arrival within half an interval after the last counted arrival."""
     count, last = 0, float("-inf")
     for arrival in sorted(arrivals):
         if arrival - last >= every / 2:

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.faults``: compares this project with RedBeat 2 under faults."""
+"""``python -m benchmarks.faults`` compares RedBeat 3 with RedBeat 2 under faults."""
 
 from __future__ import annotations
 
@@ -25,7 +25,16 @@ Case = Callable[[Side], Metrics]
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Sizes of the scenarios; ``shared_seconds``, ``fault_every`` and ``away`` are in seconds."""
+    """Sizes of the scenarios.
+
+    Attributes:
+        due: number of entries that are due at once when the leader fails.
+        shared: number of entries in scenarios with four beats.
+        shared_seconds: duration of scenarios with four beats, in seconds.
+        fault_every: seconds between two faults in scenarios with four beats.
+        kills: how many times the Redis server of the schedule is killed.
+        away: duration of the outage of the broker, in seconds.
+    """
 
     due: int
     shared: int
@@ -37,12 +46,12 @@ class Sizes:
 
 FULL = Sizes(due=5000, shared=200, shared_seconds=30.0, fault_every=5.0, kills=5, away=10.0)
 QUICK = Sizes(due=1000, shared=200, shared_seconds=10.0, fault_every=3.0, kills=2, away=3.0)
-#: Entries that run every second in scenarios with outages.
+#: Number of entries that run every second in scenarios with outages.
 OUTAGE_ENTRIES = 20
 
 
 def plan(sizes: Sizes) -> dict[str, Case]:
-    """Return the scenarios by their titles in the table."""
+    """Return a dict with the title and the function of each scenario."""
     middle = sizes.due * 2 // 5
     cases: dict[str, Case] = {}
     for sent in (signal.SIGTERM, signal.SIGKILL, signal.SIGSTOP):
@@ -66,7 +75,10 @@ def plan(sizes: Sizes) -> dict[str, Case]:
 def run(
     cases: dict[str, Case], sides: Sequence[Side], tell: Callable[[str], None]
 ) -> dict[str, dict[str, Metrics]]:
-    """Run all scenarios with both sides in alternating order; ``tell`` receives progress."""
+    """Run all scenarios with both versions of RedBeat; return the cells of the table.
+
+    The order of the versions alternates. ``tell`` is called with progress messages.
+    """
     table: dict[str, dict[str, Metrics]] = {}
     for index, (title, case) in enumerate(cases.items()):
         table[title] = {}
@@ -92,9 +104,9 @@ def arguments(argv: list[str]) -> argparse.Namespace:
 
 
 def main(argv: list[str]) -> None:
-    """Install the release, run all scenarios and print the table."""
+    """Install RedBeat 2, run all scenarios and print the table."""
     options = arguments(argv)
-    # With SystemExit, SIGTERM stops the started processes, as Ctrl-C does.
+    # On SIGTERM, raise SystemExit, so that all started processes are stopped.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     note("installing the release for comparison")
     sides = (ours(), install_peer())

@@ -1,4 +1,4 @@
-"""The results of the fault scenarios as a table, for a terminal and for the documentation."""
+"""Formats the results of the fault scenarios as a table for a terminal or the documentation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ("Table", "as_rst", "as_text", "lines")
 COMMAND = "python -m benchmarks.faults"
 NOTHING = "-"
 
-#: Title of the scenario -> name of the side -> cells.
+#: Title of the scenario -> name of the compared scheduler -> cells.
 Table = Mapping[str, Mapping[str, Metrics]]
 
 NOTE = f"""\
@@ -43,7 +43,10 @@ def show(cell: Cell | None) -> str:
 
 
 def lines(table: Table) -> list[tuple[str, str, str, str]]:
-    """Return the table with its heading; only the first line of a scenario has its title."""
+    """Return the heading and the lines of the table.
+
+    Only the first line of each scenario contains the title of the scenario.
+    """
     rows = [("fault", "counted", "3", PEER_VERSION)]
     for fault, sides in table.items():
         ours, peer = sides.get("ours", {}), sides.get("peer", {})
@@ -55,7 +58,7 @@ def lines(table: Table) -> list[tuple[str, str, str, str]]:
 
 
 def as_text(table: Table, server: str) -> str:
-    """Return the table for a terminal; ``server`` names the Redis."""
+    """Return the table as text for a terminal; ``server`` is the name of the Redis server."""
     rows = lines(table)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines_of_text = [
@@ -66,9 +69,9 @@ def as_text(table: Table, server: str) -> str:
 
 
 def as_rst(table: Table, server: str, options: str) -> str:
-    """Return the table as an include file of the documentation.
+    """Return the table as an include file for the documentation.
 
-    ``options`` are the command-line options that were used.
+    ``options`` are the command-line options of the run.
     """
     rows = "\n".join("   " + ", ".join(map(quoted, row)) for row in lines(table))
     command = f"{COMMAND} {options}".strip()

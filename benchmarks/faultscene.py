@@ -1,4 +1,4 @@
-"""The setup of a fault scenario: two Redis servers, a schedule, beats, and a ledger of messages."""
+"""Sets up a fault scenario: two Redis servers, a schedule, beats and a record of all messages."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ __all__ = ("LOCK", "LOCK_TIMEOUT", "TIMED", "Scene", "scene", "within")
 
 LOCK = "redbeat::lock"
 QUEUE = "celery"
-#: ``redbeat_lock_timeout`` of both sides, in seconds: with default values, waiting for the lock
-#: would dominate all results.
+#: The setting ``redbeat_lock_timeout`` of both versions, in seconds. The default values are so
+#: long that the wait for the lock would dominate all results.
 LOCK_TIMEOUT = 5
-#: Settings for this timeout. RedBeat 2 renews its lock once per loop interval.
+#: Settings with ``LOCK_TIMEOUT``. The maximum loop interval must be shorter than the lock timeout,
+#: because RedBeat 2 renews its lock once per loop.
 TIMED = {"redbeat_lock_timeout": LOCK_TIMEOUT, "beat_max_loop_interval": 1}
-#: Redis options with which confirmed writes survive a kill.
+#: Options of a Redis server that keeps all confirmed writes if it is killed.
 DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
 START_SECONDS = 60.0
 STARTED = "beat: Starting..."
@@ -39,7 +40,7 @@ POLL = 0.02
 
 
 def within(seconds: float, condition: Callable[[], object]) -> bool:
-    """Wait until a condition is true; return False after ``seconds``."""
+    """Wait until a condition is true; return False if it is not true within ``seconds``."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -50,7 +51,7 @@ def within(seconds: float, condition: Callable[[], object]) -> bool:
 
 @dataclass(frozen=True)
 class Scene:
-    """The beats of one side with their own schedule. All instants are UNIX seconds."""
+    """Beats of one version of RedBeat with their own schedule. All instants are UNIX seconds."""
 
     side: Side
     schedule_redis: RedisServer
@@ -75,12 +76,15 @@ class Scene:
         return number
 
     def put(self, entries: Sequence[str], every: float, first: float) -> None:
-        """Store entries that ran one interval before ``first``, in the format both sides read."""
+        """Store entries with their next run at ``first``; both versions can read the entries."""
         history = meta_json(first - every, 1)
         self.schedule.put(entries, every, first, dict.fromkeys(entries, history))
 
     def begin(self, entries: Sequence[str], every: float, wait: float = 2.0) -> float:
-        """Store entries; return their first instant, a whole second at least ``wait`` from now."""
+        """Store entries and return the instant of their first run.
+
+        The instant is a whole second at least ``wait`` seconds from now.
+        """
         first = float(math.ceil(time.time() + wait))
         self.put(entries, every, first)
         return first
@@ -94,7 +98,7 @@ class Scene:
     def ran_after(
         self, entries: Sequence[str], instant: float, seconds: float, give_up: float = math.inf
     ) -> bool:
-        """Wait until each entry has a message that arrived after an instant.
+        """Return True as soon as each entry has a message that arrived after ``instant``.
 
         Returns False after ``seconds``, or after ``give_up`` seconds without any message.
         """
@@ -110,11 +114,14 @@ class Scene:
         return within(seconds, over) and not missing
 
     def quiet(self, seconds: float, limit: float) -> None:
-        """Wait until no message has arrived for ``seconds``; at most ``limit`` seconds."""
+        """Wait until no message has arrived for ``seconds``, but at most ``limit`` seconds."""
         self.ran_after([""], math.inf, limit, seconds)
 
     def count(self, entries: Sequence[str], every: float, first: float, until: float) -> Counts:
-        """Compare the messages with runs every ``every`` seconds from ``first`` to ``until``."""
+        """Compare the messages with the expected runs from ``first`` to ``until``.
+
+        ``every`` is the interval of the entries in seconds.
+        """
         instants = grid(first, every, until)
         expected = dict.fromkeys(entries, instants)
         if self.side.name == "ours":
@@ -124,7 +131,7 @@ class Scene:
 
 @contextmanager
 def scene(side: Side, settings: Mapping[str, Any], durable: bool = False) -> Iterator[Scene]:
-    """Start two servers and a supervisor; all are stopped at the end of the context."""
+    """Start two Redis servers and a supervisor of beats; stop all at the end of the context."""
     options = DURABLE if durable else ()
     with ExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="redbeat-faults-"))

@@ -1,4 +1,4 @@
-"""Measures how costs grow with the number of entries, for this project and other schedulers."""
+"""Measures how costs grow with the number of entries, for RedBeat 3 and other schedulers."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ NAMES = {
 }
 OURS, RELEASE = "RedBeat 3", "RedBeat 2.4.2"
 
-#: Maximum number of due entries for the release, which is too slow for more.
+#: Maximum number of due entries for RedBeat 2, which is too slow for more entries.
 RELEASE_DUE = 10_000
 
-#: The plots: by due and by stored entries, without and with other schedulers.
+#: Names of the plots. Each plot shows times for different numbers of due or stored entries. The
+#: plots with ``PEERS`` include other schedulers.
 DUE, STORED, PEERS_DUE, PEERS_IDLE = "due", "stored", "peers-due", "peers-idle"
 
 
@@ -34,7 +35,7 @@ def growth(bench: Bench) -> Finding:
     series.append(line(bench, DUE, RELEASE, few, due_of))
     series.append(line(bench, STORED, OURS, stored, idle_of))
     series.append(line(bench, STORED, RELEASE, [count for count in stored if count < 1e6], idle_of))
-    # The row of idle ticks is with the targets, where both sides are measured in turn.
+    # There is no table row for idle ticks, because scheduler_rows.idle() returns that row.
     return Finding([flat(series[0])], series)
 
 
@@ -46,7 +47,7 @@ def due_of(bench: Bench, name: str, count: int) -> float:
 
 
 def idle_of(bench: Bench, name: str, count: int) -> float:
-    """Return the seconds of a tick with ``count`` stored and no due entries."""
+    """Return the seconds of a tick with ``count`` stored entries, none of which is due."""
     side = bench.ours if name == OURS else bench.release
     return bench.case(side, Case("idle", count, repeat=100))["each"]
 
@@ -67,10 +68,10 @@ def line(
 
 
 def flat(series: Series) -> Row:
-    """Return the row that shows whether the cost per due entry is constant.
+    """Return the table row that shows whether the cost per due entry is constant.
 
-    The last point is compared with the first point of at least 1,000 entries: with fewer entries,
-    the fixed cost of a tick dominates.
+    The last point is compared with the first point that has at least 1,000 entries. With fewer
+    entries, the fixed cost of a tick dominates.
     """
     count, last = series.points[-1]
     base = next((y for x, y in series.points if x >= 1000), last)
@@ -80,7 +81,7 @@ def flat(series: Series) -> Row:
 
 
 def peers(bench: Bench) -> Finding:
-    """Measure other schedulers, each up to the size that it can handle in the time limit."""
+    """Measure other schedulers with increasing numbers of entries, up to a time limit."""
     counts = [100] if bench.quick else [1000, 10_000, 100_000, 1_000_000]
     seconds = bench.size(15, 3)
     series, remarks, rows = [], [], []
@@ -96,7 +97,7 @@ def peers(bench: Bench) -> Finding:
 
 
 def our_cost(bench: Bench, workload: str, count: int) -> float:
-    """Return the seconds that this project takes for the workload of a peer."""
+    """Return the seconds that RedBeat 3 takes for a workload of the other schedulers."""
     cost = due_of if workload == "tick" else idle_of
     return cost(bench, OURS, count)
 
@@ -104,7 +105,11 @@ def our_cost(bench: Bench, workload: str, count: int) -> float:
 def measure_peer(
     bench: Bench, name: str, workload: str, counts: Sequence[int], seconds: int
 ) -> tuple[list[tuple[float, float]], list[str]]:
-    """Return the points of a peer, up to the size that is too slow, and remarks on its limits."""
+    """Return the points of another scheduler's line, and remarks on its limits.
+
+    ``counts`` are the numbers of entries to measure. The measurement ends if the scheduler fails,
+    or if it cannot store the entries or send any message within ``seconds``.
+    """
     points, remarks = [], []
     for count in counts:
         try:
@@ -128,7 +133,7 @@ def measure_peer(
 
 
 def comparison(series: Sequence[Series], workload: str) -> list[Row]:
-    """Return a row for each point of each peer, compared with this project."""
+    """Return a table row for each point of another scheduler, compared with RedBeat 3."""
     mine = dict(series[0].points)
     what = "{:,} due, per entry" if workload == "tick" else "idle tick, {:,} stored"
     return [

@@ -1,6 +1,7 @@
-"""Measures the seconds and round trips of an operation.
+"""Measures the seconds and the round trips of an operation.
 
-Imported both as a part of the package and by the script ``workload.py``, which is in no package.
+Modules of this package import this module, and so does the script ``workload.py``, which does not
+run as part of the package.
 """
 
 from __future__ import annotations
@@ -22,19 +23,20 @@ Metrics = dict[str, float]
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of an operation: seconds, and round trips to Redis."""
+    """The cost of an operation: its duration in seconds, and its round trips to Redis."""
 
     seconds: float
     round_trips: int
 
 
 class Meter:
-    """Measures operations. Create only one per process, since it patches redis-py.
+    """A meter of the time and the round trips of operations.
 
-    A round trip is one write to a Redis socket: a command, a script or a pipeline.
+    Create only one meter per process, because a meter patches redis-py. A round trip is one write
+    to a Redis socket: a command, a script or a pipeline.
     """
 
-    #: If set, profiles the measured operations, without their preparation.
+    #: If set, this profiler profiles the measured operations, but not their preparation.
     profile: ClassVar[cProfile.Profile | None] = None
 
     def __init__(self) -> None:

@@ -1,9 +1,10 @@
 """Measures the lateness of runs at a steady rate, without a broker.
 
-``python -m benchmarks.paced URL --entries 1000 --seconds 60`` runs a beat in this process. Entries
-run every second, at evenly spread times. With ``--every N``, they run every N seconds, all at
-the same instant. Prints one JSON object, metric -> number. Lateness is in seconds, from the nominal
-instant of a run to the call that would publish the task.
+``python -m benchmarks.paced URL --entries 1000 --seconds 60`` runs a beat in this process. Each
+entry runs every second, and the runs of all entries are evenly distributed over the second. With
+``--every N``, all entries run at the same instant, every N seconds. The command prints one JSON
+object, metric -> number. Lateness is in seconds, from the nominal instant of a run to the call that
+would publish the task.
 """
 
 from __future__ import annotations
@@ -25,24 +26,24 @@ from .beats import quantile
 from .metering import Metrics
 from .prepared import emptied, seed_spread
 
-#: Warm-up time of the beat, in seconds, which is not measured.
+#: Seconds from the start of the beat to the start of the measurement.
 WARM_UP = 3.0
 
 
 class RecordingScheduler(RedBeatScheduler):
-    """Records the nominal instant, entry name and lateness of each run instead of publishing."""
+    """A scheduler that records the lateness of each run instead of publishing the task."""
 
     runs: list[tuple[float, str, float]]
 
     def send_task(self, *_args: Any, **options: Any) -> None:
-        """Record a run; called because this app does not know the task of the entries."""
+        """Record a run. Celery calls ``send_task`` for a task that the app does not have."""
         now, headers = time.time(), options["headers"]
         due = datetime.fromisoformat(headers["scheduled_at"]).timestamp()
         self.runs.append((due, headers["periodic_task_name"], now - due))
 
 
 def watch(url: str, count: int, seconds: int, every: float | None = None) -> Metrics:
-    """Run the beat; return metrics of ``seconds`` after the warm-up."""
+    """Run the beat; return metrics of the first ``seconds`` after the warm-up."""
     client = emptied(url)
     app = Celery("paced", broker="memory://", set_as_current=False)
     app.conf.update(redbeat_redis_url=url, timezone="UTC", result_expires=None)
@@ -56,16 +57,18 @@ def watch(url: str, count: int, seconds: int, every: float | None = None) -> Met
     service.start()
     timer.cancel()
     pace = count if every is None else round(count / every)
-    # The window is half a millisecond earlier, so that rounding cannot exclude runs at its start.
+    # The window starts half a millisecond earlier, so that it includes a first run whose due time
+    # was rounded down.
     return metrics_of(service.scheduler.runs, pace, opens - 0.000_5, opens + seconds - 0.000_5)
 
 
 def metrics_of(
     runs: list[tuple[float, str, float]], pace: int, opens: float, closes: float
 ) -> Metrics:
-    """Return the lateness of runs that were due between two instants, and the number of lost runs.
+    """Return metrics of the runs that were due from ``opens`` to ``closes``.
 
-    ``pace`` is the number of runs that are due per second.
+    The metrics are the number of runs, the number of lost runs, and quantiles of lateness in
+    seconds. ``pace`` is the number of runs that are due per second.
     """
     in_window = [run for run in runs if opens <= run[0] < closes]
     distinct = {(round(due, 3), name) for due, name, _ in in_window}

@@ -1,13 +1,14 @@
 """Measures another scheduler, without a broker.
 
-A script, not a module of the package: it runs in the virtual environment of the peer::
+Run this file as a script, in the virtual environment of the other scheduler::
 
     python peerload.py PEER URL tick --entries 1000 --seconds 30
 
-``PEER`` is ``celery``, ``django`` or ``redisbeat``; ``URL`` is a Redis that may be emptied. Prints
-one JSON object, metric -> number. For ``tick``, ``each`` is the seconds per entry and ``sent`` the
-number of entries that were sent within the time limit; for ``idle``, ``each`` is the seconds per
-tick. Exits with code 3 if the entries cannot be stored within the time limit.
+``PEER`` is ``celery``, ``django`` or ``redisbeat``. ``URL`` is the URL of a Redis server whose data
+may be deleted. The script prints one JSON object, metric -> number. For ``tick``, ``each`` is the
+number of seconds per entry, and ``sent`` is the number of entries that were sent within the time
+limit. For ``idle``, ``each`` is the number of seconds per tick. The exit code is 3 if the entries
+cannot be stored within the time limit.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from celery.beat import PersistentScheduler
 
 Metrics = dict[str, float]
 
-#: Seconds between two runs of an entry, and seconds since the last run of a due entry.
+#: The interval of the entries, and the time since the last run of a due entry, in seconds.
 EVERY = 3600
 OVERDUE = EVERY + 1
 
@@ -41,7 +42,7 @@ IDLE_TICKS = 20
 
 
 def last_run(due: bool) -> datetime:
-    """Return the last run of an entry that is due now, or in an hour."""
+    """Return the time of the last run: an interval ago for a due entry, otherwise just now."""
     return datetime.now(timezone.utc) - timedelta(seconds=OVERDUE if due else 1)
 
 
@@ -74,7 +75,7 @@ def celery_peer(url: str, count: int, due: bool) -> Any:
 
 
 def django_peer(url: str, count: int, due: bool) -> Any:
-    """Return the scheduler of django-celery-beat, with a SQLite database."""
+    """Return the scheduler of django-celery-beat, which stores its entries in SQLite."""
     name = Path(tempfile.mkdtemp(prefix="redbeat-benchmark-")) / "db.sqlite3"
     import_module("django.conf").settings.configure(
         INSTALLED_APPS=["django_celery_beat"],
@@ -107,8 +108,8 @@ def django_peer(url: str, count: int, due: bool) -> Any:
 
 
 def redisbeat_peer(url: str, count: int, due: bool) -> Any:
-    """Return the scheduler of redisbeat, with its entries in Redis."""
-    app = Celery("peer", broker="memory://")  # redisbeat uses the current app
+    """Return the scheduler of redisbeat, which stores its entries in Redis."""
+    app = Celery("peer", broker="memory://")  # redisbeat needs a current app
     app.conf.update(timezone="UTC", result_expires=None, CELERY_REDIS_SCHEDULER_URL=url)
     import_module("redis").Redis.from_url(url, socket_timeout=120).flushall()
     scheduler = unsent(import_module("redisbeat.scheduler").RedisScheduler)(app=app)
@@ -139,7 +140,7 @@ PEERS = {"celery": celery_peer, "django": django_peer, "redisbeat": redisbeat_pe
 
 
 def run_tick(scheduler: Any, options: argparse.Namespace) -> Metrics:
-    """Tick until all entries are sent, or the time limit is reached."""
+    """Tick until all entries are sent or the time limit is reached; return metrics."""
     started = time.perf_counter()
     while scheduler.sent < options.entries:
         scheduler.tick()
@@ -150,7 +151,10 @@ def run_tick(scheduler: Any, options: argparse.Namespace) -> Metrics:
 
 
 def run_idle(scheduler: Any, options: argparse.Namespace) -> Metrics:
-    """Tick with nothing due; the first tick, which loads the entries, does not count."""
+    """Tick while no entry is due; return the mean time of a tick.
+
+    The first tick is not measured, because it loads the entries.
+    """
     scheduler.tick()
     ticks, started = 0, time.perf_counter()
     while ticks < IDLE_TICKS and time.perf_counter() - started < options.seconds:
@@ -160,7 +164,7 @@ def run_idle(scheduler: Any, options: argparse.Namespace) -> Metrics:
 
 
 def too_slow(*_signal: Any) -> None:
-    """Exit with ``TOO_SLOW``."""
+    """Exit with the code ``TOO_SLOW``."""
     print("the entries could not be stored within the time limit", file=sys.stderr)
     sys.exit(TOO_SLOW)
 

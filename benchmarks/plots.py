@@ -1,4 +1,4 @@
-"""Plots as SVG, with logarithmic axes."""
+"""Draws plots with logarithmic axes as SVG."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ LEFT, RIGHT, TOP, BOTTOM = 80, 210, 44, 56
 COLOURS = ("#c0392b", "#2c6fbb", "#2e8b57", "#8e5ea2", "#b8860b")
 BAR, GAP = 22, 8
 
-#: The value that stands for 0 on a logarithmic axis: half a decade before the first label.
+#: The value that represents 0 on a logarithmic axis, half a decade before the first label.
 ZERO = 10**2.5
 
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """The texts of a plot."""
+    """The title of a plot and the titles of its axes."""
 
     title: str
     x: str
@@ -30,7 +30,7 @@ class Plot:
 
 
 def duration(seconds: float) -> str:
-    """Return a duration with its unit."""
+    """Return a duration as text with a unit."""
     for unit, name in ((1.0, "s"), (1e-3, "ms")):
         if seconds >= unit:
             return f"{seconds / unit:.3g} {name}"
@@ -55,7 +55,14 @@ def image(height: float, parts: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A logarithmic axis between two powers of ten; ``start`` and ``end`` are in pixels."""
+    """A logarithmic axis between two powers of ten.
+
+    Attributes:
+        low: the exponent of the lowest value.
+        high: the exponent of the highest value.
+        start: the position of the lowest value, in pixels.
+        end: the position of the highest value, in pixels.
+    """
 
     low: int
     high: int
@@ -64,7 +71,7 @@ class Axis:
 
     @classmethod
     def over(cls, values: Sequence[float], start: float, end: float) -> Axis:
-        """Return an axis that includes all values."""
+        """Return an axis whose range includes all values."""
         low = math.floor(math.log10(min(values)))
         return cls(low, max(math.ceil(math.log10(max(values))), low + 1), start, end)
 
@@ -79,7 +86,7 @@ class Axis:
 
 
 def lines(plot: Plot, series: Sequence[Series]) -> str:
-    """Return a plot of durations over numbers of entries; the x axis may have a 0."""
+    """Return a line plot of durations over numbers of entries; a number of entries may be 0."""
     drawn = [each for each in series if each.points]
     xs = [x or ZERO for each in drawn for x, _ in each.points]
     across = Axis.over(xs, LEFT, WIDTH - RIGHT)
@@ -102,7 +109,7 @@ def lines(plot: Plot, series: Sequence[Series]) -> str:
 
 
 def grid(across: Axis, up: Axis, has_zero: bool) -> list[str]:
-    """Return the grid lines and labels of the axes."""
+    """Return the grid lines and labels of both axes."""
     parts = []
     for tick in up.ticks():
         y = up.at(tick)
@@ -121,7 +128,10 @@ def grid(across: Axis, up: Axis, has_zero: bool) -> list[str]:
 
 
 def bars(title: str, values: Sequence[tuple[str, float]]) -> str:
-    """Return horizontal bars of durations on a logarithmic scale; the first bar is highlighted."""
+    """Return a plot of durations as horizontal bars on a logarithmic scale.
+
+    The first bar is highlighted.
+    """
     bottom = TOP + len(values) * (BAR + GAP)
     across = Axis.over([value for _, value in values], 260, WIDTH - 110)
     parts = [text(12, 22, title, "start", ' font-size="15" font-weight="bold"')]

@@ -1,7 +1,7 @@
-"""Prepares measurements: stores entries in Redis, and starts a beat that publishes nothing.
+"""Prepares measurements: stores entries in Redis, and starts a beat that publishes no messages.
 
-This module works with this project and with the RedBeat 2 release, so it uses only what both
-offer. Imported both as a part of the package and by the script ``workload.py``.
+This module works with RedBeat 3 and RedBeat 2, so it uses only functions that both versions have.
+Modules of this package import this module, and so does the script ``workload.py``.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ __all__ = (
     "stored_datetime",
 )
 
-#: Timeout of a Redis command in seconds: FLUSHALL of a million entries takes long.
+#: Timeout of a Redis command in seconds. It is long because FLUSHALL may delete a million entries.
 SOCKET_SECONDS = 120.0
 
-#: Number of entries that one script call stores.
+#: Number of entries that one call of the script stores.
 SEED_BATCH = 10_000
 
-#: Seconds between two runs of an entry, and seconds since the last run of a due entry.
+#: The interval of the entries, and the time since the last run of a due entry, in seconds.
 EVERY = 3600
 OVERDUE = EVERY + 1
 
-#: The schedules of entries by name, in their stored form.
+#: Schedule name -> the JSON of the schedule, as stored in Redis.
 STORED = {
     "interval": {"__type__": "interval", "every": float(EVERY), "relative": False},
     "second": {"__type__": "interval", "every": 1.0, "relative": False},
@@ -59,7 +59,7 @@ STORED = {
 
 
 def stored_datetime(instant: datetime) -> dict[str, Any]:
-    """Return the stored form of an instant in UTC."""
+    """Return an instant in UTC as the JSON value that Redis stores."""
     fields = ("year", "month", "day", "hour", "minute", "second", "microsecond")
     parts = {name: getattr(instant, name) for name in fields}
     return {"__type__": "datetime", **parts, "timezone": "UTC"}
@@ -68,12 +68,13 @@ def stored_datetime(instant: datetime) -> dict[str, Any]:
 def emptied(url: str, **options: Any) -> Any:
     """Delete all data of a Redis server and return a client for it."""
     client: Any = redis.Redis.from_url(url, socket_timeout=SOCKET_SECONDS, **options)
-    # Valkey frees the memory later by default, which would be measured too.
+    # By default, Valkey frees the memory later, in the background, which would affect the results.
     client.execute_command("FLUSHALL", "SYNC")
     return client
 
 
-#: Stores entries with indexes from ARGV[1] to ARGV[2]; the index replaces @ in the definition.
+#: A script that stores the entries with the indexes from ARGV[1] to ARGV[2]. In the definition,
+#: the script replaces @ by the index.
 SEED = """
 local definition, meta, score = ARGV[3], ARGV[4], ARGV[5]
 for index = tonumber(ARGV[1]), tonumber(ARGV[2]) do
@@ -87,14 +88,17 @@ end
 
 
 def definition_of(kind: str) -> str:
-    """Return a definition with a task that no app knows, and @ in place of the entry's index."""
+    """Return a definition as JSON, with @ instead of the index of the entry.
+
+    The app does not have the task of the definition.
+    """
     fields = {"args": ["@"], "kwargs": {"three": 3}, "options": {}, "enabled": True}
     name_and_task = {"name": "entry-@", "task": "unknown"}
     return json.dumps({**name_and_task, **fields, "schedule": STORED[kind]})
 
 
 def seed(client: Any, count: int, kind: str, last_run_at: datetime, score: float) -> None:
-    """Write entries directly to Redis; overwrites definition, meta and score of existing ones."""
+    """Write entries directly to Redis; overwrite definition, meta and score of existing entries."""
     meta = json.dumps({"last_run_at": stored_datetime(last_run_at), "total_run_count": 1})
     for start in range(0, count, SEED_BATCH):
         last = min(start + SEED_BATCH, count) - 1
@@ -108,9 +112,9 @@ def seed_due(client: Any, count: int, kind: str) -> None:
 
 
 def seed_spread(client: Any, count: int, begin: float, every: float | None = None) -> None:
-    """Store entries that run every second, the first runs spread over the second after ``begin``.
+    """Store entries with runs that are evenly distributed over each second after ``begin``.
 
-    With ``every`` all of them run at the same instants, ``every`` seconds apart.
+    If ``every`` is given, all entries run at the same instants instead, every ``every`` seconds.
     """
     definition = definition_of("second").replace('"every": 1.0', f'"every": {every or 1.0}')
     pipe = client.pipeline(transaction=False)
@@ -125,7 +129,7 @@ def seed_spread(client: Any, count: int, begin: float, every: float | None = Non
 
 
 class CountingScheduler(RedBeatScheduler):
-    """The unchanged scheduler, except that it counts messages of tasks that the app lacks."""
+    """A RedBeat scheduler that also counts the messages for tasks that the app does not have."""
 
     sent = 0
 
@@ -136,7 +140,7 @@ class CountingScheduler(RedBeatScheduler):
 
 
 class UnsentScheduler(CountingScheduler):
-    """The unchanged scheduler, except that it counts messages instead of publishing them."""
+    """A RedBeat scheduler that counts messages instead of publishing them."""
 
     def send_task(self, *_args: Any, **_kwargs: Any) -> None:
         """Count a message."""
@@ -144,9 +148,9 @@ class UnsentScheduler(CountingScheduler):
 
 
 def make_app(url: str, broker: str | None = None, **settings: Any) -> Celery:
-    """Return an app with its schedule in Redis; the default broker is in memory."""
+    """Return an app with its schedule in Redis; the default broker is an in-memory broker."""
     app = Celery("benchmark", broker=broker or "memory://", set_as_current=False)
-    # With result_expires, Celery would add its clean-up entry to the schedule.
+    # If result_expires is set, Celery adds the entry celery.backend_cleanup to the schedule.
     app.conf.update(redbeat_redis_url=url, timezone="UTC", result_expires=None, **settings)
     return app
 
@@ -155,7 +159,7 @@ def make_app(url: str, broker: str | None = None, **settings: Any) -> Celery:
 def beat(
     app: Celery, kind: type[CountingScheduler] = UnsentScheduler
 ) -> Iterator[CountingScheduler]:
-    """Start a beat: acquire the lock and tick once. The end of the context releases the lock."""
+    """Start a beat: acquire the lock and tick once. Release the lock at the end of the context."""
     scheduler = kind(app)
     acquire_distributed_beat_lock(SimpleNamespace(scheduler=scheduler))
     try:

@@ -1,4 +1,4 @@
-"""Formats findings: as text for a terminal, and as tables and plots for the documentation."""
+"""Formats results as text for a terminal, and as tables and plots for the documentation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ("as_rst", "as_text", "facts", "write_docs")
 
 COMMAND = "python -m benchmarks"
 
-#: The sections of the page: heading, and names of its findings.
+#: The sections of the page: the heading, and the names of the measurements.
 SECTIONS = (
     (
         "Targets",
@@ -38,12 +38,16 @@ PLOTS = {
     PEERS_IDLE: Plot("A tick with nothing due", "entries stored", "time of a tick"),
 }
 
-#: Numbers of entries for the bar plots; the first one with values of several schedulers is used.
+#: Numbers of entries for the bar plots. A plot uses the first number for which several schedulers
+#: have results.
 BARS = (1000.0, 100.0)
 
 
 def facts(server: str) -> str:
-    """Return the software versions and cores that results depend on; ``server`` names the Redis."""
+    """Return the software versions and the number of cores as one line of text.
+
+    ``server`` is the name and version of the Redis server.
+    """
     installed = versions()
     shared = ", ".join(f"{name} {installed[name]}" for name in TELLING if name in installed)
     python = f"{platform.python_implementation()} {platform.python_version()}"
@@ -51,7 +55,7 @@ def facts(server: str) -> str:
 
 
 def as_text(rows: Sequence[Row]) -> str:
-    """Return a table for a terminal."""
+    """Return rows as a table for a terminal."""
     table = cells(rows)
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     return "\n".join(
@@ -61,7 +65,7 @@ def as_text(rows: Sequence[Row]) -> str:
 
 
 def as_rst(findings: Mapping[str, Finding]) -> str:
-    """Return all tables as an include file of the documentation."""
+    """Return all tables as an include file for the documentation."""
     parts = [f".. Written by ``{COMMAND}``; not edited by hand.\n"]
     for heading, names in SECTIONS:
         of_section = [findings[name] for name in names if name in findings]
@@ -85,27 +89,28 @@ def quick_warning(findings: Sequence[Finding]) -> list[str]:
 
 
 def csv_table(rows: Sequence[Row]) -> str:
-    """Return rows as a table of reStructuredText."""
+    """Return rows as a reStructuredText table."""
     table = "\n".join("   " + ", ".join(map(quoted, line)) for line in cells(rows))
     return f".. csv-table::\n   :header-rows: 1\n   :widths: auto\n\n{table}\n"
 
 
 def quoted(cell: str) -> str:
-    """Return a quoted cell of a csv-table; ``*`` is escaped, since it marks emphasis in reST.
+    """Return a quoted cell of a csv-table.
 
-    An empty value becomes "", because a lone ``-`` would start a list.
+    A ``*`` is escaped, because it marks emphasis in reST. An empty cell becomes "", because a
+    single ``-`` would start a list.
     """
     return '"{}"'.format("" if cell == NOTHING else cell.replace("*", "\\*"))
 
 
 def images(series: Sequence[Series]) -> list[str]:
-    """Return the image directives for the plots of these series."""
+    """Return reStructuredText image directives for the plots of these series."""
     names = [name for name, _ in drawn(series)]
     return [f".. image:: _static/benchmarks/{name}.svg\n   :alt: {name}\n" for name in names]
 
 
 def drawn(series: Sequence[Series]) -> Iterator[tuple[str, str]]:
-    """Yield name and SVG text of each image."""
+    """Yield the name and the SVG code of each image."""
     for name, plot in PLOTS.items():
         of_plot = [each for each in series if each.plot == name and each.points]
         if of_plot:
@@ -114,7 +119,7 @@ def drawn(series: Sequence[Series]) -> Iterator[tuple[str, str]]:
 
 
 def side_by_side(name: str, plot: Plot, series: Sequence[Series]) -> Iterator[tuple[str, str]]:
-    """Yield a bar plot that compares all schedulers at one number of entries."""
+    """Yield a bar plot that compares all schedulers for one number of entries."""
     if name not in (PEERS_DUE, PEERS_IDLE):
         return
     for count in BARS:
@@ -128,7 +133,7 @@ def side_by_side(name: str, plot: Plot, series: Sequence[Series]) -> Iterator[tu
 
 
 def write_docs(findings: Mapping[str, Finding], docs: Path) -> list[Path]:
-    """Write tables, plots and the estimates of :doc:`scale`; return the written files."""
+    """Write the tables, plots and estimates of the documentation; return the written files."""
     directory = docs / "_static" / "benchmarks"
     directory.mkdir(parents=True, exist_ok=True)
     tables, limits = docs / "benchmarks-results.inc", docs / "scale-results.inc"

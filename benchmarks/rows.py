@@ -1,4 +1,4 @@
-"""Results: table rows with targets, and series for plots; stored in a file between runs."""
+"""The results of measurements: table rows and plot lines, which a file stores between runs."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ UNITS: dict[str, Callable[[float], str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of the table.
+    """One row of the results table.
 
     Attributes:
-        what: the title.
-        ours: the value of this project, None if there is none.
+        what: the title of the row.
+        ours: the value of RedBeat 3, or None if there is no value.
         unit: a key of :data:`UNITS`.
-        base: the value that it is compared with, in the same unit.
-        against: the name of the base.
-        ratio: how many times better than the base this project is; above 1 is better.
-        target: the text of the target.
-        reached: whether the target is reached, None without a target.
+        base: the value for comparison, in the same unit.
+        against: the name of the scheduler or case with the value ``base``.
+        ratio: ``base`` divided by ``ours``; a ratio above 1 means that RedBeat 3 is better.
+        target: the target as text.
+        reached: whether RedBeat 3 reaches the target, or None without a target.
     """
 
     what: str
@@ -51,7 +51,13 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """The points of one line of a plot: ``plot`` names the plot, ``name`` the line."""
+    """The points of one line of a plot.
+
+    Attributes:
+        plot: the name of the plot.
+        name: the title of the line.
+        points: pairs of x and y values.
+    """
 
     plot: str
     name: str
@@ -60,7 +66,15 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of one measurement; ``remarks`` are sentences, mostly about limits."""
+    """The result of one measurement.
+
+    Attributes:
+        rows: rows of the results table.
+        series: lines of plots.
+        remarks: sentences to print below the table.
+        facts: the software versions and the number of cores.
+        quick: whether the result is from a run with ``--quick``.
+    """
 
     rows: list[Row]
     series: list[Series] = field(default_factory=list)
@@ -78,7 +92,10 @@ def target_row(
     target: str = "",
     reached: Callable[[float, float], bool] | None = None,
 ) -> Row:
-    """Return a row for a value where less is better; ``reached`` gets the value and the ratio."""
+    """Return a row for a value for which less is better.
+
+    ``reached`` is called with the value and the ratio, and returns whether the target is reached.
+    """
     ratio = base / ours if ours and base is not None else None
     if ours is None or reached is None or (base is None and against):
         met = None
@@ -88,20 +105,20 @@ def target_row(
 
 
 class Store:
-    """Findings by name, in a JSON file."""
+    """A JSON file with the result of each measurement by name."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def load(self) -> dict[str, Finding]:
-        """Return all stored findings; an empty dict if the file does not exist."""
+        """Return all stored results, or an empty dict if the file does not exist."""
         if not self._path.exists():
             return {}
         stored: dict[str, Any] = json.loads(self._path.read_text(encoding="utf-8"))
         return {name: _finding(fields) for name, fields in stored.items()}
 
     def keep(self, name: str, finding: Finding) -> None:
-        """Store one finding; replaces an earlier one of the same name."""
+        """Store the result of one measurement; replace an earlier result with the same name."""
         findings = {**self.load(), name: finding}
         self._path.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps({key: asdict(value) for key, value in findings.items()}, indent=1)
@@ -118,12 +135,12 @@ def _finding(fields: Mapping[str, Any]) -> Finding:
 
 
 def with_unit(value: float | None, unit: str) -> str:
-    """Return the text of a value with its unit."""
+    """Return a value as text with its unit."""
     return NOTHING if value is None else UNITS[unit](value)
 
 
 def cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:
-    """Return the cells of the table as text, with its heading."""
+    """Return the cells of the table as text, with the heading as the first row."""
     table: list[tuple[str, ...]] = [
         ("measurement", "RedBeat 3", "compared with", "", "ratio", "target", "reached")
     ]

@@ -8,21 +8,24 @@ from .rows import Finding, Row
 
 __all__ = ("arithmetic",)
 
-#: Dispatches per second in the table of estimates.
+#: The rates in the table of estimates, in dispatches per second.
 DISPATCH_RATES = (1_000, 10_000, 100_000)
 
-#: The share of a Redis' CPU that scripts may use before the latency rises.
+#: Maximum share of a Redis server's CPU that scripts can use without higher latency.
 MAX_REDIS_SHARE = 0.5
 
 
 def find_row(findings: Mapping[str, Finding], name: str, title: str) -> Row | None:
-    """Return the first row of a finding with a title that contains ``title``, None if missing."""
+    """Return a row of the measurement ``name``: the first row whose title contains ``title``.
+
+    Returns None if there is no such row.
+    """
     rows = findings[name].rows if name in findings else []
     return next((row for row in rows if title in row.what and row.ours), None)
 
 
 def arithmetic(findings: Mapping[str, Finding]) -> str:
-    """Return the include file: the capacity of one beat, two beats and a Redis server."""
+    """Return an include file with the capacity of one beat, of two beats and of one Redis."""
     parts = [".. Written by ``python -m benchmarks``; not edited by hand.\n"]
     entry = find_row(findings, "entry", "scheduler time per due entry")
     beat = find_row(findings, "beat", "a real beat sends")
@@ -63,14 +66,15 @@ def redis_time(findings: Mapping[str, Finding]) -> float | None:
 
 
 def micros(seconds: float) -> str:
-    """Return a duration in microseconds."""
+    """Return a duration as text in microseconds."""
     return f"{seconds * 1e6:,.0f} µs"
 
 
 def demand(each: float, scripts: float | None) -> str:
-    """Return a table of the beats and Redis servers that dispatch rates need.
+    """Return a table with the numbers of beats and Redis servers for each dispatch rate.
 
-    ``each`` is the seconds per message of a beat, ``scripts`` the seconds per entry of Redis.
+    ``each`` is the time of a beat per message, and ``scripts`` is the time of Redis per entry, both
+    in seconds.
     """
     lines = []
     for rate in DISPATCH_RATES:

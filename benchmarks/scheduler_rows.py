@@ -1,4 +1,4 @@
-"""Measurements of the scheduler alone: no messages are published."""
+"""Measurements of the scheduler only: no messages are published."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .timing import CASES, measure
 
 __all__ = ("crontab", "due_entry", "far_redis", "idle", "imports", "memory", "save", "startup")
 
-#: The name of the base that most rows are compared with.
+#: The name of RedBeat 2 in the table. Most rows compare RedBeat 3 with RedBeat 2.
 RELEASE = PEER_VERSION
 
 #: Simulated network latency, in seconds per round trip.
@@ -25,7 +25,7 @@ def due_entry(bench: Bench) -> Finding:
     """Measure the scheduler's time per due entry, without publishing."""
     rows, count = [], bench.size(5000, 500)
     for kind in ("interval", "crontab"):
-        # With many short rounds, other load on the machine affects both sides equally.
+        # There are many short rounds, so that other load affects both versions equally.
         mine, theirs = bench.both(Case("tick", count, schedule=kind, repeat=1), rounds=7)
         what = f"scheduler time per due entry, {count:,} due ({kind})"
         per_entry = (mine["later_each"], theirs["later_each"], RELEASE)
@@ -41,7 +41,7 @@ def due_entry(bench: Bench) -> Finding:
 
 
 def far_redis(bench: Bench) -> Finding:
-    """Measure the scheduler's time with network latency between beat and Redis."""
+    """Measure the scheduler's time per due entry with network latency to Redis."""
     count = bench.size(5000, 500)
     with delayed(bench.port, NETWORK) as port:
         url = f"redis://127.0.0.1:{port}/0"
@@ -77,7 +77,7 @@ def startup(bench: Bench) -> Finding:
 
 
 def save(bench: Bench) -> Finding:
-    """Measure saving entries one by one, and many at once."""
+    """Measure the time to save entries one by one, and to save many entries at once."""
     mine, theirs = bench.both(Case("save", bench.size(1000, 100)), rounds=5)
     one, base = theirs["new_each"], "2.4.2, save()"
     faster = ("not slower", lambda _ours, ratio: ratio >= 1.0)
@@ -100,7 +100,7 @@ def equals_one(ours: float, _ratio: float) -> bool:
 
 
 def idle(bench: Bench) -> Finding:
-    """Measure a tick with nothing due, with an empty and with a very large schedule."""
+    """Measure a tick while no entry is due, for an empty schedule and a very large schedule."""
     count = bench.size(1_000_000, 10_000)
     mine, theirs = bench.both(Case("idle", count, repeat=200), rounds=1)
     title = f"idle tick, {count:,} stored"
@@ -115,12 +115,13 @@ def idle(bench: Bench) -> Finding:
     )
 
 
-#: Memory counts as equal from this ratio on: sorted sets are random, and the allocator rounds up.
+#: Memory sizes with at least this ratio count as equal. The memory of a sorted set is partly
+#: random, and the allocator rounds sizes up.
 EQUAL_MEMORY = 0.97
 
 
 def memory(bench: Bench) -> Finding:
-    """Measure the memory of Redis per entry."""
+    """Measure how much memory Redis needs per entry."""
     mine, theirs = bench.both(Case("memory", bench.size(5000, 500)), rounds=1)
     goal = ("not more", lambda _ours, ratio: ratio >= EQUAL_MEMORY)
     saved = (mine["saved_each"], theirs["saved_each"], RELEASE, *goal)
@@ -134,7 +135,7 @@ def memory(bench: Bench) -> Finding:
 
 
 def crontab(bench: Bench) -> Finding:
-    """Compare the computation of next runs with Celery's."""
+    """Compare the time to compute a next run with the time that Celery needs."""
     rounds, calls = bench.size(15, 3), bench.size(1000, 100)
     bench.note("next runs")
     goal = ("5 times less", lambda _ours, ratio: ratio >= 5)
@@ -147,7 +148,7 @@ def crontab(bench: Bench) -> Finding:
 
 
 def timed(side: Side, code: str) -> float:
-    """Return the seconds of running some code in a new interpreter, including its start."""
+    """Return the seconds that a new interpreter needs to start and run ``code``."""
     started = time.perf_counter()
     variables = side.environment()
     subprocess.run([side.python, "-c", code], check=True, env=variables, cwd="/", timeout=60)
@@ -155,7 +156,7 @@ def timed(side: Side, code: str) -> float:
 
 
 def imports(bench: Bench) -> Finding:
-    """Measure how much importing the scheduler adds to the start of ``celery beat``."""
+    """Measure how much time the import of the scheduler adds to the start of ``celery beat``."""
     celery = "import celery.bin.celery, celery.apps.beat, celery.beat, redis"
     bench.note("imports")
     sides = [

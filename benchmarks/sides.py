@@ -1,4 +1,4 @@
-"""The sides of the comparison: Python environments with this project and with other schedulers."""
+"""The compared schedulers, each installed in its own Python environment."""
 
 from __future__ import annotations
 
@@ -21,51 +21,51 @@ __all__ = (
     "versions",
 )
 
-#: The release that this project replaces.
+#: The release of RedBeat 2 that RedBeat 3 replaces.
 PEER_VERSION = "2.4.2"
 
-#: The other schedulers: package and version by name.
+#: Name of another scheduler -> its package and version.
 PEERS = {
     "peer": ("celery-redbeat", PEER_VERSION),
     "django": ("django-celery-beat", "2.9.0"),
     "redisbeat": ("redisbeat", "1.2.6"),
 }
 
-#: The directory of the scripts, which run with the interpreter of each side.
+#: The directory of the scripts. They run with the Python interpreter of each compared scheduler.
 SCRIPTS = Path(__file__).parent
 
-#: The directory of virtual environments and results, which git ignores.
+#: The directory for virtual environments and results. Git ignores this directory.
 CACHE = SCRIPTS.parent / ".benchmarks"
 
-#: Packages that must have the same version on all sides.
+#: Packages that must have the same version in all environments.
 SHARED = ("celery", "kombu", "redis", "hiredis", "packaging")
 
-#: Shared packages that affect the results.
+#: Packages of :data:`SHARED` that affect the results.
 TELLING = SHARED[:4]
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A measured scheduler, with its version and the path of its Python interpreter."""
+    """One of the compared schedulers, with its version and the path of its Python interpreter."""
 
     name: str
     version: str
     python: str
 
     def environment(self, **more: str) -> dict[str, str]:
-        """Return the environment variables of its processes, with ``more`` variables.
+        """Return the environment variables for its processes, including ``more``.
 
-        Processes of this project import the package of this checkout.
+        Processes of RedBeat 3 import the package from this checkout.
         """
         path = {"PYTHONPATH": str(SCRIPTS.parent)} if self.name == "ours" else {}
         return environment(**path, **more)
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Return the environment variables of a subprocess: those of this process, and ``more``.
+    """Return the environment variables of this process and ``more``, for a subprocess.
 
-    Without ``PYTHONPATH`` it does not import this checkout; without ``PYTHONDONTWRITEBYTECODE`` it
-    caches compiled modules.
+    ``PYTHONPATH`` is removed, so that the subprocess does not import this checkout.
+    ``PYTHONDONTWRITEBYTECODE`` is removed, so that the subprocess caches compiled modules.
     """
     removed = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
     inherited = {name: value for name, value in os.environ.items() if name not in removed}
@@ -84,12 +84,12 @@ def versions() -> dict[str, str]:
 
 
 def ours() -> Side:
-    """Return the side of this project, with the running interpreter."""
+    """Return RedBeat 3 with the running interpreter."""
     return Side("ours", metadata.version("celery-redbeat"), sys.executable)
 
 
 def install_peer(name: str = "peer", cache: Path = CACHE) -> Side:
-    """Return another scheduler, installed from the package index into its own environment.
+    """Install another scheduler into its own virtual environment and return it.
 
     An existing installation is reused. Raises :exc:`subprocess.CalledProcessError` if pip fails.
     """

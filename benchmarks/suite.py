@@ -1,4 +1,4 @@
-"""Runs one workload of one side in a subprocess."""
+"""Runs one workload with one of the compared schedulers in a subprocess."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LIMIT = 600
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A workload with its options."""
+    """A workload and its options."""
 
     workload: str
     entries: int
@@ -28,13 +28,16 @@ class Case:
     schedule: str = "interval"
 
     def command(self, url: str) -> list[str]:
-        """Return the arguments of ``workload.py``."""
+        """Return the command that runs ``workload.py``."""
         sizes = ["--entries", str(self.entries), "--repeat", str(self.repeat)]
         return [url, self.workload, *sizes, "--schedule", self.schedule]
 
 
 def run_case(side: Side, url: str, case: Case) -> Metrics:
-    """Run a workload in a subprocess; raises RuntimeError with its stderr if it fails."""
+    """Run a workload in a subprocess and return its metrics.
+
+    Raises RuntimeError with the stderr of the subprocess if it fails.
+    """
     command = [side.python, str(SCRIPTS / "workload.py"), *case.command(url)]
     with tempfile.TemporaryDirectory(prefix="redbeat-benchmark-") as empty:
         result = subprocess.run(
@@ -53,5 +56,5 @@ def run_case(side: Side, url: str, case: Case) -> Metrics:
 
 
 def in_turn(sides: Sequence[Any], number: int) -> Sequence[Any]:
-    """Return the sides in their order for even round numbers, reversed for odd ones."""
+    """Return the items unchanged if the round number is even, otherwise in reverse order."""
     return sides if number % 2 == 0 else sides[::-1]

@@ -1,4 +1,4 @@
-"""Runs beats of either side and restarts them when they exit, as a process supervisor does."""
+"""Runs beats and restarts each beat that exits, like a process supervisor."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGKILL)
 
 @dataclass
 class Slot:
-    """The process of one beat, over its restarts.
+    """One supervised beat, which may run in several processes one after the other.
 
-    ``start_at`` is the monotonic time of the next start, None while the beat runs or is retired.
-    ``stop_requested`` is whether the running process got a signal to stop.
+    ``start_at`` is the monotonic time of the next start. It is None while the process runs, and
+    after the beat was retired. ``stop_requested`` is whether the process got a signal to stop.
     """
 
     start_at: float | None
@@ -44,9 +44,9 @@ class Slot:
 
 
 class Supervisor:
-    """A context manager that runs beats, and restarts them one second after they exit.
+    """A context manager that runs beats, and restarts a beat one second after its exit.
 
-    ``exits`` has the exit codes of processes that exited without a signal to stop.
+    ``exits`` contains the exit codes of processes that exited without a signal to stop.
     """
 
     def __init__(self, side: Side, directory: Path, broker: str, settings: Mapping[str, Any]):
@@ -73,19 +73,19 @@ class Supervisor:
             _end(slot)
 
     def add(self) -> int:
-        """Start one more beat; return its number."""
+        """Start another beat and return its number."""
         with self._lock:
             self._slots.append(Slot(start_at=0.0))
             return len(self._slots) - 1
 
     def output(self, number: int) -> str:
-        """Return the output of a beat's latest process, "" before its first start."""
+        """Return the output of the latest process of a beat, or "" before its first start."""
         with self._lock:
             log = self._slots[number].log
         return log.read_text(errors="replace") if log else ""
 
     def signal(self, number: int, sent: signal.Signals) -> bool:
-        """Send a signal to a beat; return False if it is not running."""
+        """Send a signal to a beat; return False if the beat is not running."""
         with self._lock:
             slot = self._slots[number]
             if slot.process is None or slot.process.poll() is not None:
@@ -95,7 +95,7 @@ class Supervisor:
             return True
 
     def retire(self, number: int) -> None:
-        """Kill a beat, and do not start it again."""
+        """Kill a beat and never restart it."""
         with self._lock:
             slot = self._slots[number]
             _end(slot)
@@ -134,7 +134,7 @@ class Supervisor:
 
 
 def _end(slot: Slot) -> None:
-    """Kill the process group of a slot with SIGKILL, which also ends paused processes."""
+    """Kill all processes of a beat with SIGKILL, which also ends paused processes."""
     if slot.process is None:
         return
     with contextlib.suppress(ProcessLookupError):

@@ -1,4 +1,4 @@
-"""The measurements of the table of targets, by name and in the order of a run."""
+"""The measurements that have a target, by name and in the order of a full run."""
 
 from __future__ import annotations
 

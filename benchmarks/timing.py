@@ -1,4 +1,4 @@
-"""``python -m benchmarks.timing``: compares the cost of computing next runs with Celery."""
+"""``python -m benchmarks.timing`` compares the time to compute a next run with Celery."""
 
 from __future__ import annotations
 
@@ -20,20 +20,27 @@ from redbeat.schedules.next_run import next_run
 __all__ = ("CASES", "Case", "Result", "as_text", "measure")
 
 UTC = timezone.utc
-#: The first instant, and an irregular step, so that the instants cover different times of a day.
+#: The first instant, and the distance between two instants. The distance is irregular, so that the
+#: instants cover different times of the day.
 START = datetime(2026, 1, 5, 6, 0, 30, tzinfo=UTC)
 APART = timedelta(hours=37, minutes=11, seconds=3)
 
-#: The target: how many times faster than Celery.
+#: The target: Celery's time divided by the time of RedBeat 3.
 AIM = 5.0
 
-#: Computes the next run after an instant.
+#: A function that computes the next run after an instant.
 NextRun = Callable[[datetime], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A schedule to measure; ``make`` gets the app and the clock, ``zone`` is the app's zone."""
+    """A schedule to measure.
+
+    Attributes:
+        title: the title in the table.
+        make: returns the schedule; the arguments are ``app`` and optionally ``nowfun``.
+        zone: the time zone of the app.
+    """
 
     title: str
     make: Callable[..., Any]
@@ -42,7 +49,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Seconds per call: the medians over the rounds."""
+    """The median times per call, in seconds."""
 
     title: str
     ours: float
@@ -50,12 +57,12 @@ class Result:
 
     @property
     def ratio(self) -> float:
-        """Celery's time divided by ours."""
+        """Celery's time divided by the time of RedBeat 3."""
         return self.celery / self.ours
 
 
 def cron(*fields: str) -> Callable[..., Any]:
-    """Return a factory for a crontab; the five fields are in the order of crontab(5)."""
+    """Return a function that returns a crontab; the fields are in the order of crontab(5)."""
     minute, hour, day, month, weekday = fields
     return lambda **kwargs: crontab(minute, hour, weekday, day, month, **kwargs)
 
@@ -71,9 +78,10 @@ CASES = (
 
 
 def sides(case: Case, now: datetime) -> Sequence[NextRun]:
-    """Return the functions of this project and of Celery that compute the next run.
+    """Return the functions of RedBeat 3 and of Celery that compute the next run.
 
-    Celery returns the remaining time, so its schedule gets a clock that always returns ``now``.
+    Celery computes the remaining time from the current time, so its schedule gets a clock that
+    always returns ``now``.
     """
     app = Celery("timing", set_as_current=False, changes={"timezone": case.zone})
     ours, celerys = case.make(app=app), case.make(app=app, nowfun=lambda: now)
@@ -82,7 +90,7 @@ def sides(case: Case, now: datetime) -> Sequence[NextRun]:
 
 
 def instants(calls: int) -> list[datetime]:
-    """Return the instants of ``calls`` calls."""
+    """Return the instants to pass to the measured function, one for each call."""
     return [START + number * APART for number in range(calls)]
 
 
@@ -95,7 +103,7 @@ def seconds_per_call(next_run_after: NextRun, moments: Sequence[datetime]) -> fl
 
 
 def measure(case: Case, rounds: int, calls: int) -> Result:
-    """Measure both sides in turn, and return the medians."""
+    """Measure RedBeat 3 and Celery in turn, and return the medians."""
     both, moments = sides(case, START), instants(calls)
     samples: dict[int, list[float]] = {0: [], 1: []}
     for side in (0, 1):

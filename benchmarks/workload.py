@@ -1,12 +1,13 @@
-"""Runs one workload with the RedBeat version of the running interpreter.
+"""Runs one workload with the version of RedBeat that the running interpreter imports.
 
-A script, not a module of the package: it runs with this project and with the RedBeat 2 release, so
-it uses only what both offer::
+Run this file as a script, in the environment of RedBeat 3 or RedBeat 2. It uses only functions that
+both versions have::
 
     python workload.py URL tick --entries 1000
 
-``URL`` is a Redis that may be emptied. Prints one JSON object, metric -> number. Times are seconds
-for the whole operation, or per entry if the name ends in ``_each``.
+``URL`` is the URL of a Redis server whose data may be deleted. The script prints one JSON object,
+metric -> number. Times are in seconds, for the whole operation, or per entry if the name of the
+metric ends in ``_each``.
 """
 
 from __future__ import annotations
@@ -39,10 +40,10 @@ from prepared import (  # type: ignore[import-not-found,unused-ignore]
 
 from redbeat import RedBeatSchedulerEntry
 
-#: Maximum number of ticks to send all due entries.
+#: Maximum number of ticks in which all due entries must be sent.
 MAX_TICKS = 1000
 
-#: Factories for the schedules of entries, by name.
+#: Name of a kind of schedule -> a function that returns a schedule.
 SCHEDULES: dict[str, Callable[[], Any]] = {
     "interval": lambda: schedule(EVERY),
     "crontab": lambda: crontab(minute="0"),
@@ -50,10 +51,10 @@ SCHEDULES: dict[str, Callable[[], Any]] = {
 
 
 def run_tick(client: Any, options: argparse.Namespace) -> Metrics:
-    """Measure ticks with due entries: the first one, and the median of later ones.
+    """Measure ticks with due entries: the first tick, and the median of all later ticks.
 
-    ``redis_each`` is the CPU time of Redis per entry, over all ticks. With ``--broker``, the
-    messages are published.
+    ``redis_each`` is the mean CPU time of Redis per entry. Messages are published only with the
+    option ``--broker``.
     """
     meter, costs, redis_cpu = Meter(), [], 0.0
     kind = CountingScheduler if options.broker else UnsentScheduler
@@ -74,7 +75,7 @@ def run_tick(client: Any, options: argparse.Namespace) -> Metrics:
 
 
 def tick_until(scheduler: CountingScheduler, sent: int) -> None:
-    """Tick until ``sent`` entries were sent in total: a tick has a time limit."""
+    """Tick until ``sent`` messages were sent in total; one tick may not be enough."""
     for _ in range(MAX_TICKS):
         scheduler.tick()
         if scheduler.sent >= sent:
@@ -88,9 +89,10 @@ def server_cpu(client: Any) -> float:
 
 
 def run_startup(client: Any, options: argparse.Namespace) -> Metrics:
-    """Measure two starts with static entries: none stored (cold), then all stored (warm).
+    """Measure two starts of a beat with static entries.
 
-    The times include the shutdown.
+    At the first start (cold), no entry is stored; at the second start (warm), all entries are. The
+    times include the shutdown of the beat.
     """
     make = SCHEDULES[options.schedule]
     statics = {
@@ -118,9 +120,9 @@ def start(app: Celery) -> None:
 
 
 def run_idle(client: Any, options: argparse.Namespace) -> Metrics:
-    """Measure idle ticks, in turn with those of a second beat with an empty schedule.
+    """Measure idle ticks of a beat; for comparison, also of a beat with an empty schedule.
 
-    ``commands`` includes the Redis commands that scripts run.
+    The ticks of the two beats alternate. ``commands`` includes the Redis commands in scripts.
     """
     now = datetime.now(timezone.utc)
     seed(client, options.entries, options.schedule, now, int(now.timestamp()) + EVERY)
@@ -146,10 +148,10 @@ def run_idle(client: Any, options: argparse.Namespace) -> Metrics:
 
 
 def run_save(client: Any, options: argparse.Namespace) -> Metrics:
-    """Measure saves of new entries, of new objects under stored names, and of many at once."""
+    """Measure the time to save new entries, stored entries, and many entries at once."""
     app, meter = make_app(options.url), Meter()
     save_together = bulk_saver(app)
-    save_together(make_entries(app, 1, options.schedule))  # opens the connection
+    save_together(make_entries(app, 1, options.schedule))  # connects to Redis
     client.flushdb()
     new, again = (
         meter.cost(partial(save_each, make_entries(app, options.entries, options.schedule)))
@@ -178,32 +180,32 @@ def make_entries(app: Celery, count: int, kind: str) -> list[RedBeatSchedulerEnt
 
 
 def save_each(entries: list[RedBeatSchedulerEntry]) -> None:
-    """Save the entries, one by one."""
+    """Save the entries one by one."""
     for entry in entries:
         entry.save()
 
 
 def bulk_saver(app: Celery) -> Callable[[list[RedBeatSchedulerEntry]], Any]:
-    """Return a function that saves many entries; the release can only save them one by one."""
+    """Return a function that saves many entries; RedBeat 2 can only save them one by one."""
     try:
-        from redbeat import Schedule  # noqa: PLC0415 - missing in the release
+        from redbeat import Schedule  # noqa: PLC0415 - missing in RedBeat 2
     except ImportError:
         return save_each
     return Schedule(app).save_all
 
 
 def expect(actual: int, expected: int, what: str) -> None:
-    """Exit with an error if a count differs: then the measurement is invalid."""
+    """Exit with an error if a count is not as expected, because the measurement is invalid."""
     if actual != expected:
         raise SystemExit(f"{actual} instead of {expected} {what}")
 
 
 def run_memory(client: Any, options: argparse.Namespace) -> Metrics:
-    """Measure the bytes per entry in Redis, after a save and after one run."""
+    """Measure the memory of Redis per entry in bytes, after a save and after one run."""
     app = make_app(options.url)
     make_entries(app, 1, options.schedule)[0].save()
     start(app)
-    client.flushdb()  # loaded scripts stay, so they do not count
+    client.flushdb()  # keeps the loaded scripts, so their memory is not measured
     before = used_memory(client)
     save_each(make_entries(app, options.entries, options.schedule))
     saved = used_memory(client)
@@ -218,9 +220,10 @@ def run_memory(client: Any, options: argparse.Namespace) -> Metrics:
 
 
 def used_memory(client: Any) -> int:
-    """Return the bytes of Redis' data set, after hash tables have finished resizing.
+    """Return the size of the data in Redis in bytes.
 
-    Redis resizes its tables in small steps, one with each access.
+    Redis resizes a hash table in small steps, one step per access. This function first accesses all
+    keys, so that no table is being resized.
     """
     members = client.zrange("redbeat::schedule", 0, -1)
     pipe = client.pipeline(transaction=False)

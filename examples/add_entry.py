@@ -1,4 +1,4 @@
-"""Add an entry to the schedule while a beat is running."""
+"""An example that adds an entry to the schedule while a beat is running."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from redbeat import RedBeatSchedulerEntry
 
 
 def main() -> None:
-    """Save an entry that runs every two seconds. The running beat picks it up."""
+    """Save an entry that runs every two seconds; the running beat finds the new entry."""
     app = Celery(config_source="exampleconf")
     entry = RedBeatSchedulerEntry(
         name="added-while-running",

@@ -1,7 +1,7 @@
 """RedBeat in one command: starts a Redis server, a Celery worker and a beat, until Ctrl-C.
 
-The tasks and the schedule are in ``exampleconf.py``. After a few seconds the demo adds one more
-entry, without a restart. All files are in a temporary directory, which the demo deletes.
+The tasks and the schedule are in ``exampleconf.py``. After a few seconds, the demo adds another
+entry without restarting the beat. All files are in a temporary directory, which the demo deletes.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def print_line(process: str, text: str) -> None:
 
 
 class Child:
-    """A process of the demo; each line of its output is printed with its name.
+    """A child process of the demo; each line of its output is printed after the process name.
 
-    The process runs in its own session, so that Ctrl-C in the terminal reaches only the demo.
+    The child process runs in its own session, so Ctrl-C in the terminal reaches only the demo.
     """
 
     def __init__(self, name: str, command: list[str], environment: dict[str, str]) -> None:
@@ -63,11 +63,11 @@ class Child:
 
     @property
     def exit_code(self) -> int | None:
-        """The exit code, or None while the process runs."""
+        """The exit code of the process, or None while the process runs."""
         return self._process.poll()
 
     def stop(self) -> None:
-        """End the process with SIGTERM; after ``STOP_SECONDS``, kill its whole session."""
+        """Stop the process with SIGTERM; after ``STOP_SECONDS``, kill all processes it started."""
         self._process.terminate()
         try:
             self._process.wait(STOP_SECONDS)
@@ -84,7 +84,7 @@ class Child:
 
 
 class Demo:
-    """A worker and a beat on one Redis, and an entry that is added while both run."""
+    """A worker and a beat that use one Redis server, and an entry that is added later."""
 
     def __init__(self, server: EmbeddedRedis, stop: threading.Event) -> None:
         self._environment = {**os.environ, "REDIS_URL": server.url, **no_root_warning()}
@@ -93,9 +93,10 @@ class Demo:
         self._children: list[Child] = []
 
     def run(self, seconds: float | None) -> int:
-        """Run until the stop event, for at most ``seconds``, or until a process exits.
+        """Run the demo and return its exit code.
 
-        Returns the exit code of the demo: 1 if a process exited unexpectedly.
+        The demo ends when the stop event is set, after ``seconds``, or when a process exits. The
+        exit code is 1 if a process exited unexpectedly.
         """
         with ExitStack() as stack:
             self._start(stack, "worker", [*WORKER, *QUIET_WORKER])
@@ -110,7 +111,7 @@ class Demo:
         self._children.append(child)
 
     def _watch(self, seconds: float | None) -> str | None:
-        """Wait for the end; return the name of a process that exited unexpectedly, or None."""
+        """Wait for the end of the demo; return the name of a failed process, or None."""
         started = time.monotonic()
         added = False
         while not self._stop.wait(POLL_SECONDS):
@@ -144,7 +145,7 @@ class Demo:
 
 @contextmanager
 def stopping_on_signals(stop: threading.Event) -> Iterator[None]:
-    """Set ``stop`` on Ctrl-C and SIGTERM while the context is active."""
+    """Set the event ``stop`` on Ctrl-C or SIGTERM while the context is active."""
     old_handlers = {number: signal.signal(number, lambda *_: stop.set()) for number in STOP_SIGNALS}
     try:
         yield

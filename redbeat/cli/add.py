@@ -1,4 +1,4 @@
-"""``celery redbeat add``."""
+"""The command ``celery redbeat add``."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def add(console: Console, name: str, task: str, **values: Any) -> None:
 def build_entry(
     console: Console, name: str, task: str, values: dict[str, Any]
 ) -> RedBeatSchedulerEntry:
-    """Return the entry that the option values describe, without saving it."""
+    """Return an entry built from the option values, without saving the entry."""
     ctx = console.ctx
     schedule = schedule_from(console, values, values["timezone"])
     if schedule is None:

@@ -1,4 +1,4 @@
-"""The base class of all commands; it turns errors into a message and an exit code."""
+"""The base class of all commands, which turns an exception into a message and an exit code."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ __all__ = (
     "failure",
 )
 
-#: Exit codes. In addition: 0 (success), 2 (invalid command line, nothing was written) and 69 (Redis
-#: is unreachable or refuses the command).
+#: Exit codes. Commands also exit with 0 (success), 2 (the command line is invalid and nothing was
+#: written) and 69 (Redis is unreachable or refuses the command).
 EX_UNHEALTHY: Final = 1
 EX_NOT_FOUND: Final = 3
 EX_CONFLICT: Final = 4
@@ -37,7 +37,7 @@ EX_CONFIG: Final = 78
 
 
 def failure(message: str, exit_code: int) -> CeleryCommandException:
-    """Return the exception that ends a command with this message and exit code."""
+    """Return an exception that makes a command exit with this message and exit code."""
     return CeleryCommandException(printable(message), exit_code)
 
 
@@ -45,7 +45,7 @@ class RedBeatCommand(CeleryCommand):
     """A command that reports known errors as a message, without a traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command and translate its errors."""
+        """Run the command; turn a known error into a message and an exit code."""
         with _translated_errors():
             return super().invoke(ctx)
 
@@ -66,7 +66,7 @@ def _translated_errors() -> Iterator[None]:
 
 
 def command(name: str) -> Callable[[Callable[..., Any]], click.Command]:
-    """Turn a function into a command; it receives a :class:`~redbeat.cli.console.Console` first."""
+    """Turn a function into a command; its first argument is a :class:`.Console`."""
 
     def decorate(function: Callable[..., Any]) -> click.Command:
         decorated: click.Command = click.command(name, cls=RedBeatCommand)(pass_console(function))

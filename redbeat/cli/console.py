@@ -1,4 +1,4 @@
-"""The context of a command: the app, its schedule, terminal output and progress bars."""
+"""What every command needs: the app, its schedule, terminal output and progress bars."""
 
 from __future__ import annotations
 
@@ -31,16 +31,17 @@ __all__ = (
     "save_unchanged",
 )
 
-#: The package of the Django scheduler. Its entry class is not a subclass of ours, and its import
-#: fails outside of a Django project.
+#: The package of the Django scheduler. Its entry class is not a subclass of
+#: ``RedBeatSchedulerEntry``, and the package cannot be imported outside of a Django project.
 DJANGO: Final = "django_celery_beat."
 
 
 def entry_class_of(app: Any) -> type[RedBeatSchedulerEntry]:
     """Return the ``Entry`` class of the scheduler that the setting ``beat_scheduler`` names.
 
-    Returns :class:`RedBeatSchedulerEntry` if that is not a RedBeat scheduler. A scheduler that is
-    only named by ``celery beat -S`` is unknown here.
+    Returns :class:`RedBeatSchedulerEntry` if ``beat_scheduler`` names another kind of scheduler.
+    A scheduler that you select only with ``celery beat -S NAME`` has no effect here, because that
+    option does not change the setting.
     """
     aliases = dict(load_extension_class_names("celery.beat_schedulers"))
     name = app.conf.beat_scheduler
@@ -48,7 +49,7 @@ def entry_class_of(app: Any) -> type[RedBeatSchedulerEntry]:
         return RedBeatSchedulerEntry
     try:
         entry_class = getattr(_import_scheduler(name, aliases), "Entry", None)
-    except (ImportError, AttributeError):  # celery beat reports this error
+    except (ImportError, AttributeError):  # ``celery beat`` will report this error at its start
         entry_class = None
     if inspect.isclass(entry_class) and issubclass(entry_class, RedBeatSchedulerEntry):
         return entry_class
@@ -56,7 +57,7 @@ def entry_class_of(app: Any) -> type[RedBeatSchedulerEntry]:
 
 
 def _import_scheduler(name: Any, aliases: dict[str, str]) -> Any:
-    """Return a scheduler class; set up Django first if its module imports Django models."""
+    """Return a scheduler class; set up Django first if the import needs Django models."""
     try:
         return symbol_by_name(name, aliases=aliases)
     except Exception as error:
@@ -67,9 +68,10 @@ def _import_scheduler(name: Any, aliases: dict[str, str]) -> Any:
 
 
 def save_unchanged(entry: RedBeatSchedulerEntry) -> None:
-    """Save an entry; raises :exc:`ConflictError` if it has changed in Redis since it was loaded.
+    """Save an entry; raise :exc:`ConflictError` if Redis has a newer version of the entry.
 
-    If ``save()`` of a subclass lacks the argument ``if_unchanged``, that method is not called.
+    A subclass may override ``save()`` without the argument ``if_unchanged``. The base class then
+    saves the entry, and the overriding method is not called.
     """
     parameters = inspect.signature(entry.save).parameters
     if "if_unchanged" in parameters or "kwargs" in parameters:
@@ -82,10 +84,10 @@ JSON: Final = CeleryOption(["--json", "as_json"], is_flag=True, help="Print JSON
 
 
 class Console:
-    """One run of a command; ``as_json`` is true if it prints JSON for a script.
+    """The output of one run of a command; ``as_json`` is true if the command prints JSON.
 
-    Data goes to standard output, everything else to standard error. ``--quiet`` suppresses all of
-    standard error except errors.
+    Data goes to standard output. Messages, warnings and errors go to standard error. ``--quiet``
+    suppresses messages and warnings, but not errors.
     """
 
     def __init__(self, ctx: click.Context, as_json: bool = False) -> None:
@@ -95,20 +97,20 @@ class Console:
 
     @cached_property
     def schedule(self) -> Schedule:
-        """The schedule of the app; its client fails at once if Redis is unreachable."""
+        """The schedule of the app, with a Redis client that does not retry failed connections."""
         setattr(self.app, REDBEAT_REDIS_KEY, unretried(client_of(self.app)))
         return Schedule(self.app, entry_class_of(self.app))
 
     @property
     def zone(self) -> tzinfo:
-        """The time zone of input and output: the ``timezone`` of the app."""
+        """The time zone of input and output: the ``timezone`` setting of the app."""
         zone: tzinfo = self.app.timezone
         return zone
 
     # -- output --------------------------------------------------------------------------------
 
     def write(self, text: str = "") -> None:
-        """Print a line of data; escape characters that the output encoding lacks."""
+        """Print a line of data; escape characters that the output encoding cannot represent."""
         encoding = sys.stdout.encoding or "utf-8"
         self.ctx.obj.echo(text.encode(encoding, "backslashreplace").decode(encoding))
 
@@ -127,19 +129,19 @@ class Console:
             self.ctx.obj.error(f"Warning: {text}", fg="yellow")
 
     def style(self, text: str, **style: Any) -> str:
-        """Return ``text`` with this style, unchanged if colours are off."""
+        """Return ``text`` in this style, or unchanged if colours are off."""
         styled: str = self.ctx.obj.style(text, **style)
         return styled
 
     def table(self, titles: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-        """Print rows below their titles, in aligned columns."""
+        """Print rows in aligned columns, below the column titles."""
         title, *lines = columns([titles, *rows])
         self.write(self.style(title, bold=True))
         for line in lines:
             self.write(line)
 
     def fields(self, pairs: Iterable[tuple[str, str]]) -> None:
-        """Print each name with its value; leave out empty values."""
+        """Print each name with its value; skip empty values."""
         nonempty = [(name, value) for name, value in pairs if value]
         width = max(len(name) for name, _ in nonempty)
         for name, value in nonempty:
@@ -153,15 +155,16 @@ class Console:
         return printable(str(name))
 
     def time(self, instant: datetime | None) -> str:
-        """Return an instant as text in the zone of the app, ``-`` for None."""
+        """Return an instant as text in the time zone of the app, or ``-`` for None."""
         return moment(instant, self.zone)
 
     # -- input ---------------------------------------------------------------------------------
 
     def instant(self, value: datetime | None, zone: tzinfo | None = None) -> datetime | None:
-        """Return the instant of a datetime.
+        """Return an aware datetime.
 
-        A naive datetime is a wall-clock time in ``zone``, by default the zone of the app.
+        A naive datetime is interpreted as a wall-clock time in ``zone``. The default ``zone`` is
+        the time zone of the app.
         """
         if value is None:
             return None
@@ -169,29 +172,29 @@ class Console:
 
 
 def pass_console(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Pass a :class:`Console` as the first argument, and add the option ``--json``."""
+    """Add the option ``--json``, and pass a :class:`Console` as the first argument."""
 
     @click.pass_context
     def call(ctx: click.Context, /, as_json: bool, **options: Any) -> Any:
         return function(Console(ctx, as_json), **options)
 
     wrapped = update_wrapper(call, function)
-    # Click keeps parameters in reverse order: --json comes last in the help.
+    # Click keeps parameters in reverse order, so --json comes last in the help.
     wrapped.__dict__["__click_params__"] = [JSON, *getattr(function, "__click_params__", ())]
     return wrapped
 
 
 @contextmanager
 def progress(console: Console, label: str, length: int | None) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar; yields a function to call with the number of entries just processed.
+    """Show a progress bar; yield a function that advances the bar by a number of entries.
 
-    The bar is drawn on standard error, if that is a terminal. ``length`` is the total number of
-    entries, None if unknown.
+    The bar is shown only if standard error is a terminal. ``length`` is the total number of
+    entries, or None if the total is unknown.
     """
     if console.ctx.obj.quiet or not sys.stderr.isatty():
         yield lambda _count: None
         return
-    # Click needs an iterable or a length. It does not consume this endless iterable.
+    # Click needs an iterable or a length. Nothing iterates over this endless iterable.
     steps = repeat(None) if length is None else None
     bar: Any = click.progressbar(
         steps, length=length, label=label, show_pos=length is None, file=sys.stderr

@@ -1,4 +1,4 @@
-"""``celery redbeat doctor``: find and repair problems of the schedule."""
+"""The command ``celery redbeat doctor``, which finds and repairs problems of the schedule."""
 
 from __future__ import annotations
 

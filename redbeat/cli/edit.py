@@ -1,4 +1,4 @@
-"""``celery redbeat edit``."""
+"""The command ``celery redbeat edit``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .options import CLEARED, load, option, option_error, static_names
 
 __all__ = ("edit",)
 
-#: The options whose naive times are wall-clock times in ``--timezone``.
+#: Options with a time. A time without a UTC offset is a wall-clock time in ``--timezone``.
 READ_IN_ZONE: Final = ("rrule", "at", "start", "end")
 
 

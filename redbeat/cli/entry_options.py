@@ -1,4 +1,4 @@
-"""The options of ``add`` and ``edit`` that describe an entry."""
+"""The command-line options of ``add`` and ``edit`` that describe an entry."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = (
     "zone_from",
 )
 
-#: The headings of the options in the help.
+#: The headings of option groups in the help.
 SCHEDULE_GROUP: Final = "Schedule"
 TASK_GROUP: Final = "Task"
 POLICY_GROUP: Final = "Policy"
@@ -203,7 +203,7 @@ OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
     ),
 )
 
-#: The option of an entry field whose name differs from the field.
+#: Entry field -> option name, for each field with an option of a different name.
 OPTION_OF: Final = {"start_time": "start", "end_time": "end", "enabled": "paused"}
 
 
@@ -214,7 +214,7 @@ def entry_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def as_option_errors(ctx: click.Context, values: dict[str, Any]) -> Iterator[None]:
-    """Turn :exc:`InvalidEntryError` into an error that names the option with the invalid value."""
+    """Convert :exc:`InvalidEntryError` into an error that names the option with a bad value."""
     try:
         yield
     except InvalidEntryError as error:
@@ -229,7 +229,7 @@ def as_option_errors(ctx: click.Context, values: dict[str, Any]) -> Iterator[Non
         raise option_error(ctx, name, problem) from error
 
 
-#: The attributes of an entry whose option has the same name.
+#: Entry attributes whose command-line option has the same name.
 SAME_NAME: Final = (
     *("args", "kwargs", "options", "timezone", "max_runs", "on_finish", "misfire_grace_time"),
     *("coalesce", "catch_up_limit", "jitter", "overlap", "overlap_timeout", "delivery"),
@@ -237,7 +237,7 @@ SAME_NAME: Final = (
 
 
 def zone_from(console: Console, name: Any) -> tzinfo:
-    """Return the zone with this name, by default that of the app."""
+    """Return the time zone with this name, or the app's time zone if the name is empty."""
     if not name or name is CLEARED:
         return console.zone
     try:
@@ -249,7 +249,7 @@ def zone_from(console: Console, name: Any) -> tzinfo:
 def schedule_from(
     console: Console, values: Mapping[str, Any], timezone: Any
 ) -> BaseSchedule | None:
-    """Return the schedule from the option values, None if no option gives a schedule.
+    """Return the schedule from the option values, or None if no option gives a schedule.
 
     ``timezone`` is the name of the entry's time zone.
     """
@@ -268,9 +268,9 @@ def schedule_from(
 
 
 def settings_from(console: Console, values: Mapping[str, Any], timezone: Any) -> dict[str, Any]:
-    """Return the entry attributes from the option values, except schedule and queue.
+    """Return the entry attributes from the option values, without the schedule and the queue.
 
-    :data:`CLEARED` stands for an attribute to reset to its default.
+    The value :data:`CLEARED` means that the attribute must be reset to its default.
     """
     zone = zone_from(console, timezone)
     settings = {name: values[name] for name in SAME_NAME if values[name] is not None}
@@ -284,6 +284,6 @@ def settings_from(console: Console, values: Mapping[str, Any], timezone: Any) ->
 
 
 def with_queue(options: Mapping[str, Any] | None, queue: Any) -> dict[str, Any]:
-    """Return the task options with this queue, or without a queue for :data:`CLEARED`."""
+    """Return the task options with this queue; remove the queue if it is :data:`CLEARED`."""
     rest = {name: value for name, value in (options or {}).items() if name != "queue"}
     return rest if queue is CLEARED else {**rest, "queue": queue}

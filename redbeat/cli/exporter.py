@@ -1,4 +1,4 @@
-"""``celery redbeat exporter``: Prometheus metrics of the schedule, read from Redis."""
+"""The command ``celery redbeat exporter``, which serves Prometheus metrics of the schedule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``celery redbeat export`` and ``import``, and the file formats that can be imported."""
+"""The commands ``celery redbeat export`` and ``celery redbeat import``."""
 
 from __future__ import annotations
 
@@ -44,23 +44,23 @@ __all__ = (
 SHELVE: Final = "celery-shelve"
 DJANGO: Final = "django-celery-beat"
 
-#: The formats that are read from a byte stream, which may be standard input.
+#: Formats that are read from a stream of bytes, so the source may be standard input.
 READERS: Final[dict[str, Callable[[Any, EntryType, IO[bytes]], Iterator[Incoming]]]] = {
     "jsonlines": read_lines,
     "crontab": read_crontab,
     DJANGO: read_fixture,
 }
 
-#: All formats, the default first.
+#: All import formats; the first one is the default.
 FORMATS: Final = (*READERS, SHELVE)
 
 
 def read_source(
     file_format: str, app: Any, entry_class: EntryType, path: str, stdin: IO[bytes]
 ) -> Iterator[Incoming]:
-    """Yield the entries of a file; the path ``-`` means ``stdin``.
+    """Yield the entries of a file; the path ``-`` means standard input.
 
-    Raises :exc:`UnreadableSourceError`.
+    Raises :exc:`UnreadableSourceError` if the file cannot be read.
     """
     if file_format == SHELVE:
         if path == "-":
@@ -82,13 +82,13 @@ def _open(path: str) -> IO[bytes]:
         raise UnreadableSourceError(f"cannot be read: {error.strerror}") from error
 
 
-#: Exit code for data that cannot be read, or a file that cannot be written.
+#: Exit code if data cannot be read, or if a file cannot be written.
 EX_FAILED: Final = 1
 
 #: Maximum number of problems to print.
 MAX_PRINTED: Final = 20
 
-#: The progress bar moves once per this number of lines.
+#: Number of lines between two updates of the progress bar.
 PROGRESS_STEP: Final = 500
 
 
@@ -126,7 +126,7 @@ def export(console: Console, file: str, history: bool) -> None:
 
 @contextmanager
 def _output(file: str) -> Iterator[IO[str]]:
-    """Yield the file to write to; it replaces ``file`` after everything is written."""
+    """Yield a temporary file, which replaces ``file`` if the context ends without an error."""
     if file == "-":
         yield sys.stdout
         return
@@ -214,7 +214,7 @@ def import_(
 def _source(
     console: Console, file: str | None, file_format: str, database: str | None
 ) -> tuple[str, Iterator[Incoming]]:
-    """Return the name of the source for messages, and its entries."""
+    """Return the name of the source, as used in messages, and the entries of the source."""
     entry_class = console.schedule.entry_class
     if database is not None and (file_format != DJANGO or file is not None):
         problem = f"only works with --from {DJANGO} and without FILE"
@@ -229,7 +229,7 @@ def _source(
 
 
 def _fail_on_problems(console: Console, checked: Checked) -> None:
-    """End the command if the check found an invalid or conflicting entry."""
+    """End the command with an error if the check found an invalid or conflicting entry."""
     count = checked.problem_count
     if count:
         _print_problems(console, checked.problems)

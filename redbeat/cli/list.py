@@ -1,4 +1,4 @@
-"""``celery redbeat list``."""
+"""The command ``celery redbeat list``."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ __all__ = (
 
 TITLES: Final = ("NAME", "TASK", "SCHEDULE", "STATE", "KIND")
 
-#: Maximum width of a long column, in terminal cells; ``show`` prints the full text.
+#: Maximum width of a column, in terminal cells. The command ``show`` prints the full text.
 MAX_WIDTH: Final = 40
 
-#: The sort keys; None for the order of storage, which is the due order.
+#: The sort keys with their functions. None keeps the order in Redis, which is by due time.
 SORTS: Final[dict[str, Callable[[Record], Any] | None]] = {
     "due": None,
     "name": lambda record: record.name,
@@ -43,7 +43,7 @@ def _task(record: Record) -> str:
 
 
 def record_json(record: Record) -> dict[str, Any]:
-    """Return an entry of the list as the JSON object that ``docs/operating.rst`` documents."""
+    """Return the JSON object of a listed entry; ``docs/operating.rst`` documents its fields."""
     stored = {"name": record.name} if record.entry is None else as_json(record.entry)
     return {
         **stored,

@@ -1,4 +1,4 @@
-"""``celery redbeat migrate-prefix``: copy a schedule to another key prefix."""
+"""The command ``celery redbeat migrate-prefix``, which copies a schedule to another prefix."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def migrate_prefix(console: Console, old: str, new: str, delete: bool, force: bo
 
 
 def _refuse_running_beat(console: Console, client: Any, prefix: str) -> None:
-    """End the command if a beat uses the prefix. Three round trips."""
+    """End the command with an error if a beat uses the prefix. Three round trips."""
     store, conf = Store(client, Keys.under(prefix)), ensure_conf(console.app)
     lock_key = conf.lock_key or f"{conf.key_prefix}:lock"
     holder = store.lock_holder(prefix + lock_key.removeprefix(conf.key_prefix))

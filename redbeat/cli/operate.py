@@ -1,4 +1,4 @@
-"""``celery redbeat pause``, ``resume``, ``trigger`` and ``delete``, by names or by a pattern."""
+"""The commands ``pause``, ``resume``, ``trigger`` and ``delete`` of ``celery redbeat``."""
 
 from __future__ import annotations
 
@@ -34,16 +34,17 @@ DECORATORS: tuple[Callable[[Any], Any], ...] = (
 
 
 def names_or_pattern(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the arguments NAME and the options ``--match`` and ``--yes`` to a command."""
+    """Add the argument NAME and the options ``--match`` and ``--yes`` to a command."""
     return reduce(lambda decorated, add: add(decorated), reversed(DECORATORS), function)
 
 
 def select_names(
     console: Console, names: Sequence[str], match: str | None, **filters: Any
 ) -> list[str]:
-    """Return the names of the selected entries; ends the command if there are none.
+    """Return the names of the selected entries; end the command if no entry is selected.
 
-    ``filters`` restrict ``match`` further, for example to entries that are not paused yet.
+    ``filters`` apply only with ``match``. They exclude, for example, entries that are already
+    paused.
     """
     if bool(names) == bool(match):
         problem = "Give either names or --match; for example: --match 'billing-*'"
@@ -58,7 +59,7 @@ def select_names(
 
 
 def report(console: Console, action: str, names: Iterable[str], **details: str) -> None:
-    """Print one line per entry; ``action`` is a participle such as ``paused``."""
+    """Print one line per entry; ``action`` is what was done, such as ``paused``."""
     for name in names:
         if console.as_json:
             console.emit({"name": name, "action": action, **details})

@@ -1,4 +1,4 @@
-"""Options and name look-ups that commands share; errors include a valid example."""
+"""Option types and name look-ups that several commands use."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ __all__ = (
     "static_names",
 )
 
-#: The JSON option types of Celery.
+#: Celery's option types for JSON values.
 ARRAY, OBJECT = JSON_ARRAY, JSON_OBJECT
 
 
-#: The value of a clearable option that is given as ``none``.
+#: The value of a clearable option if the user gives the word ``none``.
 CLEARED: Final = object()
 
 
 class ExampleOption(CeleryOption):
-    """An option whose errors include ``example``, a valid value.
+    """A command-line option whose error messages include ``example``, a valid value.
 
-    A ``clearable`` option also accepts the word ``none``; its value is then :data:`CLEARED`.
+    A ``clearable`` option also accepts the word ``none``, which gives the value :data:`CLEARED`.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class ExampleOption(CeleryOption):
         return super().type_cast_value(ctx, value)
 
     def process_value(self, ctx: click.Context, value: Any) -> Any:
-        """Return the value; the error for an invalid value includes the example."""
+        """Return the processed value; the error for an invalid value includes the example."""
         try:
             return super().process_value(ctx, value)
         except click.BadParameter as error:
@@ -95,7 +95,7 @@ class Seconds(click.ParamType):  # type: ignore[type-arg]
 
 
 class Time(click.ParamType):  # type: ignore[type-arg]
-    """A time in ISO 8601; without a UTC offset its value is naive."""
+    """A time in ISO 8601; a time without a UTC offset becomes a naive datetime."""
 
     name = "time"
 
@@ -113,7 +113,7 @@ SECONDS, TIME = Seconds(), Time()
 
 
 def option_error(ctx: click.Context, name: str, problem: object) -> click.BadParameter:
-    """Return the error for the option with the parameter name ``name``."""
+    """Return an error about the option with the parameter name ``name``."""
     param = next(param for param in ctx.command.params if param.name == name)
     example = getattr(param, "example", "")
     message = str(problem.problem if isinstance(problem, InvalidEntryError) else problem)
@@ -125,15 +125,15 @@ def with_example(message: str, example: str) -> str:
     return f"{message.rstrip('.')}; for example: {example}" if example else message
 
 
-#: Maximum number of names to compare with an unknown name, because the comparison is slow.
+#: Maximum number of names that the slow search for similar names compares.
 MAX_COMPARED: Final = 200
 
-#: Maximum number of names to print before a question.
+#: Maximum number of names to print before a request for confirmation.
 MAX_PRINTED: Final = 10
 
 
 def load(console: Console, name: str) -> RedBeatSchedulerEntry:
-    """Return the entry with this name; an unknown name ends the command. One round trip."""
+    """Return the entry with this name, or end the command if it is unknown. One round trip."""
     try:
         return console.schedule[name]
     except KeyError:
@@ -141,7 +141,7 @@ def load(console: Console, name: str) -> RedBeatSchedulerEntry:
 
 
 def not_found(console: Console, name: str) -> CeleryCommandException:
-    """Return the error for an unknown name, with similar names. Reads all names."""
+    """Return the error for an unknown name; the error lists similar names. Reads all names."""
     known = heapq.nlargest(
         MAX_COMPARED, map(str, console.schedule), lambda key: shared_length(name, key)
     )
@@ -153,7 +153,10 @@ def not_found(console: Console, name: str) -> CeleryCommandException:
 
 
 def shared_length(one: str, other: str) -> int:
-    """Return the length of the common prefix and suffix; a typo leaves both long."""
+    """Return the combined length of the common prefix and the common suffix of two names.
+
+    A name with a typo still has a long prefix or suffix in common with the correct name.
+    """
     ends = (one, other), (one[::-1], other[::-1])
     return min(sum(len(commonprefix(pair)) for pair in ends), len(one))  # noqa: RUF071
 
@@ -166,7 +169,7 @@ def check_names(console: Console, names: Iterable[str]) -> None:
 
 
 def confirm(console: Console, verb: str, names: Sequence[str]) -> None:
-    """Ask for confirmation; the command ends unless the answer is yes."""
+    """Request confirmation; end the command unless the user answers yes."""
     for name in names[:MAX_PRINTED]:
         console.note(f"  {console.name(name)}")
     if len(names) > MAX_PRINTED:
@@ -176,5 +179,5 @@ def confirm(console: Console, verb: str, names: Sequence[str]) -> None:
 
 
 def static_names(console: Console) -> set[str]:
-    """Return the names of the entries of ``beat_schedule``. One round trip."""
+    """Return the names of all static entries. One round trip."""
     return store_of(console.app).static_names()

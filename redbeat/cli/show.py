@@ -1,4 +1,4 @@
-"""``celery redbeat show`` and ``history``: details of one entry."""
+"""The commands ``celery redbeat show`` and ``celery redbeat history``."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def show(console: Console, name: str) -> None:
     occurrences = entry.history
     try:
         status = entry.status
-    except KeyError:  # deleted after load()
+    except KeyError:  # Another program deleted the entry after load().
         raise not_found(console, name) from None
     if console.as_json:
         console.emit(_entry_json(entry, status, occurrences, static))
@@ -86,7 +86,7 @@ def _fields(
 
 
 def occurrence_json(item: Occurrence) -> dict[str, Any]:
-    """Return one run of the history as the JSON object that ``docs/operating.rst`` documents."""
+    """Return the JSON object of a recorded run; ``docs/operating.rst`` documents its fields."""
     return {
         "scheduled_at": iso(item.scheduled_at),
         "dispatched_at": iso(item.dispatched_at),

@@ -1,4 +1,4 @@
-"""``celery redbeat status``: an overview for people, and a health probe."""
+"""The command ``celery redbeat status``: an overview, which also serves as a health probe."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from redbeat.schedule import Status
 
 __all__ = ("status",)
 
-#: Seconds; a larger difference between the clocks of this host and of Redis causes a warning.
+#: The command warns if the clocks of this host and Redis differ by more than this, in seconds.
 MAX_CLOCK_OFFSET: Final = 1.0
 
 

@@ -1,4 +1,4 @@
-"""``celery redbeat timeline``: upcoming runs as a chart in the terminal."""
+"""The command ``celery redbeat timeline``, which draws upcoming runs in the terminal."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ __all__ = ("Picture", "timeline")
 
 MINUTE: Final = timedelta(minutes=1)
 
-#: Maximum width of the names, in terminal cells.
+#: Maximum width of the entry names, in terminal cells.
 MAX_LABEL: Final = 24
 
-#: Minutes that one column can cover.
+#: Possible lengths of the period that one column covers, in minutes.
 COLUMN_MINUTES: Final = (1, 2, 5, 10, 15, 20, 30, 60, 120, 180, 240, 360, 720, 1440)
 
-#: Columns between two times on the axis.
+#: Number of columns between two times on the axis.
 TICK_COLUMNS: Final = 10
 
 BARS: Final = " ▁▂▃▄▅▆▇█"
@@ -44,10 +44,10 @@ class Picture:
     """A chart whose columns cover whole minutes.
 
     Attributes:
-        start: the first minute, UTC.
-        minutes: minutes per column.
+        start: the start of the first minute, in UTC.
+        minutes: number of minutes per column.
         columns: number of columns.
-        runs: the instants of each entry by name, ordered by the first run.
+        runs: entry name -> the instants of its runs; entries are ordered by their first run.
     """
 
     start: datetime
@@ -60,16 +60,16 @@ class Picture:
         return int((instant - self.start) / (MINUTE * self.minutes))
 
     def marks(self, name: str) -> str:
-        """Return the row of an entry: ``|`` is one run in a column, ``#`` is 10 runs or more."""
+        """Return the row of an entry: ``|`` means one run in a column, ``#`` 10 runs or more."""
         counts = Counter(self.column(instant) for instant in self.runs[name])
         return "".join(_mark(counts[column]) for column in range(self.columns)).rstrip()
 
     def load(self) -> list[int]:
-        """Return the number of runs in each minute."""
+        """Return the number of runs in each minute of the chart."""
         return per_minute(self.runs, self.start, self.columns * self.minutes)
 
     def bars(self, levels: str) -> str:
-        """Return one character of ``levels`` per column: the load of its busiest minute."""
+        """Return one character of ``levels`` per column, for the load of its busiest minute."""
         load = self.load()
         peak = max(load, default=0) or 1
         starts = range(0, len(load), self.minutes)

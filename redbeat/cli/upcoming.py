@@ -1,4 +1,4 @@
-"""``celery redbeat upcoming``."""
+"""The command ``celery redbeat upcoming``."""
 
 from __future__ import annotations
 

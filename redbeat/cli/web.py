@@ -1,4 +1,4 @@
-"""``celery redbeat web``: the dashboard."""
+"""The command ``celery redbeat web``, which serves the dashboard."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ("web",)
 #: The import names of the packages that the extra ``web`` installs.
 EXTRA: Final = ("flask", "flask_wtf", "jinja2", "markupsafe", "waitress", "werkzeug", "wtforms")
 
-#: Minimum length of a token, in characters.
+#: Minimum length of an access token, in characters.
 MIN_TOKEN: Final = 16
 
 
@@ -79,7 +79,7 @@ def web(
     The dashboard shows entries, upcoming runs and active beats, and changes entries.
     """
     try:
-        from redbeat.web.site import Served  # noqa: PLC0415 - the extra may not be installed
+        from redbeat.web.site import Served  # noqa: PLC0415 - the extra may be missing
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in EXTRA:
             raise

@@ -1,1 +1,1 @@
-"""Operations on a whole schedule: search, forecast, apply, check and copy."""
+"""Operations on a whole schedule: search, forecast, bulk changes, checks and copies."""

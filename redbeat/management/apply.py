@@ -1,4 +1,4 @@
-"""``Schedule.apply``: make the stored entries match a set of definitions."""
+"""Implements ``Schedule.apply``, which makes the stored entries match a set of definitions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = (
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The result of :meth:`redbeat.Schedule.apply`: entry names by what was done."""
+    """The result of :meth:`redbeat.Schedule.apply`: a list of entry names for each outcome."""
 
     created: list[str] = field(default_factory=list)
     changed: list[str] = field(default_factory=list)
@@ -40,7 +40,7 @@ def apply(
     prune: bool,
     dry_run: bool,
 ) -> Applied:
-    """Implement :meth:`Schedule.apply`, which documents arguments, result and round trips."""
+    """Make the stored entries match the definitions; see :meth:`Schedule.apply` for details."""
     entries = {
         str(name): build_entry(schedule, name, definition)
         for name, definition in definitions.items()
@@ -59,7 +59,10 @@ def apply(
 
 
 def build_entry(schedule: Schedule, name: str, definition: Any) -> RedBeatSchedulerEntry:
-    """Return the entry of a definition; raises :exc:`InvalidEntryError` with the entry name."""
+    """Return an entry built from a definition.
+
+    Raises :exc:`InvalidEntryError` for an invalid definition; the message contains the entry name.
+    """
     if isinstance(definition, RedBeatSchedulerEntry):
         definition.name = str(name)
         return definition
@@ -72,7 +75,10 @@ def build_entry(schedule: Schedule, name: str, definition: Any) -> RedBeatSchedu
 
 
 def checked(entry: RedBeatSchedulerEntry) -> Writing:
-    """Return the data to store; raises :exc:`InvalidEntryError` with the entry name."""
+    """Return the data to store for an entry.
+
+    Raises :exc:`InvalidEntryError` for an invalid entry; the message contains the entry name.
+    """
     try:
         entry._check_history()
         return entry._writing()
@@ -83,7 +89,10 @@ def checked(entry: RedBeatSchedulerEntry) -> Writing:
 def compare(
     schedule: Schedule, entries: Mapping[str, RedBeatSchedulerEntry], result: Applied
 ) -> Iterable[RedBeatSchedulerEntry]:
-    """Yield the entries to save, and add each name to ``result``. One round trip per 500."""
+    """Yield new and changed entries, and add each name to ``result``.
+
+    Takes one round trip per 500 entries.
+    """
     for batch in batches(entries.items()):
         rows = schedule._store.read([entry._own_key() for _, entry in batch])
         for (name, entry), row in zip(batch, rows.rows, strict=True):
@@ -101,7 +110,7 @@ def compare(
 
 
 def is_stored(row: Row, entry: RedBeatSchedulerEntry) -> bool:
-    """Return whether an entry equals the stored one; a pause does not count as a difference."""
+    """Return whether an entry equals the stored entry; ignore a pause of the stored entry."""
     stored = (row.definition or "", row.policy)
     if row.score is None:
         return False
@@ -114,5 +123,5 @@ def is_stored(row: Row, entry: RedBeatSchedulerEntry) -> bool:
 
 
 def json_or_none(text: str) -> Any:
-    """Return the value of a JSON text, None for an empty text."""
+    """Return the value of a JSON string, or None for an empty string."""
     return json.loads(text) if text else None

@@ -40,13 +40,13 @@ KINDS: Final = (
     "orphan",
 )
 
-#: Seconds; a smaller difference between the stored and the computed score is rounding.
+#: Maximum rounding error between the stored and the computed score, in seconds.
 SCORE_TOLERANCE: Final = 0.002
 
-#: Maximum seconds until a beat looks again at a run that failed or that waits.
+#: Maximum seconds until a beat checks a failed or waiting run again.
 MAX_WAIT: Final = 65.0
 
-#: A key prefix with a hash tag.
+#: Matches a key prefix that contains a hash tag.
 TAGGED: Final = re.compile(r"[^{]*\{[^}]+\}")
 
 
@@ -58,9 +58,9 @@ class Finding:
         kind: one of :data:`KINDS`.
         key: the Redis key of the entry, "" for a problem of the whole schedule.
         problem: what is wrong.
-        remedy: what ``--fix`` does if ``fixable``, otherwise what a person can do.
+        remedy: what ``--fix`` does if ``fixable`` is true, otherwise what you can do.
         fixable: whether ``--fix`` repairs the problem.
-        fixed: whether the problem was repaired.
+        fixed: whether ``--fix`` has repaired the problem.
     """
 
     kind: str
@@ -71,7 +71,7 @@ class Finding:
     fixed: bool = False
 
 
-#: A function that repairs the entries with these keys.
+#: A function that repairs the entries with the given keys.
 Repair = Callable[[Store, Sequence[str]], Any]
 
 
@@ -80,7 +80,7 @@ def _remove_members(store: Store, keys: Sequence[str]) -> None:
 
 
 def _make_due(store: Store, keys: Sequence[str]) -> None:
-    """Make entries due; a beat then decides about each entry and sets the right score."""
+    """Make entries due, so that a beat checks each entry and sets the correct score."""
     store.save_all([Writing(key, seen=None, score=None) for key in keys])
 
 
@@ -98,10 +98,11 @@ REPAIRS: Final[dict[str, Repair]] = {
 def examine(
     app: Any, store: Store, entry_class: type[RedBeatSchedulerEntry], fix: bool = False
 ) -> Iterator[Finding]:
-    """Yield the findings about the schedule of an app; ``fix`` repairs the fixable ones.
+    """Yield the problems of an app's schedule; if ``fix`` is true, repair the fixable problems.
 
     Raises :exc:`ConfigurationError` for invalid settings. Takes one round trip per 500 entries, one
-    per 1000 keys of the database, one per 500 repairs and one per 500 orphans.
+    per 1000 keys of the database, one per 500 repairs, and one per 500 entries that are missing
+    from the sorted set.
     """
     conf = ensure_conf(app)
     yield from _of_settings(conf)
@@ -115,7 +116,7 @@ def examine(
 
 
 def _repaired(store: Store, findings: Sequence[Finding], fix: bool) -> Iterator[Finding]:
-    """Repair the fixable findings if ``fix`` is true; yield all findings with their result."""
+    """Yield all findings; if ``fix`` is true, first repair the problems that are fixable."""
     if not fix:
         yield from findings
         return
@@ -193,7 +194,7 @@ def _of_row(
         yield Finding("unreadable", key, f"cannot run with this code and settings: {error}", OTHER)
         return
     except Exception as error:
-        # DecodeError, or any error that a schedule class raises for its next run.
+        # The error is a DecodeError, or any error that a schedule class raised.
         yield Finding("unreadable", key, f"cannot be read: {error}", CORRECT)
         return
     if problem:
@@ -208,7 +209,7 @@ OTHER: Final = "start a beat that can run it, or correct or delete it"
 def _entry_of(
     row: Row, app: Any, entry_class: type[RedBeatSchedulerEntry]
 ) -> RedBeatSchedulerEntry:
-    """Return the entry of a row; raises an error if it cannot be read or run."""
+    """Return the entry in a row; raise an error if this app cannot read or run the entry."""
     if row.problem or row.definition is None:
         raise DecodeError("definition", row.problem)
     entry = entry_class.from_texts(app, row.definition, row.meta, row.policy, row.runtime)
@@ -219,11 +220,11 @@ def _entry_of(
 
 
 def wrong_score(row: Row, entry: RedBeatSchedulerEntry, now: float) -> str:
-    """Return what is wrong with the score of an entry, "" if nothing is wrong.
+    """Return a description of what is wrong with an entry's score, or "" for a correct score.
 
-    Three scores are never wrong. A score in the past makes a beat look at the entry and correct the
-    score. A beat that is working on the entry will set the score. A user's schedule class may
-    compute any score.
+    The score counts as correct in three special cases. If the score is in the past, a beat will
+    check the entry and set a new score. If a run of the entry is in progress, a beat will set a new
+    score after the run. If the schedule is a custom class, any score may be correct.
     """
     score = row.score
     if score is None or 0 <= score <= now or _is_busy(row, now) or asks_itself(entry.schedule):
@@ -258,7 +259,7 @@ def _score_text(score: float) -> str:
 def _orphans(
     app: Any, store: Store, entry_class: type[RedBeatSchedulerEntry], fix: bool
 ) -> Iterator[Finding]:
-    """Yield a finding for each hash of an entry that has no member in the sorted set."""
+    """Yield a finding for each entry that is stored as a hash but missing in the sorted set."""
     cursor = START
     while True:
         swept = store.sweep(cursor, DISABLED, 0, 0, ())
@@ -274,7 +275,7 @@ def _of_orphan(row: Row, app: Any, entry_class: type[RedBeatSchedulerEntry]) -> 
     problem = "is stored, but not in the schedule"
     try:
         _entry_of(row, app, entry_class)
-    except Exception as error:  # as in _of_row
+    except Exception as error:  # the same kinds of errors as in _of_row()
         problem = f"{problem}, and cannot be read: {error}"
         return Finding("unreadable", printable(row.key), problem, CORRECT)
     return Finding("orphan", row.key, problem, "take it back, due at once", fixable=True)

@@ -1,4 +1,4 @@
-"""Searches: filters for ``Schedule.records``, and sorted pages for the dashboard."""
+"""Searches of entries: filters for ``Schedule.records``, and sorted pages for the dashboard."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ __all__ = ("SORTS", "Filter", "Found", "Query", "browse", "record_of")
 
 
 class Filter(NamedTuple):
-    """Conditions on an entry; None for no condition.
+    """The conditions of :meth:`~redbeat.schedule.Schedule.records`; None means no condition.
 
-    ``due_before`` is in UNIX seconds. See :meth:`~redbeat.schedule.Schedule.records`.
+    ``due_before`` is in UNIX seconds.
     """
 
     pattern: str | None = None
@@ -47,7 +47,7 @@ class Filter(NamedTuple):
         due_before: datetime | None,
         states: Iterable[str] | None,
     ) -> Filter:
-        """Return a filter; raises :exc:`InvalidEntryError` for an unknown state."""
+        """Return a filter; raise :exc:`InvalidEntryError` for an unknown state."""
         before = None if due_before is None else aware(due_before).timestamp()
         state_set = (
             None if states is None else frozenset((states,) if isinstance(states, str) else states)
@@ -58,7 +58,7 @@ class Filter(NamedTuple):
         return cls(pattern, task, enabled, static, before, state_set)
 
     def admits(self, name: str, row: Row) -> bool:
-        """Return whether a row passes the conditions that need no decoding of its texts."""
+        """Return whether a row meets the conditions on name, static flag and due time."""
         if self.pattern is not None and not fnmatchcase(name, self.pattern):
             return False
         if self.static is not None and row.static is not self.static:
@@ -68,7 +68,7 @@ class Filter(NamedTuple):
         return row.score is not None and 0 <= row.score < self.due_before
 
     def takes(self, record: Record) -> bool:
-        """Return whether a record passes the remaining conditions; its row must be admitted."""
+        """Return whether a record meets the conditions on state, enabled flag and task."""
         entry = record.entry
         if self.states is not None and record.state not in self.states:
             return False
@@ -77,18 +77,18 @@ class Filter(NamedTuple):
         return self.task is None or (entry is not None and fnmatchcase(str(entry.task), self.task))
 
     def ends_before(self, after: Cursor) -> bool:
-        """Return whether no entry after this cursor can pass ``due_before``."""
+        """Return whether no entry after this cursor can be due before ``due_before``."""
         score = float(after[0])
         return self.due_before is not None and (score < 0 or score >= self.due_before)
 
 
-#: Members per round trip when all members are listed.
+#: Number of members of the sorted set to read per round trip.
 LIST_CHUNK: Final = 10_000
 
 #: Maximum number of entries to read for one page.
 MAX_READ: Final = 2_000
 
-#: Maximum number of entries to sort by a key that needs their stored texts.
+#: Maximum number of entries to sort by any other key, which requires reading all entries.
 SORTED: Final = 5_000
 
 #: The states whose entries have a negative score.
@@ -97,7 +97,7 @@ PARKED_STATES: Final = frozenset({PAUSED, FINISHED, QUARANTINED})
 #: The sort keys; a leading ``-`` reverses the order.
 SORTS: Final = ("due", "-due", "name", "-name", "task", "-task", "state", "-state", "last", "-last")
 
-#: The sort keys that need only members and scores, so that any number of entries can be sorted.
+#: Sort keys that need only the sorted set, so the number of entries to sort is not limited.
 CHEAP: Final = ("due", "name")
 
 #: A member of the sorted set: the key of an entry and its score.
@@ -110,8 +110,8 @@ class Query:
 
     Attributes:
         name: text that the name must contain, or a pattern with ``*`` or ``?``. Case is ignored.
-        task: the same for the task name.
-        state: one of :data:`~redbeat.entries.status.STATES`, None for all.
+        task: text that the task name must contain, or a pattern; see ``name``.
+        state: one of :data:`~redbeat.entries.status.STATES`, or None for all states.
         static: True for static entries only, False for dynamic entries only, None for both.
         sort: one of :data:`SORTS`.
     """
@@ -130,11 +130,14 @@ class Query:
 
     @property
     def plain(self) -> bool:
-        """Whether the query has no condition and due order, so that it pages the sorted set."""
+        """Whether the query has no condition and sorts by due time.
+
+        The pages of such a query can be read directly from the sorted set.
+        """
         return self == Query()
 
     def takes(self, record: Record) -> bool:
-        """Return whether a record passes the conditions on state and task."""
+        """Return whether a record meets the conditions on state and task."""
         if self.state is not None and record.state != self.state:
             return False
         if not self.task:
@@ -144,14 +147,15 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A page of entries.
+    """A page of search results.
 
     Attributes:
-        records: the entries.
+        records: the entries on the page.
         now: the time of Redis in UNIX seconds; 0 if no entry was read.
-        after: the cursor of the next page, None for the last page.
-        cut: whether the page is incomplete. With ``after``, the search stopped after
-            ``MAX_READ`` entries; without it, more than ``SORTED`` entries need sorting.
+        after: the cursor of the next page, or None on the last page.
+        cut: whether the page is incomplete. If ``after`` is set, the search stopped after
+            ``MAX_READ`` entries. If ``after`` is None, there are more than ``SORTED`` entries to
+            sort.
     """
 
     records: list[Record]
@@ -161,13 +165,13 @@ class Found:
 
 
 def like(text: str, pattern: str) -> bool:
-    """Return whether a text contains ``pattern``, or matches it if it has ``*`` or ``?``."""
+    """Return whether ``text`` contains ``pattern``, or matches a pattern with ``*`` or ``?``."""
     text, pattern = text.casefold(), pattern.casefold()
     return fnmatchcase(text, pattern) if set("*?") & set(pattern) else pattern in text
 
 
 def browse(schedule: Schedule, query: Query, after: str | None = None, limit: int = 50) -> Found:
-    """Return a page of entries; ``after`` is the cursor from the previous page.
+    """Return a page of entries; ``after`` is the cursor that the previous page returned.
 
     Raises :exc:`InvalidEntryError` for an invalid cursor.
     """
@@ -184,16 +188,16 @@ def browse(schedule: Schedule, query: Query, after: str | None = None, limit: in
 
 
 def record_of(schedule: Schedule, name: str) -> tuple[Page, Record | None]:
-    """Return the page with one entry, and its record, None for an unknown name.
+    """Return a page that contains only this entry, and its record (None for an unknown name).
 
-    One round trip. An unreadable entry has a record too.
+    An unreadable entry has a record too. Takes one round trip.
     """
     page = store_of(schedule.app).read([schedule._key(name)])
     return page, next(iter(_records(schedule, page)), None)
 
 
 def _records(schedule: Schedule, page: Page) -> list[Record]:
-    """Return the records of a page, without entries deleted after their keys were listed."""
+    """Return the records of a page; skip entries that were deleted during the search."""
     prefix = store_of(schedule.app).keys.prefix
     return [
         Record.read(
@@ -209,7 +213,10 @@ def _records(schedule: Schedule, page: Page) -> list[Record]:
 
 
 def _cursor(after: str | None) -> Cursor | None:
-    """Return the score and the key in a cursor text; raises :exc:`InvalidEntryError`."""
+    """Return the score and the key that a cursor contains.
+
+    Raises :exc:`InvalidEntryError` for an invalid cursor.
+    """
     if after is None:
         return None
     score, space, key = after.partition(" ")
@@ -225,9 +232,10 @@ def _cursor(after: str | None) -> Cursor | None:
 
 
 def _members(schedule: Schedule, query: Query) -> list[Member]:
-    """Return the unsorted members that match the query by name and static flag.
+    """Return the members that meet the conditions on name and static flag, in no special order.
 
-    One round trip per 10,000 members. A member whose score changes during these may be missing.
+    Takes one round trip per 10,000 members. If the score of a member changes between two round
+    trips, that member may be missing.
     """
     store = store_of(schedule.app)
     prefix, statics = store.keys.prefix, set[str]()
@@ -251,7 +259,7 @@ def _member_sort_key(query: Query) -> Callable[[Member], Any]:
     if query.sort.endswith("name"):
         return lambda member: member[0]
     parked_first = query.state in PARKED_STATES
-    # Paused entries have the score DISABLED; a search for them reads these entries first.
+    # Paused entries have the score DISABLED. A search for paused entries reads that score first.
     first_score = DISABLED if query.state == PAUSED else None
     return lambda member: (
         member[1] != first_score,
@@ -264,7 +272,7 @@ def _member_sort_key(query: Query) -> Callable[[Member], Any]:
 def _members_after(
     members: list[Member], sort_key: Callable[[Member], Any], query: Query, after: str | None
 ) -> list[Member]:
-    """Return the members after a cursor."""
+    """Return the members that follow the cursor in sort order."""
     cursor = _cursor(after)
     if cursor is None:
         return members
@@ -275,7 +283,7 @@ def _members_after(
 
 
 def _first_page(schedule: Schedule, query: Query, members: list[Member], limit: int) -> Found:
-    """Return a page with the first of the sorted members that match the query."""
+    """Return a page with the first ``limit`` of the sorted members that match the query."""
     matching, now = list[Record](), 0.0
     size = limit if query.state is None and not query.task else BATCH
     for batch_index, batch in enumerate(batches(members, size)):
@@ -301,7 +309,10 @@ def _cursor_of(schedule: Schedule, members: list[Member], record: Record) -> str
 def _sorted_by_text(
     schedule: Schedule, query: Query, members: list[Member], after: str | None, limit: int
 ) -> Found:
-    """Return a page in an order that needs all entries; the cursor is a rank in that order."""
+    """Return a page in an order for which all matching entries must be read.
+
+    The cursor is the number of entries on all previous pages.
+    """
     if len(members) > SORTED:
         return Found([], cut=True)
     if after is not None and not after.isdecimal():
@@ -326,7 +337,7 @@ def _last_run_of(record: Record) -> Any:
     return (record.entry and last_run(record.entry)) or EPOCH
 
 
-#: The value to sort records by, for the sort keys that need the stored texts.
+#: Sort key -> a function that returns the value of a record to sort by.
 RECORD_VALUES: Final[dict[str, Callable[[Record], Any]]] = {
     "task": lambda record: "" if record.entry is None else str(record.entry.task),
     "state": lambda record: record.state,

@@ -1,4 +1,4 @@
-"""Upcoming runs of all entries: in order, and within a span of time for charts."""
+"""Computes upcoming runs of all entries, one after the other or for a whole period."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from redbeat.entry import RedBeatSchedulerEntry
 
 __all__ = ("MAX_ENTRIES", "MAX_RUNS", "Forecast", "agenda", "forecast", "per_minute")
 
-#: While a beat has a claim on an entry, the entry may be due this much earlier than its score.
+#: A claimed entry may be due this much earlier than its score, because a claim raises the score.
 SLACK = timedelta(seconds=60)
 
 
 class Next(NamedTuple):
     """The next run of an entry, as an item of the heap.
 
-    ``number`` is unique, so that the heap never compares entries. ``runs_left`` includes this run;
-    None means no limit.
+    ``number`` is unique, so the heap never needs to compare two entry objects. ``runs_left``
+    includes this run; None means no limit.
     """
 
     at: datetime
@@ -35,11 +35,13 @@ class Next(NamedTuple):
 def agenda(
     pages: Iterable[tuple[list[RedBeatSchedulerEntry], datetime | None]], after: datetime
 ) -> Iterator[tuple[datetime, str]]:
-    """Yield each nominal instant after ``after`` with the name of the entry, in order.
+    """Yield the nominal instant and the entry name of each run after ``after``, in order.
 
-    ``pages`` holds entries in due order. Each page has the due time of its last entry; no entry of
-    a later page is due before that time. The last page has None. A page is read only when the
-    agenda reaches that time, so a run with a longer jitter may come out of order.
+    ``pages`` contains the entries in due order. Each page is a list of entries and the due time of
+    the last entry, or None for the last page. No entry on a later page is due before that time.
+
+    A page is read only when the iteration reaches the due time of the previous page. If the jitter
+    of an entry exceeds :data:`SLACK`, its run may therefore be out of order.
     """
     heap: list[Next] = []
     number = 0
@@ -54,7 +56,7 @@ def agenda(
 
 
 def pop(heap: list[Next]) -> tuple[datetime, str]:
-    """Remove and return the first run, and add the next run of that entry."""
+    """Remove and return the earliest run, and add the next run of the same entry."""
     at, name, number, entry, runs_left = heapq.heappop(heap)
     push(heap, entry, at, number, None if runs_left is None else runs_left - 1)
     return at, name
@@ -67,7 +69,7 @@ def push(
     number: int,
     runs_left: int | None,
 ) -> None:
-    """Add the next run of an entry after an instant, if any."""
+    """Add the next run of an entry after an instant, if there is one."""
     if runs_left == 0:
         return
     for at in entry.upcoming(1, after):
@@ -77,7 +79,7 @@ def push(
 #: Maximum number of runs in a forecast.
 MAX_RUNS: Final = 100_000
 
-#: Maximum number of entries that a forecast reads, rounded up to a whole page.
+#: Number of entries after which a forecast reads no further page.
 MAX_ENTRIES: Final = 5_000
 
 MINUTE: Final = timedelta(minutes=1)
@@ -87,13 +89,14 @@ Pages = Iterable[tuple[list[RedBeatSchedulerEntry], datetime | None]]
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """The nominal instants, in UTC, of each entry that runs in a span of time.
+    """The runs of all entries in a period, given as nominal instants in UTC.
 
     Attributes:
-        since: the start of the span.
-        until: the end of the span; all runs before it are included.
-        runs: the instants of each entry by name, ordered by the first run.
-        complete: False if ``until`` is earlier than requested because there are too many runs.
+        since: the start of the period.
+        until: the end of the period; ``runs`` contains all runs before this time.
+        runs: entry name -> the instants of its runs; entries are ordered by their first run.
+        complete: False if the forecast ends earlier than requested, because there are too many
+            runs or entries.
     """
 
     since: datetime
@@ -103,7 +106,7 @@ class Forecast:
 
 
 def per_minute(runs: Mapping[str, Sequence[datetime]], start: datetime, minutes: int) -> list[int]:
-    """Return the number of runs in each minute from ``start`` on."""
+    """Return the number of runs in each of the ``minutes`` minutes after ``start``."""
     counts = Counter(
         (instant - start) // MINUTE for instants in runs.values() for instant in instants
     )
@@ -113,9 +116,9 @@ def per_minute(runs: Mapping[str, Sequence[datetime]], start: datetime, minutes:
 def forecast(pages: Pages, since: datetime, until: datetime) -> Forecast:
     """Return the runs after ``since`` and before ``until``.
 
-    ``pages`` has the form that :func:`agenda` takes; only pages that can have runs in the span are
-    read. With more than :data:`MAX_RUNS` runs or :data:`MAX_ENTRIES` entries the result ends
-    before ``until``.
+    See :func:`agenda` for the form of ``pages``. Only pages with possible runs in the period are
+    read. If there are more than :data:`MAX_RUNS` runs or :data:`MAX_ENTRIES` entries, the forecast
+    ends before ``until``.
     """
     runs: dict[str, list[datetime]] = {}
     end, entry_count, run_count = until, 0, 0
@@ -139,7 +142,7 @@ def forecast(pages: Pages, since: datetime, until: datetime) -> Forecast:
 
 
 def _drop_later_half(runs: dict[str, list[datetime]]) -> tuple[datetime, int]:
-    """Drop the later half of all runs; return the new end and the number of runs left."""
+    """Drop the later half of all runs; return the new end and the number of remaining runs."""
     all_instants = sorted(instant for instants in runs.values() for instant in instants)
     end = all_instants[len(all_instants) // 2]
     for name, instants in runs.items():
@@ -150,7 +153,7 @@ def _drop_later_half(runs: dict[str, list[datetime]]) -> tuple[datetime, int]:
 def _runs_between(
     entry: RedBeatSchedulerEntry, since: datetime, until: datetime
 ) -> Iterator[datetime]:
-    """Yield the runs of an entry in a span, computed in batches of growing size."""
+    """Yield the runs of an entry in a period; compute them in batches of growing size."""
     size, after = 2, since
     for _ in range(MAX_RUNS):
         batch = entry.upcoming(size, after)

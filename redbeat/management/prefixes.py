@@ -1,4 +1,4 @@
-"""Copy a whole schedule from one key prefix to another in the same Redis."""
+"""Copies a whole schedule from one key prefix to another in the same Redis."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from redbeat.storage.wire import text_in, text_of
 
 __all__ = ("Copied", "PrefixCopy", "copy_prefix", "copy_untagged")
 
-#: Members of the schedule per batch.
+#: Number of entries per batch.
 PAGE = 500
 
-#: Fields that are not copied: a claim belongs to a beat of the old prefix.
+#: Fields that are not copied. A claim belongs to a beat that uses the old prefix.
 NOT_COPIED = frozenset({b"claim"})
 
 #: The fields of an entry's hash.
 Fields = dict[bytes, bytes]
 
-#: Counts one entry: takes the field of :class:`PrefixCopy` and the entry name.
+#: A function that counts one entry. Arguments: a field of :class:`PrefixCopy`, the entry name.
 Count = Callable[[str, bytes], None]
 
 
@@ -41,15 +41,15 @@ def ignore(_outcome: str, _name: str) -> None:
 
 @dataclass
 class PrefixCopy:
-    """Numbers of entries by outcome. ``deleted`` counts entries that also count as another outcome.
+    """The number of entries for each outcome; a deleted entry is also ``copied`` or ``same``.
 
     Attributes:
         copied: entries that were copied.
-        same: entries that exist under the new prefix with the same definition; the history there
-            stays unchanged.
-        different: entries that exist under the new prefix with another definition; both stay
-            unchanged.
-        unreadable: entries without a definition, or whose key is not a hash.
+        same: entries that already existed under the new prefix with the same definition. Their
+            history under the new prefix was not changed.
+        different: entries that already existed under the new prefix with another definition.
+            Nothing was changed under either prefix.
+        unreadable: entries that have no definition, or that are not stored as a hash.
         deleted: entries that were deleted under the old prefix.
     """
 
@@ -61,7 +61,7 @@ class PrefixCopy:
 
 
 class SourceEntry(NamedTuple):
-    """An entry under the old prefix with all its stored data."""
+    """An entry under the old prefix, with all data that Redis stores about the entry."""
 
     member: bytes
     name: bytes
@@ -79,17 +79,17 @@ def copy_prefix(
     progress: Callable[[int], Any] | None = None,
     note: Callable[[str, str], Any] = ignore,
 ) -> PrefixCopy:
-    """Copy all entries to another prefix: history, score, static mark, quarantine and counters.
+    """Copy all entries, with all data about them, and the counters to another prefix.
 
-    Stop all beats on both prefixes first. Data under ``new`` is never changed, so you can repeat an
-    interrupted copy. With ``delete`` the copied data under ``old`` is deleted.
+    Stop all beats on both prefixes first. Existing data under ``new`` is never changed, so you can
+    repeat an interrupted copy. If ``delete`` is true, the copied data under ``old`` is deleted.
 
-    ``progress`` is called with the number of entries of each page. ``note`` is called for each
-    entry with the outcome, a field of :class:`PrefixCopy`, and the name.
+    ``progress`` is called with the number of entries in each batch. ``note`` is called for each
+    entry, with the outcome (a field of :class:`PrefixCopy`) and the entry name.
 
-    Each command names one key only, so the two prefixes may be in different slots of a cluster.
-    Takes about five round trips per 500 entries. Raises ``ValueError`` for empty or equal prefixes;
-    Redis errors pass through.
+    Each command uses only one key, so the two prefixes may be in different slots of a cluster.
+    Takes about five round trips per 500 entries. Raises ``ValueError`` for empty or equal prefixes.
+    Redis errors are not caught.
     """
     if not old or not new or old == new:
         raise ValueError(f"the prefixes are {old!r} and {new!r}: give two different prefixes")
@@ -127,7 +127,7 @@ def _pages(client: Any, keys: Keys) -> Iterator[list[tuple[bytes, float]]]:
 def _read(
     client: Any, keys: Keys, page: Sequence[tuple[bytes, float]], count: Count
 ) -> list[SourceEntry]:
-    """Return the entries of a page; count those without a definition as unreadable."""
+    """Return the entries of a page; count entries without a definition as unreadable."""
     prefix = key_of(keys.prefix)
     names = [member.removeprefix(prefix) for member, _ in page]
     pipe = client.pipeline(transaction=False)
@@ -150,9 +150,9 @@ def _read(
 
 
 def _with_task_ids(keys: Keys, name: bytes, fields: Fields) -> Fields:
-    """Return fields whose history includes the task id of each run.
+    """Return the fields, with the task id of each run added to the run history.
 
-    The task id depends on the prefix, so under another prefix it could not be computed.
+    A task id is computed from the prefix, so with the new prefix the result would differ.
     """
     if b"history" not in fields:
         return fields
@@ -168,11 +168,12 @@ def _with_task_ids(keys: Keys, name: bytes, fields: Fields) -> Fields:
 def _write(
     client: Any, keys: Keys, entries: Sequence[SourceEntry], count: Count
 ) -> list[SourceEntry]:
-    """Store entries; return those that now exist under the new prefix, copied or the same."""
+    """Store entries under the new prefix; return the entries that count as copied or same."""
     prefix = key_of(keys.prefix)
     pipe = client.pipeline(transaction=False)
     for entry in entries:
-        # HSETNX of the definition comes first: of two writers only the first creates the entry.
+        # HSETNX writes the definition first, so only one of two concurrent writers creates the
+        # entry.
         _raw(pipe, "HSETNX", prefix + entry.name, "definition", entry.fields[b"definition"])
         _raw(pipe, "HGETALL", prefix + entry.name)
     replies = pipe.execute(raise_on_error=False)
@@ -181,7 +182,7 @@ def _write(
     for entry, created, reply in zip(entries, replies[::2], replies[1::2], strict=True):
         _raise_unless_wrong_type(created)
         stored = {} if isinstance(reply, Exception) else _as_dict(reply)
-        # Also true for an entry whose copy was interrupted after the definition.
+        # This is also true if an earlier copy stopped after it had written the definition.
         only_definition = stored == {b"definition": entry.fields[b"definition"]} and (
             created or len(entry.fields) > 1
         )
@@ -224,7 +225,7 @@ def _add_to_schedule(pipe: Any, keys: Keys, entry: SourceEntry) -> None:
 
 
 def _copy_stats(client: Any, source: Keys, target: Keys, delete: bool) -> None:
-    """Copy the counters that the target lacks; leave a key that is not a hash alone."""
+    """Copy the counters that are missing in the target; skip a key that is not a hash."""
     try:
         counters = _as_dict(_raw(client, "HGETALL", source.stats))
     except ResponseError as error:
@@ -249,7 +250,7 @@ def _delete(client: Any, keys: Keys, entries: Sequence[SourceEntry]) -> None:
 
 
 def _raw(client: Any, *command: Any) -> Any:
-    """Run a command, or queue it in a pipeline; texts in the reply are bytes."""
+    """Run a command, or queue it in a pipeline; the reply contains bytes instead of strings."""
     return client.execute_command(*command, **{NEVER_DECODE: True})
 
 
@@ -270,11 +271,11 @@ def _pairs(reply: Sequence[Any]) -> list[tuple[Any, Any]]:
 
 @dataclass
 class Copied:
-    """Names of entries by outcome.
+    """The names of the entries for each outcome.
 
     Attributes:
         copied: entries that were copied.
-        kept: entries that existed under the new prefix and were not changed.
+        kept: entries that already existed under the new prefix; they were not changed.
         unreadable: entries without a definition.
     """
 
@@ -284,13 +285,14 @@ class Copied:
 
 
 def copy_untagged(app: Any = None, prefix: str | None = None) -> Copied:
-    """Copy the entries under ``prefix`` to the prefix of the app, with history and score.
+    """Copy the entries under ``prefix`` to the app's key prefix, with history and score.
 
-    The default ``prefix`` is that of the app without braces: ``redbeat:`` for ``{redbeat}:``. Stop
-    the beats on both prefixes first. Entries under the new prefix are never changed, so you can
-    repeat an interrupted copy. The old keys stay, so you can go back. See :func:`.copy_prefix`.
+    The default ``prefix`` is the app's key prefix without braces: ``redbeat:`` for ``{redbeat}:``.
+    Stop the beats on both prefixes first. Existing entries under the app's key prefix are never
+    changed, so you can repeat an interrupted copy. The old keys are kept, so you can undo the
+    migration. See :func:`.copy_prefix`.
 
-    Raises :exc:`ConfigurationError` if the two prefixes are the same; Redis errors pass through.
+    Raises :exc:`ConfigurationError` if the two prefixes are the same. Redis errors are not caught.
     """
     conf, result = ensure_conf(app), Copied()
     old = prefix or untagged_prefix(conf.key_prefix)

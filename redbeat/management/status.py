@@ -30,23 +30,24 @@ class Status:
 
     Attributes:
         now: the time of Redis, in UTC.
-        leader: the beat that holds the lock, None if no beat holds it or the lock is off.
-        beats: the beats that send runs: the leader, and all beats without a lock.
-        standbys: the beats that wait for the lock, except those of RedBeat 2, which leave no trace
-            in Redis. A killed standby is listed for a minute; see its ``last_seen``.
-        entries: the number of entries by state; an entry that a beat is sending counts as
-            ``scheduled``.
+        leader: the beat that holds the lock, or None if no beat holds the lock or the lock is off.
+        beats: the beats that publish runs: the leader, and all beats that run without a lock.
+        standbys: the beats that wait for the lock. Standbys of RedBeat 2 are not listed, because
+            they store nothing in Redis. A killed standby is listed for another minute; see its
+            ``last_seen``.
+        entries: the number of entries by state. An entry counts as ``scheduled`` while a beat
+            publishes its run.
         statics: the number of entries from ``beat_schedule``.
         due_now: the number of entries that are due and not yet claimed.
-        most_late: seconds since the first of these entries was due, None if no entry is due.
-        clock_offset: seconds by which the clock of this host is ahead of that of Redis. The error
-            is at most half a round trip.
-        server: ``version`` and ``mode`` of Redis, empty if Redis refuses ``INFO``.
+        most_late: the maximum lateness of a due entry in seconds, or None if no entry is due.
+        clock_offset: seconds by which the clock of this host is ahead of the clock of Redis. The
+            error is at most half a round trip.
+        server: ``version`` and ``mode`` of Redis; empty if Redis refuses the command ``INFO``.
         quarantined: the number of quarantined entries.
         key_prefix: the prefix of all keys.
         redis_url: the URL of Redis, without a password.
-        lock_key: the key of the lock, None if the lock is off.
-        problem: why beats send nothing, "" if no beat reports a problem.
+        lock_key: the key of the lock, or None if the lock is off.
+        problem: the reason why beats publish nothing, or "" if no beat reports a problem.
     """
 
     now: datetime
@@ -67,9 +68,9 @@ class Status:
 
 
 def status_of(app: Any, clock: Callable[[], float] = time.time) -> Status:
-    """Return the status of an app's schedule; ``clock`` gives UNIX seconds. Two round trips."""
+    """Return the status of an app's schedule; ``clock`` returns UNIX seconds. Two round trips."""
     conf, store = ensure_conf(app), store_of(app)
-    server = store.server()  # first, so that connecting does not distort the clock offset
+    server = store.server()  # opens the connection before the clock is measured
     sent_at = clock()
     counts = store.counts(conf.lock_key, DISABLED, FORGET_AFTER)
     received_at = clock()
@@ -94,7 +95,7 @@ def status_of(app: Any, clock: Callable[[], float] = time.time) -> Status:
 
 
 def beats_of(counts: Counts) -> tuple[BeatInfo | None, list[BeatInfo], list[BeatInfo]]:
-    """Return the leader, the beats without a lock, and the standbys."""
+    """Return the leader, the beats that run without a lock, and the standbys."""
     leader = BeatInfo.read(counts.holder) if counts.holder else None
     lockless, standbys = [], []
     for beat in counts.beats:

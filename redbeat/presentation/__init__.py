@@ -1,1 +1,1 @@
-"""Schedules, entries and times as text, for the command line and the dashboard."""
+"""Formats schedules, entries and times as text, for the command line and the dashboard."""

@@ -1,4 +1,4 @@
-"""An entry as text for people, and as JSON for scripts."""
+"""Formats an entry as text for people, and as JSON for scripts."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ __all__ = (
     "stored",
 )
 
-#: The order of a crontab's fields on the command line.
+#: The fields of a crontab, in the order that the command line uses.
 CRON_FIELDS = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
 
 
 def iso(instant: datetime | None) -> str | None:
-    """Return an instant as ISO 8601 in UTC."""
+    """Return an instant as an ISO 8601 string in UTC."""
     return None if instant is None else as_utc(instant).isoformat()
 
 
 def schedule_text(when: Any) -> str:
-    """Return a schedule in one line, in the syntax of the command-line options.
+    """Return a schedule as one line of text, in the syntax of the command-line options.
 
     Examples: ``every 30 s``, ``cron 0 9 * * *``, ``at 2027-01-01T09:00:00+00:00``.
     """
@@ -60,7 +60,7 @@ def schedule_text(when: Any) -> str:
 
 
 def cron_text(when: crontab) -> str:
-    """Return the five fields of a crontab."""
+    """Return the five fields of a crontab, separated by spaces."""
     return " ".join(_cron_field(when, name) for name in CRON_FIELDS)
 
 
@@ -76,7 +76,7 @@ def _rule_text(when: rrule | rruleset) -> str:
         start, *rest = when.to_ical().splitlines()
     except ValueError:
         return repr(when)
-    return " ".join((*rest, start))  # the rule is more interesting than its start
+    return " ".join((*rest, start))  # moves DTSTART to the end
 
 
 def call_text(entry: RedBeatSchedulerEntry) -> str:
@@ -88,10 +88,10 @@ def call_text(entry: RedBeatSchedulerEntry) -> str:
 
 
 def stored(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
-    """Return the definition of an entry as plain JSON values, as it is stored in Redis.
+    """Return the definition of an entry with the same JSON values as in Redis.
 
-    A value that JSON cannot represent is returned as its ``repr``. Entries that were read from
-    Redis have no such values.
+    A value that JSON cannot represent is replaced by its ``repr``. Only an entry that was never
+    stored in Redis can have such a value.
     """
     definition, _ = hidden(entry.definition(), static=True)
     return {name: _plain(value) for name, value in definition.items()}
@@ -105,7 +105,7 @@ def _plain(value: Any) -> Any:
 
 
 def policy(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
-    """Return the policy fields that differ from their defaults, instants in ISO 8601."""
+    """Return the policy fields that differ from their defaults, with instants in ISO 8601."""
     fields = entry.policy.given()
     return {
         name: iso(value) if isinstance(value, datetime) else value for name, value in fields.items()
@@ -131,10 +131,10 @@ def as_json(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
 
 
 def last_run(entry: RedBeatSchedulerEntry) -> datetime | None:
-    """Return the time of the last run, None for an entry that never ran.
+    """Return the time of the last run, or None for an entry that never ran.
 
-    ``last_run_at`` alone does not prove a run: it can also be the time from which the first run
-    is computed.
+    An entry that never ran may also have a ``last_run_at``: the time from which its first run is
+    computed.
     """
     ran = entry.total_run_count or entry.scheduled_at is not None
     return aware(entry.last_run_at) if ran and entry.last_run_at is not None else None

@@ -1,4 +1,4 @@
-"""Numbers, lists, days and times in English."""
+"""Formats numbers, lists, days and times in English."""
 
 from __future__ import annotations
 
@@ -48,43 +48,43 @@ MONTHS: Final = (
 )
 #: Maximum number of items in a list.
 MAX_ITEMS: Final = 8
-#: Minimum length of consecutive numbers that become "1 to 3".
+#: Minimum length of a sequence of consecutive numbers that is shortened to "1 to 3".
 MIN_RANGE: Final = 3
-#: Minimum length of equally spaced numbers that become "every 2nd".
+#: Minimum length of a sequence of equally spaced numbers that is shortened to "every 2nd".
 MIN_STEPS: Final = 4
 UNITS: Final = (("day", 86400), ("hour", 3600), ("minute", 60))
 
 
 class TooComplex(Exception):  # noqa: N818 - control flow, not an error
-    """A rule is too complex for a short English phrase; callers show its source text instead."""
+    """Raised if a rule is too complex for a short phrase; callers show the rule itself instead."""
 
 
 def joined(items: Sequence[str], word: str = "and") -> str:
-    """Return ``a, b and c``."""
+    """Return the items as a list in English: ``a, b and c``."""
     *most, last = items
     return f"{', '.join(most)} {word} {last}" if most else last
 
 
 def plural(count: int, noun: str) -> str:
-    """Return ``1 hour`` or ``2 hours``."""
+    """Return a number with a noun: ``1 hour`` or ``2 hours``."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def ordinal(number: int) -> str:
-    """Return ``1st``, ``2nd``, ``11th`` for a positive number."""
+    """Return a positive number as an ordinal: ``1st``, ``2nd``, ``11th``."""
     endings = {1: "st", 2: "nd", 3: "rd"}
     ending = "th" if 10 <= number % 100 <= 20 else endings.get(number % 10, "th")
     return f"{number}{ending}"
 
 
 def progression(values: Sequence[int]) -> int:
-    """Return the step of at least four sorted, equally spaced numbers, else 0."""
+    """Return the step of equally spaced numbers, or 0 for irregular or fewer than four numbers."""
     steps = {after - before for before, after in pairwise(values)}
     return steps.pop() if len(values) >= MIN_STEPS and len(steps) == 1 else 0
 
 
 def numbered(noun: str, values: Sequence[int]) -> str:
-    """Return sorted numbers as ``day 1``, ``days 1 to 5 and 9`` or ``every 2nd day from 1 to 31``.
+    """Return sorted numbers with a noun: ``days 1 to 5 and 9``, ``every 2nd day from 1 to 31``.
 
     Raises ``TooComplex`` if the list is too long.
     """
@@ -96,13 +96,16 @@ def numbered(noun: str, values: Sequence[int]) -> str:
 
 
 def names(words: Sequence[str], indexes: Iterable[int]) -> str:
-    """Return the words at sorted indexes: ``March``, ``Monday to Friday and Sunday``."""
+    """Return the words at the sorted indexes as a list: ``Monday to Friday and Sunday``."""
     values = list(indexes)
     return _joined_ranges(values, [words[index] for index in values])
 
 
 def _joined_ranges(values: Sequence[int], words: Sequence[str]) -> str:
-    """Join the words of sorted values; three or more consecutive ones become ``first to last``."""
+    """Return the words for sorted values as a list; raise ``TooComplex`` if it is too long.
+
+    Three or more consecutive values become ``first to last``.
+    """
     items: list[str] = []
     start = 0
     for end in range(1, len(values) + 1):
@@ -116,7 +119,7 @@ def _joined_ranges(values: Sequence[int], words: Sequence[str]) -> str:
 
 
 def span(length: timedelta) -> str:
-    """Return a positive duration to follow "every": ``hour``, ``1 minute and 30.5 seconds``."""
+    """Return a duration in the form used after "every": ``hour``, ``1 minute and 30.5 seconds``."""
     rest, parts = length // timedelta(microseconds=1), []
     for unit, size in UNITS:
         count, rest = divmod(rest, size * 1_000_000)
@@ -129,7 +132,7 @@ def span(length: timedelta) -> str:
 
 
 def zone_label(zone: tzinfo) -> str:
-    """Return the IANA name of a time zone, or its offset: ``UTC+05:30``."""
+    """Return the IANA name of a time zone, or its UTC offset: ``UTC+05:30``."""
     name, offset = zone_key(zone), fixed_offset(zone)
     if name is not None or offset is None:
         return name or str(zone)
@@ -145,10 +148,10 @@ def _offset(offset: timedelta) -> str:
 
 
 def moment(instant: datetime) -> str:
-    """Return an aware instant as wall-clock time in its zone: ``2026-01-01 09:00``.
+    """Return an aware instant as wall-clock time, without its time zone: ``2026-01-01 09:00``.
 
     Seconds and microseconds are included if they are not 0. The UTC offset is included if the
-    wall-clock time occurs twice, at the end of DST. The time zone is not included.
+    wall-clock time occurs twice, at the end of DST.
     """
     precision = "seconds" if instant.second else "minutes"
     text = instant.replace(tzinfo=None).isoformat(
@@ -161,17 +164,17 @@ def moment(instant: datetime) -> str:
 
 ALL_MINUTES: Final = tuple(range(60))
 ALL_HOURS: Final = tuple(range(24))
-#: Maximum number of listed times of a day: with the same minute, and with different minutes.
+#: Maximum number of times in a list: if all times have the same minute, and if minutes differ.
 MAX_TIMES: Final = 6
 MAX_MIXED_TIMES: Final = 4
 WORKDAYS: Final = (0, 1, 2, 3, 4)
 
 
 def clock(minutes: Sequence[int], hours: Sequence[int]) -> str:
-    """Return the times of a day in words; both arguments are sorted and not empty.
+    """Return a phrase for all times of a day with these minutes and hours.
 
-    A list begins with ``at``: ``at 09:00 and 17:00``. Raises ``TooComplex`` if the text would be
-    too long.
+    Both arguments are sorted and not empty. A list of times begins with ``at``:
+    ``at 09:00 and 17:00``. Raises ``TooComplex`` if the phrase would be too long.
     """
     if len(minutes) == 1 and (hourly := _hourly(minutes[0], hours)):
         return hourly
@@ -183,11 +186,11 @@ def clock(minutes: Sequence[int], hours: Sequence[int]) -> str:
 
 
 def _hourly(minute: int, hours: Sequence[int]) -> str:
-    """Return words for one minute of equally spaced hours, "" if the spacing is irregular."""
+    """Return a phrase for the same minute in equally spaced hours, or "" for irregular hours."""
     first, last, size = hours[0], hours[-1], len(hours)
     if size == 24:
         return f"every hour at minute {minute}" if minute else "every hour"
-    # The step divides 24, so the pattern continues over midnight.
+    # The step divides 24, so the hours are also equally spaced across midnight.
     all_day = size > 1 and 24 % size == 0 and hours == tuple(range(first, 24, 24 // size))
     if all_day and (size >= MIN_STEPS or first == minute == 0):
         start = f" from {_time(first, minute)}" if first or minute else ""
@@ -225,29 +228,32 @@ def _time(hour: int, minute: int) -> str:
 
 
 def on_weekdays(weekdays: Sequence[int]) -> str:
-    """Return ``on Monday``, or ``Monday to Friday``; Monday is 0."""
+    """Return weekdays as ``on Monday`` or ``Monday to Friday``; Monday is 0."""
     text = names(DAYS, weekdays)
     return text if " to " in text and " and " not in text else f"on {text}"
 
 
 def only_if(weekdays: Sequence[int]) -> str:
-    """Return ``, but only if a Monday or Friday``; "" if the weekdays restrict nothing."""
+    """Return a condition such as ``, but only if a Monday or Friday``.
+
+    Returns "" if there are no weekdays or all seven.
+    """
     if not weekdays or len(weekdays) == 7:
         return ""
     return f", but only if a {joined([DAYS[day] for day in weekdays], 'or')}"
 
 
 def in_months(months: Sequence[int]) -> str:
-    """Return ``January and July``; 1 is January."""
+    """Return months as ``January and July``; January is 1."""
     return names(MONTHS, [month - 1 for month in months])
 
 
 def times_on_days(times: str, days: str, weekdays: Sequence[int], months: Sequence[int]) -> str:
-    """Return the phrase for ``times`` on certain days.
+    """Return a phrase for ``times`` on certain days.
 
-    ``days`` is a phrase such as ``on day 1 of January``; then ``weekdays`` and ``months`` are not
-    used, since the phrase contains them. Without it, the runs are on the ``weekdays`` of the
-    ``months``. All or none of them mean no restriction.
+    ``days`` is a phrase such as ``on day 1 of January``. If ``days`` is empty, the runs are on the
+    ``weekdays`` in the ``months``; an empty or complete list of either means no restriction. If
+    ``days`` is not empty, ``weekdays`` and ``months`` are ignored, because ``days`` includes them.
     """
     listed = times.startswith("at ") and "minute" not in times
     if days:

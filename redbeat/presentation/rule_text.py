@@ -1,6 +1,6 @@
-"""Parses schedules from text and formats them, for the command line and the dashboard.
+"""Parses and formats rules, which represent schedules as text in commands and on the dashboard.
 
-A rule consists of a kind, one of :data:`KINDS`, and a text. No round trips.
+A rule consists of a kind, which is one of :data:`KINDS`, and a text.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = (
     "time_from",
 )
 
-#: The kinds of rules that have a text form.
+#: The kinds of rules.
 KINDS: Final = ("every", "cron", "rrule", "at", "solar")
 
 #: The exceptions that :func:`make_schedule` raises for an invalid rule.
@@ -42,12 +42,15 @@ BAD_RULE: Final = (ImproperlyConfigured, ParseException, TypeError, ValueError)
 
 UNITS: Final = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 
-#: Number of fields of a solar rule: event, latitude, longitude.
+#: Number of fields of a solar rule, which are event, latitude and longitude.
 SOLAR_FIELDS: Final = 3
 
 
 def seconds_from(text: str) -> float:
-    """Return the seconds in ``30``, ``30s``, ``5m``, ``2h`` or ``1d``; raises ValueError."""
+    """Return a duration such as ``30``, ``30s``, ``5m``, ``2h`` or ``1d`` in seconds.
+
+    Raises ValueError for any other text.
+    """
     match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+) *(s|m|min|h|d|)", text.strip())
     if match is None:
         raise ValueError(f"{text!r} is not a number of seconds, nor a number with s, m, h or d")
@@ -56,7 +59,10 @@ def seconds_from(text: str) -> float:
 
 
 def time_from(text: str) -> datetime:
-    """Parse a time in ISO 8601; naive if the text has no UTC offset. Raises ValueError."""
+    """Return a time in ISO 8601 as a datetime, which is naive if the text has no UTC offset.
+
+    Raises ValueError for any other text.
+    """
     try:
         return isoparse(text.strip().replace(" ", "T", 1))
     except ValueError as error:
@@ -64,18 +70,18 @@ def time_from(text: str) -> datetime:
 
 
 def make_schedule(kind: str, value: Any, zone: tzinfo, app: Any) -> BaseSchedule:
-    """Return the schedule of a kind; raises :data:`BAD_RULE`.
+    """Return a schedule of this kind; raise one of :data:`BAD_RULE` for an invalid value.
 
-    ``value`` is seconds for ``every``, a datetime for ``at``, and text for other kinds. ``zone`` is
-    the time zone of times and rules without their own zone.
+    ``value`` is a number of seconds for ``every``, a datetime for ``at``, and a string for all
+    other kinds. ``zone`` applies to times and rules that name no time zone.
     """
     return MAKERS[kind](value, zone, app)
 
 
 def parse_rule(kind: str, text: str, zone: tzinfo, app: Any) -> BaseSchedule:
-    """Return the schedule that a text describes.
+    """Return the schedule that a rule describes.
 
-    Raises :exc:`InvalidEntryError` with the field ``kind`` or ``rule``.
+    Raises :exc:`InvalidEntryError` for an invalid rule; its field is ``kind`` or ``rule``.
     """
     if kind not in KINDS:
         raise InvalidEntryError("kind", f"must be one of {', '.join(KINDS)}, not {kind!r:.60}")
@@ -91,7 +97,7 @@ def parse_rule(kind: str, text: str, zone: tzinfo, app: Any) -> BaseSchedule:
 
 
 def rule_of(when: Any) -> tuple[str, str] | None:
-    """Return the kind and the text of a schedule, None if the schedule has no text form."""
+    """Return the kind and the text of a schedule, or None if no rule can describe the schedule."""
     if isinstance(when, schedule):
         return "every", f"{when.run_every.total_seconds():.15g}"
     if isinstance(when, crontab):
@@ -139,8 +145,8 @@ def _cron(text: str, _zone: tzinfo, app: Any) -> BaseSchedule:
 
 def _rrule(text: str, zone: tzinfo, _app: Any) -> BaseSchedule:
     key = zone_key(zone)
-    # A rule without a start gets one at the epoch, which carries the zone. A rule with COUNT must
-    # give its start itself, since the runs are counted from there.
+    # Only DTSTART can contain a time zone, so this adds a DTSTART at the epoch to a rule without a
+    # start. A rule with COUNT needs a start from the user, because COUNT counts from the start.
     if "DTSTART" not in text.upper() and "COUNT" not in text.upper() and key not in (None, "UTC"):
         text = f"DTSTART;TZID={key}:19700101T000000\n{text}"
     return from_ical(text)
@@ -166,5 +172,5 @@ MAKERS: Final[dict[str, Callable[[Any, tzinfo, Any], BaseSchedule]]] = {
     "solar": _solar,
 }
 
-#: Functions that convert the text of a rule; kinds that are not listed use the text itself.
+#: Functions that convert the text of a rule. Kinds without a function use the text unchanged.
 READERS: Final[dict[str, Callable[[str], Any]]] = {"every": seconds_from, "at": time_from}

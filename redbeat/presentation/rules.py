@@ -1,4 +1,4 @@
-"""Schedules in plain English, for people who know neither crontabs nor RFC 5545."""
+"""Describes schedules in English, for users who know neither crontabs nor RFC 5545."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ MAX_DAYS = 4
 
 
 def dates(rule: Recurrence) -> str:
-    """Return the days of a rule: ``on the first Friday of the month``.
+    """Return the days of a rule in English, such as ``on the first Friday of the month``.
 
-    Returns "" if only plain weekdays and months restrict the days. Raises ``TooComplex`` if the
-    rule combines several other restrictions, such as days of the month and weeks of the year.
+    Returns "" if the rule restricts the days only by weekdays and months. Raises ``TooComplex`` if
+    the rule combines other restrictions, such as days of the month and weeks of the year.
     """
     parts = [part for part in (rule.monthdays, rule.yeardays, rule.weeknos, rule.easter) if part]
     if len(parts) + bool(rule.nth_weekdays) > 1 or (rule.weekdays and rule.nth_weekdays):
@@ -93,7 +93,7 @@ def _nth_weekdays(rule: Recurrence) -> str:
 
 
 def _counted(noun: str, numbers: Sequence[int]) -> str:
-    """Return numbers of days or weeks in words; negative numbers count from the end."""
+    """Return numbers of days or weeks in English; negative numbers count from the end."""
     front = [number for number in numbers if number > 0]
     back = [f"the {position_name(number)} {noun}" for number in reversed(numbers) if number < 0]
     if len(back) > MAX_DAYS:
@@ -114,20 +114,20 @@ def _from_easter(days: int) -> str:
 
 
 def position_name(number: int) -> str:
-    """Return ``first``, ``2nd``, ``last`` or ``2nd last``."""
+    """Return a position in English: ``first``, ``2nd``, ``last`` or ``2nd last``."""
     if number in (1, -1):
         return "first" if number > 0 else "last"
     return ordinal(number) if number > 0 else f"{ordinal(-number)} last"
 
 
 UNITS: Final = ("year", "month", "week", "day", "hour", "minute", "second")
-#: Maximum number of times of a day, and of dates of a set, in a list.
+#: Maximum number of times of a day, and maximum number of dates of a rule set, in a list.
 MAX_TIMES: Final = 6
 MAX_DATES: Final = 3
 
 
 def rule_words(rule: rrule) -> str:
-    """Return a rule in English with its start and zone, or as RFC 5545 if it is too complex."""
+    """Return a rule in English with its start and time zone; a complex rule as RFC 5545."""
     try:
         return _rule_phrase(rule)
     except TooComplex:
@@ -135,7 +135,10 @@ def rule_words(rule: rrule) -> str:
 
 
 def set_words(schedule: rruleset) -> str:
-    """Return the rules of a set in English, with its dates, or their number if there are many."""
+    """Return the rules and dates of a rule set in English.
+
+    If there are many dates, the text contains only the number of dates.
+    """
     parts = ["; and ".join(map(rule_words, schedule.rrules))] if schedule.rrules else []
     if schedule.rdates:
         added = _dates_or_count(schedule.rdates, "more date" if parts else "date")
@@ -169,13 +172,13 @@ def _rule_phrase(schedule: rrule) -> str:
 
 
 def _counts_weeks(rule: Recurrence) -> bool:
-    """Return whether the first day of the week matters for a rule."""
+    """Return whether the runs of a rule depend on the first day of the week."""
     weekly = rule.freq == WEEKLY and (rule.interval > 1 or rule.setpos)
     return bool(weekly or rule.weeknos)
 
 
 def _plain(rule: Recurrence) -> str:
-    """Return a rule with interval 1: its times and days."""
+    """Return the times and days of a rule with interval 1."""
     return times_on_days(_times(rule), dates(rule), rule.weekdays, rule.months)
 
 
@@ -192,7 +195,7 @@ def _times(rule: Recurrence) -> str:
 
 
 def _every(rule: Recurrence) -> str:
-    """Return a rule with an interval above 1: ``every 2 weeks on Monday at 09:00``."""
+    """Return the phrase for an interval above 1, such as ``every 2 weeks on Monday at 09:00``."""
     every = f"every {rule.interval} {UNITS[rule.freq]}s"
     days = dates(rule)
     if not days:
@@ -211,7 +214,11 @@ def _weekdays(rule: Recurrence) -> str:
 
 
 def _within(rule: Recurrence) -> str:
-    """Return the minutes of an hourly rule, "" if they are those of its start."""
+    """Return the minutes of an hourly rule, or "" if the runs are at the minute of its start.
+
+    Also returns "" for minutely and secondly rules. Raises ``TooComplex`` if the rule restricts
+    its times in any other way.
+    """
     start = rule.start
     restricted = (rule.hours, rule.minutes, rule.seconds)[: rule.freq - DAILY]
     if any(restricted) or (rule.freq < SECONDLY and rule.seconds != (start.second,)):
@@ -234,7 +241,7 @@ ANY_DAY = datetime(2000, 1, 1)  # noqa: DTZ001 - a wall-clock time
 
 
 def cron_words(schedule: crontab) -> str:
-    """Return a crontab in English, or its own text if it is too complex."""
+    """Return a crontab in English, or its five fields if the crontab is too complex."""
     if cron_rule(schedule).next_wall(ANY_DAY) is None:
         return f"never: no time matches {schedule_text(schedule)}"
     try:
@@ -244,7 +251,7 @@ def cron_words(schedule: crontab) -> str:
 
 
 def _cron_phrase(schedule: crontab) -> str:
-    weekdays = sorted((day - 1) % 7 for day in schedule.day_of_week)  # Celery's Sunday is 0
+    weekdays = sorted((day - 1) % 7 for day in schedule.day_of_week)  # Sunday is 0 in Celery
     days, months = sorted(schedule.day_of_month), sorted(schedule.month_of_year)
     day_phrase = _days(days, months) + only_if(weekdays) if len(days) < 31 else ""
     times = clock(tuple(sorted(schedule.minute)), tuple(sorted(schedule.hour)))
@@ -256,7 +263,7 @@ def _days(days: list[int], months: list[int]) -> str:
     return f"on {numbered('day', days)} of {month}"
 
 
-#: The wall-clock units that Celery rounds runs of relative intervals to, the longest first.
+#: The units to which Celery rounds the runs of relative intervals, the longest unit first.
 ROUNDED = (
     (timedelta(days=1), "midnight"),
     (timedelta(hours=1), "the full hour"),
@@ -265,12 +272,12 @@ ROUNDED = (
 
 
 def in_words(schedule: Any, timezone: str | None = None) -> str:
-    """Return a schedule in English, without a capital letter and full stop.
+    """Return a schedule in English, without a capital letter and without a full stop.
 
-    ``timezone`` is the IANA name of the zone in which crontabs are evaluated and ``clocked`` times
-    are shown; the text names the zone if it matters. rrules have their own zone. A custom
-    schedule returns its ``repr``, or its name. Raises ``ValueError`` for a ``clocked`` and an
-    unknown zone.
+    ``timezone`` is the IANA name of the time zone for crontabs and ``clocked`` times; an rrule has
+    its own time zone. The text contains the time zone if the runs depend on it. For a custom
+    schedule, the text is its ``repr`` or its name. Raises ``ValueError`` for a ``clocked`` schedule
+    if ``timezone`` is unknown.
     """
     if asks_itself(schedule):
         return _custom(schedule)

@@ -1,4 +1,4 @@
-"""Text for terminals: tables, times, durations, and names with unprintable characters."""
+"""Formats text for terminals: tables, times, durations, and names with control characters."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ __all__ = ("clipped", "columns", "duration", "moment", "printable", "width_of")
 
 GAP: Final = "  "
 
-#: Units of a duration and their length in seconds, the longest first.
+#: The units of durations with their lengths in seconds, the longest unit first.
 UNITS: Final = (("d", 86400), ("h", 3600), ("min", 60))
 
-#: Unicode categories of characters that control the terminal or cannot be encoded.
+#: Unicode categories of characters that could control the terminal or that cannot be encoded.
 UNPRINTABLE: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 
@@ -47,7 +47,7 @@ def _cells(char: str) -> int:
 
 
 def clipped(text: str, width: int) -> str:
-    """Return ``text`` in at most ``width`` cells; ``~`` marks a cut."""
+    """Return ``text``, shortened to at most ``width`` cells; a shortened text ends with ``~``."""
     if width_of(text) <= width:
         return text
     while width_of(text) >= width:
@@ -67,9 +67,9 @@ def _line(row: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def moment(instant: datetime | None, zone: tzinfo) -> str:
-    """Return an instant in a zone, to the second; ``-`` for None.
+    """Return an instant as wall-clock time in a time zone, or ``-`` for None.
 
-    Milliseconds are included if they are not 0.
+    The text includes seconds, and also milliseconds if they are not 0.
     """
     if instant is None:
         return "-"
@@ -79,7 +79,7 @@ def moment(instant: datetime | None, zone: tzinfo) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a duration in its two largest units: ``1 h 30 min``, ``0.5 s``."""
+    """Return a duration in at most two units: ``1 h 30 min``, ``0.5 s``."""
     if seconds < 0:
         return f"-{duration(-seconds)}"
     parts = []

@@ -1,4 +1,4 @@
-"""Read entries from a crontab file that names tasks instead of commands.
+"""Reads entries from a crontab file that names tasks instead of shell commands.
 
 A line is ``minute hour day-of-month month day-of-week task [kwargs]`` or ``@daily task [kwargs]``;
 ``kwargs`` is a JSON object. ``CRON_TZ=Europe/Paris`` sets the time zone of the following lines.
@@ -37,12 +37,12 @@ SHORTHANDS: Final = {
 
 ASSIGNMENT: Final = re.compile(r"(\w+)\s*=\s*(.*)")
 
-#: An item of the weekday field that may contain 7 for Sunday, which Celery does not accept.
+#: Matches an item of the weekday field, which may contain 7 for Sunday. Celery rejects 7.
 WITH_SEVEN: Final = re.compile(r"([0-7])(?:-([0-7]))?(?:/([1-9]))?")
 
 
 def read_crontab(app: Any, entry_class: EntryType, lines: Iterable[bytes]) -> Iterator[Incoming]:
-    """Yield an entry per line; its name is the task with a number, such as ``proj.sync-1``."""
+    """Yield an entry per line; its name is the task name and a number, such as ``proj.sync-1``."""
     task_counts: Counter[str] = Counter()
     zone: str | None = None
     for number, line in enumerate(lines, 1):
@@ -77,7 +77,7 @@ def _zone(name: str, value: str) -> str | None:
 
 
 def _split(text: str) -> tuple[list[str], str, str]:
-    """Return the five fields, the task, and the text of the kwargs, "" without kwargs."""
+    """Return the five schedule fields, the task name, and the kwargs as JSON ("" for none)."""
     first, *rest = text.split(None, 1)
     if first.startswith("@"):
         if first not in SHORTHANDS:
@@ -115,13 +115,13 @@ def _schedule(texts: list[str]) -> crontab:
     for name, text in fields.items():
         try:
             crontab(**{name: text})
-        except Exception as error:  # Celery's parser raises various errors
+        except Exception as error:  # Celery's crontab parser raises various exceptions
             raise InvalidEntryError(name, f"{text!r} is not valid: {error}") from error
     return crontab(**fields)
 
 
 def _weekday(item: str) -> str:
-    """Return an item of the weekday field with 0 for Sunday; Celery does not accept 7."""
+    """Return an item of the weekday field with 7 replaced by 0, because Celery rejects 7."""
     match = WITH_SEVEN.fullmatch(item)
     if match is None or "7" not in match.groups()[:2]:
         return item

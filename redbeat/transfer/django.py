@@ -1,4 +1,4 @@
-"""Read entries of django-celery-beat from its database or from ``manage.py dumpdata``."""
+"""Reads entries of django-celery-beat from its database or from ``manage.py dumpdata`` output."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = (
 LABEL: Final = "django_celery_beat."
 TASK: Final = f"{LABEL}periodictask"
 
-#: The tables of schedules, by the field of ``PeriodicTask`` that refers to each.
+#: Field of ``PeriodicTask`` -> the model label of the schedules that the field refers to.
 TABLES: Final = {
     "interval": f"{LABEL}intervalschedule",
     "crontab": f"{LABEL}crontabschedule",
@@ -42,13 +42,13 @@ TABLES: Final = {
 
 PERIODS: Final = ("days", "hours", "minutes", "seconds", "microseconds")
 
-#: Fields of a crontab row; Celery's crontab has the same names.
+#: Fields of a crontab row; the arguments of Celery's ``crontab`` have the same names.
 CRON_FIELDS: Final = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
 
-#: Fields of a task that become options of ``apply_async``.
+#: Fields of a ``PeriodicTask`` that become options of ``apply_async``.
 OPTIONS: Final = ("queue", "exchange", "routing_key", "priority")
 
-#: The fields of one row, by name.
+#: The fields of one database row, by field name.
 Fields = Mapping[str, Any]
 
 #: The rows of all tables, by model label and primary key.
@@ -58,9 +58,9 @@ Tables = Mapping[tuple[str, Any], Fields]
 def converted(
     app: Any, entry_class: EntryType, task: Mapping[str, Any], tables: Tables
 ) -> Incoming:
-    """Return the entry of a task with its run history.
+    """Return the entry for a ``PeriodicTask``, with the run history.
 
-    Naive times are read in the time zone of the app.
+    Naive times are interpreted in the time zone of the app.
     """
     fields = task.get("fields") or {}
     where = f"periodictask {task.get('pk')} ({fields.get('name')!r:.80})"
@@ -85,7 +85,7 @@ def _convert(
         policy["on_finish"] = "disable"
     last_run_at = _instant(app, "last_run_at", fields.get("last_run_at"))
     if kind == "interval" and not last_run_at and not policy["start_time"]:
-        # django-celery-beat counts the first interval from this time.
+        # In django-celery-beat, the first interval starts at this time.
         policy["last_run_at"] = _instant(app, "date_changed", fields.get("date_changed"))
     entry = entry_class(
         fields.get("name"),
@@ -129,7 +129,7 @@ def _schedule(app: Any, kind: str, row: Fields) -> Any:
         )
     except InvalidEntryError:
         raise
-    except Exception as error:  # Celery's parsers raise various errors
+    except Exception as error:  # Celery's parsers raise various exceptions
         raise InvalidEntryError(kind, f"is not valid: {error!r}") from error
 
 
@@ -161,7 +161,7 @@ def _options(fields: Fields, expires: datetime | None) -> dict[str, Any]:
 
 
 def _json(field: str, text: Any, kind: type) -> Any:
-    """Return the value of a JSON text field, an empty ``kind`` if the field is empty."""
+    """Return the value of a JSON text field, or an empty ``kind`` if the field is empty."""
     if not text:
         return kind()
     try:
@@ -186,9 +186,10 @@ def _instant(app: Any, field: str, text: Any) -> datetime | None:
 
 
 def read_fixture(app: Any, entry_class: EntryType, file: IO[bytes]) -> Iterator[Incoming]:
-    """Yield the entry of each task in the output of ``dumpdata``, with its run history.
+    """Yield an entry for each ``PeriodicTask`` in ``dumpdata`` output, with its run history.
 
-    Naive times are read in the time zone of the app. Raises :exc:`UnreadableSourceError`.
+    Naive times are interpreted in the time zone of the app. Raises :exc:`UnreadableSourceError` if
+    the file cannot be read.
     """
     objects = _objects(file)
     tables = {(str(row.get("model")), row.get("pk")): row.get("fields", {}) for row in objects}
@@ -204,7 +205,7 @@ def read_fixture(app: Any, entry_class: EntryType, file: IO[bytes]) -> Iterator[
 def _objects(file: IO[bytes]) -> list[dict[str, Any]]:
     try:
         text = file.read().decode("utf-8-sig")
-        is_array = text.lstrip().startswith("[")  # otherwise JSON lines
+        is_array = text.lstrip().startswith("[")  # otherwise the file contains JSON lines
         lines = (line for line in text.splitlines() if line.strip())
         objects = json.loads(text) if is_array else [json.loads(line) for line in lines]
     except (ValueError, RecursionError) as error:
@@ -217,16 +218,16 @@ def _objects(file: IO[bytes]) -> list[dict[str, Any]]:
 #: The alias of Django's default database.
 DEFAULT_ALIAS: Final = "default"
 
-#: Maximum number of rows in memory.
+#: Maximum number of database rows in memory.
 CHUNK: Final = 500
 
 
 def read_database(
     app: Any, entry_class: EntryType, alias: str = DEFAULT_ALIAS
 ) -> Iterator[Incoming]:
-    """Yield the entry of each task in a database of Django, with its run history.
+    """Yield an entry for each ``PeriodicTask`` in a Django database, with its run history.
 
-    ``alias`` is a key of ``DATABASES``. The database is only read. Raises
+    ``alias`` is a key of Django's ``DATABASES`` setting. The database is not changed. Raises
     :exc:`UnreadableSourceError` if Django is not set up or the database cannot be read.
     """
     registry = _registry()
@@ -261,7 +262,7 @@ def _registry() -> Any:
         registry.get_app_config(TASK.partition(".")[0])
     except LookupError as error:
         raise UnreadableSourceError("needs django_celery_beat in INSTALLED_APPS") from error
-    except Exception as error:  # the settings of a project may raise any error
+    except Exception as error:  # a settings module may raise any error
         raise UnreadableSourceError(
             f"belongs to a project that cannot be set up: {error!r}"
         ) from error
@@ -278,7 +279,7 @@ def _tables(registry: Any, alias: str) -> Tables:
 
 
 def _rows(model: Any, alias: str) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a table in the form of ``dumpdata``, except that times are datetimes."""
+    """Yield the rows of a table in the format of ``dumpdata``; times are datetimes."""
     serialize = import_module("django.core.serializers").serialize
     for row in model._base_manager.using(alias).order_by("pk").iterator(chunk_size=CHUNK):
         yield from serialize("python", [row])

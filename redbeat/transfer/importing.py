@@ -1,4 +1,4 @@
-"""Import entries into a schedule; all entries are checked before any is written."""
+"""Imports entries into a schedule. All entries are checked before the first one is written."""
 
 from __future__ import annotations
 
@@ -35,23 +35,24 @@ EntryType = type[RedBeatSchedulerEntry]
 
 
 class UnreadableSourceError(ValueError):
-    """Raised if a source cannot be read at all; the message says what to do."""
+    """Raised if the whole source is unreadable; the message suggests what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """One entry of a source, or the problem with it.
+    """One entry from an import source, or the reason why the entry is unreadable.
 
     Attributes:
         where: the position in the source, such as ``line 3``.
-        entry: the entry, None if it could not be read.
-        problem: what is wrong, with the field name; "" for an entry that could be read.
+        entry: the entry, or None if the entry is unreadable.
+        problem: the field name and what is wrong; "" for a readable entry.
         static: whether the entry belongs to ``beat_schedule``.
-        meta: the stored text of the run history; "" keeps the history in Redis.
-        runtime: the stored text of the runtime fields, as for ``meta``.
-        history: the lines of the last runs.
-        identity: the identity of a restored entry, which keeps its task ids.
-        texts: the stored texts of definition and policy, if the source has them.
+        meta: the JSON of the field ``meta`` (last run and run count). If ``meta`` is "", the import
+            does not change the history in Redis.
+        runtime: the JSON of the field ``runtime``; used only if ``meta`` is not "".
+        history: the last runs, one per line.
+        identity: the identity of an exported entry, from which its task ids are computed.
+        texts: the JSON of definition and policy, if the source contains both as JSON.
     """
 
     where: str
@@ -66,19 +67,19 @@ class Incoming:
 
 
 def fail(where: str, error: Exception) -> Incoming:
-    """Return the :class:`Incoming` for an entry that cannot be read."""
+    """Return an :class:`Incoming` for an unreadable entry."""
     return Incoming(where, problem=str(error) or repr(error))
 
 
-#: What to do if an entry is already stored and differs.
+#: What to do with an entry if Redis has a different entry with the same name.
 ON_CONFLICT: Final = ("fail", "keep", "replace")
 
-#: Maximum number of problems to keep; all problems are counted.
+#: Maximum number of problems to keep in memory. The count includes all problems.
 MAX_KEPT: Final = 100
 
 
 class Problem(NamedTuple):
-    """A problem and its position in the source."""
+    """A problem with an entry, and the position of the entry in the source."""
 
     where: str
     text: str
@@ -88,7 +89,7 @@ class Problem(NamedTuple):
 class Checked:
     """The result of a check: the names of valid entries, the problems and the conflicts.
 
-    A conflict is an entry that is already stored and differs.
+    A conflict is an entry for which Redis has a different entry with the same name.
     """
 
     names: set[str] = field(default_factory=set)
@@ -98,13 +99,13 @@ class Checked:
     conflict_count: int = 0
 
     def add_problem(self, where: str, text: str) -> None:
-        """Count a problem, and keep the first ones."""
+        """Count a problem; keep the first :data:`MAX_KEPT` problems."""
         self.problem_count += 1
         if len(self.problems) < MAX_KEPT:
             self.problems.append(Problem(where, text))
 
     def add_conflict(self, where: str, text: str) -> None:
-        """Count a conflict, and keep the first ones."""
+        """Count a conflict; keep the first :data:`MAX_KEPT` conflicts."""
         self.conflict_count += 1
         if len(self.conflicts) < MAX_KEPT:
             self.conflicts.append(Problem(where, text))
@@ -112,7 +113,7 @@ class Checked:
 
 @dataclass
 class Written:
-    """Numbers of entries by what was, or would be, done."""
+    """The number of entries for each action of the import, including the actions of a dry run."""
 
     created: int = 0
     changed: int = 0
@@ -122,12 +123,12 @@ class Written:
 
     @property
     def to_write(self) -> int:
-        """The number of entries to write."""
+        """The number of entries that the import creates or changes."""
         return self.created + self.changed
 
 
 class Ready(NamedTuple):
-    """A valid entry with its texts, and the row stored under its name."""
+    """A valid entry, its definition and policy as JSON, and the row that Redis has for its name."""
 
     incoming: Incoming
     entry: RedBeatSchedulerEntry
@@ -142,7 +143,7 @@ class Ready(NamedTuple):
 
     @property
     def has_same_texts(self) -> bool:
-        """Whether the stored definition and policy are equal; the history may differ."""
+        """Whether the stored definition and policy are the same; the history may differ."""
         return (self.row.definition, self.row.policy) == (self.definition, self.policy)
 
     @property
@@ -156,10 +157,13 @@ class Ready(NamedTuple):
         return not incoming.meta or (row.meta, row.runtime) == (incoming.meta, incoming.runtime)
 
     def plan(self) -> Planned:
-        """Return the write: with the imported run history, else with the stored or a new one.
+        """Return the planned write of this entry.
 
-        A finished entry starts again if its schedule, time zone or window changes, unless the
-        import brings another run history.
+        The write includes the imported run history. If the source has no history, an existing entry
+        keeps its stored history, and a new entry gets a new history.
+
+        A finished entry starts again if the import changes its schedule, time zone, start or end,
+        but not if the import also changes its run history.
         """
         incoming, entry, row = self.incoming, self.entry, self.row
         fields: dict[str, Any]
@@ -169,7 +173,7 @@ class Ready(NamedTuple):
         elif self.is_new:
             fields = {"meta": entry.history_text(), "made_up": entry._made_up()}
         else:
-            with suppress(DecodeError):  # the beat reports the error and quarantines the entry
+            with suppress(DecodeError):  # a beat will report and quarantine it
                 entry.recall(row.meta, row.runtime)
             fields = {"seen": None}
         stored, new = (row.definition or "", row.policy), (self.definition, self.policy)
@@ -182,7 +186,7 @@ class Ready(NamedTuple):
 
 
 class Planned(NamedTuple):
-    """The planned write of a checked entry."""
+    """The data that the import will write for a checked entry."""
 
     name: str
     writing: Writing
@@ -190,13 +194,14 @@ class Planned(NamedTuple):
 
 
 class Importer:
-    """Imports the entries of a source into a schedule; a context manager.
+    """A context manager that imports the entries of a source into a schedule.
 
-    ``on_conflict`` is what to do with an entry that is already stored and differs. If only the
-    history differs, the stored entry is kept, except with ``replace``.
+    ``on_conflict`` applies if Redis has a different entry with the same name: ``fail`` reports a
+    conflict, ``keep`` keeps the stored entry, and ``replace`` overwrites the stored entry. If only
+    the history differs, ``fail`` also keeps the stored entry.
 
-    :meth:`check` stores the planned writes in a temporary file and :meth:`write` reads them from
-    there. Memory holds the names of all entries, but only 500 entries at a time.
+    :meth:`check` saves the planned writes in a temporary file, and :meth:`write` reads that file.
+    The importer keeps the names of all entries in memory, but loads at most 500 entries at a time.
     """
 
     def __init__(
@@ -218,7 +223,7 @@ class Importer:
     def check(
         self, source: Iterable[Incoming], progress: Callable[[int], Any] | None = None
     ) -> Checked:
-        """Check all entries without writing any. One round trip per 500 entries."""
+        """Check all entries without writing to Redis. One round trip per 500 entries."""
         checked = Checked()
         for batch in batches(source, BATCH):
             valid = [parts for incoming in batch for parts in self._validated(incoming, checked)]
@@ -231,14 +236,14 @@ class Importer:
         return checked
 
     def write(self, progress: Callable[[int], Any] | None = None) -> None:
-        """Write the entries that :meth:`check` planned.
+        """Write the entries that :meth:`check` has planned to write.
 
-        One round trip per 500 entries, two if there are static entries among them.
+        Takes one round trip per 500 entries, or two if some of these entries are static.
         """
         end = self._plans.tell()
         self._plans.seek(0)
         while self._plans.tell() < end:
-            plans: list[Planned] = pickle.load(self._plans)  # what check() wrote
+            plans: list[Planned] = pickle.load(self._plans)  # check() wrote this file
             if plans:
                 self._save(plans)
             if progress is not None:
@@ -266,7 +271,10 @@ class Importer:
     def _validated(
         self, incoming: Incoming, checked: Checked
     ) -> Iterator[tuple[Incoming, RedBeatSchedulerEntry, str, str]]:
-        """Yield the entry with its texts if it is valid; else add a problem to ``checked``."""
+        """Yield a valid entry with its definition and policy as JSON.
+
+        For an invalid entry, add a problem to ``checked`` and yield nothing.
+        """
         entry = incoming.entry
         if entry is None:
             checked.add_problem(incoming.where, incoming.problem)
@@ -289,7 +297,10 @@ class Importer:
         return self._store.read(keys).rows if keys else []
 
     def _must_write(self, ready: Ready, checked: Checked) -> bool:
-        """Return whether to write an entry; count it, and add a problem or conflict if any."""
+        """Return whether to write an entry.
+
+        Also counts the entry by the planned action, or adds a problem or a conflict to ``checked``.
+        """
         where, name, row = ready.incoming.where, ready.entry.name, ready.row
         if row.definition is None and "hash" in row.problem:
             checked.add_problem(where, f"name: {name!r}: {row.problem}; delete that key")
@@ -315,8 +326,8 @@ class Importer:
     def _save(self, plans: Sequence[Planned]) -> None:
         results = self._store.save_all([plan.writing for plan in plans])
         for plan, saved in zip(plans, results, strict=True):
-            # Redis refuses a write if the entry was created after the check, or if the clock of
-            # this host is ahead.
+            # The script refuses to write the entry if another program created an entry with this
+            # name after the check, or if the clock of this host is ahead of the clock of Redis.
             if saved.code != SAVED:
                 self._save_again(plan.writing)
         statics = [_static_row(plan) for plan in plans if plan.static]
@@ -331,6 +342,6 @@ class Importer:
 
 
 def _static_row(plan: Planned) -> StaticRow:
-    """Return the row that marks a stored entry as static; its history and score stay."""
+    """Return the row that marks a stored entry as static without changing history and score."""
     key, definition, policy, meta, *_ = plan.writing
     return StaticRow(plan.name, key, definition, policy, meta or encode_meta(None), PARKED)

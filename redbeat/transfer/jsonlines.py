@@ -1,8 +1,9 @@
-"""Export and import entries as JSON lines: one object per entry.
+"""Exports and imports entries as JSON lines, with one JSON object per entry.
 
-Each object has ``name``, ``definition`` and ``policy``. ``static`` is true for an entry of
-``beat_schedule`` and missing for all others. An export with run history adds four fields: ``meta``
-and ``runtime`` as stored, ``history`` with the last runs and their task ids, and ``identity``.
+Each object has the fields ``name``, ``definition`` and ``policy``. The field ``static`` is true for
+an entry of ``beat_schedule``; all other entries have no field ``static``. An export with run
+history adds four fields: ``meta`` and ``runtime`` as in Redis, ``history`` with the last runs and
+their task ids, and ``identity``.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ FIELDS: Final = (
 MAX_LINE: Final = 8 * MAX_TEXT
 
 
-#: The type of each optional field, and its name in error messages.
+#: Field -> its type, and the name of that type in error messages.
 KINDS: Final[dict[str, tuple[type, str]]] = {
     **dict.fromkeys(("definition", "policy", "meta", "runtime"), (dict, "an object")),
     "identity": (str, "a string"),
@@ -43,7 +44,10 @@ KINDS: Final[dict[str, tuple[type, str]]] = {
 
 
 def write_line(name: str, row: Row, history: bool = False) -> str:
-    """Return an entry as a line without newline; raises :exc:`DecodeError` for invalid JSON."""
+    """Return an entry as one line of JSON, without a newline.
+
+    Raises :exc:`DecodeError` if the stored JSON of the entry is invalid.
+    """
     texts = {"definition": row.definition, "policy": row.policy}
     if history:
         texts |= {"meta": row.meta, "runtime": row.runtime}
@@ -58,7 +62,7 @@ def write_line(name: str, row: Row, history: bool = False) -> str:
 
 
 def _one_line(field: str, text: str) -> str:
-    """Return JSON text as one line of ASCII; unchanged if it already is one."""
+    """Return JSON as one line of ASCII; JSON that is already one ASCII line stays unchanged."""
     if text.isascii() and text.isprintable():
         return text
     try:
@@ -68,7 +72,7 @@ def _one_line(field: str, text: str) -> str:
 
 
 def read_lines(app: Any, entry_class: EntryType, file: IO[bytes]) -> Iterator[Incoming]:
-    """Yield the entry of each line; empty lines are ignored."""
+    """Yield an entry for each line; ignore empty lines."""
     number, templates = 0, Templates(app, entry_class)
     while line := file.readline(MAX_LINE + 1):
         number += 1
@@ -84,7 +88,7 @@ def read_lines(app: Any, entry_class: EntryType, file: IO[bytes]) -> Iterator[In
 
 
 def _skip_line(file: IO[bytes], line: bytes) -> None:
-    """Read up to the end of a line; ``line`` is its first part."""
+    """Read and ignore the rest of a line; ``line`` is the part that was already read."""
     while line and not line.endswith(b"\n"):
         line = file.readline(MAX_LINE)
 
@@ -97,7 +101,7 @@ def _read(templates: Templates, where: str, text: bytes) -> Incoming:
     if entry.name != name:
         raise InvalidEntryError("name", f"must be a string, not {name!r:.60}")
     if meta:
-        History.read(meta, runtime)  # raises DecodeError if the history is invalid
+        History.read(meta, runtime)  # raises DecodeError for an invalid history
     history = "".join([f"{text}\n" for text in line.get("history") or ()])
     return Incoming(
         where,
@@ -116,7 +120,10 @@ def _json_text(value: Any) -> str:
 
 
 def _object(text: bytes) -> dict[str, Any]:
-    """Return the object of a line with checked types, and the name also in its definition."""
+    """Return the JSON object of a line; check the types of its fields.
+
+    The name of the entry is also in the definition of the returned object.
+    """
     try:
         line = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -147,7 +154,10 @@ def _check_history(lines: Any) -> None:
 
 
 def _with_name(line: dict[str, Any]) -> dict[str, Any]:
-    """Return the line with the name in its definition; a number as a name becomes a string."""
+    """Return the line with the entry name also in the definition.
+
+    A name that is a number becomes a string.
+    """
     definition = line.get("definition")
     if not definition:
         raise InvalidEntryError("definition", "is missing; add the field")
@@ -161,7 +171,7 @@ def _with_name(line: dict[str, Any]) -> dict[str, Any]:
 
 
 class Exported(NamedTuple):
-    """A line of an export, or the key of an unreadable entry and its problem."""
+    """A line of an export, or the key of an unreadable entry and the problem with the entry."""
 
     line: str
     key: str = ""
@@ -171,11 +181,11 @@ class Exported(NamedTuple):
 def export_lines(
     app: Any, entry_class: EntryType, store: Reading, history: bool = False
 ) -> Iterator[Exported]:
-    """Yield a line per entry in due order.
+    """Yield one line per entry, in due order.
 
-    An entry that :func:`read_lines` could not read back is yielded as a problem instead. An entry
-    that is added or deleted during the export may be missing. Memory holds one page at a time. One
-    round trip per 500 entries.
+    If :func:`read_lines` could not read the line of an entry, the entry is yielded as a problem. An
+    entry that is added or deleted during the export may be missing. Only 500 entries are in memory
+    at a time. Takes one round trip per 500 entries.
     """
     page, templates = store.page(history=history), Templates(app, entry_class)
     while True:

@@ -1,7 +1,7 @@
-"""Read entries from ``celerybeat-schedule``, the file of Celery's own scheduler.
+"""Reads entries from ``celerybeat-schedule``, the file of Celery's own scheduler.
 
-The file contains pickles, which can run any code when they are loaded. This module loads only the
-classes of a schedule. An object of any other class becomes an :class:`Unknown`, and no code runs.
+The file contains pickles, and a pickle can run any code when it is loaded. This module loads only
+the classes in :data:`KNOWN`. For any other class, it creates an :class:`Unknown` and runs no code.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from .importing import EntryType, Incoming, UnreadableSourceError, fail
 
 __all__ = ("Unknown", "load_safely", "read_shelve")
 
-#: Suffixes that some kinds of databases add to the file name.
+#: File name suffixes that some database libraries add.
 SUFFIXES: Final = (".db", ".dat", ".dir", ".bak")
 
 
 class Unknown:
-    """A placeholder for an object of a class that is not loaded."""
+    """A placeholder for an object whose class this module does not load."""
 
     path = ""
 
@@ -52,7 +52,10 @@ class Unknown:
 
 
 def _attribute(owner: Any, name: str) -> Any:
-    """Replace ``getattr``, which old pickles use to find ``ZoneInfo._unpickle``."""
+    """Return the attribute for a pickle that calls ``getattr`` to find ``ZoneInfo._unpickle``.
+
+    For any other attribute, return a placeholder class.
+    """
     if owner is zoneinfo.ZoneInfo and name == "_unpickle":
         return _zone
     return _unknown(str(getattr(owner, "path", owner)), str(name))
@@ -62,7 +65,7 @@ def _zone(key: Any, _from_cache: Any = True) -> zoneinfo.ZoneInfo:
     return zoneinfo.ZoneInfo(str(key))
 
 
-#: The classes and functions that may be loaded, by module and name.
+#: The classes and functions that a pickle may load, by module and name.
 KNOWN: Final[Mapping[tuple[str, str], Any]] = {
     ("celery.beat", "BeatLazyFunc"): BeatLazyFunc,
     ("celery.beat", "ScheduleEntry"): ScheduleEntry,
@@ -84,31 +87,31 @@ KNOWN: Final[Mapping[tuple[str, str], Any]] = {
 
 
 def _unknown(module: str, name: str) -> type[Unknown]:
-    """Return a placeholder class that has the name of another class."""
+    """Return a placeholder class for the class with this module and name."""
     names = {"__module__": module, "__qualname__": name, "path": f"{module}.{name}"}
     return type("Unknown", (Unknown,), names)
 
 
 class SafeUnpickler(pickle.Unpickler):
-    """Loads :data:`KNOWN` classes only."""
+    """An unpickler that loads only the classes in :data:`KNOWN`."""
 
     def find_class(self, module: str, name: str) -> Any:
         """Return a known class, or a placeholder for an unknown class."""
         return KNOWN.get((module, name)) or _unknown(module, name)
 
     def persistent_load(self, pid: Any) -> Any:
-        """Refuse references to objects outside of the file."""
+        """Raise an error for a reference to an object outside of the file."""
         raise pickle.UnpicklingError(f"reference to {pid!r}, outside of the file")
 
 
 def load_safely(pickled: bytes) -> Any:
     """Return the pickled object, with an :class:`Unknown` for each object of an unknown class.
 
-    Raises :exc:`UnreadableSourceError`.
+    Raises :exc:`UnreadableSourceError` if the pickle is invalid.
     """
     try:
         return SafeUnpickler(io.BytesIO(pickled)).load()
-    except Exception as error:  # by its documentation, pickle may raise any error
+    except Exception as error:  # an invalid pickle may raise any error
         raise UnreadableSourceError(f"its entries cannot be loaded: {error}") from error
 
 
@@ -116,7 +119,7 @@ def read_shelve(app: Any, entry_class: EntryType, path: str) -> Iterator[Incomin
     """Yield the entries of the file with their run histories.
 
     All entries are static, because Celery's scheduler only has the entries of ``beat_schedule``.
-    Raises :exc:`UnreadableSourceError`.
+    Raises :exc:`UnreadableSourceError` if the file cannot be read.
     """
     entries = load_safely(_pickled_entries(path))
     if not isinstance(entries, dict):
@@ -146,7 +149,7 @@ def _pickled_entries(path: str) -> bytes:
 
 
 def _database(path: str) -> str:
-    """Return the name to open a database by; some kinds of databases have several files."""
+    """Return the name to open a database with, given the path of one of its files."""
     for suffix in ("", *SUFFIXES):
         name = path.removesuffix(suffix) if suffix else path
         if dbm.whichdb(name):
@@ -187,7 +190,8 @@ def _type_of(value: Any) -> str:
 def _refuse_unknown(field: str, value: Any) -> None:
     """Raise :exc:`InvalidEntryError` if a value contains an :class:`Unknown`.
 
-    The function of a ``BeatLazyFunc`` may be unknown: a beat calls that of ``beat_schedule``.
+    The function of a ``BeatLazyFunc`` may be unknown, because a beat calls the function that
+    ``beat_schedule`` contains.
     """
     if isinstance(value, type) and issubclass(value, Unknown):
         value = value()

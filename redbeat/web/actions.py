@@ -27,7 +27,10 @@ MAX_NOTE = 1000
 
 
 def _entry_or_error(name: str) -> Any:
-    """Return an entry; 404 for a missing and 409 for an unreadable entry. One round trip."""
+    """Return an entry, or abort the request if the entry is missing or unreadable.
+
+    The status is 404 for a missing entry and 409 for an unreadable entry. Takes one round trip.
+    """
     _, _, record = get_or_404(name)
     return record.entry or abort(409, f"The entry cannot be read: {record.problem}")
 
@@ -44,13 +47,13 @@ def _redirect_to_entry(name: str, message: str, category: str = "done") -> Respo
 @actions.get("/entry/preview")
 @actions.get("/quarantine/retry")
 def action_reloaded() -> ResponseReturnValue:
-    """Redirect to the entry if a user reloads the address of an action."""
+    """Redirect to the page of the entry if a browser sends GET for the URL of an action."""
     return redirect(entry_url(entry_name()), 303)
 
 
 @actions.post("/entry/pause")
 def pause() -> ResponseReturnValue:
-    """Pause an entry, with a note."""
+    """Pause an entry and store the note that the user entered."""
     name = entry_name()
     note = request.form.get("note", "").strip()[:MAX_NOTE]
     try:
@@ -75,7 +78,7 @@ def resume() -> ResponseReturnValue:
 
 @actions.post("/entry/trigger")
 def trigger() -> ResponseReturnValue:
-    """Request one run of an entry; a beat publishes it at its next tick."""
+    """Request one run of an entry; a beat publishes the run at its next tick."""
     name = entry_name()
     try:
         task_id = _entry_or_error(name).trigger()
@@ -87,13 +90,13 @@ def trigger() -> ResponseReturnValue:
 
 @actions.post("/entry/preview")
 def preview() -> ResponseReturnValue:
-    """Show the next runs of a rule without saving it."""
+    """Show the next runs of a rule without saving the rule."""
     return render_entry(entry_name(), RuleForm.read(request.form))
 
 
 @actions.post("/entry/rule")
 def rule() -> ResponseReturnValue:
-    """Save the rule of an entry, unless the entry was changed while the form was open."""
+    """Save a new rule for an entry, unless the entry was changed while the form was open."""
     name, form = entry_name(), RuleForm.read(request.form)
     entry = _entry_or_error(name)
     try:
@@ -117,7 +120,7 @@ def rule() -> ResponseReturnValue:
 
 @actions.route("/entry/delete", methods=["GET", "POST"])
 def delete() -> ResponseReturnValue:
-    """Show the confirmation page (GET), or delete the entry (POST)."""
+    """Show the confirmation page (for GET), or delete the entry (for POST)."""
     name = entry_name()
     _, row, record = get_or_404(name)
     if request.method == "GET":
@@ -135,10 +138,11 @@ def delete() -> ResponseReturnValue:
 
 @actions.post("/quarantine/retry")
 def retry() -> ResponseReturnValue:
-    """Release an entry from quarantine, so that a beat tries to read it again."""
+    """Release an entry from quarantine, so that a beat reads the entry again."""
     name = entry_name()
     _, row, _ = get_or_404(name)
-    # No definition has this digest, so the entry counts as changed and is released.
+    # A quarantined entry is released if its digest has changed. The string "retry" never equals a
+    # digest, so the entry always counts as changed.
     if not store_of(current_app.extensions["celery"]).review([(row.key, "retry")]):
         return _redirect_to_entry(
             name, "The key is not a hash, so no beat can read the entry. Delete it.", "failed"

@@ -1,4 +1,4 @@
-"""Authentication of the dashboard: credentials, allowed hosts, login, headers, audit log."""
+"""Access control of the dashboard: credentials, allowed hosts, login, headers and audit log."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ logger = get_logger("redbeat.web")
 
 
 def current_user() -> str | None:
-    """Return the user of this request, None for an anonymous one."""
+    """Return the user name of this request, or None for an anonymous request."""
     user: str | None = g.get("user")
     return user
 
@@ -66,8 +66,8 @@ class Access:
         host: the address that the dashboard listens on.
         users: pairs of user name and password, for basic authentication.
         tokens: secrets for ``Authorization: Bearer`` and for the login form.
-        allowed_hosts: host names that browsers may use, in addition to those of this machine.
-        read_only: whether all actions that change something are refused.
+        allowed_hosts: host names that browsers may use, in addition to the names of this machine.
+        read_only: whether the dashboard refuses all actions that change something.
         behind_proxy: whether to trust the ``X-Forwarded-*`` headers of one proxy.
     """
 
@@ -79,7 +79,7 @@ class Access:
     behind_proxy: bool = False
 
     def __repr__(self) -> str:
-        """Return a text without passwords and tokens."""
+        """Return a representation without passwords and tokens."""
         return f"<{type(self).__name__} {self.host} read_only={self.read_only}>"
 
     @property
@@ -88,8 +88,8 @@ class Access:
         return bool(self.users or self.tokens)
 
     def user_with(self, name: str, password: str) -> str | None:
-        """Return the name of the user if the password is right, else None."""
-        # "&" always compares both, so the response time does not reveal which one is wrong.
+        """Return the user name if a user has this name and password, otherwise None."""
+        # "&" always compares both, so the response time does not reveal which part is wrong.
         matches = [
             user
             for user, secret in self.users
@@ -104,9 +104,10 @@ class Access:
     def admits_host(self, header: str) -> bool:
         """Return whether requests with this ``Host`` header are allowed.
 
-        On a loopback address, a foreign host name is a sign of DNS rebinding: the attacker's name
-        resolves to this machine, so that the browser treats both sites as one. Other addresses
-        need credentials, so there the check is only made if ``allowed_hosts`` is set.
+        If the dashboard listens on a loopback address, a foreign host name is a sign of DNS
+        rebinding: the host name of an attacker resolves to this machine, so the browser lets the
+        attacker's page read the dashboard. On other addresses the dashboard requires credentials,
+        so this method checks the host name only if ``allowed_hosts`` is set.
         """
         if not is_loopback(self.host) and not self.allowed_hosts:
             return True
@@ -114,14 +115,14 @@ class Access:
 
 
 def _equal_secrets(expected: str, received: str) -> bool:
-    """Return whether two secrets are equal; the time does not depend on their content."""
+    """Return whether two secrets are equal; the comparison takes the same time for any content."""
     return hmac.compare_digest(
         expected.encode("utf-8", "surrogatepass"), received.encode("utf-8", "surrogatepass")
     )
 
 
 def host_in(header: str) -> str:
-    """Return the host in a ``Host`` header, without the port and IPv6 brackets."""
+    """Return the host of a ``Host`` header, without the port and without IPv6 brackets."""
     name = header.strip().lower()
     if name.startswith("["):
         return name[1:].partition("]")[0]
@@ -129,7 +130,7 @@ def host_in(header: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a server on this address can be reached from this machine only."""
+    """Return whether a server on this address is reachable only from this machine."""
     name = host_in(host)
     if name == "localhost":
         return True
@@ -140,9 +141,10 @@ def is_loopback(host: str) -> bool:
 
 
 def read_users(texts: Iterable[str]) -> tuple[tuple[str, str], ...]:
-    """Return the pairs of user and password in texts like ``ann:secret``.
+    """Return pairs of user name and password from strings such as ``ann:secret``.
 
-    Raises ValueError for a malformed text, without the text, which may contain a password.
+    Raises ValueError for a malformed string. The message does not contain the string, because the
+    string may contain a password.
     """
     pairs = []
     for text in texts:
@@ -158,7 +160,7 @@ auth = Blueprint("auth", __name__)
 
 @auth.route("/login", methods=["GET", "POST"])
 def login() -> ResponseReturnValue:
-    """Show the login form; a valid token starts a session."""
+    """Show the login form, or start a session if the submitted token is valid."""
     if not g.access.tokens:
         return redirect(url_for("listing.index"), 303)
     if request.method == "GET":
@@ -181,7 +183,7 @@ def logout() -> ResponseReturnValue:
 
 
 def _next() -> str:
-    """Return the path to open after login, "" for a path that leads to another site."""
+    """Return the path to open after login, or "" for a path that leads to another site."""
     path = request.form.get("next", "")
     local = path.startswith("/") and not path.startswith("//") and "\\" not in path
     if not local or any(ord(char) < 32 for char in path):
@@ -199,7 +201,7 @@ HEADERS: Final = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
-    # Flask-WTF checks the referrer of forms under TLS, so "no-referrer" would break all forms.
+    # Over TLS, Flask-WTF checks the referrer of a form, so "no-referrer" would break all forms.
     "Referrer-Policy": "same-origin",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -213,15 +215,18 @@ READ_ONLY_POSTS: Final = frozenset({"auth.login", "auth.logout"})
 
 
 class SessionCookies(SecureCookieSessionInterface):
-    """Session cookies with the attribute ``Secure`` if the request came over TLS."""
+    """A session interface that marks cookies as ``Secure`` if the request came over TLS."""
 
     def get_cookie_secure(self, app: Flask) -> bool:  # noqa: ARG002 - Flask's signature
-        """Return whether the request came over TLS, to this server or to the trusted proxy."""
+        """Return whether the client used TLS to reach this server or the trusted proxy."""
         return request.is_secure
 
 
 def make_guard(access: Access) -> Any:
-    """Return a ``before_request`` function: it returns None to accept, else the response."""
+    """Return a ``before_request`` function that checks access.
+
+    The function returns None to accept a request, or the response to a refused request.
+    """
 
     def check() -> ResponseReturnValue | None:
         g.access = access
@@ -241,7 +246,7 @@ def make_guard(access: Access) -> Any:
 
 
 def _authenticated_user(access: Access) -> str | None:
-    """Return the user of the request, None without valid credentials."""
+    """Return the user name of the request, or None without valid credentials."""
     credentials = request.authorization
     if not access.required:
         return request.headers.get("X-Forwarded-User") if access.behind_proxy else None
@@ -270,7 +275,7 @@ def _refusal(code: int, title: str, text: str) -> ResponseReturnValue:
 
 
 def add_headers(response: Response) -> Response:
-    """Add the security headers that every response has."""
+    """Add the security headers to a response."""
     for name, value in HEADERS.items():
         response.headers[name] = value
     if request.endpoint != "static":

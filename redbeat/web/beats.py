@@ -1,4 +1,4 @@
-"""The page of beats: leader and standbys, the Redis in use, and entries in quarantine."""
+"""The beats page: leader and standbys, the Redis server, and quarantined entries."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MAX_QUARANTINED: Final = 50
 
 @beats.get("/beats")
 def show() -> ResponseReturnValue:
-    """Show the page of beats. At most five round trips."""
+    """Show the beats page. Takes at most five round trips."""
     started = time.monotonic()
     schedule = current_app.extensions["schedule"]
     status, notes = schedule.status(), schedule.quarantine()

@@ -31,10 +31,10 @@ __all__ = (
 
 
 def element(tag: str, *content: str, **attributes: Any) -> Markup:
-    """Return an element; attributes and content are escaped, except content that is ``Markup``.
+    """Return an XML element; escape attributes, and content that is not ``Markup``.
 
-    In attribute names, a trailing ``_`` is dropped (``class_``) and other ``_`` become ``-``.
-    Attributes with the value None are omitted.
+    In attribute names, a trailing ``_`` is removed (``class_`` becomes ``class``) and any other
+    ``_`` becomes ``-``. Attributes with the value None are omitted.
     """
     attribute_text = Markup("").join(
         Markup(' {}="{}"').format(name.rstrip("_").replace("_", "-"), value)
@@ -45,7 +45,7 @@ def element(tag: str, *content: str, **attributes: Any) -> Markup:
 
 
 def group(*content: str, class_: str | None = None) -> Markup:
-    """Return a ``<g>`` element."""
+    """Return a ``<g>`` element with this content."""
     return element("g", *content, class_=class_)
 
 
@@ -66,7 +66,7 @@ TIME_STEPS: Final = (
 )
 #: Maximum number of labels of a time axis.
 MAX_TICKS: Final = 9
-#: A label further right than this position would be cut off.
+#: Maximum position of a label on a time axis; a label further right would be cut off.
 LAST_LABEL: Final = 0.97
 #: Maximum number of labels of a value axis, not counting 0.
 MAX_VALUES: Final = 4
@@ -80,7 +80,10 @@ class Tick(NamedTuple):
 
 
 class ValueAxis(NamedTuple):
-    """A value axis from 0 to ``top``; ``high`` and ``low`` are the y coordinates of its ends."""
+    """A value axis from 0, at the y coordinate ``low``, to ``top``, at the y coordinate ``high``.
+
+    ``step`` is the difference between two labels.
+    """
 
     top: float
     step: float
@@ -88,12 +91,16 @@ class ValueAxis(NamedTuple):
     low: int
 
     def height(self, value: float) -> float:
-        """Return the height of a bar for a value, in pixels."""
+        """Return the height in pixels of a bar for this value."""
         return round((self.low - self.high) * min(max(value / self.top, 0), 1), 1)
 
 
 def value_axis(highest: float, high: int, low: int, smallest: float) -> ValueAxis:
-    """Return an axis that includes ``highest``, with round labels at least ``smallest`` apart."""
+    """Return an axis for values up to ``highest``; its labels are round numbers.
+
+    Two labels differ by at least ``smallest``. ``high`` and ``low`` are the y coordinates of the
+    ends of the axis.
+    """
     rough = max(highest / MAX_VALUES, smallest)
     power = 10.0 ** floor(log10(rough) + 1e-9)
     step = next(size * power for size in (1, 2, 5, 10) if size * power >= rough * 0.999999)
@@ -109,7 +116,7 @@ def value_lines(axis: ValueAxis) -> Markup:
 
 
 def value_labels(axis: ValueAxis, unit: str, right: int) -> Markup:
-    """Return the labels of a value axis, aligned to the right at ``right`` pixels."""
+    """Return the labels of a value axis, right-aligned at the x coordinate ``right``."""
     return Markup("").join(
         element("text", f"{value:,.10g}{unit}", class_="value", x=right, y=y + 4, text_anchor="end")
         for value, y in _labelled_values(axis)
@@ -117,23 +124,23 @@ def value_labels(axis: ValueAxis, unit: str, right: int) -> Markup:
 
 
 def _labelled_values(axis: ValueAxis) -> list[tuple[float, float]]:
-    """Return the values that have a label, with their y coordinates."""
+    """Return the labelled values of an axis, with their y coordinates."""
     values = [number * axis.step for number in range(round(axis.top / axis.step) + 1)]
     return [(value, axis.low - axis.height(value)) for value in values]
 
 
 def seconds_after(start: datetime, seconds: float) -> datetime:
-    """Return the instant ``seconds`` of elapsed time after the aware ``start``, in its zone."""
+    """Return the instant ``seconds`` of elapsed time after ``start``, in the zone of ``start``."""
     return (start.astimezone(UTC) + timedelta(seconds=seconds)).astimezone(start.tzinfo)
 
 
 def clock(instant: datetime) -> str:
-    """Return a day and time for a tooltip, without seconds if they are 0."""
+    """Return an instant as day and time for a tooltip; omit seconds that are 0."""
     return instant.strftime("%a %d %b %H:%M:%S" if instant.second else "%a %d %b %H:%M")
 
 
 def time_ticks(start: datetime, seconds: float) -> list[Tick]:
-    """Return labels at round wall-clock times within ``seconds`` after the aware ``start``."""
+    """Return labels at round wall-clock times in the ``seconds`` after the aware ``start``."""
     step = next((step for step in TIME_STEPS if seconds / step <= MAX_TICKS), TIME_STEPS[-1])
     zone = wall_zone(start.tzinfo or UTC)
     ticks: list[Tick] = []
@@ -148,7 +155,11 @@ def time_ticks(start: datetime, seconds: float) -> list[Tick]:
 
 
 def _round_times(wall: datetime, step: int) -> Iterator[datetime]:
-    """Yield wall-clock times at multiples of ``step`` seconds, starting at or before ``wall``."""
+    """Yield wall-clock times that are multiples of ``step`` seconds after midnight.
+
+    The first time is ``wall``, or the last multiple before ``wall``. The iteration ends after the
+    year 9999.
+    """
     midnight = wall.replace(hour=0, minute=0, second=0, microsecond=0)
     number = (wall - midnight) // timedelta(seconds=step)
     try:
@@ -156,7 +167,7 @@ def _round_times(wall: datetime, step: int) -> Iterator[datetime]:
             yield midnight + timedelta(seconds=number * step)
             number += 1
     except OverflowError:
-        return  # after the year 9999
+        return
 
 
 def _format(step: int, wall: datetime) -> str:
@@ -168,10 +179,11 @@ def _format(step: int, wall: datetime) -> str:
 
 
 def time_axis(ticks: Sequence[Tick], top: int, bottom: int, label_at: int | None) -> Markup:
-    """Return grid lines from ``top`` to ``bottom``; labels have their baseline at ``label_at``.
+    """Return the grid lines and labels of a time axis.
 
-    Without ``label_at`` there are no labels. Every second label has the class ``minor``, which
-    the style sheet hides on narrow screens.
+    The grid lines extend from ``top`` to ``bottom``. ``label_at`` is the baseline of the labels; if
+    it is None, there are no labels. All three are y coordinates. Every second label has the class
+    ``minor``, which the style sheet hides on narrow screens.
     """
     lines = [
         element("line", class_="grid", x1=percent(at), x2=percent(at), y1=top, y2=bottom)
@@ -191,7 +203,7 @@ def _tick_label(tick: Tick, number: int, y: int) -> Markup:
     return element("text", tick.label, class_=kind, x=at, y=y, text_anchor=anchor)
 
 
-#: In pixels.
+#: Sizes in pixels.
 LANE_HEIGHT: Final = 24
 AXIS_HEIGHT: Final = 20
 MARK_WIDTH: Final = 3
@@ -202,12 +214,12 @@ SLOTS: Final = 400
 def lanes(
     rows: Sequence[tuple[str, str, Sequence[float]]], start: datetime, seconds: float
 ) -> Markup:
-    """Return a time axis and, below it, one lane of runs for each ``(label, href, positions)``.
+    """Return a time axis and, below the axis, one lane of runs for each row.
 
-    Positions are sorted; 0 is ``start`` and 1 is ``seconds`` later. Positions outside of this
-    range are ignored. Times are in the zone of ``start``. The lanes are a list of links, so that
-    keyboards and screen readers can use them. Raises ``ValueError`` for a naive ``start`` and for
-    ``seconds`` that are not positive.
+    A row is ``(label, href, positions)``. Positions are sorted; 0 is ``start`` and 1 is ``seconds``
+    later. Positions outside of this range are ignored. Times are shown in the zone of ``start``.
+    The lanes are a list of links, for keyboard users and screen readers. Raises ``ValueError`` if
+    ``start`` is naive or ``seconds`` is not positive.
     """
     if start.tzinfo is None or seconds <= 0:
         raise ValueError("start must be aware, and seconds positive")
@@ -261,7 +273,7 @@ def _merged(positions: Sequence[float]) -> list[list[float]]:
 
 
 def _mark(runs: Sequence[float], start: datetime, seconds: float) -> Markup:
-    """Return the mark of one run, or of a group of runs."""
+    """Return the mark that represents one run or a group of runs."""
     first, last = runs[0], runs[-1]
     tooltip = element("title", _summary(runs, start, seconds))
     box = {"x": percent(first), "y": 4, "height": LANE_HEIGHT - 8}
@@ -283,19 +295,20 @@ def _summary(positions: Sequence[float], start: datetime, seconds: float) -> str
     return f"{len(positions):,} runs, {times[0]} to {times[1]}"
 
 
-#: Top and bottom of the plot, baseline of the time labels, and height of the chart, in pixels.
+#: The y coordinates of the plot's top and bottom and of the time labels, and the chart's height.
 TOP: Final = 8
 BOTTOM: Final = 148
 LABELS: Final = 164
 HEIGHT: Final = 170
-#: Left of the plot: the right edge of the value labels, and the width of their column, in pixels.
+#: The right edge of the value labels, and the width of the area for these labels, in pixels.
 RIGHT: Final = 42
 MARGIN: Final = 48
-#: A bar fills 80 % of its slot in charts of 20 bars or more, 50 % in smaller ones.
+#: Width of a bar as a share of the width available to it: if there are at least ``MANY_BARS``
+#: bars, and if there are fewer bars.
 MANY_BARS_SHARE: Final = 0.8
 FEW_BARS_SHARE: Final = 0.5
 MANY_BARS: Final = 20
-#: The highest bars are highlighted only if at most this many are equally high.
+#: If more than this number of bars share the highest value, no bar is highlighted.
 MAX_PEAKS: Final = 3
 #: The smallest range of the lateness axis, in seconds.
 MIN_LATENESS: Final = 0.001
@@ -304,9 +317,10 @@ MIN_LATENESS: Final = 0.001
 def load_chart(counts: Sequence[int], start: datetime, seconds_per_bar: int) -> Markup:
     """Return a bar chart of the number of runs in consecutive periods.
 
-    The first period begins at the aware ``start``; times are in its zone. The highest bars have
-    the class ``peak``, unless there are more than :data:`MAX_PEAKS` or no lower ones. Raises
-    ``ValueError`` for a naive ``start`` and for a ``seconds_per_bar`` that is not positive.
+    The first period begins at ``start``, and times are shown in the zone of ``start``. The highest
+    bars have the class ``peak``, unless all bars are equally high or more than :data:`MAX_PEAKS`
+    bars are the highest. Raises ``ValueError`` if ``start`` is naive or ``seconds_per_bar`` is not
+    positive.
     """
     if start.tzinfo is None or seconds_per_bar <= 0:
         raise ValueError("start must be aware, and seconds_per_bar positive")
@@ -335,8 +349,8 @@ def load_chart(counts: Sequence[int], start: datetime, seconds_per_bar: int) -> 
 def lateness_chart(points: Sequence[tuple[datetime, float]]) -> Markup:
     """Return a bar chart of the lateness of runs.
 
-    Points are (aware instant, lateness in seconds), the oldest first; instants are shown in their
-    own zones. The highest bars have the class ``peak``, as in :func:`load_chart`.
+    Each point is a pair of an aware instant and a lateness in seconds; the oldest point is first.
+    Each instant is shown in its own time zone. :func:`load_chart` describes the class ``peak``.
     """
     if not points:
         message = element("text", "No runs yet", class_="none", x="50%", y=(TOP + BOTTOM) // 2)
@@ -369,7 +383,7 @@ def lateness_chart(points: Sequence[tuple[datetime, float]]) -> Markup:
 
 
 def _chart(kind: str, texts: tuple[str, str], content: Markup, values: Markup) -> Markup:
-    """Return a plot next to its value labels; ``texts`` are its title and description."""
+    """Return a plot with its value labels; ``texts`` are the plot's title and description."""
     title, description = texts
     ids = (f"{kind}-chart", f"{kind}-description")
     plot = element(
@@ -400,7 +414,7 @@ def _bar(value: float, left: float, width: float, axis: ValueAxis, peak: bool) -
 
 
 def _hover_area(left: float, width: float, tooltip: str) -> Markup:
-    """Return the hover area of a bar: the full height of the plot, with a tooltip."""
+    """Return an invisible area, as high as the plot, that shows the tooltip of a bar."""
     return element(
         "rect",
         element("title", tooltip),
@@ -413,7 +427,11 @@ def _hover_area(left: float, width: float, tooltip: str) -> Markup:
 
 
 def _peak(values: Sequence[float]) -> float | None:
-    """Return the highest value, None if all are equal or it occurs more than MAX_PEAKS times."""
+    """Return the highest value, or None if no bar should be highlighted.
+
+    No bar is highlighted if all values are equal, or if the highest value occurs more than
+    :data:`MAX_PEAKS` times.
+    """
     highest = max(values, default=None)
     if highest is None or highest == min(values) or list(values).count(highest) > MAX_PEAKS:
         return None
@@ -441,5 +459,5 @@ def _end_label(at: datetime, anchor: str) -> Markup:
 
 
 def _zone(at: datetime) -> Markup:
-    """Return a label with the abbreviation of the time axis' zone."""
+    """Return a label with the abbreviation of the time zone."""
     return element("text", f"{at:%Z}", class_="zone", x=RIGHT, y=LABELS, text_anchor="end")

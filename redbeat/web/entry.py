@@ -44,7 +44,7 @@ __all__ = (
 
 
 def zone_of(entry: Any) -> tzinfo | None:
-    """Return the time zone of an entry's rule, None for the zone of the app."""
+    """Return the time zone of an entry's rule, or None for the time zone of the app."""
     when = entry.schedule
     start = getattr(when, "dtstart", None) or getattr(when, "clocked_time", None)
     if isinstance(when, (rrule, rruleset)) or start is not None:
@@ -60,12 +60,13 @@ PREVIEWED = 10
 
 @dataclass(slots=True)
 class RuleForm:
-    """The input of the rule form, with validation errors.
+    """The values that a user entered in the rule form, with validation errors.
 
     Attributes:
         kind, rule, timezone: the fields as the user entered them.
-        seen: the digest of the stored entry when the form was opened; detects concurrent changes.
-        errors: error messages by field; the key "" is for errors of the whole form.
+        seen: the digest of the stored entry when the user opened the form, to detect a concurrent
+            change.
+        errors: field name -> error message; the key "" is for errors of the whole form.
     """
 
     kind: str
@@ -76,7 +77,7 @@ class RuleForm:
 
     @classmethod
     def read(cls, data: Mapping[str, str]) -> RuleForm:
-        """Return the form in the data of a POST request."""
+        """Return the form that a POST request contains."""
         names = ("kind", "rule", "timezone", "seen")
         kind, rule, timezone, seen = (data.get(name, "").strip() for name in names)
         return cls(kind, rule.replace("\r\n", "\n"), timezone, seen)
@@ -92,13 +93,17 @@ class RuleForm:
 
 
 def apply_rule(entry: Any, form: RuleForm) -> None:
-    """Set the schedule and time zone of an entry; raises :exc:`InvalidEntryError`."""
+    """Set the schedule and the time zone of an entry from the form.
+
+    Raises :exc:`InvalidEntryError` for invalid values.
+    """
     app_zone = entry.app.timezone
     try:
         zone = zone_named(form.timezone) if form.timezone else app_zone
     except ValueError as error:
         raise InvalidEntryError("timezone", str(error)) from error
-    # The text may lose details of the schedule, so an unchanged text keeps the schedule as it is.
+    # The text of a rule may lack details of the schedule. If the user did not change the text, the
+    # schedule must stay unchanged.
     if rule_of(entry.schedule) != (form.kind, form.rule):
         entry.schedule = parse_rule(form.kind, form.rule, zone, entry.app)
     entry.__dict__.pop("timezone", None)
@@ -108,7 +113,7 @@ def apply_rule(entry: Any, form: RuleForm) -> None:
 
 
 def preview_of(entry: Any, form: RuleForm) -> list[datetime]:
-    """Return the next runs of the rule in the form; adds errors to the form."""
+    """Return the next runs of the rule in the form; add an error to the form for a bad rule."""
     if form.errors:
         return []
     changed = entry._copy()
@@ -124,21 +129,21 @@ def preview_of(entry: Any, form: RuleForm) -> list[datetime]:
 
 entries = Blueprint("entries", __name__)
 
-#: Number of upcoming runs on the page.
+#: Number of upcoming runs on the entry page.
 UPCOMING: Final = 10
 
 
 def entry_name() -> str:
-    """Return the name of the entry in the URL; 404 if it is missing."""
+    """Return the entry name in the URL, or abort with 404 if the URL has no name."""
     fields = parse_qsl(request.query_string.decode("latin-1"), errors="surrogateescape")
     name = dict(fields).get("name", "")
     return name or abort(404, "The URL has no entry name (parameter name=...).")
 
 
 def get_or_404(name: str) -> tuple[float, Row, Record]:
-    """Return Redis' clock (UNIX seconds), and the row and record of an entry. One round trip.
+    """Return the time of Redis (UNIX seconds), and the row and the record of an entry.
 
-    404 if the entry does not exist.
+    Aborts the request with 404 if the entry does not exist. Takes one round trip.
     """
     try:
         page, record = record_of(current_app.extensions["schedule"], name)
@@ -151,12 +156,12 @@ def get_or_404(name: str) -> tuple[float, Row, Record]:
 
 @entries.get("/entry")
 def show() -> ResponseReturnValue:
-    """Show the page of an entry. Two round trips."""
+    """Show the page of an entry. Takes two round trips."""
     return render_entry(entry_name())
 
 
 def render_entry(name: str, form: RuleForm | None = None, code: int = 200) -> ResponseReturnValue:
-    """Return the page of an entry; ``form`` has the input of a submitted rule form."""
+    """Return the page of an entry; ``form`` is the rule form that the user submitted."""
     started = time.monotonic()
     seconds, row, record = get_or_404(name)
     now = now_of(seconds)
@@ -202,7 +207,7 @@ def _definition_context(entry: Any, form: RuleForm | None) -> dict[str, Any]:
 
 
 def _instant(text: str) -> datetime | None:
-    """Parse an instant in ISO 8601; None for an invalid text that another program stored."""
+    """Return an instant from ISO 8601, or None if another program stored an invalid string."""
     try:
         return aware(datetime.fromisoformat(text))
     except ValueError:
@@ -210,5 +215,5 @@ def _instant(text: str) -> datetime | None:
 
 
 def late(run: Occurrence) -> float:
-    """Return the lateness of a run in seconds, 0 for an early one."""
+    """Return the lateness of a run in seconds; 0 for an early run."""
     return max((run.dispatched_at - run.scheduled_at).total_seconds(), 0.0)

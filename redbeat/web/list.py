@@ -1,4 +1,4 @@
-"""The page of the schedule: a table of entries, filtered and sorted."""
+"""The main page of the dashboard: a table of entries with filters and sort orders."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ __all__ = (
 
 listing = Blueprint("listing", __name__)
 
-#: Entries per page: the choices, and the default.
+#: The possible numbers of entries per page, and the default number.
 SIZES: Final = (20, 50, 100, 200)
 SIZE: Final = 50
 
-#: Titles of the columns, each with the sort order that its link selects.
+#: Column titles, each with the sort key that the link in the title selects.
 COLUMNS: Final = (
     ("Entry", "name"),
     ("Runs", None),
@@ -37,18 +37,21 @@ COLUMNS: Final = (
 
 #: Shortest and longest interval between two refreshes of an open page, in seconds.
 POLL: Final = (2.0, 60.0)
-#: The share of its time that an open page may keep the server busy.
+#: The server spends at most this share of its time on the refreshes of one open page.
 SHARE: Final = 0.05
 
 
 def poll_after(seconds: float) -> float:
-    """Return the refresh interval, in seconds, of a page that took ``seconds`` to render."""
+    """Return the refresh interval in seconds for a page that took ``seconds`` to render."""
     shortest, longest = POLL
     return round(min(max(seconds / SHARE, shortest), longest), 1)
 
 
 def query_of(args: Mapping[str, str]) -> Query:
-    """Return the query in the URL parameters; raises :exc:`InvalidEntryError`."""
+    """Return the query from the URL parameters.
+
+    Raises :exc:`InvalidEntryError` for an invalid parameter.
+    """
     kinds = {"": None, "static": True, "dynamic": False}
     kind = args.get("static", "")
     if kind not in kinds:
@@ -63,13 +66,13 @@ def query_of(args: Mapping[str, str]) -> Query:
 
 
 def size_of(text: str) -> int:
-    """Return the number of entries per page; the default for a text that is not a choice."""
+    """Return the number of entries per page; the default number if ``text`` is not valid."""
     return int(text) if text.isdecimal() and int(text) in SIZES else SIZE
 
 
 @listing.get("/")
 def index() -> ResponseReturnValue:
-    """Show a page of entries. Three round trips; filtering and sorting may need more."""
+    """Show a page of entries. Takes three round trips, or more with filters or a sort order."""
     started = time.monotonic()
     schedule, args = current_app.extensions["schedule"], request.args
     size = size_of(args.get("per", ""))

@@ -38,7 +38,7 @@ MAX_FORM_BYTES = 1 << 20
 
 
 def create_app(schedule: Schedule, access: Access) -> Flask:
-    """Return the dashboard of a schedule as a WSGI application. No round trip."""
+    """Return the dashboard of a schedule as a WSGI application. Takes no round trip."""
     app = Flask("redbeat.web")
     app.config.update(
         SECRET_KEY=secrets.token_bytes(32),
@@ -46,7 +46,7 @@ def create_app(schedule: Schedule, access: Access) -> Flask:
         SESSION_COOKIE_HTTPONLY=True,
         SESSION_COOKIE_SAMESITE="Strict",
         MAX_CONTENT_LENGTH=MAX_FORM_BYTES,
-        # A form stays valid as long as the session: users leave pages open overnight.
+        # A form stays valid as long as the session, because users leave pages open overnight.
         WTF_CSRF_TIME_LIMIT=None,
     )
     app.session_interface = SessionCookies()
@@ -71,14 +71,14 @@ def create_app(schedule: Schedule, access: Access) -> Flask:
 
 
 def redis_unavailable(error: RedisError) -> ResponseReturnValue:
-    """Return a 503 page that reloads every 5 seconds until Redis answers."""
+    """Return a page with status 503 that reloads every 5 seconds until Redis answers."""
     url = safe_url(ensure_conf(current_app.extensions["celery"]).redis_url)
     page = render_template("redis_unavailable.html", kind=type(error).__name__, url=url)
     return page, 503, {"Retry-After": "5"}
 
 
 def csrf_failed(_error: CSRFError) -> ResponseReturnValue:
-    """Return 400 for a form without a valid CSRF token."""
+    """Return status 400 for a form without a valid CSRF token."""
     text = (
         "Nothing was changed: this form belongs to another session. Go back, reload the page and "
         "try again."
@@ -87,31 +87,31 @@ def csrf_failed(_error: CSRFError) -> ResponseReturnValue:
 
 
 def http_error(error: HTTPException) -> ResponseReturnValue:
-    """Return an HTTP error as a page, with its status code."""
+    """Return an error page with the status code of the HTTP error."""
     code = error.code or 500
     page = render_template("problem.html", title=error.name, text=error.description)
     return page, code, {name: value for name, value in error.get_headers() if name == "Allow"}
 
 
 def internal_error(error: Exception) -> ResponseReturnValue:
-    """Return 500 without details; the traceback goes to the log, not to the browser."""
+    """Return a page with status 500; the traceback goes to the log, not to the browser."""
     logger.error("%s %s failed", request.method, request.path, exc_info=error)
     text = "This is a bug in the dashboard. The log of the dashboard has the traceback."
     return render_template("problem.html", title="Something went wrong", text=text), 500
 
 
-#: Requests that are handled in parallel.
+#: Number of requests that the server handles in parallel.
 THREADS = 8
 
 
 class Served:
-    """The dashboard bound to an address; raises OSError if the address is not available."""
+    """The dashboard and its server socket; raises OSError if the address is not available."""
 
     def __init__(self, schedule: Schedule, access: Access, port: int) -> None:
         app = create_app(schedule, access)
         host = host_in(access.host)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        # Waitress would leak its socket if the port is in use, so the socket is made here.
+        # Waitress leaks its socket if the port is in use, so this method creates the socket.
         listener = socket.create_server((host, port), family=family)
         self._server = create_server(
             app,
@@ -124,7 +124,7 @@ class Served:
         self.url = f"http://{url_host}:{listener.getsockname()[1]}/"
 
     def run(self) -> None:
-        """Serve until SIGTERM or SIGINT."""
+        """Serve requests until SIGTERM or SIGINT."""
 
         def stop(_number: int, _frame: FrameType | None) -> NoReturn:
             raise SystemExit(0)

@@ -1,4 +1,4 @@
-"""The timeline: upcoming runs of the next hour, day or week."""
+"""The timeline page: the runs of the next hour, day or week."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ timeline = Blueprint("timeline", __name__)
 
 MINUTE: Final = timedelta(minutes=1)
 
-#: Maximum number of entries that get a lane. The chart above the lanes counts all entries.
+#: Maximum number of entries with a lane. The chart above the lanes includes all entries.
 LANES: Final = 40
 
-#: Number of busiest minutes that are listed.
+#: Number of busiest minutes to list.
 BUSIEST: Final = 5
 
-#: A forecast is cached for 20 times as long as it took to make, but at least 2 seconds.
+#: A forecast stays in the cache for 20 times its computation time, but at least 2 seconds.
 MIN_CACHE_SECONDS, CACHE_FACTOR = 2.0, 20.0
 
 
 class Span(NamedTuple):
-    """A range of the timeline, and the length of one bar in minutes and in words."""
+    """A period that the timeline can show, with the length of one bar in minutes and in words."""
 
     title: str
     length: timedelta
@@ -51,7 +51,10 @@ SPANS: Final = {
 
 
 class Forecasts:
-    """A thread-safe cache of the last forecast of each span; slow ones are cached longer."""
+    """A thread-safe cache of the last forecast for each span.
+
+    A forecast that took longer to compute is cached longer.
+    """
 
     def __init__(self, schedule: Schedule) -> None:
         self._schedule = schedule
@@ -59,7 +62,7 @@ class Forecasts:
         self._locks = {name: Lock() for name in SPANS}
 
     def get(self, name: str) -> tuple[Forecast, float]:
-        """Return the forecast of a span, and the seconds until a new one will be made."""
+        """Return the forecast for a span, and the seconds until the forecast expires."""
         with self._locks[name]:
             expires, forecast = self._cached.get(name, (0.0, None))
             started = time.monotonic()
@@ -74,7 +77,7 @@ class Forecasts:
 
 @timeline.get("/timeline")
 def show() -> ResponseReturnValue:
-    """Show the upcoming runs of one span. No round trip while the forecast is cached."""
+    """Show the upcoming runs of one span. Takes no round trip while the forecast is cached."""
     name = request.args.get("span", "hour")
     if name not in SPANS:
         abort(404, f"Unknown span. Choose one of: {', '.join(SPANS)}.")
@@ -99,7 +102,10 @@ def show() -> ResponseReturnValue:
 
 
 def _start(since: datetime) -> datetime:
-    """Return the next full minute; a partial minute would look like a drop in load."""
+    """Return the next full minute.
+
+    The chart skips the current minute, because a partial minute would look like a drop in load.
+    """
     return since.replace(second=0, microsecond=0) + MINUTE
 
 
@@ -109,7 +115,10 @@ def _end(since: datetime, span: Span) -> datetime:
 
 
 def _rows(forecast: Forecast, length: timedelta) -> list[tuple[str, str, list[float]]]:
-    """Return name, URL and run positions (0 to 1 within ``length``) of the first entries."""
+    """Return the name, the URL and the run positions of the first entries.
+
+    Position 0 is the start of the forecast, and position 1 is ``length`` later.
+    """
     rows = []
     for name, runs in list(forecast.runs.items())[:LANES]:
         positions = [(at - forecast.since) / length for at in runs]
@@ -118,9 +127,9 @@ def _rows(forecast: Forecast, length: timedelta) -> list[tuple[str, str, list[fl
 
 
 def _busiest(load: list[int]) -> list[int]:
-    """Return the indexes of minutes with more than one run, the busiest first.
+    """Return the indexes of the busiest minutes with more than one run, the busiest first.
 
-    Of minutes with the same number of runs, the earlier one comes first.
+    Among minutes with the same number of runs, the earliest minute comes first.
     """
     minutes = [minute for minute, count in enumerate(load) if count > 1]
     return sorted(minutes, key=lambda minute: -load[minute])[:BUSIEST]
@@ -129,7 +138,10 @@ def _busiest(load: list[int]) -> list[int]:
 def _runs_in_minute(
     forecast: Forecast, start: datetime
 ) -> tuple[datetime, int, list[tuple[str, int]]]:
-    """Return a minute, the number of its runs, and the eight entries with the most runs."""
+    """Return ``start``, the number of runs in that minute, and the entries with the most runs.
+
+    At most eight entries are returned, each with its number of runs.
+    """
     counts = Counter(
         {
             name: sum(start <= at < start + MINUTE for at in runs)

@@ -1,4 +1,4 @@
-"""Filters and functions of the templates: entries, times and durations as text."""
+"""Filters and functions for the templates, which format entries, times and durations."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ __all__ = (
     "zone_name",
 )
 
-#: Maximum number of characters that are shown of a stored text.
+#: Maximum number of characters to show of a stored string.
 MAX_TEXT: Final = 4000
 
 
 def texts_of(row: Row) -> dict[str, str]:
-    """Return the stored texts of an entry by field, to be shown if the entry is unreadable."""
+    """Return the stored strings of an unreadable entry by field, for display."""
     texts = {"definition": row.definition, "policy": row.policy, "meta": row.meta}
     if row.definition is None:
         return {"key": row.problem}
@@ -41,16 +41,16 @@ def texts_of(row: Row) -> dict[str, str]:
 
 
 def clean(text: str) -> str:
-    """Return at most ``MAX_TEXT`` characters of a text, with bytes that are no UTF-8 escaped."""
+    """Return at most ``MAX_TEXT`` characters of a string; escape bytes that are not UTF-8."""
     valid = text[:MAX_TEXT].encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
     return valid + ("…" if len(text) > MAX_TEXT else "")
 
 
-#: Seconds after which a due run is shown as late. Pages refresh every few seconds, so a smaller
-#: value would show punctual runs as late.
+#: Pages show a run as late after this many seconds. Pages refresh only every few seconds, so with a
+#: smaller value punctual runs would appear late.
 LATE: Final = 10
 
-#: Clocks with a smaller offset, in seconds, are shown as in sync.
+#: Pages show two clocks as in sync if they differ by at most this many seconds.
 IN_STEP: Final = 0.01
 
 #: The cookie in which redbeat.js stores the time zone of the browser.
@@ -58,13 +58,13 @@ ZONE_COOKIE: Final = "redbeat_zone"
 
 
 def app_zone() -> tzinfo:
-    """Return the time zone of the app, the default zone of rules."""
+    """Return the time zone of the app, which is the default time zone of rules."""
     timezone: tzinfo = current_app.extensions["celery"].timezone
     return timezone
 
 
 def zone() -> tzinfo:
-    """Return the time zone of the browser, or the zone of the app if it is unknown."""
+    """Return the time zone of the browser, or of the app if the browser's zone is unknown."""
     try:
         return zone_named(request.cookies.get(ZONE_COOKIE, ""))
     except ValueError:
@@ -72,18 +72,18 @@ def zone() -> tzinfo:
 
 
 def zone_name(of: tzinfo | None = None) -> str:
-    """Return the name of a time zone; the default is the zone of the browser."""
+    """Return the name of a time zone; the default is the time zone of the browser."""
     of = of or zone()
     return zone_key(of) or str(of)
 
 
 def now_of(seconds: float) -> datetime:
-    """Return the instant of a UNIX timestamp, or the current time if it is 0."""
+    """Return the instant of a UNIX timestamp, or the current time if the timestamp is 0."""
     return from_timestamp(seconds) if seconds else datetime.now(UTC)
 
 
 def rule_words(entry: Any) -> Markup:
-    """Return the rule of an entry in English, followed by its time zone in grey."""
+    """Return the rule of an entry in English, followed by the rule's time zone in grey."""
     if has_own_zone(entry.schedule):
         return escape(in_words(entry.schedule, None))
     name = entry.timezone or zone_name(app_zone())
@@ -95,7 +95,10 @@ def rule_words(entry: Any) -> Markup:
 
 
 def clock_words(offset: float) -> str:
-    """Return a clock offset in English; ``offset`` is the host's clock minus Redis', in seconds."""
+    """Return a clock offset in English.
+
+    ``offset`` is the number of seconds by which the host's clock is ahead of the clock of Redis.
+    """
     size = abs(offset)
     if size < IN_STEP:
         return f"in sync with Redis, within {IN_STEP * 1000:.0f} ms"
@@ -103,23 +106,23 @@ def clock_words(offset: float) -> str:
 
 
 def late(seconds: float) -> str:
-    """Return a lateness; milliseconds below one second, as in the charts."""
+    """Return a lateness as text, in milliseconds if it is below one second."""
     return f"{seconds * 1000:.0f} ms" if seconds < 1 else duration(seconds)
 
 
 def to_the_second(instant: datetime, of: tzinfo) -> str:
-    """Return an instant in a time zone, in the format that redbeat.js uses."""
+    """Return an instant in a time zone as text, in the same format as redbeat.js."""
     return instant.astimezone(of).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def until(instant: datetime, now: datetime) -> str:
-    """Return the time until or since an instant: ``in 5 min``, ``2 h ago``."""
+    """Return the time until or since an instant as text: ``in 5 min``, ``2 h ago``."""
     seconds = round((instant - now).total_seconds())
     return f"in {duration(seconds)}" if seconds >= 0 else f"{duration(-seconds)} ago"
 
 
 def due(instant: datetime, now: datetime) -> str:
-    """Return the time until a run: ``in 5 min``, ``now``, or ``20 s late``."""
+    """Return the time until a run as text: ``in 5 min``, ``now``, or ``20 s late``."""
     seconds = round((instant - now).total_seconds())
     if seconds > 0:
         return f"in {duration(seconds)}"
@@ -129,14 +132,14 @@ def due(instant: datetime, now: datetime) -> str:
 def entry_url(name: str, endpoint: str = "entries.show") -> str:
     """Return the URL of an entry's page, or of an action on the entry.
 
-    The name is a query parameter: some names, such as ``..``, do not work as part of a path.
+    The entry name is a query parameter, because some names, such as ``..``, do not work in a path.
     """
     query = quote(name.encode("utf-8", "backslashreplace"), safe="")
     return f"{url_for(endpoint)}?name={query}"
 
 
 def with_query(**changes: Any) -> str:
-    """Return the query string of this request with some fields changed; None removes a field."""
+    """Return the query string of this request with changed fields; None removes a field."""
     fields = {**request.args.to_dict(), **changes}
     return "?" + urlencode(
         {name: value for name, value in fields.items() if value not in (None, "")}
@@ -144,7 +147,7 @@ def with_query(**changes: Any) -> str:
 
 
 def install(app: Flask) -> None:
-    """Register the filters and functions with the templates of an app."""
+    """Make the filters and functions available in the templates of an app."""
     app.jinja_env.filters.update(
         call=call_text,
         clock_words=clock_words,
