@@ -98,7 +98,7 @@ class Report:
 
     @property
     def wrong(self) -> list[object]:
-        """Return the errors that are never allowed; a repeated message with the same id is allowed."""
+        """Return the errors that are never allowed; repeats with the same id are allowed."""
         breaches = (self.early, self.unknown, self.reused, self.excess, self.overlapping)
         return [one for many in (self.lost, self.doubled_other_id, *breaches) for one in many]
 

@@ -92,7 +92,7 @@ class Life:
 
 
 class Client:
-    """Edits entries through the API and records when; an edit is in effect when its call returns."""
+    """Edits entries through the API and records when; a call returns when its edit is in effect."""
 
     def __init__(self, app: Celery, chance: random.Random) -> None:
         self.lives: dict[str, list[Life]] = defaultdict(list)
@@ -190,7 +190,7 @@ def at(message: Message) -> float:
 
 
 def check_lives(lives: list[Life], messages: list[Message]) -> None:
-    """Assert that after a deletion only a run in progress is sent, unless the entry is recreated."""
+    """Assert that after a deletion only a run in progress is sent, until a recreation."""
     for life, successor in zip(lives, [*lives[1:], None], strict=True):
         if life.ended is None:
             continue
@@ -345,7 +345,7 @@ def test_an_edit_takes_effect_at_once(
 
 
 def first_runs(ledger: Ledger, read: int, edited: dict[str, float]) -> list[float]:
-    """Wait for a message of each entry after its edit; return how many seconds each message took."""
+    """Wait for a message of each entry after its edit; return the seconds that each took."""
     first: dict[str, float] = {}
 
     def found() -> bool:

@@ -112,7 +112,7 @@ class Life:
                 self._triggers[name][entry.trigger()] = asked_at
 
     def work(self) -> None:
-        """Act as the workers: report the end of some entries' runs as soon as their messages arrive."""
+        """Act as the workers: report the end of some entries' runs when their messages arrive."""
         fresh = self.ledger.since(self._worked)
         self._worked += len(fresh)
         for message in fresh:
@@ -131,7 +131,7 @@ class Life:
         wait_until(holds, DEADLINE, what)
 
     def kill(self, within: int) -> int:
-        """Kill a beat, usually the last sender, within ``within`` messages; return its process id."""
+        """Kill a beat within ``within`` messages, usually the last sender; return its process id."""
         enough = len(self.ledger) + self._chance.randrange(1, within)
         self.wait(lambda: len(self.ledger) >= enough, "messages after a kill")
         pids = [self.beats[number].popen.pid for number in range(len(self.beats))]
@@ -173,7 +173,7 @@ class Life:
         return DAY if name in ENDING else TIMEOUT
 
     def end(self, broker: redis.Redis) -> Report:
-        """Wait until all runs have ended and all claims of killed beats expired; return the report."""
+        """Wait until all runs ended and all claims of killed beats expired; return the report."""
         claims_end = self._schedule.now() + lease()
         self.wait(lambda: self._schedule.now() > claims_end, "the end of the last claims")
         until = self._schedule.now()

@@ -134,7 +134,7 @@ def check_log(side: Side, times: int = 1) -> None:
 
 
 def durations(profile: Profile) -> list[float]:
-    """Return the length of each fault in seconds: longer than a lease, or also shorter in full runs."""
+    """Return the seconds of each fault: longer than a lease; in full runs also shorter."""
     longer = lease() + 2.0
     chance = random.Random(8)
     return profile.pick([longer], [longer, *(chance.uniform(1.5, 12.0) for _ in range(10))])

@@ -81,7 +81,7 @@ def nested(client: Raw, name: str) -> None:
 
 
 def command(*words: str) -> Spoil:
-    """Return a function that runs a Redis command on the entry's key to store another type than a hash."""
+    """Return a function that stores another type than a hash, with the given Redis command."""
     return lambda client, name: client.execute_command(words[0], PREFIX + name, *words[1:])
 
 

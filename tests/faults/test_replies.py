@@ -200,9 +200,7 @@ def test_a_lock_that_was_taken_with_a_lost_reply_is_held(
     lock = RedBeatScheduler(app).lock
     assert lock is not None
     proxy.swallow_replies(count, TURN)
-    with suppress(
-        RedisError
-    ):  # The call may fail or succeed, depending on how often redis-py retries.
+    with suppress(RedisError):  # Whether the call fails depends on redis-py's retries.
         lock.acquire(blocking=False)
     assert proxy.struck > 0
     proxy.swallow_replies(0)

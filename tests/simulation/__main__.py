@@ -1,4 +1,4 @@
-"""``python -m tests.simulation``: runs scenarios, replays or shrinks a scenario."""
+"""``python -m tests.simulation``: runs, replays or shrinks scenarios."""
 
 from __future__ import annotations
 
