@@ -131,7 +131,7 @@ class Life:
         wait_until(holds, DEADLINE, what)
 
     def kill(self, within: int) -> int:
-        """Kill a beat within ``within`` messages, usually the last sender; return its process id."""
+        """Kill a beat within ``within`` messages, usually the last sender; return its pid."""
         enough = len(self.ledger) + self._chance.randrange(1, within)
         self.wait(lambda: len(self.ledger) >= enough, "messages after a kill")
         pids = [self.beats[number].popen.pid for number in range(len(self.beats))]

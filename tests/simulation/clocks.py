@@ -49,7 +49,7 @@ class Host:
 
 
 class Source:
-    """Supplies time and randomness to the replaced functions; the running simulation implements it."""
+    """Supplies time and randomness to the replaced functions; a running simulation is a source."""
 
     def wall(self) -> int:
         """Return the wall clock of the calling process, in microseconds since 1970."""

@@ -108,7 +108,7 @@ class Exploration:
         return simulation
 
     def explore(self, locked: bool) -> None:
-        """Run all cases with or without a lock: first without a fault, then each fault at each step."""
+        """Run all cases with or without a lock: without a fault, then each fault at each step."""
         self._orders(self.run(Case(locked)), Case(locked))
         for beat in ("beat-1", "beat-2"):
             for kind in self._kinds:
@@ -120,7 +120,7 @@ class Exploration:
                     self._orders(simulation, case)
 
     def _orders(self, simulation: Simulation, case: Case) -> None:
-        """Run the case of a simulation without a switch again in all other orders."""
+        """Run a case again in all other orders; ``simulation`` is its run without a switch."""
         steps = simulation.world.steps_in_order()
         for number in range(1, self._most + 1):
             for switches in combinations(range(steps), number):

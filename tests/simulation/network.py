@@ -204,7 +204,7 @@ class SimulatedSocket:
             self._fail(ConnectionResetError)
 
     def _later(self, way: int, extra: int, action: Callable[..., Any], *args: Any) -> None:
-        """Run ``action`` when a message has arrived in one direction, after all earlier messages."""
+        """Run ``action`` after a message has travelled one way, behind all earlier messages."""
         self._sent += 1
         when = self.world.now + self.world.latency(self.number, self._sent) + extra
         self._free_at[way] = when = max(when, self._free_at[way])

@@ -96,7 +96,7 @@ class Judgement:
         return min(timeout, 25.0) + lease + 20.0
 
     def disturbed(self, begin: float, end: float, but: frozenset[str] = frozenset()) -> bool:
-        """Return whether a fault or its effects fall into a period; ``but`` lists kinds to ignore."""
+        """Return whether a fault affects a period; ``but`` lists kinds of faults to ignore."""
         return any(
             begin <= last + self.recovery and first <= end
             for first, last, kind in self.record.disturbances
@@ -116,7 +116,7 @@ class Judgement:
         return not self.record.scenario.separate_broker and not self.record.legacy_leads
 
     def is_led_by_legacy(self, at: float) -> bool:
-        """Return whether a RedBeat 2.4.2 beat has held the lock for some time without a disturbance."""
+        """Return whether a RedBeat 2.4.2 beat has led for some time without a disturbance."""
         others = [fault for fault in self.record.disturbances if fault[2] not in LEGACY]
         return any(
             begin + IN_HAND < at < end
@@ -353,7 +353,7 @@ class Entry:
                 self.fail(0, f"the id {task_id} stands for {len(instants)} runs")
 
     def judge_repeats(self) -> None:
-        """Check that a fault explains each repeated message; at-most-once runs are never repeated."""
+        """Check that a fault explains each repeated message; at-most-once runs never repeat."""
         seen: dict[str, Arrival] = {}
         for arrival in self.arrivals:
             first = seen.setdefault(arrival.task_id, arrival)
@@ -409,7 +409,7 @@ class Entry:
     # -- edits -----------------------------------------------------------------------------------
 
     def judge_edits(self) -> None:
-        """Check that each message matches the definition that was stored when the run was claimed."""
+        """Check that each message matches the definition stored when the run was claimed."""
         for arrival in self.arrivals:
             # A deployment replaces static entries as soon as a new beat leads.
             at_once = self.leaves_with_record(arrival) and not self.name.startswith("static-")
@@ -483,7 +483,7 @@ class Entry:
     # -- a beat of 2.4.2 on the same data --------------------------------------------------------
 
     def judge_legacy(self) -> None:
-        """Check that a RedBeat 2.4.2 beat leads alone and sees edits, and that its records count."""
+        """Check that a RedBeat 2.4.2 beat leads alone, sees edits, and has valid records."""
         record = self.judgement.record
         runs = [(at, version) for at, name, version in record.legacy_runs if name == self.name]
         for at, version in runs:
@@ -634,7 +634,7 @@ class Coverage:
                 self.entry.fail(arrival.at, f"{arrival.nominal:.6f} is no occurrence")
 
     def is_caught_up(self, arrival: Arrival) -> bool:
-        """Return whether the run was missed before the schedule was saved again or while it was paused."""
+        """Return whether a run was missed before its schedule was saved again or while paused."""
         if self.state.new:
             return False
         made = self.judgement.unix(self.definition["made_at"])
@@ -642,7 +642,7 @@ class Coverage:
         return end in slots_between(self.definition, made, begin, end)
 
     def judge_slot(self, slot: float) -> None:
-        """Check that an occurrence was sent, or that a fault explains why another run replaces it."""
+        """Check that an occurrence was sent, or that a fault explains why another replaced it."""
         up = slot + self.jitter
         if slot < self.begin + SAME or is_among(self.nominals, slot):
             return

@@ -489,7 +489,7 @@ def _deployments(chance: Chance, made: Profile, active: float) -> tuple[dict[str
 
 
 def _legacy(chance: Chance, active: float, beats: int) -> list[Step]:
-    """Return the times of RedBeat 2.4.2 beats; all other beats are stopped during the second one."""
+    """Return the times of RedBeat 2.4.2 beats; all other beats stop during the second one."""
 
     def older_beat(at: float, name: str) -> Step:
         fields = {"killed": chance.random() < 0.5}

@@ -20,7 +20,7 @@ SOURCE: Final = Path(__file__).with_name("shim.c")
 
 
 class ShimmedServer(RedisServer):
-    """A server with the preloaded clock; the clock reads the file ``clock`` in the server's directory."""
+    """A server with the preloaded clock, which reads the file ``clock`` in the same directory."""
 
     @property
     def clock(self) -> Path:

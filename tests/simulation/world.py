@@ -46,8 +46,8 @@ class Fault:
 
     Arguments:
         kind: what happens, see :data:`tests.simulation.scenario.STEP_FAULTS`.
-        step: the number of the step, counted from 1 since the fault was armed; for faults of requests,
-            the number of the request.
+        step: the number of the step, counted from 1 since the fault was armed; for faults of
+            requests, the number of the request.
         seconds: how long the fault lasts.
         looks: whether reading a clock counts as a step of the process.
     """
@@ -110,7 +110,7 @@ class Process:
             self._greenlet.throw(GreenletExit)
 
     def kill(self) -> None:
-        """End the process immediately; if the process itself calls this method, the call never returns."""
+        """End the process immediately; a call from the process itself never returns."""
         self.alive = False
         self.world.note(self.name, "killed")
         self.close_sockets()
@@ -181,7 +181,7 @@ class Process:
         return None
 
     def wait_until(self, until: int | None) -> None:
-        """Pause until a time or until :meth:`wake`; if the time is None, only until :meth:`wake`."""
+        """Pause until a time or until :meth:`wake`; without a time, only until :meth:`wake`."""
         if self.world.over:
             raise GreenletExit
         self._ticket += 1
@@ -194,7 +194,7 @@ class Process:
         self.world.at(self.world.now, self._resumed, self._ticket, owner=self)
 
     def go_on(self) -> None:
-        """Continue a waiting process within this event; a frozen process continues when it thaws."""
+        """Continue a waiting process within this event; a frozen process waits for its thaw."""
         if self.frozen_until > self.world.now:
             self.wake()
         else:
@@ -342,7 +342,7 @@ class World(Source):
         return chosen
 
     def steps_in_order(self) -> int:
-        """Return how many steps had a process that the order chose."""
+        """Return at how many steps the order chose the process."""
         return 0 if self.order is None else self.order.steps
 
     def process(self, name: str, host: Host, main: Callable[[], Any]) -> Process:

@@ -50,7 +50,7 @@ def years(first: int, count: int, zones: Sequence[str] = ZONES) -> Scenario:
 
 
 def changes_of(name: str, first: int, count: int) -> list[tuple[datetime, timedelta | None]]:
-    """Return the first day and each day on which the UTC offset of a zone changes, with the offsets."""
+    """Return the first day and each day of a clock change in a zone, with the UTC offsets."""
     zone = ZoneInfo(name)
     changes: list[tuple[datetime, timedelta | None]] = []
     at, end = (datetime(year, 1, 1, tzinfo=timezone.utc) for year in (first, first + count))

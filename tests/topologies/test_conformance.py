@@ -1,4 +1,4 @@
-"""A single Redis, Sentinel and a cluster behave the same."""
+"""Tests that a single Redis, Sentinel and a cluster behave the same."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.scheduler.conftest import RecordingScheduler
 from tests.topologies.conftest import Site, app_client
 from tests.waiting import wait_until
 
-#: How many values `claim.lua` returns.
+#: The number of values that `claim.lua` returns.
 FIELDS_OF_TURN = 15
 
 
@@ -90,7 +90,7 @@ def test_claims_of_a_lost_reply_are_handed_out_again(site: Site) -> None:
 
 
 def lose_next_turn(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """Lose the next reply to a claim: it arrives, and the caller gets a connection error."""
+    """Lose the reply to the next claim: Redis executes it, the caller gets a connection error."""
     read = AbstractConnection.read_response
     lost: list[object] = []
 
@@ -183,7 +183,7 @@ def test_members_without_a_hash_are_removed(site: Site) -> None:
 
 
 def test_a_member_that_names_a_key_of_another_program(site: Site) -> None:
-    """The key may be in another slot; the other entries still run, and the key does not change."""
+    """The key may be in another slot. The other entries still run, and the key does not change."""
     store = site.store()
     put(store, "a")
     foreign = definition("theirs")
@@ -269,7 +269,7 @@ def test_static_and_dynamic_entries_run(site: Site) -> None:
 def test_a_look_ahead_that_fails_delays_nothing(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The claimed entries are sent, and do not wait until their lease ends."""
+    """The beat sends the claimed entries and does not wait until their lease ends."""
     scheduler = site.scheduler()
     wait_until(lambda: scheduler.tick() is not None and leads(scheduler))
     put(site.store(), *(f"e{number}" for number in range(BATCH + 10)))
@@ -282,7 +282,7 @@ def test_a_look_ahead_that_fails_delays_nothing(
         return begin(store, terms)
 
     monkeypatch.setattr(Store, "begin_claim", failing)
-    # A lease ends after 30 seconds.
+    # A lease lasts 30 seconds, so claimed entries would otherwise not be sent in time.
     wait_until(lambda: scheduler.tick() is not None and len(scheduler.sent) == BATCH + 10, 20.0)
 
 
