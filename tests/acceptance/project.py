@@ -18,7 +18,7 @@ app.conf.update(
     {
         "broker_connection_retry_on_startup": True,
         "task_ignore_result": True,
-        # Otherwise Celery adds an entry, which would run at 4:00 during any test.
+        # Otherwise Celery adds an entry that runs at 4:00 and disturbs the tests at that time.
         "result_expires": None,
         "beat_schedule": json.loads(os.environ.get("PROJECT_SCHEDULE", "{}")),
         **json.loads(os.environ.get("PROJECT_SETTINGS", "{}")),

@@ -47,7 +47,6 @@ class Site:
         return self._start("beat", "-S", "redbeat", schedule={"a": entry})
 
     def worker(self, *pool: str) -> Process:
-        """Start a worker."""
         return self._start("worker", "--without-gossip", "--without-mingle", *pool)
 
     def _start(self, *command: str, **more: Any) -> Process:

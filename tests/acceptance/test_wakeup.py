@@ -205,7 +205,7 @@ def test_an_idle_beat_costs_next_to_nothing(project: Project, idle: Process) -> 
     calls, cpu = commands(project), cpu_seconds(idle.popen.pid)
     with pytest.raises(subprocess.TimeoutExpired):
         idle.popen.wait(seconds)
-    calls = commands(project) - calls - 1  # minus the first INFO, which is counted after its reply
+    calls = commands(project) - calls - 1  # The first INFO is not counted in its own reply.
     assert 0 < calls < 5 * seconds
     if cpu is not None:
         used = cpu_seconds(idle.popen.pid)

@@ -138,7 +138,7 @@ def test_a_name_that_contains_a_script_is_shown_as_text(page: Page) -> None:
 
 
 def focused(page: Page) -> str:
-    """Return the text of the focused element, if it is a button."""
+    """Return the text of the focused element if it is a button, otherwise an empty string."""
     found: str = page.evaluate(
         "document.activeElement.matches('button') ? document.activeElement.innerText.trim() : ''"
     )

@@ -101,9 +101,8 @@ def take(page: Page, schedule: Schedule, front: str, directory: Path) -> list[Pa
     files = []
     for what, path in PATHS.items():
         if what == "timeline":
-            schedule[
-                "warehouse-sync"
-            ].pause()  # Otherwise the screenshot would show only this entry here.
+            # This entry runs so often that it would fill the whole timeline.
+            schedule["warehouse-sync"].pause()
         if front == "web":
             page.set_viewport_size({"width": 1200, "height": HEIGHTS[what]})
         page.goto(path)

@@ -20,7 +20,7 @@ from tests.waiting import wait_until
 
 __all__ = ("LOCK_TIMEOUT", "Beats", "lease")
 
-#: The default lock timeout of the beats, in seconds.
+#: The default lock timeout of a beat in these tests, in seconds.
 LOCK_TIMEOUT = 5.0
 START_SECONDS = 60.0
 #: The last line that a beat logs before its first tick.
@@ -48,7 +48,7 @@ class Spec:
     wrapper: Path | None = None
 
     def command(self) -> list[str]:
-        """Return the command line."""
+        """Return the command line that starts the beat."""
         program = ["-m", "celery"] if self.wrapper is None else [str(self.wrapper)]
         options = ["beat", "-S", "redbeat", "-l", "info"]
         return [sys.executable, *program, "-A", "tests.acceptance.project", *options]
@@ -81,7 +81,7 @@ class Beat(Process):
         return self.popen.poll() is None
 
     def wait_for(self, text: str, deadline: float = START_SECONDS) -> None:
-        """Wait until the process prints `text`; if it does not, fail without the whole log."""
+        """Wait until the process prints `text`; a failure message shows the end of the log only."""
         wait_until(lambda: text in self.output(), deadline, f"{text!r} in {self.log.name}")
 
 
@@ -146,7 +146,6 @@ class Beats:
         self[number].wait_for(STARTED)
 
     def signal(self, number: int, signal_number: signal.Signals) -> None:
-        """Send a signal to a beat."""
         self[number].popen.send_signal(signal_number)
 
     def kill(self, number: int) -> None:

@@ -57,7 +57,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print the notes of the tests."""
+    """Print the notes of the tests at the end of the test run."""
     reports = [report for kind in terminalreporter.stats.values() for report in kind]
     notes = [
         f"{report.nodeid.partition('::')[2]}: {text}"

@@ -57,7 +57,7 @@ class CrashingStore(Store):
     overlaps = False
 
     def claim(self, *terms: Any, **more: Any) -> ClaimReply:
-        """Send the request, and die before or after it."""
+        """Send the request, and die before or after it if this point is configured."""
         request = ClaimRequest(*terms, **more)
         if any(done.meta for done in request.completions):
             passes("decided")
@@ -99,7 +99,7 @@ class CrashingScheduler(RedBeatScheduler):
         return CrashingStore(store.client, store.keys)
 
     def apply_async(self, *args: Any, **kwargs: Any) -> Any:
-        """Publish the message, then die."""
+        """Publish the message, then die if this point is configured."""
         result = super().apply_async(*args, **kwargs)
         passes("published")
         return result

@@ -66,9 +66,9 @@ class Schedule:
     ) -> None:
         """Store entries that run every ``every`` seconds, and wake up the beats.
 
-        Without the wakeup, a beat would look only after some seconds, too late for entries that are
-        due now. An entry without a history first runs at ``score`` (0 means now) and then every
-        ``every`` seconds. ``meta`` maps names to histories.
+        Without the wakeup, a beat would read the schedule only after some seconds, too late for
+        entries that are due now. An entry without a history first runs at ``score`` (0 means now)
+        and then every ``every`` seconds. ``meta`` maps names to histories.
         """
         pipeline = self.client.pipeline(transaction=False)
         members: dict[str, float] = {}

@@ -119,7 +119,7 @@ class Ledger:
         return list(self._messages)
 
     def since(self, count: int) -> list[Message]:
-        """Return the messages after the first ``count``."""
+        """Return all messages except the first ``count``."""
         self._check()
         return self._messages[count:]
 

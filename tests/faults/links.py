@@ -138,13 +138,13 @@ class Link:
         self.conditions = conditions
         #: Whether the link drops all bytes until it is closed.
         self.dead = conditions.swallowing_all
-        #: Whether to drop the next reply and reset the connection.
+        #: Whether to drop the next reply and reset the connection instead.
         self.reply_is_lost = False
         self._reader = reader
         self._writers = [writer]
 
     async def run(self, port: int) -> None:
-        """Carry bytes until both sides end or the link is reset."""
+        """Forward bytes until both ends close the connection or the link is reset."""
         try:
             if self.dead:
                 while await self._reader.read(CHUNK):

@@ -121,9 +121,9 @@ def judge(
     """Compare ``messages`` with the expected occurrences and return the report.
 
     ``expected`` maps entries to ascending instants in UNIX seconds. Messages for occurrences after
-    the last expected one are not checked, but they may replace expected ones. With ``coalescing``,
-    a later message replaces all missing occurrences before it, whatever its header says. ``rules``
-    maps entries to their rules, if they have any.
+    the last expected one are not checked, but they may replace missing ones. With ``coalescing``, a
+    later message replaces all missing occurrences before it, even if its header does not count
+    them. ``rules`` maps entries to their rules, if they have any.
     """
     of_entry: dict[str, list[Message]] = defaultdict(list)
     of_id: dict[str, set[tuple[str, float | None]]] = defaultdict(set)
@@ -164,7 +164,7 @@ def _judge_triggers(
 
 
 def _firsts(messages: list[Message]) -> list[Message]:
-    """Return the first message with each id, in order of arrival."""
+    """Return the first message for each id, in order of arrival."""
     firsts: dict[str, Message] = {}
     for message in messages:
         firsts.setdefault(message.task_id, message)
@@ -235,10 +235,10 @@ def _index(instants: Sequence[float], instant: float | None) -> int | None:
 
 
 def _reach(instants: Sequence[float], index: int, message: Message) -> int:
-    """Return how many expected instants before a message its header covers.
+    """Return how many expected instants before a message its ``coalesced`` header counts.
 
     If the message is later than the last expected instant, its header also counts instants that are
-    not in the list. The step of the interval tells how many these are.
+    not in the list. The step of the interval determines their number.
     """
     beyond = 0
     if index == len(instants) and len(instants) > 1 and message.scheduled_at is not None:

@@ -16,7 +16,7 @@ NAMES = ("short", "full")
 
 @dataclass(frozen=True)
 class Profile:
-    """The size of a test run: short or full."""
+    """The profile of a test run: short or full."""
 
     full: bool
 

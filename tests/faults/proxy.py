@@ -1,4 +1,4 @@
-"""A TCP proxy on the loopback interface whose network conditions can change while it is in use."""
+"""A TCP proxy on the loopback interface with network conditions that change during use."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Proxy(LoopbackServer):
 
     @property
     def connections(self) -> int:
-        """Return how many connections are open, including dead ones."""
+        """Return how many connections are open; dead connections also count."""
         return len(self._links)
 
     @property

@@ -28,7 +28,7 @@ NO_LOCK = {"redbeat_lock_key": None}
 
 
 def spread(ledger: Ledger, beats: Beats) -> str:
-    """Return how many messages each process sent; restarted processes count as `ended`."""
+    """Return how many messages each process sent; ended processes are listed as `ended`."""
     sent = Counter(message.sender for message in ledger.messages)
     shares = [f"beat {number}: {sent.pop(beats[number].popen.pid, 0)}" for number in range(BEATS)]
     return ", ".join([*shares, f"ended: {sum(sent.values())}"])
@@ -59,7 +59,7 @@ def test_four_beats_run_each_occurrence_once(
 
 
 def pick(instant: float, beats: Beats, ledger: Ledger, chance: random.Random) -> int:
-    """Wait until some runs of an instant are sent, and return the beat that must fail."""
+    """Wait until some runs of an instant are sent, and choose the beat that will fail."""
     wait_until(lambda: time.time() >= instant - 0.1, 60.0)
     enough = len(ledger) + chance.randrange(10, 100)
     wait_until(lambda: len(ledger) >= enough, 60.0, "some of the runs")
@@ -87,7 +87,7 @@ def freeze(beats: Beats, number: int, chance: random.Random) -> str:
     """Stop a beat with SIGSTOP, for a shorter or a longer time than a lease."""
     seconds = lease() * chance.choice((0.2, 0.5, 1.4))
     beats.signal(number, signal.SIGSTOP)
-    # The length of the pause is the fault.
+    # The beat stays stopped for this time.
     time.sleep(seconds)
     beats.signal(number, signal.SIGCONT)
     return f"stop {number} for {seconds:.1f} s"

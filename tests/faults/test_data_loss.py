@@ -392,10 +392,10 @@ def test_redis_is_a_replica_for_a_while(
     """Setup: one beat, static and dynamic entries that run every second and every hour.
 
     Fault: for 3 s (full profile: 30 s) the server is a replica and refuses writes. Its master is
-    either unreachable or its own former replica.
+    either unreachable or a copy of the server.
 
-    Invariant: the beat logs the fault once, and sends again within 2 s after it (short profile:
-    5 s). Each occurrence is sent exactly once or coalesced.
+    Invariant: the beat logs the fault once, and sends again within 2 s after it (short profile: 5
+    s). Each occurrence is sent exactly once or coalesced.
     """
     between_runs(schedule, one)
     with master(schedule, schedule_redis) as port:
@@ -484,6 +484,6 @@ def test_redis_is_loading(
     check(report)
     check_static(ledger)
     assert waited <= profile.pick(5.0, 2.0)
-    # While one server replaces the other, connections may be refused. The beat logs this cause
+    # While one server replaces the other, connections may be refused. The beat logs such refusals
     # separately.
     check_log(beats, f"{AWAY}, trying again: BusyLoadingError", BACK)

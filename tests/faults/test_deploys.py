@@ -81,7 +81,7 @@ def _value(client: Any, key: str) -> Any:
 def is_installed(
     schedule: Schedule, entries: Mapping[str, float], left: Mapping[str, float] | None = None
 ) -> bool:
-    """Return whether Redis has the static entries of this version and those left by an older one.
+    """Return whether Redis has the static entries of this version and the remaining old ones.
 
     An entry that both versions have must have the interval from ``entries``.
     """
@@ -101,7 +101,7 @@ def is_installed(
 
 
 def without(written: dict[str, Any], *names: str) -> dict[str, Any]:
-    """Return the written data of all entries except the named ones."""
+    """Return the written data without the entries of these names."""
     keys = {PREFIX + name for name in names}
     return {
         "members": {key: text for key, text in written["members"].items() if key not in keys},
@@ -144,9 +144,9 @@ def test_the_leader_is_replaced_by_a_new_version(
     Fault: the old leader is terminated.
 
     Invariant: before its takeover, the standby adds the new entry and changes nothing else. After
-    the takeover, the static entries are those in the new version. Entries of both versions keep
-    their instants and run counts, removed entries are not sent again, and added entries run. The
-    dynamic entry runs all the time.
+    the takeover, the stored static entries are those of the new version. Entries in both versions
+    keep their instants and run counts, removed entries are not sent again, and added entries run.
+    The dynamic entry runs all the time.
     """
     release(OLD)
     beats.start()

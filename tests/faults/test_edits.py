@@ -112,7 +112,6 @@ class Client:
         self._note(name, every > FAST)
 
     def delete(self, name: str) -> None:
-        """Delete an entry."""
         self._wake(name)
         self._loaded(name).delete()
         self.lives[name][-1].ended = time.time()
@@ -143,7 +142,6 @@ class Client:
         self._change(name, FAST)
 
     def disable(self, name: str) -> None:
-        """Disable an entry."""
         self._change(name, FAST, enabled=False)
 
     def _begin(self, name: str, life: Life) -> None:
@@ -284,10 +282,10 @@ def test_random_edits(
     Fault: hundreds of edits at random moments. An edit changes the interval between a second and a
     day, disables, enables, deletes or renames an entry, or recreates it under the same name.
 
-    Invariant: a deleted entry never becomes due again and leaves nothing in Redis. At no moment is
-    there a hash without a definition or a member, or a member without a hash. A disabled or
+    Invariant: a deleted entry never becomes due again, and Redis stores no data of it. Every hash
+    always has a definition and a sorted set member, and every member has a hash. A disabled or
     postponed entry does not become due. The run count of a recreated entry starts at 0, a renamed
-    entry keeps its run count, and every message is counted. Nothing runs twice.
+    entry keeps its run count, and every message is counted. No run is sent twice.
     """
     chance = random.Random(f"edits {seed}")
     client = Client(app, chance)
@@ -317,11 +315,11 @@ def test_an_edit_takes_effect_at_once(
 ) -> None:
     """Setup: a beat that is busy nearly all the time; 14 entries that run once a day.
 
-    Fault: at random moments some of them are changed to run every second. After their runs they are
-    disabled or changed back to a day. This is repeated.
+    Fault: at random moments some entries are changed to run every second. After their runs, these
+    entries are disabled or changed back to once a day. This is repeated.
 
-    Invariant: each entry runs within 2 s after the change to a second. After the change back it
-    does not become due, and its run count is the number of its messages.
+    Invariant: each entry runs within 2 s after the change to every second. After the change back,
+    it does not become due, and its run count equals the number of its messages.
     """
     chance = random.Random(7)
     client = Client(app, chance)

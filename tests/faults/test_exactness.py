@@ -51,7 +51,7 @@ def lateness(report: Report) -> str:
 
 
 def ids(messages: Iterable[Message], until: float) -> Counter[str]:
-    """Return how often each id was sent for instants up to ``until``."""
+    """Return how often each id was sent, for instants before ``until``."""
     return Counter(message.task_id for message in messages if (message.scheduled_at or 0) < until)
 
 
@@ -82,10 +82,10 @@ def test_a_thousand_runs_a_second_are_exact(
 ) -> None:
     """Setup: one beat, 100 entries every 0.1 s, all at the same instant or 1 ms apart. Fault: none.
 
-    Invariant: each instant of an entry has exactly one message, with a unique id, and none is
-    early. The last message is as close to its instant as the first. If the machine stalls for
-    longer than 0.1 s, the instants of that time coalesce, and the run that replaces them counts
-    each of them. With ``coalesce="all"``, each instant runs even then.
+    Invariant: each instant of an entry has exactly one message, with a unique id, and no message is
+    early. The lateness does not grow from the first to the last instant. If the machine stalls for
+    longer than 0.1 s, the instants during the stall coalesce. The run that replaces them counts
+    each of them. With ``coalesce="all"``, each instant runs even after a stall.
     """
     beats.start_many(1)
     policy, apart = KINDS[kind]

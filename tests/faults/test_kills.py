@@ -46,7 +46,7 @@ LIMIT = 3
 #: Seconds from the first to the second instant of an entry that is saved during the test.
 SHORT = 2.0
 AHEAD = 0.5
-#: Seconds after a kill in which messages must arrive, and in which all runs must end at last.
+#: Maximum seconds until messages arrive after a kill, and until all runs end after the last kill.
 DEADLINE = 120.0
 
 
@@ -67,7 +67,7 @@ class Life:
         self, app: Celery, beats: Beats, schedule: Schedule, ledger: Ledger, seed: str
     ) -> None:
         self.beats, self.ledger = beats, ledger
-        # How often a beat was killed while it held claims.
+        # How often a beat was killed while it had claimed entries.
         self.amid_claims = 0
         self._app, self._schedule = app, schedule
         self._chance = random.Random(seed)
@@ -177,7 +177,7 @@ class Life:
         claims_end = self._schedule.now() + lease()
         self.wait(lambda: self._schedule.now() > claims_end, "the end of the last claims")
         until = self._schedule.now()
-        with suppress(AssertionError):  # The report explains more than a timeout.
+        with suppress(AssertionError):  # The report explains the failure better than a timeout.
             self.wait(lambda: not self.decision(until).lost, "all runs")
         for number in range(len(self.beats)):
             self.beats.wait_started(number)
@@ -188,7 +188,7 @@ class Life:
 
 
 def doubles(messages: list[Message]) -> Counter[int]:
-    """Return how many messages repeat an earlier id, by the sender of the earlier message."""
+    """Return how many messages repeat an earlier id, by sender of the earlier message."""
     senders: dict[str, int] = {}
     again: Counter[int] = Counter()
     for message in messages:

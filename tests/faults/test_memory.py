@@ -145,8 +145,8 @@ def test_memory_is_full_for_a_while(
 ) -> None:
     """Setup: a beat with a lock and a beat without, each with 50 entries every second.
 
-    Fault: memory is full for longer than a lease, starting in the middle of a batch; in the full
-    profile repeatedly.
+    Fault: memory is full for longer than a lease, starting in the middle of a batch. In the full
+    profile, this is repeated.
 
     Invariant: during the fault, a beat sends at most the rest of its current batch. It stays alive,
     logs the fault once, and sends again within 2 s after the fault (short profile: 5 s). Each run

@@ -1,4 +1,4 @@
-"""Redis or the broker executes a request, but the reply is lost."""
+"""Redis or the broker executes a request, but its reply is lost."""
 
 from __future__ import annotations
 

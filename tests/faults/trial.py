@@ -58,7 +58,7 @@ def settle(ledger: Ledger, grids: Sequence[Grid], until: float) -> Report:
                 needed.discard(message.entry)
         return not needed
 
-    # After the deadline, the report explains more than a timeout.
+    # After the deadline, the report explains the failure better than a timeout.
     with suppress(AssertionError):
         wait_until(reached, 2 * lease() + PATIENCE)
     return judge(expected, ledger.messages)

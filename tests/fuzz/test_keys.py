@@ -24,7 +24,7 @@ PREFIX = b"redbeat:"
 SCHEDULE = "redbeat::schedule"
 GOOD = '{"name": "good", "task": "t", "schedule": {"__type__": "interval", "every": 3600}}'
 
-#: Keys that belong to no entry; a beat must not change them.
+#: Keys that belong to no entry, with their values; a beat must not change them.
 FOREIGN = {"foreign": "1", "redbeat": "2", "redbeat-other:a": "3", "redbeat:counter": "4"}
 
 
@@ -44,7 +44,6 @@ class Scene:
         self.client.mset(FOREIGN)
 
     def all_keys(self) -> list[bytes]:
-        """Return all keys."""
         return list(self.client.scan_iter())
 
     def tick(self) -> RecordingScheduler:
@@ -55,7 +54,6 @@ class Scene:
         return scheduler
 
     def end(self) -> None:
-        """Close all connections."""
         self.client.close()
         self.app.redbeat_redis.close()
 

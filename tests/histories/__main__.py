@@ -109,7 +109,7 @@ def mistimed(
 
 
 def misread(entry: Kept, found: Json) -> Iterator[str]:
-    """Yield deviations in how 2.4.2 reads an entry."""
+    """Yield the differences between an entry and 2.4.2's reading of it."""
     if "error" in found:
         yield found["error"]
         return

@@ -21,7 +21,7 @@ import redbeat
 from redbeat import RedBeatSchedulerEntry
 from redbeat.schedules import rrule
 
-#: An entry in the ``beat_schedule`` of the first beat that the second beat's schedule lacks.
+#: An entry that only the first beat has in its ``beat_schedule``.
 RETIRED = "static retired"
 STATIC: dict[str, dict[str, Any]] = {
     "static second": {"task": "proj.tick", "schedule": 1.0},

@@ -38,7 +38,7 @@ def next_run(schedule: Json, after: datetime, zone: tzinfo) -> datetime | None:
 
 
 def latest_run(schedule: Json, after: datetime, until: datetime, zone: tzinfo) -> datetime | None:
-    """Return the last run of a schedule in ``(after, until]``, or None."""
+    """Return the last run of a schedule in ``(after, until]``, or None if there is no run."""
     kind = schedule["__type__"]
     if kind == "rrule":
         latest = _rule(schedule, until).before(until, inc=True)
@@ -71,9 +71,9 @@ def _rule(schedule: Json, near: datetime) -> Any:
 
 
 def _first_match(schedule: Json, start: datetime, step: timedelta, zone: tzinfo) -> datetime | None:
-    """Return the first minute that a crontab matches, in steps from ``start``, or None.
+    """Return the first minute that a crontab matches, in steps of ``step`` from ``start``.
 
-    The search ends after DAYS days.
+    Return None if the crontab matches no minute within DAYS days.
     """
     fields = crontab(**{name: value for name, value in schedule.items() if name != "__type__"})
     for number in range(DAYS * 24 * 60):

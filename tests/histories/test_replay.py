@@ -27,7 +27,7 @@ STATICS, LOCK = "redbeat::statics", "redbeat::lock"
 OUTSIDE = {".redbeat::beats", ".redbeat::stats", ".redbeat::quarantine", ".redbeat::"}
 DISABLED = -2.0
 OURS = "3"
-#: Seconds after which every entry except the rarest has missed runs.
+#: Seconds after which every entry has missed runs, except the entry that runs most rarely.
 LONG = 100 * 86400.0
 RECORDED = recordings()
 LONG_RUN = pytest.mark.long
@@ -37,7 +37,7 @@ ALL = [
     for name, recorded in RECORDED.items()
     for shot in recorded["snapshots"]
 ]
-#: Fields of a policy that a run does not change.
+#: Fields of a policy that stay the same when the entry runs.
 TIMELESS = {"delivery"}
 
 
@@ -144,7 +144,8 @@ def test_the_next_run_is_at_its_score(world: World, shot: str) -> None:
     later = {name: kept for name, kept in replay.kept.items() if kept.score > present.timestamp()}
     assert len(later) > len(replay.kept) / 2
     for entry_name, kept in later.items():
-        if entry_name == "rule, zone":  # Its zone sets the score; only the UTC offset is stored.
+        # The entry's zone determines the score, but only the UTC offset is stored.
+        if entry_name == "rule, zone":
             continue
         (found,) = replay.entry(entry_name).upcoming(1, after=present)
         assert 0 <= found.timestamp() - kept.score <= 1, entry_name
@@ -247,7 +248,7 @@ class TestLock:
         assert clock.seconds > 1000 + 2 * SILENCE
         assert standby.sent == []
         assert world.dump() == before
-        world.client.delete(LOCK)  # As if the lock had expired.
+        world.client.delete(LOCK)  # Deleting the lock acts as its expiry.
         standby.tick()
         assert standby.sent
         assert standby.lock is not None

@@ -1,4 +1,4 @@
-"""Tests that a real beat sees the tasks that the programs in docs/examples create and change.
+"""Tests that a real beat runs, changes and removes tasks as the programs in docs/examples request.
 
 These tests need Node.js, Ruby and redis-cli, and the network to install the client for Node.js.
 Therefore they are collected only if the command line names this directory, as ``.ci/run`` does.

@@ -44,7 +44,7 @@ log.file = false
 
 
 def find(*names: str) -> str:
-    """Return the first program that exists; raise RuntimeError with a hint if none exists."""
+    """Return the path of the first program that exists; raise RuntimeError if none exists."""
     found = next(filter(None, map(shutil.which, names)), None)
     if found is None:
         raise RuntimeError(HINT)
@@ -154,7 +154,7 @@ class RabbitServer:
         }
         return {
             **inherited,
-            "HOME": str(self.directory),  # for the Erlang cookie
+            "HOME": str(self.directory),  # The Erlang cookie is in this directory.
             "ERL_EPMD_PORT": str(self._epmd_port),
             "ERL_EPMD_ADDRESS": "127.0.0.1",
             "RABBITMQ_NODENAME": f"redbeat-{self.port}@localhost",

@@ -52,7 +52,7 @@ def held(schedule: Schedule) -> list[str]:
 
 
 def runs_go_on(schedule: Schedule, deadline: float = 60.0) -> float:
-    """Return the seconds from now until a run is recorded."""
+    """Wait until a run is recorded, and return how many seconds this took."""
     began, before = time.monotonic(), schedule.run_counts(ENTRIES)
     wait_until(lambda: schedule.run_counts(ENTRIES) != before, deadline, "a run")
     return time.monotonic() - began
@@ -78,7 +78,10 @@ def begin(beats: Beats, schedule: Schedule) -> Grid:
 def test_each_entry_runs_once_with_its_headers(
     project: Project, rabbit: RabbitServer, redis_url: str
 ) -> None:
-    """Setup: beat and worker, static entries and one entry saved later. Invariant: one run each."""
+    """Setup: beat and worker, static entries and one entry saved later. Fault: none.
+
+    Invariant: each entry runs once.
+    """
     settings = {"broker_url": rabbit.url, "redbeat_redis_url": redis_url, **CONFIRMS}
     project.worker(settings=settings)
     beat = project.beat(schedule=STATIC, settings=settings)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.simulation import clocks
 
-clocks.install()  # This must come before all other imports.
+clocks.install()  # Install the clocks before all other imports.
 
 from tests.simulation.command import main  # noqa: E402
 

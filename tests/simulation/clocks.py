@@ -68,7 +68,7 @@ class Source:
         raise NotImplementedError
 
     def random_bytes(self, count: int) -> bytes:
-        """Return bytes derived from the seed."""
+        """Return ``count`` bytes derived from the seed."""
         raise NotImplementedError
 
 

@@ -26,7 +26,7 @@ from tests.simulation.years import ZONES, changing_zones, years
 
 __all__ = ("main",)
 
-#: The modes of the exhaustive search: with a lock, without a lock, or both.
+#: The modes of the exhaustive search (with a lock, without a lock), by option value.
 MODES = {"both": (True, False), "lock": (True,), "no-lock": (False,)}
 #: The first year of the sparse profile.
 FIRST_YEAR = 2027
@@ -90,7 +90,7 @@ def work(arguments: argparse.Namespace) -> int:
 
 
 def show(record: Record, wrong: list[str], arguments: argparse.Namespace) -> None:
-    """Print the requested output of a scenario."""
+    """Print the output that the command line requests for a scenario."""
     if arguments.json:
         print(json.dumps(wrong), flush=True)
     if arguments.trace:

@@ -24,7 +24,7 @@ from tests.simulation.clocks import Host
 
 __all__ = ("Engine", "commands_in", "packed")
 
-#: Milliseconds from the virtual expiry of a key to its real expiry in the server.
+#: Milliseconds from a key's virtual expiry to its real expiry in the server.
 FAR: Final = 4_000_000_000_000
 
 #: Code before each script; the last argument of the script is the virtual time in microseconds.
@@ -123,12 +123,12 @@ local redis = (function(raw, now)
 end)(redis, table.remove(ARGV));
 """
 
-#: Commands that the prelude answers itself or with a changed reply.
+#: Commands that the prelude answers itself, or whose reply it changes.
 SPECIAL: Final = (
     *("TIME", "SET", "PTTL", "TTL", "EXPIRE", "PEXPIRE", "EXPIREAT", "PEXPIREAT", "PEXPIRETIME"),
     *("EXPIRETIME", "GETEX", "PSETEX", "SETEX"),
 )
-#: All other commands bypass the prelude, so that their errors name the right line of the script.
+#: All other commands bypass the prelude, so that their errors report the right line of the script.
 DIRECT: Final = re.compile(
     rb"\bredis\.(p?call)\((?='\w+')(?!'(?i:%s)')" % "|".join(SPECIAL).encode()
 )

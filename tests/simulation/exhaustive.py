@@ -45,7 +45,7 @@ class Case:
         return f"{mode}, {fault}, switches before steps {list(self.switches)}"
 
     def scenario(self) -> Scenario:
-        """Return the case as a scenario."""
+        """Return the case in the form of a scenario."""
         entries = (
             {"kind": "clocked", "after": DUE - 2.0},
             {"kind": "every", "seconds": DUE - 2.0, "delivery": "at_most_once"},

@@ -105,7 +105,7 @@ def judge_missed(coverage: Coverage, slots: list[float]) -> None:
     """Check the counts of missed runs in messages."""
     start = coverage.judgement.record.scenario.start
     if coverage.judgement.record.legacy_runs or coverage.jumps:
-        return  # 2.4.2 sends no count; a new series of runs misses nothing.
+        return  # A 2.4.2 beat sends no count, and a new series of runs misses nothing.
     for earlier, later in pairwise(coverage.sent):
         if earlier.task_id == later.task_id:
             continue

@@ -33,7 +33,7 @@ CPU_LIMIT: Final = 100
 #: Seconds after which a waiting program is ended, even on a busy machine.
 LIMIT: Final = 1500
 
-#: Prefix of killers that are tests. A killer is what detects a mutant.
+#: Prefix of killers that are tests. A killer is a scenario or a test that detects a mutant.
 TESTS: Final = "tests/"
 #: Prefix of killers that are options of the simulator.
 OPTIONS: Final = "--"
@@ -87,7 +87,7 @@ def reported(result: Result) -> Result:
 
 
 class Trial:
-    """Searches for a killer of one mutant."""
+    """Searches for a killer (a scenario or test that fails) of one mutant."""
 
     def __init__(
         self, mutant: Mutant, known: dict[str, str], arguments: argparse.Namespace

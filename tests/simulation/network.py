@@ -200,7 +200,7 @@ class SimulatedSocket:
         delay = extra if kind == "request delayed" else 0
         self._later(0, delay, self._deliver, commands, kind, extra)
         if kind == "request reset":
-            # The bytes arrive, and the connection breaks before the reply.
+            # The bytes still arrive, but the connection breaks before the reply.
             self._fail(ConnectionResetError)
 
     def _later(self, way: int, extra: int, action: Callable[..., Any], *args: Any) -> None:

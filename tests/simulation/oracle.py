@@ -112,7 +112,7 @@ class Judgement:
 
     @property
     def leaves_with_record(self) -> bool:
-        """Return whether message and record are one step: broker and schedule share a server."""
+        """Return whether broker and schedule share a server: a message and its record are one step."""
         return not self.record.scenario.separate_broker and not self.record.legacy_leads
 
     def is_led_by_legacy(self, at: float) -> bool:
@@ -252,7 +252,7 @@ def after(action: Action, last: State, certain: bool) -> State | None:
             return replace(fresh, versions=last.versions | versions, certain=False)
         new = last.certain and last.definition is None
         state = replace(fresh, definition=action.definition, versions=versions, new=new)
-        # Without a wakeup, beats find a write at their next check.
+        # Without a wakeup, beats find a change at their next check for due entries.
         since = action.ended + (LOOK if action.definition.get("quiet") else 0)
         anew = action.definition.get("anew", False)
         state = replace(state, since=since, armed=what == "rearm", at_once=anew)
@@ -426,7 +426,7 @@ class Entry:
                 self.fail(arrival.at, "sent although the entry was paused")
 
     def judge_triggers(self) -> None:
-        """Check that each successful trigger causes one run."""
+        """Check that each successful trigger causes exactly one run."""
         sent = {arrival.task_id: arrival.at for arrival in reversed(self.arrivals)}
         end = self.judgement.record.scenario.duration
         for action in self.actions:
@@ -446,7 +446,7 @@ class Entry:
             )
             waits = any("overlap" in (state.definition or {}) for state in others)
             if waits and self.judgement.disturbed(0.0, until):
-                continue  # A lost end report: overlap_timeout applies.
+                continue  # A lost end report makes overlap_timeout apply.
             once = any("delivery" in (state.definition or {}) for state in others)
             if once and self.judgement.disturbed(action.began, action.ended + PROMPT):
                 continue  # A fault may lose a run that is recorded first.
@@ -565,7 +565,7 @@ class Coverage:
             for _, last, what in self.judgement.record.disturbances
             if what in NEW_GRID or (static and what == "deploy")
         ]
-        #: When a RedBeat 2.4.2 beat sent a run, in UNIX seconds.
+        #: When a RedBeat 2.4.2 beat sent runs, in UNIX seconds.
         self.legacy = [
             unix(at)
             for at, name, version in self.judgement.record.legacy_runs

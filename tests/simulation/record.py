@@ -62,7 +62,8 @@ class Record:
     runs: list[tuple[str, str, float, float]] = field(default_factory=list)
     #: Beats that exited by themselves, and why.
     exits: list[tuple[float, str, str]] = field(default_factory=list)
-    #: Runs that a RedBeat 2.4.2 beat sent: time, entry, version; and when this beat held the lock.
+    #: Runs that a RedBeat 2.4.2 beat sent, as time, entry and version; also when such a beat held
+    #: the lock.
     legacy_runs: list[tuple[float, str, int]] = field(default_factory=list)
     legacy_leads: list[tuple[float, float]] = field(default_factory=list)
     #: The hosts of the beats that held the lock, with the time at which each was first observed.

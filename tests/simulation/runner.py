@@ -129,7 +129,7 @@ class Simulation:
 
     @property
     def scheduler_class(self) -> type[RedBeatScheduler]:
-        """Return the scheduler class of the beats: a subclass if an entry needs one."""
+        """Return the scheduler class of the beats: a subclass if an entry needs it."""
         own = any("answer" in step.fields for step in self.scenario.steps)
         return OwnScheduler if own else RedBeatScheduler
 
@@ -160,7 +160,7 @@ class Simulation:
             self._start("worker", self._worker, 0.0)
 
     def _true(self, seconds: float) -> int:
-        """Return the true time at ``seconds`` after the beginning."""
+        """Return the true time at ``seconds`` after the beginning, in microseconds."""
         return self.world.start + int(seconds * SECOND)
 
     def after(self, seconds: float, action: Callable[..., Any], *args: Any) -> None:
@@ -270,8 +270,8 @@ class Simulation:
             action = Action(replace(step, what=what, entry=name), self._version, self.seconds)
             action.definition = {**after.get(name, {}), "made_at": self.seconds}
             self.record.actions.append(action)
-            # While several beats share the work, no beat removes entries that left the
-            # configuration.
+            # While several beats share the work, no beat removes entries that are no longer
+            # configured.
             if name in after or self.scenario.locked:
                 self.deploying.append(action)
         for number, beat in enumerate(sorted(self.beats)):
@@ -323,7 +323,7 @@ class Simulation:
         try:
             texts = client.rpop(QUEUE, 1000) or []
         except ReadOnlyError:
-            return  # Then no message arrived.
+            return  # A replica has received no message.
         for text in texts:
             self._arrived(json.loads(text), clock, sender)
 

@@ -269,8 +269,8 @@ class Profile:
     many_faults: tuple[int, int] = (1, 5)
     many_broker_faults: int = 1
     duration: tuple[float, float] = (40.0, 120.0)
-    #: The number of initial static entries, their kinds, and how often another configuration is
-    #: deployed.
+    #: Static entries: their minimum and maximum number at the start, their kinds, and the minimum
+    #: and maximum number of deployments.
     statics: tuple[int, int] = (0, 0)
     static_kinds: tuple[Kind, ...] = (_every, _crontab)
     deployments: tuple[int, int] = (0, 0)
@@ -381,7 +381,7 @@ PROFILES: Final = {
         duration=(40.0, 80.0),
         lock_timeouts=(5.0, 30.0),
     ),
-    # Entries that finish, wait for their last run, or catch up.
+    # Entries that finish, wait for their last run, or catch up missed runs.
     "limits": Profile(
         (_limited, _one_off, _overlap, _few_missed),
         ("trigger",),

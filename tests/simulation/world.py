@@ -120,7 +120,7 @@ class Process:
             self.world.hub.switch()
 
     def idled(self) -> None:
-        """Count the steps without a request, after a wait without a result, as idle."""
+        """Count the steps of a wait without a result as idle, unless there was a request."""
         if not self.busy:
             self.world.idle += self.steps - self.looked_at
         self.busy, self.looked_at = False, self.steps
@@ -256,7 +256,7 @@ class World(Source):
     def __init__(self, seed: int, start: int) -> None:
         self.seed, self.now, self.start = seed, start, start
         self.hub = getcurrent()
-        #: Whether the simulation has ended.
+        #: Whether the simulation is over.
         self.over = False
         self.current: Process | None = None
         self.last: Process | None = None
@@ -271,7 +271,7 @@ class World(Source):
         self._last_requests: deque[tuple[str, str]] = deque(maxlen=WINDOW)
         #: How many faults of each kind happened.
         self.struck: Counter[str] = Counter()
-        #: Called when a fault happens to a process.
+        #: Called when a fault happens.
         self.on_strike: Callable[[Fault], None] = lambda _fault: None
         #: Minimum and maximum latency of a message, in microseconds.
         self.delays = LATENCY

@@ -70,7 +70,7 @@ class Place:
 
 
 def certificate_options(files: CertificateFiles) -> dict[str, Any]:
-    """Return the TLS options of an app with a client certificate."""
+    """Return the TLS options of an app that has a client certificate."""
     return {
         "ssl_ca_certs": files.authority,
         "ssl_certfile": files.certificate,

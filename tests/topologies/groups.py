@@ -26,7 +26,7 @@ DOWN_AFTER = 1000
 NEVER_DOWN = 60_000
 FORM_SECONDS = 30.0
 SLOTS = 16384
-#: Replication starts a snapshot without waiting for more replicas.
+#: Makes replication start a snapshot without waiting for more replicas.
 REPLICATION: Final = ("--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0")
 
 

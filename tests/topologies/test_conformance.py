@@ -38,7 +38,7 @@ def put(store: Store, *names: str, score: float | None = None) -> None:
         assert saved[0] == 1
 
 
-# The client
+# Tests of the client
 
 
 @pytest.mark.long
@@ -66,7 +66,7 @@ def test_the_default_prefix(site: Site) -> None:
     assert site.prefix == ("{redbeat}:" if site.kind == "cluster" else "redbeat:")
 
 
-# Store
+# Tests of the store
 
 
 def test_claims_are_disjoint_and_completed(site: Site) -> None:
@@ -218,7 +218,7 @@ def test_the_eviction_policy_is_that_of_the_node(site: Site) -> None:
         node.config_set("maxmemory-policy", "noeviction")
 
 
-# Lock
+# Tests of the lock
 
 
 def test_the_lock(site: Site) -> None:
@@ -248,7 +248,7 @@ def test_a_published_message_ends_the_wait(site: Site) -> None:
     wakeup.close()
 
 
-# Scheduler
+# Tests of the scheduler
 
 
 def test_static_and_dynamic_entries_run(site: Site) -> None:
@@ -282,7 +282,7 @@ def test_a_look_ahead_that_fails_delays_nothing(
         return begin(store, terms)
 
     monkeypatch.setattr(Store, "begin_claim", failing)
-    # A lease lasts 30 seconds, so claimed entries would otherwise not be sent in time.
+    # Without the message now, the entry would wait until its lease ends after 30 seconds.
     wait_until(lambda: scheduler.tick() is not None and len(scheduler.sent) == BATCH + 10, 20.0)
 
 

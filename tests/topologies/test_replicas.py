@@ -23,7 +23,7 @@ def waits(site: Site) -> int:
 
 
 def run(site: Site, scheduler: RecordingScheduler, name: str) -> None:
-    """Run one entry and record the run."""
+    """Let a beat run one entry and record the run."""
     put(site.store(), name)
     count = len(scheduler.sent)
     wait_until(lambda: scheduler.tick() is not None and len(scheduler.sent) > count)
