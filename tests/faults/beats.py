@@ -81,7 +81,7 @@ class Beat(Process):
         return self.popen.poll() is None
 
     def wait_for(self, text: str, deadline: float = START_SECONDS) -> None:
-        """Wait until the process prints `text`; a failure message shows the end of the log only."""
+        """Wait until the process prints `text`; an error names the log file only."""
         wait_until(lambda: text in self.output(), deadline, f"{text!r} in {self.log.name}")
 
 
@@ -117,7 +117,7 @@ class Beats:
         settings: Mapping[str, Any] | None = None,
         wrapper: Path | None = None,
     ) -> int:
-        """Start one more beat and return its number; it ticks only after :meth:`wait_started`."""
+        """Start one more beat and return its number, without waiting for its first tick."""
         spec = replace(
             self._spec,
             schedule_url=schedule_url or self._spec.schedule_url,

@@ -15,7 +15,7 @@ __all__ = ("Doubled", "Occurrence", "Report", "Rules", "grid", "judge")
 
 #: Instants that differ by less than this many seconds are equal: scores have microseconds only.
 SAME = 0.0005
-#: Seconds by which a message may be early, because Redis and Python read the same clock.
+#: Seconds by which a message may be early: few, because Redis and Python read the same clock.
 EARLY = 0.002
 
 
@@ -59,8 +59,8 @@ def grid(first: float, every: float, until: float) -> list[float]:
 class Report:
     """The result of checking a ledger.
 
-    - ``lost``: occurrences without a message that no later message replaces.
-    - ``coalesced``: occurrences without a message that a later message replaces.
+    - ``lost``: occurrences that have no message and that no later message replaces.
+    - ``coalesced``: occurrences that have no message but that a later message replaces.
     - ``doubled_same_id``: repeated messages with the same id.
     - ``doubled_other_id``: additional ids for one occurrence.
     - ``unknown``: messages that belong to no expected occurrence.

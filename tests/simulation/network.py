@@ -161,7 +161,7 @@ class SimulatedSocket:
         self.timeout = None if blocking else 0.0
 
     def setsockopt(self, *_args: Any) -> None:
-        """Do nothing: there are no options."""
+        """Do nothing: a simulated socket has no options."""
 
     def getpeername(self) -> tuple[str, int]:
         return ("127.0.0.1", 6379)

@@ -38,7 +38,7 @@ TIMING: Final = frozenset(
 )
 MADE: Final = "made_at"
 
-#: Disturbances after which the runs of an interval start again from a new first run.
+#: Disturbances after which an interval starts a new series of runs.
 NEW_GRID: Final = ("server clock", "legacy")
 #: Disturbances that belong to a switch to or from a RedBeat 2.4.2 beat.
 LEGACY: Final = ("legacy", "stop")
@@ -112,7 +112,7 @@ class Judgement:
 
     @property
     def leaves_with_record(self) -> bool:
-        """Return whether broker and schedule share a server: a message and its record are one step."""
+        """Return whether a message and its record are one step, as with one server for both."""
         return not self.record.scenario.separate_broker and not self.record.legacy_leads
 
     def is_led_by_legacy(self, at: float) -> bool:
@@ -228,7 +228,7 @@ def states_of(name: str, actions: list[Action], record: Record) -> list[State]:
 
 
 def written_again(last: State) -> State:
-    """Return the state of a static entry that a beat writes again, with a new first run."""
+    """Return the state of a static entry after a beat wrote it again, with a new first run."""
     definition = None if last.definition is None else {**last.definition}
     return replace(last, new=False, definition=definition)
 
@@ -316,7 +316,7 @@ class Entry:
         self.judge_stored()
 
     def judge_stored(self) -> None:
-        """Check that deleted and finished entries leave no data that must be deleted."""
+        """Check that deleted and finished entries are stored, disabled or removed as required."""
         record, state = self.judgement.record, self.states[-1]
         since = max([state.since, *(arrival.at for arrival in self.arrivals)])
         if not state.certain or since + 2 * self.judgement.recovery > record.scenario.duration:
@@ -558,8 +558,8 @@ class Coverage:
         self.nominals = [arrival.nominal for arrival in self.sent]
         scenario = self.judgement.record.scenario
         static = any(entry.name in step.fields.get("statics", ()) for step in scenario.steps)
-        #: When an interval started again from a new first run. While beats have different
-        #: configurations, an old leader removes entries that a new beat added.
+        #: When an interval started a new series of runs. While beats have different configurations,
+        #: an old leader removes entries that a new beat added.
         self.jumps = [
             last
             for _, last, what in self.judgement.record.disturbances
@@ -634,7 +634,7 @@ class Coverage:
                 self.entry.fail(arrival.at, f"{arrival.nominal:.6f} is no occurrence")
 
     def is_caught_up(self, arrival: Arrival) -> bool:
-        """Return whether a run was missed before its schedule was saved again or while paused."""
+        """Return whether a run was missed during a pause, or before its schedule was resaved."""
         if self.state.new:
             return False
         made = self.judgement.unix(self.definition["made_at"])
@@ -767,7 +767,7 @@ def crontab_slots(definition: dict[str, Any], begin: float, end: float) -> Itera
     while (at := at + timedelta(minutes=1)).timestamp() <= end:
         wall = at.astimezone(zone)
         if wall.month not in months:
-            at += timedelta(minutes=14 - at.minute % 15)  # To the next quarter of an hour.
+            at += timedelta(minutes=14 - at.minute % 15)  # Go to the next quarter of an hour.
         elif wall.minute in minutes and wall.hour in hours and at.timestamp() > begin:
             yield at.timestamp()
 

@@ -52,11 +52,11 @@ class Record:
     scenario: Scenario
     arrivals: list[Arrival] = field(default_factory=list)
     actions: list[Action] = field(default_factory=list)
-    #: Beginning, end and kind of each fault, in seconds.
+    #: Beginning and end of each fault in seconds, and its kind.
     disturbances: list[tuple[float, float, str]] = field(default_factory=list)
-    #: The periods of each process's faults.
+    #: The periods in which each process had a fault.
     hit: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
-    #: When stored data was replaced by older data, and the time of the older data: (from, to).
+    #: When stored data was replaced by older data, and the time of the older data.
     rollbacks: list[tuple[float, float]] = field(default_factory=list)
     #: Runs in a worker: entry, task id, beginning, end.
     runs: list[tuple[str, str, float, float]] = field(default_factory=list)
@@ -69,7 +69,7 @@ class Record:
     #: The hosts of the beats that held the lock, with the time at which each was first observed.
     holders: list[tuple[float, str]] = field(default_factory=list)
     quarantined: list[str] = field(default_factory=list)
-    #: Maps each entry that is stored at the end to whether it is enabled.
+    #: For each entry stored at the end, by name: whether the entry is enabled.
     stored: dict[str, bool] = field(default_factory=dict)
     trace: list[tuple[int, str, str]] = field(default_factory=list)
     #: Three counters: steps with a decision that were not idle, switches between processes, and

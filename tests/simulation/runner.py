@@ -69,8 +69,8 @@ class Simulation:
         self.down_for: dict[str, float] = {}
         self.runs_waiting: list[tuple[Arrival, dict[str, Any], float]] = []
         self.first_statics = {name: (fields, 0) for name, fields in scenario.statics.items()}
-        #: Static entries: those deployed last, those with which each beat will start, and those
-        #: with which each beat has started.
+        #: Static entries that were deployed last, that each beat will start with, and that each
+        #: beat has started with.
         self.deployed: Statics = self.first_statics
         self.statics: dict[str, Statics] = {}
         self.running_statics: dict[str, Statics] = {}

@@ -269,8 +269,8 @@ class Profile:
     many_faults: tuple[int, int] = (1, 5)
     many_broker_faults: int = 1
     duration: tuple[float, float] = (40.0, 120.0)
-    #: Static entries: their minimum and maximum number at the start, their kinds, and the minimum
-    #: and maximum number of deployments.
+    #: Static entries: minimum and maximum of their number at the start, their kinds, and minimum
+    #: and maximum of the number of deployments.
     statics: tuple[int, int] = (0, 0)
     static_kinds: tuple[Kind, ...] = (_every, _crontab)
     deployments: tuple[int, int] = (0, 0)
@@ -421,7 +421,7 @@ PROFILES: Final = {
 
 
 def generate(seed: int, profile: str) -> Scenario:
-    """Return the scenario that a seed generates in a profile."""
+    """Return the scenario that a profile generates from a seed."""
     chance, made = random.Random(f"{profile}:{seed}"), PROFILES[profile]
     locked, beats = chance.choice(made.locked), chance.choice(made.beats)
     active = round(chance.uniform(*made.duration), 3)
