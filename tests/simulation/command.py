@@ -55,7 +55,7 @@ def main() -> None:
     arguments = parser.parse_args()
     logging.basicConfig(level=arguments.log, stream=sys.stdout, format="%(levelname)s %(message)s")
     outcome: list[int] = []
-    # The simulation must not run in the main thread, where signal handlers would be installed.
+    # In the main thread, the simulated beats would install signal handlers.
     thread = threading.Thread(target=lambda: outcome.append(work(arguments)), daemon=True)
     thread.start()
     thread.join()

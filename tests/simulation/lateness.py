@@ -89,7 +89,7 @@ def judge_late(coverage: Coverage, arrival: Arrival, slots: list[float]) -> None
     if grace is not None and late > grace + DECIDED:
         coverage.entry.fail(arrival.at, f"sent {late:.3f} s late, {grace} s are allowed")
     if judgement.record.scenario.separate_broker and is_first_since_due(coverage, arrival):
-        return  # Sent before the fault perhaps: it is repeated unchanged.
+        return  # Perhaps the beat sent it before the fault.
     first = bisect_right(slots, arrival.nominal + SAME)
     later = bisect_right(slots, arrival.clock - coverage.jitter - DECIDED) - first
     if policy == "latest" and later > 0 and definition.get("delivery") != "at_most_once":

@@ -480,7 +480,7 @@ class Entry:
             if forbidden and earlier[1] != later[1] and later[2] < earlier[3] - SAME:
                 self.fail(later[2], "a run began while another one was at work")
 
-    # -- a beat of 2.4.2 on the same data --------------------------------------------------------
+    # -- a RedBeat 2.4.2 beat on the same data ---------------------------------------------------
 
     def judge_legacy(self) -> None:
         """Check that a RedBeat 2.4.2 beat leads alone, sees edits, and has valid records."""

@@ -138,7 +138,7 @@ class Simulation:
         """Return the true time in seconds since the beginning."""
         return (self.world.now - self.world.start) / SECOND
 
-    # -- who takes part --------------------------------------------------------------------------
+    # -- participants ----------------------------------------------------------------------------
 
     def _set_up(self) -> None:
         self.at(self.scenario.duration - self.scenario.calm, self._disarm)
