@@ -282,7 +282,7 @@ class SimulatedSocket:
         if self._error is not None:
             raise self._error("the connection is broken")
 
-    # -- what the network does --------------------------------------------------------------------
+    # -- what the network does -------------------------------------------------------------------
 
     def broken(self) -> None:
         """Break the connection; bytes in transit are lost."""
