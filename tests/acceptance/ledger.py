@@ -2,5 +2,5 @@
 
 LEDGER = "project-ledger"
 
-#: The beginnings and ends of long runs.
+#: The Redis list with the beginnings and ends of long runs.
 SPANS = "project-spans"

@@ -1,4 +1,4 @@
-"""Tasks of the project for entries whose runs must not overlap; see ``project.py``."""
+"""Tasks of the project for entries with runs that must not overlap; see ``project.py``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def note(client: Any, what: str, task_id: str) -> None:
 
 @app.task(bind=True, max_retries=3)
 def take(self: Any, seconds: float, retries: int = 0) -> None:
-    """Take ``seconds``, and as long again for each retry."""
+    """Run for ``seconds``, and for the same time in each retry."""
     with redis.Redis.from_url(URL) as client:
         note(client, "begin", self.request.id)
         time.sleep(seconds)

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Process:
-    """One `celery` command. Its output goes to a file, which a failing test prints."""
+    """A running `celery` command; its output goes to a file, which a failing test prints."""
 
     def __init__(self, directory: Path, name: str, command: list[str], env: Mapping[str, str]):
         self.log = directory / f"{name}.log"
@@ -29,7 +29,7 @@ class Process:
             self.popen = subprocess.Popen(
                 [sys.executable, "-m", "celery", *command],
                 cwd=directory,
-                # Without this the banner, which is printed first, comes last in the log.
+                # Otherwise the banner, which is printed first, appears last in the log.
                 env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **env},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -49,20 +49,20 @@ class Process:
             raise AssertionError(f"{error} in:\n{self.output()}") from None
 
     def stop(self, number: signal.Signals = signal.SIGTERM, deadline: float = 20.0) -> int:
-        """Send a signal and return the exit code."""
+        """Send a signal, wait for the end of the process, and return its exit code."""
         if self.popen.poll() is None:
             self.popen.send_signal(number)
         return self.popen.wait(deadline)
 
     def end(self) -> None:
-        """Kill what is left of the process group."""
+        """Kill the processes of the group that still run."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.popen.pid, signal.SIGKILL)
         self.popen.wait(10)
 
 
 class Project:
-    """The project of `project.py` on one Redis, with its processes."""
+    """The project in `project.py` on one Redis, with its processes."""
 
     def __init__(self, directory: Path, url: str) -> None:
         self.directory = directory
@@ -78,7 +78,7 @@ class Project:
         config: str = "",
         env: Mapping[str, str] | None = None,
     ) -> Process:
-        """Start `celery <command>` on the project, or on another configuration module."""
+        """Start `celery <command>` with the project or with another configuration module."""
         where = ["--config", config] if config else ["-A", "tests.acceptance.project"]
         environment = {
             "PROJECT_REDIS_URL": self.url,
@@ -101,7 +101,7 @@ class Project:
         return self.start("beat", "-S", scheduler, "-l", "info", *options, **kwargs)
 
     def ran(self, entry: str | None = None) -> list[dict[str, Any]]:
-        """Return the runs that the worker recorded, of one entry or of all."""
+        """Return the runs that the worker recorded, for one entry or for all entries."""
         lines = [json.loads(line) for line in self.client.lrange(LEDGER, 0, -1)]
         return [line for line in lines if entry in (None, line["entry"])]
 

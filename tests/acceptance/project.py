@@ -18,7 +18,7 @@ app.conf.update(
     {
         "broker_connection_retry_on_startup": True,
         "task_ignore_result": True,
-        # Otherwise Celery adds its own entry, which is due at 4:00, whatever a test does then.
+        # Otherwise Celery adds an entry that runs at 4:00 and disturbs the tests at that time.
         "result_expires": None,
         "beat_schedule": json.loads(os.environ.get("PROJECT_SCHEDULE", "{}")),
         **json.loads(os.environ.get("PROJECT_SETTINGS", "{}")),
@@ -28,7 +28,7 @@ app.conf.update(
 
 @app.task(bind=True)
 def note(self: Any, *args: Any, **kwargs: Any) -> None:
-    """Record the occurrence of this run."""
+    """Record the scheduled time and the headers of this run."""
     request = self.request
     headers = request.headers or {}
     line = {

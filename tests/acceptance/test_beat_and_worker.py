@@ -1,4 +1,4 @@
-"""Real `celery beat`, real worker, real Redis: what a user sees."""
+"""Tests with a real `celery beat`, a real worker and a real Redis, as a user runs them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EVERY_SECOND = {"tick": {"task": TASK, "schedule": 1.0, "args": ["a", 2]}}
 
 @pytest.fixture
 def web(redis_url: str) -> Celery:
-    """The app of another process that edits the schedule."""
+    """Return the app of another process that edits the schedule."""
     app = Celery("web", broker=redis_url, set_as_current=False)
     app.conf.update(timezone="UTC", enable_utc=True)
     return app
@@ -113,7 +113,7 @@ def test_the_recipes_for_other_languages_work(project: Project) -> None:
         message="the next run of the entry that was named without the prefix",
     )
     assert project.client.zscore("redbeat::schedule", "bare") is None
-    # Writing last_run_at moves an interval: 45 minutes ago means the next run is in 15 minutes.
+    # An interval counts from last_run_at: 45 minutes ago means that the next run is in 15 minutes.
     finished = datetime.now(timezone.utc) - timedelta(minutes=45)
     names = ("year", "month", "day", "hour", "minute")
     moved = {"__type__": "datetime", **{name: getattr(finished, name) for name in names}}

@@ -1,4 +1,4 @@
-"""Beat inside a real worker, and beat as a thread of a user's program."""
+"""Tests of a beat inside a real worker, and of a beat in a thread of a user's program."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def worker_with_beat(project: Project, name: str, pool: str = "prefork", **kwarg
 
 
 def instants(runs: list[dict[str, Any]]) -> list[datetime]:
-    """Return the nominal instants of runs."""
+    """Return the scheduled times of runs."""
     return [datetime.fromisoformat(run["scheduled_at"]) for run in runs]
 
 
@@ -63,28 +63,28 @@ def test_a_worker_with_an_embedded_beat_runs_entries_and_releases_the_lock(
 def test_a_signal_to_all_processes_of_the_worker_releases_the_lock(
     project: Project, number: signal.Signals
 ) -> None:
-    """Setup: a worker with a beat.
+    """Setup: a worker with an embedded beat.
 
-    Fault: a service manager or Ctrl-C signals all its processes. The worker then signals its beat
-    once more.
+    Fault: a service manager or Ctrl-C sends a signal to all processes of the worker. The worker
+    then sends one more signal to its beat.
 
     Invariant: the lock is released.
     """
     worker = worker_with_beat(project, "one")
     project.wait_for_runs("tick", 2)
     os.killpg(worker.popen.pid, number)
-    worker.popen.wait(30)  # The exit code depends on the worker's pool.
+    worker.popen.wait(30)  # The worker's pool determines the exit code, so it is not checked.
     wait_until(lambda: not project.client.exists(LOCK), 10, "the released lock")
     assert "beat: Releasing lock" in worker.output()
 
 
 @pytest.mark.long
 class TestTwoWorkers:
-    """Each worker has a beat; one of the beats leads."""
+    """Tests with two workers: each has an embedded beat, and one of the beats leads."""
 
     @pytest.fixture
     def workers(self, project: Project) -> tuple[Process, Process]:
-        """The workers with the leader and with the standby."""
+        """Return the worker with the leader and the worker with the standby."""
         settings = {"redbeat_lock_timeout": 3}
         first = worker_with_beat(project, "first", settings=settings)
         first.wait_for("beat: Acquired lock")
@@ -109,12 +109,12 @@ class TestTwoWorkers:
     def test_the_other_takes_over_when_one_dies(
         self, project: Project, workers: tuple[Process, Process]
     ) -> None:
-        """Setup: two workers, each with a beat.
+        """Setup: two workers, each with an embedded beat.
 
-        Fault: SIGKILL for all processes of the leader.
+        Fault: SIGKILL for all processes of the worker with the leader.
 
-        Invariant: the other beat leads after the lock timeout, and the runs go on with new ids; if
-        a run is sent twice, both messages have the same task id.
+        Invariant: the standby leads after the lock timeout, and runs continue with new ids. If a
+        run is sent twice, both messages have the same task id.
         """
         first, second = workers
         first.end()
@@ -129,11 +129,11 @@ class TestTwoWorkers:
 
 
 class TestThread:
-    """A program may run beat in a thread, which gets no signals."""
+    """Tests of a beat in a thread of a program; a thread receives no signals."""
 
     @pytest.fixture
     def app(self, redis_url: str) -> Iterator[Celery]:
-        """The app of that program."""
+        """Return the app of the program with the thread."""
         app = Celery("threaded", broker=redis_url, set_as_current=False)
         app.conf.update(timezone="UTC", enable_utc=True, beat_schedule=EVERY_SECOND)
         yield app

@@ -1,4 +1,7 @@
-"""Runs that must not overlap, with real beats and workers: prefork and solo, alive and killed."""
+"""Tests of runs that must not overlap, with real beats and with prefork and solo workers.
+
+Some tests kill the workers.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +22,13 @@ PREFORK = ("--pool", "prefork", "-c", "3")
 SOLO = ("--pool", "solo")
 THREADS = ("--pool", "threads", "-c", "3")
 
-#: Seconds after the end of a run within which a waiting run begins.
+#: Seconds after the end of a run within which a waiting run starts.
 PROMPTLY = 0.5
 
 
 @dataclass
 class Run:
-    """One execution of a task; ``end`` is None while it runs. UNIX seconds."""
+    """One execution of a task; times are UNIX seconds, and ``end`` is None while the task runs."""
 
     id: str
     begin: float
@@ -33,7 +36,7 @@ class Run:
 
 
 class Site:
-    """The project, with one entry whose runs must not overlap."""
+    """The project with one entry whose runs must not overlap."""
 
     def __init__(self, project: Project) -> None:
         self.project = project
@@ -44,14 +47,13 @@ class Site:
         return self._start("beat", "-S", "redbeat", schedule={"a": entry})
 
     def worker(self, *pool: str) -> Process:
-        """Start a worker."""
         return self._start("worker", "--without-gossip", "--without-mingle", *pool)
 
     def _start(self, *command: str, **more: Any) -> Process:
         return self.project.start(*command, "-l", "info", settings={"include": [MODULE]}, **more)
 
     def runs(self) -> list[Run]:
-        """Return the runs so far, ordered by their beginning."""
+        """Return the runs so far, ordered by start."""
         runs: list[Run] = []
         for text in self.project.client.lrange(SPANS, 0, -1):
             line = json.loads(text)
@@ -63,7 +65,7 @@ class Site:
         return runs
 
     def wait_for(self, count: int, deadline: float = 40.0) -> list[Run]:
-        """Wait until ``count`` runs have begun."""
+        """Wait until ``count`` runs have started."""
         try:
             wait_until(lambda: len(self.runs()) >= count, deadline, f"{count} runs")
         except AssertionError as error:
@@ -74,12 +76,12 @@ class Site:
 
 @pytest.fixture
 def site(project: Project) -> Site:
-    """The project."""
+    """Return the project with this entry."""
     return Site(project)
 
 
 def gaps(runs: list[Run]) -> list[float]:
-    """Return the seconds from the end of each run to the beginning of the next."""
+    """Return the seconds from the end of each run to the start of the next run."""
     found = []
     for earlier, later in pairwise(runs):
         assert earlier.end is not None, "two runs at the same time"

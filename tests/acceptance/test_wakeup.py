@@ -1,4 +1,4 @@
-"""A real, idle `celery beat` acts at once on relevant changes, and costs almost nothing."""
+"""Tests that an idle `celery beat` reacts at once to relevant changes and costs almost nothing."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ CHANNEL = "redbeat::wakeup"
 QUEUE = "celery"
 LOCK = "redbeat::lock"
 
-#: A delay may come from a busy machine, so the median of several delays counts.
+#: Number of delays of which a test takes the median, because a busy machine delays some.
 MEASUREMENTS = 5
-#: Seconds. A beat that is not woken up looks every `MAX_WAIT`, so a change would wait half of that
-#: on average.
+#: Maximum delay in seconds after a wakeup. Without a wakeup, a beat checks every `MAX_WAIT`
+#: seconds, so a change would wait half of `MAX_WAIT` on average.
 AT_ONCE = 0.1 * MAX_WAIT
 
 
 @pytest.fixture
 def web(redis_url: str) -> Iterator[Celery]:
-    """The app of another process that edits the schedule."""
+    """Return the app of another process that edits the schedule."""
     app = Celery("web", broker=redis_url, set_as_current=False)
     app.conf.update(timezone="UTC", enable_utc=True)
     yield app
@@ -47,7 +47,7 @@ def web(redis_url: str) -> Iterator[Celery]:
 
 @pytest.fixture
 def idle(project: Project) -> Process:
-    """A beat with the default settings that has no due entry and listens."""
+    """Start a beat with default settings; it has no due entry and listens for wakeups."""
     beat = project.beat()
     beat.wait_for("Acquired lock")
     wait_for_listeners(project, 1)
@@ -55,7 +55,7 @@ def idle(project: Project) -> Process:
 
 
 def wait_for_listeners(project: Project, count: int) -> None:
-    """Wait until ``count`` beats listen for wake-up messages."""
+    """Wait until ``count`` beats listen for wakeup messages."""
 
     def listening() -> bool:
         found: Any = project.client.pubsub_numsub(CHANNEL)
@@ -65,7 +65,7 @@ def wait_for_listeners(project: Project, count: int) -> None:
 
 
 def next_message(project: Project, seconds: float = 30) -> str:
-    """Wait for the next message in the broker; return the name of its entry."""
+    """Wait for the next message in the broker, and return the name of its entry."""
 
     def popped() -> Any:
         return project.client.blpop([QUEUE], timeout=1)
@@ -75,18 +75,18 @@ def next_message(project: Project, seconds: float = 30) -> str:
 
 
 def is_held_by_another(project: Project, token: Any) -> bool:
-    """Return whether the lock is held with another token than ``token``."""
+    """Return whether the lock has a token other than ``token``."""
     return project.client.get(LOCK) not in (None, token)
 
 
 def entry_due_in(app: Celery, name: str, seconds: float) -> RedBeatSchedulerEntry:
-    """Return an hourly entry that is not saved yet."""
+    """Return an hourly entry that is due in ``seconds`` and not saved yet."""
     ran = datetime.now(timezone.utc) - timedelta(seconds=3600 - seconds)
     return RedBeatSchedulerEntry(name, TASK, 3600, app=app, last_run_at=ran)
 
 
 def delay_of(project: Project, name: str, action: Callable[[], Any]) -> float:
-    """Return the seconds from ``action`` to the message of the entry ``name``."""
+    """Return the seconds from the call of ``action`` to the message of the entry ``name``."""
     started = time.monotonic()
     action()
     assert next_message(project) == name
@@ -179,12 +179,13 @@ class TestStopping:
             delays.append(time.monotonic() - started)
             assert leader.popen.wait(20) == 0
             leader = standby
-        # Without a message a takeover takes half of the second between two looks, on average.
+        # Without a wakeup, a takeover takes half a second on average: a standby checks every
+        # second.
         assert median(delays) < 0.25, delays
 
 
 def cpu_seconds(pid: int) -> float | None:
-    """Return the CPU time of a process so far, None on systems without /proc."""
+    """Return the CPU time that a process has used, or None on systems without /proc."""
     stat = Path(f"/proc/{pid}/stat")
     if not stat.exists():
         return None
@@ -193,7 +194,7 @@ def cpu_seconds(pid: int) -> float | None:
 
 
 def commands(project: Project) -> int:
-    """Return how many commands the server ran, including those in scripts."""
+    """Return how many commands the server has run, including commands in scripts."""
     found: Any = project.client.info("commandstats")
     return sum(stats["calls"] for stats in found.values())
 
@@ -204,7 +205,7 @@ def test_an_idle_beat_costs_next_to_nothing(project: Project, idle: Process) -> 
     calls, cpu = commands(project), cpu_seconds(idle.popen.pid)
     with pytest.raises(subprocess.TimeoutExpired):
         idle.popen.wait(seconds)
-    calls = commands(project) - calls - 1  # the first INFO counts itself afterwards
+    calls = commands(project) - calls - 1  # The first INFO is not counted in its own reply.
     assert 0 < calls < 5 * seconds
     if cpu is not None:
         used = cpu_seconds(idle.popen.pid)

@@ -1,4 +1,4 @@
-"""The Chromium of this machine, and what goes wrong on a page unseen."""
+"""Starts Chromium, and finds problems on a page that a user does not see."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ("Watch", "launched")
 
 HINT = "Chromium was not found. Install it: apt-get install chromium"
 
-#: Only this machine can be resolved.
+#: Chromium can only resolve the loopback address, so it reaches no other host.
 LOOPBACK_ONLY = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
 
-#: Reports, from within a page, what its Content-Security-Policy blocks.
+#: A script in a page that reports what the Content-Security-Policy blocks.
 REPORT_VIOLATIONS = """
 document.addEventListener("securitypolicyviolation", (event) =>
   console.error(`CSP: ${event.violatedDirective} blocked ${event.blockedURI}`));
@@ -24,17 +24,17 @@ document.addEventListener("securitypolicyviolation", (event) =>
 
 
 def launched(playwright: Playwright) -> Browser:
-    """Start the browser; RuntimeError with a hint if it is not installed."""
+    """Start the browser; raise RuntimeError with a hint if it is not installed."""
     path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
     if path is None:
         raise RuntimeError(HINT)
-    # Chromium has no sandbox for root; it shows only our own pages here.
+    # Chromium has no sandbox for root. Here it opens only pages of RedBeat.
     args = [LOOPBACK_ONLY, *(["--no-sandbox"] if os.geteuid() == 0 else [])]
     return playwright.chromium.launch(executable_path=path, args=args)
 
 
 class Watch:
-    """Records every problem on a page while it is used, one line each in ``problems``.
+    """Records every problem on a page, one line each in ``problems``.
 
     Messages that contain the text ``expected`` are ignored.
     """

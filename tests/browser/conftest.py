@@ -1,4 +1,4 @@
-"""The dashboard of a real schedule in a real browser: Redis, web server, beat, worker, Chromium."""
+"""Fixtures of the dashboard tests: Redis, web server, beat, worker and Chromium."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.servers import RedisServer, free_port
 
 #: Timeout of one test in seconds: beats and workers start slowly on a busy machine.
 TIMEOUT = 180
-#: Milliseconds within which a page must show what a test expects.
+#: Milliseconds within which a page must show the expected content.
 PATIENCE = 20_000
 
 TASK = "tests.acceptance.project.note"
@@ -36,7 +36,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    """One browser for all tests; each test opens its own pages."""
+    """Start one browser for all tests; each test opens new pages in it."""
     expect.set_options(timeout=PATIENCE)
     with sync_playwright() as playwright:
         browser = launched(playwright)
@@ -46,7 +46,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def site(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of `celery redbeat web` on the shared Redis; the server stores nothing."""
+    """Run `celery redbeat web` on the shared Redis without stored state, and return its URL."""
     project = Project(tmp_path_factory.mktemp("web"), redis_server.url)
     url = f"http://127.0.0.1:{(port := free_port())}"
     try:
@@ -59,24 +59,25 @@ def site(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture
 def schedule(app: Celery) -> Schedule:
-    """The schedule that the dashboard shows, to inspect it directly."""
+    """Return the schedule that the dashboard shows, for direct inspection."""
     return Schedule(app)
 
 
 @pytest.fixture
 def make(make: Make) -> Make:
-    """The fixture ``make``, with a task that the worker of these tests has."""
+    """Return the fixture ``make`` with a task that the worker in these tests has."""
     return partial(make, task=TASK)
 
 
 @pytest.fixture
 def new_page(browser: Browser, site: str, redis_url: str) -> Iterator[NewPage]:
-    """A function that opens a page with a Playwright context, and asserts that it is quiet.
+    """Return a function that opens a page, and assert afterwards that the page had no problems.
 
-    Quiet means: no error or warning in the console, no violation of the Content-Security-Policy, no
-    dialog, no request to another host. Console lines that contain ``expected`` are allowed.
+    Problems are errors and warnings in the console, violations of the Content-Security-Policy,
+    dialogs, and requests to other hosts. Console lines that contain ``expected`` are allowed. The
+    arguments of the function are those of a Playwright context.
     """
-    assert redis_url  # the Redis has been emptied
+    assert redis_url  # The fixture has emptied this Redis.
     contexts, watches = [], []
 
     def new_page(expected: str = "", **options: Any) -> Page:
@@ -95,5 +96,5 @@ def new_page(browser: Browser, site: str, redis_url: str) -> Iterator[NewPage]:
 
 @pytest.fixture
 def page(new_page: NewPage) -> Page:
-    """A page on a desktop, in light colours."""
+    """Return a desktop page with light colours."""
     return new_page(viewport={"width": 1280, "height": 900}, color_scheme="light")

@@ -1,4 +1,4 @@
-"""What an operator does on the dashboard, with a real beat and a real worker."""
+"""Tests of what operators do on the dashboard, with a real beat and a real worker."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.waiting import wait_until
 
 
 def open_entry(page: Page, name: str) -> None:
-    """Find an entry by a part of its name, and open its page."""
+    """Search for an entry by a part of its name, and open its page."""
     page.goto("/")
     search = page.get_by_role("searchbox").first
     search.fill(name[1:])
@@ -43,7 +43,7 @@ def test_find_pause_and_resume_an_entry(
     assert not schedule["billing-report"].enabled
     ran, others = len(project.ran("billing-report")), len(project.ran("unrelated"))
     project.wait_for_runs("unrelated", others + 4)
-    # One message may have been in transit to the worker.
+    # One message may still have been on its way to the worker.
     assert len(project.ran("billing-report")) <= ran + 1
 
     ran = len(project.ran("billing-report"))

@@ -1,4 +1,4 @@
-"""Every page is quiet, fits a phone, has both colour schemes, and works with the keyboard."""
+"""Tests of every page: no problems, phone width, both colour schemes, keyboard."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DESKTOP = {"width": 1280, "height": 900}
 
 @pytest.fixture
 def entries(make: Make, redis_client: redis.Redis) -> None:
-    """Save entries of all kinds, one of them with a name that contains a script."""
+    """Save entries of all kinds; one of them has a name that contains a script."""
     make("report", crontab("0", "9", "mon-fri"))
     make("poll", 30.0)
     make(HOSTILE, 60.0, args=[HOSTILE], kwargs={"<b>": "</td>"})
@@ -54,8 +54,8 @@ WIDER = """() => {
 }"""
 
 
-# The contrast of text to its background, as in WCAG 2.2: at least 4.5. Hidden or disabled text may
-# have less.
+# WCAG 2.2 requires a contrast ratio of at least 4.5 between a text and its background. Hidden and
+# disabled texts may have less.
 FAINT = """() => {
   const parts = (color) => {
     const numbers = color.match(/[\\d.]+(?:e-?\\d+)?/g).map(Number);
@@ -89,13 +89,13 @@ FAINT = """() => {
 
 
 def faint(page: Page) -> list[str]:
-    """Return the texts with too little contrast, and their ratios."""
+    """Return the texts with too little contrast, and their contrast ratios."""
     found: list[str] = page.evaluate(FAINT)
     return found
 
 
 def sticking_out(page: Page) -> list[str]:
-    """Return the elements that make a window scroll sideways."""
+    """Return the elements that are wider than the window, so that it scrolls sideways."""
     found: list[str] = page.evaluate(WIDER)
     return found[:5]
 
@@ -116,7 +116,7 @@ def test_pages_are_quiet_and_fit(new_page: NewPage, scheme: str, size: dict[str,
 
 
 def lightness(page: Page, of: str) -> float:
-    """Return the lightness of a colour of the body, 0 to 255."""
+    """Return the lightness of a colour of the page's body, from 0 to 255."""
     color: str = page.evaluate(f"getComputedStyle(document.body).{of}")
     channels = [float(number) for number in re.findall(r"[\d.]+", color)]
     return sum(channels[:3]) / 3
@@ -138,7 +138,7 @@ def test_a_name_that_contains_a_script_is_shown_as_text(page: Page) -> None:
 
 
 def focused(page: Page) -> str:
-    """Return the text of the focused element, if it is a button."""
+    """Return the text of the focused element if it is a button, otherwise an empty string."""
     found: str = page.evaluate(
         "document.activeElement.matches('button') ? document.activeElement.innerText.trim() : ''"
     )

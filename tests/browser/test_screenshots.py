@@ -1,7 +1,8 @@
-r"""Pictures of the dashboard: light for the documentation; dark and on a phone for inspection.
+r"""Screenshots of the dashboard: light ones for the documentation, others for inspection.
 
-They are written to the directory in ``REDBEAT_SCREENSHOTS``, else to that of the test. To renew the
-pictures of the documentation::
+The other screenshots are dark or have the width of a phone. All are written to the directory in
+``REDBEAT_SCREENSHOTS``, or to the directory of the test. To update the screenshots in the
+documentation::
 
     REDBEAT_SCREENSHOTS=docs/images .venv/bin/python -m pytest -n 0 \\
         tests/browser/test_screenshots.py -k light
@@ -26,9 +27,9 @@ from tests.browser.conftest import NewPage
 from tests.conftest import Make
 from tests.waiting import wait_until
 
-#: Maximum bytes of a picture.
+#: Maximum size of a screenshot in bytes.
 LARGEST = 200_000
-#: Number of runs in the pictured history.
+#: Number of runs in the history on the screenshots.
 RUNS = 10
 PATHS = {
     "schedule": "/",
@@ -51,7 +52,7 @@ RULES = {
     "stock-report": crontab("0", "9,17"),
     "archive-logs": crontab("0", "3", "sun"),
 }
-#: Height in pixels of the pictures in the documentation, from the top.
+#: Height of each screenshot in the documentation, in pixels from the top of the page.
 HEIGHTS = {"schedule": 800, "timeline": 1190, "entry": 1120, "beats": 850}
 LIGHT = {"viewport": {"width": 1200, "height": 800}, "color_scheme": "light"}
 DARK = {"viewport": {"width": 1200, "height": 800}, "color_scheme": "dark"}
@@ -60,14 +61,14 @@ PHONE = {"viewport": {"width": 390, "height": 844}, "color_scheme": "light"}
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """The directory of the pictures."""
+    """Return the directory for the screenshots."""
     directory = Path(os.environ.get("REDBEAT_SCREENSHOTS") or tmp_path / "pictures").resolve()
     directory.mkdir(parents=True, exist_ok=True)
     return directory
 
 
 def last_before(entry: RedBeatSchedulerEntry, now: datetime) -> datetime:
-    """Return the time of the last run that an entry must have had."""
+    """Return the time at which an entry must have run last."""
     for days in (1, 7, 31):
         entry.last_run_at = now - timedelta(days=days)
         runs = [at for at in entry.upcoming(400, entry.last_run_at) if at <= now]
@@ -96,11 +97,12 @@ def fill(make: Make, client: redis.Redis) -> None:
 
 
 def take(page: Page, schedule: Schedule, front: str, directory: Path) -> list[Path]:
-    """Take a picture of each page; the file names begin with ``front``."""
+    """Take a screenshot of each page; the file names begin with ``front``."""
     files = []
     for what, path in PATHS.items():
         if what == "timeline":
-            schedule["warehouse-sync"].pause()  # the picture would show nothing else next to it
+            # This entry runs so often that it would fill the whole timeline.
+            schedule["warehouse-sync"].pause()
         if front == "web":
             page.set_viewport_size({"width": 1200, "height": HEIGHTS[what]})
         page.goto(path)
@@ -126,7 +128,7 @@ def test_the_pages_are_pictured(
     options: dict[str, Any],
 ) -> None:
     fill(make, redis_client)
-    for _ in range(2):  # no worker: the history shows sent runs
+    for _ in range(2):  # Without a worker, the history shows sent runs.
         project.beat("--max-interval", "5")
     sync = schedule["warehouse-sync"]
     wait_until(lambda: len(list(sync.history)) >= RUNS, 60, "a history")

@@ -1,4 +1,4 @@
-"""Runs several real beats on one schedule, and stops, kills and restarts them."""
+"""Runs several real beats on one schedule, and stops, kills and restarts these beats."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from tests.waiting import wait_until
 
 __all__ = ("LOCK_TIMEOUT", "Beats", "lease")
 
-#: The default lock timeout of the beats, in seconds.
+#: The default lock timeout of a beat in these tests, in seconds.
 LOCK_TIMEOUT = 5.0
 START_SECONDS = 60.0
-#: What a beat logs last before its first tick.
+#: The last line that a beat logs before its first tick.
 STARTED = "beat: Starting..."
-#: Log lines that come with almost every run.
+#: Parts of log lines that a beat writes for almost every run.
 CHATTER = ("Sending due task", "which makes up for")
 PID_IN_TOKEN = re.compile(r"redbeat3:.*:(\d+):\d+:[0-9a-f]+")
 
 
 def lease(lock_timeout: float = LOCK_TIMEOUT) -> float:
-    """Return the length of a claim's lease in seconds, by the rule of the manual."""
+    """Return the length of a claim's lease in seconds, computed as documented in the manual."""
     return min(LONGEST_LEASE, max(SHORTEST_LEASE, lock_timeout))
 
 
 @dataclass(frozen=True)
 class Spec:
-    """How a beat is started: its schedule, its broker, its settings, its program.
+    """How to start a beat: its schedule, its broker, its settings and its program.
 
     ``wrapper`` is a Python script that runs instead of ``-m celery``, with the same arguments.
     """
@@ -48,7 +48,7 @@ class Spec:
     wrapper: Path | None = None
 
     def command(self) -> list[str]:
-        """Return the command line."""
+        """Return the command line that starts the beat."""
         program = ["-m", "celery"] if self.wrapper is None else [str(self.wrapper)]
         options = ["beat", "-S", "redbeat", "-l", "info"]
         return [sys.executable, *program, "-A", "tests.acceptance.project", *options]
@@ -60,7 +60,7 @@ class Spec:
 
 
 class Beat(Process):
-    """A process of a beat."""
+    """The process of one beat."""
 
     def __init__(self, directory: Path, name: str, spec: Spec) -> None:
         self.log = directory / f"{name}.log"
@@ -77,16 +77,16 @@ class Beat(Process):
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process exists; a stopped process does."""
+        """Return whether the process exists; a process stopped by SIGSTOP still exists."""
         return self.popen.poll() is None
 
     def wait_for(self, text: str, deadline: float = START_SECONDS) -> None:
-        """Wait until the process prints `text`; a failure does not print the whole log."""
+        """Wait until the process prints `text`; an error names the log file only."""
         wait_until(lambda: text in self.output(), deadline, f"{text!r} in {self.log.name}")
 
 
 class Beats:
-    """Beats by number; by default all have the same schedule and broker."""
+    """The beats of one test, by number; by default all use the same schedule and broker."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class Beats:
         settings: Mapping[str, Any] | None = None,
         wrapper: Path | None = None,
     ) -> int:
-        """Start one more beat and return its number. :meth:`wait_started` waits until it ticks."""
+        """Start one more beat and return its number, without waiting for its first tick."""
         spec = replace(
             self._spec,
             schedule_url=schedule_url or self._spec.schedule_url,
@@ -130,42 +130,41 @@ class Beats:
         return len(self._beats) - 1
 
     def start_many(self, count: int, **kwargs: Any) -> None:
-        """Start ``count`` beats and wait until all tick."""
+        """Start ``count`` beats and wait until each of them ticks."""
         for number in [self.start(**kwargs) for _ in range(count)]:
             self.wait_started(number)
 
     def start_leader_and_standby(self, **kwargs: Any) -> None:
-        """Start beat 0, and beat 1 when beat 0 leads. ``kwargs`` are for the leader only."""
+        """Start beat 0, then beat 1 once beat 0 leads; ``kwargs`` apply to beat 0 only."""
         self.start(**kwargs)
         self[0].wait_for("beat: Acquired lock")
         self.start()
         self[1].wait_for("standing by")
 
     def wait_started(self, number: int) -> None:
-        """Wait until a beat has begun to tick."""
+        """Wait until a beat starts to tick."""
         self[number].wait_for(STARTED)
 
     def signal(self, number: int, signal_number: signal.Signals) -> None:
-        """Send a signal to a beat."""
         self[number].popen.send_signal(signal_number)
 
     def kill(self, number: int) -> None:
-        """End a beat by SIGKILL."""
+        """Kill a beat with SIGKILL."""
         self.signal(number, signal.SIGKILL)
         self[number].popen.wait(10)
 
     def terminate(self, number: int) -> int:
-        """End a beat by SIGTERM; return its exit code."""
+        """Stop a beat with SIGTERM and return its exit code."""
         return self[number].stop(signal.SIGTERM, 30.0)
 
     def restart(self, number: int) -> None:
-        """Start a beat again with the same options; terminate it first if it still runs."""
+        """Start a beat again with the same options; if it still runs, terminate it first."""
         if self[number].is_alive:
             self.terminate(number)
         self._beats[number] = self._launch(self._specs[number])
 
     def leader(self) -> int | None:
-        """Return the number of the beat that holds the lock, None if no beat does."""
+        """Return the number of the beat that holds the lock, or None if no beat holds it."""
         match = PID_IN_TOKEN.fullmatch(self.schedule.lock_token() or "")
         pids = [beat.popen.pid for beat in self._beats]
         pid = int(match[1]) if match else 0
@@ -177,7 +176,7 @@ class Beats:
         return leader
 
     def log_tails(self) -> str:
-        """Return the ends of the logs of all beats, also of those that have ended."""
+        """Return the last log lines of all beats, including the beats that have ended."""
         return "\n".join(f"--- {beat.log.name}\n{_tail(beat.output())}" for beat in self._history)
 
     def end(self) -> None:
@@ -192,11 +191,11 @@ class Beats:
 
 
 def _one(number: int | None) -> tuple[int, ...]:
-    """Return the result with a truthy form of the number 0."""
+    """Wrap the number in a tuple, so that the result is true for beat 0 too."""
     return () if number is None else (number,)
 
 
 def _tail(text: str, lines: int = 30) -> str:
-    """Return the end of a log, without the lines of single runs."""
+    """Return the last lines of a log, without the lines about single runs."""
     wanted = [line for line in text.splitlines() if not any(word in line for word in CHATTER)]
     return "\n".join(wanted[-lines:])

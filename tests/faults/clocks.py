@@ -1,6 +1,7 @@
-"""Processes whose wall clock is wrong and jumps on a signal; the monotonic clock is right.
+"""Runs processes with a wrong wall clock, which jumps on a signal.
 
-Run as a program, this module saves entries under a wrong clock.
+The monotonic clock of these processes is right. Run as a program, this module saves entries
+under a wrong clock.
 """
 
 from __future__ import annotations
@@ -36,14 +37,15 @@ run_celery({offset!r}, {orders!r})
 
 
 def wrong_by(offset: float) -> time_machine.Traveller:
-    """Set the wall clock of this process off by ``offset`` seconds; it runs on from there."""
+    """Shift the wall clock of this process by ``offset`` seconds; the clock keeps running."""
     return time_machine.travel(time.time() + offset, tick=True).start()
 
 
 def run_celery(offset: float, orders: str) -> None:
     """Run the celery command line under a wrong clock.
 
-    At each SIGUSR1 the clock jumps by the seconds in the file ``orders``, and the jump is printed.
+    At each SIGUSR1 the clock jumps by the number of seconds in the file ``orders``. The process
+    then prints the new time.
     """
     clock = wrong_by(offset)
     jumps = 0
@@ -52,7 +54,7 @@ def run_celery(offset: float, orders: str) -> None:
         nonlocal jumps
         clock.shift(float(Path(orders).read_text()))
         jumps += 1
-        # This bypasses the buffers: the signal may interrupt a write to them.
+        # Write without Python's buffers: the signal may interrupt a buffered write.
         os.write(1, b"jump %d: it is %.3f\n" % (jumps, time.time()))
 
     signal.signal(signal.SIGUSR1, jump)
@@ -62,7 +64,7 @@ def run_celery(offset: float, orders: str) -> None:
 
 
 class WrongClock:
-    """A clock that is wrong by ``offset`` seconds, for a beat started with :attr:`wrapper`."""
+    """A clock that is ``offset`` seconds wrong; pass :attr:`wrapper` to a beat to use it."""
 
     def __init__(self, directory: Path, offset: float = 0.0) -> None:
         stem = f"clock-{len(list(directory.glob('clock-*.py')))}"
@@ -72,7 +74,7 @@ class WrongClock:
         self.wrapper.write_text(WRAPPER.format(offset=offset, orders=str(self._orders)))
 
     def jump(self, beat: Beat, seconds: float) -> None:
-        """Let the clock of a running beat jump, and wait until it has."""
+        """Make the clock of a running beat jump, and wait until the beat printed the new time."""
         self._orders.write_text(str(seconds))
         self._jumps += 1
         beat.popen.send_signal(signal.SIGUSR1)
@@ -80,11 +82,11 @@ class WrongClock:
 
 
 def save(url: str, offset: float, entries: Mapping[str, str], start: float = 0.0) -> None:
-    """Save entries of one second by the API, from a process whose clock is wrong.
+    """Save entries that run every second, through the API, from a process with a wrong clock.
 
-    ``entries`` maps names to operations: ``interval`` and ``rrule`` (from ``start`` on, UNIX
-    seconds) create an entry, ``again`` loads and saves an entry, ``now`` makes an existing entry
-    run now.
+    ``entries`` maps names to operations. ``interval`` and ``rrule`` create an entry that starts at
+    ``start`` (UNIX seconds). ``again`` loads an existing entry and saves it. ``now`` makes an
+    existing entry run now.
     """
     order = json.dumps({"url": url, "offset": offset, "entries": dict(entries), "start": start})
     subprocess.run(

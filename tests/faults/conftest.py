@@ -1,4 +1,4 @@
-"""Fixtures for tests of faults: each test has its own servers, beats and ledger."""
+"""Fixtures of the fault tests: each test has its own servers, beats and ledger."""
 
 from __future__ import annotations
 
@@ -16,40 +16,40 @@ from tests.servers import RedisServer
 
 DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
 
-#: How often the full profile runs each test that has an argument ``seed``.
+#: How often the full profile runs each test that has a ``seed`` argument.
 TRIALS = 10
 #: Timeout of one test, in seconds.
 TIMEOUT_SHORT, TIMEOUT_FULL = 180, 3600
 
 Note = Callable[[object], None]
-#: For tests of both kinds of brokers: when broker and schedule share a server, no run is sent
-#: twice.
+#: Runs a test with separate servers and with one server for broker and schedule. On one server,
+#: no run is sent twice.
 BOTH_BROKERS = pytest.mark.parametrize(
     "one_server", [False, True], ids=["separate broker", "one server"]
 )
 
-#: The name of a report's property that holds a note.
+#: The name of the property of a test report that contains a note.
 NOTE = "note"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option ``--faults``; it needs this directory on the command line."""
+    """Add the option ``--faults``, available only when pytest is started with this directory."""
     parser.addoption("--faults", choices=("short", "full"), help="the size of the fault suite")
 
 
 def profile_of(config: pytest.Config) -> Profile:
-    """Return the profile of a run."""
+    """Return the profile of this test run."""
     return chosen(config.getoption("faults", default=None))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run a test with an argument ``seed`` once for each trial."""
+    """Run a test that has a ``seed`` argument once for each trial."""
     if "seed" in metafunc.fixturenames:
         metafunc.parametrize("seed", range(profile_of(metafunc.config).trials(TRIALS)))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Set the timeout of the tests in this directory to that of the profile."""
+    """Set the timeout of the tests in this directory according to the profile."""
     timeout = profile_of(config).pick(TIMEOUT_SHORT, TIMEOUT_FULL)
     for item in items:
         if Path(__file__).parent in item.path.parents:
@@ -57,7 +57,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print the notes of the tests."""
+    """Print the notes of the tests at the end of the test run."""
     reports = [report for kind in terminalreporter.stats.values() for report in kind]
     notes = [
         f"{report.nodeid.partition('::')[2]}: {text}"
@@ -74,32 +74,32 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture
 def note(request: pytest.FixtureRequest) -> Note:
-    """A function that adds a line to the summary of the run: a measurement, asserted or not."""
+    """Return a function that adds a line, such as a measurement, to the summary of the test run."""
     return lambda text: request.node.user_properties.append((NOTE, str(text)))
 
 
 @pytest.fixture
 def profile(request: pytest.FixtureRequest) -> Profile:
-    """The profile of this run."""
+    """Return the profile of this test run."""
     return profile_of(request.config)
 
 
 @pytest.fixture
 def durable() -> bool:
-    """Whether confirmed writes survive a crash, which makes servers slow. Tests may override it."""
+    """Return whether confirmed writes survive a crash (slower); tests may override it."""
     return False
 
 
 @pytest.fixture
 def schedule_redis(durable: bool) -> Iterator[RedisServer]:
-    """The Redis server of the schedule."""
+    """Run the Redis server of the schedule."""
     with RedisServer(*(DURABLE if durable else ())) as server:
         yield server
 
 
 @pytest.fixture
 def one_server() -> bool:
-    """Whether broker and schedule share a server. Tests may override it."""
+    """Return whether broker and schedule share a server; tests may override it."""
     return False
 
 
@@ -107,7 +107,7 @@ def one_server() -> bool:
 def broker_redis(
     durable: bool, one_server: bool, schedule_redis: RedisServer
 ) -> Iterator[RedisServer]:
-    """The Redis server of the broker."""
+    """Run the Redis server of the broker."""
     if one_server:
         yield schedule_redis
         return
@@ -117,14 +117,14 @@ def broker_redis(
 
 @pytest.fixture
 def schedule(schedule_redis: RedisServer) -> Iterator[Schedule]:
-    """The schedule, accessed directly and not through a proxy."""
+    """Return the schedule, accessed directly and not through a proxy."""
     with redis.Redis.from_url(schedule_redis.url, decode_responses=True) as client:
         yield Schedule(client)
 
 
 @pytest.fixture
 def ledger(broker_redis: RedisServer) -> Iterator[Ledger]:
-    """The ledger of all messages that reach the broker."""
+    """Collect all messages that reach the broker in a ledger."""
     with Ledger(broker_redis.url) as ledger:
         yield ledger
 
@@ -133,7 +133,7 @@ def ledger(broker_redis: RedisServer) -> Iterator[Ledger]:
 def beats(
     tmp_path: Path, schedule_redis: RedisServer, broker_redis: RedisServer, schedule: Schedule
 ) -> Iterator[Beats]:
-    """Beats on the two servers; none runs yet. They end with the test, which reports their logs."""
+    """Return the beats, none of them started; failure reports include their logs."""
     beats = Beats(tmp_path, schedule_redis.url, broker_redis.url, schedule)
     yield beats
     beats.end()

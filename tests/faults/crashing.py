@@ -1,7 +1,7 @@
 """A beat that kills itself once, at a named point between claim, record and publish.
 
-An environment variable names the point: ``published:7`` is the seventh publish. A file in the
-working directory records the crash, so that the restarted beat keeps running.
+An environment variable names the point and the count: ``published:7`` is the seventh publish. A
+file in the working directory records the crash, so that the restarted beat keeps running.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from redbeat.storage.store import Store
 
 __all__ = ("CRASH_AT", "MARK", "WRAPPER", "CrashingScheduler")
 
-#: The environment variable with the point, and with the count at which the beat dies.
+#: The environment variable that names the point and the count at which the beat dies.
 CRASH_AT = "REDBEAT_TEST_CRASH_AT"
 
 #: The file that records the crash.
 MARK = "crashed"
 
-#: A script that runs this scheduler instead of ``-m celery``.
+#: A script that runs :class:`CrashingScheduler` instead of ``-m celery``.
 WRAPPER = """
 import sys
 from celery.__main__ import main
@@ -37,7 +37,7 @@ _passed: dict[str, int] = {}
 
 
 def passes(point: str) -> None:
-    """Count the passes of a point; kill the process at the configured count."""
+    """Count how often the beat passes a point, and kill the process at the configured count."""
     wanted, _, number = os.environ[CRASH_AT].partition(":")
     _passed[point] = _passed.get(point, 0) + 1
     if point == wanted and _passed[point] == int(number) and not Path(MARK).exists():
@@ -46,18 +46,18 @@ def passes(point: str) -> None:
 
 
 class CrashingStore(Store):
-    """Dies before or after requests to Redis.
+    """A store that dies before or after its requests to Redis.
 
-    ``claimed``: Redis granted claims, and the beat has not used them. ``decided``: the beat is
-    about to record at-most-once runs. ``recorded``: Redis recorded runs, and the beat has not read
-    the reply.
+    At the point ``claimed``, Redis has granted claims and the beat has not used them yet. At
+    ``decided``, the beat is about to record at-most-once runs. At ``recorded``, Redis has recorded
+    runs and the beat has not read the reply yet.
     """
 
-    #: Claiming ahead while runs are published would blur the order of the steps.
+    # If claims overlapped with publishes, the order of the steps would vary.
     overlaps = False
 
     def claim(self, *terms: Any, **more: Any) -> ClaimReply:
-        """Send the request, and die before or after it."""
+        """Send the request, and die before or after it if this point is configured."""
         request = ClaimRequest(*terms, **more)
         if any(done.meta for done in request.completions):
             passes("decided")
@@ -70,7 +70,10 @@ class CrashingStore(Store):
 
 
 class CrashingPublisher(Publisher):
-    """Dies after the broker confirmed messages, before the beat processes that (``delivered``)."""
+    """A publisher that dies after the broker confirmed messages, before the beat handles this.
+
+    The point is named ``delivered``.
+    """
 
     def _wait_for_confirms(self) -> list[InFlightMessage]:
         messages = super()._wait_for_confirms()
@@ -80,9 +83,10 @@ class CrashingPublisher(Publisher):
 
 
 class CrashingScheduler(RedBeatScheduler):
-    """Dies before or after its requests, or after a message was published (``published``).
+    """A scheduler that dies before or after its requests, or after publishing a message.
 
-    With a publish window above 1 that message may not have reached the broker yet.
+    The point after a message is named ``published``. With a publish window above 1, this message
+    may not have reached the broker yet.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -95,7 +99,7 @@ class CrashingScheduler(RedBeatScheduler):
         return CrashingStore(store.client, store.keys)
 
     def apply_async(self, *args: Any, **kwargs: Any) -> Any:
-        """Publish the message, then die."""
+        """Publish the message, then die if this point is configured."""
         result = super().apply_async(*args, **kwargs)
         passes("published")
         return result

@@ -1,4 +1,4 @@
-"""Reads and writes a schedule by raw commands, in the documented format."""
+"""Reads and writes a schedule with raw Redis commands, in the documented format."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ PARTS = ("year", "month", "day", "hour", "minute", "second", "microsecond")
 
 
 def names(count: int, stem: str = "e") -> list[str]:
-    """Return ``count`` names of entries."""
+    """Return ``count`` names for entries."""
     return [f"{stem}{number}" for number in range(count)]
 
 
 def definition_json(name: str, every: float) -> str:
-    """Return the definition of an interval; its task and its arguments contain the entry's name."""
+    """Return an interval definition as JSON; task and arguments contain the entry's name."""
     schedule = {"__type__": "interval", "every": every, "relative": False}
     definition = {
         "name": name,
@@ -37,7 +37,7 @@ def definition_json(name: str, every: float) -> str:
 
 
 def meta_json(last_run_at: float, total_run_count: int = 0) -> str:
-    """Return a run history; ``last_run_at`` in UNIX seconds."""
+    """Return a run history as JSON; ``last_run_at`` is in UNIX seconds."""
     at = datetime.fromtimestamp(last_run_at, timezone.utc)
     fields = {part: getattr(at, part) for part in PARTS}
     instant = {"__type__": "datetime", **fields, "timezone": "UTC"}
@@ -45,7 +45,7 @@ def meta_json(last_run_at: float, total_run_count: int = 0) -> str:
 
 
 class Schedule:
-    """The schedule in one Redis; ``client`` may be one of Sentinel or of a cluster."""
+    """A schedule in one Redis; ``client`` may also be a Sentinel client or a cluster client."""
 
     def __init__(self, client: redis.Redis | redis.RedisCluster, prefix: str = PREFIX) -> None:
         self.client: Any = client
@@ -53,7 +53,7 @@ class Schedule:
         self.key = f"{prefix}:schedule"
 
     def now(self) -> float:
-        """Return the time of Redis, UNIX seconds."""
+        """Return the time of Redis, in UNIX seconds."""
         seconds, micros = self.client.time()
         return int(seconds) + int(micros) / 1e6
 
@@ -64,11 +64,11 @@ class Schedule:
         score: float = 0.0,
         meta: Mapping[str, str] | None = None,
     ) -> None:
-        """Store intervals of ``every`` seconds, and wake up the beats.
+        """Store entries that run every ``every`` seconds, and wake up the beats.
 
-        A beat that is not woken up looks only after some seconds, too late for entries that are due
-        now. An entry without a history first runs at ``score`` (0 is now), then on the grid from
-        there. ``meta`` maps names to histories.
+        Without the wakeup, a beat would read the schedule only after some seconds, too late for
+        entries that are due now. An entry without a history first runs at ``score`` (0 means now)
+        and then every ``every`` seconds. ``meta`` maps names to histories.
         """
         pipeline = self.client.pipeline(transaction=False)
         members: dict[str, float] = {}
@@ -83,7 +83,7 @@ class Schedule:
         self.client.publish(f"{self.prefix}:wakeup", "due")
 
     def run_counts(self, entries: Iterable[str]) -> dict[str, int]:
-        """Return the recorded ``total_run_count`` of each entry, 0 without a history."""
+        """Return the recorded ``total_run_count`` of each entry; 0 without a history."""
         names_to_read = list(entries)
         pipeline = self.client.pipeline(transaction=False)
         for name in names_to_read:
@@ -95,7 +95,7 @@ class Schedule:
         }
 
     def claimed(self, entries: Iterable[str]) -> list[str]:
-        """Return the entries that have a claim."""
+        """Return the entries that are claimed."""
         names_to_read = list(entries)
         pipeline = self.client.pipeline(transaction=False)
         for name in names_to_read:
@@ -107,6 +107,6 @@ class Schedule:
         return int(self.client.zcount(self.key, 0, instant))
 
     def lock_token(self) -> str | None:
-        """Return the token in the beat lock, None if it is free."""
+        """Return the token in the beat lock, or None if the lock is free."""
         token: str | None = self.client.get(f"{self.prefix}:lock")
         return token

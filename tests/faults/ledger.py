@@ -1,4 +1,4 @@
-"""Reads every message that reached the broker from its Redis list, without a worker."""
+"""Reads every message that reaches the broker from the broker's Redis list, without a worker."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ __all__ = ("Ledger", "Message", "decode")
 
 QUEUE = "celery"
 BATCH = 1000
-#: Seconds between two looks at a broker that has nothing new or is away.
+#: Seconds between two reads of the broker when it has no new message or is down.
 POLL = 0.005
 POLL_WHEN_AWAY = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message: the entry, the occurrence, the sender, and when it arrived.
+    """One message: its entry, its occurrence, its sender and its time of arrival.
 
-    ``scheduled_at`` and ``received`` are UNIX seconds; ``scheduled_at`` is None if the message does
-    not have it. ``coalesced`` is how many earlier missed occurrences the run stands for. ``sender``
-    is the process id of the beat, 0 if unknown. A ``triggered`` run is not an occurrence of the
-    schedule.
+    ``scheduled_at`` and ``received`` are UNIX seconds; ``scheduled_at`` is None if the message has
+    no such header. ``coalesced`` is the number of earlier missed occurrences that this run
+    replaces. ``sender`` is the process id of the beat, or 0 if it is unknown. A run with
+    ``triggered`` is not an occurrence of the schedule.
     """
 
     entry: str
@@ -47,9 +47,10 @@ class Message:
 
 
 def decode(text: bytes, received: float) -> Message:
-    """Return the message in an envelope of kombu.
+    """Return the message in a kombu envelope.
 
-    The entry's name is in a header, else in the keyword argument ``entry``, else it is the task.
+    The entry's name is in a header. Without this header, it is the keyword argument ``entry``, and
+    without this argument, the name of the task.
     """
     envelope = json.loads(text)
     headers = envelope["headers"]
@@ -75,16 +76,17 @@ def _entry_in_body(envelope: dict[str, Any]) -> str:
 
 
 def _pid(origin: str) -> int:
-    """Return the process id in Celery's name for a sender, such as ``gen123@host``."""
+    """Return the process id from Celery's name for a sender, such as ``gen123@host``."""
     digits = origin.partition("@")[0].removeprefix("gen")
     return int(digits) if digits.isdigit() else 0
 
 
 class Ledger:
-    """Reads the queue of a broker in a thread, from its first message on; a context manager.
+    """Reads all messages of a broker's queue in a thread; a context manager.
 
-    It removes nothing: a message popped just before the broker died would be missing here. It
-    survives restarts of the broker, whether the broker keeps its data (AOF) or comes back empty.
+    The ledger removes no message: a message that it popped just before the broker died would be
+    missing. The ledger survives restarts of the broker, whether the broker keeps its data (AOF) or
+    comes back empty.
     """
 
     def __init__(self, broker_url: str) -> None:
@@ -112,12 +114,12 @@ class Ledger:
 
     @property
     def messages(self) -> list[Message]:
-        """The messages so far, in the order in which the broker received them."""
+        """Return the messages read so far, in the order in which the broker received them."""
         self._check()
         return list(self._messages)
 
     def since(self, count: int) -> list[Message]:
-        """Return the messages after the first ``count``."""
+        """Return all messages except the first ``count``."""
         self._check()
         return self._messages[count:]
 
@@ -139,7 +141,7 @@ class Ledger:
                     self._ended.wait(POLL)
 
     def _read(self) -> int:
-        """Read the new messages; the newest message is the head of the list."""
+        """Read the new messages and return their number; the newest is the head of the list."""
         pipeline = self._client.pipeline()
         pipeline.llen(QUEUE)
         pipeline.lrange(QUEUE, -self._seen - BATCH, -self._seen - 1)

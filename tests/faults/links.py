@@ -1,4 +1,4 @@
-"""One connection through the proxy, and the network conditions that all connections share."""
+"""One connection through the proxy, and the network conditions shared by all connections."""
 
 from __future__ import annotations
 
@@ -11,46 +11,49 @@ from dataclasses import dataclass, field
 __all__ = ("Conditions", "Link", "abort")
 
 CHUNK = 256 * 1024
-#: SO_LINGER with zero seconds: closing sends RST and drops unsent bytes.
+#: SO_LINGER with zero seconds: closing sends RST and discards unsent bytes.
 RESET = struct.pack("ii", 1, 0)
 
 
 class CutError(ConnectionError):
-    """The proxy must reset this link."""
+    """Raised when the proxy must reset a link."""
 
 
 @dataclass
 class Conditions:
-    """What happens to bytes. The proxy changes it and the links read it, in one event loop."""
+    """The current network conditions: the proxy sets them and the links read them.
+
+    Proxy and links run in one event loop.
+    """
 
     random: random.Random
-    #: Delay of a chunk in seconds, in each direction.
+    #: Mean delay of a chunk in seconds, in each direction.
     mean: float = 0.0
     jitter: float = 0.0
     #: The probability that a chunk to the server resets its connection.
     reset_rate: float = 0.0
-    #: How many replies must still be dropped, and for which requests.
+    #: How many more replies the proxy must drop.
     swallows: int = 0
-    #: How many connections were reset so far, by chance or instead of a reply.
+    #: How many connections the proxy has reset, at random or instead of a reply.
     struck: int = 0
     matching: bytes = b""
     refusing: bool = False
     swallowing_all: bool = False
-    #: Cleared while the proxy holds bytes back.
+    #: Cleared while the proxy delays all bytes.
     flowing: asyncio.Event = field(default_factory=asyncio.Event)
 
     def travel(self) -> float:
-        """Return the delay of the next chunk in seconds."""
+        """Return the delay of the next chunk, in seconds."""
         if not self.mean and not self.jitter:
             return 0.0
         return max(0.0, self.random.uniform(self.mean - self.jitter, self.mean + self.jitter))
 
     def strikes(self) -> bool:
-        """Whether the next chunk resets its connection."""
+        """Return whether the next chunk resets its connection."""
         return self.reset_rate > 0 and self.random.random() < self.reset_rate
 
     def takes_reply(self, request: bytes) -> bool:
-        """Whether the reply to a request must be dropped; True uses up one drop."""
+        """Return whether to drop the reply to this request; if so, decrease the count of drops."""
         if not self.swallows or self.matching not in request:
             return False
         self.swallows -= 1
@@ -58,7 +61,7 @@ class Conditions:
 
 
 def abort(writer: asyncio.StreamWriter) -> None:
-    """Reset a connection: RST, not FIN."""
+    """Reset a connection: send RST, not FIN."""
     raw = writer.get_extra_info("socket")
     if raw is not None and raw.fileno() >= 0:
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
@@ -66,7 +69,7 @@ def abort(writer: asyncio.StreamWriter) -> None:
 
 
 class Direction:
-    """The bytes of a link in one direction, in order."""
+    """The bytes that pass a link in one direction, in order."""
 
     def __init__(self, link: Link, source: asyncio.StreamReader, sink: asyncio.StreamWriter):
         self._link = link
@@ -75,7 +78,7 @@ class Direction:
         self._under_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
 
     async def read(self) -> None:
-        """Read chunks from the source; b'' marks its end."""
+        """Read chunks from the source; b'' marks the end of the stream."""
         clock, data, arrival = asyncio.get_running_loop().time, b"-", 0.0
         while data:
             data = await self._source.read(CHUNK)
@@ -83,7 +86,7 @@ class Direction:
             self._under_way.put_nowait((arrival, data))
 
     async def write(self) -> None:
-        """Deliver each chunk after its delay; a dead link never delivers."""
+        """Deliver each chunk after its delay; a dead link delivers nothing."""
         clock, conditions = asyncio.get_running_loop().time, self._link.conditions
         while True:
             arrival, data = await self._under_way.get()
@@ -102,7 +105,7 @@ class Direction:
 
 
 class Requests(Direction):
-    """Bytes from the client to the server; faults happen here."""
+    """Bytes from the client to the server; resets and lost replies start here."""
 
     async def _deliver(self, data: bytes) -> None:
         conditions = self._link.conditions
@@ -112,7 +115,8 @@ class Requests(Direction):
         self._link.reply_is_lost |= conditions.takes_reply(data)
         await super()._deliver(data)
         if struck:
-            # The server has the chunk. Its reply, or our FIN, comes after the delivered bytes.
+            # The server has the chunk. Its reply, or the proxy's FIN, comes after the delivered
+            # bytes.
             raise CutError
 
 
@@ -126,21 +130,21 @@ class Replies(Direction):
 
 
 class Link:
-    """A connection of a client, with the matching connection to the server."""
+    """A connection from a client, with the matching connection to the server."""
 
     def __init__(
         self, conditions: Conditions, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         self.conditions = conditions
-        #: Whether the link drops all bytes, for the rest of its life.
+        #: Whether the link drops all bytes until it is closed.
         self.dead = conditions.swallowing_all
-        #: Whether to drop the next reply and reset the connection.
+        #: Whether to drop the next reply and reset the connection instead.
         self.reply_is_lost = False
         self._reader = reader
         self._writers = [writer]
 
     async def run(self, port: int) -> None:
-        """Carry bytes until both sides end or the link is reset."""
+        """Forward bytes until both ends close the connection or the link is reset."""
         try:
             if self.dead:
                 while await self._reader.read(CHUNK):

@@ -1,4 +1,4 @@
-"""Compares the runs that should have happened with those that did; pure functions."""
+"""Compares the runs that were expected with the runs that happened, in pure functions."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from tests.faults.ledger import Message
 
 __all__ = ("Doubled", "Occurrence", "Report", "Rules", "grid", "judge")
 
-#: Scores are stored with microseconds; instants that differ by less than this are equal.
+#: Instants that differ by less than this many seconds are equal: scores have microseconds only.
 SAME = 0.0005
-#: How many seconds early a message may be: Redis and Python read the same clock.
+#: Seconds by which a message may be early: few, because Redis and Python read the same clock.
 EARLY = 0.002
 
 
 class Occurrence(NamedTuple):
-    """One scheduled run of an entry; ``instant`` in UNIX seconds."""
+    """One scheduled run of an entry; ``instant`` is in UNIX seconds."""
 
     entry: str
     instant: float
 
 
 class Doubled(NamedTuple):
-    """An occurrence that was sent ``extra`` times more than once."""
+    """An occurrence with ``extra`` more messages than one."""
 
     occurrence: Occurrence
     extra: int
@@ -35,10 +35,10 @@ class Doubled(NamedTuple):
 
 @dataclass(frozen=True)
 class Rules:
-    """The rules of an entry besides its grid.
+    """The rules of an entry besides its interval.
 
-    ``limit`` is its ``max_runs``. ``triggers`` maps the ids that ``trigger()`` returned to the time
-    of the call. ``overlap_timeout`` is set for ``overlap="skip"``; ``ends`` then maps ids to the
+    ``limit`` is its ``max_runs``. ``triggers`` maps each id that ``trigger()`` returned to the time
+    of the call. ``overlap_timeout`` is set for ``overlap="skip"``. Then ``ends`` maps ids to the
     time at which a worker reported the end of the run. Times are UNIX seconds.
     """
 
@@ -49,7 +49,7 @@ class Rules:
 
 
 def grid(first: float, every: float, until: float) -> list[float]:
-    """Return the instants of an interval from its first one, up to and including ``until``."""
+    """Return the instants of an interval from ``first`` to ``until``, both included."""
     if until < first - SAME:
         return []
     return [first + every * number for number in range(int((until - first + SAME) // every) + 1)]
@@ -57,14 +57,16 @@ def grid(first: float, every: float, until: float) -> list[float]:
 
 @dataclass
 class Report:
-    """The result of judging a ledger.
+    """The result of checking a ledger.
 
-    ``lost`` occurrences have no message, and no later message stands for them. ``coalesced``
-    occurrences have no message, but a later message stands for them. ``doubled_same_id`` counts
-    repeated messages with one id, ``doubled_other_id`` further ids for one occurrence. ``unknown``
-    messages belong to no expected occurrence. ``reused`` ids were sent for several occurrences.
-    ``excess`` runs exceed the limit of their entry. ``overlapping`` runs began before the previous
-    run ended.
+    - ``lost``: occurrences that have no message and that no later message replaces.
+    - ``coalesced``: occurrences that have no message but that a later message replaces.
+    - ``doubled_same_id``: repeated messages with the same id.
+    - ``doubled_other_id``: additional ids for one occurrence.
+    - ``unknown``: messages that belong to no expected occurrence.
+    - ``reused``: ids that were sent for several occurrences.
+    - ``excess``: runs beyond the limit of their entry.
+    - ``overlapping``: runs that began before the previous run ended.
     """
 
     expected: int = 0
@@ -81,22 +83,22 @@ class Report:
     delays: dict[Occurrence, float] = field(default_factory=dict)
 
     def late(self, seconds: float) -> list[Occurrence]:
-        """Return the occurrences whose first message came more than ``seconds`` late."""
+        """Return the occurrences that were first sent more than ``seconds`` late."""
         return [occurrence for occurrence, delay in self.delays.items() if delay > seconds]
 
     @property
     def same_id(self) -> int:
-        """How many messages repeat an id."""
+        """Return how many messages repeat the id of an earlier message."""
         return sum(doubled.extra for doubled in self.doubled_same_id)
 
     @property
     def other_id(self) -> int:
-        """How many ids there are beyond one for each occurrence."""
+        """Return how many ids there are in addition to one for each occurrence."""
         return sum(doubled.extra for doubled in self.doubled_other_id)
 
     @property
     def wrong(self) -> list[object]:
-        """What no fault of a process may cause; repeated messages with the same id are allowed."""
+        """Return the errors that are never allowed; repeats with the same id are allowed."""
         breaches = (self.early, self.unknown, self.reused, self.excess, self.overlapping)
         return [one for many in (self.lost, self.doubled_other_id, *breaches) for one in many]
 
@@ -116,12 +118,12 @@ def judge(
     coalescing: bool = False,
     rules: Mapping[str, Rules] | None = None,
 ) -> Report:
-    """Return the report on ``messages``.
+    """Compare ``messages`` with the expected occurrences and return the report.
 
-    ``expected`` maps entries to ascending instants in UNIX seconds. Messages of occurrences after
-    the last expected one are not judged, but may stand for expected ones. With ``coalescing`` a
-    later message stands for every gap before it, whatever its header says. ``rules`` maps entries
-    to their rules, if they have any.
+    ``expected`` maps entries to ascending instants in UNIX seconds. Messages for occurrences after
+    the last expected one are not checked, but they may replace missing ones. With ``coalescing``, a
+    later message replaces all missing occurrences before it, even if its header does not count
+    them. ``rules`` maps entries to their rules, if they have any.
     """
     of_entry: dict[str, list[Message]] = defaultdict(list)
     of_id: dict[str, set[tuple[str, float | None]]] = defaultdict(set)
@@ -162,7 +164,7 @@ def _judge_triggers(
 
 
 def _firsts(messages: list[Message]) -> list[Message]:
-    """Return the first message with each id, in order of arrival."""
+    """Return the first message for each id, in order of arrival."""
     firsts: dict[str, Message] = {}
     for message in messages:
         firsts.setdefault(message.task_id, message)
@@ -172,7 +174,7 @@ def _firsts(messages: list[Message]) -> list[Message]:
 def _judge_limit(
     report: Report, instants: Sequence[float], messages: list[Message], limit: int | None
 ) -> Sequence[float]:
-    """Return the expected instants: up to the last run that the limit allows."""
+    """Return the expected instants up to the last run that the limit allows."""
     runs = _firsts(messages)
     if limit is None or len(runs) < limit:
         return instants
@@ -182,9 +184,11 @@ def _judge_limit(
 
 
 def _judge_overlap(report: Report, messages: list[Message], rules: Rules) -> None:
-    """Find runs that came before the previous run ended, as reported or by half the timeout.
+    """Find runs that began before the previous run ended.
 
-    The ledger may read a message late; the whole timeout would then blame the beat.
+    A run ends when a worker reports its end, or after half the timeout. The ledger may read a
+    message late; with the whole timeout, the test would then report an error that the beat did not
+    make.
     """
     if rules.overlap_timeout is None:
         return
@@ -218,9 +222,9 @@ def _judge_entry(
 
 
 def _index(instants: Sequence[float], instant: float | None) -> int | None:
-    """Return the index of an instant.
+    """Return the index of an instant in the list.
 
-    A later instant has the length of the list as its index; others that are not in it have None.
+    Return the length of the list for a later instant, and None for any other missing instant.
     """
     if instant is None:
         return None
@@ -231,10 +235,10 @@ def _index(instants: Sequence[float], instant: float | None) -> int | None:
 
 
 def _reach(instants: Sequence[float], index: int, message: Message) -> int:
-    """Return how many expected instants before a message its header covers.
+    """Return how many expected instants before a message its ``coalesced`` header counts.
 
-    After the last expected instant, the header also counts instants that are not in the list; the
-    interval's step says how many.
+    If the message is later than the last expected instant, its header also counts instants that are
+    not in the list. The step of the interval determines their number.
     """
     beyond = 0
     if index == len(instants) and len(instants) > 1 and message.scheduled_at is not None:

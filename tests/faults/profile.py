@@ -1,4 +1,4 @@
-"""How long the suite runs: short by default, full on request."""
+"""The length of a test run: short by default, full on request."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ NAMES = ("short", "full")
 
 @dataclass(frozen=True)
 class Profile:
-    """The size of a test run: short or full."""
+    """The profile of a test run: short or full."""
 
     full: bool
 
     def pick(self, short: T, full: T) -> T:
-        """Return the value for this profile."""
+        """Return the value for the current profile."""
         return full if self.full else short
 
     def trials(self, full: int) -> int:
-        """Return the number of trials: ``full``, or a tenth of it, at least one."""
+        """Return ``full`` in the full profile, else a tenth of it, at least 1."""
         return self.pick(max(1, full // 10), full)
 
 
 def chosen(option: str | None) -> Profile:
-    """Return the profile of the option, else of the environment variable.
+    """Return the profile from the option, or from the environment variable without an option.
 
-    Raises ValueError for an unknown profile.
+    Raise ValueError for an unknown profile.
     """
     name = option or os.environ.get(ENVIRONMENT) or NAMES[0]
     if name not in NAMES:

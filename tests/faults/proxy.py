@@ -1,4 +1,4 @@
-"""A TCP proxy on the loopback interface whose network conditions can change while it is in use."""
+"""A TCP proxy on the loopback interface with network conditions that change during use."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ __all__ = ("Proxy",)
 class Proxy(LoopbackServer):
     """Forwards connections to a port of this machine; a context manager.
 
-    Every change has taken effect when its method returns, also for open connections. Random choices
-    come from ``random.Random(seed)``. If the target refuses, the client is reset.
+    Every change is in effect when its method returns, for open connections too. Random choices come
+    from ``random.Random(seed)``. If the target refuses a connection, the proxy resets the client.
     """
 
     def __init__(self, target_port: int, seed: int = 0) -> None:
@@ -28,23 +28,26 @@ class Proxy(LoopbackServer):
 
     @property
     def url(self) -> str:
-        """The URL of database 0 of the Redis behind the proxy."""
+        """Return the URL of database 0 of the Redis behind the proxy."""
         return f"redis://127.0.0.1:{self.port}/0"
 
     @property
     def connections(self) -> int:
-        """How many connections are open, including dead ones."""
+        """Return how many connections are open; dead connections also count."""
         return len(self._links)
 
     @property
     def struck(self) -> int:
-        """How many connections were reset so far, by chance or instead of a reply."""
+        """Return how many connections the proxy has reset, at random or instead of a reply."""
         return self._weather.struck
 
     # -- controls ------------------------------------------------------------------------------
 
     def delay(self, mean: float, jitter: float = 0.0) -> None:
-        """Delay each chunk by ``mean`` plus or minus ``jitter`` seconds, one way, in order."""
+        """Delay each chunk in each direction by ``mean`` plus or minus ``jitter`` seconds.
+
+        The chunks stay in order.
+        """
         self._set(mean=mean, jitter=jitter)
 
     def cut(self) -> None:
@@ -61,14 +64,14 @@ class Proxy(LoopbackServer):
         self._set(refusing=on)
 
     def lead_to(self, port: int) -> None:
-        """Forward new connections to another port, as if another server took over the address."""
+        """Forward new connections to another port, as after a failover to another server."""
         self._target = port
 
     def black_hole(self, keep: bool = False) -> None:
-        """Deliver nothing more, without FIN or RST; new connections are accepted.
+        """Deliver no more bytes, without FIN or RST; the proxy still accepts new connections.
 
-        Without ``keep`` the connections of this time stay dead after :meth:`heal`, and their bytes
-        are lost. With ``keep`` the proxy holds the bytes back and delivers them after :meth:`heal`.
+        Without ``keep``, all bytes are lost and the connections stay dead after :meth:`heal`. With
+        ``keep``, the proxy stores the bytes and delivers them after :meth:`heal`.
         """
 
         def begin() -> None:
@@ -82,7 +85,7 @@ class Proxy(LoopbackServer):
         self.call(begin)
 
     def heal(self) -> None:
-        """End the black hole. Dead connections stay dead."""
+        """End the black hole; dead connections stay dead."""
 
         def end() -> None:
             self._weather.swallowing_all = False
@@ -98,9 +101,9 @@ class Proxy(LoopbackServer):
         self._set(swallows=count, matching=matching)
 
     def reset_rate(self, probability: float) -> None:
-        """Let each chunk to the server reset its connection with a probability.
+        """Reset the connection of a chunk to the server with this probability.
 
-        In half of the cases the server still gets the chunk.
+        In half of the cases the server still receives the chunk.
         """
         self._set(reset_rate=probability)
 

@@ -1,4 +1,4 @@
-"""Four beats without a lock share the work (case 2)."""
+"""Four beats without a lock share the work."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ pytestmark = pytest.mark.long
 BEATS = 4
 ENTRIES = names(200)
 AHEAD = 2.0
-#: Seconds within which each beat has sent its first message, even while other tests run.
+#: Seconds within which each beat sends its first message, even on a busy machine.
 START = 8.0
 NO_LOCK = {"redbeat_lock_key": None}
 
 
 def spread(ledger: Ledger, beats: Beats) -> str:
-    """Return how many messages each process sent; restarted processes count as `ended`."""
+    """Return how many messages each process sent; ended processes are listed as `ended`."""
     sent = Counter(message.sender for message in ledger.messages)
     shares = [f"beat {number}: {sent.pop(beats[number].popen.pid, 0)}" for number in range(BEATS)]
     return ", ".join([*shares, f"ended: {sum(sent.values())}"])
@@ -39,9 +39,9 @@ def test_four_beats_run_each_occurrence_once(
 ) -> None:
     """Setup: four beats, no lock, 200 entries every second (short profile: every three seconds).
 
-    Fault: none, except that all beats work on the same entries at the same time.
+    Fault: none. All beats process the same entries at the same time.
 
-    Invariant: each occurrence has exactly one message.
+    Invariant: each occurrence is sent exactly once.
     """
     beats.start_many(BEATS, settings=NO_LOCK)
     one = Grid.begin(schedule, ENTRIES, profile.pick(3.0, 1.0), AHEAD)
@@ -49,7 +49,7 @@ def test_four_beats_run_each_occurrence_once(
     wait_until(lambda: schedule.now() >= until, profile.pick(60.0, 300.0))
     report = settle(ledger, [one], until)
     note(f"{report}; {spread(ledger, beats)}")
-    # On a busy machine a process may need seconds to import what it needs to publish.
+    # On a busy machine, a process may need seconds for the imports before its first publish.
     assert all(late.instant < one.first + profile.pick(START, 0.0) for late in report.coalesced)
     assert not report.lost
     assert not report.unknown
@@ -59,7 +59,7 @@ def test_four_beats_run_each_occurrence_once(
 
 
 def pick(instant: float, beats: Beats, ledger: Ledger, chance: random.Random) -> int:
-    """Wait until some runs of an instant are sent, and return the beat to fail."""
+    """Wait until some runs of an instant are sent, and choose the beat that will fail."""
     wait_until(lambda: time.time() >= instant - 0.1, 60.0)
     enough = len(ledger) + chance.randrange(10, 100)
     wait_until(lambda: len(ledger) >= enough, 60.0, "some of the runs")
@@ -84,10 +84,10 @@ def restart(beats: Beats, number: int, _chance: random.Random) -> str:
 
 
 def freeze(beats: Beats, number: int, chance: random.Random) -> str:
-    """Stop a beat for a shorter or a longer time than a lease."""
+    """Stop a beat with SIGSTOP, for a shorter or a longer time than a lease."""
     seconds = lease() * chance.choice((0.2, 0.5, 1.4))
     beats.signal(number, signal.SIGSTOP)
-    # The length of the pause is the fault.
+    # The beat stays stopped for this time.
     time.sleep(seconds)
     beats.signal(number, signal.SIGCONT)
     return f"stop {number} for {seconds:.1f} s"
@@ -107,13 +107,13 @@ def test_four_beats_of_which_one_fails_every_few_seconds(
 ) -> None:
     """Setup: four beats, no lock, 200 entries every second.
 
-    Fault: every few seconds, in the middle of the runs of a second, a beat is killed and restarted,
-    stopped for a shorter or longer time than a lease, or terminated and restarted. Mostly it is the
-    beat that sent last, else a random beat.
+    Fault: every few seconds, during the runs of one second, one beat fails. The beat is killed and
+    restarted, terminated and restarted, or stopped for a shorter or longer time than a lease.
+    Usually this is the beat that sent the last message, sometimes a random beat.
 
     Invariant: each occurrence has a message or is coalesced into a later one. No occurrence has
-    messages with different ids, or two messages if broker and schedule share a server. Beats that
-    were not killed are alive.
+    messages with different ids. If broker and schedule share a server, no occurrence is sent twice.
+    Beats that were not killed are alive.
     """
     beats.start_many(BEATS, settings=NO_LOCK)
     one = Grid.begin(schedule, ENTRIES, 1.0, AHEAD)

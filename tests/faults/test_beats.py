@@ -1,4 +1,4 @@
-"""The helper that runs several beats, on which the tests of faults rely."""
+"""Tests of the helper that runs several beats for the fault tests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ sys.exit(main())
 def test_the_leader_is_known_and_beats_can_be_restarted(beats: Beats, schedule: Schedule) -> None:
     """Setup: a leader and a standby. Fault: each is killed.
 
-    Invariant: the helper knows who leads.
+    Invariant: the helper returns the number of the leader.
     """
     assert beats.leader() is None
     beats.start_leader_and_standby(settings={"redbeat_lock_timeout": 2.0})
@@ -46,7 +46,7 @@ def test_the_leader_is_known_and_beats_can_be_restarted(beats: Beats, schedule: 
 def test_a_wrapper_runs_the_same_beat(
     beats: Beats, schedule: Schedule, ledger: Ledger, tmp_path: Path
 ) -> None:
-    """Setup: a beat in its own script, no lock. Fault: none. Invariant: it dispatches."""
+    """Setup: a beat with a wrapper script, no lock. Fault: none. Invariant: the beat dispatches."""
     wrapper = tmp_path / "wrapper.py"
     wrapper.write_text(WRAPPER)
     beats.start(wrapper=wrapper, settings={"redbeat_lock_key": None})
@@ -65,9 +65,10 @@ def test_a_wrapper_runs_the_same_beat(
 def test_a_history_that_is_set_before_counts(
     beats: Beats, schedule: Schedule, ledger: Ledger
 ) -> None:
-    """Setup: an hourly entry that ran 3 hours and 10 minutes ago. Fault: none.
+    """Setup: an hourly entry that last ran 3 hours and 10 minutes ago. Fault: none.
 
-    Invariant: one run, on its grid, stands for the two missed runs too; its count goes on.
+    Invariant: one run, at an instant of the interval, also replaces the two missed runs. The run
+    count is increased.
     """
     last = round(schedule.now()) - 3 * 3600.0 - 600.0
     schedule.put(["a"], 3600.0, meta={"a": meta_json(last, 7)})

@@ -1,4 +1,4 @@
-"""The clock of a beat's host is wrong, or jumps (case 10)."""
+"""The clock of a beat's host is wrong, or it jumps."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ OFFSETS = (*AHEAD_OF_US, *BEHIND_US)
 INTERVALS = names(20)
 RULES = names(20, "r")
 AHEAD = 1.0
-#: Maximum number of seconds without any run.
+#: Maximum number of seconds without a run.
 STALL = 2.0
-#: Seconds within which an entry that an application saved runs, whatever its clock.
+#: Seconds within which a saved entry runs, even if the clock of the saving program is wrong.
 SOON = 2.0
 NO_LOCK = {"redbeat_lock_key": None}
 
 
 def rule_json(name: str, start: float) -> str:
-    """Return the definition of an entry that runs every second from ``start``, a whole second."""
+    """Return an rrule definition as JSON: every second from ``start``, a whole second."""
     definition = json.loads(definition_json(name, 1.0))
     definition["schedule"] = {"__type__": "rrule", "freq": 6, "interval": 1, "dtstart": start}
     return json.dumps(definition)
 
 
 def begin(schedule: Schedule, intervals: Sequence[str] = INTERVALS) -> list[Grid]:
-    """Store intervals and rules of one second, which begin at the same whole second."""
+    """Store intervals and rules that run every second and start at the same whole second."""
     first = float(math.ceil(schedule.now() + AHEAD))
     pipeline = schedule.client.pipeline()
     for name in RULES:
@@ -58,12 +58,12 @@ def begin(schedule: Schedule, intervals: Sequence[str] = INTERVALS) -> list[Grid
 
 
 def run_until(schedule: Schedule, instant: float) -> None:
-    """Let the beats work until an instant of Redis's clock."""
+    """Wait until an instant by Redis's clock, while the beats work."""
     wait_until(lambda: schedule.now() >= instant, instant - schedule.now() + 60.0)
 
 
 def check(report: Report) -> None:
-    """Assert that each occurrence has one message, neither early nor late."""
+    """Assert that each occurrence was sent exactly once, neither early nor late."""
     assert not report.lost
     assert not report.coalesced
     assert not report.unknown
@@ -81,12 +81,12 @@ def test_beats_with_wrong_clocks_share_the_work(
     profile: Profile,
     note: Note,
 ) -> None:
-    """Setup: four beats without a lock; 120 intervals and 20 rules of one second.
+    """Setup: four beats without a lock; 120 intervals and 20 rules that run every second.
 
-    Fault: the clocks of the beats' hosts are wrong by 5 s and by an hour, both ways.
+    Fault: the clocks of the beats' hosts are 5 s or an hour ahead or behind.
 
-    Invariant: each occurrence has one message, at most 2 s late and never early by the clock of
-    Redis; each beat sends some messages.
+    Invariant: each occurrence is sent exactly once, at most 2 s late and never early by the clock
+    of Redis. Each beat sends some messages.
     """
     for offset in OFFSETS:
         beats.start(settings=NO_LOCK, wrapper=WrongClock(tmp_path, offset).wrapper)
@@ -104,7 +104,7 @@ def test_beats_with_wrong_clocks_share_the_work(
 
 
 def jumps(profile: Profile) -> list[float]:
-    """Return the jumps of the clock in seconds; after the last jump it is right again."""
+    """Return the clock jumps in seconds; after the last jump the clock is right again."""
     there = [5.0, -5.0, -5.0, 5.0, HOUR, -HOUR, -HOUR, HOUR]
     if not profile.full:
         return there
@@ -121,12 +121,12 @@ def test_the_clock_jumps_while_the_beat_runs(
     profile: Profile,
     note: Note,
 ) -> None:
-    """Setup: one beat with the lock; 20 intervals and 20 rules of one second.
+    """Setup: one beat with the lock; 20 intervals and 20 rules that run every second.
 
-    Fault: the clock of its host jumps by 5 s and by an hour, both ways, at random moments.
+    Fault: the clock of its host jumps by 5 s and by an hour, forward and back, at random moments.
 
-    Invariant: each occurrence has one message, at most 2 s late and never early by the clock of
-    Redis; the beat never loses the lock.
+    Invariant: each occurrence is sent exactly once, at most 2 s late and never early by the clock
+    of Redis. The beat never loses the lock.
     """
     clock, chance = WrongClock(tmp_path), random.Random(10)
     beats.start(wrapper=clock.wrapper)
@@ -148,13 +148,13 @@ def test_the_clock_jumps_while_the_beat_runs(
 def test_the_next_leader_has_another_time(
     beats: Beats, schedule: Schedule, ledger: Ledger, tmp_path: Path, profile: Profile, note: Note
 ) -> None:
-    """Setup: a leader and a standby; 20 intervals and 20 rules of one second.
+    """Setup: a leader and a standby; 20 intervals and 20 rules that run every second.
 
-    Fault: the clock of one host is an hour ahead, that of the other an hour behind. The leader is
-    terminated and restarted, so that both take turns.
+    Fault: the clock of one host is an hour ahead, the clock of the other host an hour behind. The
+    leader is terminated and restarted several times, so that the beats lead alternately.
 
-    Invariant: each occurrence has one message, at most 2 s late and never early by the clock of
-    Redis.
+    Invariant: each occurrence is sent exactly once, at most 2 s late and never early by the clock
+    of Redis.
     """
     beats.start(wrapper=WrongClock(tmp_path, HOUR).wrapper)
     beats[0].wait_for("beat: Acquired lock")
@@ -177,14 +177,14 @@ def test_the_next_leader_has_another_time(
 def test_entries_are_saved_again_by_a_host_with_a_wrong_clock(
     beats: Beats, schedule: Schedule, ledger: Ledger, schedule_redis: RedisServer, note: Note
 ) -> None:
-    """Setup: one beat. For each wrong clock, an entry that runs every second, and an hourly entry
-    that ran 10 minutes ago.
+    """Setup: one beat. For each wrong clock there is an entry that runs every second, and an hourly
+    entry that ran 10 minutes ago.
 
-    Fault: processes whose clocks are wrong by 5 s and by an hour, both ways, load and save the
-    first entry, and make the hourly entry run now, by the API.
+    Fault: processes with clocks that are 5 s or an hour ahead or behind use the API. They load and
+    save the entry that runs every second, and make the hourly entry run now.
 
-    Invariant: the first entries lose no run and no instant runs twice; the hourly entries run once,
-    within 2 seconds.
+    Invariant: each instant of the entries that run every second is sent exactly once. Each hourly
+    entry runs once, within 2 seconds.
     """
     beats.start()
     beats.wait_started(0)
@@ -222,10 +222,10 @@ def test_new_entries_come_from_a_host_with_a_wrong_clock(
 ) -> None:
     """Setup: one beat.
 
-    Fault: processes whose clocks are wrong by 5 s and by an hour each create an interval and a rule
-    of one second by the API.
+    Fault: processes with clocks that are 5 s or an hour wrong each create an interval and a rule
+    through the API. Both run every second.
 
-    Invariant: the entries run within 2 s, then every second: never early, no instant twice.
+    Invariant: each entry first runs within 2 s, then every second: never early, no instant twice.
     """
     beats.start()
     beats.wait_started(0)
@@ -247,7 +247,7 @@ def of(ledger: Ledger, name: str) -> list[Message]:
 
 
 def check_seconds(name: str, ran: list[Message], saved: float, until: float) -> None:
-    """Assert that an entry ran soon after it was saved, then once every second up to ``until``."""
+    """Assert that an entry ran soon after it was saved, then once every second until ``until``."""
     assert ran, f"{name} did not run"
     assert ran[0].received <= saved + SOON, f"{name} ran {ran[0].received - saved:.1f} s late"
     instants = [message.scheduled_at or 0.0 for message in ran]
@@ -257,5 +257,5 @@ def check_seconds(name: str, ran: list[Message], saved: float, until: float) -> 
 
 
 def steps(instants: Sequence[float]) -> list[float]:
-    """Return the seconds between consecutive instants, to the millisecond."""
+    """Return the differences between consecutive instants, in seconds rounded to milliseconds."""
     return [round(after - before, 3) for before, after in pairwise(instants)]

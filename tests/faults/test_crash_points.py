@@ -1,4 +1,4 @@
-"""A beat dies between two steps. The loss or repetition is exactly what the manual states."""
+"""A beat dies between two steps; runs are lost or repeated exactly as the manual states."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.faults.trial import Grid
 from tests.servers import RedisServer
 from tests.waiting import wait_until
 
-#: One full group of at-most-once runs, and some entries beyond that group.
+#: One full group of at-most-once runs and 10 more entries.
 ENTRIES = names(GROUP + 10)
 HOUR = 3600.0
 AHEAD = 0.3
@@ -33,14 +33,14 @@ DEADLINE = 2 * lease() + LOCK_TIMEOUT + 60.0
 
 @pytest.fixture
 def broker(broker_redis: RedisServer) -> Iterator[Any]:
-    """A client of the broker."""
+    """Return a client of the broker."""
     with redis.Redis.from_url(broker_redis.url) as client:
         yield client
 
 
 @dataclass
 class Crash:
-    """What was sent and recorded when the beat died, and the report at the end."""
+    """The sent and recorded runs when the beat died, and the final report."""
 
     published: Counter[str]
     recorded: set[str]
@@ -48,12 +48,12 @@ class Crash:
 
     @property
     def doubled(self) -> set[str]:
-        """The entries that have a second message with the same id."""
+        """Return the entries that have a second message with the same id."""
         return {double.occurrence.entry for double in self.report.doubled_same_id}
 
     @property
     def lost(self) -> set[str]:
-        """The entries without a message."""
+        """Return the entries without a message."""
         return {occurrence.entry for occurrence in self.report.lost}
 
     def __str__(self) -> str:
@@ -74,7 +74,7 @@ class Trial:
     note: Note
 
     def run(self, point: str, delivery: str, **settings: object) -> Crash:
-        """Let the beat die at a point, restart it, and wait until all runs are recorded."""
+        """Let the beat die at a point, restart the beat, and wait until all runs are recorded."""
         wrapper = self.directory / "wrapper.py"
         wrapper.write_text(WRAPPER)
         self.monkeypatch.setenv(CRASH_AT, point)
@@ -101,7 +101,7 @@ class Trial:
         return {name for name, count in self.schedule.run_counts(ENTRIES).items() if count}
 
     def done(self) -> bool:
-        """Whether each run is recorded, and no claim is left."""
+        """Return whether every run is recorded and no claim is left."""
         return len(self.recorded()) == len(ENTRIES) and not self.schedule.claimed(ENTRIES)
 
     def read_all(self) -> None:
@@ -119,12 +119,12 @@ def trial(
     monkeypatch: pytest.MonkeyPatch,
     note: Note,
 ) -> Trial:
-    """A beat with its own servers."""
+    """Return a trial with its own servers and one beat."""
     return Trial(beats, schedule, ledger, broker, tmp_path, monkeypatch, note)
 
 
 def check_the_rest(trial: Trial, crash: Crash) -> None:
-    """Assert the common rules: only open runs are affected, and each run is recorded once."""
+    """Assert the common rules: only unfinished runs are affected; each run is recorded once."""
     published = set(crash.published)
     assert crash.doubled == published - crash.recorded
     assert crash.lost == crash.recorded - published
@@ -143,7 +143,7 @@ def test_after_the_claim(trial: Trial, delivery: str) -> None:
     Fault: SIGKILL after Redis granted the claims, before any run was published or recorded. The
     beat is restarted.
 
-    Invariant: with either delivery, each occurrence has exactly one message.
+    Invariant: each occurrence is sent exactly once, with at-least-once and at-most-once delivery.
     """
     crash = trial.run("claimed:1", delivery)
     assert (len(crash.published), len(crash.recorded)) == (0, 0)
@@ -156,10 +156,9 @@ def test_after_the_claim(trial: Trial, delivery: str) -> None:
 def test_at_least_once_after_a_publish(trial: Trial, nth: int) -> None:
     """Setup: one beat, 60 hourly entries, due at the same instant; leases of 5 s.
 
-    Fault: SIGKILL when the n-th message was sent and its run is not recorded. The beat is
-    restarted.
+    Fault: SIGKILL when the n-th message is sent and its run is not recorded. The beat is restarted.
 
-    Invariant: exactly the published and unrecorded runs are sent twice, with the same id; no run is
+    Invariant: exactly the published, unrecorded runs are sent twice, with the same id. No run is
     lost.
     """
     crash = trial.run(f"published:{nth}", AT_LEAST_ONCE, redbeat_publish_window=1)
@@ -174,13 +173,13 @@ def test_at_least_once_after_a_publish(trial: Trial, nth: int) -> None:
     "point", ["published:7", pytest.param("delivered:1", marks=pytest.mark.long)]
 )
 def test_at_least_once_in_a_window(trial: Trial, point: str) -> None:
-    """Setup: one beat, 60 hourly entries, due at the same instant; leases of 5 s. Messages are
-    written together.
+    """Setup: one beat, 60 hourly entries, due at the same instant; leases of 5 s. The beat writes
+    several messages to the broker together.
 
     Fault: SIGKILL when some messages were written, or when the broker confirmed them and their runs
     are not recorded. The beat is restarted.
 
-    Invariant: exactly the published and unrecorded runs are sent twice, with the same id; no run is
+    Invariant: exactly the published, unrecorded runs are sent twice, with the same id. No run is
     lost.
     """
     crash = trial.run(point, AT_LEAST_ONCE)
@@ -197,8 +196,8 @@ def test_at_least_once_after_the_record(trial: Trial) -> None:
     Fault: SIGKILL after Redis recorded published runs, before the beat read the reply. The beat is
     restarted.
 
-    Invariant: each recorded run has exactly one message, and no run is lost. On a busy machine more
-    runs may be published at that instant; those are sent twice.
+    Invariant: each recorded run has exactly one message, and no run is lost. On a busy machine the
+    beat may have published more runs by then; these runs are sent twice.
     """
     crash = trial.run("recorded:1", AT_LEAST_ONCE)
     assert crash.recorded
@@ -213,10 +212,11 @@ def test_exactly_once(trial: Trial, point: str) -> None:
     """Setup: one beat, broker and schedule on one server; 60 hourly entries, due at the same
     instant; leases of 5 s.
 
-    Fault: SIGKILL when Redis granted the claims, when some messages were built, or when Redis
+    Fault: SIGKILL when Redis granted the claims, when the beat built some messages, or when Redis
     recorded a group of runs and the beat has not read the reply. The beat is restarted.
 
-    Invariant: exactly the recorded runs were sent. Each occurrence has one message.
+    Invariant: at the crash, exactly the recorded runs were sent. Each occurrence is sent exactly
+    once.
     """
     crash = trial.run(point, EXACTLY_ONCE)
     assert set(crash.published) == crash.recorded
@@ -229,10 +229,9 @@ def test_exactly_once(trial: Trial, point: str) -> None:
 def test_at_most_once_before_the_record(trial: Trial) -> None:
     """Setup: one beat, 60 hourly entries, due at the same instant; leases of 5 s.
 
-    Fault: SIGKILL when the beat has decided on a group of 50 runs and is about to record it. The
-    beat is restarted.
+    Fault: SIGKILL when the beat is about to record a group of 50 runs. The beat is restarted.
 
-    Invariant: each occurrence has exactly one message.
+    Invariant: each occurrence is sent exactly once.
     """
     crash = trial.run("decided:1", AT_MOST_ONCE)
     assert (len(crash.published), len(crash.recorded)) == (0, 0)
@@ -247,7 +246,8 @@ def test_at_most_once_after_the_record(trial: Trial) -> None:
     Fault: SIGKILL when a group of 50 runs is recorded and none of them is published. The beat is
     restarted.
 
-    Invariant: these 50 runs are lost, the other 10 have one message each; no run is sent twice.
+    Invariant: these 50 runs are lost, and the other 10 runs have one message each. No run is sent
+    twice.
     """
     crash = trial.run("recorded:1", AT_MOST_ONCE)
     assert (len(crash.published), len(crash.recorded)) == (0, GROUP)
@@ -264,8 +264,8 @@ def test_at_most_once_after_a_publish(trial: Trial, nth: int) -> None:
     Fault: SIGKILL when a group of 50 runs is recorded and n of them are published. The beat is
     restarted.
 
-    Invariant: the rest of the group is lost, all other runs have one message each; no run is sent
-    twice.
+    Invariant: the rest of the group is lost, and all other runs have one message each. No run is
+    sent twice.
     """
     crash = trial.run(f"published:{nth}", AT_MOST_ONCE)
     assert (crash.published.total(), len(crash.recorded)) == (nth, GROUP)

@@ -1,4 +1,4 @@
-"""The Redis of the schedule loses data, or refuses to write it (case 7)."""
+"""The Redis of the schedule loses data, or refuses writes."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from tests.servers import RedisServer, free_port
 from tests.waiting import wait_until
 
 HOUR = 3600.0
-#: Dynamic entries of one second and of one hour; static entries of both.
+#: Dynamic entries that run every second and every hour; there are static entries of both kinds.
 ENTRIES, HOURLY = names(20), names(5, "h")
 OFTEN, SELDOM = "often", "seldom"
 AHEAD = 1.0
-#: The run count of each hourly entry before the test; the last run was a minute ago.
+#: The run count of each hourly entry before the test; its last run was a minute ago.
 RUNS = 7
-#: Seconds within which the beat repairs an entry without its place in the schedule, or its hash.
+#: Seconds within which the beat repairs an entry that lost its sorted set member or its hash.
 FOUND_WITHIN = 12.0
 EMPTY = "beat: The schedule in Redis is empty"
 AWAY, BACK = "beat: Redis is not available", "beat: Redis is back"
@@ -40,7 +40,7 @@ AWAY, BACK = "beat: Redis is not available", "beat: Redis is back"
 
 @pytest.fixture(autouse=True)
 def statics(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The beats of this module have two static entries: one runs every second, one every hour."""
+    """Give the beats two static entries: one runs every second, the other every hour."""
     periods = {OFTEN: 1.0, SELDOM: HOUR}
     entries = {
         name: {"task": f"faults.{name}", "schedule": every} for name, every in periods.items()
@@ -50,7 +50,7 @@ def statics(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def one(beats: Beats, schedule: Schedule, ledger: Ledger) -> Grid:
-    """One beat that sends entries of one second; the hourly entries are not due."""
+    """Return a beat's entries that run every second; the hourly entries are not due."""
     ran = schedule.now() - 60.0
     meta = meta_json(ran, RUNS)
     schedule.put(HOURLY, HOUR, ran + HOUR, dict.fromkeys(HOURLY, meta))
@@ -62,17 +62,17 @@ def one(beats: Beats, schedule: Schedule, ledger: Ledger) -> Grid:
 
 
 def of(ledger: Ledger, name: str, since: int = 0) -> list[Message]:
-    """Return the messages of an entry, without the first ``since`` messages of the ledger."""
+    """Return the messages of an entry, ignoring the first ``since`` messages of the ledger."""
     return [message for message in ledger.since(since) if message.entry == name]
 
 
 def pause(seconds: float) -> None:
-    """Wait for the length of a fault, or until the next fault."""
+    """Sleep while a fault lasts, or until the next fault."""
     time.sleep(seconds)
 
 
 def between_runs(schedule: Schedule, one: Grid) -> None:
-    """Wait until the beat has recorded all sent runs, and no run is due soon."""
+    """Wait until the beat has recorded all sent runs and no run is due soon."""
 
     def quiet() -> bool:
         phase = (schedule.now() - one.first) % one.every
@@ -82,7 +82,7 @@ def between_runs(schedule: Schedule, one: Grid) -> None:
 
 
 def run_on(schedule: Schedule, seconds: float) -> float:
-    """Let the beat work for some seconds; return the time of Redis afterwards."""
+    """Let the beat work for some seconds, and return the time of Redis afterwards."""
     until = schedule.now() + seconds
     wait_until(lambda: schedule.now() >= until, 60.0)
     return until
@@ -96,7 +96,7 @@ def seconds_to_run(ledger: Ledger, name: str) -> float:
 
 
 def decision(ledger: Ledger, one: Grid, until: float) -> Report:
-    """Return the report on the entries of one second; assert that no hourly entry ran."""
+    """Return the report on the entries that run every second; assert that no hourly entry ran."""
     report = settle(ledger, [one], until)
     assert {message.entry for message in report.unknown} <= {OFTEN}
     report.unknown = []
@@ -104,7 +104,7 @@ def decision(ledger: Ledger, one: Grid, until: float) -> Report:
 
 
 def check(report: Report) -> None:
-    """Assert that each occurrence ran or was coalesced, none early and none twice."""
+    """Assert that each occurrence ran or was coalesced, and none ran early or twice."""
     assert not report.lost
     assert not report.early
     assert report.other_id == 0
@@ -112,18 +112,18 @@ def check(report: Report) -> None:
 
 
 def check_static(ledger: Ledger) -> None:
-    """Assert that the static entry of one second never ran twice for an instant, or in a burst."""
+    """Assert that the static entry never ran twice for an instant or in a burst."""
     ran = of(ledger, OFTEN)
     assert len({message.task_id for message in ran}) == len(ran)
     instants = sorted(message.scheduled_at or 0.0 for message in ran)
     gaps = [after - before for before, after in pairwise(instants)]
-    # A rewritten entry begins a new grid, whose first instant is a second ahead.
+    # A rewritten entry starts a new series of runs, the first of them a second later.
     assert min(gaps) >= 0.99
     assert not of(ledger, SELDOM)
 
 
 def check_log(beats: Beats, *logged_once: str) -> None:
-    """Assert that the beat is alive and logged each of these texts once."""
+    """Assert that the beat is alive and logged each of these strings once."""
     assert beats[0].is_alive
     assert {text: beats[0].output().count(text) for text in logged_once} == dict.fromkeys(
         logged_once, 1
@@ -134,12 +134,12 @@ def check_log(beats: Beats, *logged_once: str) -> None:
 def test_redis_comes_back_with_its_data(
     beats: Beats, schedule: Schedule, ledger: Ledger, schedule_redis: RedisServer, one: Grid
 ) -> None:
-    """Setup: one beat, entries of one second and of one hour, static and dynamic.
+    """Setup: one beat, static and dynamic entries that run every second and every hour.
 
-    Fault: Redis shuts down, saves everything, and is back a second later.
+    Fault: Redis shuts down, saves all data, and restarts a second later.
 
-    Invariant: no occurrence is lost or has a second message, no hourly entry runs, histories go on.
-    The log reports that Redis was away, and no loss of data.
+    Invariant: each occurrence is sent exactly once, no hourly entry runs, and histories continue.
+    The log reports that Redis was unreachable, and reports no loss of data.
     """
     before = schedule.run_counts([OFTEN])[OFTEN]
     schedule.client.shutdown(save=True)
@@ -155,12 +155,12 @@ def test_redis_comes_back_with_its_data(
 
 
 def flush(schedule: Schedule, _server: RedisServer) -> None:
-    """Delete everything."""
+    """Delete all data."""
     schedule.client.flushall()
 
 
 def restart_empty(_schedule: Schedule, server: RedisServer) -> None:
-    """Restart a server without persistence."""
+    """Restart a server that has no persistence."""
     server.kill()
     server.restart()
 
@@ -194,14 +194,14 @@ def test_all_data_is_gone(
     note: Note,
     lose: Loss,
 ) -> None:
-    """Setup: one beat, entries of one second and of one hour, static and dynamic.
+    """Setup: one beat, static and dynamic entries that run every second and every hour.
 
-    Fault: FLUSHALL; or Redis comes back empty; or it becomes a replica of an empty server and a
-    master again.
+    Fault: FLUSHALL; or Redis restarts empty; or Redis becomes a replica of an empty server and then
+    a master again.
 
-    Invariant: the log reports the loss once. The static entry of one second, which counts as new,
-    runs within 3 s (short profile: 5 s), without a burst; the hourly static entry is stored and
-    does not run. Dynamic entries do not come back.
+    Invariant: the log reports the loss once. The static entry of one second counts as new: it runs
+    within 3 s (short profile: 5 s), without a burst. The hourly static entry is stored and does not
+    run. Dynamic entries do not return.
     """
     members = len(ENTRIES) + len(HOURLY) + 2
     lose(schedule, schedule_redis)
@@ -230,13 +230,14 @@ def test_redis_comes_back_with_older_data(
     profile: Profile,
     note: Note,
 ) -> None:
-    """Setup: one beat, entries of one second and of one hour; 20 more hourly entries that are due
-    soon.
+    """Setup: one beat, entries that run every second and every hour; 20 more hourly entries that
+    are due soon.
 
-    Fault: some seconds after these ran, Redis dies and comes back with the data of an earlier save.
+    Fault: some seconds after these 20 entries ran, Redis dies and restarts with the data of an
+    earlier save.
 
-    Invariant: no occurrence is lost. A run since the save runs again only if no later run stands
-    for it, and only under its previous id; no other run is repeated.
+    Invariant: no occurrence is lost. A run after that save is repeated only if no later run
+    replaces it, and only under its previous id. No other run is repeated.
     """
     due = Grid.begin(schedule, names(20, "due"), HOUR, 4.0)
     between_runs(schedule, one)
@@ -265,12 +266,12 @@ def test_redis_comes_back_with_older_data(
 def test_the_sorted_set_is_lost(
     beats: Beats, schedule: Schedule, ledger: Ledger, one: Grid, note: Note
 ) -> None:
-    """Setup: one beat, entries of one second and of one hour, static and dynamic.
+    """Setup: one beat, static and dynamic entries that run every second and every hour.
 
-    Fault: the sorted set is deleted, the hashes are not.
+    Fault: the sorted set is deleted, the hashes remain.
 
     Invariant: within 12 s all entries are back with their histories, and the log names them. No
-    hourly entry runs; no occurrence of the other entries is lost or has a second message.
+    hourly entry runs. Each occurrence of the other entries is sent exactly once.
     """
     between_runs(schedule, one)
     counts = schedule.run_counts([*ENTRIES, OFTEN])
@@ -302,13 +303,14 @@ def test_the_sorted_set_is_lost(
 def test_hashes_are_evicted(
     beats: Beats, schedule: Schedule, ledger: Ledger, one: Grid, note: Note
 ) -> None:
-    """Setup: one beat, entries of one second and of one hour, static and dynamic, and one more
-    dynamic entry.
+    """Setup: one beat, static and dynamic entries that run every second and every hour, and one
+    more dynamic entry.
 
-    Fault: the hashes of that entry and of the static entry of one second are deleted.
+    Fault: two hashes are deleted: the hash of the additional entry, and the hash of the static
+    entry that runs every second.
 
-    Invariant: within 12 s the static entry runs again and the other is removed from the schedule;
-    the log names each of them once. The other entries are not affected.
+    Invariant: within 12 s the static entry runs again and the additional entry is removed from the
+    schedule. The log names each of the two once. The other entries are not affected.
     """
     key = PREFIX + "evicted"
     schedule.put(["evicted"], 1.0)
@@ -337,11 +339,11 @@ def test_hashes_are_evicted(
 def test_scripts_are_flushed(
     beats: Beats, schedule: Schedule, ledger: Ledger, one: Grid, profile: Profile, note: Note
 ) -> None:
-    """Setup: one beat, entries of one second and of one hour, static and dynamic.
+    """Setup: one beat, static and dynamic entries that run every second and every hour.
 
     Fault: SCRIPT FLUSH every 50 ms, for 5 s (full profile: 60 s).
 
-    Invariant: each occurrence has one message, and the log has no error.
+    Invariant: each occurrence is sent exactly once, and the log has no error.
     """
     until = schedule.now() + profile.pick(5.0, 60.0)
     while schedule.now() < until:
@@ -358,7 +360,7 @@ def test_scripts_are_flushed(
 
 @contextmanager
 def a_copy(schedule: Schedule, server: RedisServer) -> Iterator[int]:
-    """Start another server with the same data; return its port."""
+    """Start another server with the same data, and return its port."""
     with RedisServer() as other:
         with redis.Redis.from_url(other.url, decode_responses=True) as client:
             client.replicaof("127.0.0.1", server.port)
@@ -387,13 +389,13 @@ def test_redis_is_a_replica_for_a_while(
     note: Note,
     master: Callable[[Schedule, RedisServer], AbstractContextManager[int]],
 ) -> None:
-    """Setup: one beat, entries of one second and of one hour, static and dynamic.
+    """Setup: one beat, static and dynamic entries that run every second and every hour.
 
-    Fault: for 3 s (full profile: 30 s) the server is the replica of a server that is away, or of
-    its own former replica, and refuses to write.
+    Fault: for 3 s (full profile: 30 s) the server is a replica and refuses writes. Its master is
+    either unreachable or a copy of the server.
 
-    Invariant: the beat logs that once and goes on within 2 s (short profile: 5 s) after the fault.
-    No occurrence is lost or has a second message.
+    Invariant: the beat logs the fault once, and sends again within 2 s after it (short profile: 5
+    s). Each occurrence is sent exactly once or coalesced.
     """
     between_runs(schedule, one)
     with master(schedule, schedule_redis) as port:
@@ -414,7 +416,7 @@ def test_redis_is_a_replica_for_a_while(
 
 
 class Loading(socketserver.StreamRequestHandler):
-    """Answers each command like a Redis that loads its data file."""
+    """Answers each command like a Redis that is loading its data file."""
 
     def handle(self) -> None:
         """Read commands and refuse them until the client disconnects."""
@@ -427,7 +429,7 @@ class Loading(socketserver.StreamRequestHandler):
 
 
 class LoadingServer(socketserver.ThreadingTCPServer):
-    """A server that refuses every command, on the port of a stopped server; a context manager."""
+    """Refuses every command, on the port of a stopped server; a context manager."""
 
     allow_reuse_address = True
     daemon_threads = True
@@ -440,10 +442,10 @@ class LoadingServer(socketserver.ThreadingTCPServer):
         self._thread.start()
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Ignore errors of clients that disconnected."""
+        """Ignore errors from clients that disconnected."""
 
     def server_close(self) -> None:
-        """Close open connections, too."""
+        """Close the server and its open connections."""
         self.shutdown()
         super().server_close()
         for client in self.clients:
@@ -462,12 +464,12 @@ def test_redis_is_loading(
     profile: Profile,
     note: Note,
 ) -> None:
-    """Setup: one beat, entries of one second and of one hour, static and dynamic.
+    """Setup: one beat, static and dynamic entries that run every second and every hour.
 
-    Fault: Redis restarts, and answers LOADING to everything for 4 s (full profile: 40 s).
+    Fault: Redis restarts, and answers LOADING to every command for 4 s (full profile: 40 s).
 
-    Invariant: the beat logs that once and goes on within 2 s (short profile: 5 s) after the fault.
-    No occurrence is lost or has a second message.
+    Invariant: the beat logs the fault once, and sends again within 2 s after it (short profile:
+    5 s). Each occurrence is sent exactly once or coalesced.
     """
     schedule.client.shutdown(save=True)
     with LoadingServer(schedule_redis.port) as loading:
@@ -482,6 +484,6 @@ def test_redis_is_loading(
     check(report)
     check_static(ledger)
     assert waited <= profile.pick(5.0, 2.0)
-    # While one server replaces the other, connections may be refused, which is a cause logged
+    # While one server replaces the other, connections may be refused. The beat logs such refusals
     # separately.
     check_log(beats, f"{AWAY}, trying again: BusyLoadingError", BACK)

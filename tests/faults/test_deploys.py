@@ -1,4 +1,4 @@
-"""A new version with another ``beat_schedule`` takes over (case 8)."""
+"""A new version with another ``beat_schedule`` replaces the old version."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Release = Callable[[Mapping[str, float]], None]
 
 
 def statics_of(entries: Mapping[str, float]) -> dict[str, Any]:
-    """Return a ``beat_schedule`` of intervals, from names and seconds."""
+    """Return a ``beat_schedule`` of interval entries from a mapping of names to seconds."""
     return {
         name: {"task": f"faults.{name}", "schedule": every, "kwargs": {"entry": name}}
         for name, every in entries.items()
@@ -45,9 +45,7 @@ NEW = {"keep": 1.0, "slower": DAY, "added": 1.0}
 
 @pytest.fixture
 def release(monkeypatch: pytest.MonkeyPatch) -> Release:
-    """A function that deploys a version: beats that start after the call have its
-    ``beat_schedule``.
-    """
+    """Return a function that deploys a version: beats started later have its ``beat_schedule``."""
 
     def put(entries: Mapping[str, float]) -> None:
         monkeypatch.setenv("PROJECT_SCHEDULE", json.dumps(statics_of(entries)))
@@ -56,7 +54,7 @@ def release(monkeypatch: pytest.MonkeyPatch) -> Release:
 
 
 def written(schedule: Schedule) -> dict[str, Any]:
-    """Return what a running beat does not change: members, statics, definitions and policies."""
+    """Return the data that a running beat does not change, such as definitions and policies."""
     client = schedule.client
     members = sorted(client.zrange(SCHEDULE, 0, -1))
     texts = {key: client.hmget(key, "definition", "policy") for key in members}
@@ -83,9 +81,9 @@ def _value(client: Any, key: str) -> Any:
 def is_installed(
     schedule: Schedule, entries: Mapping[str, float], left: Mapping[str, float] | None = None
 ) -> bool:
-    """Whether the stored static entries are those of this version and those that an older one left.
+    """Return whether Redis has the static entries of this version and the remaining old ones.
 
-    An entry of both versions must have the interval of ``entries``.
+    An entry that both versions have must have the interval from ``entries``.
     """
     intervals = {**(left or {}), **entries}
     client, keys = schedule.client, {PREFIX + name for name in intervals}
@@ -103,7 +101,7 @@ def is_installed(
 
 
 def without(written: dict[str, Any], *names: str) -> dict[str, Any]:
-    """Return the written data of all entries except these."""
+    """Return the written data without the entries of these names."""
     keys = {PREFIX + name for name in names}
     return {
         "members": {key: text for key, text in written["members"].items() if key not in keys},
@@ -117,13 +115,13 @@ def sent(ledger: Ledger, entry: str) -> list[float]:
 
 
 def wait_sent(ledger: Ledger, entry: str, more: int = 2) -> None:
-    """Wait until an entry has been sent ``more`` times from now on."""
+    """Wait until ``more`` further messages of an entry are sent."""
     enough = len(sent(ledger, entry)) + more
     wait_until(lambda: len(sent(ledger, entry)) >= enough, 30.0, f"{more} runs of {entry}")
 
 
 def check_history(schedule: Schedule, ledger: Ledger, entry: str) -> None:
-    """Assert that the grid of an entry goes on through all its runs, each of them counted."""
+    """Assert that the runs of an entry continue without a gap, and that each of them is counted."""
     instants = sent(ledger, entry)
     until = instants[-1]
     report = judge(
@@ -139,15 +137,16 @@ def check_history(schedule: Schedule, ledger: Ledger, entry: str) -> None:
 def test_the_leader_is_replaced_by_a_new_version(
     beats: Beats, schedule: Schedule, ledger: Ledger, release: Release, note: Note
 ) -> None:
-    """Setup: a leader of the old version and a standby of the new version. The new version has
-    removed one static entry, added another, and changed the interval of a third. There is also a
+    """Setup: a leader with the old version and a standby with the new version. The new version
+    removes one static entry, adds another, and changes the interval of a third. There is also a
     dynamic entry.
 
     Fault: the old leader is terminated.
 
-    Invariant: while standing by, the standby adds the new entry and changes nothing else. Then the
-    statics are those of the new version: entries of both versions keep grid and count, removed
-    entries are not sent again, added entries run. The dynamic entry runs throughout.
+    Invariant: before its takeover, the standby adds the new entry and changes nothing else. After
+    the takeover, the stored static entries are those of the new version. Entries in both versions
+    keep their instants and run counts, removed entries are not sent again, and added entries run.
+    The dynamic entry runs all the time.
     """
     release(OLD)
     beats.start()
@@ -196,7 +195,7 @@ for lazy in (False, True, False):
 
 
 def web_process(schedule_url: str, entries: Mapping[str, float]) -> None:
-    """Create schedulers, lazy and not, in a process that is not a beat."""
+    """Create lazy and normal schedulers in a process that is not a beat."""
     environment = {
         "PYTHONPATH": str(ROOT),
         "PROJECT_REDIS_URL": schedule_url,
@@ -220,14 +219,15 @@ def test_a_scheduler_in_a_web_process_removes_nothing(
     release: Release,
     version: Mapping[str, float],
 ) -> None:
-    """Setup: a beat of the new version, and 20 dynamic entries, some of them due only in an hour.
+    """Setup: a beat with the new version, and 20 dynamic entries, some of them due only in an hour.
 
-    Fault: a web process, whose ``beat_schedule`` is empty or old, creates schedulers, lazy and not,
-    and closes some of them: while the beat runs, and again when no beat runs but entries are due.
+    Fault: a web process with an empty or old ``beat_schedule`` creates schedulers, lazy and normal,
+    and closes some of them. This happens while the beat runs, and again when no beat runs and
+    entries are due.
 
-    Invariant: while the beat leads, only a missing entry is added, and the beat keeps the lock.
-    Without a beat no entry is removed, and the dynamic entries do not change by a byte. The next
-    beat of the new version has its own statics again.
+    Invariant: while the beat leads, the web process only adds a missing entry, and the beat keeps
+    the lock. Without a beat, no entry is removed, and no byte of the dynamic entries changes. The
+    next beat with the new version restores its static entries.
     """
     release(NEW)
     beats.start()
@@ -261,14 +261,14 @@ def test_a_scheduler_in_a_web_process_removes_nothing(
 def test_beats_without_a_lock_are_replaced_one_by_one(
     beats: Beats, schedule: Schedule, ledger: Ledger, release: Release, note: Note
 ) -> None:
-    """Setup: two beats of the old version that share the work: no lock.
+    """Setup: two beats with the old version that share the work, without a lock.
 
-    Fault: a rolling deploy. A beat of the new version starts, an old beat is restarted once with
-    its old version, then the old beats stop and the new beat is restarted.
+    Fault: a rolling deploy. A beat with the new version starts. An old beat is restarted once with
+    the old version. Then the old beats stop and the new beat is restarted.
 
-    Invariant: the statics of both versions exist. Entries of both versions are as in the beat that
-    started last, and all beats dispatch that form: the versions do not keep overwriting each other.
-    Entries of both versions run once per second throughout and keep their count.
+    Invariant: the static entries of both versions exist. An entry in both versions has the
+    definition from the beat that started last. All beats dispatch this definition and do not keep
+    overwriting it. These entries run once per second all the time and keep their run counts.
     """
     release(OLD)
     beats.start_many(2, settings=NO_LOCK)

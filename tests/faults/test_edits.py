@@ -1,4 +1,4 @@
-"""Entries are edited while a beat claims and publishes them continuously (case 7)."""
+"""Entries are edited while a beat continuously claims and publishes them."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.long
 
-#: Entries that nobody edits; they keep the beat busy.
+#: Entries that are never edited; they keep the beat busy.
 STEADY = names(30)
 EDITED = names(14, "x")
-#: Delay in seconds of a message to the broker, and of its confirmation.
+#: Delay in seconds of a message to the broker, and of the broker's confirmation.
 DELAY = 0.005
 FAST, SLOW = 1.0, 86400.0
 #: Seconds within which an edit takes effect.
 AT_ONCE = 2.0
 LONGEST_PAUSE = 0.05
 
-#: Returns the inconsistencies in Redis at one moment: entry keys without definition or member,
-#: members without a hash.
+#: Returns the inconsistencies in Redis at one moment: entry keys without a definition or without a
+#: sorted set member, and members without a hash.
 FAULTY = """
 local faulty = {}
 for _, key in ipairs(redis.call('KEYS', 'redbeat:[a-z]*')) do
@@ -56,7 +56,7 @@ return faulty
 
 @pytest.fixture
 def app(schedule_redis: RedisServer) -> Iterator[Celery]:
-    """The app of the program that edits."""
+    """Return the app of the program that edits the entries."""
     app = Celery("client", broker="memory://", set_as_current=False)
     app.conf.update(redbeat_redis_url=schedule_redis.url, timezone="UTC", enable_utc=True)
     yield app
@@ -67,7 +67,7 @@ def app(schedule_redis: RedisServer) -> Iterator[Celery]:
 def busy(
     beats: Beats, schedule: Schedule, schedule_redis: RedisServer, broker_redis: RedisServer
 ) -> Iterator[Grid]:
-    """A beat that is busy nearly all the time; yields the entries that nobody edits."""
+    """Run a beat that is busy nearly all the time; yield the entries that are never edited."""
     with Proxy(broker_redis.port) as proxy:
         proxy.delay(DELAY)
         beats.start(broker_url=proxy.url, schedule_url=schedule_redis.url)
@@ -77,11 +77,11 @@ def busy(
 
 @dataclass
 class Life:
-    """An entry from its creation to its deletion; instants in UNIX seconds.
+    """An entry from its creation to its deletion; instants are in UNIX seconds.
 
     Runs before ``began`` belong to an earlier entry of the same name. ``ended`` is None while the
-    entry exists. ``counted`` is the run count it began with. ``quiet`` are periods in which it must
-    not become due: their certain beginnings and ends.
+    entry exists. ``counted`` is the run count at its creation. ``quiet`` lists the periods in which
+    the entry must not become due, each with its latest beginning and its earliest end.
     """
 
     began: float
@@ -92,7 +92,7 @@ class Life:
 
 
 class Client:
-    """Edits entries by the API and records when; an edit has taken effect when its call returns."""
+    """Edits entries through the API and records when; a call returns when its edit is in effect."""
 
     def __init__(self, app: Celery, chance: random.Random) -> None:
         self.lives: dict[str, list[Life]] = defaultdict(list)
@@ -102,54 +102,53 @@ class Client:
 
     @property
     def living(self) -> list[str]:
-        """The entries that exist."""
+        """Return the names of the existing entries."""
         return [name for name, lives in self.lives.items() if lives[-1].ended is None]
 
     def create(self, name: str, every: float = FAST) -> None:
-        """Store a new entry; its first run is one interval from now."""
+        """Store a new entry that first runs one interval from now."""
         self._begin(name, Life(time.time()))
         self._entry(name, every).save()
         self._note(name, every > FAST)
 
     def delete(self, name: str) -> None:
-        """Delete an entry."""
         self._wake(name)
         self._loaded(name).delete()
         self.lives[name][-1].ended = time.time()
         self.edits += 1
 
     def recreate(self, name: str) -> None:
-        """Delete an entry and store a new entry of the same name."""
+        """Delete an entry and store a new entry with the same name."""
         self.delete(name)
         self.create(name)
 
     def rename(self, name: str) -> None:
-        """Delete an entry, and save the object under an unused name."""
+        """Delete an entry, and save its object under an unused name."""
         entry, was_quiet = self._loaded(name), self.lives[name][-1].quiet_since is not None
         self.delete(name)
         entry.name = f"r{len(self.lives)}"
-        # Its history goes with it, so its next run may be one that it missed while it was deleted.
+        # The object keeps its history. Its next run may be a run that it missed while it was
+        # deleted.
         self._begin(entry.name, Life(0.0, entry.total_run_count))
         entry.save()
         self._note(entry.name, was_quiet)
 
     def slow_down(self, name: str) -> None:
-        """Let an entry run once a day."""
+        """Change an entry to run once a day."""
         self._change(name, SLOW)
 
     def speed_up(self, name: str) -> None:
-        """Let an entry run every second, starting from its last run."""
+        """Change an entry to run every second, counted from its last run."""
         self._change(name, FAST)
 
     def disable(self, name: str) -> None:
-        """Disable an entry."""
         self._change(name, FAST, enabled=False)
 
     def _begin(self, name: str, life: Life) -> None:
         self.lives[name].append(life)
 
     def _note(self, name: str, quiet: bool) -> None:
-        """Count an edit, and record since when an entry must not become due."""
+        """Count an edit, and record from when on an entry must not become due."""
         self.edits += 1
         life = self.lives[name][-1]
         if quiet and life.quiet_since is None:
@@ -163,7 +162,7 @@ class Client:
             life.quiet_since = None
 
     def _change(self, name: str, every: float, enabled: bool = True) -> None:
-        """Edit the stored entry, or save a new object over it: both keep the history."""
+        """Edit the stored entry, or save a new object over it; both ways keep the history."""
         quiet = every > FAST or not enabled
         if not quiet:
             self._wake(name)
@@ -184,12 +183,12 @@ class Client:
 
 
 def at(message: Message) -> float:
-    """Return the instant of a message."""
+    """Return the instant that a message is for."""
     return message.scheduled_at or 0.0
 
 
 def check_lives(lives: list[Life], messages: list[Message]) -> None:
-    """Assert that after a deletion only the run in progress is sent, until a recreation."""
+    """Assert that after a deletion only a run in progress is sent, until a recreation."""
     for life, successor in zip(lives, [*lives[1:], None], strict=True):
         if life.ended is None:
             continue
@@ -202,7 +201,7 @@ def check_lives(lives: list[Life], messages: list[Message]) -> None:
 
 
 def check_quiet(lives: list[Life], messages: list[Message]) -> None:
-    """Assert that of a disabled or postponed entry only the run in progress is sent."""
+    """Assert that only a run in progress is sent for a disabled or postponed entry."""
     for life in lives:
         end = (life.quiet_since, float("inf")) if life.quiet_since is not None else None
         for since, until in [*life.quiet, *([end] if end else [])]:
@@ -212,7 +211,7 @@ def check_quiet(lives: list[Life], messages: list[Message]) -> None:
 
 
 def check(client: Client, beats: Beats, schedule: Schedule, ledger: Ledger) -> None:
-    """End the beat and compare all edits with all messages."""
+    """Stop the beat and compare all edits with all messages."""
     assert beats[0].is_alive
     assert beats.terminate(0) == 0
     sent: dict[str, list[Message]] = defaultdict(list)
@@ -236,13 +235,13 @@ def check(client: Client, beats: Beats, schedule: Schedule, ledger: Ledger) -> N
 
 
 def faulty(schedule: Schedule) -> list[str]:
-    """Return the inconsistent keys at this moment."""
+    """Return the keys that are inconsistent at this moment."""
     found: list[str] = schedule.client.eval(FAULTY, 1, SCHEDULE)
     return found
 
 
 def check_steady(ledger: Ledger, one: Grid, until: float) -> str:
-    """Assert that the unedited entries run as usual; return the report."""
+    """Assert that the entries that are never edited run as usual, and return the report."""
     expected = set(STEADY)
     report = settle(ledger, [one], until)
     assert not report.lost
@@ -252,7 +251,7 @@ def check_steady(ledger: Ledger, one: Grid, until: float) -> str:
 
 
 def pause(chance: random.Random) -> None:
-    """Wait until a random moment: the moment is the fault."""
+    """Wait until a random moment, so that the next fault comes at that moment."""
     time.sleep(chance.uniform(0.0, LONGEST_PAUSE))
 
 
@@ -277,16 +276,16 @@ def test_random_edits(
     note: Note,
     seed: int,
 ) -> None:
-    """Setup: a beat that is busy nearly all the time, with 30 entries every second over a slow link
+    """Setup: a beat that is busy nearly all the time, with 30 entries every second and a slow link
     to the broker; about 14 more entries that are edited.
 
-    Fault: hundreds of edits at random moments: interval from a second to a day and back, disabling,
-    enabling, deleting, renaming, creating again under the same name.
+    Fault: hundreds of edits at random moments. An edit changes the interval between a second and a
+    day, disables, enables, deletes or renames an entry, or recreates it under the same name.
 
-    Invariant: a deleted entry never becomes due again and leaves nothing in Redis. At no moment is
-    there a hash without a definition or a member, or a member without a hash. A disabled or
-    postponed entry does not become due. A recreated entry counts its own runs only, a renamed entry
-    goes on counting; every message has been counted. Nothing runs twice.
+    Invariant: a deleted entry never becomes due again, and Redis stores no data of it. Every hash
+    always has a definition and a sorted set member, and every member has a hash. A disabled or
+    postponed entry does not become due. The run count of a recreated entry starts at 0, a renamed
+    entry keeps its run count, and every message is counted. No run is sent twice.
     """
     chance = random.Random(f"edits {seed}")
     client = Client(app, chance)
@@ -316,11 +315,11 @@ def test_an_edit_takes_effect_at_once(
 ) -> None:
     """Setup: a beat that is busy nearly all the time; 14 entries that run once a day.
 
-    Fault: at random moments some of them are changed to run every second, and after their runs
-    disabled or changed back to a day; repeatedly.
+    Fault: at random moments some entries are changed to run every second. After their runs, these
+    entries are disabled or changed back to once a day. This is repeated.
 
-    Invariant: each runs within 2 s after the edit to a second. After the edit back it does not
-    become due any more, and its run count is the number of its messages.
+    Invariant: each entry runs within 2 s after the change to every second. After the change back,
+    it does not become due, and its run count equals the number of its messages.
     """
     chance = random.Random(7)
     client = Client(app, chance)
@@ -344,7 +343,7 @@ def test_an_edit_takes_effect_at_once(
 
 
 def first_runs(ledger: Ledger, read: int, edited: dict[str, float]) -> list[float]:
-    """Wait for a message of each entry after its edit; return the seconds each took."""
+    """Wait for a message of each entry after its edit; return the seconds that each took."""
     first: dict[str, float] = {}
 
     def found() -> bool:

@@ -1,12 +1,12 @@
-"""A thousand runs a second by one real beat: each slot once, on time, without drift.
+"""One real beat sends a thousand runs a second: each instant once, on time, without drift.
 
 The short form lasts 10 s. For measurements use the full form with 60 s and 60,000 runs::
 
     python -m pytest -n 0 -m "" --faults full tests/faults/test_exactness.py
 
-The end of the run prints the lateness: from the nominal instant until a reader of the queue, who
-looks every 5 ms, has the message. A machine that cannot send 1,000 messages a second takes longer;
-the assertions do not depend on that.
+At the end, the test prints the lateness: the time from the scheduled instant until a reader of the
+queue has the message. The reader looks every 5 ms. A machine that cannot send 1,000 messages a
+second takes longer; the assertions do not depend on this speed.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ ENTRIES = names(100)
 EVERY = 0.1
 #: Seconds between storing the entries and their first run.
 AHEAD = 1.0
-#: Maximum lateness of a run in seconds, even on a slow machine: older slots coalesce.
+#: Maximum lateness of a run in seconds, even on a slow machine: older instants coalesce.
 LATE = 5.0
 ALL = json.dumps({"coalesce": "all", "catch_up_limit": 1000})
-#: The policy of the entries, and the seconds between the first runs of consecutive entries.
+#: By name: the catch-up policy, and the seconds between the first runs of consecutive entries.
 KINDS = {"latest": ("", 0.0), "all": (ALL, 0.0), "spread": ("", EVERY / len(ENTRIES))}
 
 
 def lateness(report: Report) -> str:
-    """Return percentiles of the seconds from the nominal instant to the queue."""
+    """Return percentiles of the lateness: the seconds from the scheduled instant to the queue."""
     late = sorted(report.delays.values())
     shares = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999, "max": 1.0}
     return ", ".join(
@@ -51,12 +51,12 @@ def lateness(report: Report) -> str:
 
 
 def ids(messages: Iterable[Message], until: float) -> Counter[str]:
-    """Return how often each id was sent for instants up to ``until``."""
+    """Return how often each id was sent, for instants before ``until``."""
     return Counter(message.task_id for message in messages if (message.scheduled_at or 0) < until)
 
 
 def begin(schedule: Schedule, policy: str, apart: float) -> list[Grid]:
-    """Store the entries, with a history, so that even the first slot is an ordinary one."""
+    """Store the entries with a history, so that their first run is not a new entry's first run."""
     for name in ENTRIES if policy else ():
         schedule.client.hset(PREFIX + name, "policy", policy)
     first = round(schedule.now() + AHEAD, 3)
@@ -82,10 +82,10 @@ def test_a_thousand_runs_a_second_are_exact(
 ) -> None:
     """Setup: one beat, 100 entries every 0.1 s, all at the same instant or 1 ms apart. Fault: none.
 
-    Invariant: each slot of the grid has exactly one message, with its own id, and none is early;
-    the last is as near to its slot as the first. When the machine stalls for longer than 0.1 s, the
-    slots of that time coalesce, and the run that stands for them counts each slot; with
-    ``coalesce="all"`` no slot is left out even then.
+    Invariant: each instant of an entry has exactly one message, with a unique id, and no message is
+    early. The lateness does not grow from the first to the last instant. If the machine stalls for
+    longer than 0.1 s, the instants during the stall coalesce. The run that replaces them counts
+    each of them. With ``coalesce="all"``, each instant runs even after a stall.
     """
     beats.start_many(1)
     policy, apart = KINDS[kind]

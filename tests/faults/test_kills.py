@@ -1,6 +1,6 @@
-"""Two beats are killed repeatedly, while entries of all kinds are due.
+"""Two beats are killed repeatedly while entries of all kinds are due.
 
-The full form makes 300 kills for each kind of broker::
+The full form kills 300 times for each kind of broker::
 
     python -m pytest -n 2 -m "" --faults full tests/faults/test_kills.py
 """
@@ -32,27 +32,27 @@ from tests.faults.profile import Profile
 from tests.servers import RedisServer
 from tests.waiting import wait_until
 
-#: Lock timeout in seconds, after which a killed leader is replaced; a lease is longer.
+#: The lock timeout in seconds, after which a killed leader is replaced; a lease is longer.
 SETTINGS = {"redbeat_lock_timeout": 2.0}
 NO_LOCK = {"redbeat_lock_key": None}
 
 STEADY, EVERY = names(200), 1.0
-#: Entries whose runs must not overlap: a worker ends some runs, the others time out.
+#: Entries with runs that must not overlap: a worker ends some runs, the others time out.
 ENDING, HANGING, OFTEN = names(3, "ends"), names(3, "hangs"), 0.5
 TIMEOUT = 3.0
 #: Entries that run only when they are triggered.
 TRIGGERED, DAY = names(5, "triggered"), 86400.0
 LIMIT = 3
-#: Seconds from the first instant of an entry saved during the test to its next instant.
+#: Seconds from the first to the second instant of an entry that is saved during the test.
 SHORT = 2.0
 AHEAD = 0.5
-#: Seconds in which messages go on after a kill, and in which all runs finish after the last kill.
+#: Maximum seconds until messages arrive after a kill, and until all runs end after the last kill.
 DEADLINE = 120.0
 
 
 @pytest.fixture
 def app(schedule_redis: RedisServer, broker_redis: RedisServer) -> Iterator[Celery]:
-    """The app of the program that saves and triggers."""
+    """Return the app of the program that saves and triggers entries."""
     app = Celery("client", broker=broker_redis.url, set_as_current=False)
     app.conf.update(redbeat_redis_url=schedule_redis.url, timezone="UTC", enable_utc=True)
     redbeat.worker.enable(app)
@@ -61,13 +61,13 @@ def app(schedule_redis: RedisServer, broker_redis: RedisServer) -> Iterator[Cele
 
 
 class Life:
-    """What an application and its workers do, and what must result."""
+    """Does what an application and its workers do, and records the expected results."""
 
     def __init__(
         self, app: Celery, beats: Beats, schedule: Schedule, ledger: Ledger, seed: str
     ) -> None:
         self.beats, self.ledger = beats, ledger
-        #: Kills of a beat that held claims.
+        # How often a beat was killed while it had claimed entries.
         self.amid_claims = 0
         self._app, self._schedule = app, schedule
         self._chance = random.Random(seed)
@@ -80,7 +80,7 @@ class Life:
         self.steady = STEADY
 
     def begin(self) -> None:
-        """Store the permanent entries."""
+        """Store the entries that exist during the whole test."""
         for name in self.steady:
             self.save(name, EVERY)
         for name in (*ENDING, *HANGING):
@@ -89,7 +89,7 @@ class Life:
             self.save(name, DAY, ahead=DAY)
 
     def save(self, name: str, every: float, ahead: float = AHEAD, **options: Any) -> None:
-        """Save an entry with a known grid, whose first run is ``ahead`` seconds from now."""
+        """Save an entry with known instants; its first run is ``ahead`` seconds from now."""
         first = round(self._schedule.now() + ahead, 3)
         before = datetime.fromtimestamp(first - every, timezone.utc)
         RedBeatSchedulerEntry(
@@ -98,7 +98,7 @@ class Life:
         self._steps[name] = (first, every)
 
     def go_on(self, number: int) -> None:
-        """Save a one-off and an entry with a limit, and trigger some entries."""
+        """Save a one-off and an entry with a run limit, and trigger some entries."""
         endings = ("delete", "keep")
         once, few = f"once{number}", f"few{number}"
         self.save(once, SHORT, one_off=True, on_finish=self._chance.choice(endings))
@@ -106,13 +106,13 @@ class Life:
         self._limits.update({once: 1, few: LIMIT})
         recent = list(self._limits)[-6:]
         for name in (self._chance.choice(TRIGGERED), self._chance.choice(recent)):
-            with suppress(KeyError):  # the entry has finished and was deleted
+            with suppress(KeyError):  # The entry has finished and was deleted.
                 entry = RedBeatSchedulerEntry(name, "faults.run", EVERY, app=self._app)
                 asked_at = time.time()
                 self._triggers[name][entry.trigger()] = asked_at
 
     def work(self) -> None:
-        """Act as the workers: end the runs of some entries as soon as their messages arrive."""
+        """Act as the workers: report the end of some entries' runs when their messages arrive."""
         fresh = self.ledger.since(self._worked)
         self._worked += len(fresh)
         for message in fresh:
@@ -122,7 +122,7 @@ class Life:
                 store_of(self._app).end_run(key, message.task_id)
 
     def wait(self, condition: Callable[[], bool], what: str) -> None:
-        """Wait for a condition while the workers work."""
+        """Wait for a condition while the workers report the ends of runs."""
 
         def holds() -> bool:
             self.work()
@@ -131,7 +131,7 @@ class Life:
         wait_until(holds, DEADLINE, what)
 
     def kill(self, within: int) -> int:
-        """Kill a beat, mostly the last sender, within some messages; return its pid."""
+        """Kill a beat within ``within`` messages, usually the last sender; return its pid."""
         enough = len(self.ledger) + self._chance.randrange(1, within)
         self.wait(lambda: len(self.ledger) >= enough, "messages after a kill")
         pids = [self.beats[number].popen.pid for number in range(len(self.beats))]
@@ -144,7 +144,7 @@ class Life:
         return pids[victim]
 
     def decision(self, until: float) -> Report:
-        """Judge the messages of everything that was due up to ``until``."""
+        """Check the messages of all runs that were due until ``until``, and return the report."""
         expected = {name: grid(*step, until) for name, step in self._steps.items()}
         overlap = {name: self.timeout(name) for name in (*ENDING, *HANGING)}
         rules = {
@@ -159,11 +159,11 @@ class Life:
         return judge(expected, self.ledger.messages, rules=rules)
 
     def recorded(self) -> dict[str, int]:
-        """Return the recorded run count of each permanent entry."""
+        """Return the recorded run count of each entry that exists during the whole test."""
         return self._schedule.run_counts((*self.steady, *ENDING, *HANGING))
 
     def sent(self) -> dict[str, int]:
-        """Return with how many ids each permanent entry was sent."""
+        """Return how many ids were sent for each entry that exists during the whole test."""
         ids = {(message.entry, message.task_id) for message in self.ledger.messages}
         counts = Counter(entry for entry, _ in ids)
         return {name: counts[name] for name in (*self.steady, *ENDING, *HANGING)}
@@ -173,11 +173,11 @@ class Life:
         return DAY if name in ENDING else TIMEOUT
 
     def end(self, broker: redis.Redis) -> Report:
-        """Wait until all runs finished and all claims of killed beats expired; then judge."""
+        """Wait until all runs ended and all claims of killed beats expired; return the report."""
         claims_end = self._schedule.now() + lease()
         self.wait(lambda: self._schedule.now() > claims_end, "the end of the last claims")
         until = self._schedule.now()
-        with suppress(AssertionError):  # the report says more than a timeout
+        with suppress(AssertionError):  # The report explains the failure better than a timeout.
             self.wait(lambda: not self.decision(until).lost, "all runs")
         for number in range(len(self.beats)):
             self.beats.wait_started(number)
@@ -188,7 +188,7 @@ class Life:
 
 
 def doubles(messages: list[Message]) -> Counter[int]:
-    """Return how many messages repeat an earlier id, by the sender of the earlier message."""
+    """Return how many messages repeat an earlier id, by sender of the earlier message."""
     senders: dict[str, int] = {}
     again: Counter[int] = Counter()
     for message in messages:
@@ -202,13 +202,13 @@ def doubles(messages: list[Message]) -> Counter[int]:
 def life(
     app: Celery, beats: Beats, schedule: Schedule, ledger: Ledger, request: pytest.FixtureRequest
 ) -> Life:
-    """The work of two beats; the random seed comes from the name of the test."""
+    """Run two beats; the random seed comes from the name of the test."""
     return Life(app, beats, schedule, ledger, request.node.name)
 
 
 @pytest.fixture
 def broker(broker_redis: RedisServer) -> Iterator[redis.Redis]:
-    """A client of the broker."""
+    """Return a client of the broker."""
     with redis.Redis.from_url(broker_redis.url) as client:
         yield client
 
@@ -216,9 +216,9 @@ def broker(broker_redis: RedisServer) -> Iterator[redis.Redis]:
 def check_kills(
     life: Life, broker: redis.Redis, note: Note, kills: int, within: int, locked: bool
 ) -> Counter[int]:
-    """Kill beats, each within ``within`` messages; assert what holds with any broker.
+    """Kill beats, each within ``within`` messages; assert what is true with any broker.
 
-    Returns the number of repeated messages for each killed process.
+    Return the number of repeated messages for each killed process.
     """
     life.beats.start_many(2, settings={**SETTINGS, **({} if locked else NO_LOCK)})
     life.begin()
@@ -243,9 +243,10 @@ def check_kills(
 def test_no_run_is_doubled_by_a_kill(life: Life, broker: redis.Redis, note: Note) -> None:
     """Setup: two beats without a lock, broker and schedule on one server; entries of all kinds.
 
-    Fault: a beat is killed in the middle of its work and restarted.
+    Fault: a beat is killed while it works, and restarted.
 
-    Invariant: each occurrence and each trigger has one message, or is coalesced; limits are kept.
+    Invariant: each occurrence and each trigger has one message or is coalesced. No entry exceeds
+    its run limit.
     """
     life.steady = STEADY[:80]
     assert not check_kills(life, broker, note, 1, len(life.steady) // 2, locked=False)
@@ -257,15 +258,16 @@ def test_no_run_is_doubled_by_a_kill(life: Life, broker: redis.Redis, note: Note
 def test_beats_are_killed_again_and_again(
     life: Life, broker: redis.Redis, profile: Profile, note: Note, one_server: bool, locked: bool
 ) -> None:
-    """Setup: two beats with a lock or without; intervals, limits, one-offs and triggers, and
-    entries whose runs must not overlap. One-offs and limited entries are saved continuously.
+    """Setup: two beats, with or without a lock. The entries are intervals, limited entries,
+    one-offs, triggered entries, and entries with runs that must not overlap. One-offs and limited
+    entries are saved continuously.
 
     Fault: a beat is killed at a random moment of its work and restarted, five times (full profile:
     150 times).
 
-    Invariant: each occurrence and each trigger has a message, or is coalesced into a later one; no
-    occurrence has two ids, no entry exceeds its limit, and runs that must not overlap do not. If
-    broker and schedule share a server, no run is sent twice.
+    Invariant: each occurrence and each trigger has a message or is coalesced into a later one. No
+    occurrence has two ids, no entry exceeds its limit, and runs that must not overlap do not
+    overlap. If broker and schedule share a server, no run is sent twice.
     """
     again = check_kills(life, broker, note, profile.pick(5, 150), 2 * len(STEADY), locked)
     assert not again or not one_server

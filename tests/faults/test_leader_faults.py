@@ -1,4 +1,4 @@
-"""The leader fails while 5,000 entries are due (case 1)."""
+"""The leader fails while 5,000 entries are due."""
 
 from __future__ import annotations
 
@@ -20,36 +20,36 @@ pytestmark = pytest.mark.long
 
 ENTRIES = names(5000)
 HOUR = 3600.0
-#: Seconds from storing the entries until they are due, enough to store all of them.
+#: Seconds from the start of storing until the entries are due, enough to store all of them.
 AHEAD = 2.0
 
 Fault = Callable[[Beats], None]
 
 
 def terminate(beats: Beats) -> None:
-    """Tell the leader to stop."""
+    """Stop the leader with SIGTERM."""
     assert beats.terminate(0) == 0
 
 
 def kill(beats: Beats) -> None:
-    """Kill the leader."""
+    """Kill the leader with SIGKILL."""
     beats.kill(0)
 
 
 def freeze(seconds: float) -> Fault:
-    """Return a fault that stops the leader for some seconds."""
+    """Return a fault that stops the leader with SIGSTOP for some seconds."""
 
     def fault(beats: Beats) -> None:
         beats.signal(0, signal.SIGSTOP)
-        # The length of the pause is the fault.
+        # The leader stays stopped for this time.
         time.sleep(seconds)
         beats.signal(0, signal.SIGCONT)
 
     return fault
 
 
-#: With a separate broker, how many published runs may be unrecorded when the leader fails: groups
-#: of 50 runs.
+#: Maximum number of published but unrecorded runs when the leader fails with a separate broker: two
+#: groups of 50.
 MOST = 100
 
 FAULTS = {
@@ -73,13 +73,13 @@ def test_the_leader_fails_while_5000_entries_are_due(
 ) -> None:
     """Setup: a leader and a standby; 5,000 hourly entries, due at the same instant.
 
-    Fault: after k messages, k random, the leader is terminated, killed, or stopped; a stopped
+    Fault: after a random number of messages, the leader is terminated, killed or stopped. A stopped
     leader continues before or after its claims and its lock have expired.
 
-    Invariant: each entry was dispatched once. With a separate broker a second message has the id of
-    the first, and there are at most 1 (SIGTERM) or 100 second messages; with broker and schedule on
-    one server there are none. Each run is recorded once: Redis refuses the writes of a stale
-    leader.
+    Invariant: each entry is dispatched once. With a separate broker, a run may have a second
+    message with the same id: at most 1 after SIGTERM, otherwise at most 100. With broker and
+    schedule on one server, no run has a second message. Each run is recorded once: Redis refuses
+    the writes of a stale leader.
     """
     fault, bound = FAULTS[kind]
     beats.start_leader_and_standby()

@@ -1,4 +1,4 @@
-"""The Redis of the schedule runs out of memory (case 8)."""
+"""The Redis of the schedule runs out of memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HOUR = 3600.0
 NOEVICTION = ("--maxmemory-policy", "noeviction")
 #: Memory limits in bytes: less than any server uses, and no limit.
 NONE, ANY = 1, 0
-#: Maximum number of entries that a beat holds at once: the current batch and the next one.
+#: Maximum number of entries that a beat has claimed: the current batch and the next one.
 IN_HAND = 2 * 500
 AWAY, BACK = "beat: Redis is not available", "beat: Redis is back"
 KINDS = {"lock": {}, "free": {"redbeat_lock_key": None}}
@@ -35,7 +35,7 @@ KINDS = {"lock": {}, "free": {"redbeat_lock_key": None}}
 
 @dataclass
 class Side:
-    """A beat with its own schedule; the names of its entries begin with ``stem``."""
+    """A beat with a separate schedule; the names of its entries begin with ``stem``."""
 
     stem: str
     schedule: Schedule
@@ -54,13 +54,13 @@ class Side:
         return not self.schedule.due_before(until)
 
     def memory(self, limit: int) -> None:
-        """Set the memory limit of its Redis in bytes."""
+        """Set the memory limit of the beat's Redis, in bytes."""
         self.schedule.client.config_set("maxmemory", limit)
 
 
 @pytest.fixture
 def sides(beats: Beats, ledger: Ledger) -> Iterator[list[Side]]:
-    """A beat with a lock and a beat without, which share one broker."""
+    """Run a beat with a lock and a beat without a lock, which share one broker."""
     assert not len(ledger)
     with RedisServer(*NOEVICTION) as one, RedisServer(*NOEVICTION) as other:
         made = []
@@ -77,12 +77,12 @@ def sides(beats: Beats, ledger: Ledger) -> Iterator[list[Side]]:
 
 
 def begin(sides: Sequence[Side], count: int, every: float) -> list[Grid]:
-    """Store entries for each beat; they are first due when both beats can have seen them."""
+    """Store entries for each beat, first due when both beats have had time to find them."""
     return [Grid.begin(side.schedule, names(count, side.stem), every, AHEAD) for side in sides]
 
 
 def wait_sent(sides: Sequence[Side], ledger: Ledger, counts: Sequence[int], what: str) -> float:
-    """Wait until each beat has sent the given number of messages; return the seconds this took."""
+    """Wait until each beat has sent its number of messages; return how many seconds this took."""
     started = time.monotonic()
     for side, count in zip(sides, counts, strict=True):
         wait_until(partial(side.has_sent, ledger, count), 60.0, what)
@@ -90,7 +90,7 @@ def wait_sent(sides: Sequence[Side], ledger: Ledger, counts: Sequence[int], what
 
 
 def run_on(schedule: Schedule, seconds: float) -> float:
-    """Let the beats work for some seconds; return the time of Redis afterwards."""
+    """Let the beats work for some seconds, and return the time of Redis afterwards."""
     until = schedule.now() + seconds
     wait_until(lambda: schedule.now() >= until, seconds + 60.0)
     return until
@@ -115,7 +115,7 @@ def without_memory(
 
 
 def check(ledger: Ledger, grids: Sequence[Grid], until: float) -> str:
-    """Assert that no run is lost, early or doubled; return the report."""
+    """Assert that no run is lost, early or sent twice, and return the report."""
     report = settle(ledger, grids, until)
     assert not report.lost
     assert not report.unknown
@@ -129,12 +129,12 @@ def check_log(side: Side, times: int = 1) -> None:
     assert side.beat.is_alive
     output = side.beat.output()
     assert (output.count(AWAY), output.count(BACK)) == (times, times), side.stem
-    # Redis 6.2 puts the code OOM first; newer servers send it where redis-py strips it.
+    # Redis 6.2 begins the error with the code OOM; newer servers put it where redis-py removes it.
     assert "'maxmemory'" in output
 
 
 def durations(profile: Profile) -> list[float]:
-    """Return the seconds of each fault: longer than a lease, in the full profile also shorter."""
+    """Return the seconds of each fault: longer than a lease; in full runs also shorter."""
     longer = lease() + 2.0
     chance = random.Random(8)
     return profile.pick([longer], [longer, *(chance.uniform(1.5, 12.0) for _ in range(10))])
@@ -145,12 +145,12 @@ def test_memory_is_full_for_a_while(
 ) -> None:
     """Setup: a beat with a lock and a beat without, each with 50 entries every second.
 
-    Fault: memory is full for longer than a lease, from the middle of a batch on; in the full
-    profile repeatedly.
+    Fault: memory is full for longer than a lease, starting in the middle of a batch. In the full
+    profile, this is repeated.
 
-    Invariant: after that at most the rest of the current batch is sent. The beat stays alive and
-    logs the fault once; with memory it goes on within 2 s (short profile: 5 s). No occurrence is
-    lost or has a second message; each run is recorded once.
+    Invariant: during the fault, a beat sends at most the rest of its current batch. It stays alive,
+    logs the fault once, and sends again within 2 s after the fault (short profile: 5 s). Each run
+    is sent exactly once or coalesced, and is recorded once.
     """
     grids, most, longest = begin(sides, 50, 1.0), 0, 0.0
     for seconds in durations(profile):
@@ -164,7 +164,7 @@ def test_memory_is_full_for_a_while(
     assert longest <= profile.pick(5.0, 2.0)
     for number, (side, grid) in enumerate(zip(sides, grids, strict=True)):
         check_log(side, len(durations(profile)))
-        # A beat that stops has recorded everything.
+        # A beat that stops normally has recorded all its runs.
         assert beats.terminate(number) == 0
         recorded = sum(side.schedule.run_counts(grid.entries).values())
         wait_until(partial(side.has_sent, ledger, recorded))
@@ -174,13 +174,14 @@ def test_memory_is_full_for_a_while(
 def test_memory_is_full_while_many_are_due(
     sides: list[Side], ledger: Ledger, profile: Profile, note: Note
 ) -> None:
-    """Setup: a beat with a lock and a beat without, each with 1,200 hourly entries due at once.
+    """Setup: a beat with a lock and a beat without, each with 1,200 hourly entries due at the same
+    time.
 
-    Fault: memory is full after the first runs were sent, for longer than a lease.
+    Fault: memory is full for longer than a lease, starting after the first runs were sent.
 
-    Invariant: only already claimed entries are sent: the current batch and the next one. The beat
-    stays alive and logs the fault once; with memory it goes on within 2 s (short profile: 5 s),
-    each entry runs once, and each run is recorded once.
+    Invariant: during the fault, a beat sends only claimed entries: its current batch and the next
+    one. It stays alive, logs the fault once, and sends again within 2 s after the fault (short
+    profile: 5 s). Each entry runs once, and each run is recorded once.
     """
     grids = begin(sides, 1200, HOUR)
     wait_until(lambda: len(ledger) >= 10, 60.0, "the first runs")

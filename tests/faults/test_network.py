@@ -1,4 +1,4 @@
-"""The network between a beat and Redis fails (cases 4 and 5)."""
+"""The network between a beat and Redis fails."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.long
 
 OFTEN = names(40)
-#: The intervals of these entries are longer than a lease: a gap is a late run, not a coalesced one.
+#: Entries with intervals longer than a lease: after a gap, their runs are late, not coalesced.
 SELDOM = names(20, "seldom")
 SELDOM_SECONDS = 7.0
 AHEAD = 1.0
@@ -48,12 +48,12 @@ def test_the_leader_is_cut_off_without_a_reset(
     """Setup: a leader behind a proxy, and a standby with a direct connection; entries every 1 s and
     every 7 s.
 
-    Fault: no bytes pass between the leader and Redis, for three lock timeouts; the leader may or
-    may not reach the broker. No connection is closed.
+    Fault: no bytes pass between the leader and Redis for three lock timeouts. The leader can or
+    cannot reach the broker. No connection is closed.
 
-    Invariant: the standby takes over. No occurrence is lost or sent under two ids, or sent twice if
-    broker and schedule share a server. When the network is back, the old leader is alive and stands
-    by.
+    Invariant: the standby takes over. No occurrence is lost or sent under two ids. If broker and
+    schedule share a server, no occurrence is sent twice. When the network works again, the old
+    leader is alive and is a standby.
     """
     with Proxy(schedule_redis.port) as to_schedule, Proxy(broker_redis.port) as to_broker:
         beats.start_leader_and_standby(schedule_url=to_schedule.url, broker_url=to_broker.url)
@@ -95,11 +95,12 @@ def test_a_slow_network_that_resets_connections(
 ) -> None:
     """Setup: a leader and a standby, both behind a proxy; entries every 1 s and every 7 s.
 
-    Fault: a round trip takes 200 plus or minus 100 ms, and 1 % of the requests end in a reset, half
-    of them after Redis executed them; for two minutes (short profile: 5 % for 12 s).
+    Fault: for two minutes (short profile: 12 s), a round trip takes 100 to 300 ms. 1 % of the
+    requests (short profile: 5 %) end in a reset, half of them after Redis executed the request.
 
-    Invariant: the leader leads all the time: the token in the lock does not change. No occurrence
-    is lost or sent under two ids, or sent twice if broker and schedule share a server.
+    Invariant: the leader does not change: the lock has the same token all the time. No occurrence
+    is lost or sent under two ids. If broker and schedule share a server, no occurrence is sent
+    twice.
     """
     with Proxy(schedule_redis.port, seed=5) as proxy:
         beats.start_leader_and_standby(schedule_url=proxy.url)

@@ -1,4 +1,4 @@
-"""The oracle and the decoding of messages, tested on made-up ledgers."""
+"""Tests of the oracle and of the decoding of messages, with made-up ledgers."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def message(
     coalesced: int = 0,
     name: str = "a",
 ) -> Message:
-    """Return a message of an occurrence; by default its id follows from the instant."""
+    """Return a message for an occurrence; by default its id is derived from the instant."""
     received = (instant or 0.0) + delay
     return Message(name, task_id or f"id-{instant}", instant, received, coalesced)
 
 
 def all_but(*missing: float) -> list[Message]:
-    """Return a message for each expected occurrence except some."""
+    """Return a message for each expected occurrence except the given ones."""
     return [message(instant) for instant in EXPECTED["a"] if instant not in missing]
 
 
@@ -121,7 +121,7 @@ def test_instants_match_to_less_than_a_millisecond() -> None:
 
 
 def judge_by(rules: Rules, *messages: Message) -> Report:
-    """Judge messages of an entry that has rules."""
+    """Check messages of an entry that has these rules, and return the report."""
     return judge(EXPECTED, messages, rules={"a": rules})
 
 

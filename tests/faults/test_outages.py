@@ -1,4 +1,4 @@
-"""The Redis of the schedule, the broker, or both are down for some time (case 6)."""
+"""The Redis of the schedule, the broker, or both are down for some time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ AHEAD = 0.5
 
 @pytest.fixture
 def durable() -> bool:
-    """Confirmed writes must survive: the test is about the beat, not about lost data."""
+    """Return True: the test is about the beat, so the servers must not lose confirmed writes."""
     return True
 
 
@@ -33,7 +33,7 @@ def outage(servers: Sequence[RedisServer], seconds: float) -> None:
     """Kill the servers, and restart them after some seconds."""
     for server in servers:
         server.kill()
-    # The length of the outage is the fault.
+    # The outage lasts this long.
     time.sleep(seconds)
     for server in servers:
         server.restart()
@@ -47,7 +47,7 @@ def seconds_to_dispatch(ledger: Ledger, deadline: float = 60.0) -> float:
 
 
 def check(report: Report, beats: Beats) -> None:
-    """Assert that every occurrence ran or was coalesced, with one id, and that the beat lives."""
+    """Assert that each occurrence ran or was coalesced, with one id, and that the beat is alive."""
     assert beats[0].is_alive
     assert not report.lost
     assert not report.unknown
@@ -56,7 +56,7 @@ def check(report: Report, beats: Beats) -> None:
 
 
 def run_on(schedule: Schedule, seconds: float) -> float:
-    """Let the beat work for some seconds; return the time of Redis afterwards."""
+    """Let the beat work for some seconds, and return the time of Redis afterwards."""
     until = schedule.now() + seconds
     wait_until(lambda: schedule.now() >= until, 60.0)
     return until
@@ -74,11 +74,11 @@ def test_the_schedule_is_away_again_and_again(
 ) -> None:
     """Setup: one beat, 20 entries every second, a Redis that keeps confirmed writes.
 
-    Fault: that Redis is killed at random moments, and is back after up to two seconds; repeatedly.
-    It may be the broker, too.
+    Fault: this Redis is killed at random moments and restarted after up to two seconds, repeatedly.
+    It may be the broker too.
 
-    Invariant: the beat goes on within 2 s (short profile: 5 s). No occurrence is lost; none has two
-    messages, because the beat stays alive and knows what it sent.
+    Invariant: the beat sends again within 2 s after an outage (short profile: 5 s). Each occurrence
+    is sent exactly once or coalesced, because the beat stays alive and knows what it has sent.
     """
     beats.start_many(1)
     one = Grid.begin(schedule, ENTRIES, 1.0, AHEAD)
@@ -110,12 +110,12 @@ def test_the_broker_is_away(
 ) -> None:
     """Setup: one beat, 20 entries every second, servers that keep confirmed writes.
 
-    Fault: the broker, or broker and schedule at once, are killed and come back a minute later
+    Fault: the broker, or broker and schedule together, are killed and restarted a minute later
     (short profile: 1.5 s).
 
-    Invariant: the beat goes on within 2 s (short profile: 5 s). No occurrence is lost; the
-    occurrence that was being published when the broker died may have a second message, under the
-    same id.
+    Invariant: the beat sends again within 2 s after the outage (short profile: 5 s). No occurrence
+    is lost. An occurrence that was being published when the broker died may have a second message
+    with the same id.
     """
     servers = [broker_redis] if away == "broker" else [broker_redis, schedule_redis]
     beats.start_many(1)
@@ -141,10 +141,10 @@ def test_the_broker_is_out_of_memory(
 ) -> None:
     """Setup: one beat, 20 entries every second.
 
-    Fault: the broker has no memory and refuses messages, for 20 s (short profile: 3 s).
+    Fault: the broker is out of memory and refuses messages for 20 s (short profile: 3 s).
 
-    Invariant: the beat goes on within 2 s (short profile: 5 s). No occurrence is lost, none has two
-    messages, and the log has one line about the outage and no traceback.
+    Invariant: the beat sends again within 2 s after the fault (short profile: 5 s). No occurrence
+    is lost or sent twice. The log has one line about the outage and no traceback.
     """
     beats.start_many(1)
     one = Grid.begin(schedule, ENTRIES, 1.0, AHEAD)

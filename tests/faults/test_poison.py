@@ -1,4 +1,4 @@
-"""Unreadable entries in a schedule with good entries (case 9)."""
+"""A schedule contains unreadable entries and good entries."""
 
 from __future__ import annotations
 
@@ -25,31 +25,31 @@ pytestmark = pytest.mark.long
 
 QUARANTINE = ".redbeat::quarantine"
 GOOD = names(20)
-#: How many entries there are of each bad kind.
+#: How many entries there are of each kind of bad entry.
 EACH = 2
 HOUR = 3600.0
 #: Seconds within which a good entry is dispatched, despite the bad entries.
 SOON = 2.0
-#: Seconds from storing the good entries to their first run; a beat looks more often than that.
+#: Seconds from storing the good entries to their first run; a beat checks Redis more often.
 AHEAD = 2.0
-#: Seconds until a repaired entry runs: two reviews of the quarantine, and a margin.
+#: Seconds within which a repaired entry runs: two checks of the quarantine, and a margin.
 REPAIRED_WITHIN = 12.0
 DEPTH = 50_000
 
 Raw = Any
-#: Stores a bad entry under a name.
+#: A function that stores a bad entry under a name.
 Spoil = Callable[[Raw, str], None]
 
 
 @pytest.fixture
 def raw(schedule_redis: RedisServer) -> Iterator[Raw]:
-    """A client of the schedule's Redis that reads and writes bytes."""
+    """Return a client of the schedule's Redis that reads and writes bytes."""
     with redis.Redis.from_url(schedule_redis.url) as client:
         yield client
 
 
 def fields(**texts: str | bytes) -> Spoil:
-    """Return a function that stores a hash with a good definition and these fields."""
+    """Return a function that stores a hash with a good definition and with these fields."""
 
     def spoil(client: Raw, name: str) -> None:
         client.hset(PREFIX + name, mapping={"definition": definition_json(name, HOUR), **texts})
@@ -58,7 +58,7 @@ def fields(**texts: str | bytes) -> Spoil:
 
 
 def changed(**values: Any) -> Spoil:
-    """Return a function that stores a definition with other values; None leaves a field out."""
+    """Return a function that stores a definition with changed values; None removes a field."""
 
     def spoil(client: Raw, name: str) -> None:
         definition = {**json.loads(definition_json(name, HOUR)), **values}
@@ -69,7 +69,7 @@ def changed(**values: Any) -> Spoil:
 
 
 def scheduled(kind: str, **values: Any) -> Spoil:
-    """Return a function that stores a definition with another schedule."""
+    """Return a function that stores a definition with this schedule."""
     return changed(schedule={"__type__": kind, **values})
 
 
@@ -81,12 +81,12 @@ def nested(client: Raw, name: str) -> None:
 
 
 def command(*words: str) -> Spoil:
-    """Return a function that stores another type than a hash: a command and its arguments."""
+    """Return a function that stores another type than a hash, with the given Redis command."""
     return lambda client, name: client.execute_command(words[0], PREFIX + name, *words[1:])
 
 
 def non_text(client: Raw, name: str) -> None:
-    """Store a definition with bytes that are not UTF-8."""
+    """Store a definition that contains bytes that are not UTF-8."""
     text = definition_json(name, HOUR).encode().replace(b'"faults.', b'"faults\xff\xfe.')
     client.hset(PREFIX + name, "definition", text[:-9] + b"\xc3")
 
@@ -124,14 +124,14 @@ BAD: dict[str, Spoil] = {
 
 
 def plant(client: Raw, bad: dict[str, Spoil]) -> None:
-    """Store bad entries that are due at once."""
+    """Store bad entries that are due now."""
     for name, spoil in bad.items():
         spoil(client, name)
     client.zadd(SCHEDULE, {PREFIX + name: 0 for name in bad})
 
 
 def repair(client: Raw, name: str) -> None:
-    """Store a good definition by a plain HSET, and remove the other bad fields."""
+    """Store a good definition with a plain HSET, and remove the other bad fields."""
     if client.type(PREFIX + name) != b"hash":
         client.delete(PREFIX + name)
     if name.startswith(("bad-meta", "non-text-meta", "bad-last", "bad-count", "bad-policy")):
@@ -140,12 +140,12 @@ def repair(client: Raw, name: str) -> None:
 
 
 def each(kinds: dict[str, Spoil]) -> dict[str, Spoil]:
-    """Return some names for each kind of bad entry."""
+    """Return several names for each kind of bad entry."""
     return {f"{kind}-{number}": kinds[kind] for kind in kinds for number in range(EACH)}
 
 
 def reports(output: str, name: str, what: str) -> int:
-    """Return how often a log reports ``what`` about an entry."""
+    """Return how often a log reports the problem ``what`` for an entry."""
     return output.count(f"Entry {PREFIX}{name} {what}")
 
 
@@ -155,7 +155,7 @@ def quarantined(client: Raw) -> set[str]:
 
 
 def check_good(ledger: Ledger, one: Grid, until: float, note: Note) -> None:
-    """Assert that every occurrence of the good entries has one message, on time."""
+    """Assert that each occurrence of the good entries has one message, on time."""
     strangers = [message for message in ledger.messages if message.entry not in one.entries]
     report = settle(ledger, [one], until)
     note(f"{report}; of others: {len(strangers)}")
@@ -172,12 +172,12 @@ def test_bad_entries_are_set_aside_and_come_back_when_they_are_repaired(
 ) -> None:
     """Setup: one beat, 20 good entries every second.
 
-    Fault: 56 unreadable entries of 28 kinds become due at the same moment; later each gets a good
-    definition by a plain HSET.
+    Fault: 56 unreadable entries of 28 kinds become due at the same moment. Later each of them gets
+    a good definition with a plain HSET.
 
-    Invariant: the good entries run on time. Each bad entry is in quarantine, none of them is sent,
-    and the log reports each once, however long it stays bad. A repaired entry runs within 12 s,
-    once, and leaves the quarantine.
+    Invariant: the good entries run on time. Each bad entry is quarantined and not sent, and the log
+    reports it once, even if it stays bad for a long time. A repaired entry runs once, within 12 s,
+    and leaves the quarantine.
     """
     bad = each(BAD)
     beats.start()
@@ -185,7 +185,7 @@ def test_bad_entries_are_set_aside_and_come_back_when_they_are_repaired(
     one = Grid.begin(schedule, GOOD, 1.0, AHEAD)
     plant(raw, bad)
     wait_until(lambda: quarantined(raw) == set(bad), 30.0, "all in quarantine")
-    # Long enough for two reviews of the quarantine; in the full profile for many.
+    # This is enough for two checks of the quarantine, and for many checks in the full profile.
     repaired_at = schedule.now() + profile.pick(11.0, 60.0)
     wait_until(lambda: schedule.now() >= repaired_at, 90.0)
     assert quarantined(raw) == set(bad)
@@ -215,11 +215,12 @@ def test_entries_that_become_worse_or_are_not_there(
 ) -> None:
     """Setup: one beat, 20 good entries every second, and a few unreadable entries.
 
-    Fault: members without a hash, one of them not UTF-8; a hash under a key that is not UTF-8. Two
-    of the unreadable entries get another bad definition, and two are deleted without the API.
+    Fault: there are sorted set members without a hash, one of them not UTF-8, and a hash with a key
+    that is not UTF-8. Two of the unreadable entries get another bad definition, and two are deleted
+    without the API.
 
     Invariant: the good entries run on time. Members without a hash are removed, with one log line
-    each. An entry with another bad definition stays in quarantine, and is reported once more.
+    each. An entry with another bad definition stays in quarantine and is reported once more.
     """
     worse, missing = ["worse-0", "worse-1"], ["missing-0", "missing-1", "\\xff"]
     beats.start()
@@ -259,7 +260,7 @@ def test_entries_that_become_worse_or_are_not_there(
     assert beats[0].is_alive
 
 
-#: Readable schedules that never run, or never again, by name.
+#: Readable schedules that never run or never run again, by name.
 NEVER = {
     "rule": {"__type__": "rrule", "freq": "MINUTELY", "bymonth": 2, "bymonthday": 30, "dtstart": 1},
     "rule-of-seconds": {
@@ -285,11 +286,11 @@ def test_schedules_that_never_match(
 ) -> None:
     """Setup: one beat, 20 good entries every second.
 
-    Fault: entries whose schedule is well formed but matches no instant, or none after their last
-    run: rules of 30 February and the like, a rule that has ended.
+    Fault: some entries have a valid schedule without any instant after their last run. Examples are
+    rules for 30 February and a rule that has ended.
 
-    Invariant: the good entries run on time. The other entries are parked; their recorded last run
-    is long ago and nothing follows it, so they are not sent.
+    Invariant: the good entries run on time. The other entries are parked and not sent: their last
+    run was long ago and no instant follows it.
     """
     ran = meta_json(1e9, 1)
     never = {f"{kind}-{number}": when for kind, when in NEVER.items() for number in range(EACH)}

@@ -1,4 +1,4 @@
-"""The proxy, between a plain socket and a real server."""
+"""Tests of the proxy, between a plain socket and a real server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PONG = b"+PONG\r\n"
 
 
 class Client:
-    """A socket that speaks the inline protocol of Redis."""
+    """A socket that uses the inline protocol of Redis."""
 
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=10)
@@ -28,19 +28,19 @@ class Client:
         self.socket.sendall(command.encode() + b"\r\n")
 
     def receive(self, size: int) -> bytes:
-        """Return ``size`` bytes."""
+        """Receive and return ``size`` bytes."""
         received = b""
         while len(received) < size and (chunk := self.socket.recv(size - len(received))):
             received += chunk
         return received
 
     def ping(self) -> bytes:
-        """Send PING and return the answer."""
+        """Send PING and return the reply."""
         self.send("PING")
         return self.receive(len(PONG))
 
     def is_silent(self, seconds: float = 0.3) -> bool:
-        """Whether nothing arrives for some seconds: no bytes, no FIN, no RST."""
+        """Return whether nothing arrives for some seconds: no bytes, no FIN and no RST."""
         self.socket.settimeout(seconds)
         try:
             self.socket.recv(1)
@@ -53,7 +53,7 @@ class Client:
 
 @pytest.fixture
 def proxy(redis_server: RedisServer, redis_url: str) -> Iterator[Proxy]:
-    """A proxy in front of an empty Redis."""
+    """Run a proxy in front of an empty Redis."""
     assert redis_url
     with Proxy(redis_server.port, seed=1) as proxy:
         yield proxy
@@ -61,7 +61,7 @@ def proxy(redis_server: RedisServer, redis_url: str) -> Iterator[Proxy]:
 
 @pytest.fixture
 def connect(proxy: Proxy) -> Iterator[Callable[[], Client]]:
-    """A function that connects to the proxy; the sockets are closed after the test."""
+    """Return a function that connects to the proxy; the sockets are closed after the test."""
     made: list[Client] = []
 
     def connect() -> Client:
@@ -185,7 +185,7 @@ def test_a_swallowed_reply_belongs_to_an_executed_request(
 
 
 def outcomes(proxy: Proxy, connect: Connect, trials: int) -> list[bool]:
-    """Return for each of some requests whether it got a reply."""
+    """Send ``trials`` requests and return for each whether it got a reply."""
     proxy.reset_rate(0.5)
     answered = []
     for _ in range(trials):
@@ -236,6 +236,6 @@ def refused(port: int) -> None:
 
 
 def test_clients_of_a_stopped_server_are_reset(unused_port: int) -> None:
-    # The connection may fail already while it is being opened.
+    # The proxy may already reset the connection while it is being opened.
     with Proxy(unused_port) as proxy, pytest.raises(ConnectionResetError):
         refused(proxy.port)

@@ -1,4 +1,4 @@
-"""Redis or the broker executes a request, but the reply is lost."""
+"""Redis or the broker executes a request, but its reply is lost."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ ENTRIES = names(50)
 HOUR = 3600.0
 AHEAD = 2.0
 LOST_REPLIES = 3
-#: Seconds in which a beat retries as often as replies are lost; far less than a lease.
+#: Maximum seconds in which a beat retries after each lost reply; far less than a lease.
 SOON = 3.0
 #: Seconds within which a beat dispatches again after the last lost reply.
 AGAIN = 2.0
-#: All requests of a beat use the same script; this text appears only in those that record runs.
+#: All requests of a beat run the same script; only requests that record runs contain ``RECORD``.
 TURN, RECORD = b"EVALSHA", b'{"scheduled_at":'
 
-#: A beat that waits for the lock when it starts, as RedBeat 2 did.
+#: A script for a beat that waits for the lock when it starts, as in RedBeat 2.
 WAITS_FOR_THE_LOCK = """
 import sys
 from celery.__main__ import main
@@ -48,7 +48,7 @@ sys.exit(main())
 
 @pytest.fixture
 def proxy(schedule_redis: RedisServer, schedule: Schedule) -> Iterator[Proxy]:
-    """A proxy to a Redis with the scripts; without them the first reply would be NOSCRIPT."""
+    """Run a proxy to a Redis that has the scripts; otherwise the first reply would be NOSCRIPT."""
     for name in ("claim", "acquire", "sync", "prune", "release"):
         schedule.client.script_load(load_script(name).text)
     with Proxy(schedule_redis.port) as proxy:
@@ -56,7 +56,7 @@ def proxy(schedule_redis: RedisServer, schedule: Schedule) -> Iterator[Proxy]:
 
 
 def dispatches_soon(schedule: Schedule, ledger: Ledger) -> Grid:
-    """Store entries that are due now, and assert that the beat dispatches them soon."""
+    """Store entries that are due now, and assert that the beat soon dispatches them."""
     grid = Grid.begin(schedule, names(5, "now"), HOUR, 0.0)
     unsent = set(grid.entries)
     wait_until(lambda: unsent <= {message.entry for message in ledger.messages}, 30.0, "runs")
@@ -66,7 +66,7 @@ def dispatches_soon(schedule: Schedule, ledger: Ledger) -> Grid:
 
 
 def check_once(schedule: Schedule, ledger: Ledger, *grids: Grid) -> None:
-    """Assert that each hourly entry ran once and that one run was recorded."""
+    """Assert that each hourly entry ran once and that one run is recorded."""
     entries = [entry for one in grids for entry in one.entries]
     wait_until(lambda: not schedule.claimed(entries), 60.0, "all recorded")
     report = settle(ledger, grids, schedule.now())
@@ -89,8 +89,8 @@ def test_replies_to_claims_are_lost(
 ) -> None:
     """Setup: one beat behind a proxy, 50 hourly entries, due at the same instant.
 
-    Fault: Redis executes one to three scripts from just before that instant on, but the beat gets a
-    reset instead of the reply and does not learn what it has claimed.
+    Fault: starting just before this instant, Redis executes one to three scripts, but the beat gets
+    a reset instead of the reply. The beat does not learn which entries it has claimed.
 
     Invariant: each entry runs once, within 3 s and before the lease of the lost claim ends.
     """
@@ -121,13 +121,14 @@ def test_replies_to_publishing_are_lost(
     note: Note,
     window: int,
 ) -> None:
-    """Setup: one beat whose broker is behind a proxy, 50 hourly entries, due at one instant.
+    """Setup: one beat with its broker behind a proxy, 50 hourly entries, due at the same instant.
 
-    Fault: three times the broker takes one or several messages, but the beat gets a reset instead
+    Fault: three times the broker accepts one or several messages, but the beat gets a reset instead
     of the reply.
 
-    Invariant: no run is lost. A message that the broker took may come again under the same id, at
-    most one for each lost reply if messages are written one by one; the run is recorded once.
+    Invariant: no run is lost. A message that the broker accepted may be sent again with the same
+    id. If messages are written one by one, this happens at most once for each lost reply. Each run
+    is recorded once.
     """
     with Proxy(broker_redis.port) as proxy:
         beats.start(broker_url=proxy.url, settings={"redbeat_publish_window": window})
@@ -157,14 +158,14 @@ def test_replies_to_acquiring_are_lost(
     tmp_path: Path,
     waits: bool,
 ) -> None:
-    """Setup: Redis has due entries and the scripts, and nobody has the lock. A beat starts; it
-    takes the lock in its ticks, or waits for it when it starts.
+    """Setup: Redis has due entries and the scripts, and no beat has the lock. A beat starts; it
+    acquires the lock during its ticks, or waits for the lock when it starts.
 
-    Fault: Redis executes the first three scripts, but the beat gets a reset instead of the reply:
-    it owns the lock and does not know.
+    Fault: Redis executes the first three scripts, but the beat gets a reset instead of the reply.
+    The beat owns the lock and does not know it.
 
-    Invariant: the beat does not lock itself out. The token is the same before and after it learns;
-    within 2 s from then it dispatches, each entry once.
+    Invariant: the beat does not lock itself out, and the token in the lock does not change. Within
+    2 s after the fault, the beat dispatches each entry once.
     """
     wrapper = tmp_path / "wrapper.py"
     wrapper.write_text(WAITS_FOR_THE_LOCK)
@@ -187,19 +188,19 @@ def test_replies_to_acquiring_are_lost(
 def test_a_lock_that_was_taken_with_a_lost_reply_is_held(
     schedule: Schedule, proxy: Proxy, beats: Beats, count: int
 ) -> None:
-    """Setup: a scheduler of another program, on a Redis whose lock is free.
+    """Setup: a scheduler in another program, on a Redis with a free lock.
 
     Fault: Redis executes ``BeatLock.acquire`` and ``release``, and the replies are lost.
 
-    Invariant: the second ``acquire`` succeeds with the same token, and a beat stands by. After the
-    ``release``, the beat takes the lock.
+    Invariant: the second ``acquire`` succeeds with the same token, and a beat waits as a standby.
+    After the ``release``, the beat acquires the lock.
     """
     app = Celery("other", broker="memory://", set_as_current=False)
     app.conf.update(redbeat_redis_url=proxy.url, redbeat_lock_timeout=60.0)
     lock = RedBeatScheduler(app).lock
     assert lock is not None
     proxy.swallow_replies(count, TURN)
-    with suppress(RedisError):  # Whether the call fails depends on how often redis-py retries.
+    with suppress(RedisError):  # Whether the call fails depends on redis-py's retries.
         lock.acquire(blocking=False)
     assert proxy.struck > 0
     proxy.swallow_replies(0)
@@ -224,10 +225,10 @@ def test_replies_to_renewing_are_lost(
 ) -> None:
     """Setup: an idle leader and a standby, with a lock timeout of 5 s.
 
-    Fault: every reply to the leader is lost, for longer than the lock lives without a renewal.
+    Fault: every reply to the leader is lost, for longer than the lock exists without a renewal.
 
-    Invariant: the renewals count: nobody else takes the lock. Within 2 s after the fault the leader
-    dispatches due entries, each once.
+    Invariant: Redis executes the renewals, so the standby does not acquire the lock. Within 2 s
+    after the fault, the leader dispatches each due entry once.
     """
     beats.start_leader_and_standby(schedule_url=proxy.url)
     dispatches_soon(schedule, ledger)
@@ -252,11 +253,12 @@ def test_replies_to_renewing_are_lost(
 def test_replies_to_completing_are_lost(
     beats: Beats, schedule: Schedule, ledger: Ledger, proxy: Proxy, note: Note
 ) -> None:
-    """Setup: a leader behind a proxy, and a standby; 50 hourly entries, due at one instant.
+    """Setup: a leader behind a proxy, and a standby; 50 hourly entries, due at the same instant.
 
-    Fault: Redis records the runs of the leader three times, and each time the reply is lost.
+    Fault: three times Redis records runs of the leader and the reply is lost.
 
-    Invariant: each entry is sent once and counted once; no claim stays. The leader keeps the lock.
+    Invariant: each entry is sent once and counted once, and no claim is left. The leader keeps the
+    lock.
     """
     beats.start_leader_and_standby(schedule_url=proxy.url)
     token = schedule.lock_token()
@@ -283,11 +285,11 @@ def test_replies_are_lost_at_random(
 ) -> None:
     """Setup: a leader behind a proxy, and a standby; 30 entries every second.
 
-    Fault: repeatedly the replies to one or two random requests are lost: claims, records, renewals,
-    or claims made in advance.
+    Fault: repeatedly, the replies to one or two random requests are lost. These requests are
+    claims, records, renewals, or claims made in advance.
 
-    Invariant: each occurrence has one message and one record, less than 2 s late, and the leader
-    keeps the lock.
+    Invariant: each occurrence has one message and one record, less than 2 s late. The leader keeps
+    the lock.
     """
     chance = random.Random(f"replies {seed}")
     beats.start_leader_and_standby(schedule_url=proxy.url)

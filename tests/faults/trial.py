@@ -1,4 +1,4 @@
-"""Shared by the tests of faults: entries on a grid, and the end of a trial."""
+"""Entries with known instants, and the end of a trial, shared by the fault tests."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tests.waiting import wait_until
 
 __all__ = ("Grid", "settle")
 
-#: Seconds that a trial may last after its last fault, in addition to two leases.
+#: Maximum seconds that a trial may last after its last fault, in addition to two leases.
 PATIENCE = 40.0
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Entries that run every ``every`` seconds, for the first time at ``first``."""
+    """Entries that run every ``every`` seconds, first at ``first``."""
 
     entries: Sequence[str]
     every: float
@@ -28,26 +28,27 @@ class Grid:
 
     @classmethod
     def begin(cls, schedule: Schedule, entries: Sequence[str], every: float, wait: float) -> Grid:
-        """Store the entries; their first run is ``wait`` seconds from now."""
+        """Store the entries, which first run ``wait`` seconds from now."""
         first = round(schedule.now() + wait, 3)
         schedule.put(entries, every, first)
         return cls(entries, every, first)
 
     def expected(self, until: float) -> dict[str, list[float]]:
-        """Return the occurrences up to ``until``."""
+        """Return the expected occurrences until ``until``."""
         return {entry: grid(self.first, self.every, until) for entry in self.entries}
 
 
 def settle(ledger: Ledger, grids: Sequence[Grid], until: float) -> Report:
-    """Wait until no expected occurrence up to ``until`` is open, and return the report.
+    """Wait until all expected occurrences before ``until`` are handled, and return the report.
 
-    Times are UNIX seconds by the clock of Redis. After the deadline, the report lists what is lost.
+    Times are UNIX seconds by the clock of Redis. After the deadline, the report lists the lost
+    occurrences.
     """
     expected = {name: instants for one in grids for name, instants in one.expected(until).items()}
     needed, read = set(expected), 0
 
     def reached() -> bool:
-        """Whether each entry ran at or after its last expected instant."""
+        """Return whether each entry ran at or after its last expected instant."""
         nonlocal read
         fresh = ledger.since(read)
         read += len(fresh)
@@ -57,7 +58,7 @@ def settle(ledger: Ledger, grids: Sequence[Grid], until: float) -> Report:
                 needed.discard(message.entry)
         return not needed
 
-    # After the deadline the report says more than a timeout would.
+    # After the deadline, the report explains the failure better than a timeout.
     with suppress(AssertionError):
         wait_until(reached, 2 * lease() + PATIENCE)
     return judge(expected, ledger.messages)

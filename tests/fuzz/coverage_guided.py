@@ -1,12 +1,13 @@
-"""Searches for texts that break the decoder, guided by code coverage.
+"""Searches for JSON strings that break the decoder, guided by code coverage.
 
-Needs atheris, which the tests do not require. From the root of the repository::
+This program needs atheris, which the tests do not require. From the root of the repository::
 
     pip install atheris
     python -m tests.fuzz.coverage_guided -max_total_time=300 -max_len=4096
 
-It ends with the first text that raises an error other than a ``DecodeError`` or takes five seconds,
-and writes that text to a file. Options are libFuzzer's; a directory among them keeps the corpus.
+The program stops at the first string that raises an error other than ``DecodeError`` or takes five
+seconds, and writes this string to a file. The options are those of libFuzzer. If you name a
+directory, libFuzzer stores the corpus there.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ __all__ = ("main",)
 NOW = datetime(2026, 3, 29, 0, 59, 59, tzinfo=timezone.utc)
 
 
-#: Minimum size in bytes of a definition worth mutating.
+#: Minimum size in bytes of a definition that is worth mutating.
 SHORTEST = 20
 
 
 def targets() -> Any:
-    """Import the decoder with instrumentation; return a function that decodes one text."""
+    """Import the instrumented decoder, and return a function that decodes one string."""
     atheris: Any = importlib.import_module("atheris")
     with atheris.instrument_imports(include=["redbeat"]):
         definition = importlib.import_module("redbeat.entries.definition")
@@ -47,19 +48,19 @@ def targets() -> Any:
             return
         try:
             occurrences.decide(found["schedule"], None, None, NOW, NOW, timezone.utc)
-        except Exception:  # a beat would quarantine this text; libFuzzer reports hangs
+        except Exception:  # A beat would quarantine this entry; libFuzzer reports hangs.
             return
 
     return read
 
 
 def seeds() -> list[bytes]:
-    """Return good definitions to start with."""
+    """Return valid definitions to start with."""
     return [f'{{"name": "a", "task": "t", "schedule": {tagged}}}'.encode() for tagged in TAGGED]
 
 
 def main(arguments: list[str]) -> None:
-    """Fuzz until a text fails or libFuzzer's limits are reached."""
+    """Fuzz until a string breaks the decoder or a limit of libFuzzer is reached."""
     atheris: Any = importlib.import_module("atheris")
     read = targets()
     words = [word.encode("utf-8", "surrogatepass") for word in (*FIELDS, *TEXTS) if word]
@@ -67,7 +68,7 @@ def main(arguments: list[str]) -> None:
         read(seed)
 
     def mutate(data: bytes, size: int, seed: int) -> bytes:
-        """Sometimes replace a piece of the text with a good definition or a known word."""
+        """Sometimes replace a part of the string with a valid definition or a known word."""
         if len(data) < SHORTEST:
             return seeds()[seed % len(TAGGED)]
         if seed % 4:

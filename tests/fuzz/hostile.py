@@ -1,4 +1,4 @@
-"""Strategies for data that somebody may write into the schedule: almost right, wrong, absurd."""
+"""Strategies for data that other programs may write: almost right, wrong or absurd."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _containers(inner: Strategy) -> Strategy:
 
 @st.composite
 def _tagged(draw: st.DrawFn, inner: Strategy) -> dict[str, Any]:
-    """A good tagged object with some values replaced, added or missing."""
+    """Return a valid tagged object with some values replaced, added or missing."""
     value = json.loads(draw(st.sampled_from(TAGGED)))
     for key in draw(st.lists(st.sampled_from([*value, *FIELDS]), max_size=3)):
         if draw(st.booleans()):
@@ -63,7 +63,7 @@ def _definition(draw: st.DrawFn) -> dict[str, Any]:
 
 @st.composite
 def _broken(draw: st.DrawFn, whole: Strategy) -> str:
-    """JSON text with a piece cut, doubled or replaced."""
+    """Return a JSON string with a part removed, duplicated or replaced."""
     text = json.dumps(draw(whole))
     start = draw(st.integers(0, len(text)))
     end = draw(st.integers(start, min(len(text), start + 20)))
@@ -71,7 +71,7 @@ def _broken(draw: st.DrawFn, whole: Strategy) -> str:
 
 
 def _text_of(whole: Strategy) -> Strategy:
-    """Mostly good JSON, sometimes broken JSON, sometimes other text."""
+    """Return valid JSON in most cases, else broken JSON or any other string."""
     deep = st.sampled_from((50, 199, 201, 1500, 9000)).map(lambda depth: "[" * depth)
     return st.one_of(
         whole.map(json.dumps),

@@ -1,8 +1,7 @@
-"""How many cases the fuzz tests try: some hundred fixed cases, or 50,000 random ones.
+"""The number of cases in the fuzz tests: some hundred fixed cases, or 50,000 random cases.
 
-The short run of the tests tries a third of the fixed cases.
-
-The long run is ``REDBEAT_FUZZ=full python -m pytest -n 0 --timeout 0 tests/fuzz``.
+The short test run tries a third of the fixed cases. To try the random cases, run
+``REDBEAT_FUZZ=full python -m pytest -n 0 --timeout 0 tests/fuzz``.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ FULL = os.environ.get("REDBEAT_FUZZ") == "full"
 
 
 def cases(normal: int, full: int) -> Any:
-    """Return the settings of a test that tries ``normal`` cases, or ``full`` at length."""
+    """Return the settings of a test that tries ``normal`` cases, or ``full`` random cases."""
     return settings(
         examples(normal),
         max_examples=full if FULL else examples(normal).max_examples,

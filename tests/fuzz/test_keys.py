@@ -1,6 +1,6 @@
-"""Whatever is stored under the prefix, a beat sends the good entry and changes no other key.
+"""Tests that a beat sends the good entry and changes no other key, whatever the keys contain.
 
-One tick meets keys of every type, members of every kind and any score.
+A tick runs on keys of all types, with all kinds of members and scores.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ PREFIX = b"redbeat:"
 SCHEDULE = "redbeat::schedule"
 GOOD = '{"name": "good", "task": "t", "schedule": {"__type__": "interval", "every": 3600}}'
 
-#: Keys that belong to no entry; a beat must not change them.
+#: Keys that belong to no entry, with their values; a beat must not change them.
 FOREIGN = {"foreign": "1", "redbeat": "2", "redbeat-other:a": "3", "redbeat:counter": "4"}
 
 
 class Scene:
-    """A server, a new scheduler for each case, and the data before the tick."""
+    """A server, the data before the tick, and a new scheduler for each case."""
 
     def __init__(self, url: str) -> None:
         self.client = redis.Redis.from_url(url)
@@ -37,46 +37,44 @@ class Scene:
         self.app.conf.update(redbeat_redis_url=url, timezone="UTC", redbeat_lock_key=None)
 
     def begin(self) -> None:
-        """Store one good due entry and keys of other programs, and nothing else."""
+        """Delete all data, and store one good due entry and keys of other programs."""
         self.client.flushall()
         self.client.hset("redbeat:good", "definition", GOOD)
         self.client.zadd(SCHEDULE, {"redbeat:good": 1})
         self.client.mset(FOREIGN)
 
     def all_keys(self) -> list[bytes]:
-        """Return all keys."""
         return list(self.client.scan_iter())
 
     def tick(self) -> RecordingScheduler:
-        """Let a new beat run one tick and stop."""
+        """Create a beat, run one tick, and stop the beat."""
         scheduler = RecordingScheduler(self.app, lazy=False)
         scheduler.tick()
         scheduler.close()
         return scheduler
 
     def end(self) -> None:
-        """Close all connections."""
         self.client.close()
         self.app.redbeat_redis.close()
 
 
 @pytest.fixture(scope="module")
 def scene(redis_server: Any) -> Iterator[Scene]:
-    """The scene that all cases share."""
+    """Return the scene that all cases share."""
     scene = Scene(redis_server.url)
     yield scene
     scene.end()
 
 
 def put_hash(pipeline: Any, key: bytes, fields: dict[str, str]) -> None:
-    """Write the non-empty fields."""
+    """Write the non-empty fields of a hash."""
     filled = {name: text.encode("utf-8", "surrogatepass") for name, text in fields.items() if text}
     if filled:
         pipeline.hset(key, mapping=filled)
 
 
 def raw(name: str | bytes) -> bytes:
-    """Return a name in a form that somebody may have written."""
+    """Return a name as bytes, in a form that another program may have written."""
     return name if isinstance(name, bytes) else name.encode("utf-8", "surrogatepass")
 
 
@@ -89,7 +87,7 @@ OTHER_TYPES: dict[str, Callable[[Any, bytes], Any]] = {
     "nothing": lambda _pipeline, _key: None,
 }
 
-#: Keys with another meaning; tests/scheduler tests broken data in them.
+#: Keys with a special meaning; tests/scheduler tests broken data in them.
 OWN_NAMES = (b":schedule", b":statics", b"good")
 OWN = {PREFIX + name for name in OWN_NAMES}
 
@@ -126,7 +124,7 @@ def test_the_good_entry_runs(scene: Scene, bad: list[Any]) -> None:
         else:
             OTHER_TYPES[content](pipeline, key)
         pipeline.zadd(SCHEDULE, {key if prefixed else raw(name): score})
-    pipeline.execute(raise_on_error=False)  # two entries may have the same name
+    pipeline.execute(raise_on_error=False)  # Two entries may have the same name.
     sent = scene.tick().names
     assert sent.count("good") == 1
     assert scene.client.hget("redbeat:good", "meta")

@@ -1,4 +1,4 @@
-"""Reading an entry with any texts ends soon, with an entry or a DecodeError."""
+"""Tests that reading any entry ends quickly, with an entry or a DecodeError."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from redbeat.errors import DecodeError, InvalidEntryError
 from tests.fuzz.hostile import definitions, metas, policies, runtimes
 from tests.fuzz.profile import cases
 
-#: Modules that the tools of the test import when they need them.
+#: Modules that the test tools import on first use.
 LAZY = ("_strptime", "difflib", "hypothesis", "pytz")
 
-#: CPU seconds for one text: far more than is normal, far less than would delay a beat.
+#: CPU seconds for one entry: far more than normal, far less than would delay a beat.
 PATIENCE = 2.0
 
 NOW = datetime(2026, 3, 29, 0, 59, 59, 500_000, tzinfo=timezone.utc)
@@ -33,8 +33,8 @@ APP.conf.update(timezone="UTC", enable_utc=True, redbeat_redis_url="redis://127.
 
 @contextmanager
 def soon() -> Iterator[None]:
-    """Assert that the block ends soon."""
-    gc.disable()  # the garbage of a long run does not come from this text
+    """Assert that the code in the block ends quickly."""
+    gc.disable()  # Garbage of earlier cases must not slow this case.
     try:
         started = time.thread_time()
         yield
@@ -44,14 +44,14 @@ def soon() -> Iterator[None]:
 
 
 def check(error: DecodeError | InvalidEntryError) -> None:
-    """Assert that an error names the field, and is short enough for the log."""
+    """Assert that an error names the field and is short enough for the log."""
     assert error.field
     assert len(str(error)) < 10_000
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _no_import_by_name() -> Iterator[None]:
-    """Assert that no text triggers an import, except of zone data from its own package."""
+    """Assert that no entry triggers an import, except the import of zone data."""
     before = set(sys.modules)
     yield
     packages = {name.partition(".")[0] for name in set(sys.modules) - before}
@@ -71,7 +71,7 @@ def test_an_entry_or_a_decode_error(definition: str, meta: str, policy: str, run
             return
         try:
             due, seconds = entry.claimed(NOW, NOW).is_due()
-        except Exception:  # A beat quarantines such an entry; it must find the error soon.
+        except Exception:  # A beat quarantines such an entry. The error must also occur quickly.
             return
         assert isinstance(due, bool)
         assert seconds is None or seconds >= 0

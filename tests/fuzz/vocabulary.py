@@ -1,10 +1,10 @@
-"""The words of hostile data: those the decoder knows, and limits of numbers."""
+"""The words in hostile data: words that the decoder knows, and limits of numbers."""
 
 from __future__ import annotations
 
 __all__ = ("FIELDS", "NUMBERS", "TAGGED", "TEXTS")
 
-#: Good objects of every kind, as JSON.
+#: Valid objects of every kind, as JSON.
 TAGGED = (
     '{"__type__": "interval", "every": 60, "relative": false}',
     '{"__type__": "crontab", "minute": "*/5", "hour": "1,2", "day_of_week": "mon-fri"}',

@@ -1,1 +1,1 @@
-"""This package continues schedules that a beat of RedBeat 2.4.2 left in Redis, and vice versa."""
+"""Tests that this package continues RedBeat 2.4.2 schedules, and 2.4.2 this package's schedules."""

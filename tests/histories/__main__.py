@@ -1,13 +1,14 @@
-"""Let RedBeat 2.4.2 continue what this package left in Redis.
+"""Let RedBeat 2.4.2 continue the data that this package left in Redis.
 
-``python -m tests.histories`` records real beats, as ``record.py`` does: of this package in UTC; and
-of 2.4.2 in the zone of New York, followed by a beat of this package. It takes each snapshot of
-these recordings, and of the one in ``recordings``, moves it to the present and writes it into an
-empty Redis. Then 2.4.2 reads every entry and runs a tick. The command prints a line for each
-snapshot with the deviations; the exit status is 1 if there are any. It takes about two minutes.
+``python -m tests.histories`` records real beats, as ``record.py`` does. It records a beat of this
+package in UTC, and a 2.4.2 beat in the zone of New York that is followed by a beat of this package.
+The command moves each snapshot of these recordings, and of the recording in ``recordings``, to the
+present and writes it into an empty Redis. Then 2.4.2 reads every entry and runs a tick. The command
+prints one line for each snapshot with its deviations. The exit status is 1 if there are any. The
+command takes about two minutes.
 
-Options: ``--python PATH`` uses an existing environment with 2.4.2; ``--committed`` makes no new
-recordings, and takes some seconds.
+Options: ``--python PATH`` uses an existing environment with 2.4.2. ``--committed`` makes no new
+recordings and takes some seconds.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ Json = dict[str, Any]
 
 
 def new_recordings(peer: Side) -> dict[str, Json]:
-    """Return recordings of the current version of this package, by name."""
+    """Return new recordings of this version of the package, by name."""
     specs = {
         "now": RecordingSpec(ours(), kept=SNAPSHOTS),
         "2.4.2, then now": RecordingSpec(peer, NEW_YORK, second=ours()),
@@ -47,7 +48,7 @@ def new_recordings(peer: Side) -> dict[str, Json]:
 
 
 def judged(python: str, url: str, zone: str) -> Json:
-    """Return how 2.4.2 reads and runs the schedule in a Redis, see ``judge.py``."""
+    """Return how 2.4.2 reads and runs the schedule in a Redis; see ``judge.py``."""
     command = [python, str(JUDGE), url, zone]
     found = subprocess.run(command, env=environment(), check=True, capture_output=True, text=True)
     answer: Json = json.loads(found.stdout)
@@ -55,12 +56,12 @@ def judged(python: str, url: str, zone: str) -> Json:
 
 
 def now() -> datetime:
-    """Return the current time, UTC."""
+    """Return the current time in UTC."""
     return datetime.now(timezone.utc)
 
 
 def faults(python: str, url: str, zone: str, snapshot: Json) -> Iterator[str]:
-    """Yield the deviations when 2.4.2 continues a snapshot."""
+    """Yield the deviations found when 2.4.2 continues a snapshot."""
     snapshot = moved(snapshot, now().timestamp())
     before, clock = entries_in(snapshot), ZoneInfo(zone)
     with redis.Redis.from_url(url, decode_responses=True) as client:
@@ -93,14 +94,14 @@ def faults(python: str, url: str, zone: str, snapshot: Json) -> Iterator[str]:
 def mistimed(
     entry: Kept, found: Json, sent: int, following: datetime | None, span: tuple[datetime, datetime]
 ) -> Iterator[str]:
-    """Yield deviations in the times at which 2.4.2 runs an entry; it was run within ``span``."""
+    """Yield deviations in when 2.4.2 runs an entry; its tick took place within ``span``."""
     begin, end = span
     due = [entry.enabled and following is not None and following <= at for at in span]
     if (found["due_at"] is None) != (following is None):
         yield f"due_at is {found['due_at']}"
     if not due[0] <= found["is_due"] <= due[1]:
         yield f"is_due() is {found['is_due']}"
-    # 2.4.2 processes entries whose score is up to a whole second.
+    # 2.4.2 compares scores with the current time, cut to whole seconds.
     must = due[0] and 0 <= entry.score <= int(begin.timestamp())
     may = due[1] and 0 <= entry.score <= end.timestamp()
     if not must <= sent <= may:
@@ -108,7 +109,7 @@ def mistimed(
 
 
 def misread(entry: Kept, found: Json) -> Iterator[str]:
-    """Yield deviations in how 2.4.2 reads an entry."""
+    """Yield the differences between an entry and 2.4.2's reading of it."""
     if "error" in found:
         yield found["error"]
         return
@@ -125,7 +126,7 @@ def misread(entry: Kept, found: Json) -> Iterator[str]:
 
 
 def missent(entry: Kept, after: Kept, messages: list[list[Any]]) -> Iterator[str]:
-    """Yield deviations in the messages of an entry, and in what 2.4.2 recorded."""
+    """Yield deviations in the messages and in the stored run of an entry."""
     arguments = [entry.definition.get("args") or [], entry.definition.get("kwargs", {})]
     for message in messages:
         if message != [entry.definition["task"], *arguments]:
@@ -137,7 +138,7 @@ def missent(entry: Kept, after: Kept, messages: list[list[Any]]) -> Iterator[str
 
 
 def main() -> int:
-    """Print the deviations; return the exit status."""
+    """Print the deviations and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.histories", description=__doc__)
     parser.add_argument("--python", help="an interpreter that has 2.4.2")
     parser.add_argument("--committed", action="store_true", help="make no new recordings")

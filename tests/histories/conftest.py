@@ -1,4 +1,4 @@
-"""The fixtures of the scheduler's tests."""
+"""Makes the scheduler tests' fixtures available."""
 
 from __future__ import annotations
 

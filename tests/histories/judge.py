@@ -1,7 +1,8 @@
-"""Reports how another release reads and runs a schedule; its interpreter runs this file.
+"""Reports how another RedBeat version reads and runs a schedule.
 
-``python judge.py URL ZONE`` prints JSON: for each entry by name, its content or the error, and
-whether it is due; the names and arguments that one tick sends, in order; and the error of the tick.
+The interpreter of this other version runs this file. ``python judge.py URL ZONE`` prints JSON. For
+each entry, the JSON contains the content or the error, and whether the entry is due. It also
+contains the names and arguments that one tick sends, in order, and the error of the tick.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from redbeat.schedulers import RedBeatJSONEncoder, get_redis
 
 
 class Scheduler(RedBeatScheduler):
-    """Records its messages."""
+    """A scheduler that records its messages and does not send them."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.sent: list[list[Any]] = []
@@ -29,13 +30,13 @@ class Scheduler(RedBeatScheduler):
         return super().apply_async(entry, *args, **kwargs)
 
     def send_task(self, name: str, args: Any = None, kwargs: Any = None, **options: Any) -> None:
-        """Record the message, and send nothing."""
+        """Record the message without sending it."""
         del options
         self.sent[-1] += [name, args, kwargs]
 
 
 def reading(app: Celery, key: str) -> dict[str, Any]:
-    """Return how an entry is read."""
+    """Return an entry as this version reads it, or the error."""
     try:
         entry = RedBeatSchedulerEntry.from_key(key, app=app)
         due_at, (is_due, seconds) = entry.due_at, entry.is_due()
@@ -54,10 +55,10 @@ def reading(app: Celery, key: str) -> dict[str, Any]:
 
 
 def judge(url: str, zone: str) -> dict[str, Any]:
-    """Return how this release reads and runs the schedule."""
+    """Return how this version reads and runs the schedule."""
     app = Celery("judge", broker="memory://")
     app.conf.update(redbeat_redis_url=url, redbeat_lock_key=None, timezone=zone)
-    app.conf.result_expires = None  # otherwise Celery adds its own entry
+    app.conf.result_expires = None  # otherwise Celery adds an entry
     scheduler = Scheduler(app=app, lazy=True)
     keys = get_redis(app).zrange("redbeat::schedule", 0, -1)
     found = {key.removeprefix("redbeat:"): reading(app, key) for key in keys}

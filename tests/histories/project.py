@@ -1,8 +1,8 @@
-"""The project of the recordings, for a beat of any release.
+"""The project for the recordings, run by a beat of any RedBeat version.
 
-``celery -A project beat`` runs it. ``python project.py save`` and ``python project.py change`` do
-what its web application does before and while the beat runs. The project uses only names that
-``celery-redbeat`` 2.0 has, except in `save_new`.
+``celery -A project beat`` runs the project. ``python project.py save`` and ``python project.py
+change`` act as its web application, before and while the beat runs. Except in `save_new`, the
+project uses only names that ``celery-redbeat`` 2.0 also has.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import redbeat
 from redbeat import RedBeatSchedulerEntry
 from redbeat.schedules import rrule
 
-#: ``beat_schedule`` of the first beat. The second beat no longer has RETIRED.
+#: An entry that only the first beat has in its ``beat_schedule``.
 RETIRED = "static retired"
 STATIC: dict[str, dict[str, Any]] = {
     "static second": {"task": "proj.tick", "schedule": 1.0},
@@ -35,10 +35,10 @@ STATIC: dict[str, dict[str, Any]] = {
     },
     RETIRED: {"task": "proj.tick", "schedule": 2.0},
 }
-#: Seconds until the rule with an end has no more runs.
+#: Seconds after which the rule with an end has no more runs.
 RULE_SECONDS = 6
 
-# Tests import only STATIC, and have their own apps.
+# Tests import only STATIC and create their apps themselves.
 URL = os.environ.get("HISTORIES_REDIS")
 app = Celery("histories", broker=os.environ.get("HISTORIES_BROKER"), set_as_current=bool(URL))
 app.conf.update(
@@ -52,20 +52,20 @@ app.conf.update(
     },
     # RedBeat 2 finds a change only after this many seconds.
     beat_max_loop_interval=0.25,
-    # Otherwise Celery adds its own entry.
+    # Otherwise Celery adds an entry.
     result_expires=None,
 )
-#: RedBeat 2.0 stores only the zones of pytz, which Celery used then.
+#: RedBeat 2.0 can store only pytz zones, which Celery used at that time.
 UTC: Any = app.timezone if hasattr(app.timezone, "zone") else timezone.utc
 
 
 def make(name: str, when: Any, **more: Any) -> RedBeatSchedulerEntry:
-    """Save an entry that counts from now."""
+    """Save an entry that counts its interval from now."""
     return RedBeatSchedulerEntry(name, "proj.tick", when, app=app, **more).save()
 
 
 def make_due(name: str, when: Any, **more: Any) -> None:
-    """Save an entry that is due at once."""
+    """Save an entry that is due now."""
     entry = RedBeatSchedulerEntry(name, "proj.tick", when, app=app, **more)
     entry.last_run_at = None
     entry.save()
@@ -108,7 +108,7 @@ def save() -> None:
             bysetpos=-1,
         ),
     )
-    # RedBeat 2 keeps the offset that the zone has at the start.
+    # RedBeat 2 stores the zone's UTC offset at the start.
     berlin = datetime(2026, 7, 1, 20, 15, tzinfo=ZoneInfo("Europe/Berlin"))
     make("rule, zone", rrule("DAILY", dtstart=berlin, interval=2))
     make("rule, easter", rrule("YEARLY", dtstart=new_year, byeaster=1))
@@ -117,7 +117,7 @@ def save() -> None:
 
 
 def save_new() -> None:
-    """Save entries with fields that RedBeat 2 does not know, with schedules that it knows."""
+    """Save entries with fields that RedBeat 2 does not know and schedules that it knows."""
     make("new, at most once", 2, delivery="at_most_once")
     make("new, runs", 1, max_runs=3)
     make("new, crontab in a zone", crontab(minute="10", hour="7"), timezone="Asia/Tokyo")

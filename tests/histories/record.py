@@ -1,15 +1,22 @@
-"""Record what real beats leave in Redis, for the tests of this directory.
+"""Records the data that real beats leave in Redis, for the tests in this directory.
 
-``python -m tests.histories.record`` runs the project of ``project.py`` with ``celery-redbeat``
-2.4.2, in UTC and in the zone of New York, with this package, and with this package and then 2.4.2.
-It writes a file of ``recordings`` for each. That takes up to a minute and a half, mostly spent
-waiting for a crontab. With ``--python PATH`` it does the same with the release in that environment,
-in UTC.
+``python -m tests.histories.record`` runs the project in ``project.py`` several times:
 
-A recording has four snapshots: "started", soon after the first beat started; "running", after
-entries were edited, moved, disabled and deleted, and rules ended; "stopped", after SIGTERM, and
-after other programs wrote; "killed", after SIGKILL of a second beat, whose lock still exists. To
-save space, only the first recording keeps all of them.
+- with ``celery-redbeat`` 2.4.2, in UTC and in the zone of New York
+- with this package
+- with this package and then with 2.4.2
+
+The command writes one file in ``recordings`` for each. It takes up to a minute and a half, mostly
+waiting for a crontab. With ``--python PATH``, it records the version in that environment, in UTC.
+
+A recording has four snapshots:
+
+- "started": soon after the first beat started
+- "running": after entries were edited, moved, disabled and deleted, and rules ended
+- "stopped": after SIGTERM, and after other programs wrote entries
+- "killed": after SIGKILL of a second beat, whose lock still exists
+
+To save space, only the first recording keeps all of them.
 """
 
 from __future__ import annotations
@@ -38,15 +45,15 @@ from tests.waiting import wait_until
 
 PROJECT = Path(__file__).with_name("project.py")
 STATICS, LOCK = "redbeat::statics", "redbeat::lock"
-#: The snapshots of a recording, see above.
+#: The snapshots of a recording, described in the docstring of this module.
 SNAPSHOTS = ("started", "running", "stopped", "killed")
-#: Seconds within which a crontab of every minute has run.
+#: Seconds within which a crontab that runs every minute has run.
 LONGEST = 90.0
 NEW_YORK = "America/New_York"
-#: The name of a recording of this package, independent of the version.
+#: The name of this package's recording, which does not depend on the version.
 OURS = "3"
 
-#: What programs in other languages write while no beat runs.
+#: The fields that programs in other languages write while no beat runs.
 WRITTEN_RAW: dict[str, dict[str, Any]] = {
     "raw": {"definition": {"name": "raw", "task": "proj.raw", "schedule": {"every": 3600.0}}},
     "raw, never ran": {
@@ -63,7 +70,7 @@ WRITTEN_RAW: dict[str, dict[str, Any]] = {
 
 
 class Recorder:
-    """The project in a directory, with its Redis."""
+    """Runs the project in a directory, with a Redis."""
 
     def __init__(self, zone: str, directory: Path, url: str) -> None:
         self.directory = directory
@@ -77,7 +84,7 @@ class Recorder:
 
     @contextmanager
     def beat(self, side: Side, **env: str) -> Iterator[subprocess.Popen[bytes]]:
-        """Run a beat, and kill it at the end. Errors contain its output."""
+        """Run a beat and kill it at the end; errors contain the output of the beat."""
         log = self.directory / "beat.log"
         celery = [side.python, "-m", "celery", "-A", "project", "beat", "--pidfile="]
         with log.open("wb") as output:
@@ -98,13 +105,13 @@ class Recorder:
             process.wait()
 
     def step(self, side: Side, name: str) -> None:
-        """Run a step of the project."""
+        """Run a command of the project."""
         command = [side.python, PROJECT.name, name]
         env = side.environment(**self.env)
         subprocess.run(command, cwd=self.directory, env=env, check=True)
 
     def runs(self, name: str) -> int:
-        """Return how many runs of an entry are recorded."""
+        """Return how many runs are recorded for an entry."""
         meta = json.loads(self.client.hget(f"redbeat:{name}", "meta") or "{}")
         return int(meta.get("total_run_count", 0))
 
@@ -114,19 +121,19 @@ class Recorder:
         return None if score is None else float(score)
 
     def write_raw(self) -> None:
-        """Write as programs in other languages do."""
+        """Write entries as programs in other languages do."""
         for name, fields in WRITTEN_RAW.items():
             schedule = fields["definition"]["schedule"]
             schedule.update({"__type__": "interval", "relative": False})
             texts: Any = {field: json.dumps(value) for field, value in fields.items()}
             self.client.hset(f"redbeat:{name}", mapping=texts)
             self.client.zadd(SCHEDULE, {f"redbeat:{name}": 0})
-        # The time at which a task ended, as the task itself records it.
+        # The time at which a task ended; the task itself sets this time as its last run.
         key = "redbeat:interval, moved by its task"
         ended = {"year": 2026, "month": 2, "day": 28, "hour": 23, "minute": 59}
         meta = {"last_run_at": {"__type__": "datetime", **ended}, "total_run_count": 41}
         self.client.hset(key, "meta", json.dumps(meta))
-        # This makes a beat look at the entry, although no run is due.
+        # With this score a beat reads the entry although no run is due.
         self.client.zadd(SCHEDULE, {"redbeat:crontab, nudged": 0})
 
 
@@ -136,9 +143,9 @@ def until(condition: Callable[[], object], message: str) -> None:
 
 
 class RecordingSpec(NamedTuple):
-    """A recording to make: which package, in which time zone, and which snapshots to keep.
+    """What to record: which package, in which time zone, and which snapshots to keep.
 
-    The second beat runs ``second``, if set.
+    The second beat runs ``side`` too, unless ``second`` names another package.
     """
 
     side: Side
@@ -147,7 +154,7 @@ class RecordingSpec(NamedTuple):
     second: Side | None = None
 
     def made(self) -> dict[str, Any]:
-        """Return the recording."""
+        """Make the recording and return it."""
         with tempfile.TemporaryDirectory() as directory, RedisServer() as server:
             recorder = Recorder(self.zone, Path(directory), server.url)
             with recorder.client:
@@ -156,7 +163,7 @@ class RecordingSpec(NamedTuple):
 
 
 def snapshots(recorder: Recorder, side: Side, second: Side) -> dict[str, Any]:
-    """Return the snapshots of a recording, by name."""
+    """Run the project, and return the snapshots by name."""
     found = {}
     client, runs, score = recorder.client, recorder.runs, recorder.score
     recorder.step(side, "save")
@@ -182,14 +189,14 @@ def snapshots(recorder: Recorder, side: Side, second: Side) -> dict[str, Any]:
 
 
 def release_of(python: str) -> str:
-    """Return the version of celery-redbeat that an interpreter has."""
+    """Return the version of celery-redbeat in the environment of an interpreter."""
     code = "from importlib.metadata import version; print(version('celery-redbeat'))"
     found = subprocess.run([python, "-c", code], check=True, capture_output=True, text=True)
     return found.stdout.strip()
 
 
 def recordings_to_make(python: str | None) -> dict[str, RecordingSpec]:
-    """Return the recordings to make, by name."""
+    """Return the specifications of the recordings to make, by name."""
     if python is not None:
         release = release_of(python)
         return {release: RecordingSpec(Side("other", release, os.path.abspath(python)))}  # noqa: PTH100
@@ -203,7 +210,7 @@ def recordings_to_make(python: str | None) -> dict[str, RecordingSpec]:
 
 
 def main() -> None:
-    """Write the recordings, all at the same time."""
+    """Make all recordings at the same time and write them to files."""
     parser = argparse.ArgumentParser(prog="python -m tests.histories.record", description=__doc__)
     parser.add_argument("--python", help="an interpreter that has another release")
     parser.add_argument("--to", type=Path, default=RECORDINGS, help="the directory to write to")

@@ -1,7 +1,7 @@
-"""When a stored schedule runs according to the documentation, without code of the package.
+"""Computes when a stored schedule runs according to the documentation, without the package's code.
 
-An interval lies on the grid that begins at the last run, a crontab follows the clock of the app,
-and a rule is evaluated by dateutil.
+An interval counts from the last run, a crontab follows the clock of the app, and dateutil evaluates
+a rule.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ __all__ = ("latest_run", "next_run")
 
 Json = dict[str, Any]
 MINUTE = timedelta(minutes=1)
-#: Seconds before an instant within which each rule of seconds has a run.
+#: Each rule in seconds has a run within this many seconds before any instant.
 SHORTLY = 600
-#: The crontabs of the recordings run more often than every this many days.
+#: Maximum days between two runs of any crontab in the recordings.
 DAYS = 40
 
 
 def next_run(schedule: Json, after: datetime, zone: tzinfo) -> datetime | None:
-    """Return the first run of a schedule after an instant, which is that of the last run."""
+    """Return the first run of a schedule after ``after``, which is the time of the last run."""
     kind = schedule["__type__"]
     if kind == "interval":
         following = after.astimezone(timezone.utc) + timedelta(seconds=schedule["every"])
@@ -38,7 +38,7 @@ def next_run(schedule: Json, after: datetime, zone: tzinfo) -> datetime | None:
 
 
 def latest_run(schedule: Json, after: datetime, until: datetime, zone: tzinfo) -> datetime | None:
-    """Return the last run of a schedule in ``(after, until]``, None for none."""
+    """Return the last run of a schedule in ``(after, until]``, or None if there is no run."""
     kind = schedule["__type__"]
     if kind == "rrule":
         latest = _rule(schedule, until).before(until, inc=True)
@@ -55,7 +55,7 @@ def _instant(seconds: float) -> datetime:
 
 
 def _rule(schedule: Json, near: datetime) -> Any:
-    """Return the rule; if dateutil would need too long, it starts shortly before ``near``."""
+    """Return the rule; for dateutil's speed, it may start shortly before ``near``."""
     fields = {name: value for name, value in schedule.items() if name != "__type__"}
     if fields["freq"] == SECONDLY and fields["count"] is None:
         last = min(near.timestamp(), fields.get("until", math.inf))
@@ -71,7 +71,10 @@ def _rule(schedule: Json, near: datetime) -> Any:
 
 
 def _first_match(schedule: Json, start: datetime, step: timedelta, zone: tzinfo) -> datetime | None:
-    """Return the first minute of a crontab in steps from ``start``, None for none within DAYS."""
+    """Return the first minute that a crontab matches, in steps of ``step`` from ``start``.
+
+    Return None if the crontab matches no minute within DAYS days.
+    """
     fields = crontab(**{name: value for name, value in schedule.items() if name != "__type__"})
     for number in range(DAYS * 24 * 60):
         instant = start + number * step

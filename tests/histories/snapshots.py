@@ -1,4 +1,4 @@
-"""All keys of a Redis at one instant, as JSON: taken, moved in time and restored."""
+"""All keys of a Redis at one instant as JSON, with functions to read, shift and write them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PREFIX: Final = "redbeat:"
 SCHEDULE: Final = "redbeat::schedule"
 RECORDINGS: Final = Path(__file__).parent / "recordings"
 
-#: Maximum difference in seconds between two texts of one instant.
+#: Maximum difference in seconds between two stored forms of the same instant.
 CLOSE: Final = 2e-6
 
 #: Reads all keys at one instant, even while a beat works.
@@ -51,15 +51,15 @@ Json = dict[str, Any]
 
 
 def recordings() -> dict[str, Json]:
-    """Return the recordings in this directory by name, such as "2.4.2"."""
+    """Return the recordings in this directory by name; a name is for example "2.4.2"."""
     return {path.stem: json.loads(path.read_text()) for path in sorted(RECORDINGS.glob("*.json"))}
 
 
 @dataclass
 class Kept:
-    """An entry in a snapshot; ``last_run_at`` is None if it never ran.
+    """An entry in a snapshot; ``last_run_at`` is None if the entry never ran.
 
-    ``policy`` and ``runtime`` are fields of this package only.
+    Only this package writes the fields ``policy`` and ``runtime``.
     """
 
     definition: Json
@@ -71,7 +71,7 @@ class Kept:
 
     @classmethod
     def read(cls, fields: Json, score: float) -> Kept:
-        """Return the entry from the fields of a hash; it may have no meta."""
+        """Return the entry from the fields of a hash, which may lack ``meta``."""
         meta = json.loads(fields.get("meta", "{}"))
         at = dict(meta.get("last_run_at") or {})
         if at:
@@ -86,27 +86,27 @@ class Kept:
 
     @property
     def anchor(self) -> datetime | None:
-        """The instant from which the next run counts: the last run, nominal if known."""
+        """Return the instant from which the next run counts: the last run, nominal if known."""
         last = self.last_run_at
-        # RedBeat 2 does not change the runtime when it runs an entry.
+        # RedBeat 2 does not update the runtime field when it runs an entry.
         if last is None or abs(self.runtime.get("last_run_at", 0) - last.timestamp()) > CLOSE:
             return last
         return datetime.fromtimestamp(self.runtime["scheduled_at"], timezone.utc)
 
     @property
     def schedule(self) -> Json:
-        """The stored schedule."""
+        """Return the stored schedule."""
         found: Json = self.definition["schedule"]
         return found
 
     @property
     def enabled(self) -> bool:
-        """Whether it runs."""
+        """Return whether the entry is enabled."""
         return bool(self.definition.get("enabled", True))
 
     @property
     def runs(self) -> int:
-        """How many runs it had."""
+        """Return how many runs the entry had."""
         return int(self.meta.get("total_run_count", 0))
 
 
@@ -121,7 +121,7 @@ def entries_in(snapshot: Json) -> dict[str, Kept]:
 
 
 def take(client: redis.Redis) -> Json:
-    """Return all keys, and their time in UNIX seconds. One round trip."""
+    """Return all keys and the time of Redis in UNIX seconds, in one round trip."""
     (seconds, micros), found = client.eval(TAKE, 0)
     keys = {key: _content(kind, content, pttl) for key, kind, content, pttl in sorted(found)}
     return {"at": int(seconds) + int(micros) / 1e6, "keys": keys}
@@ -139,7 +139,7 @@ def _content(kind: str, content: Any, pttl: int) -> Json:
 
 
 def load(client: redis.Redis, snapshot: Json) -> None:
-    """Write all keys of a snapshot; keys that expire keep their remaining time."""
+    """Write all keys of a snapshot; expiring keys keep their remaining time."""
     for key, kept in snapshot["keys"].items():
         if "hash" in kept:
             client.hset(key, mapping=kept["hash"])
@@ -152,10 +152,10 @@ def load(client: redis.Redis, snapshot: Json) -> None:
 
 
 def moved(snapshot: Json, at: float) -> Json:
-    """Return a snapshot as if it had been taken at ``at``, to the second.
+    """Return a snapshot as if it had been taken at ``at``, rounded to seconds.
 
-    Last runs, scores, starts and ends of rules move by the same number of whole seconds; arguments
-    of tasks do not.
+    Last runs, scores, and the starts and ends of rules are shifted by the same number of whole
+    seconds. Task arguments are not shifted.
     """
     delta = timedelta(seconds=int(at - snapshot["at"]))
     keys = {key: _moved_key(kept, delta) for key, kept in snapshot["keys"].items()}

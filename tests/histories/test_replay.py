@@ -1,4 +1,4 @@
-"""This package continues recordings of RedBeat 2, and writes what RedBeat 2 accepts."""
+"""Tests that this package continues RedBeat 2 recordings and writes data that RedBeat 2 accepts."""
 
 from __future__ import annotations
 
@@ -18,38 +18,38 @@ from tests.histories.snapshots import PREFIX, SCHEDULE, entries_in, load, moved,
 from tests.samples import long
 from tests.scheduler.conftest import Clock, RecordingScheduler, Sent, World
 
-# The keys of the recordings have no common hash slot.
+# The keys of the recordings have no common hash slot, so a cluster cannot store them.
 pytestmark = pytest.mark.standalone
 
 Json = dict[str, Any]
 STATICS, LOCK = "redbeat::statics", "redbeat::lock"
-#: Keys that 2.4.2 does not know: they are outside the prefix.
+#: Keys that 2.4.2 does not know, because they do not begin with the prefix.
 OUTSIDE = {".redbeat::beats", ".redbeat::stats", ".redbeat::quarantine", ".redbeat::"}
 DISABLED = -2.0
 OURS = "3"
-#: Seconds after which every entry except the rarest has missed runs.
+#: Seconds after which every entry has missed runs, except the entry that runs most rarely.
 LONG = 100 * 86400.0
 RECORDED = recordings()
 LONG_RUN = pytest.mark.long
-#: The short run uses the last snapshot of each recording.
+#: The snapshots to test; the short run uses only the last snapshot of each recording.
 ALL = [
     pytest.param(name, shot, marks=() if shot == list(recorded["snapshots"])[-1] else LONG_RUN)
     for name, recorded in RECORDED.items()
     for shot in recorded["snapshots"]
 ]
-#: Fields of a policy that a run does not change.
+#: Fields of a policy that stay the same when the entry runs.
 TIMELESS = {"delivery"}
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON would restore it."""
+    """Return a value as it is after encoding and decoding as JSON."""
     return json.loads(json.dumps(value, cls=RedBeatJSONEncoder))
 
 
 class Replay:
-    """A snapshot in an empty Redis, and an app of this package that continues it.
+    """A snapshot in an empty Redis, and an app of this package that continues the schedule.
 
-    With ``age`` the snapshot is moved in time, so that it was taken that many seconds ago.
+    With ``age``, the snapshot is shifted as if it had been taken that many seconds ago.
     """
 
     def __init__(self, world: World, name: str, shot: str, age: float | None = None) -> None:
@@ -64,23 +64,23 @@ class Replay:
         world.app.conf.beat_schedule = {name: STATIC[name] for name in self.statics}
         load(world.client, self.snapshot)
         self.kept = entries_in(self.snapshot)
-        #: The entries whose schedule alone determines when they run.
+        #: The entries that run only according to their schedule.
         self.plain = {
             name: kept for name, kept in self.kept.items() if kept.policy.keys() <= TIMELESS
         }
 
     @property
     def zone(self) -> tzinfo:
-        """The zone of the app."""
+        """Return the time zone of the app."""
         zone: tzinfo = self.world.app.timezone
         return zone
 
     def entry(self, name: str) -> RedBeatSchedulerEntry:
-        """Load an entry by its key, as programs do."""
+        """Load an entry by its key, as an application does."""
         return RedBeatSchedulerEntry.from_key(f"{PREFIX}{name}", app=self.world.app)
 
     def due(self, now: datetime) -> dict[str, datetime]:
-        """Return the entries that are due at an instant, with the run that is sent for each."""
+        """Return the entries due at an instant, with the scheduled time of the run for each."""
         found = {}
         for name, kept in self.plain.items():
             if kept.enabled and 0 <= kept.score <= now.timestamp():
@@ -91,7 +91,7 @@ class Replay:
         return found
 
     def lead(self) -> RecordingScheduler:
-        """Return a scheduler that leads after its first tick, with a free lock."""
+        """Release the lock, and return a scheduler that leads after its first tick."""
         self.world.client.delete(LOCK)
         scheduler = self.world.scheduler()
         scheduler.tick()
@@ -119,7 +119,7 @@ def test_saving_it_changes_no_text(world: World, name: str, shot: str) -> None:
         fields = replay.keys[f"{PREFIX}{entry_name}"]["hash"]
         replay.entry(entry_name).save()
         saved = world.client.hgetall(f"{PREFIX}{entry_name}")
-        if not entry_name.startswith("raw"):  # these leave out fields with default values
+        if not entry_name.startswith("raw"):  # Raw entries omit fields with default values.
             assert saved["definition"] == fields["definition"]
         if "meta" in fields:
             assert saved["meta"] == fields["meta"]
@@ -138,13 +138,14 @@ def test_the_next_run_counts_from_the_last(world: World, name: str, shot: str) -
 
 @pytest.mark.parametrize("shot", ["started", "running"])
 def test_the_next_run_is_at_its_score(world: World, shot: str) -> None:
-    """2.4.2 scores whole seconds and may be one second early, so the score may be earlier."""
+    """2.4.2 stores scores in whole seconds and may run 1 s early, so scores may be earlier."""
     replay = Replay(world, "2.4.2", shot)
     present = datetime.fromtimestamp(replay.snapshot["at"], timezone.utc)
     later = {name: kept for name, kept in replay.kept.items() if kept.score > present.timestamp()}
     assert len(later) > len(replay.kept) / 2
     for entry_name, kept in later.items():
-        if entry_name == "rule, zone":  # scored in its zone, stored as an offset
+        # The entry's zone determines the score, but only the UTC offset is stored.
+        if entry_name == "rule, zone":
             continue
         (found,) = replay.entry(entry_name).upcoming(1, after=present)
         assert 0 <= found.timestamp() - kept.score <= 1, entry_name
@@ -180,10 +181,13 @@ def test_due_entries_are_sent_and_the_rest_is_unchanged(
 def check_sent(
     replay: Replay, name: str, messages: list[Sent], first: datetime | None, last: datetime
 ) -> None:
-    """Check the runs of an entry; ``first`` and ``last`` were due before and after the tick."""
+    """Check the runs of an entry.
+
+    ``first`` is the run that was due before the tick, and ``last`` the run due after it.
+    """
     kept, entry = replay.kept[name], replay.entry(name)
     assert messages[0].task == kept.definition["task"]
-    # A short interval may be due again before the tick ends.
+    # An entry with a short interval may be due again before the tick ends.
     runs = [message.scheduled_at for message in messages]
     assert runs == sorted({*runs}), name
     assert (first or runs[0]) <= runs[0] <= runs[-1] <= last, name
@@ -244,14 +248,14 @@ class TestLock:
         assert clock.seconds > 1000 + 2 * SILENCE
         assert standby.sent == []
         assert world.dump() == before
-        world.client.delete(LOCK)  # the lock expires
+        world.client.delete(LOCK)  # Deleting the lock acts as its expiry.
         standby.tick()
         assert standby.sent
         assert standby.lock is not None
         assert world.client.get(LOCK) == standby.lock.token
 
 
-#: The arguments of 2.4.2's constructors: the keys of each text in order, and their types.
+#: The arguments of 2.4.2's constructors: the keys of each JSON object in order, and their types.
 DEFINITION = {
     "name": str,
     "task": str,
@@ -293,25 +297,25 @@ TYPES: dict[str, dict[str, Any]] = {
 
 
 def has_shape(found: Json, shape: dict[str, Any], optional: int = 0) -> bool:
-    """Whether an object has these keys in this order; the last ``optional`` ones may be absent."""
+    """Return whether an object has these keys in order; the last ``optional`` may be absent."""
     names = list(shape)
     return (
         list(found) in (names, names[: len(names) - optional])
         and all(isinstance(value, shape[name]) for name, value in found.items())
-        # In Python a bool is an int.
+        # In Python, a bool is also an int.
         and all(type(value) is not bool or shape[name] is bool for name, value in found.items())
     )
 
 
 def is_readable(value: Json) -> bool:
-    """Whether 2.4.2 can decode an object with a ``__type__``."""
+    """Return whether 2.4.2 can decode an object that has a ``__type__``."""
     value = dict(value)
     kind = value.pop("__type__")
     return has_shape(value, TYPES[kind], optional=2 if kind == "rrule" else 0)
 
 
 class TestGoingBack:
-    """What 2.4.2 reads must have the form that 2.4.2 writes."""
+    """Tests that data for 2.4.2 has the form that 2.4.2 writes."""
 
     @pytest.mark.parametrize(("name", "shot"), ALL)
     def test_written_texts_are_accepted_by_redbeat_2(
@@ -327,7 +331,7 @@ class TestGoingBack:
     def test_recorded_texts_are_accepted_by_redbeat_2(self, world: World, shot: str) -> None:
         Replay(world, OURS, shot)
         for name in ("raw", "raw, never ran", "interval, moved by its task"):
-            Schedule(world.app).pop(name)  # another program wrote this entry
+            Schedule(world.app).pop(name)  # Another program wrote this entry.
         self.check(world)
 
     def check(self, world: World) -> None:

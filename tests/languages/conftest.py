@@ -1,4 +1,4 @@
-"""Programs in other languages, with what they need to run."""
+"""Runs the example programs in other languages, with their dependencies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from examples.embedded import find_redis_server
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 EXAMPLES, PAGE = DOCS / "examples", DOCS / "languages.rst"
-#: How to install what an example needs, by the name of the program.
+#: How to install the dependencies of an example, by program name.
 HELP = {
     "node": "install Node.js 20 or newer",
     "npm": "install npm, which comes with Node.js",
@@ -27,7 +27,7 @@ HELP = {
 
 
 def program(name: str) -> str:
-    """Return the path of a program; ``redis-cli`` may be next to the server of the tests."""
+    """Return the path of a program; ``redis-cli`` may be next to the Redis server of the tests."""
     beside = Path(find_redis_server()).parent
     found = shutil.which(name) or shutil.which(name, path=str(beside))
     assert found, f"{name} is not installed: {HELP[name]}"
@@ -35,13 +35,13 @@ def program(name: str) -> str:
 
 
 def redis_cli(place: Path) -> list[str]:
-    """Return the command of the shell script."""
+    """Return the command for the shell script."""
     assert place.is_dir()
     return ["sh", str(EXAMPLES / "schedule.sh")]
 
 
 def javascript(place: Path) -> list[str]:
-    """Install the client that the example names into ``place``; return its command."""
+    """Install the Redis client of the example into ``place``, and return the command."""
     for name in ("package.json", "schedule.mjs"):
         shutil.copy(EXAMPLES / name, place)
     install = [program("npm"), "install", "--silent", "--no-audit", "--no-fund"]
@@ -50,7 +50,7 @@ def javascript(place: Path) -> list[str]:
 
 
 def ruby(place: Path) -> list[str]:
-    """Return the command of the example in Ruby."""
+    """Return the command for the Ruby example."""
     assert place.is_dir()
     return [program("ruby"), "-W0", str(EXAMPLES / "schedule.rb")]
 
@@ -59,7 +59,7 @@ LANGUAGES = {"redis-cli": redis_cli, "javascript": javascript, "ruby": ruby}
 
 
 class Writer:
-    """One of the example programs, which all accept the same arguments."""
+    """One of the example programs; all of them accept the same arguments."""
 
     def __init__(self, command: list[str], url: str) -> None:
         self.command = command
@@ -76,20 +76,20 @@ class Writer:
         return done.stdout.strip()
 
     def problem(self, name: str) -> str:
-        """Return why an entry is quarantined, or an empty string."""
+        """Return why an entry is quarantined, or an empty string if it is not."""
         output = self.run("problem", name)
         return str(json.loads(output)["reason"]) if output.startswith("{") else output
 
 
 @pytest.fixture(scope="session", params=LANGUAGES)
 def command(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The command of one example, installed once."""
+    """Return the command of one example, which is installed once."""
     return LANGUAGES[request.param](tmp_path_factory.mktemp(request.param))
 
 
 @pytest.fixture
 def writer(command: list[str], redis_client: Any, redis_url: str) -> Writer:
-    """One example, on an empty Redis, with the user from the manual."""
+    """Return one example program on an empty Redis, with the Redis user from the manual."""
     found = re.search(r"redis-cli (ACL SETUSER (?:.*\\\n)+.*)\n", PAGE.read_text(encoding="utf-8"))
     assert found
     redis_client.execute_command(*shlex.split(found[1].replace("\\\n", "")))

@@ -1,7 +1,7 @@
-"""The programs in docs/examples make a real beat run, change and remove a task.
+"""Tests that a real beat runs, changes and removes tasks as the programs in docs/examples request.
 
-They need Node.js, Ruby and redis-cli, and the network to install the client for Node.js. So they
-are collected only if the command line names this directory; ``.ci/run`` does that.
+These tests need Node.js, Ruby and redis-cli, and the network to install the client for Node.js.
+Therefore they are collected only if the command line names this directory, as ``.ci/run`` does.
 """
 
 from __future__ import annotations
@@ -45,6 +45,6 @@ def test_a_mistake_is_reported_and_can_be_corrected(writer: Writer, project: Pro
 
 
 def now(project: Project) -> float:
-    """Return the time of Redis, UNIX seconds."""
+    """Return the time of Redis, in UNIX seconds."""
     seconds, _micros = project.client.time()
     return float(seconds)

@@ -1,4 +1,4 @@
-"""RabbitMQ as the broker, the schedule in a Redis, and the messages in the queue."""
+"""Fixtures with RabbitMQ as the broker and the schedule in Redis."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.faults.beats import Beats
 from tests.faults.entries import Schedule
 from tests.rabbitmq.server import RabbitServer
 
-#: Timeout of one test in seconds; RabbitMQ needs up to half a minute to start.
+#: Timeout of one test in seconds; RabbitMQ may need half a minute to start.
 TIMEOUT = 300
 
 CONFIRMS = {"broker_transport_options": {"confirm_publish": True}}
@@ -27,21 +27,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def one_rabbit() -> Iterator[RabbitServer]:
-    """One RabbitMQ for all tests, since it starts slowly."""
+    """Run one RabbitMQ for all tests, because it starts slowly."""
     with RabbitServer() as server:
         yield server
 
 
 @pytest.fixture
 def rabbit(one_rabbit: RabbitServer) -> RabbitServer:
-    """A RabbitMQ without messages; a test that kills or freezes it also restarts it."""
+    """Return a RabbitMQ without messages; a test that kills or freezes it must restart it."""
     one_rabbit.clear()
     return one_rabbit
 
 
 @pytest.fixture
 def schedule(redis_client: redis.Redis) -> Schedule:
-    """The schedule, read and written by raw commands."""
+    """Return the schedule, which is read and written with raw commands."""
     return Schedule(redis_client)
 
 
@@ -49,7 +49,7 @@ def schedule(redis_client: redis.Redis) -> Schedule:
 def beats(
     tmp_path: Path, redis_url: str, rabbit: RabbitServer, schedule: Schedule
 ) -> Iterator[Beats]:
-    """Beats with publisher confirms; none runs yet. They end with the test."""
+    """Return beats with publisher confirms, none of them started; they end with the test."""
     beats = Beats(tmp_path, redis_url, rabbit.url, schedule, CONFIRMS)
     yield beats
     beats.end()

@@ -1,4 +1,4 @@
-"""The messages in the queue of a RabbitMQ."""
+"""Reads the messages in the queue of a RabbitMQ."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ __all__ = ("drain",)
 
 
 def drain(url: str) -> list[Message]:
-    """Take all messages out of the queue and return them, oldest first.
+    """Remove all messages from the queue and return them, oldest first.
 
-    Their times of arrival are unknown: ``received`` is when they were taken out.
+    Their times of arrival are unknown: ``received`` is the time of removal.
     """
     with new_connection(url) as connection:
         channel = connection.default_channel

@@ -1,4 +1,4 @@
-"""A RabbitMQ for the tests, which can crash, freeze and restart."""
+"""A RabbitMQ server for the tests, which can crash, freeze and restart."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 __all__ = ("QUEUE", "RabbitServer", "new_connection")
 
-# kombu has no type annotations.
+# This annotation is needed because kombu has no type annotations.
 new_connection: Callable[..., Any] = Connection
 
-#: The queue that Celery publishes to.
+#: The queue to which Celery publishes.
 QUEUE = "celery"
 
 START_SECONDS = 60.0
 STOP_SECONDS = 20.0
 HINT = "RabbitMQ was not found. Install it: apt-get install rabbitmq-server"
 
-#: Debian has a wrapper on the PATH that changes the user; this is the wrapped program.
+#: Debian's program on the PATH is a wrapper that changes the user; this is the wrapped program.
 DEBIAN = "/usr/lib/rabbitmq/bin/rabbitmq-server"
 
 CONFIGURATION = """\
@@ -44,7 +44,7 @@ log.file = false
 
 
 def find(*names: str) -> str:
-    """Return the first program that exists; RuntimeError with a hint if none does."""
+    """Return the path of the first program that exists; raise RuntimeError if none exists."""
     found = next(filter(None, map(shutil.which, names)), None)
     if found is None:
         raise RuntimeError(HINT)
@@ -54,7 +54,7 @@ def find(*names: str) -> str:
 class RabbitServer:
     """A RabbitMQ node on free loopback ports, in a temporary directory; a context manager.
 
-    It has its own ``epmd``, Erlang's name server, which ends with it.
+    The node has a separate ``epmd`` (Erlang's name server), which ends with the node.
     """
 
     def __init__(self) -> None:
@@ -87,20 +87,20 @@ class RabbitServer:
 
     @property
     def url(self) -> str:
-        """The URL of the default virtual host."""
+        """Return the URL of the default virtual host."""
         return f"amqp://guest:guest@127.0.0.1:{self.port}//"
 
     def kill(self) -> None:
-        """End the node at once, as a crash does; its ports and its directory stay."""
+        """Kill the node as in a crash; its ports and its directory are kept."""
         self._signal(signal.SIGKILL)
         self._running().wait(STOP_SECONDS)
 
     def restart(self) -> None:
-        """Start the node again after :meth:`kill`; returns when it accepts connections."""
+        """Start the node again after :meth:`kill`, and wait until it accepts connections."""
         self._launch()
 
     def pause(self) -> None:
-        """Freeze the node: connections stay open, and no request gets a reply."""
+        """Freeze the node: connections stay open and requests get no reply."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
@@ -108,7 +108,7 @@ class RabbitServer:
         self._signal(signal.SIGCONT)
 
     def clear(self) -> None:
-        """Delete the queue with all messages."""
+        """Delete the queue and all its messages."""
         with new_connection(self.url, connect_timeout=STOP_SECONDS) as connection:
             connection.default_channel.queue_delete(QUEUE)
 
@@ -154,7 +154,7 @@ class RabbitServer:
         }
         return {
             **inherited,
-            "HOME": str(self.directory),  # of the cookie
+            "HOME": str(self.directory),  # The Erlang cookie is in this directory.
             "ERL_EPMD_PORT": str(self._epmd_port),
             "ERL_EPMD_ADDRESS": "127.0.0.1",
             "RABBITMQ_NODENAME": f"redbeat-{self.port}@localhost",
@@ -167,7 +167,7 @@ class RabbitServer:
             "RABBITMQ_CONFIG_FILE": str(self.directory / "rabbitmq.conf"),
             "RABBITMQ_CONF_ENV_FILE": os.devnull,
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(self.directory / "enabled_plugins"),
-            # The script replaces itself with the node, so that signals reach the node.
+            # The script replaces itself with the node process, so signals reach the node.
             "RABBITMQ_ALLOW_INPUT": "1",
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": (
                 "-noinput +S 2:2 +sbwt none -kernel inet_dist_use_interface {127,0,0,1}"

@@ -1,6 +1,6 @@
-"""Beats and a worker with a real RabbitMQ as the broker, and the schedule in Redis.
+"""Tests with real beats, a real worker, RabbitMQ as the broker, and the schedule in Redis.
 
-They run only when named: ``python -m pytest -n 0 tests/rabbitmq``.
+These tests run only if you name them: ``python -m pytest -n 0 tests/rabbitmq``.
 """
 
 from __future__ import annotations
@@ -31,35 +31,35 @@ ENTRIES = names(20)
 AHEAD = 1.0
 WARNING = "RabbitMQ does not confirm messages"
 
-#: Seconds from the return of RabbitMQ to the record of the first run. The longest pause between two
-#: attempts is 2 s; the rest is a margin for a busy machine.
+#: Seconds from the restart of RabbitMQ to the record of the first run. The longest pause between
+#: two attempts is 2 s; the rest is a margin for a busy machine.
 BACK = 3.0
-#: Seconds that a beat may hang: it waits for one confirm, and connects again twice. Each takes a
-#: sixth of the lease, which is one second here; the rest is a margin for a busy machine.
+#: Seconds that a beat may hang: it waits for one confirm and connects again twice. Each of these
+#: takes a sixth of the lease, here one second; the rest is a margin for a busy machine.
 HANGS = 10.0
 
 
 def ran_until(schedule: Schedule, instant: float) -> bool:
-    """Whether the runs of all entries up to an instant are recorded."""
-    # A beat that claims an entry in between publishes it before it ends.
+    """Return whether the runs of all entries until an instant are recorded."""
+    # A beat that claims an entry between these checks publishes its run before it ends.
     return not schedule.claimed(ENTRIES) and not schedule.due_before(instant)
 
 
 def held(schedule: Schedule) -> list[str]:
-    """Return the entries that a beat has claimed; entries that were put back keep a mark."""
+    """Return the entries that a beat has claimed; returned claims leave a mark that is ignored."""
     claims = {name: schedule.client.hget(schedule.prefix + name, "claim") for name in ENTRIES}
     return [name for name, claim in claims.items() if claim and not claim.startswith('["- ')]
 
 
 def runs_go_on(schedule: Schedule, deadline: float = 60.0) -> float:
-    """Return the seconds from now until a run is recorded."""
+    """Wait until a run is recorded, and return how many seconds this took."""
     began, before = time.monotonic(), schedule.run_counts(ENTRIES)
     wait_until(lambda: schedule.run_counts(ENTRIES) != before, deadline, "a run")
     return time.monotonic() - began
 
 
 def finish(beats: Beats, schedule: Schedule, rabbit: RabbitServer, one: Grid) -> Report:
-    """Wait until all runs due by now were sent, stop the beat, and judge the messages."""
+    """Wait until all due runs were sent, stop the beat, and check the messages."""
     until = schedule.now()
     wait_until(lambda: ran_until(schedule, until), 60.0, "the record of the last runs")
     assert beats[0].is_alive
@@ -78,7 +78,10 @@ def begin(beats: Beats, schedule: Schedule) -> Grid:
 def test_each_entry_runs_once_with_its_headers(
     project: Project, rabbit: RabbitServer, redis_url: str
 ) -> None:
-    """Setup: beat and worker, static entries and one entry saved later. Invariant: one run each."""
+    """Setup: beat and worker, static entries and one entry saved later. Fault: none.
+
+    Invariant: each entry runs once.
+    """
     settings = {"broker_url": rabbit.url, "redbeat_redis_url": redis_url, **CONFIRMS}
     project.worker(settings=settings)
     beat = project.beat(schedule=STATIC, settings=settings)
@@ -106,7 +109,7 @@ def project_app(broker_url: str, redis_url: str) -> Celery:
 
 
 def test_a_beat_without_confirms_warns(beats: Beats) -> None:
-    """Setup: no publisher confirms. Invariant: the log says so, and what to set."""
+    """Setup: no publisher confirms. Invariant: the log warns and names the setting to change."""
     beats.start_many(1, settings={"broker_transport_options": {}})
     beats[0].wait_for(WARNING)
     assert "'confirm_publish': True" in beats[0].output()
@@ -119,8 +122,8 @@ def test_rabbitmq_dies_and_comes_back(
 
     Fault: RabbitMQ is killed and restarted, which takes many seconds.
 
-    Invariant: the beat goes on within 2 s. No run is lost; the run that was being published when
-    RabbitMQ died may have a second message, under the same id.
+    Invariant: the beat sends again within 2 s after the restart. No run is lost. The run that was
+    being published when RabbitMQ died may have a second message with the same id.
     """
     one = begin(beats, schedule)
     rabbit.kill()
@@ -140,10 +143,10 @@ def test_rabbitmq_dies_and_comes_back(
 def test_rabbitmq_hangs(beats: Beats, schedule: Schedule, rabbit: RabbitServer) -> None:
     """Setup: one beat with confirms, 20 entries every second, leases of 5 s.
 
-    Fault: RabbitMQ is frozen; connections stay open and get no reply.
+    Fault: RabbitMQ is frozen: connections stay open and get no reply.
 
-    Invariant: the beat gives the current publish up within seconds, puts the claims back, and keeps
-    its lock. When RabbitMQ goes on, so does the beat, and no run is lost.
+    Invariant: the beat cancels the current publish within seconds, returns its claims, and keeps
+    its lock. When RabbitMQ continues, the beat continues too. No run is lost.
     """
     one = begin(beats, schedule)
     rabbit.pause()
@@ -152,7 +155,7 @@ def test_rabbitmq_hangs(beats: Beats, schedule: Schedule, rabbit: RabbitServer) 
         beats[0].wait_for("beat: The broker is not available", HANGS)
         wait_until(lambda: not held(schedule), HANGS, "claims given back")
         token = schedule.lock_token()
-        # This watches the beat for longer than its lock lives without it.
+        # Watch the beat for longer than the lock exists without a renewal.
         wait_until(lambda: time.monotonic() - began > 2 * lease(), 60.0)
         assert token
         assert schedule.lock_token() == token
@@ -168,7 +171,9 @@ def test_rabbitmq_hangs(beats: Beats, schedule: Schedule, rabbit: RabbitServer) 
 def test_a_beat_stops_while_rabbitmq_hangs(
     beats: Beats, schedule: Schedule, rabbit: RabbitServer
 ) -> None:
-    """Setup: as above. Fault: RabbitMQ is frozen. Invariant: SIGTERM ends the beat."""
+    """Setup: one beat with confirms, 20 entries every second, leases of 5 s. Fault: RabbitMQ is
+    frozen. Invariant: SIGTERM ends the beat.
+    """
     begin(beats, schedule)
     rabbit.pause()
     try:
@@ -181,11 +186,11 @@ def test_a_beat_stops_while_rabbitmq_hangs(
 
 
 def test_at_most_once(beats: Beats, schedule: Schedule, rabbit: RabbitServer) -> None:
-    """Setup: one beat with confirms, 20 entries every second, delivered at most once.
+    """Setup: one beat with confirms, 20 entries every second, at-most-once delivery.
 
     Fault: RabbitMQ is killed and restarted.
 
-    Invariant: no run has two messages, and each run without a message is reported.
+    Invariant: no run has two messages, and the log reports each run without a message.
     """
     beats.start(settings={"redbeat_delivery": "at_most_once"})
     one = Grid.begin(schedule, ENTRIES, 1.0, AHEAD)
@@ -206,7 +211,7 @@ def test_at_most_once(beats: Beats, schedule: Schedule, rabbit: RabbitServer) ->
 def test_the_configuration_of_the_manual(
     project: Project, redis_url: str, rabbit: RabbitServer, schedule: Schedule
 ) -> None:
-    """The configuration of the manual, with other host names."""
+    """The configuration in the manual works; only the host names differ."""
     replace = {
         "amqp://proj:PASSWORD@rabbitmq.example.com:5672//": rabbit.url,
         "redis://redis.example.com:6379/1": redis_url,

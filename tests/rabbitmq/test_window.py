@@ -1,4 +1,4 @@
-"""Messages to RabbitMQ that are confirmed later: each result belongs to its entry."""
+"""Tests that each later confirmation from RabbitMQ is assigned to its entry."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAMES = [f"e{number}" for number in range(COUNT)]
 
 @pytest.fixture
 def world(rabbit: RabbitServer, redis_url: str, redis_client: redis.Redis) -> Iterator[World]:
-    """A schedule whose messages go to RabbitMQ."""
+    """Return a schedule that sends its messages to RabbitMQ."""
     app = Celery("tests", broker=rabbit.url, set_as_current=False)
     app.conf.update(redbeat_redis_url=redis_url, timezone="UTC", **CONFIRMS)
     world = World(app, redis_client)
@@ -31,7 +31,7 @@ def world(rabbit: RabbitServer, redis_url: str, redis_client: redis.Redis) -> It
 
 
 def names(rabbit: RabbitServer) -> list[str]:
-    """Take the messages out of the queue; return their entries."""
+    """Remove the messages from the queue, and return the names of their entries."""
     return [message.entry for message in drain(rabbit.url)]
 
 
@@ -49,12 +49,12 @@ def test_a_message_that_breaks_the_channel_delays_no_other(
 ) -> None:
     """Setup: RabbitMQ closes the channel for a message to an exchange that does not exist.
 
-    Invariant: the other messages are sent and recorded once; this message is retried separately.
+    Invariant: all other messages are sent and recorded once; this message is retried separately.
     """
     world.put_many(20, score=world.now() - 20)
     world.put("bad", score=world.now() - 30, options={"exchange": "missing", "routing_key": "x"})
     world.put_many(30, score=world.now() - 10)
-    # The clock stands still, so that all messages are in one window.
+    # The clock does not advance, so all messages are in one window.
     scheduler = world.scheduler_of(RedBeatScheduler, clock=Clock())
     for _ in range(5):
         scheduler.tick()
@@ -66,7 +66,7 @@ def test_a_message_that_breaks_the_channel_delays_no_other(
 
 
 def test_a_triggered_run_among_others(world: World, rabbit: RabbitServer) -> None:
-    """A message that is confirmed separately does not take the confirmation of another."""
+    """A message that is confirmed separately does not consume another message's confirmation."""
     world.put_many(20, score=world.now() - 20)
     scheduler = world.scheduler_of(RedBeatScheduler, clock=Clock())
     entry = RedBeatScheduler.Entry.from_key("redbeat:e7", app=world.app)

@@ -1,1 +1,1 @@
-"""A deterministic simulator: the real beats and the real scripts under a virtual clock."""
+"""A deterministic simulator that runs the real beats and the real scripts in virtual time."""

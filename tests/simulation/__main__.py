@@ -1,10 +1,10 @@
-"""``python -m tests.simulation``: runs scenarios, replays or shrinks a scenario."""
+"""``python -m tests.simulation``: runs, replays or shrinks scenarios."""
 
 from __future__ import annotations
 
 from tests.simulation import clocks
 
-clocks.install()  # This must come before all other imports.
+clocks.install()  # Install the clocks before all other imports.
 
 from tests.simulation.command import main  # noqa: E402
 

@@ -1,8 +1,8 @@
-"""The virtual clocks of the processes of a simulation.
+"""The virtual clocks of the processes in a simulation.
 
-:func:`install` replaces the functions from which Python reads time and randomness. It must run
-before Celery, kombu, redis-py or RedBeat are imported, because these keep references to such
-functions. So a simulation needs its own interpreter.
+:func:`install` replaces the functions from which Python reads time and randomness. Call it before
+Celery, kombu, redis-py or RedBeat are imported, because these packages keep references to the
+replaced functions. Therefore a simulation needs a separate interpreter.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from typing import Any, Final
 
 __all__ = ("SECOND", "Host", "Source", "install", "microseconds", "use")
 
-#: Instants of the simulation are integers, in microseconds, so that nothing is rounded.
+#: Microseconds in a second. Instants in the simulation are integers, so nothing is rounded.
 SECOND: Final = 1_000_000
 
 
 def microseconds(seconds: float) -> int:
-    """Return a duration in microseconds, at least one, so that every wait takes some time."""
+    """Return a duration in microseconds, at least 1, so that every wait takes some time."""
     return max(math.ceil(seconds * SECOND), 1)
 
 
 @dataclass
 class Host:
-    """A machine whose clock differs from the true time by ``offset`` and by ``drift``.
+    """A machine with a clock that differs from the true time by ``offset`` and by ``drift``.
 
     ``offset`` is in microseconds, ``drift`` in microseconds per second.
     """
@@ -40,27 +40,27 @@ class Host:
     since: int = 0
 
     def monotonic(self, now: int) -> int:
-        """Return the monotonic clock at a true time, microseconds; jumps do not change it."""
+        """Return the monotonic clock at a true time, in microseconds; jumps do not change it."""
         return now + (now - self.since) * self.drift // SECOND
 
     def wall(self, now: int) -> int:
-        """Return the wall clock at a true time, microseconds since 1970."""
+        """Return the wall clock at a true time, in microseconds since 1970."""
         return self.monotonic(now) + self.offset
 
 
 class Source:
-    """Supplies time and randomness to the replaced functions: the running simulation."""
+    """Supplies time and randomness to the replaced functions; a running simulation is a source."""
 
     def wall(self) -> int:
-        """Return the wall clock of the calling process, microseconds since 1970."""
+        """Return the wall clock of the calling process, in microseconds since 1970."""
         raise NotImplementedError
 
     def monotonic(self) -> int:
-        """Return the monotonic clock of the calling process, microseconds."""
+        """Return the monotonic clock of the calling process, in microseconds."""
         raise NotImplementedError
 
     def sleep(self, seconds: float) -> None:
-        """Let virtual time pass for the calling process."""
+        """Let ``seconds`` of virtual time pass for the calling process."""
         raise NotImplementedError
 
     def host_name(self) -> str:
@@ -68,7 +68,7 @@ class Source:
         raise NotImplementedError
 
     def random_bytes(self, count: int) -> bytes:
-        """Return bytes derived from the seed."""
+        """Return ``count`` bytes derived from the seed."""
         raise NotImplementedError
 
 
@@ -76,13 +76,13 @@ _source: Source | None = None
 
 
 def use(source: Source | None) -> None:
-    """Let the replaced functions use ``source`` from now on."""
+    """Make ``source`` supply time and randomness to the replaced functions from now on."""
     global _source  # noqa: PLW0603 - the interpreter has one set of clocks
     _source = source
 
 
 def install() -> None:
-    """Replace the functions that read time and randomness, for the rest of this interpreter."""
+    """Replace the functions that read time and randomness until this interpreter ends."""
     import time_machine  # noqa: PLC0415 - an import patches nothing unless a simulation begins
 
     monotonic, sleep = time.monotonic, time.sleep
@@ -102,12 +102,12 @@ def install() -> None:
         for name, function in functions.items():
             setattr(module, name, function)
     traveller = time_machine.travel(0, tick=False).start()
-    # Modules import the wall clock under several names, so this replaces the class itself.
+    # Modules import the wall clock under several names; replacing it in the class reaches them all.
     traveller.time_ns = _wall_ns  # type: ignore[method-assign]
 
 
 def _asking(ask: Callable[..., Any], real: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that calls the running simulation, or the real function without one."""
+    """Return a function that calls the running simulation, or the real function if none runs."""
 
     def asking(*args: Any) -> Any:
         return real(*args) if _source is None else ask(_source, *args)

@@ -26,14 +26,14 @@ from tests.simulation.years import ZONES, changing_zones, years
 
 __all__ = ("main",)
 
-#: The cases of the exhaustive part: with a lock, or without.
+#: The modes of the exhaustive search (with a lock, without a lock), by option value.
 MODES = {"both": (True, False), "lock": (True,), "no-lock": (False,)}
 #: The first year of the sparse profile.
 FIRST_YEAR = 2027
 
 
 def main() -> None:
-    """Run the command; the exit code is 1 when a scenario failed."""
+    """Run the command; the exit code is 1 if a scenario failed."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--profile", choices=sorted(PROFILES), action="append")
     parser.add_argument("--seeds", default="1:20", help="first:last, or one seed")
@@ -55,17 +55,17 @@ def main() -> None:
     arguments = parser.parse_args()
     logging.basicConfig(level=arguments.log, stream=sys.stdout, format="%(levelname)s %(message)s")
     outcome: list[int] = []
-    # Signal handlers need the main thread, and the processes of a simulation do not run in it.
+    # In the main thread, the simulated beats would install signal handlers.
     thread = threading.Thread(target=lambda: outcome.append(work(arguments)), daemon=True)
     thread.start()
     thread.join()
     sys.stdout.flush()
-    # Processes killed in a simulation never resume, not even for their cleanup.
+    # Processes killed in a simulation must never resume, not even to clean up.
     os._exit(outcome[0] if outcome else 2)
 
 
 def work(arguments: argparse.Namespace) -> int:
-    """Run scenarios; return the exit code."""
+    """Run the requested scenarios and return the exit code."""
     summary = Summary()
     with ExitStack() as stack:
         kind = ShimmedEngine if arguments.shim else Engine
@@ -90,7 +90,7 @@ def work(arguments: argparse.Namespace) -> int:
 
 
 def show(record: Record, wrong: list[str], arguments: argparse.Namespace) -> None:
-    """Print the requested output of a scenario."""
+    """Print the output that the command line requests for a scenario."""
     if arguments.json:
         print(json.dumps(wrong), flush=True)
     if arguments.trace:
@@ -104,7 +104,7 @@ def report(
     arguments: argparse.Namespace,
     engines: dict[str, Engine],
 ) -> None:
-    """Print what is wrong with a scenario, and the smallest scenario that still fails."""
+    """Print the violations of a scenario, and the smallest scenario that still fails."""
     print(f"FAILED {scenario.profile} seed {scenario.seed}")
     for line in wrong[:6]:
         print("   ", line)
@@ -120,7 +120,7 @@ def report(
 
 
 class Summary:
-    """Totals of the simulations that ran."""
+    """Totals of the completed simulations."""
 
     def __init__(self) -> None:
         self.scenarios = self.failed = self.points = self.switches = 0
@@ -138,7 +138,7 @@ class Summary:
         self.struck.update(record.struck)
 
     def __str__(self) -> str:
-        # The CPU time of the servers adds about a third to this.
+        # The CPU time of the servers, about a third of this time, is not included.
         spent = time.process_time() - self._began
         rate = 60 * self.points / spent
         faults = ", ".join(f"{count} {kind}" for kind, count in sorted(self.struck.items()))
@@ -151,7 +151,7 @@ class Summary:
 
 
 def explore_all(engines: dict[str, Engine], arguments: argparse.Namespace) -> int:
-    """Run all cases of the exhaustive part; return the exit code."""
+    """Run all cases of the exhaustive search and return the exit code."""
     began = time.process_time()
     found = explore(engines, arguments.switches, MODES[arguments.mode], arguments.fault)
     for case, wrong in found.failures[:10]:
@@ -168,7 +168,7 @@ def explore_all(engines: dict[str, Engine], arguments: argparse.Namespace) -> in
 
 
 def scenarios(arguments: argparse.Namespace) -> list[Scenario]:
-    """Return the scenarios that the command line names."""
+    """Return the scenarios that the command line selects."""
     if arguments.years:
         zones: Sequence[str] = ZONES
         if arguments.zones:

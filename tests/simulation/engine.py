@@ -1,11 +1,11 @@
-"""A real Redis server whose clock is that of the simulation.
+"""A real Redis server that uses the virtual clock of the simulation.
 
-Scripts get a prelude, which answers ``TIME`` with the virtual time and applies it to expiry. A key
-that expires at a virtual time has a real TTL that ends :data:`FAR` later, so that the server itself
-drops the expiry when the key is deleted or replaced. The prelude deletes a script's KEYS that have
-expired. Commands that depend on expiry are sent as a script.
+Each script gets a prelude. The prelude answers ``TIME`` with the virtual time, applies this time to
+expiry, and deletes those KEYS of the script that have expired. A key that expires at a virtual time
+has a real TTL that ends :data:`FAR` later. Thus the server itself forgets the expiry when the key
+is deleted or replaced. Commands that depend on expiry are sent as a script.
 
-:mod:`tests.simulation.shim` is a server whose own clock is virtual.
+:mod:`tests.simulation.shim` contains a server with a virtual clock.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from tests.simulation.clocks import Host
 
 __all__ = ("Engine", "commands_in", "packed")
 
-#: Milliseconds from a virtual instant of expiry to the real instant of expiry of the same key.
+#: Milliseconds from a key's virtual expiry to its real expiry in the server.
 FAR: Final = 4_000_000_000_000
 
-#: The last argument of a script is the virtual time, in microseconds.
+#: Code before each script; the last argument of the script is the virtual time in microseconds.
 PRELUDE: Final = r"""
 local real_redis = redis
 local redis = (function(raw, now)
@@ -123,12 +123,12 @@ local redis = (function(raw, now)
 end)(redis, table.remove(ARGV));
 """
 
-#: Commands that the prelude answers, or answers differently than the server.
+#: Commands that the prelude answers itself, or whose reply it changes.
 SPECIAL: Final = (
     *("TIME", "SET", "PTTL", "TTL", "EXPIRE", "PEXPIRE", "EXPIREAT", "PEXPIREAT", "PEXPIRETIME"),
     *("EXPIRETIME", "GETEX", "PSETEX", "SETEX"),
 )
-#: All other commands bypass the prelude, so that their errors name the right line of the script.
+#: All other commands bypass the prelude, so that their errors report the right line of the script.
 DIRECT: Final = re.compile(
     rb"\bredis\.(p?call)\((?='\w+')(?!'(?i:%s)')" % "|".join(SPECIAL).encode()
 )
@@ -145,14 +145,14 @@ return reply
 LOOKS_AT_EXPIRY: Final = frozenset(
     name.encode() for name in (*SPECIAL, "DEL", "EXISTS", "GET", "MGET", "TYPE")
 )
-#: Those commands of which all arguments are keys.
+#: The commands of which all arguments are keys.
 OF_KEYS: Final = frozenset((b"DEL", b"EXISTS", b"MGET"))
 MARK: Final = b"end of the replies of this message"
 MARK_REPLY: Final = b"$%d\r\n%s\r\n" % (len(MARK), MARK)
 
 
 def packed(*words: bytes | str | int) -> bytes:
-    """Return a command in the wire format."""
+    """Return a command in the Redis wire format."""
     parts = [word if isinstance(word, bytes) else str(word).encode() for word in words]
     head = b"*%d\r\n" % len(parts)
     return head + b"".join(b"$%d\r\n%s\r\n" % (len(part), part) for part in parts)
@@ -187,12 +187,12 @@ def _one_line(text: str) -> str:
 
 
 class Engine:
-    """A server of a simulation; a context manager that starts and stops it.
+    """A server in a simulation; a context manager that starts and stops the server.
 
-    ``now`` is its clock, in microseconds; set it before you run commands.
+    ``now`` is the clock of the server, in microseconds; set it before you run commands.
     """
 
-    #: Milliseconds that the server adds to an instant of expiry.
+    #: Milliseconds that the server adds to each instant of expiry.
     far = FAR
 
     def __init__(self, name: str = "redis") -> None:
@@ -211,7 +211,7 @@ class Engine:
     def __enter__(self) -> Engine:
         self._server.start()
         self.client = self._database(0)
-        #: The database with the messages.
+        #: A client of the database that stores the messages.
         self.messages = self._database(1)
         self._heard = self.connect()
         self._heard.sendall(packed("PSUBSCRIBE", "*"))
@@ -226,7 +226,7 @@ class Engine:
 
     @property
     def path(self) -> Path:
-        """The socket of the server."""
+        """Return the path of the server's socket."""
         return self._server.directory / "redis.sock"
 
     def connect(self) -> socket.socket:
@@ -237,7 +237,7 @@ class Engine:
         return connection
 
     def reset(self) -> None:
-        """Empty the server and its script cache, and reset its faults."""
+        """Delete all data and cached scripts, and end all faults of the server."""
         self.host = Host(self.name)
         self.fill_memory(False)
         self.make_replica(False)
@@ -247,7 +247,7 @@ class Engine:
     # -- commands ------------------------------------------------------------------------------
 
     def translated(self, words: list[bytes]) -> list[bytes]:
-        """Return a command in the form that the real server must get."""
+        """Return a command in the form that the real server needs."""
         name = words[0].upper()
         if name == b"EVALSHA":
             known = self._shas.get(words[1].lower())
@@ -270,19 +270,19 @@ class Engine:
         return words
 
     def _changed(self, text: bytes) -> bytes:
-        """Return a script with the prelude, and store its hash."""
+        """Return a script with the prelude, and remember its hash."""
         changed = self._prelude + DIRECT.sub(rb"real_redis.\1(", text)
         sha, new = (
             hashlib.sha1(one, usedforsecurity=False).hexdigest().encode() for one in (text, changed)
         )
-        # The reply to SCRIPT LOAD has the new hash.
+        # The reply to SCRIPT LOAD contains the new hash, so clients may use it too.
         self._shas[sha] = self._shas[new] = new
         return changed
 
     def run(self, connection: socket.socket, commands: list[list[bytes]]) -> bytes:
-        """Run commands on a real connection; return the bytes of their replies.
+        """Run commands on a real connection, and return the bytes of their replies.
 
-        Raises ``ConnectionError`` when the server closes the connection.
+        Raise ``ConnectionError`` if the server closes the connection.
         """
         if self._is_full or self._is_replica:
             self._forget_expired()
@@ -298,9 +298,10 @@ class Engine:
         return reply[: -len(MARK_REPLY)]
 
     def _forget_expired(self) -> None:
-        """Delete expired keys before a command does.
+        """Delete all expired keys before a command runs.
 
-        A replica would refuse to delete them. A full server would allow writes after a deletion.
+        Otherwise the script of the command would delete them: a replica refuses this deletion, and
+        a full server allows writes after it.
         """
         keys = self.client.keys("*")
         if keys:
@@ -309,7 +310,7 @@ class Engine:
             self.client.config_set("replica-read-only", "yes")
 
     def published(self) -> list[tuple[bytes, bytes]]:
-        """Return the messages published since the last call: pairs of channel and message."""
+        """Return the messages published since the last call, as pairs of channel and message."""
         self._heard.sendall(packed("PING"))
         data = b""
         while not data.endswith(b"$4\r\npong\r\n$0\r\n\r\n"):
@@ -323,9 +324,9 @@ class Engine:
     # -- faults --------------------------------------------------------------------------------
 
     def snapshot(self) -> list[tuple[int, bytes, bytes, int]]:
-        """Return all stored data: database, key, value as dumped, instant of expiry or -1.
+        """Return all data as tuples: database, key, dumped value, and expiry or -1.
 
-        The instants are virtual, in milliseconds since 1970.
+        The expiry is virtual, in milliseconds since 1970.
         """
         stored = []
         for database in sorted(int(name[2:]) for name in self.client.info("keyspace")):
@@ -339,7 +340,7 @@ class Engine:
         return stored
 
     def restore(self, stored: list[tuple[int, bytes, bytes, int]]) -> None:
-        """Replace all stored data by a result of :meth:`snapshot`."""
+        """Replace all data with a result of :meth:`snapshot`."""
         self.client.flushall()
         for database, key, value, expires in stored:
             client = self._database(database)
@@ -353,7 +354,7 @@ class Engine:
         self.client.config_set("maxmemory", 1 if full else 0)
 
     def make_replica(self, replica: bool) -> None:
-        """Make the server refuse writes like a replica, or accept them again."""
+        """Make the server refuse writes like a replica, or accept writes again."""
         self._is_replica = replica
         if replica:
             self.client.replicaof("127.0.0.1", 1)
@@ -361,7 +362,7 @@ class Engine:
             self.client.replicaof("NO", "ONE")
 
     def forget_scripts(self) -> None:
-        """Empty the script cache, as a restart does."""
+        """Delete all cached scripts, as a restart does."""
         self.client.script_flush()
 
     def _database(self, number: int) -> Any:

@@ -1,7 +1,7 @@
-"""Two beats, two entries, one fault at every step, in all orders with at most two switches.
+"""Two beats, two entries, and one fault at every step, in all orders with at most two switches.
 
-Messages take no time here, so a beat claims, publishes and records within one instant. Only the
-order of the beats and the step of the fault vary.
+Messages take no time here, so a beat claims, publishes and records in one instant. Only the order
+of the beats and the step of the fault vary.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from tests.simulation.scenario import STEP_FAULTS, Scenario, Step
 
 __all__ = ("Case", "Exploration", "explore")
 
-#: When both entries are due, and until when steps are counted; seconds since the beginning.
+#: When both entries are due and the counting of steps ends, in seconds since the beginning.
 DUE: Final = 4.0
 COUNTED: Final = 0.001
-#: Seconds from that time to the end: longer than a lease, a takeover and a freeze together.
+#: Seconds from that time to the end: longer than lease, takeover and freeze together.
 REST: Final = 22.0
 #: Seconds for which a beat is frozen or a message is delayed: longer than a lease.
 LONG: Final = 8.0
@@ -31,7 +31,7 @@ LONG: Final = 8.0
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One run: at most one fault at a step of a beat, and the steps before which beats switch."""
+    """One run with at most one fault at a step of a beat, and with switches before some steps."""
 
     locked: bool
     fault: str = ""
@@ -45,7 +45,7 @@ class Case:
         return f"{mode}, {fault}, switches before steps {list(self.switches)}"
 
     def scenario(self) -> Scenario:
-        """Return the case as a scenario."""
+        """Return the case in the form of a scenario."""
         entries = (
             {"kind": "clocked", "after": DUE - 2.0},
             {"kind": "every", "seconds": DUE - 2.0, "delivery": "at_most_once"},
@@ -54,7 +54,7 @@ class Case:
             Step(2.0, "save", f"web-{number + 1}", f"entry-{number}", fields=fields)
             for number, fields in enumerate(entries)
         ]
-        # Each beat has published before, so that it is connected to the broker.
+        # Each beat publishes once before, to be connected to the broker.
         steps += [
             Step(0.5, "save", "web-3", "warm-up 1", fields={"kind": "clocked", "after": 0.5}),
             Step(0.6, "save", "web-3", "warm-up 2", fields={"kind": "clocked", "after": 0.9}),
@@ -84,7 +84,7 @@ class Case:
 
 
 class Exploration:
-    """Runs all cases, counts them, and collects the failed cases."""
+    """Runs all cases, counts them, and collects the failed ones."""
 
     def __init__(
         self, engines: dict[str, Engine], switches: int = 2, kinds: Sequence[str] = ()
@@ -108,7 +108,7 @@ class Exploration:
         return simulation
 
     def explore(self, locked: bool) -> None:
-        """Run all cases with a lock, or without: no fault, then each fault at each step."""
+        """Run all cases with or without a lock: without a fault, then each fault at each step."""
         self._orders(self.run(Case(locked)), Case(locked))
         for beat in ("beat-1", "beat-2"):
             for kind in self._kinds:
@@ -120,7 +120,7 @@ class Exploration:
                     self._orders(simulation, case)
 
     def _orders(self, simulation: Simulation, case: Case) -> None:
-        """Run a case that ran without a switch in all other orders."""
+        """Run a case again in all other orders; ``simulation`` is its run without a switch."""
         steps = simulation.world.steps_in_order()
         for number in range(1, self._most + 1):
             for switches in combinations(range(steps), number):
@@ -128,7 +128,7 @@ class Exploration:
 
 
 def fault_matters(case: Case, record: Record) -> bool:
-    """Whether the fault happens while the runs are claimed, published and recorded."""
+    """Return whether the fault happens while the runs are claimed, published and recorded."""
     return any(
         what == case.fault and DUE <= begin <= DUE + COUNTED
         for begin, _, what in record.disturbances
@@ -136,7 +136,7 @@ def fault_matters(case: Case, record: Record) -> bool:
 
 
 def judge_case(case: Case, record: Record) -> list[str]:
-    """Return violations that the oracle tolerates when there are faults."""
+    """Return the violations that the oracle tolerates after faults, but that are wrong here."""
     ids = [arrival.task_id for arrival in record.arrivals if arrival.entry == "entry-0"]
     wrong = []
     if not ids:
@@ -153,7 +153,7 @@ def judge_case(case: Case, record: Record) -> list[str]:
 def explore(
     engines: dict[str, Engine], switches: int, modes: Sequence[bool], kinds: Sequence[str] = ()
 ) -> Exploration:
-    """Explore with a lock (True) or without (False), and with some kinds of faults or all."""
+    """Run all cases with a lock (True) or without (False), and with some or all kinds of faults."""
     exploration = Exploration(engines, switches, kinds)
     for locked in modes:
         exploration.explore(locked)

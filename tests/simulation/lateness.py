@@ -1,7 +1,7 @@
 """The oracle's rules about late, missed, limited and postponed runs.
 
-They apply where the disturbances of a schedule explain every delay. A request that arrives late, or
-a process that resumes after a freeze, may send a run that was decided before.
+These rules apply only if the disturbances in a schedule explain every delay. A delayed request or a
+process that resumes after a freeze may still send a run that was decided before.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
 
 __all__ = ("DELAYS_ONLY", "PROMPT", "SAME", "judge_delays", "judge_lateness")
 
-#: Maximum difference in seconds of equal instants: one of them is stored with microseconds.
+#: Maximum difference of equal instants in seconds: stored instants are rounded to microseconds.
 SAME: Final = 0.001
 
 #: Seconds after its nominal instant within which an undisturbed run is sent.
 PROMPT: Final = 1.0
 
-#: Disturbances after which beats decide everything again.
+#: Disturbances after which beats decide again about every run.
 DELAYS_ONLY: Final = frozenset(("restart", "stop", "deploy"))
 
-#: Maximum seconds between the decision on a run and its message.
+#: Maximum seconds between the decision to run and the message.
 DECIDED: Final = 1.5
 
-#: Missed runs are counted only up to this number.
+#: Missed runs are counted up to this number only.
 MOST_MISSED: Final = 100
 
 
 def judge_lateness(coverage: Coverage, slots: list[float]) -> None:
-    """Judge the messages of a schedule whose nominal instants are ``slots``."""
+    """Check the messages of a schedule with the nominal instants ``slots``."""
     if "overlap" in coverage.definition:
         judge_gaps(coverage)
         return
@@ -45,12 +45,12 @@ def judge_lateness(coverage: Coverage, slots: list[float]) -> None:
 
 
 def judge_delays(coverage: Coverage) -> None:
-    """Check that a late message is late because of a fault, and was sent soon after the fault."""
+    """Check that each late message was delayed by a fault and was sent soon after this fault."""
     if "overlap" in coverage.definition:
-        return  # a run may wait for the previous run
+        return  # A run may wait for the previous run.
     judgement, state = coverage.judgement, coverage.state
     faults = judgement.record.disturbances
-    # A beat waits by its own clock, as long as it is alive.
+    # A beat waits by its host's clock while it is alive.
     drift_from = min((at for at, _, what in faults if what == "host drift"), default=float("inf"))
     for arrival in coverage.sent:
         if arrival.at > drift_from:
@@ -64,7 +64,7 @@ def judge_delays(coverage: Coverage) -> None:
 
 
 def only_delayed(coverage: Coverage, arrival: Arrival) -> bool:
-    """Whether only outages may have delayed a message."""
+    """Return whether a message can have been delayed by outages only."""
     judgement = coverage.judgement
     nominal = arrival.nominal - judgement.record.scenario.start
     return all(
@@ -75,13 +75,13 @@ def only_delayed(coverage: Coverage, arrival: Arrival) -> bool:
 
 
 def is_first_since_due(coverage: Coverage, arrival: Arrival) -> bool:
-    """Whether no message of the schedule was sent after the nominal instant of this message."""
+    """Return whether a message is the first of its schedule since its nominal instant."""
     nominal = arrival.nominal - coverage.judgement.record.scenario.start
     return not any(nominal < other.at < arrival.at for other in coverage.sent)
 
 
 def judge_late(coverage: Coverage, arrival: Arrival, slots: list[float]) -> None:
-    """Judge a message that came late."""
+    """Check a message that arrived late."""
     judgement = coverage.judgement
     definition, policy = coverage.definition, coverage.definition.get("coalesce", "latest")
     grace = definition.get("misfire_grace_time")
@@ -89,7 +89,7 @@ def judge_late(coverage: Coverage, arrival: Arrival, slots: list[float]) -> None
     if grace is not None and late > grace + DECIDED:
         coverage.entry.fail(arrival.at, f"sent {late:.3f} s late, {grace} s are allowed")
     if judgement.record.scenario.separate_broker and is_first_since_due(coverage, arrival):
-        return  # its message may have been sent when the fault struck: it is repeated unchanged
+        return  # Perhaps the beat sent it before the fault.
     first = bisect_right(slots, arrival.nominal + SAME)
     later = bisect_right(slots, arrival.clock - coverage.jitter - DECIDED) - first
     if policy == "latest" and later > 0 and definition.get("delivery") != "at_most_once":
@@ -102,15 +102,15 @@ def judge_late(coverage: Coverage, arrival: Arrival, slots: list[float]) -> None
 
 
 def judge_missed(coverage: Coverage, slots: list[float]) -> None:
-    """Judge the counts of missed runs in messages."""
+    """Check the counts of missed runs in messages."""
     start = coverage.judgement.record.scenario.start
     if coverage.judgement.record.legacy_runs or coverage.jumps:
-        return  # a beat of 2.4.2 sends no count, and a grid that begins again misses nothing
+        return  # A 2.4.2 beat sends no count, and a new series of runs misses nothing.
     for earlier, later in pairwise(coverage.sent):
         if earlier.task_id == later.task_id:
             continue
         if earlier is coverage.sent[0] and earlier.coalesced:
-            continue  # a late first run counts the runs after it
+            continue  # A late first run counts the runs after it.
         if later.coalesced and coverage.calm(earlier.nominal - 1, later.nominal + 1):
             coverage.entry.fail(later.at, f"{later.coalesced} runs count as missed, none was")
         if coverage.may_skip or "coalesce" in coverage.definition or "end" in coverage.definition:
@@ -126,7 +126,7 @@ def judge_missed(coverage: Coverage, slots: list[float]) -> None:
 
 
 def judge_gaps(coverage: Coverage) -> None:
-    """Check that runs that must not overlap continue after the end of each run."""
+    """Check that entries without overlapping runs continue after the end of each run."""
     definition, state = coverage.definition, coverage.state
     arrivals = [one for one in coverage.entry.arrivals if state.since <= one.at <= state.until]
     instants = [*(one.at for one in arrivals), min(state.until, coverage.duration)]

@@ -1,4 +1,4 @@
-"""A beat that uses the data as RedBeat 2.4.2 does: the lock, the reads, the writes."""
+"""A beat that uses the data like RedBeat 2.4.2: the same lock, reads and writes."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ __all__ = ("LegacyBeat",)
 
 LOCK: Final = "redbeat::lock"
 SCHEDULE: Final = "redbeat::schedule"
-#: Maximum seconds between two looks at the schedule.
+#: Maximum seconds between two checks for due entries.
 MAX_INTERVAL: Final = 2.0
 NEVER: Final = datetime(1, 1, 2, tzinfo=timezone.utc)
 
 
 class LegacyBeat:
-    """A beat of that version: no claims, no repetitions, random message ids.
+    """A RedBeat 2.4.2 beat: no claims, no repeated messages, random message ids.
 
     Arguments:
         schedule: client of the server with the schedule.
         broker: client of the database with the messages.
-        lock_timeout: seconds.
-        on_lock: called when it has taken the lock.
+        lock_timeout: lock timeout in seconds.
+        on_lock: function that is called when the beat has acquired the lock.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class LegacyBeat:
         self.stopping = False
 
     def run(self) -> None:
-        """Wait for the lock, then tick until stopped; raises an error if the lock is lost."""
+        """Wait for the lock, then tick until stopped; raise an error if the lock is lost."""
         while not self.client.set(LOCK, self.token, nx=True, px=self.milliseconds):
             if self.stopping:
                 return
@@ -66,7 +66,7 @@ class LegacyBeat:
         return self.client.get(LOCK) == self.token.encode()
 
     def _tick(self) -> float:
-        """Send due runs; return the seconds until the next look."""
+        """Send the due runs, and return the seconds until the next check."""
         now = time.time()
         with self.client.pipeline() as pipe:
             pipe.zrangebyscore(SCHEDULE, 0, now)

@@ -1,7 +1,7 @@
-"""``python -m tests.simulation.mutate``: breaks RedBeat on purpose, and checks what detects it.
+"""``python -m tests.simulation.mutate``: breaks RedBeat on purpose and checks what detects it.
 
-Each mutant is applied to a copy of the package. The simulator runs on that copy: first the scenario
-that detected the mutant last time, then others. Then run the tests that the mutant names.
+Each mutant is applied to a copy of the package. The simulator runs with this copy: first the
+scenario that detected the mutant last time, then others. Then the tests that the mutant names run.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ ROOT: Final = Path(__file__).parents[2]
 TABLE: Final = ROOT / "docs" / "mutants.csv"
 COLUMNS: Final = ("Mutant", "What is broken", "File", "Killed by")
 
-#: Seconds of CPU time after which a program with a mutant counts as hanging.
+#: Seconds of CPU time after which a program with a mutant is considered hanging.
 CPU_LIMIT: Final = 100
-#: Seconds after which a waiting program is ended, however busy the machine is.
+#: Seconds after which a waiting program is ended, even on a busy machine.
 LIMIT: Final = 1500
 
-#: Prefix of killers that are tests.
+#: Prefix of killers that are tests. A killer is a scenario or a test that detects a mutant.
 TESTS: Final = "tests/"
 #: Prefix of killers that are options of the simulator.
 OPTIONS: Final = "--"
@@ -42,7 +42,7 @@ SURVIVED: Final = "nobody"
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What killed a mutant, and after how many seconds of CPU time."""
+    """The killer of a mutant, and the CPU time in seconds until the mutant was detected."""
 
     mutant: Mutant
     killer: str
@@ -50,7 +50,7 @@ class Result:
 
 
 def main() -> None:
-    """Run the command; the exit code is 1 when a mutant survives."""
+    """Run the command; the exit code is 1 if a mutant survives."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.mutate", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="mutants; see --list")
     parser.add_argument("--all", action="store_true", help="all mutants")
@@ -87,7 +87,7 @@ def reported(result: Result) -> Result:
 
 
 class Trial:
-    """The search for a killer of one mutant."""
+    """Searches for a killer (a scenario or test that fails) of one mutant."""
 
     def __init__(
         self, mutant: Mutant, known: dict[str, str], arguments: argparse.Namespace
@@ -97,7 +97,7 @@ class Trial:
         self.spent = 0.0
 
     def run(self) -> Result:
-        """Return the killer of the mutant."""
+        """Return the first killer found for the mutant."""
         with tempfile.TemporaryDirectory(prefix="mutant-") as name:
             root = Path(name)
             make_copy(root, self.mutant)
@@ -118,14 +118,14 @@ class Trial:
         return SURVIVED
 
     def kills(self, root: Path, killer: str) -> bool:
-        """Check whether the killer of an earlier run still kills the mutant."""
+        """Return whether a killer from an earlier run still kills the mutant."""
         if killer.startswith(TESTS):
             command = ["-m", "pytest", "-q", "-x", "-n", "0", "-m", "", "-p", "no:cacheprovider"]
             command.append(killer)
             code, output = self.execute(root, command)
             if code in {2, 4, 5}:
                 raise SystemExit(f"{self.mutant.name}: {killer} did not run:\n{output[-2000:]}")
-            # A socket that a test left open may fail the program, although no test fails.
+            # A socket that a test left open may make the program fail although no test fails.
             failed = any(line.startswith(("FAILED ", "ERROR ")) for line in output.splitlines())
             return code < 0 or failed
         if killer.startswith(OPTIONS):
@@ -134,13 +134,13 @@ class Trial:
         return bool(self.search(root, profile, seed))
 
     def search(self, root: Path, profile: str, seeds: str = "") -> str:
-        """Return the first failing scenario of a profile, or an empty result."""
+        """Return the first failing scenario of a profile, or an empty string."""
         options = ["--profile", profile, "--seeds", seeds or self.arguments.seeds]
         begun = self.simulate(root, options)
         return f"{profile} {begun}" if begun else ""
 
     def simulate(self, root: Path, options: list[str]) -> str:
-        """Run the simulator; return the seed at which it failed, or an empty result."""
+        """Run the simulator; return the seed with which it failed, or an empty string."""
         command = ["-m", "tests.simulation", "--no-shrink", "--stop", *options]
         code, output = self.execute(root, command)
         begun = [line.split()[-1] for line in output.splitlines() if line.startswith("begins ")]
@@ -153,13 +153,13 @@ class Trial:
         return begun[-1]
 
     def check_copy(self, root: Path) -> None:
-        """Assert that programs in the copy import the copy's package."""
+        """Assert that programs in the copy import the package from the copy."""
         _, output = self.execute(root, ["-c", "import redbeat; print(redbeat.__file__)"])
         if not output.startswith(str(root)):
             raise SystemExit(f"{self.mutant.name}: the copy is not what is imported: {output}")
 
     def execute(self, root: Path, command: list[str]) -> tuple[int, str]:
-        """Run Python in the copy; return its exit code, below 0 for a hang, and its output."""
+        """Run Python in the copy; return the exit code (negative for a hang) and the output."""
         environment = {**os.environ, "PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"}
         with tempfile.TemporaryFile("w+") as output:
             process = subprocess.Popen(
@@ -176,7 +176,7 @@ class Trial:
             _, status, usage = os.wait4(process.pid, 0)
             timer.cancel()
             process.returncode = os.waitstatus_to_exitcode(status)
-            with suppress(ProcessLookupError):  # this also ends the servers of a killed program
+            with suppress(ProcessLookupError):  # This also ends servers that a killed program left.
                 os.killpg(process.pid, signal.SIGKILL)
             output.seek(0)
             text = output.read()
@@ -185,12 +185,12 @@ class Trial:
 
 
 def limit_cpu() -> None:
-    """Set a limit of CPU time for the calling process."""
+    """Limit the CPU time of the calling process."""
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_LIMIT, CPU_LIMIT))
 
 
 def make_copy(root: Path, mutant: Mutant) -> None:
-    """Make a copy of the project with a mutant; only the package is copied, the rest is linked."""
+    """Copy the project with a mutant; only the package is copied, all other files are links."""
     for path in ROOT.iterdir():
         if path.name in {"redbeat", ".git", ".venv"}:
             continue
@@ -201,7 +201,7 @@ def make_copy(root: Path, mutant: Mutant) -> None:
 
 
 def known_killers() -> dict[str, str]:
-    """Return the killer of each mutant in the stored table."""
+    """Return the killer of each mutant from the stored table."""
     if not TABLE.exists():
         return {}
     with TABLE.open(newline="") as file:
@@ -210,9 +210,9 @@ def known_killers() -> dict[str, str]:
 
 
 def write_table(results: list[Result], partial: bool) -> None:
-    """Write the table of the manual; mutants that were not tried keep their rows.
+    """Write the table for the manual; mutants that were not tried keep their rows.
 
-    Survivors of a ``partial`` trial keep their rows too, because it did not try everything.
+    In a ``partial`` trial, survivors also keep their rows, because not every killer was tried.
     """
     found = {result.mutant.name: result.killer for result in results}
     if partial:

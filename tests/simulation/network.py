@@ -1,7 +1,7 @@
 """The network between the processes of a simulation and its servers.
 
 redis-py and kombu write to sockets of this module. Each socket has a real connection to the real
-server, which gets the bytes at the virtual time of their arrival.
+server, and passes the bytes on at the virtual time of their arrival.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ __all__ = ("Network", "Service", "SimulatedSocket")
 
 
 class Service:
-    """A server in the network, and its faults."""
+    """A server in the network, with its faults."""
 
     def __init__(self, world: World, engine: Engine) -> None:
         self.world, self.engine = world, engine
         self.down = False
-        #: Error reply to every command, if any.
+        #: The error reply to every command; empty if commands are executed.
         self.answer = b""
         self.stalled_until = 0
         self.sockets: list[SimulatedSocket] = []
@@ -40,17 +40,17 @@ class Service:
             sock.broken()
 
     def demote(self) -> None:
-        """Turn the server behind open connections into a replica, as a failover does."""
+        """Turn the server into a replica while connections stay open, as a failover does."""
         for sock in self.sockets:
             sock.demoted = True
 
     def stop(self) -> None:
-        """Shut down: connections break, new connections are refused."""
+        """Shut down the server: connections break and new connections are refused."""
         self.down = True
         self.break_connections()
 
     def execute(self, sock: SimulatedSocket, commands: list[list[bytes]]) -> bytes:
-        """Run commands of a connection now; return the bytes of the replies."""
+        """Run commands from a connection now, and return the bytes of the replies."""
         if self.answer:
             return self.answer * len(commands)
         if sock.demoted and any(words[0].upper() in WRITES for words in commands):
@@ -75,7 +75,7 @@ class Service:
         return b"".join(replies)
 
     def _subscription(self, sock: SimulatedSocket, words: list[bytes]) -> bytes | None:
-        """Return the reply to a command about subscriptions, None for other commands."""
+        """Return the reply to a subscription command, or None for other commands."""
         name = words[0].upper()
         if name == b"SUBSCRIBE":
             for channel in words[1:]:
@@ -94,7 +94,7 @@ class Service:
         return None
 
     def leave(self, sock: SimulatedSocket) -> None:
-        """Forget the subscriptions of a connection."""
+        """Remove the subscriptions of a connection."""
         for listeners in self.channels.values():
             if sock in listeners:
                 listeners.remove(sock)
@@ -112,7 +112,7 @@ WRITES = PUSHES | {b"SET", b"HSET", b"SADD", b"ZADD", b"DEL"}
 READONLY = b"-READONLY You can't write against a read only replica.\r\n"
 SCRIPTED = frozenset((b"EVAL", b"EVALSHA"))
 
-#: The scripts of the library, by hash and by text.
+#: The scripts of the library, by hash and by source.
 SCRIPTS: dict[bytes, Script] = {
     word.encode(): script
     for path in files("redbeat").joinpath("lua").iterdir()
@@ -123,7 +123,7 @@ SCRIPTS: dict[bytes, Script] = {
 
 
 def may_publish(words: list[bytes]) -> bool:
-    """Whether a command may publish something."""
+    """Return whether a command can publish something."""
     name = words[0].upper()
     if name in SCRIPTED:
         return words[1] not in SCRIPTS or "PUBLISH" in SCRIPTS[words[1]].text
@@ -131,7 +131,7 @@ def may_publish(words: list[bytes]) -> bool:
 
 
 class SimulatedSocket:
-    """A socket of a process, connected to a service."""
+    """A process's socket, connected to a service."""
 
     def __init__(self, process: Process, service: Service, number: int) -> None:
         self.process, self.service, self.number = process, service, number
@@ -161,7 +161,7 @@ class SimulatedSocket:
         self.timeout = None if blocking else 0.0
 
     def setsockopt(self, *_args: Any) -> None:
-        """There is nothing to set."""
+        """Do nothing: a simulated socket has no options."""
 
     def getpeername(self) -> tuple[str, int]:
         return ("127.0.0.1", 6379)
@@ -170,7 +170,7 @@ class SimulatedSocket:
         return self.real.fileno()
 
     def shutdown(self, _how: int) -> None:
-        """Closing is enough."""
+        """Do nothing: closing the socket is enough."""
 
     def sendall(self, data: bytes) -> None:
         self._check()
@@ -200,11 +200,11 @@ class SimulatedSocket:
         delay = extra if kind == "request delayed" else 0
         self._later(0, delay, self._deliver, commands, kind, extra)
         if kind == "request reset":
-            # The bytes arrive, and the connection breaks before the reply.
+            # The bytes still arrive, but the connection breaks before the reply.
             self._fail(ConnectionResetError)
 
     def _later(self, way: int, extra: int, action: Callable[..., Any], *args: Any) -> None:
-        """Run ``action`` when a message has travelled one way, after the messages before it."""
+        """Run ``action`` after a message has travelled one way, behind all earlier messages."""
         self._sent += 1
         when = self.world.now + self.world.latency(self.number, self._sent) + extra
         self._free_at[way] = when = max(when, self._free_at[way])
@@ -232,7 +232,7 @@ class SimulatedSocket:
             self.real.close()
 
     def receive(self, data: bytes, resume: Callable[[], None] | None = None) -> None:
-        """Take bytes from the server; ``resume`` continues the waiting process."""
+        """Receive bytes from the server; ``resume`` continues the waiting process."""
         if self.closed:
             return
         self._inbox += data
@@ -240,7 +240,7 @@ class SimulatedSocket:
             (resume or self.process.wake)()
 
     def push(self, kind: bytes, channel: bytes, content: bytes | int) -> bytes:
-        """Return the wire format of a message about a subscription."""
+        """Return a subscription message in the Redis wire format."""
         text = (
             b":%d\r\n" % content
             if isinstance(content, int)
@@ -282,10 +282,10 @@ class SimulatedSocket:
         if self._error is not None:
             raise self._error("the connection is broken")
 
-    # -- what happens to it ----------------------------------------------------------------------
+    # -- what the network does -------------------------------------------------------------------
 
     def broken(self) -> None:
-        """Break the connection; bytes in transit do not arrive."""
+        """Break the connection; bytes in transit are lost."""
         self._fail(ConnectionAbortedError)
 
     def _fail(self, error: type[Exception]) -> None:
@@ -307,7 +307,7 @@ class SimulatedSocket:
 
 
 def described(words: list[bytes]) -> str:
-    """Return a short description of a command, for people."""
+    """Return a short, readable description of a command."""
     name = words[0].upper()
     text = name.decode("latin-1")
     if name in SCRIPTED:
@@ -323,7 +323,7 @@ class Network:
         self._made = 0
 
     def connect(self, host: str, timeout: float | None) -> SimulatedSocket:
-        """Connect the running process to a host; takes one round trip."""
+        """Connect the running process to a host; this takes one round trip."""
         process, service = self.world.current, self.services[host]
         if process is None:
             raise RuntimeError(f"nobody runs that could connect to {host}")
@@ -337,7 +337,7 @@ class Network:
         return sock
 
     def install(self) -> None:
-        """Make redis-py, and kombu through it, connect through this network."""
+        """Make redis-py and kombu, which uses redis-py, connect through this network."""
         network = self
 
         def connect(connection: Any) -> SimulatedSocket:

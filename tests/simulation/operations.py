@@ -1,4 +1,4 @@
-"""What applications, operators and programs in other languages do to entries."""
+"""The operations that applications, operators and programs in other languages run on entries."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WAKEUP: Final = "redbeat::wakeup"
 
 NAN: Final = float("nan")
 
-#: The fields of a scenario's entry that are passed to an entry.
+#: The fields of a scenario's entry that become arguments of a RedBeat entry.
 PASSED_ON: Final = (
     "catch_up_limit",
     "coalesce",
@@ -44,14 +44,14 @@ PASSED_ON: Final = (
 
 @dataclass
 class Application:
-    """A program that uses RedBeat, with a plain client for what other programs do."""
+    """A program that uses RedBeat; its plain Redis client acts as a program without RedBeat."""
 
     app: Celery
     world: World
     client: redis.Redis
 
     def load(self, step: Step) -> RedBeatSchedulerEntry:
-        """Return a stored entry; raises ``KeyError`` if it does not exist."""
+        """Return a stored entry; raise ``KeyError`` if it does not exist."""
         key = RedBeatSchedulerEntry.generate_key(self.app, step.entry)
         return RedBeatSchedulerEntry.from_key(key, app=self.app)
 
@@ -68,14 +68,14 @@ def save(by: Application, step: Step, action: Action) -> None:
 
 
 def edit(by: Application, step: Step, action: Action) -> None:
-    """Load an entry, change its arguments, save it."""
+    """Load an entry, change its arguments, and save it."""
     entry = by.load(step)
     entry.kwargs = {**entry.kwargs, "version": action.version}
     entry.save()
 
 
 def reset(by: Application, step: Step, action: Action) -> None:
-    """Load an entry, reset its run count, save it."""
+    """Load an entry, reset its run count, and save it."""
     entry = by.load(step)
     entry.kwargs = {**entry.kwargs, "version": action.version}
     entry.total_run_count = 0
@@ -99,9 +99,10 @@ def delete(by: Application, step: Step, _action: Action) -> None:
 
 
 def raw_save(by: Application, step: Step, action: Action) -> None:
-    """Write an entry by the recipe for other languages.
+    """Write an entry as the manual describes for other languages.
 
-    With ``anew`` the old entry is deleted in the same transaction, with ``quiet`` no beat is woken.
+    With ``anew``, the same transaction deletes the old entry first. With ``quiet``, no beat is
+    woken.
     """
     fields = by.define(step, action)
     key = PREFIX + step.entry
@@ -123,7 +124,7 @@ def raw_save(by: Application, step: Step, action: Action) -> None:
 
 
 def raw_delete(by: Application, step: Step, _action: Action) -> None:
-    """Delete an entry by the recipe for other languages."""
+    """Delete an entry as the manual describes for other languages."""
     with by.client.pipeline() as pipe:
         pipe.zrem(SCHEDULE, PREFIX + step.entry)
         pipe.delete(PREFIX + step.entry)
@@ -145,7 +146,7 @@ OPERATIONS: Final[dict[str, Callable[[Application, Step, Action], Any]]] = {
 
 
 def fields_of(fields: dict[str, Any], version: int, now: int) -> dict[str, Any]:
-    """Return the arguments of the entry that a scenario describes, created at a true time."""
+    """Return the arguments of the entry in a scenario, created at the true time ``now``."""
     instant = datetime.fromtimestamp(now / SECOND, timezone.utc)
     answer = {"answer": fields["answer"]} if "answer" in fields else {}
     return {
@@ -162,7 +163,7 @@ def fields_of(fields: dict[str, Any], version: int, now: int) -> dict[str, Any]:
 
 
 def schedule_of(fields: dict[str, Any], now: datetime) -> Any:
-    """Return the schedule that a scenario describes."""
+    """Return the schedule object that a scenario describes."""
     kind = fields["kind"]
     if kind == "every":
         return timedelta(seconds=fields["seconds"])
@@ -181,14 +182,14 @@ def schedule_of(fields: dict[str, Any], now: datetime) -> Any:
 
 
 def schedule_text(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return a schedule in the form that programs in other languages write."""
+    """Return a schedule in the JSON form that programs in other languages write."""
     if fields["kind"] == "every":
         return {"__type__": "interval", "every": fields["seconds"]}
     return {"__type__": "crontab", "minute": fields["minute"]}
 
 
 class OwnSchedule(schedule):
-    """A user's schedule class: an interval of 3 s that starts to misbehave after some time."""
+    """A user-defined schedule class: an interval of 3 s that fails after some time."""
 
     def __init__(self, answer: str, after: float) -> None:
         super().__init__(run_every=3.0)
@@ -206,7 +207,7 @@ class OwnSchedule(schedule):
 
 
 class OwnEntry(RedBeatSchedulerEntry):
-    """A user's entry class that returns a wait of NaN seconds on request."""
+    """A user-defined entry class that returns a wait of NaN seconds on request."""
 
     def is_due(self) -> Any:
         due, seconds = super().is_due()
@@ -214,13 +215,13 @@ class OwnEntry(RedBeatSchedulerEntry):
 
 
 class OwnScheduler(RedBeatScheduler):
-    """A scheduler for such entries."""
+    """A scheduler that uses :class:`OwnEntry`."""
 
     Entry = OwnEntry
 
 
 class ForeignSchedule(schedule):
-    """An interval that needs a package which is missing on one host."""
+    """An interval that needs a package, which is missing on one host."""
 
     def __init__(self, seconds: float, missing_on: str) -> None:
         super().__init__(run_every=seconds)
@@ -228,7 +229,7 @@ class ForeignSchedule(schedule):
 
 
 def load_foreign(fields: dict[str, Any]) -> ForeignSchedule:
-    """Return the stored schedule; raises an error where its package is missing."""
+    """Return the stored schedule; raise an error on the host without the package."""
     if socket.gethostname() == fields["missing_on"]:
         raise ImportError("No module named 'almanac'")
     return ForeignSchedule(fields["seconds"], fields["missing_on"])

@@ -1,6 +1,6 @@
-"""Judges the record of a simulation by the documented rules and nothing else.
+"""Checks the record of a simulation against the documented rules, and against nothing else.
 
-Instants are seconds since the beginning, except nominal instants, which are UNIX seconds.
+Instants are seconds since the beginning. Nominal instants are UNIX seconds.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from tests.simulation.scenario import STEP_FAULTS
 
 __all__ = ("judge", "slots_between")
 
-#: Seconds after an edit in which an undisturbed beat may still send what it claimed before.
+#: Seconds after an edit in which an undisturbed beat may still send runs it claimed before.
 IN_HAND: Final = 0.1
-#: Normal operations on beats: they delay runs, and repeat none.
+#: Normal operations on beats: they delay runs and repeat none.
 UPKEEP: Final = frozenset(("stop", "deploy", "scripts forgotten"))
 
 DAY: Final = 86400
-#: Kinds of entries that run on a grid, which begins with their first run.
+#: Kinds of entries that run at a fixed interval from their first run.
 INTERVALS: Final = ("every", "foreign")
 
-#: Fields that determine when an entry runs; some count from the creation of the entry.
+#: Fields that determine when an entry runs; some of them count from the entry's creation.
 TIMING: Final = frozenset(
     (
         *("kind", "seconds", "freq", "interval", "count", "after", "timezone", "start", "end"),
@@ -38,12 +38,12 @@ TIMING: Final = frozenset(
 )
 MADE: Final = "made_at"
 
-#: Disturbances after which the grid of an interval begins again.
+#: Disturbances after which an interval starts a new series of runs.
 NEW_GRID: Final = ("server clock", "legacy")
-#: Disturbances that belong to a switch to or from a beat of 2.4.2.
+#: Disturbances that belong to a switch to or from a RedBeat 2.4.2 beat.
 LEGACY: Final = ("legacy", "stop")
 
-#: Maximum seconds between two looks of a beat that nothing wakes up.
+#: Maximum seconds between two checks for due entries when no wakeup arrives.
 LOOK: Final = 5.0
 
 INFINITY: Final = float("inf")
@@ -53,8 +53,8 @@ INFINITY: Final = float("inf")
 class State:
     """The state of an entry after an operation of an application.
 
-    ``began`` and ``since`` are when the operation began and ended. ``definition`` is None for an
-    entry that does not exist, or may not exist.
+    The operation began at ``began`` and ended at ``since``. ``definition`` is None if the entry
+    does not exist or may not exist.
     """
 
     began: float
@@ -66,29 +66,29 @@ class State:
     certain: bool = True
     #: Whether the entry did not exist before.
     new: bool = False
-    #: Whether it runs at once, as entries without a history do.
+    #: Whether the entry runs immediately, like every entry without a history.
     at_once: bool = False
-    #: Whether it begins to count its runs from zero.
+    #: Whether the entry starts to count its runs from zero.
     armed: bool = False
-    #: Whether it was saved with another schedule, which re-arms a finished entry.
+    #: Whether the entry was saved with another schedule, which makes a finished entry run again.
     changed: bool = False
 
     @property
     def runs(self) -> bool:
-        """Whether it runs at least once if its schedule has an occurrence."""
+        """Return whether the entry runs at least once if its schedule has an occurrence."""
         return self.new or self.armed or self.changed
 
 
 @dataclass(slots=True)
 class Judgement:
-    """The violations in a record, one line each."""
+    """The violations found in a record, one line each."""
 
     record: Record
     wrong: list[str] = field(default_factory=list)
 
     @property
     def recovery(self) -> float:
-        """Seconds after the end of a fault within which everything works again."""
+        """Return the seconds after the end of a fault within which everything works again."""
         if self.record.scenario.recovery:
             return self.record.scenario.recovery
         timeout = self.record.scenario.lock_timeout
@@ -96,7 +96,7 @@ class Judgement:
         return min(timeout, 25.0) + lease + 20.0
 
     def disturbed(self, begin: float, end: float, but: frozenset[str] = frozenset()) -> bool:
-        """Whether a fault or its consequences fall into a period, except the kinds in ``but``."""
+        """Return whether a fault affects a period; ``but`` lists kinds of faults to ignore."""
         return any(
             begin <= last + self.recovery and first <= end
             for first, last, kind in self.record.disturbances
@@ -104,7 +104,7 @@ class Judgement:
         )
 
     def held_up(self, begin: float, end: float) -> bool:
-        """Whether a written message may have arrived late: no beat can recall it."""
+        """Return whether a written message can have arrived late, because no beat can recall it."""
         return any(
             kind in {"freeze", "request delayed"} and begin <= last and first <= end
             for first, last, kind in self.record.disturbances
@@ -112,11 +112,11 @@ class Judgement:
 
     @property
     def leaves_with_record(self) -> bool:
-        """Whether messages and records are one step: broker and schedule share a server."""
+        """Return whether a message and its record are one step, as with one server for both."""
         return not self.record.scenario.separate_broker and not self.record.legacy_leads
 
     def is_led_by_legacy(self, at: float) -> bool:
-        """Whether a beat of 2.4.2 has held the lock for some time without any disturbance."""
+        """Return whether a RedBeat 2.4.2 beat has led for some time without a disturbance."""
         others = [fault for fault in self.record.disturbances if fault[2] not in LEGACY]
         return any(
             begin + IN_HAND < at < end
@@ -132,7 +132,7 @@ class Judgement:
 
 
 def judge(record: Record) -> list[str]:
-    """Return the violations, one line each; an empty list is a pass."""
+    """Return the violations, one line each; an empty list means that the record is correct."""
     judgement = Judgement(record)
     for at, beat, error in record.exits:
         judgement.fail(beat, at, f"the beat exited: {error}")
@@ -153,7 +153,7 @@ def judge(record: Record) -> list[str]:
 
 
 def judge_lead(judgement: Judgement) -> None:
-    """With a lock, one beat sends everything."""
+    """Check that one beat sends all messages if there is a lock."""
     if not judgement.record.scenario.locked:
         return
     for earlier, later in pairwise(judgement.record.arrivals):
@@ -162,7 +162,7 @@ def judge_lead(judgement: Judgement) -> None:
 
 
 def judge_names(judgement: Judgement) -> None:
-    """Two entries never have the same id."""
+    """Check that no two entries have the same id."""
     names: dict[str, str] = {}
     for arrival in judgement.record.arrivals:
         other = names.setdefault(arrival.task_id, arrival.entry)
@@ -171,7 +171,7 @@ def judge_names(judgement: Judgement) -> None:
 
 
 def judge_leader(judgement: Judgement) -> None:
-    """A leader that must keep the lock keeps it."""
+    """Check that a leader that must keep the lock keeps it."""
     record = judgement.record
     if record.scenario.leader:
         for at, host in record.holders:
@@ -180,7 +180,7 @@ def judge_leader(judgement: Judgement) -> None:
 
 
 def judge_quarantine(judgement: Judgement) -> None:
-    """Only entries with a defect are in quarantine."""
+    """Check that only bad entries are quarantined."""
     record = judgement.record
     definitions = {action.step.entry: action.definition for action in record.actions}
     definitions.update(record.scenario.statics)
@@ -190,15 +190,15 @@ def judge_quarantine(judgement: Judgement) -> None:
 
 
 def is_bad(definition: dict[str, Any]) -> bool:
-    """Whether nothing is expected of an entry because the user's schedule class is defective."""
+    """Return whether an entry may fail because its user-defined schedule class is defective."""
     return definition.get("kind") == "own" or "answer" in definition
 
 
 def states_of(name: str, actions: list[Action], record: Record) -> list[State]:
     """Return the states of an entry in order.
 
-    A failed operation may or may not have been executed, and the order of two concurrent operations
-    is unknown. The state is then uncertain until the next save of the whole entry.
+    A failed operation may have been executed or not, and the order of two concurrent operations is
+    unknown. The state is then uncertain until the whole entry is saved again.
     """
     states = [State(0.0, 0.0)]
     statics = record.scenario.statics
@@ -228,13 +228,13 @@ def states_of(name: str, actions: list[Action], record: Record) -> list[State]:
 
 
 def written_again(last: State) -> State:
-    """Return the state of a static entry that a beat writes again: its schedule starts again."""
+    """Return the state of a static entry after a beat wrote it again, with a new first run."""
     definition = None if last.definition is None else {**last.definition}
     return replace(last, new=False, definition=definition)
 
 
 def at_time(states: list[State], at: float) -> State:
-    """Return the state at a time; an uncertain state while an operation runs."""
+    """Return the state at a time; while an operation runs, the state is uncertain."""
     for state in states:
         if state.since <= at < state.until:
             return replace(state, new=False, changed=False)
@@ -242,7 +242,7 @@ def at_time(states: list[State], at: float) -> State:
 
 
 def after(action: Action, last: State, certain: bool) -> State | None:
-    """Return the state after an operation, None if it does not change."""
+    """Return the state after an operation, or None if the operation does not change it."""
     what, versions = action.step.what, frozenset({action.version})
     fresh = State(action.began, action.ended)
     if what == "trigger":
@@ -252,7 +252,7 @@ def after(action: Action, last: State, certain: bool) -> State | None:
             return replace(fresh, versions=last.versions | versions, certain=False)
         new = last.certain and last.definition is None
         state = replace(fresh, definition=action.definition, versions=versions, new=new)
-        # Beats see a write without a wake-up message only at their next look.
+        # Without a wakeup, beats find a change at their next check for due entries.
         since = action.ended + (LOOK if action.definition.get("quiet") else 0)
         anew = action.definition.get("anew", False)
         state = replace(state, since=since, armed=what == "rearm", at_once=anew)
@@ -280,7 +280,7 @@ def timing(state: State) -> dict[str, Any]:
 
 
 class Entry:
-    """Judges one entry."""
+    """Checks one entry."""
 
     def __init__(
         self,
@@ -293,7 +293,7 @@ class Entry:
         self.judgement, self.name = judgement, name
         self.arrivals, self.actions, self.states = arrivals, actions, states
         unix = judgement.unix
-        #: Without messages sent while the clock of the server was wrong.
+        #: The scheduled messages, except those sent while the clock of the server was wrong.
         self.scheduled = [
             arrival
             for arrival in arrivals
@@ -316,7 +316,7 @@ class Entry:
         self.judge_stored()
 
     def judge_stored(self) -> None:
-        """Deleted or finished entries leave nothing stored that should be gone."""
+        """Check that deleted and finished entries are stored, disabled or removed as required."""
         record, state = self.judgement.record, self.states[-1]
         since = max([state.since, *(arrival.at for arrival in self.arrivals)])
         if not state.certain or since + 2 * self.judgement.recovery > record.scenario.duration:
@@ -336,7 +336,7 @@ class Entry:
     # -- ids -------------------------------------------------------------------------------------
 
     def judge_ids(self) -> None:
-        """One occurrence has one id, one id has one occurrence, and nothing is early."""
+        """Check that ids and occurrences match one to one, and that no message is early."""
         ids: dict[float, set[str]] = defaultdict(set)
         nominals: dict[str, set[float]] = defaultdict(set)
         for arrival in self.arrivals:
@@ -353,7 +353,7 @@ class Entry:
                 self.fail(0, f"the id {task_id} stands for {len(instants)} runs")
 
     def judge_repeats(self) -> None:
-        """A message is repeated only if a fault explains it; at-most-once runs never are."""
+        """Check that a fault explains each repeated message; at-most-once runs never repeat."""
         seen: dict[str, Arrival] = {}
         for arrival in self.arrivals:
             first = seen.setdefault(arrival.task_id, arrival)
@@ -366,15 +366,15 @@ class Entry:
                 self.fail(arrival.at, f"the run of {arrival.nominal:.6f} was sent again")
 
     def is_at_most_once(self, arrival: Arrival) -> bool:
-        """Whether the run of a message is recorded before it is sent."""
+        """Return whether the run of a message is recorded before it is sent."""
         return self.definition_of(arrival).get("delivery") == "at_most_once"
 
     def leaves_with_record(self, arrival: Arrival) -> bool:
-        """Whether a message and the record of its run are one step."""
+        """Return whether a message and the record of its run are one step."""
         return self.judgement.leaves_with_record and not self.is_at_most_once(arrival)
 
     def may_repeat(self, first: Arrival, again: Arrival) -> bool:
-        """Whether a fault of a server, or of the beat that sent it, explains the repetition."""
+        """Return whether a fault of a server or of the sending beat explains a repeated message."""
         judgement = self.judgement
         if judgement.disturbed(first.at, again.at, UPKEEP | {*STEP_FAULTS}):
             return True
@@ -385,14 +385,14 @@ class Entry:
         )
 
     def definition_of(self, arrival: Arrival) -> dict[str, Any]:
-        """Return the definition from which a message was made."""
+        """Return the definition from which a message was built."""
         for state in self.states:
             if arrival.version in state.versions:
                 return state.definition or {}
         return {}
 
     def judge_order(self) -> None:
-        """Runs of one schedule are sent in order."""
+        """Check that the runs of one schedule are sent in order."""
         latest: dict[float, float] = {}
         seen = set()
         for arrival in self.scheduled:
@@ -409,9 +409,9 @@ class Entry:
     # -- edits -----------------------------------------------------------------------------------
 
     def judge_edits(self) -> None:
-        """Each message matches what an application wanted when the run was claimed."""
+        """Check that each message matches the definition stored when the run was claimed."""
         for arrival in self.arrivals:
-            # A deployment replaces static entries when one of its new beats leads.
+            # A deployment replaces static entries as soon as a new beat leads.
             at_once = self.leaves_with_record(arrival) and not self.name.startswith("static-")
             allowed = 0.0 if at_once else IN_HAND
             lease = self.judgement.recovery
@@ -426,7 +426,7 @@ class Entry:
                 self.fail(arrival.at, "sent although the entry was paused")
 
     def judge_triggers(self) -> None:
-        """Each trigger that returned makes one run."""
+        """Check that each successful trigger causes exactly one run."""
         sent = {arrival.task_id: arrival.at for arrival in reversed(self.arrivals)}
         end = self.judgement.record.scenario.duration
         for action in self.actions:
@@ -446,15 +446,15 @@ class Entry:
             )
             waits = any("overlap" in (state.definition or {}) for state in others)
             if waits and self.judgement.disturbed(0.0, until):
-                continue  # the report of a run's end may be lost: then overlap_timeout counts
+                continue  # A lost end report makes overlap_timeout apply.
             once = any("delivery" in (state.definition or {}) for state in others)
             if once and self.judgement.disturbed(action.began, action.ended + PROMPT):
-                continue  # recorded first, so that a fault may lose the message
+                continue  # A fault may lose a run that is recorded first.
             if action.result not in sent and stays and until <= end:
                 self.fail(action.ended, f"the triggered run {action.result} was not sent")
 
     def judge_prompt_trigger(self, action: Action, at: float) -> None:
-        """A trigger is sent at once, unless there is a disturbance or a run must end first."""
+        """Check that a trigger is sent immediately, except after a disturbance or during a run."""
         latest = action.ended + PROMPT
         states = [
             state
@@ -470,7 +470,7 @@ class Entry:
             self.fail(action.ended, f"the triggered run {action.result} was sent late")
 
     def judge_overlap(self) -> None:
-        """Runs of an entry that forbids overlaps never overlap."""
+        """Check that the runs of an entry that forbids overlaps never overlap."""
         runs = [run for run in self.judgement.record.runs if run[0] == self.name]
         for earlier, later in pairwise(runs):
             definitions = [
@@ -480,10 +480,10 @@ class Entry:
             if forbidden and earlier[1] != later[1] and later[2] < earlier[3] - SAME:
                 self.fail(later[2], "a run began while another one was at work")
 
-    # -- a beat of 2.4.2 on the same data --------------------------------------------------------
+    # -- a RedBeat 2.4.2 beat on the same data ---------------------------------------------------
 
     def judge_legacy(self) -> None:
-        """It leads alone, obeys edits as far as it can, and its records count."""
+        """Check that a RedBeat 2.4.2 beat leads alone, sees edits, and has valid records."""
         record = self.judgement.record
         runs = [(at, version) for at, name, version in record.legacy_runs if name == self.name]
         for at, version in runs:
@@ -500,7 +500,7 @@ class Entry:
             self.judge_anchor(arrival, runs)
 
     def judge_anchor(self, arrival: Arrival, runs: list[tuple[float, int]]) -> None:
-        """An interval counts from the last run that a beat of 2.4.2 recorded."""
+        """Check that an interval counts from the last run that a RedBeat 2.4.2 beat recorded."""
         before = [at for at, version in runs if at < arrival.at and version == arrival.version]
         definition = self.definition_of(arrival)
         if not before or arrival.triggered or definition.get("kind") != "every":
@@ -510,13 +510,13 @@ class Entry:
             self.fail(arrival.at, f"sent {early:.3f} s early after a run of an older beat")
 
     def states_near(self, at: float, allowed: float) -> list[State]:
-        """Return the states in which an entry was at a time, or ``allowed`` seconds before."""
+        """Return the states of an entry at a time and in the ``allowed`` seconds before."""
         return [state for state in self.states if state.began <= at and state.until >= at - allowed]
 
     # -- coverage --------------------------------------------------------------------------------
 
     def schedules(self) -> Iterator[State]:
-        """Yield the states with a schedule; edits of arguments do not split a state."""
+        """Yield the states with a schedule; a change of arguments does not begin a new state."""
         joined: State | None = None
         for state in self.states:
             if (
@@ -537,14 +537,15 @@ class Entry:
 
 
 class Coverage:
-    """Checks that every occurrence of a schedule was sent while the schedule was in force."""
+    """Checks that every occurrence of a schedule was sent while the schedule was in effect."""
 
     def __init__(self, entry: Entry, state: State) -> None:
         self.entry, self.state, self.judgement = entry, state, entry.judgement
         assert state.definition is not None
         self.definition = state.definition
         unix = self.judgement.unix
-        #: When the schedule may begin, when it certainly begins, and when it ends. UNIX seconds.
+        #: When the schedule begins at the earliest, at the latest, and when it ends, in UNIX
+        #: seconds.
         self.earliest, self.begin = unix(state.began), unix(state.since)
         self.end = unix(min(state.until, self.judgement.record.scenario.duration))
         self.sent = [
@@ -557,22 +558,22 @@ class Coverage:
         self.nominals = [arrival.nominal for arrival in self.sent]
         scenario = self.judgement.record.scenario
         static = any(entry.name in step.fields.get("statics", ()) for step in scenario.steps)
-        #: When the grid of an interval began again. While beats have different configurations, an
-        #: old leader removes what a new beat added.
+        #: When an interval started a new series of runs. While beats have different configurations,
+        #: an old leader removes entries that a new beat added.
         self.jumps = [
             last
             for _, last, what in self.judgement.record.disturbances
             if what in NEW_GRID or (static and what == "deploy")
         ]
-        #: When a beat of 2.4.2 sent a run, UNIX seconds.
+        #: When a RedBeat 2.4.2 beat sent runs, in UNIX seconds.
         self.legacy = [
             unix(at)
             for at, name, version in self.judgement.record.legacy_runs
             if name == entry.name and version in state.versions
         ]
         self.jitter = float(self.definition.get("jitter", 0.0))
-        #: Entries of which some occurrences may be skipped: overlapping runs, and runs that are
-        #: recorded before they are sent.
+        #: Whether some occurrences may be skipped: if runs would overlap, or if runs are recorded
+        #: before they are sent.
         self.may_skip = (
             "overlap" in self.definition
             or "misfire_grace_time" in self.definition
@@ -600,7 +601,7 @@ class Coverage:
             self.judge_slot(slot)
 
     def judge_limit(self, limit: int, slots: list[float]) -> None:
-        """An entry with a limit of N runs has exactly N runs."""
+        """Check that an entry with a limit of N runs has exactly N runs."""
         ids = {arrival.task_id for arrival in self.sent}
         if len(ids) > limit:
             self.entry.fail(self.state.since, f"{len(ids)} runs where {limit} are the limit")
@@ -618,22 +619,22 @@ class Coverage:
                 self.entry.fail(self.state.since, f"{len(ids)} runs where {expected} are due")
 
     def runs_after(self, begin: float) -> float:
-        """Return how many runs an interval has after ``begin``, or 1 for other schedules."""
+        """Return how many runs an interval has after ``begin``; return 1 for other schedules."""
         every = self.definition.get("seconds")
         return (self.end - begin) / every if every else 1
 
     def judge_membership(self, slots: list[float]) -> None:
-        """Each message is an occurrence of the schedule."""
+        """Check that each message is an occurrence of the schedule."""
         if self.definition["kind"] in INTERVALS and (self.jumps or not self.state.new):
             return
         for arrival in self.sent[self.state.at_once :]:
             if not self.state.new and arrival.nominal < self.earliest:
-                continue  # missed since the last run of the previous schedule
+                continue  # Missed since the last run of the previous schedule.
             if not is_among(slots, arrival.nominal) and not self.is_caught_up(arrival):
                 self.entry.fail(arrival.at, f"{arrival.nominal:.6f} is no occurrence")
 
     def is_caught_up(self, arrival: Arrival) -> bool:
-        """Whether it was missed before the schedule was saved again, or while it was paused."""
+        """Return whether a run was missed during a pause, or before its schedule was resaved."""
         if self.state.new:
             return False
         made = self.judgement.unix(self.definition["made_at"])
@@ -641,7 +642,7 @@ class Coverage:
         return end in slots_between(self.definition, made, begin, end)
 
     def judge_slot(self, slot: float) -> None:
-        """An occurrence was sent, or another one stands for it and a fault explains that."""
+        """Check that an occurrence was sent, or that a fault explains why another replaced it."""
         up = slot + self.jitter
         if slot < self.begin + SAME or is_among(self.nominals, slot):
             return
@@ -655,7 +656,7 @@ class Coverage:
             self.judge_missed(slot, at)
 
     def judge_missed(self, slot: float, at: float) -> None:
-        """An occurrence that a fault prevented is caught up by a later run."""
+        """Check that a later run catches up an occurrence that a fault prevented."""
         if self.definition.get("coalesce") == "all":
             self.entry.fail(at, f"the run of {slot:.6f} was not made up for")
             return
@@ -664,7 +665,7 @@ class Coverage:
             self.entry.fail(at, f"nothing was sent for {slot:.6f} or later")
 
     def in_time(self, slot: float) -> bool:
-        """Whether an entry that skips runs that are too old must still send this occurrence."""
+        """Return whether an entry that skips old runs must still send this occurrence."""
         grace = self.definition.get("misfire_grace_time")
         if grace is None or len(self.definition.keys() & {"overlap", "delivery"}):
             return False
@@ -674,7 +675,7 @@ class Coverage:
         return bool(start + well + recovery + PROMPT < slot + grace)
 
     def slots(self) -> Iterator[float]:
-        """Yield the nominal instants of the schedule while it was in force."""
+        """Yield the nominal instants of the schedule while it was in effect."""
         made = self.judgement.unix(self.definition["made_at"])
         begin, end = self.earliest, self.end
         if "start" in self.definition:
@@ -687,7 +688,7 @@ class Coverage:
             yield from slots_between(self.definition, made, begin, end)
 
     def grid(self, begin: float, end: float) -> Iterator[float]:
-        """Yield the instants of an interval, starting from the first message."""
+        """Yield the instants of an interval, starting with the first message."""
         every = float(self.definition["seconds"])
         if not self.nominals:
             up = self.begin + every + self.jitter
@@ -712,7 +713,7 @@ class Coverage:
 
 
 def is_among(instants: list[float], instant: float) -> bool:
-    """Whether an instant is in a sorted list."""
+    """Return whether an instant is in a sorted list."""
     at = bisect_left(instants, instant - SAME)
     return at < len(instants) and abs(instants[at] - instant) <= SAME
 
@@ -720,7 +721,7 @@ def is_among(instants: list[float], instant: float) -> bool:
 def slots_between(
     definition: dict[str, Any], made: float, begin: float, end: float
 ) -> Iterator[float]:
-    """Yield the nominal instants in ``(begin, end]`` of a schedule created at ``made``."""
+    """Yield the nominal instants in ``(begin, end]`` of a schedule that was created at ``made``."""
     kind = definition["kind"]
     if kind == "clocked":
         instant = made + definition["after"]
@@ -735,7 +736,7 @@ def slots_between(
 def rule_slots(
     definition: dict[str, Any], made: float, begin: float, end: float
 ) -> Iterator[float]:
-    """Yield the instants of a rule of seconds, from the first whole second after its creation."""
+    """Yield the instants of a rule in seconds, from the first whole second after its creation."""
     step = definition["interval"]
     first = int(made) + 1
     last = first + step * (definition["count"] - 1) if "count" in definition else INFINITY
@@ -749,9 +750,9 @@ def rule_slots(
 def crontab_slots(definition: dict[str, Any], begin: float, end: float) -> Iterator[float]:
     """Yield the instants of a crontab.
 
-    Rules with a wildcard or a step in the hour follow real time. All others name wall-clock times:
-    a time that exists twice means the first one, a time that does not exist means the first minute
-    after the gap.
+    A crontab with a wildcard or a step in the hour follows real time. Any other crontab contains
+    wall-clock times. If a wall-clock time exists twice, the entry runs at the first one. If it does
+    not exist, the entry runs in the first minute after the gap.
     """
     zone = ZoneInfo(definition.get("timezone", "UTC"))
     minutes = field_values(definition.get("minute", "*"), 60)
@@ -766,7 +767,7 @@ def crontab_slots(definition: dict[str, Any], begin: float, end: float) -> Itera
     while (at := at + timedelta(minutes=1)).timestamp() <= end:
         wall = at.astimezone(zone)
         if wall.month not in months:
-            at += timedelta(minutes=14 - at.minute % 15)  # to the next quarter of an hour
+            at += timedelta(minutes=14 - at.minute % 15)  # Go to the next quarter of an hour.
         elif wall.minute in minutes and wall.hour in hours and at.timestamp() > begin:
             yield at.timestamp()
 
@@ -788,18 +789,18 @@ def wall_slots(
 
 
 def first_instant(wall: datetime, zone: ZoneInfo) -> float:
-    """Return when a clock first shows a wall-clock time, or the first whole minute after it."""
+    """Return when a clock first shows a wall-clock time, or the first whole minute after a gap."""
     instant = wall.replace(tzinfo=zone, fold=0).timestamp()
     if datetime.fromtimestamp(instant, zone).replace(tzinfo=None) == wall:
         return instant
-    # The clock skips this time: go back to the minute of the change.
+    # The clock skips this time: go back to the minute of the clock change.
     while datetime.fromtimestamp(instant - 60, zone).replace(tzinfo=None) > wall:
         instant -= 60
     return instant
 
 
 def field_values(text: Any, size: int) -> set[int]:
-    """Return the values that a field of a crontab stands for."""
+    """Return the values that a crontab field matches."""
     values: set[int] = set()
     for part in str(text).split(","):
         span, _, step = part.partition("/")

@@ -1,4 +1,4 @@
-"""Everything that is visible of a simulation from outside; the oracle judges only this."""
+"""Everything that can be observed in a simulation; the oracle uses nothing else."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ __all__ = ("Action", "Arrival", "Record")
 class Arrival:
     """A message that reached the broker; instants are seconds since the beginning.
 
-    ``at`` is the true time, ``clock`` the wall clock of the schedule's server in UNIX seconds, like
-    ``nominal``. ``version`` numbers the operation that wrote the message's content.
+    ``at`` is the true time. ``clock`` is the wall clock of the schedule's server and ``nominal``
+    the nominal instant, both in UNIX seconds. ``version`` is the number of the operation that wrote
+    the content of the message.
     """
 
     at: float
@@ -46,32 +47,33 @@ class Action:
 
 @dataclass(slots=True)
 class Record:
-    """Everything that is visible of a simulation from outside."""
+    """Everything that can be observed in a simulation."""
 
     scenario: Scenario
     arrivals: list[Arrival] = field(default_factory=list)
     actions: list[Action] = field(default_factory=list)
-    #: Beginning, end and kind of each fault, in seconds.
+    #: Beginning and end of each fault in seconds, and its kind.
     disturbances: list[tuple[float, float, str]] = field(default_factory=list)
-    #: When a process had its own faults.
+    #: The periods in which each process had a fault.
     hit: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
-    #: When stored data went back, and to which instant: (from, to).
+    #: When stored data was replaced by older data, and the time of the older data.
     rollbacks: list[tuple[float, float]] = field(default_factory=list)
-    #: Runs of a worker: entry, task id, beginning, end.
+    #: Runs in a worker: entry, task id, beginning, end.
     runs: list[tuple[str, str, float, float]] = field(default_factory=list)
-    #: Beats that ended by themselves, and why.
+    #: Beats that exited by themselves, and why.
     exits: list[tuple[float, str, str]] = field(default_factory=list)
-    #: Runs that a beat of 2.4.2 sent: time, entry, version; and when such a beat held the lock.
+    #: Runs that a RedBeat 2.4.2 beat sent, as time, entry and version; also when such a beat held
+    #: the lock.
     legacy_runs: list[tuple[float, str, int]] = field(default_factory=list)
     legacy_leads: list[tuple[float, float]] = field(default_factory=list)
-    #: The hosts of the beats that held the lock, with the time when each was first seen to hold it.
+    #: The hosts of the beats that held the lock, with the time at which each was first observed.
     holders: list[tuple[float, str]] = field(default_factory=list)
     quarantined: list[str] = field(default_factory=list)
-    #: Whether each entry stored at the end is enabled, by name.
+    #: For each entry stored at the end, by name: whether the entry is enabled.
     stored: dict[str, bool] = field(default_factory=dict)
     trace: list[tuple[int, str, str]] = field(default_factory=list)
-    #: Number of steps with a decision that were not idle, switches between processes, and different
-    #: orders of requests.
+    #: Three counters: steps with a decision that were not idle, switches between processes, and
+    #: different orders of requests.
     points: int = 0
     switches: int = 0
     orders: set[int] = field(default_factory=set)

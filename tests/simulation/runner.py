@@ -1,4 +1,4 @@
-"""Runs a scenario: beats, applications, workers and faults; records what happens."""
+"""Runs a scenario with beats, applications, workers and faults, and records what happens."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.workers import end_run
 __all__ = ("Simulation", "simulate")
 
 QUEUE: Final = "celery"
-#: Seconds after which a beat that ended is restarted.
+#: Seconds after which a beat that exited is restarted.
 RESTART: Final = 2.0
 #: Seconds within which a starting beat has written its static entries.
 SETTLED: Final = 1.0
@@ -44,7 +44,7 @@ Statics: TypeAlias = dict[str, tuple[dict[str, Any], int]]
 
 
 def simulate(scenario: Scenario, engines: dict[str, Engine]) -> Record:
-    """Run a scenario on servers that are emptied first."""
+    """Run a scenario on emptied servers, and return the record."""
     return Simulation(scenario, engines).run()
 
 
@@ -65,17 +65,17 @@ class Simulation:
         self.hosts: dict[str, Host] = {}
         self.beats: dict[str, Process] = {}
         self.beat_services: dict[str, Any] = {}
-        #: Seconds for which a stopped beat stays away.
+        #: Seconds for which a stopped beat does not run.
         self.down_for: dict[str, float] = {}
         self.runs_waiting: list[tuple[Arrival, dict[str, Any], float]] = []
         self.first_statics = {name: (fields, 0) for name, fields in scenario.statics.items()}
-        #: The last deployed statics, those with which each beat will start, and those with which it
-        #: started.
+        #: Static entries that were deployed last, that each beat will start with, and that each
+        #: beat has started with.
         self.deployed: Statics = self.first_statics
         self.statics: dict[str, Statics] = {}
         self.running_statics: dict[str, Statics] = {}
         self.deploying: list[Action] = []
-        #: Faults that wait for a message of their entry.
+        #: Faults that wait for a message of an entry.
         self.waiting_faults: list[Step] = []
         self.snapshots: dict[Step, tuple[float, Any]] = {}
         self._version = 0
@@ -88,8 +88,8 @@ class Simulation:
         self.world.on_strike = self._struck
 
     def run(self) -> Record:
-        """Run to the end; return the record."""
-        # kombu draws the id of an interpreter once; draw it now, before any process runs.
+        """Run the scenario to its end, and return the record."""
+        # kombu creates one id for the interpreter. Create it now, before any process runs.
         oid_from(self)  # type: ignore[no-untyped-call]
         random.seed(self.scenario.seed)
         clocks.use(self.world)
@@ -129,16 +129,16 @@ class Simulation:
 
     @property
     def scheduler_class(self) -> type[RedBeatScheduler]:
-        """The scheduler class of the beats: a subclass if an entry needs one."""
+        """Return the scheduler class of the beats: a subclass if an entry needs it."""
         own = any("answer" in step.fields for step in self.scenario.steps)
         return OwnScheduler if own else RedBeatScheduler
 
     @property
     def seconds(self) -> float:
-        """The true time, seconds since the beginning."""
+        """Return the true time in seconds since the beginning."""
         return (self.world.now - self.world.start) / SECOND
 
-    # -- who takes part --------------------------------------------------------------------------
+    # -- participants ----------------------------------------------------------------------------
 
     def _set_up(self) -> None:
         self.at(self.scenario.duration - self.scenario.calm, self._disarm)
@@ -160,7 +160,7 @@ class Simulation:
             self._start("worker", self._worker, 0.0)
 
     def _true(self, seconds: float) -> int:
-        """Return the true time at ``seconds`` after the beginning."""
+        """Return the true time at ``seconds`` after the beginning, in microseconds."""
         return self.world.start + int(seconds * SECOND)
 
     def after(self, seconds: float, action: Callable[..., Any], *args: Any) -> None:
@@ -217,7 +217,7 @@ class Simulation:
         self.beats[name] = process
 
     def _tick_when_due(self, scheduler: RedBeatScheduler) -> None:
-        """Act as a program with an embedded beat that ticks only when something is due."""
+        """Act as a program with an embedded beat that ticks only when an entry is due."""
         stored = self.services["redis"].engine.client
         while True:
             seconds = scheduler.tick()
@@ -233,7 +233,7 @@ class Simulation:
         self.after(down, self._start_beat, name)
 
     def _start_legacy(self, step: Step) -> None:
-        """Run a beat of 2.4.2 for some seconds; then it stops or is killed."""
+        """Run a RedBeat 2.4.2 beat for some seconds, then stop or kill it."""
         end = "broker" if self.scenario.separate_broker else "redis"
         leading: list[float] = []
         beat = LegacyBeat(
@@ -256,7 +256,7 @@ class Simulation:
         self.at(step.at + step.seconds, process.kill if step.fields["killed"] else stop)
 
     def _deploy(self, step: Step) -> None:
-        """Restart the beats one after the other with another ``beat_schedule``."""
+        """Restart the beats one by one with another ``beat_schedule``."""
         self._version += 1
         before, after = self.deployed, step.fields["statics"]
         versions = dict.fromkeys(after, self._version)
@@ -270,7 +270,8 @@ class Simulation:
             action = Action(replace(step, what=what, entry=name), self._version, self.seconds)
             action.definition = {**after.get(name, {}), "made_at": self.seconds}
             self.record.actions.append(action)
-            # With several beats at work no beat removes entries that left the configuration.
+            # While several beats share the work, no beat removes entries that are no longer
+            # configured.
             if name in after or self.scenario.locked:
                 self.deploying.append(action)
         for number, beat in enumerate(sorted(self.beats)):
@@ -283,7 +284,7 @@ class Simulation:
             self.beat_services[name].stop()
 
     def _is_deployed(self, statics: Statics, name: str) -> None:
-        """Record that a beat began with a configuration; the last beat completes a deployment."""
+        """Record that a beat started with a configuration; the last beat completes a deployment."""
         self.running_statics[name] = statics
         if all(self.running_statics.get(beat) is self.deployed for beat in self.beats):
             for action in self.deploying:
@@ -316,13 +317,13 @@ class Simulation:
     # -- workers ---------------------------------------------------------------------------------
 
     def _drain(self, sender: str) -> None:
-        """Take the messages that arrived."""
+        """Read the messages that arrived."""
         client = self.broker.engine.messages
         clock = self.services["redis"].engine.host.wall(self.world.now) / SECOND
         try:
             texts = client.rpop(QUEUE, 1000) or []
         except ReadOnlyError:
-            return  # then nothing arrived
+            return  # A replica has received no message.
         for text in texts:
             self._arrived(json.loads(text), clock, sender)
 
@@ -360,7 +361,7 @@ class Simulation:
             self._begin_fault(step)
 
     def _worker(self) -> None:
-        """Run the tasks of the messages, each for the time of its entry, all in parallel."""
+        """Run the tasks of all messages in parallel, each for its entry's run time."""
         app = self.app_of("worker")
         under_way: list[tuple[float, Arrival, dict[str, Any]]] = []
         while True:
@@ -417,13 +418,13 @@ class Simulation:
         self.record.disturbances.append((self.seconds, self.seconds + abs(seconds), what))
 
     def _disarm(self) -> None:
-        """Disarm all faults: from now on everything recovers."""
+        """Cancel all faults that have not happened, so that everything recovers."""
         self.waiting_faults.clear()
         for process in self.world.processes:
             process.faults.clear()
 
     def _look_at_lock(self) -> None:
-        """Record who holds the lock: its token contains the host."""
+        """Record which beat holds the lock: the token in the lock contains its host."""
         token = self.services["redis"].engine.client.get("redbeat::lock")
         parts = token.decode().split(":") if token else []
         holders = self.record.holders
@@ -436,5 +437,5 @@ class Simulation:
 
 
 def envelope_body(envelope: dict[str, Any]) -> str:
-    """Return the JSON text in a message of kombu."""
+    """Return the JSON text in a kombu message."""
     return base64.b64decode(envelope["body"]).decode()

@@ -1,7 +1,7 @@
-"""What happens in a simulation, as a value: entries, operations, faults; from a seed or a file.
+"""A simulation as data: entries, operations and faults, generated from a seed or read from a file.
 
-All instants are seconds since the beginning. A scenario is a list of steps. Each step can be left
-out, so that a failing scenario can be shrunk.
+All instants are seconds since the beginning. A scenario is a list of steps. Each step can be
+removed, so that a failing scenario can be shrunk.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = (
     "generate",
 )
 
-#: Faults of a beat at one of its steps: of its process, or of its next request.
+#: Faults at a step of a beat: faults of its process or of its next request.
 STEP_FAULTS: Final = {
     "kill": "the process is killed, and started again a few seconds later",
     "freeze": "the process is stopped for some seconds, and goes on",
@@ -48,7 +48,7 @@ SERVER_FAULTS: Final = {
     "lock deleted": "the key of the lock is deleted",
 }
 
-#: Faults of clocks: ``seconds`` is the size of the jump.
+#: Faults of clocks; ``seconds`` is the size of the jump.
 CLOCK_FAULTS: Final = {
     "host clock": "the wall clock of one host jumps",
     "host drift": "the clock of one host runs too fast or too slow from then on",
@@ -57,12 +57,12 @@ CLOCK_FAULTS: Final = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """An event at a time, ``at``, in seconds since the beginning.
+    """An event at the time ``at``, in seconds since the beginning.
 
     ``what`` is an operation of an application (``save``, ``edit``, ``pause``, ...), a fault, or
-    ``stop`` and ``deploy`` of a beat; ``who`` the affected process or server; ``entry`` the name of
-    an entry; the meaning of the rest depends on ``what``. A fault with an entry waits until a
-    message of that entry arrives, and counts its steps from there.
+    ``stop`` or ``deploy`` of a beat. ``who`` is the affected process or server, and ``entry`` is
+    the name of an entry. The meaning of the other fields depends on ``what``. A fault with an entry
+    waits until a message of this entry arrives, and counts its steps from this message.
     """
 
     at: float
@@ -88,27 +88,26 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A simulation before it runs.
+    """The description of a simulation.
 
     Attributes:
-        seed: what delays in the network follow from.
-        beats: how many beats there are, named ``beat-1`` and so on.
-        locked: whether there is a beat lock, so one leader and standbys.
-        separate_broker: whether the broker is another server than that of the schedule.
-        duration: seconds until the end; no fault in the last part, see :attr:`calm`.
-        calm: seconds at the end in which everything must have recovered.
-        lock_timeout: of the beats, seconds; the lease of a claim follows from it.
+        seed: determines the network delays.
+        beats: number of beats; their names are ``beat-1`` and so on.
+        locked: whether there is a beat lock, and so one leader and standbys.
+        separate_broker: whether broker and schedule have different servers.
+        duration: seconds until the end; the last part has no faults, see :attr:`calm`.
+        calm: seconds at the end within which everything must recover.
+        lock_timeout: lock timeout of the beats in seconds; it determines the lease of a claim.
         settings: more settings of all apps.
         statics: ``beat_schedule`` of the beats.
         beats_from: seconds after which the beats start.
-        beat_settings: settings of single beats, by their names.
-        recovery: seconds after the end of a fault in which everything goes on again; 0 for what
-            follows from the lock timeout.
-        leader: the beat that keeps the lock from beginning to end, where one must.
-        steps: what happens.
-        story: setup, fault and invariant in words, of a scenario that is kept.
-        expected: a part of what the oracle says of it as long as the defect is known; empty when
-            nothing is wrong.
+        beat_settings: settings of single beats, by beat name.
+        recovery: seconds after the end of a fault within which everything works again; 0 computes
+            this time from the lock timeout.
+        leader: the beat that must keep the lock from beginning to end, if any.
+        steps: the events.
+        story: setup, fault and invariant of a stored scenario, in words.
+        expected: a part of the oracle's report for a known defect; empty for a correct scenario.
     """
 
     seed: int
@@ -126,23 +125,23 @@ class Scenario:
     recovery: float = 0.0
     leader: str = ""
     steps: tuple[Step, ...] = ()
-    #: Whether the beat is a program that ticks when something is due, not a beat service.
+    #: Whether a beat is embedded in a program that ticks only when an entry is due.
     embedded: bool = False
-    #: For a fixed order instead of a random one: the period in which steps are counted, in seconds,
-    #: and the numbers of the steps before which another beat goes on.
+    #: A fixed order instead of a random order: the period in which steps are counted, in seconds,
+    #: and the numbers of the steps before which another beat continues.
     order: tuple[float, ...] = ()
-    #: Name of the profile that generated it.
+    #: Name of the profile that generated the scenario.
     profile: str = ""
     story: str = ""
     expected: str = ""
 
     def to_json(self) -> str:
-        """Return the scenario as JSON; :meth:`from_json` reads it."""
+        """Return the scenario as JSON, which :meth:`from_json` reads."""
         return json.dumps(asdict(self), indent=1)
 
     @classmethod
     def from_json(cls, text: str) -> Scenario:
-        """Return the scenario from its JSON."""
+        """Return the scenario from its JSON form."""
         values = json.loads(text)
         values["steps"] = tuple(Step(**step) for step in values["steps"])
         return cls(**values)
@@ -164,7 +163,7 @@ class Scenario:
 
 
 Chance = random.Random
-#: Returns random fields of a new entry.
+#: A function that returns random fields for a new entry.
 Kind = Callable[[Chance], dict[str, Any]]
 
 ZONES: Final = ("UTC", "Europe/Berlin", "America/New_York", "Asia/Kolkata", "Australia/Lord_Howe")
@@ -270,12 +269,12 @@ class Profile:
     many_faults: tuple[int, int] = (1, 5)
     many_broker_faults: int = 1
     duration: tuple[float, float] = (40.0, 120.0)
-    #: The number of initial static entries, their kinds, and how often another configuration is
-    #: deployed.
+    #: Static entries: minimum and maximum of their number at the start, their kinds, and minimum
+    #: and maximum of the number of deployments.
     statics: tuple[int, int] = (0, 0)
     static_kinds: tuple[Kind, ...] = (_every, _crontab)
     deployments: tuple[int, int] = (0, 0)
-    #: Whether a beat of 2.4.2 leads first, and perhaps once more.
+    #: Whether a RedBeat 2.4.2 beat leads first, and perhaps a second time.
     legacy: bool = False
     lock_timeouts: tuple[float, ...] = (5.0, 10.0, 30.0)
 
@@ -344,7 +343,7 @@ PROFILES: Final = {
         tuple(CLOCK_FAULTS),
         many_faults=(1, 8),
     ),
-    # Outages, which make runs late or missed, without faults that repeat runs.
+    # Outages that make runs late or missed; no faults that repeat runs.
     "policies": Profile(
         (
             *(_every, _rule, _crontab, _jitter, _misfire, _window, _all_missed, _few_missed),
@@ -357,7 +356,7 @@ PROFILES: Final = {
         many_faults=(0, 3),
         lock_timeouts=(5.0,),
     ),
-    # A broker that is down or refuses messages, repeatedly.
+    # A broker that is repeatedly down or refuses messages.
     "brokers": Profile(
         (_often, _every, _rule, _all_missed, _often_at_most_once),
         ("edit", "trigger"),
@@ -370,7 +369,7 @@ PROFILES: Final = {
         duration=(40.0, 80.0),
         lock_timeouts=(5.0,),
     ),
-    # Applications that change a few entries continuously.
+    # Applications that continuously change a few entries.
     "edits": Profile(
         (_every, _often, _once, _misfire, _window, _one_off, _limited),
         (*EDITS, "save", "trigger", "trigger"),
@@ -382,7 +381,7 @@ PROFILES: Final = {
         duration=(40.0, 80.0),
         lock_timeouts=(5.0, 30.0),
     ),
-    # Entries that finish, wait for their last run, or catch up.
+    # Entries that finish, wait for their last run, or catch up missed runs.
     "limits": Profile(
         (_limited, _one_off, _overlap, _few_missed),
         ("trigger",),
@@ -394,7 +393,7 @@ PROFILES: Final = {
         duration=(40.0, 80.0),
         lock_timeouts=(5.0,),
     ),
-    # Enough runs that each fault hits one.
+    # So many runs that each fault affects one.
     "crowded": Profile(
         (_often, _often_at_most_once),
         ("edit", "trigger", "save"),
@@ -405,7 +404,7 @@ PROFILES: Final = {
         duration=(30.0, 60.0),
         lock_timeouts=(5.0,),
     ),
-    # Loss of data of static entries, which a beat writes again.
+    # Data loss of static entries, which a beat then writes again.
     "losses": Profile(
         (),
         (),
@@ -422,7 +421,7 @@ PROFILES: Final = {
 
 
 def generate(seed: int, profile: str) -> Scenario:
-    """Return the scenario for a seed."""
+    """Return the scenario that a profile generates from a seed."""
     chance, made = random.Random(f"{profile}:{seed}"), PROFILES[profile]
     locked, beats = chance.choice(made.locked), chance.choice(made.beats)
     active = round(chance.uniform(*made.duration), 3)
@@ -473,7 +472,7 @@ def _operations(chance: Chance, made: Profile, active: float) -> list[Step]:
 
 
 def _deployments(chance: Chance, made: Profile, active: float) -> tuple[dict[str, Any], list[Step]]:
-    """Return the initial static entries, and how they change."""
+    """Return the initial static entries and their later changes."""
     kinds = made.static_kinds
     names = [f"static-{number}" for number in range(chance.randint(*made.statics))]
     first = statics = {name: chance.choice(kinds)(chance) for name in names}
@@ -490,7 +489,7 @@ def _deployments(chance: Chance, made: Profile, active: float) -> tuple[dict[str
 
 
 def _legacy(chance: Chance, active: float, beats: int) -> list[Step]:
-    """Return the times of beats of 2.4.2; during the second one the other beats are stopped."""
+    """Return the times of RedBeat 2.4.2 beats; all other beats stop during the second one."""
 
     def older_beat(at: float, name: str) -> Step:
         fields = {"killed": chance.random() < 0.5}

@@ -84,7 +84,7 @@ def _older_data(simulation: Simulation, step: Step, service: Service) -> None:
     simulation.record.rollbacks.append((simulation.seconds, taken_at))
 
 
-#: How each fault in :data:`tests.simulation.scenario.SERVER_FAULTS` begins.
+#: The functions that begin each fault in :data:`tests.simulation.scenario.SERVER_FAULTS`.
 SERVER_FAULTS: Final[dict[str, Callable[[Simulation, Step, Service], None]]] = {
     "demoted": _demoted,
     "loading": _loading,

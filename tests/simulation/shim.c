@@ -1,10 +1,11 @@
-/* Preloaded into a server: its wall clock is a number of microseconds in a file that it maps.
+/* Preloaded into a Redis server: replaces its wall clock with a number of microseconds from a file.
 
-   The variable SIMULATED_CLOCK has the path of the file. Without it, or while the number is 0, the
-   wall clock is the real one. Monotonic clocks stay real, for the event loop of the server.
+   The environment variable SIMULATED_CLOCK contains the path of the file, which this library maps
+   into memory. Without the variable, or while the number is 0, the server uses the real wall clock.
+   Monotonic clocks stay real, because the event loop of the server needs them.
 
-   Valkey 9.1 looks at the wall clock once in a millisecond and adds cycles of the processor to it,
-   unless /proc/cpuinfo does not say how fast they are: so there is no such file here. */
+   Valkey 9.1 reads the wall clock once per millisecond and adds processor cycles to it, if
+   /proc/cpuinfo reports the speed of the processor. Therefore this library hides that file. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -1,7 +1,7 @@
-"""A real Redis server that reads its wall clock from the simulation, through a preloaded library.
+"""A real Redis server that reads the simulation's clock through a preloaded library.
 
-The server's own ``TIME`` and expiry follow the virtual clock, and commands are sent unchanged. The
-library is compiled from ``shim.c`` when the server starts, which needs a C compiler.
+``TIME`` and expiry follow the virtual clock, and commands are sent unchanged. The library is
+compiled from ``shim.c`` when the server starts; this needs a C compiler.
 """
 
 from __future__ import annotations
@@ -20,11 +20,14 @@ SOURCE: Final = Path(__file__).with_name("shim.c")
 
 
 class ShimmedServer(RedisServer):
-    """A server with the preloaded clock, which reads the file ``clock`` in its directory."""
+    """A server with the preloaded clock, which reads the file ``clock`` in the same directory."""
 
     @property
     def clock(self) -> Path:
-        """The file with the time: a signed 64-bit number of microseconds, 0 for the real time."""
+        """Return the path of the clock file.
+
+        The file contains a signed 64-bit number of microseconds; 0 means the real time.
+        """
         return self.directory / "clock"
 
     def _command(self) -> list[str]:
@@ -38,7 +41,7 @@ class ShimmedServer(RedisServer):
 
 
 class ShimmedEngine(Engine):
-    """An engine whose server runs in virtual time."""
+    """An engine with a server that runs in virtual time."""
 
     far = 0
 

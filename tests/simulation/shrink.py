@@ -1,4 +1,4 @@
-"""Shrinks a failing scenario: leaves out steps while it still fails."""
+"""Shrinks a failing scenario: removes steps while the scenario still fails."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ("shrunk",)
 
 
 def shrunk(scenario: Scenario, fails: Callable[[Scenario], bool], attempts: int = 80) -> Scenario:
-    """Return a smaller scenario that still fails, with at most ``attempts`` simulations."""
+    """Return a smaller scenario that still fails, after at most ``attempts`` simulations."""
     size = max(len(scenario.steps) // 2, 1)
     while attempts > 0:
         smaller = None

@@ -1,4 +1,4 @@
-"""The same scenario has the same trace: on each run, after other scenarios, and on both engines."""
+"""A scenario has the same trace on each run, after other scenarios, and on both engines."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def trace(*arguments: str, hash_seed: int = 0) -> list[str]:
-    """Return the trace of scenarios, line by line."""
+    """Return the trace of the simulator with these arguments, line by line."""
     command = [sys.executable, "-m", "tests.simulation", "--trace", "--no-shrink", *arguments]
     environment = {**os.environ, "PYTHONHASHSEED": str(hash_seed)}
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )
-    # The verdict of the oracle does not matter here.
+    # This test ignores whether the oracle reports violations.
     assert done.returncode in {0, 1}, done.stderr
-    # The last line has the elapsed time.
+    # The last line contains the elapsed time.
     return done.stdout.splitlines()[:-1]
 
 

@@ -1,6 +1,6 @@
-"""A server of the simulation follows the virtual time, and otherwise replies like a real server.
+"""The server of a simulation follows the virtual time and otherwise replies like a real server.
 
-The tests compare replies in the wire format. The same cases hold for both kinds of engine.
+The tests compare replies in the wire format. All tests run with both kinds of engine.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def started(request: pytest.FixtureRequest) -> Iterator[Engine]:
 
 @pytest.fixture
 def engine(started: Engine) -> Iterator[Engine]:
-    """An empty server, with its clock at the beginning."""
+    """Return an empty server with its clock at :data:`NOW`."""
     started.reset()
     started.now = NOW
     yield started
@@ -49,7 +49,7 @@ def connection(engine: Engine) -> Iterator[socket.socket]:
 
 @pytest.fixture
 def ask(engine: Engine, connection: socket.socket) -> Ask:
-    """A function that sends one command and returns the reply as bytes."""
+    """Return a function that sends one command and returns the reply as bytes."""
 
     def ask(*words: str | int) -> bytes:
         return engine.run(connection, [[str(word).encode() for word in words]])
@@ -58,7 +58,7 @@ def ask(engine: Engine, connection: socket.socket) -> Ask:
 
 
 def bulk(*texts: str) -> bytes:
-    """Return texts as an array of strings in the wire format."""
+    """Return an array of strings in the Redis wire format."""
     parts = [b"$%d\r\n%s\r\n" % (len(text), text.encode()) for text in texts]
     return b"*%d\r\n%s" % (len(texts), b"".join(parts))
 
@@ -410,5 +410,5 @@ def test_a_replica_shows_no_expired_key(engine: Engine, ask: Ask) -> None:
     ask("SET", "key", "value", "PX", 10)
     engine.make_replica(True)
     engine.now += 11 * MS
-    # The scripts of Redis 6.2 still see the expired key.
+    # With Redis 6.2, scripts still see the expired key.
     assert ask("GET", "key") == NIL

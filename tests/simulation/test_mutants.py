@@ -1,4 +1,4 @@
-"""The list of mutants matches the code that they break, and the manual."""
+"""Tests that the mutants match the code that they break, and the table in the manual."""
 
 from __future__ import annotations
 

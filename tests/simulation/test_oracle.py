@@ -1,4 +1,4 @@
-"""The oracle of the simulator finds violations, and reports none in a correct record."""
+"""Tests that the oracle of the simulator finds violations and accepts correct records."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ EVERY: dict[str, Any] = {"kind": "every", "seconds": 10}
 
 
 def saved(at: float, version: int = 1, **fields: Any) -> Action:
-    """Return an instantaneous save of ``poll``."""
+    """Return the action of saving ``poll``, which takes no time."""
     definition = {**(fields or EVERY), "made_at": at}
     step = Step(at, "save", "web-1", "poll", fields=fields or EVERY)
     return Action(step, version, at, at, "done", definition=definition)
 
 
 def done(what: str, at: float, version: int = 9) -> Action:
-    """Return a successful operation other than a save."""
+    """Return a successful operation that is not a save."""
     return Action(Step(at, what, "web-1", "poll"), version, at, at, "done")
 
 
@@ -46,12 +46,12 @@ def sent(nominal: float, at: float | None = None, **more: Any) -> Arrival:
 
 
 def record(arrivals: list[Arrival], *actions: Action, **more: Any) -> Record:
-    """Return a record in which, by default, ``poll`` was saved at 0."""
+    """Return a record; by default, ``poll`` was saved at 0."""
     return Record(SCENARIO, arrivals, [*(actions or (saved(0.0),))], **more)
 
 
 def grid(*left_out: int) -> list[Arrival]:
-    """Return a message every ten seconds, with some left out."""
+    """Return one message every ten seconds, except the messages with the given numbers."""
     return [sent(10.0 * number) for number in range(1, 21) if number not in left_out]
 
 
@@ -84,12 +84,12 @@ def test_violations_are_found(arrivals: list[Arrival], expected: str) -> None:
 
 
 def on_two_servers(one: Record) -> Record:
-    """Return a record with broker and schedule on two servers."""
+    """Return the record, changed to separate servers for broker and schedule."""
     return replace(one, scenario=replace(one.scenario, separate_broker=True))
 
 
 def has(one: Record, expected: str) -> bool:
-    """Whether a violation in a record contains this text."""
+    """Return whether a violation in a record contains this text."""
     return any(expected in line for line in judge(one))
 
 
@@ -97,7 +97,7 @@ FAULT = [(70.0, 75.0, "kill")]
 
 
 class TestFaults:
-    """A fault explains some violations, for some time."""
+    """Tests that a fault explains some violations for some time."""
 
     def test_missed_occurrences_may_coalesce(self) -> None:
         arrivals = grid(7, 8)
@@ -137,9 +137,12 @@ class TestFaults:
 
 
 class TestOneStep:
-    """A fault explains less when message and record are one step: on one server."""
+    """Tests that faults explain less when broker and schedule share a server.
 
-    #: A repeated message after a fault of the beat.
+    Message and record are then one step.
+    """
+
+    #: A record with a message that is repeated after a fault of the beat.
     twice = record(with_one_more(sent(70.0, 76.0)), disturbances=FAULT, hit={"": [(70.0, 75.0)]})
 
     def test_a_message_may_come_twice_on_two_servers_only(self) -> None:
@@ -185,7 +188,7 @@ class TestOneStep:
 
 
 class TestEdits:
-    """Operations of applications are obeyed."""
+    """Tests that the beats follow the operations of applications."""
 
     @pytest.mark.parametrize("what", ["pause", "delete"])
     def test_a_deleted_or_paused_entry_sends_nothing(self, what: str) -> None:
@@ -279,7 +282,7 @@ def test_a_beat_that_exits_and_an_entry_in_quarantine_are_wrong() -> None:
 
 
 class TestClockChanges:
-    """The oracle's own reading of crontabs."""
+    """Tests of the oracle's independent implementation of crontabs."""
 
     def times(self, first: datetime, **fields: Any) -> list[str]:
         begin = first.replace(tzinfo=timezone.utc).timestamp()

@@ -1,4 +1,4 @@
-"""Replays the stored scenarios: past failures, and known defects."""
+"""Replays the stored scenarios: past failures and known defects."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 SEEDS = sorted((Path(__file__).parent / "seeds").glob("*.json"))
-#: A part of the oracle's report on scenarios with a known defect; empty for the others.
+#: A part of the oracle's report for scenarios with a known defect; empty for other scenarios.
 EXPECTED = {path.stem: json.loads(path.read_text()).get("expected", "") for path in SEEDS}
 
 
@@ -25,20 +25,20 @@ SHORT = [
     "stall-longer-than-the-socket-timeout",
     "trigger-during-the-last-run",
 ]
-#: The scenarios that one interpreter replays: all of the short run, or a third of the others.
+#: The scenarios that the short run omits; three interpreters share them.
 OTHERS = [name for name in EXPECTED if name not in SHORT]
 PARTS = [SHORT, *(OTHERS[number::3] for number in range(3))]
 
 
 class KnownDefectError(Exception):
-    """The oracle reported what the scenario expects."""
+    """The oracle reported the violation that the scenario expects."""
 
 
 def judgement_of(name: str, directory: Path) -> list[str]:
     """Return the oracle's report on a scenario.
 
-    The simulator needs its own interpreter, which replays several scenarios; all workers of a run
-    share the results in ``directory``.
+    The simulator needs a separate interpreter, which replays several scenarios. All workers of a
+    test run share the results in ``directory``.
     """
     names = next(part for part in PARTS if name in part)
     paths = [path for path in SEEDS if path.stem in names]
@@ -57,7 +57,7 @@ def judgement_of(name: str, directory: Path) -> list[str]:
 
 
 def marked(name: str) -> object:
-    """Return a parameter: a known defect must fail, with the expected report of the oracle."""
+    """Return a test parameter; with a known defect, the test must fail with the expected report."""
     reason = f"the second edition of the protocol: {EXPECTED[name]}"
     known = pytest.mark.xfail(strict=True, raises=KnownDefectError, reason=reason)
     length = [] if name in SHORT else [pytest.mark.long]
@@ -68,7 +68,7 @@ def marked(name: str) -> object:
 def test_a_stored_scenario(
     name: str, tmp_path_factory: pytest.TempPathFactory, testrun_uid: str
 ) -> None:
-    """The file of the scenario describes setup, fault and invariant."""
+    """Replay a scenario; its file describes setup, fault and invariant."""
     directory = tmp_path_factory.getbasetemp().parent / f"seeds-{testrun_uid}"
     directory.mkdir(exist_ok=True)
     wrong = judgement_of(name, directory)

@@ -1,4 +1,4 @@
-"""Random scenarios, all orders of a few steps, and years: each in its own interpreter."""
+"""Random scenarios, all orders of a few steps, and years, each in a separate interpreter."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from tests.samples import long
 from tests.simulation.scenario import PROFILES, Scenario, Step, generate
 from tests.simulation.shrink import shrunk
 
-#: Real seconds after which a simulation counts as hanging.
+#: Real seconds after which a simulation is considered hanging.
 LONGEST = 100
 #: Number of processes that share all profiles.
 PARTS = 5
-#: The processes of the short run: the cheapest ones.
+#: The processes that also run in the short run, because they are the fastest.
 SHORT = {1, 4}
 
 
 def simulation(*arguments: str, command: str = "tests.simulation", longest: float = LONGEST) -> str:
-    """Run a command and return its output; fail with the output if the command fails."""
+    """Run a command and return its output; if the command fails, fail with its output."""
     words = [sys.executable, "-m", command, *arguments]
     root = Path(__file__).parents[2]
     ended = subprocess.run(
@@ -66,7 +66,7 @@ def test_steps_that_do_not_matter_are_left_out() -> None:
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 class TestAtLength:
-    """The same tests, longer."""
+    """Longer versions of the same tests."""
 
     @pytest.mark.parametrize("profile", PROFILES)
     def test_random_scenarios_recover_from_faults(self, profile: str) -> None:

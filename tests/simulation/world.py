@@ -1,4 +1,4 @@
-"""Virtual time, the processes that live in it, and the faults at their steps."""
+"""Virtual time, the processes that run in it, and the faults at their steps."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from tests.simulation.clocks import Host, Source, microseconds
 
 __all__ = ("Fault", "Order", "Process", "World")
 
-#: Minimum and maximum microseconds of a message through the network.
+#: Minimum and maximum latency of a message in the network, in microseconds.
 LATENCY: Final = (50, 800)
 
-#: Steps in :data:`BUSY_SPAN` after which a simulation is ended, because a process retries forever.
+#: A simulation with more steps than this in :data:`BUSY_SPAN` is ended: a process retries forever.
 BUSIEST: Final = 15_000
 BUSY_SPAN: Final = 10_000_000
 
-#: Number of requests whose order is compared.
+#: Number of requests in the orders that are compared.
 WINDOW: Final = 6
 
-#: Faults of a process; all others are faults of one of its requests.
+#: Faults of a process; all other faults affect one of its requests.
 OF_PROCESS: Final = ("kill", "freeze")
 
 MASK: Final = (1 << 64) - 1
 
 
 def mixed(number: int) -> int:
-    """Return 64 bits that look random and follow from ``number`` (splitmix64)."""
+    """Return 64 bits that look random and are computed from ``number`` (splitmix64)."""
     number = (number + 0x9E3779B97F4A7C15) & MASK
     number = ((number ^ (number >> 30)) * 0xBF58476D1CE4E5B9) & MASK
     number = ((number ^ (number >> 27)) * 0x94D049BB133111EB) & MASK
@@ -38,7 +38,7 @@ def mixed(number: int) -> int:
 
 
 class StuckError(BaseException):
-    """A process makes no progress: it takes steps while hardly any time passes."""
+    """Raised when a process makes no progress: it takes steps but hardly any time passes."""
 
 
 class Fault:
@@ -46,10 +46,10 @@ class Fault:
 
     Arguments:
         kind: what happens, see :data:`tests.simulation.scenario.STEP_FAULTS`.
-        step: the number of the step since the fault was armed, counted from 1; for faults of
-            requests the number of the request.
-        seconds: how long it lasts.
-        looks: whether looks at a clock count as steps of a process.
+        step: the number of the step, counted from 1 since the fault was armed; for faults of
+            requests, the number of the request.
+        seconds: how long the fault lasts.
+        looks: whether reading a clock counts as a step of the process.
     """
 
     __slots__ = ("kind", "looks", "seconds", "step")
@@ -62,9 +62,9 @@ class Fault:
 
 
 class Process:
-    """A program of the simulation: a greenlet that runs only when the world lets it.
+    """A program in the simulation: a greenlet that runs only when the world resumes it.
 
-    A killed process is never resumed, so that not even its ``finally`` blocks run.
+    A killed process is never resumed, so not even its ``finally`` blocks run.
     """
 
     def __init__(self, world: World, name: str, host: Host, main: Callable[[], Any]) -> None:
@@ -72,10 +72,10 @@ class Process:
         self.alive = True
         self.ended_by: BaseException | None = None
         self.frozen_until = 0
-        #: Number of steps so far, of steps that were not looks at a clock, and of requests.
+        #: Numbers of steps so far: all steps, steps other than reading a clock, and requests.
         self.steps = self.moves = self.requests = 0
         #: Whether there was a request since the last check for idleness, and the number of steps
-        #: before it.
+        #: before this request.
         self.busy = True
         self.looked_at = 0
         self.faults: list[Fault] = []
@@ -91,7 +91,7 @@ class Process:
     def _run(self) -> None:
         try:
             self._main()
-        except BaseException as error:  # the world continues without this process
+        except BaseException as error:  # The world continues without this process.
             self.ended_by = error
         if self.world.over:
             return
@@ -105,12 +105,12 @@ class Process:
         self.world.at(at, self._resumed, 0, owner=self)
 
     def finish(self) -> None:
-        """Release the process when the world has ended: its actions have no effect any more."""
+        """Release the process after the end of the world; its actions have no more effect."""
         if not self._greenlet.dead:
             self._greenlet.throw(GreenletExit)
 
     def kill(self) -> None:
-        """End the process at once; if the process itself calls this, the call does not return."""
+        """End the process immediately; a call from the process itself never returns."""
         self.alive = False
         self.world.note(self.name, "killed")
         self.close_sockets()
@@ -120,7 +120,7 @@ class Process:
             self.world.hub.switch()
 
     def idled(self) -> None:
-        """Count the steps without a request, after a wait without a result, as idle."""
+        """Count the steps of a wait without a result as idle, unless there was a request."""
         if not self.busy:
             self.world.idle += self.steps - self.looked_at
         self.busy, self.looked_at = False, self.steps
@@ -131,20 +131,20 @@ class Process:
             sock.close()
 
     def arm(self, fault: Fault) -> None:
-        """Arm a fault for a later step."""
+        """Arm a fault, which then happens at a later step."""
         fault.step += self._count(fault)
         self.faults.append(fault)
 
     def _count(self, fault: Fault) -> int:
-        """Return the number of steps so far at which the fault may happen."""
+        """Return how many steps so far count for this fault."""
         if fault.kind not in OF_PROCESS:
             return self.requests
         return self.steps if fault.looks else self.moves
 
     def step(self, what: str) -> Fault | None:
-        """Count a step; return the fault of the network at this step, if any.
+        """Count a step; return the network fault at this step, or None.
 
-        A fault of the process itself, a kill or a freeze, happens here.
+        Faults of the process itself (a kill or a freeze) happen here.
         """
         if self.world.over:
             raise GreenletExit
@@ -181,7 +181,7 @@ class Process:
         return None
 
     def wait_until(self, until: int | None) -> None:
-        """Pause until a time, or until :meth:`wake`; without a time, only until :meth:`wake`."""
+        """Pause until a time or until :meth:`wake`; without a time, only until :meth:`wake`."""
         if self.world.over:
             raise GreenletExit
         self._ticket += 1
@@ -194,7 +194,7 @@ class Process:
         self.world.at(self.world.now, self._resumed, self._ticket, owner=self)
 
     def go_on(self) -> None:
-        """Continue a waiting process within this event, or a frozen process when it thaws."""
+        """Continue a waiting process within this event; a frozen process waits for its thaw."""
         if self.frozen_until > self.world.now:
             self.wake()
         else:
@@ -213,8 +213,8 @@ class Process:
             world.current = None
 
 
-#: Time, tie-breaker at equal times, number, action, process, and whether it waits until a frozen
-#: process thaws.
+#: Time, order among equal times, number, action, its arguments, process, and whether the event
+#: waits until a frozen process thaws.
 Event = tuple[int, int, int, Any, tuple[Any, ...], "Process | None", bool]
 
 
@@ -222,9 +222,9 @@ class Order:
     """An order of steps: one process runs until a switch to another process.
 
     Arguments:
-        since: the beginning of the period in which steps are counted, and its end; microseconds.
-        switches: numbers of the steps before which there is a switch; only steps at which another
-            process could run are counted.
+        since: beginning and end of the period in which steps are counted, in microseconds.
+        switches: numbers of the steps before which there is a switch; steps count only if another
+            process could run.
     """
 
     def __init__(self, since: int, until: int, switches: tuple[int, ...]) -> None:
@@ -233,7 +233,7 @@ class Order:
         self._current = ""
 
     def choose(self, names: set[str], now: int) -> str:
-        """Return which process runs next."""
+        """Return the name of the process that runs next."""
         if not self.since <= now <= self.until:
             return min(names)
         if self._current not in names:
@@ -250,35 +250,36 @@ class World(Source):
 
     Arguments:
         seed: the source of all randomness.
-        start: the true time of the beginning, microseconds since 1970.
+        start: the true time of the beginning, in microseconds since 1970.
     """
 
     def __init__(self, seed: int, start: int) -> None:
         self.seed, self.now, self.start = seed, start, start
         self.hub = getcurrent()
-        #: Whether the simulation has ended.
+        #: Whether the simulation is over.
         self.over = False
         self.current: Process | None = None
         self.last: Process | None = None
         self.processes: list[Process] = []
         self.nowhere = Host("nowhere")
         self.trace: list[tuple[int, str, str]] = []
-        #: Steps with a decision, idle steps among them, and switches from one process to another.
+        #: Numbers of steps with a decision, of idle steps among them, and of switches between
+        #: processes.
         self.points = self.idle = self.switches = 0
-        #: Different orders of :data:`WINDOW` requests of several processes.
+        #: The different orders of :data:`WINDOW` requests from several processes.
         self.orders: set[int] = set()
         self._last_requests: deque[tuple[str, str]] = deque(maxlen=WINDOW)
-        #: Faults that happened, by kind.
+        #: How many faults of each kind happened.
         self.struck: Counter[str] = Counter()
-        #: Called when a fault happens to a process.
+        #: Called when a fault happens.
         self.on_strike: Callable[[Fault], None] = lambda _fault: None
-        #: Minimum and maximum microseconds of a message.
+        #: Minimum and maximum latency of a message, in microseconds.
         self.delays = LATENCY
-        #: Chooses the next process where several could run; None for a random choice.
+        #: Chooses the next process if several can run; None for a random choice.
         self.order: Order | None = None
         self._events: list[Event] = []
         self._count = self._drawn = 0
-        #: The process that got stuck and so ended the simulation.
+        #: The process that made no progress and thus ended the simulation.
         self.stuck: Process | None = None
         self._watched_from, self._watched_points = start, 0
 
@@ -292,7 +293,7 @@ class World(Source):
         owner: Process | None = None,
         thaw: bool = True,
     ) -> None:
-        """Run ``action`` at a time; actions of a frozen process wait for its ``thaw``."""
+        """Run ``action`` at a time; the actions of a frozen process wait until it thaws."""
         self._count += 1
         when = max(when, self.now)
         place = self.chance(self._count) if self.order is None else 0
@@ -300,7 +301,7 @@ class World(Source):
         heapq.heappush(self._events, event)
 
     def run(self, until: int) -> None:
-        """Let time pass until ``until``."""
+        """Run events until the virtual time ``until``."""
         events = self._events
         while events and events[0][0] <= until and self.stuck is None:
             if self.order is None:
@@ -315,7 +316,7 @@ class World(Source):
         self.now = max(self.now, until)
 
     def watch(self, process: Process) -> None:
-        """End the simulation when a process takes many steps in too little time."""
+        """End the simulation if a process takes many steps in too little time."""
         if self.now - self._watched_from > BUSY_SPAN:
             self._watched_from, self._watched_points = self.now, self.points
         elif self.points - self._watched_points > BUSIEST:
@@ -323,7 +324,7 @@ class World(Source):
             raise StuckError(f"{process.name} took {BUSIEST} steps in a few seconds")
 
     def _chosen(self) -> Event:
-        """Take the next event in the configured order: normally an event of the last process."""
+        """Return the next event in the configured order: normally an event of the last process."""
         when, same = self._events[0][0], []
         while self._events and self._events[0][0] == when:
             same.append(heapq.heappop(self._events))
@@ -341,7 +342,7 @@ class World(Source):
         return chosen
 
     def steps_in_order(self) -> int:
-        """Return for how many steps the order chose the process."""
+        """Return at how many steps the order chose the process."""
         return 0 if self.order is None else self.order.steps
 
     def process(self, name: str, host: Host, main: Callable[[], Any]) -> Process:
@@ -351,7 +352,7 @@ class World(Source):
         return process
 
     def remember(self, process: Process, request: str) -> None:
-        """Record the order of the last requests of the processes."""
+        """Record the order of the last requests from the processes."""
         window = self._last_requests
         window.append((process.name, request))
         if len(window) == WINDOW and len({name for name, _ in window}) > 1:
@@ -365,7 +366,7 @@ class World(Source):
             process.close_sockets()
 
     def note(self, who: str, what: str) -> None:
-        """Write down what happened."""
+        """Add an event to the trace."""
         if self.over:
             return
         self.trace.append((self.now, who, what))
@@ -377,7 +378,7 @@ class World(Source):
         return mixed(self.seed * 0x100000001B3 + number)
 
     def latency(self, who: int, number: int) -> int:
-        """Return the latency of message ``number`` on connection ``who`` in microseconds."""
+        """Return the latency of message ``number`` on connection ``who``, in microseconds."""
         low, high = self.delays
         return low + self.chance((who << 32) + number) % max(high - low, 1)
 

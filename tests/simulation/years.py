@@ -1,4 +1,4 @@
-"""The sparse profile: one beat, long waits, years of wall clocks and every clock change."""
+"""The sparse profile: one beat, long waits, and years with every clock change."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.simulation.scenario import Scenario
 __all__ = ("ZONES", "changing_zones", "years")
 
 #: Zones with different clock changes: by an hour, by half an hour, around Ramadan, at midnight, and
-#: none.
+#: never.
 ZONES: Final = (
     "Africa/Casablanca",
     "America/New_York",
@@ -26,7 +26,7 @@ DAY: Final = 86400.0
 
 
 def years(first: int, count: int, zones: Sequence[str] = ZONES) -> Scenario:
-    """Return a scenario that covers ``count`` years from the beginning of ``first``."""
+    """Return a scenario that covers ``count`` years from the start of the year ``first``."""
     statics: dict[str, dict[str, Any]] = {}
     for zone in zones:
         months = ",".join(map(str, months_of_change(zone, first, count)))
@@ -50,7 +50,7 @@ def years(first: int, count: int, zones: Sequence[str] = ZONES) -> Scenario:
 
 
 def changes_of(name: str, first: int, count: int) -> list[tuple[datetime, timedelta | None]]:
-    """Return the first day and each day of an offset change in a zone, with the offsets."""
+    """Return the first day and each day of a clock change in a zone, with the UTC offsets."""
     zone = ZoneInfo(name)
     changes: list[tuple[datetime, timedelta | None]] = []
     at, end = (datetime(year, 1, 1, tzinfo=timezone.utc) for year in (first, first + count))
@@ -63,16 +63,16 @@ def changes_of(name: str, first: int, count: int) -> list[tuple[datetime, timede
 
 
 def months_of_change(name: str, first: int, count: int) -> list[int]:
-    """Return the months in which the clocks of a zone change; January for zones without changes.
+    """Return the months in which the clocks of a zone change; January for a zone without changes.
 
-    Simulating years takes long, and clock changes are the only risk.
+    A simulation of whole years takes long, and only clock changes can cause errors.
     """
     days = [day for day, _ in changes_of(name, first, count)[1:]]
     return sorted({(day - timedelta(days=ago)).month for day in days for ago in (0, 1)}) or [1]
 
 
 def changing_zones(first: int, count: int) -> list[str]:
-    """Return a zone for each way in which clocks change in ``count`` years."""
+    """Return one zone for each pattern of clock changes in ``count`` years."""
     found: dict[tuple[Any, ...], str] = {}
     for name in sorted(available_timezones()):
         changes = changes_of(name, first, count)

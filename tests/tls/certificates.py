@@ -1,8 +1,8 @@
 """A certificate for ``localhost`` and 127.0.0.1, and the authority that signed it.
 
-It is valid for 100 years. Sentinels and cluster nodes announce servers by address, so the
-certificate must contain the address. The authority's private key is not stored, so nobody can sign
-further certificates with it.
+The certificate is valid for 100 years. Sentinels and cluster nodes announce servers by address, so
+the certificate must contain the address. The authority's private key is not stored, so nobody can
+sign more certificates with it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ gzFgA8oDjUylfpBph8bgiu7T2O00qmr8wQ==
 
 
 def write_for_addresses(directory: Path) -> CertificateFiles:
-    """Write authority, certificate and key into ``directory``."""
+    """Write the certificates of authority and servers, and the key, to ``directory``."""
     names = {"addresses-ca.pem": AUTHORITY, "addresses.pem": CERTIFICATE, "addresses.key": KEY}
     for name, text in names.items():
         (directory / name).write_text(text, encoding="ascii")

@@ -1,4 +1,4 @@
-"""Groups of servers that use TLS, to apps and to each other."""
+"""Groups of servers that use TLS for all connections."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.servers import RedisServer
 from tests.tls.certificates import write_for_addresses
 from tests.topologies.groups import ClusterGroup, SentinelGroup
 
-#: Timeout of one test in seconds: groups must form and fail over.
+#: Timeout of one test in seconds: groups need time to form and to fail over.
 TIMEOUT = 180
 HINT = (
     "{} was built without TLS. Set REDIS_SERVER to one with it, such as that of Debian's package "
@@ -34,9 +34,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def files(tmp_path_factory: pytest.TempPathFactory) -> CertificateFiles:
-    """The certificate of servers and apps, and its authority; RuntimeError without TLS support."""
+    """Return the certificate and its authority; raise RuntimeError without TLS support."""
     server = find_redis_server()
-    # With TLS support the server reports a missing certificate; otherwise an unknown option.
+    # With TLS support, the server reports a missing certificate. Otherwise it reports an unknown
+    # option.
     output = subprocess.run(
         [server, "--port", "0", "--tls-port", "1"], capture_output=True, timeout=30, check=False
     )
@@ -47,14 +48,14 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> CertificateFiles:
 
 @dataclass
 class Place:
-    """A group with a schedule: ``settings`` connect to it, ``servers`` may hold it."""
+    """A group with a schedule; ``settings`` connect to it, and ``servers`` may store it."""
 
     group: Any
     settings: dict[str, Any]
     servers: list[RedisServer]
 
     def ports_in_use(self) -> set[int]:
-        """Return the ports that serve clients, except the plain clients of this process."""
+        """Return the ports that clients use, except the plain clients of this process."""
         ports = set()
         for server in self.servers:
             if server.is_running:
@@ -69,7 +70,7 @@ class Place:
 
 
 def certificate_options(files: CertificateFiles) -> dict[str, Any]:
-    """Return the TLS options of an app with a client certificate."""
+    """Return the TLS options of an app that has a client certificate."""
     return {
         "ssl_ca_certs": files.authority,
         "ssl_certfile": files.certificate,
@@ -79,7 +80,7 @@ def certificate_options(files: CertificateFiles) -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def sentinels(files: CertificateFiles) -> Iterator[Place]:
-    """Masters and Sentinels with TLS."""
+    """Run a master, a replica and Sentinels with TLS."""
     with SentinelGroup(
         service="main", password="of-the-servers", sentinel_password="of-the-sentinels", tls=files
     ) as group:
@@ -100,7 +101,7 @@ def sentinels(files: CertificateFiles) -> Iterator[Place]:
 
 @pytest.fixture(scope="session")
 def cluster(files: CertificateFiles) -> Iterator[Place]:
-    """A cluster with TLS."""
+    """Run a cluster with TLS."""
     with ClusterGroup(tls=files) as group:
         settings = {
             "redbeat_redis_url": group.url,
@@ -112,6 +113,6 @@ def cluster(files: CertificateFiles) -> Iterator[Place]:
 
 @pytest.fixture(params=["sentinels", "cluster"])
 def place(request: pytest.FixtureRequest) -> Place:
-    """Each of the groups."""
+    """Return each of the two groups."""
     place: Place = request.getfixturevalue(request.param)
     return place

@@ -1,4 +1,7 @@
-"""Sentinel and Cluster over TLS work, fail over, and refuse clients without a valid certificate."""
+"""Tests that Sentinel and Cluster work and fail over with TLS.
+
+Clients without a valid certificate are refused.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ MakeApp: TypeAlias = Callable[[dict[str, Any]], Celery]
 
 @pytest.fixture
 def make_app() -> Iterator[MakeApp]:
-    """A function that returns a new app with settings; its client is closed after the test."""
+    """Return a function that creates an app with settings; its client is closed after the test."""
     apps = []
 
     def make(settings: dict[str, Any]) -> Celery:
@@ -46,7 +49,7 @@ def make_app() -> Iterator[MakeApp]:
 
 
 def change(settings: dict[str, Any], **tls: Any) -> dict[str, Any]:
-    """Return the settings with other TLS options, for servers and Sentinels."""
+    """Return the settings with changed TLS options, for servers and Sentinels."""
     options = dict(settings["redbeat_redis_options"])
     if "sentinel_kwargs" in options:
         options["sentinel_kwargs"] = {**options["sentinel_kwargs"], **tls}
@@ -55,7 +58,7 @@ def change(settings: dict[str, Any], **tls: Any) -> dict[str, Any]:
 
 
 def refusal(app: Celery) -> str:
-    """Return the error of an app that cannot use its Redis."""
+    """Return the error of an app that cannot use Redis."""
     with pytest.raises((RedisConnectionError, RedisTimeoutError)) as caught:
         get_redis(app).ping()
     return str(caught.value)
@@ -64,7 +67,10 @@ def refusal(app: Celery) -> str:
 def test_strangers_are_refused(
     place: Place, make_app: MakeApp, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Another authority, no client certificate, no TLS; verification is off only on request."""
+    """Clients with another authority, without a client certificate or without TLS are refused.
+
+    Verification is off only on request.
+    """
     stranger = write_expired(tmp_path)
     output = refusal(make_app(change(place.settings, ssl_ca_certs=stranger.authority)))
     assert "certificate verify failed" in output
@@ -77,7 +83,7 @@ def test_strangers_are_refused(
 
 
 def settings_on_page(scheme: str, hosts: dict[str, str], files: CertificateFiles) -> Any:
-    """Return the only configuration of the page whose URLs have this scheme."""
+    """Return the only configuration in the page with URLs of this scheme."""
     replace = {
         "/etc/ssl/redis-ca.pem": files.authority,
         "/etc/ssl/beat.pem": files.certificate,
@@ -90,7 +96,7 @@ def settings_on_page(scheme: str, hosts: dict[str, str], files: CertificateFiles
 
 
 def written(place: Place, name: str, port: int) -> dict[str, str]:
-    """Return the addresses of a group in the manual, mapped to those of the test."""
+    """Map the group's addresses in the manual to the addresses in the test."""
     return {
         f'"{name}-{number}.example.com", {port}': f'"{host}", {own}'
         for number, (host, own) in enumerate(place.group.addresses, 1)
@@ -112,15 +118,15 @@ def test_the_cluster_configuration_of_the_manual_works(
 
 
 def ran_once_more(beat: RecordingScheduler) -> None:
-    """Tick until another message is sent."""
+    """Run ticks until one more message is sent."""
     count = len(beat.sent)
     wait_until(lambda: beat.tick() is not None and len(beat.sent) > count, 60)
 
 
 def fail(place: Place, app: Celery) -> None:
-    """Kill the master that holds the schedule, and wait for another master.
+    """Kill the master that stores the schedule, and wait for another master.
 
-    The group stays without that server, so only the last tests may use this.
+    The killed server is not restarted, so only the last tests may use this function.
     """
     group, prefix = place.group, ensure_conf(app).key_prefix
     if hasattr(group, "owner"):
@@ -149,7 +155,7 @@ def test_a_beat_runs_and_follows_a_failover(
 
 
 def saved(app: Celery, name: str) -> bool:
-    """Save an entry; return False if that fails for now."""
+    """Save an entry; return False if this fails now."""
     try:
         RedBeatSchedulerEntry(name, "t", 60, app=app).save()
     except RedisError:

@@ -1,4 +1,4 @@
-"""One group of servers of each kind for the whole run, and a schedule on any of them."""
+"""One group of servers of each kind for the whole test run, and a schedule on any of them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ logger = logging.getLogger("tests.topologies")
 
 @pytest.fixture(scope="session")
 def sentinel_group() -> Iterator[SentinelGroup]:
-    """A group whose servers stay up."""
+    """Run a Sentinel group in which all servers stay up."""
     with SentinelGroup(
         service="mine",
         password="master-secret",
@@ -42,7 +42,7 @@ def sentinel_group() -> Iterator[SentinelGroup]:
 
 @pytest.fixture(scope="session")
 def cluster_group() -> Iterator[ClusterGroup]:
-    """Three masters that stay up."""
+    """Run a cluster of three masters that stay up."""
     with ClusterGroup(replicas=False) as group:
         yield group
 
@@ -80,7 +80,7 @@ def cluster_settings(group: ClusterGroup, **options: Any) -> dict[str, Any]:
 
 @dataclass
 class Site:
-    """A schedule in one kind of Redis: ``client`` inspects it, ``settings`` connect to it."""
+    """A schedule in one kind of Redis; ``client`` inspects it, and ``settings`` connect to it."""
 
     kind: str
     settings: dict[str, Any]
@@ -89,30 +89,30 @@ class Site:
     schedulers: list[RecordingScheduler] = field(default_factory=list)
 
     def app(self, **settings: Any) -> Celery:
-        """Return a new app on this schedule."""
+        """Return a new app that uses this schedule."""
         app = Celery("topologies", broker="memory://", set_as_current=False)
         app.conf.update({**self.settings, **settings}, timezone="UTC", result_expires=None)
         self.apps.append(app)
         return app
 
     def scheduler(self, **settings: Any) -> RecordingScheduler:
-        """Return a new beat."""
+        """Return a new beat for this schedule."""
         scheduler = RecordingScheduler(self.app(**settings))
         self.schedulers.append(scheduler)
         return scheduler
 
     def store(self, **settings: Any) -> Store:
-        """Return a new store with its own client, as a beat has it."""
+        """Return a new store with a separate client, as in a beat."""
         app = self.app(**settings)
         return store_of(app, unretried(app_client(app)))
 
     @property
     def prefix(self) -> str:
-        """The prefix of all keys."""
+        """Return the prefix of all keys."""
         return ensure_conf(self.app()).key_prefix
 
     def close(self) -> None:
-        """Close everything that was created."""
+        """Close all objects that were created for the test."""
         for scheduler in self.schedulers:
             scheduler.close()
         for app in self.apps:
@@ -127,20 +127,20 @@ def app_client(app: Celery) -> Any:
 
 
 def plain_site(request: pytest.FixtureRequest) -> Site:
-    """A single server, emptied."""
+    """Return the site on a single, emptied server."""
     server: RedisServer = request.getfixturevalue("redis_server")
     client = redis.Redis.from_url(server.url, decode_responses=True)
     return Site("plain", {"redbeat_redis_url": server.url}, client)
 
 
 def sentinel_site(request: pytest.FixtureRequest) -> Site:
-    """The master behind Sentinel."""
+    """Return the site on the master behind Sentinel."""
     group: SentinelGroup = request.getfixturevalue("sentinel_group")
     return Site("sentinel", sentinel_settings(group), group.client_of(group.master()))
 
 
 def cluster_site(request: pytest.FixtureRequest) -> Site:
-    """The cluster."""
+    """Return the site in the cluster."""
     group: ClusterGroup = request.getfixturevalue("cluster_group")
     return Site("cluster", cluster_settings(group), group.client())
 
@@ -149,7 +149,7 @@ MAKERS: Final = {"plain": plain_site, "sentinel": sentinel_site, "cluster": clus
 
 
 def open_site(request: pytest.FixtureRequest, kind: str) -> Iterator[Site]:
-    """Yield an empty schedule in a kind of Redis; close everything created for it afterwards."""
+    """Yield an empty schedule in a kind of Redis; afterwards close all objects created for it."""
     site = MAKERS[kind](request)
     site.client.flushall()
     site.client.script_flush()
@@ -160,33 +160,36 @@ def open_site(request: pytest.FixtureRequest, kind: str) -> Iterator[Site]:
 
 @pytest.fixture(params=[long("plain"), "sentinel", "cluster"])
 def site(request: pytest.FixtureRequest) -> Iterator[Site]:
-    """An empty schedule in each kind of Redis; the short run has a single server elsewhere."""
+    """Return an empty schedule in each kind of Redis.
+
+    The short run omits the single server, which other tests use.
+    """
     yield from open_site(request, request.param)
 
 
 @pytest.fixture(autouse=True)
 def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
-    """The log from INFO on, which also appears in the report of a failure."""
+    """Capture the log from level INFO on; the log also appears in the report of a failure."""
     caplog.set_level("INFO")
     return caplog
 
 
 @pytest.fixture
 def cluster(request: pytest.FixtureRequest) -> Iterator[Site]:
-    """An empty schedule in the cluster."""
+    """Return an empty schedule in the cluster."""
     yield from open_site(request, "cluster")
 
 
 @pytest.fixture
 def broker() -> Iterator[RedisServer]:
-    """The Redis of the broker, which does not fail in these tests."""
+    """Run the Redis of the broker, which does not fail in these tests."""
     with RedisServer() as server:
         yield server
 
 
 @pytest.fixture
 def ledger(broker: RedisServer) -> Iterator[Ledger]:
-    """The ledger of all messages that reach the broker."""
+    """Collect all messages that reach the broker in a ledger."""
     with Ledger(broker.url) as ledger:
         yield ledger
 
@@ -195,7 +198,7 @@ def ledger(broker: RedisServer) -> Iterator[Ledger]:
 def beats_on(
     directory: Path, broker: RedisServer, schedule: Schedule, settings: dict[str, Any]
 ) -> Iterator[Beats]:
-    """Beats on a schedule; their logs are printed when the test fails."""
+    """Return beats on a schedule; their logs are printed if the test fails."""
     url = settings["redbeat_redis_url"]
     beats = Beats(directory, url, broker.url, schedule, settings)
     try:

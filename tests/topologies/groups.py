@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 __all__ = ("NEVER_DOWN", "ClusterGroup", "SentinelGroup", "hash_slot")
 
-#: Milliseconds of silence after which a master counts as down: for tests of failures, and for tests
-#: in which masters must stay up on a busy machine.
+#: Milliseconds of silence after which a master counts as down. The first value is for tests of
+#: failures, the second for tests in which masters must stay up on a busy machine.
 DOWN_AFTER = 1000
 NEVER_DOWN = 60_000
 FORM_SECONDS = 30.0
 SLOTS = 16384
-#: Replication starts a snapshot without waiting for more replicas.
+#: Makes replication start a snapshot without waiting for more replicas.
 REPLICATION: Final = ("--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0")
 
 
@@ -36,13 +36,13 @@ def hash_slot(key: str) -> int:
 
 
 def together(actions: Iterable[Callable[[], Any]]) -> list[Any]:
-    """Run all actions at once, each in a thread; return their results."""
+    """Run all actions at the same time, each in a thread, and return their results."""
     with ThreadPoolExecutor() as pool:
         return [future.result() for future in [pool.submit(action) for action in actions]]
 
 
 class Sentinel(RedisServer):
-    """A Sentinel. It rewrites its own configuration file."""
+    """A Sentinel server, which rewrites its configuration file itself."""
 
     def __init__(
         self,
@@ -74,10 +74,11 @@ class Sentinel(RedisServer):
 
 
 class SentinelGroup:
-    """One master, one replica, three Sentinels; a context manager.
+    """One master, one replica and three Sentinels; a context manager.
 
-    ``arguments`` are for both servers. ``sentinel_password`` is that of the Sentinels. With ``tls``
-    all servers have a TLS port in addition to the plain port, and ``addresses`` has the TLS ports.
+    Master and replica get the ``arguments``. The Sentinels require ``sentinel_password``. With
+    ``tls``, all servers have a TLS port in addition to the plain port, and ``addresses`` contains
+    the TLS ports.
     """
 
     def __init__(
@@ -120,11 +121,11 @@ class SentinelGroup:
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
-        """The addresses of the Sentinels."""
+        """Return the addresses of the Sentinels."""
         return [("127.0.0.1", sentinel.service_port) for sentinel in self.sentinels]
 
     def client_of(self, server: RedisServer) -> redis.Redis:
-        """Return a client of a single server, not of the group."""
+        """Return a client for a single server, not for the group."""
         return redis.Redis(
             host="127.0.0.1",
             port=server.port,
@@ -141,7 +142,7 @@ class SentinelGroup:
         return next(server for server in self.servers if str(server.service_port) == port)
 
     def wait_promoted(self, old: RedisServer, deadline: float = FORM_SECONDS) -> RedisServer:
-        """Wait until another server than ``old`` is the master, and return it."""
+        """Wait until a server other than ``old`` is the master, and return this server."""
 
         def promoted() -> bool:
             return self.master() is not old and self.role_of(self.master()) == "master"
@@ -150,12 +151,12 @@ class SentinelGroup:
         return self.master()
 
     def knows_replicas(self, sentinel: Any) -> bool:
-        """Whether a Sentinel knows a replica that it can promote."""
+        """Return whether a Sentinel knows a replica that it can promote."""
         replicas = sentinel.execute_command("SENTINEL", "REPLICAS", self.service)
         return any(_pairs(one)["master-link-status"] == "ok" for one in replicas)
 
     def role_of(self, server: RedisServer) -> str:
-        """Return the role that a server reports, "" if it does not respond."""
+        """Return the role that a server reports, or "" if the server does not respond."""
         with self.client_of(server) as client, suppress(redis.RedisError):
             return str(client.info("replication")["role"])
         return ""
@@ -175,7 +176,7 @@ class SentinelGroup:
 
 
 def _pairs(flat: Any) -> dict[str, str]:
-    # RESP3 returns maps.
+    # The reply is a map with RESP3 and a flat list with RESP2.
     return flat if isinstance(flat, dict) else dict(zip(flat[::2], flat[1::2], strict=True))
 
 
@@ -184,7 +185,7 @@ def _link_is_up(client: redis.Redis) -> bool:
 
 
 class ClusterNode(RedisServer):
-    """A cluster node; its port leaves room for that of the bus."""
+    """A cluster node; its port is low enough that the bus port is also valid."""
 
     def __init__(
         self, *arguments: str, tls: CertificateFiles | None = None, down_after: int = DOWN_AFTER
@@ -194,7 +195,7 @@ class ClusterNode(RedisServer):
         super().__init__(*REPLICATION, *cluster, *bus, *arguments, tls=tls)
 
     def start(self) -> Self:
-        """Start on a free port whose bus port is also free."""
+        """Start on a free port with a free bus port."""
         self._temporary = tempfile.TemporaryDirectory(prefix="redbeat-cluster-")
         for _ in range(START_ATTEMPTS):
             self.port = port_with_bus()
@@ -206,10 +207,10 @@ class ClusterNode(RedisServer):
 
 
 class ClusterGroup:
-    """Three masters, by default each with a replica; a context manager.
+    """Three masters, by default with one replica each; a context manager.
 
-    With ``tls`` each node has a TLS port in addition to the plain port, and ``addresses`` has the
-    TLS ports.
+    With ``tls``, each node has a TLS port in addition to the plain port, and ``addresses`` contains
+    the TLS ports.
     """
 
     def __init__(
@@ -236,12 +237,12 @@ class ClusterGroup:
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
-        """The addresses of the nodes."""
+        """Return the addresses of the nodes."""
         return [("127.0.0.1", node.service_port) for node in self.nodes]
 
     @property
     def url(self) -> str:
-        """A URL that names the first node."""
+        """Return a URL with the address of the first node."""
         return f"redis-cluster://127.0.0.1:{self.nodes[0].service_port}"
 
     def client(self) -> redis.RedisCluster:
@@ -261,15 +262,15 @@ class ClusterGroup:
             yield client
 
     def masters(self) -> list[ClusterNode]:
-        """Return the nodes that report the role of a master."""
+        """Return the nodes that report that they are masters."""
         return [node for node in self.nodes if self._role(node) == "master"]
 
     def is_ready(self) -> bool:
-        """Whether all nodes run and report a healthy cluster."""
+        """Return whether all nodes run and report a healthy cluster."""
         return all(self._info(node).get("cluster_state") == "ok" for node in self.nodes)
 
     def owner(self, key: str) -> ClusterNode:
-        """Return the master of a key's slot, as the running nodes see it."""
+        """Return the master of a key's slot, according to the running nodes."""
         slot = hash_slot(key)
         for node in self.nodes:
             with suppress(redis.RedisError), self.node_client(node) as client:
@@ -279,7 +280,7 @@ class ClusterGroup:
         raise AssertionError(f"no node owns the slot of {key}")
 
     def wait_promoted(self, key: str, old: ClusterNode, deadline: float = FORM_SECONDS) -> None:
-        """Wait until all running nodes report another master for the slot of a key."""
+        """Wait until all running nodes report a new master for a key's slot."""
 
         def promoted() -> bool:
             return self._agreed_owner(key) not in (None, old.port)
@@ -287,7 +288,7 @@ class ClusterGroup:
         wait_until(promoted, deadline, f"another master for {key}")
 
     def begin_move(self, key: str, target: ClusterNode) -> ClusterNode:
-        """Mark the slot of a key as migrating to ``target``; return its owner."""
+        """Mark the slot of a key as migrating to ``target``, and return its owner."""
         slot, source = hash_slot(key), self.owner(key)
         with self.node_client(source) as origin, self.node_client(target) as goal:
             goal.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", self._ids[source.port])
@@ -295,7 +296,7 @@ class ClusterGroup:
         return source
 
     def move_keys(self, key: str, target: ClusterNode, count: int = 10) -> int:
-        """Move up to ``count`` keys of a migrating slot; return how many were moved."""
+        """Move up to ``count`` keys of a migrating slot, and return how many were moved."""
         with self.node_client(self.owner(key)) as origin:
             keys = origin.execute_command("CLUSTER", "GETKEYSINSLOT", hash_slot(key), count)
         if keys:
@@ -303,13 +304,13 @@ class ClusterGroup:
         return len(keys)
 
     def move_these(self, keys: Sequence[str], target: ClusterNode) -> None:
-        """Move these keys of a migrating slot."""
+        """Move the given keys of a migrating slot."""
         command = ("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "REPLACE", "KEYS", *keys)
         with self.node_client(self.owner(keys[0])) as origin:
             origin.execute_command(*command)
 
     def end_move(self, key: str, target: ClusterNode) -> None:
-        """Assign the slot of a key, whose keys were moved, to ``target``."""
+        """Assign the slot of a key to ``target`` after its keys were moved."""
         slot, command = hash_slot(key), ("CLUSTER", "SETSLOT")
         source = self.owner(key)
         for node in (target, source, *self.masters()):
@@ -318,7 +319,7 @@ class ClusterGroup:
         wait_until(lambda: self._agreed_owner(key) == target.port, FORM_SECONDS, "a moved slot")
 
     def move(self, key: str, target: ClusterNode) -> None:
-        """Move the slot of a key with all its keys, a few at a time, while it is used."""
+        """Move the slot of a key with all its keys, a few at a time, while beats use it."""
         self.begin_move(key, target)
         while self.move_keys(key, target):
             pass
@@ -369,7 +370,7 @@ class ClusterGroup:
         return ""
 
     def _agreed_owner(self, key: str) -> int | None:
-        """Return the port of a slot's owner if all running nodes agree, else None."""
+        """Return the port of the slot's owner, or None if the running nodes do not agree."""
         slot, owners = hash_slot(key), set()
         for node in self.nodes:
             with suppress(redis.RedisError), self.node_client(node) as client:

@@ -1,4 +1,4 @@
-"""Behaviour specific to a cluster: migrating slots, and the errors of its client."""
+"""Tests of migrating slots and of cluster client errors."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ PREFIX = "{redbeat}:"
 
 @pytest.fixture
 def target(cluster_group: ClusterGroup, cluster: Site) -> ClusterNode:
-    """A node that does not own the slot of the schedule."""
-    del cluster  # the slot is emptied before it moves
+    """Return a node that does not own the slot of the schedule."""
+    del cluster  # This fixture empties the slot before it moves.
     owner = cluster_group.owner(PREFIX)
     return next(node for node in cluster_group.masters() if node is not owner)
 
 
 def filled(site: Site) -> Store:
-    """Return a store with every key that scripts declare, and three due entries."""
+    """Return a store with all keys that the scripts declare, and with three due entries."""
     store = site.store(redbeat_lock_key=None)
     put(store, "bad")
     store.claim("c0", 500, 30, token="t")
@@ -58,7 +58,7 @@ SCRIPTS: dict[str, Callable[[Store], Any]] = {
 def test_no_script_runs_on_half_a_slot(
     cluster_group: ClusterGroup, cluster: Site, target: ClusterNode, moved: str
 ) -> None:
-    """An entry on the other node must not count as deleted."""
+    """Scripts must not treat an entry as deleted because its key is on the other node."""
     store = filled(cluster)
     keys = store.keys
     entries = [keys.entry(name) for name in ("a", "b", "c", "bad")]
@@ -92,7 +92,7 @@ def test_a_beat_follows_a_moved_slot_at_once(
 def test_a_save_waits_for_a_migrating_slot(
     cluster_group: ClusterGroup, cluster: Site, target: ClusterNode
 ) -> None:
-    """With ``retry_period``; without it redis-py's error is raised."""
+    """The save succeeds with ``retry_period``; without it, redis-py's error is raised."""
     cluster_group.begin_move(PREFIX, target)
     entry = RedBeatSchedulerEntry("a", "t", 60.0, app=cluster.app())
     with pytest.raises(RedisError):
@@ -140,7 +140,7 @@ def test_a_cluster_client_that_setup_schedule_sets(
 
 @pytest.mark.long
 def test_no_error_of_the_client_of_the_user_ends_a_beat(cluster: Site) -> None:
-    """When no node is reachable, redis-py raises an error that is not a RedisError."""
+    """If no node is reachable, redis-py raises an error that is not a RedisError."""
     with ClusterGroup(replicas=False) as group:
         app = cluster.app()
         app.redbeat_redis = group.client()

@@ -1,4 +1,4 @@
-"""The slot of the schedule moves, and its master is killed, under load."""
+"""The slot of the schedule moves, or its master is killed, while beats work."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ PREFIX = "{redbeat}:"
 
 @pytest.fixture(scope="module")
 def group() -> Iterator[ClusterGroup]:
-    """Three masters with a replica each; killed servers are restarted after the test."""
+    """Run three masters with a replica each; killed servers are restarted after the test."""
     with ClusterGroup() as group:
         yield group
 
 
 @pytest.fixture
 def schedule(group: ClusterGroup) -> Iterator[Schedule]:
-    """The schedule in the empty cluster."""
+    """Return the schedule in the empty cluster."""
     client = group.client()
     client.flushall()
     yield Schedule(client, PREFIX)
@@ -42,13 +42,13 @@ def schedule(group: ClusterGroup) -> Iterator[Schedule]:
 def beats(
     tmp_path: Path, broker: RedisServer, schedule: Schedule, group: ClusterGroup
 ) -> Iterator[Beats]:
-    """Beats in the cluster."""
+    """Return beats in the cluster."""
     with beats_on(tmp_path, broker, schedule, cluster_settings(group)) as beats:
         yield beats
 
 
 def test_the_slot_moves(group: ClusterGroup, beats: Beats, ledger: Ledger) -> None:
-    """It moves twice, a few keys at a time, while leader and standby work."""
+    """The slot moves twice, a few keys at a time, while leader and standby work."""
     beats.start_leader_and_standby()
     trial = Trial.begin(beats, ledger)
     waits = []
@@ -74,7 +74,7 @@ def test_the_slot_moves(group: ClusterGroup, beats: Beats, ledger: Ledger) -> No
 def test_the_master_of_the_slot_is_killed(
     group: ClusterGroup, beats: Beats, ledger: Ledger
 ) -> None:
-    """Its replica is promoted, and the beats follow."""
+    """The replica of the killed master is promoted, and the beats use it."""
     beats.start_leader_and_standby()
     trial = Trial.begin(beats, ledger)
     master, killed_at = group.owner(PREFIX), time.monotonic()
@@ -96,7 +96,7 @@ def test_the_master_of_the_slot_is_killed(
 def test_a_beat_starts_before_the_cluster(
     group: ClusterGroup, beats: Beats, ledger: Ledger
 ) -> None:
-    """The beat waits for the cluster as for a single Redis."""
+    """The beat waits for the cluster as it waits for a single Redis."""
     for node in group.nodes:
         node.pause()
     try:

@@ -1,4 +1,4 @@
-"""A single Redis, Sentinel and a cluster behave the same."""
+"""Tests that a single Redis, Sentinel and a cluster behave the same."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.scheduler.conftest import RecordingScheduler
 from tests.topologies.conftest import Site, app_client
 from tests.waiting import wait_until
 
-#: How many values `claim.lua` returns.
+#: The number of values that `claim.lua` returns.
 FIELDS_OF_TURN = 15
 
 
@@ -38,7 +38,7 @@ def put(store: Store, *names: str, score: float | None = None) -> None:
         assert saved[0] == 1
 
 
-# The client
+# Tests of the client
 
 
 @pytest.mark.long
@@ -66,7 +66,7 @@ def test_the_default_prefix(site: Site) -> None:
     assert site.prefix == ("{redbeat}:" if site.kind == "cluster" else "redbeat:")
 
 
-# Store
+# Tests of the store
 
 
 def test_claims_are_disjoint_and_completed(site: Site) -> None:
@@ -90,7 +90,7 @@ def test_claims_of_a_lost_reply_are_handed_out_again(site: Site) -> None:
 
 
 def lose_next_turn(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """Lose the next reply to a claim: it arrives, and the caller gets a connection error."""
+    """Lose the reply to the next claim: Redis executes it, the caller gets a connection error."""
     read = AbstractConnection.read_response
     lost: list[object] = []
 
@@ -183,7 +183,7 @@ def test_members_without_a_hash_are_removed(site: Site) -> None:
 
 
 def test_a_member_that_names_a_key_of_another_program(site: Site) -> None:
-    """The key may be in another slot; the other entries still run, and the key does not change."""
+    """The key may be in another slot. The other entries still run, and the key does not change."""
     store = site.store()
     put(store, "a")
     foreign = definition("theirs")
@@ -218,7 +218,7 @@ def test_the_eviction_policy_is_that_of_the_node(site: Site) -> None:
         node.config_set("maxmemory-policy", "noeviction")
 
 
-# Lock
+# Tests of the lock
 
 
 def test_the_lock(site: Site) -> None:
@@ -248,7 +248,7 @@ def test_a_published_message_ends_the_wait(site: Site) -> None:
     wakeup.close()
 
 
-# Scheduler
+# Tests of the scheduler
 
 
 def test_static_and_dynamic_entries_run(site: Site) -> None:
@@ -269,7 +269,7 @@ def test_static_and_dynamic_entries_run(site: Site) -> None:
 def test_a_look_ahead_that_fails_delays_nothing(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The claimed entries are sent, and do not wait until their lease ends."""
+    """The beat sends the claimed entries and does not wait until their lease ends."""
     scheduler = site.scheduler()
     wait_until(lambda: scheduler.tick() is not None and leads(scheduler))
     put(site.store(), *(f"e{number}" for number in range(BATCH + 10)))
@@ -282,7 +282,7 @@ def test_a_look_ahead_that_fails_delays_nothing(
         return begin(store, terms)
 
     monkeypatch.setattr(Store, "begin_claim", failing)
-    # A lease ends after 30 seconds.
+    # Without the message now, the entry would wait until its lease ends after 30 seconds.
     wait_until(lambda: scheduler.tick() is not None and len(scheduler.sent) == BATCH + 10, 20.0)
 
 

@@ -1,4 +1,4 @@
-"""Runs the configurations of the manual, with other host names."""
+"""Runs the configurations in the manual, with other host names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.waiting import wait_until
 
 
 def run(site: Site, settings: dict[str, Any]) -> None:
-    """Save an entry and let a beat run it."""
+    """Save an entry and wait until a beat has run it."""
     nothing = {"redbeat_redis_url": None, "redbeat_redis_options": None}
     if "redbeat_redis_url" in settings:
         settings = {**settings, "broker_url": "memory://"}

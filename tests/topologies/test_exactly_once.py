@@ -1,4 +1,4 @@
-"""A Redis broker for a schedule behind Sentinel or in a cluster."""
+"""Tests a Redis broker with a schedule behind Sentinel or in a cluster."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def save(app: Any, name: str) -> RedBeatSchedulerEntry:
 
 
 def names(client: Any) -> list[str]:
-    """Return the names of the entries whose messages are in the queue."""
+    """Return the names of the entries that have a message in the queue."""
     texts = reversed(client.lrange("celery", 0, -1))
     return [json.loads(text)["headers"]["periodic_task_name"] for text in texts]
 

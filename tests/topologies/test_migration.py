@@ -1,4 +1,4 @@
-"""Entries of RedBeat 2 in a cluster: found at the start, and copied."""
+"""Entries from RedBeat 2 in a cluster are found at the start and copied."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WARNING = "There are entries under the prefix 'redbeat:'"
 
 @pytest.fixture
 def old(cluster: Site) -> Site:
-    """Entries as RedBeat 2 stored them, in several slots."""
+    """Store entries like RedBeat 2, in several slots."""
     client = cluster.client
     for number, name in enumerate(("a", "ö{b}", "static")):
         client.hset(f"redbeat:{name}", "definition", definition(name))
@@ -27,7 +27,7 @@ def old(cluster: Site) -> Site:
 
 
 def warned(site: Site, caplog: pytest.LogCaptureFixture) -> int:
-    """Return how often a new beat warns in its first ticks."""
+    """Return how many warnings a new beat logs in its first ticks."""
     caplog.clear()
     scheduler = site.scheduler()
     for _ in range(3):

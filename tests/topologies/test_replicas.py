@@ -1,4 +1,4 @@
-"""`redbeat_wait_replicas`: the beat goes on when the replicas have what it recorded."""
+"""`redbeat_wait_replicas`: a beat waits until the replicas have its records."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tests.waiting import wait_until
 
 
 def waits(site: Site) -> int:
-    """Return how many WAIT commands the server got."""
+    """Return how many WAIT commands the server received."""
     store = site.store()
     stats: dict[str, Any] = node_of(store.client, store.keys.schedule).info("commandstats")
     return int(stats.get("cmdstat_wait", {}).get("calls", 0))
 
 
 def run(site: Site, scheduler: RecordingScheduler, name: str) -> None:
-    """Run one entry and record the run."""
+    """Let a beat run one entry and record the run."""
     put(site.store(), name)
     count = len(scheduler.sent)
     wait_until(lambda: scheduler.tick() is not None and len(scheduler.sent) > count)
@@ -32,7 +32,7 @@ def run(site: Site, scheduler: RecordingScheduler, name: str) -> None:
 
 @pytest.mark.long
 def test_replicas_are_waited_for(site: Site, caplog: pytest.LogCaptureFixture) -> None:
-    """Behind Sentinel there is one replica, in the other kinds none, which is logged once."""
+    """There is one replica behind Sentinel. The other kinds have none, which is logged once."""
     scheduler = site.scheduler(redbeat_wait_replicas=1)
     scheduler.tick()
     before = waits(site)

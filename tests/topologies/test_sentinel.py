@@ -1,4 +1,4 @@
-"""The notations for the addresses of Sentinels."""
+"""The notations for Sentinel addresses."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.topologies.groups import SentinelGroup
 
 @pytest.fixture
 def site(request: pytest.FixtureRequest) -> Iterator[Site]:
-    """An empty schedule behind Sentinel."""
+    """Return an empty schedule behind Sentinel."""
     yield from open_site(request, "sentinel")
 
 
 def save(site: Site, **settings: object) -> None:
-    """Save an entry with these settings, and assert that the master has it."""
+    """Save an entry with these settings, and assert that the master stores it."""
     nothing = {"redbeat_redis_url": None, "redbeat_redis_options": None}
     app = site.app(**{**nothing, **settings})
     RedBeatSchedulerEntry("a", "t", 60.0, app=app).save()
@@ -31,7 +31,7 @@ def save(site: Site, **settings: object) -> None:
 
 @pytest.mark.parametrize("silent", [0, 1])
 def test_urls_in_celerys_notation(site: Site, sentinel_group: SentinelGroup, silent: int) -> None:
-    """With ``master_name``; an unreachable Sentinel is skipped."""
+    """The URLs need ``master_name``; an unreachable Sentinel is skipped."""
     hosts = [f"127.0.0.1:{port}" for _, port in sentinel_group.addresses]
     hosts[:silent] = ["127.0.0.1:1"] * silent
     save(
@@ -63,7 +63,7 @@ def test_another_database(site: Site, sentinel_group: SentinelGroup) -> None:
 
 
 def test_a_beat_leaves_a_replica_for_the_master(site: Site, sentinel_group: SentinelGroup) -> None:
-    """Before Redis 7 a script that a replica refuses raises another error than ReadOnlyError."""
+    """Before Redis 7, a script that a replica refuses does not raise ReadOnlyError."""
     replica = next(one for one in sentinel_group.servers if one is not sentinel_group.master())
     app = site.app(redbeat_redis_url=replica.url, redbeat_redis_options={"socket_timeout": 1.0})
     client = app_client(app)
@@ -80,7 +80,7 @@ def test_a_beat_leaves_a_replica_for_the_master(site: Site, sentinel_group: Sent
     "given", [pytest.param({}, marks=pytest.mark.long), {"socket_timeout": 0.2}]
 )
 def test_silent_sentinels_are_skipped(given: dict[str, float]) -> None:
-    """Two of three accept connections and never reply: each costs its timeout, once."""
+    """Two of three Sentinels accept connections and never reply; each costs one timeout."""
     with SentinelGroup(service="mine") as group:
         settings = sentinel_settings(group, sentinel_kwargs=given)
         for sentinel in group.sentinels[:2]:

@@ -1,4 +1,4 @@
-"""The master behind Sentinel is killed, replaced, or cut off, under load."""
+"""The master behind Sentinel is killed, replaced, or cut off while beats work."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ pytestmark = pytest.mark.timeout(90)
 
 @pytest.fixture
 def arguments() -> tuple[str, ...]:
-    """Arguments for both servers. Tests may override it."""
+    """Return arguments for both servers; tests may override this fixture."""
     return ()
 
 
 @pytest.fixture
 def group(arguments: tuple[str, ...]) -> Iterator[SentinelGroup]:
-    """A group that the test may break."""
+    """Run a group whose servers the test may kill."""
     with SentinelGroup(*arguments, service="mine", password="secret") as group:
         yield group
 
 
 @pytest.fixture
 def schedule(group: SentinelGroup) -> Iterator[Schedule]:
-    """The schedule on the current master."""
+    """Return the schedule on the current master."""
     errors = (RedisConnectionError, RedisTimeoutError, ReadOnlyError)
     sentinel: Any = Sentinel
     with sentinel(group.addresses).master_for(
@@ -61,13 +61,13 @@ def schedule(group: SentinelGroup) -> Iterator[Schedule]:
 def beats(
     tmp_path: Path, broker: RedisServer, schedule: Schedule, group: SentinelGroup
 ) -> Iterator[Beats]:
-    """Beats with the settings of the manual."""
+    """Return beats with the settings in the manual."""
     with beats_on(tmp_path, broker, schedule, sentinel_settings(group)) as beats:
         yield beats
 
 
 def test_the_master_is_killed(group: SentinelGroup, beats: Beats, ledger: Ledger) -> None:
-    """Promotion takes a second of silence and an election; the beat follows at once."""
+    """Promotion takes a second of silence and an election; then the beat uses the new master."""
     beats.start_many(1)
     trial = Trial.begin(beats, ledger)
     master, killed_at = group.master(), time.monotonic()
@@ -107,7 +107,7 @@ def test_the_master_is_killed_and_the_first_sentinel_is_frozen(
 def test_the_master_is_replaced_as_planned(
     group: SentinelGroup, beats: Beats, ledger: Ledger
 ) -> None:
-    """The old master stays up, as a read-only replica."""
+    """The old master stays up as a read-only replica."""
     beats.start_leader_and_standby()
     trial = Trial.begin(beats, ledger)
     master, asked_at = group.master(), time.monotonic()
@@ -129,11 +129,11 @@ def test_the_master_is_replaced_as_planned(
     "arguments", [("--min-replicas-to-write", "1", "--min-replicas-max-lag", "2")]
 )
 def test_two_masters_at_once(group: SentinelGroup, beats: Beats, ledger: Ledger) -> None:
-    """Master and leader are cut off together, and come back when there is another master.
+    """Master and leader are cut off together, and reconnected after another master was elected.
 
     The leader keeps its connection to the old master, which refuses writes because it has no
-    replica left. The new master also refuses writes until the old one is its replica. The beat
-    waits in both cases.
+    replica. The new master also refuses writes until the old master is its replica. The beat waits
+    in both cases.
     """
     beats.start_leader_and_standby()
     trial = Trial.begin(beats, ledger)

@@ -1,6 +1,7 @@
-"""Runs a part of the suites for store, lock and scheduler on every other kind of Redis.
+"""Runs some of the tests of store, lock and scheduler on every other kind of Redis.
 
-Whole suites: ``REDBEAT_TOPOLOGY=cluster python -m pytest tests/store tests/scheduler tests/entry``.
+To run all of them: ``REDBEAT_TOPOLOGY=cluster python -m pytest tests/store tests/scheduler
+tests/entry``.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from tests.deployments import KINDS, STANDALONE, VARIABLE, chosen_kind
 from tests.samples import long
 
 ROOT = Path(__file__).parents[2]
-#: Quick tests that fail first when a kind of Redis behaves differently.
+#: Quick tests that fail first if a kind of Redis behaves differently.
 SHORT = ("tests/store/test_claim_script.py", "tests/scheduler/test_raw_recipes.py")
 SLICE = (
     "tests/store/test_claim_script.py",
@@ -25,14 +26,15 @@ SLICE = (
     "tests/scheduler/test_claims.py",
     "tests/scheduler/test_raw_recipes.py",
 )
-#: The kind of the short run; the other tests of this directory cover most other kinds.
+#: The kind in the short run; other tests in this directory cover most other kinds.
 QUICK = "resp2"
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("kind", "files"),
-    # Keys in one slot, and rights: there kinds differ. The others differ in how they connect.
+    # Only these kinds differ in what they allow: keys must be in one slot, or users have limited
+    # rights. The other kinds differ only in how programs connect.
     [
         (QUICK, SHORT[-1:]),
         *(long(kind, SLICE if kind in ("cluster", "acl") else SHORT) for kind in KINDS),
