@@ -66,13 +66,11 @@
 --   end         '' runs are left, 'park' no run is left, 'disable', 'delete'
 --   score       when the entry is due next, UNIX seconds; below 0 = parked
 --   meta, runtime: the new JSON, or '' to keep the stored JSON
---   seen        which stored definition, policy and meta may be replaced: '' for the claimed ones,
---   else
---               '=' and the three, separated by line feeds
+--   seen        the stored definition, policy and meta that may be replaced: '' for the claimed
+--               values, else '=' and the three values, separated by line feeds
 --   definition  the new definition, for the end 'disable'
 --   running     the task id of the run and its time limit in seconds, or ''; '-' if the occurrence
---   is
---               put back until an earlier run ends. Escaped like `line`
+--               is put back until an earlier run ends. Escaped like `line`
 --   trigger     the id of the waiting triggered run to remove, or ''
 --   line        a line for the history, or ''. Escaped as in JSON (a backslash as \u005c), but
 --               without quotes
