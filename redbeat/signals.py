@@ -2,8 +2,10 @@
 
 The sender is the scheduler. A receiver must accept ``**kwargs``, because later versions may pass
 more arguments. The beat calls receivers between two messages, so a slow receiver delays the next
-message. An error in a receiver is logged and has no other effect. All datetimes are in UTC. An
-argument ``name`` is the name of an entry.
+message. An error in a receiver is logged and has no other effect.
+
+The description of each signal lists the arguments after the colon. All datetimes are in UTC.
+``name`` is the name of an entry.
 """
 
 from __future__ import annotations

@@ -18,15 +18,15 @@
 -- ARGV[6]  lock time to live, milliseconds
 -- ARGV[7]  token of a leader known to be dead, or ''
 -- ARGV[8]  retry: seconds until an entry key without a definition is due again
--- ARGV[9]  completions, packed: the sizes of their fields in bytes, four bytes each, highest first
--- ARGV[10] the fields, joined; thirteen per completion, see below
+-- ARGV[9]  sizes of the fields in ARGV[10] in bytes, four bytes each, big-endian
+-- ARGV[10] the fields of all completions, joined; thirteen per completion, see below
 -- ARGV[11] '1' if the reply to an earlier call with this turn id was lost. Completions that the
 --          earlier call recorded are not repeated, and its claims are returned again. New claims
 --          are made only if the earlier call made none
 -- ARGV[12] maximum number of history lines per entry, latest first; 0 for none
 -- ARGV[13] id of the counts, '' for no counts; counts with the same id are added only once
--- ARGV[14] the counts, packed: the sizes of their fields in bytes, separated by spaces
--- ARGV[15] the fields, joined; two per count: field of the stats, amount to add
+-- ARGV[14] sizes of the fields in ARGV[15] in bytes, separated by spaces
+-- ARGV[15] the fields of all counts, joined; two per count: field of the stats, amount to add
 -- ARGV[16] key of the only entry to claim, due or not, or '' for all due entries
 -- ARGV[17] default delivery: 'l' if runs may be sent before they are recorded, 'x' if they may not
 -- ARGV[18] the server of the broker: '' or '<run id> <its database> <the database of the schedule>'
@@ -47,7 +47,7 @@
 --               4 the broker is on another server: as 3, without texts
 --               5 recorded by the call whose reply was lost, but another run was recorded since
 --   kinds       a letter per claim: e readable, g the hash does not exist, x the key is not a hash
---   sizes       the sizes of the fields of all claims in bytes, four bytes each, highest first
+--   sizes       the sizes of the fields of all claims in bytes, four bytes each, big-endian
 --   fields      ten per claim: key, due, definition (for x the error), meta, policy, runtime,
 --               when an earlier run is assumed to have ended or '', waiting triggered runs in the
 --               format of trigger.lua or '', identity of the entry, and when the occurrence was
@@ -59,11 +59,11 @@
 --   operation   ran: write meta, runtime and history, and send the messages
 --               skip: skip the occurrence. A new runtime changes the instant from which the next
 --               run is computed. A new meta may count the occurrence as a run
---               retry: put back an occurrence that was not sent; the next claim has the same due
---               instant
+--               retry: put back an occurrence that was not sent: its claim ends, and the next claim
+--               has the same due instant
 --               unsure: put back an occurrence that may have been sent; the next claim also returns
 --               when the occurrence was first claimed
---   end         '' runs are left, 'park' no run is left, 'disable', 'delete'
+--   end         '' if runs are left; if no run is left, what to do: 'park', 'disable' or 'delete'
 --   score       when the entry is due next, UNIX seconds; below 0 = parked
 --   meta, runtime: the new JSON, or '' to keep the stored JSON
 --   seen        the stored definition, policy and meta that may be replaced: '' for the claimed

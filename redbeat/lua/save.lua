@@ -6,7 +6,7 @@
 -- KEYS[3]  entry (hash): the first entry to write
 -- ARGV[1]  wake-up channel; a message is published if an entry is due before waiting beats wake up
 -- ARGV[2]  maximum number of seconds that a beat waits without a message
--- ARGV[3]  entries, packed: the sizes of their fields in bytes, four bytes each, highest first
+-- ARGV[3]  sizes of the fields in ARGV[4] in bytes, four bytes each, big-endian
 -- ARGV[4]  the fields, joined; eleven per entry:
 --            entry key
 --            definition, or '' to change only meta, runtime and history of an existing entry

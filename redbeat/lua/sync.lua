@@ -9,7 +9,7 @@
 -- ARGV[2]  lock time to live in milliseconds, which extends the lock during the sync of many
 --          entries; '' if the caller need not lead (while another beat leads, only missing entries
 --          are added)
--- ARGV[3]  rows, packed: the sizes of their fields in bytes, separated by spaces
+-- ARGV[3]  sizes of the fields in ARGV[4] in bytes, separated by spaces
 -- ARGV[4]  the fields, joined; six per entry: name, entry key, definition, policy or '', meta for a
 --          new entry ('' = the meta of the previous row), score for a new entry (UNIX seconds;
 --          below 0 = never due)

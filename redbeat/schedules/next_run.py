@@ -248,8 +248,8 @@ DECIDING_METHODS = (
     *("now", "tz", "app", "maybe_make_aware", "to_local", "utc_enabled", "run_every", "relative"),
     *("_next_event", "_delta_to_next", "_expand_cronspec", "start"),
 )
-#: The attributes of an object that may influence when it runs. Each function returns whether the
-#: attribute of the given object does.
+#: The attributes of a schedule object that may influence its runs. Each function returns whether
+#: the attribute of the given object changes its runs.
 DECIDING_ATTRIBUTES: dict[str, Callable[[Any], bool]] = {
     "nowfun": _has_own_clock,
     "tz": _has_own_zone,
@@ -311,7 +311,7 @@ def _rounded(step: timedelta) -> timedelta:
 
 
 def _jump(start: datetime, until: datetime, step: timedelta, zone: tzinfo) -> datetime:
-    """Return the result of adding steps to ``start`` until two or three steps before ``until``.
+    """Return the run after ``start`` that is two or three steps before ``until``.
 
     Steps of a day or more are added in wall-clock time of ``zone``.
     """
