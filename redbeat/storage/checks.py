@@ -64,7 +64,7 @@ def check_eviction(store: Store, mode: str) -> None:
 #: Matches the error messages of Redis for a missing ACL right, including errors inside a script.
 REFUSAL = re.compile(r"no permission|can't (?:run|access)|ACL failure", re.IGNORECASE)
 
-#: Placeholder in the probes below. It is replaced by a missing key under the prefix.
+#: Placeholder in the commands below. A key under the prefix that does not exist replaces it.
 KEY: Final = "KEY"
 
 #: Commands that every beat needs. Their arguments change nothing in Redis.
@@ -113,7 +113,7 @@ UNTRIED: Final = ("SADD", "PUBLISH", "SUBSCRIBE")
 
 
 def explained(error: Exception, store: Store) -> Exception:
-    """Return ``error``, or an error with all missing rights if ``error`` is about a missing right.
+    """Return ``error``, or if ``error`` is about a missing right, an error with all missing rights.
 
     One round trip if ``error`` is about a missing right, else none.
     """
@@ -210,7 +210,7 @@ def warn_about_untagged(store: Store, conf: RedBeatConfig) -> None:
 
 
 def misspelt_keys(store: Store) -> list[tuple[str, str]]:
-    """Return (problem, remedy) for keys with one colon instead of two, as ``redbeat:schedule``.
+    """Return (problem, remedy) for each key with one colon instead of two: ``redbeat:schedule``.
 
     A hash at ``redbeat:schedule`` is correct: it is the entry called "schedule". Returns an empty
     list if the Redis user may not run ``TYPE``. One round trip.

@@ -63,9 +63,9 @@ def client_of(app: Celery | None = None) -> Any:
     """Return the Redis client that RedBeat uses for ``app``; see :func:`get_redis`.
 
     A program may replace ``redbeat.schedulers.get_redis`` to provide its own client. The first call
-    also logs the warnings about the settings, because Celery configures logging late. Raises
-    :exc:`ConfigurationError` if the settings are invalid, or if the key prefix does not fit a
-    client that the program provides.
+    also logs the warnings about the settings. (When the app is created, Celery has not configured
+    logging yet.) Raises :exc:`ConfigurationError` if the settings are invalid, or if the key prefix
+    does not fit a client that the program provides.
     """
     app = real_app(app)
     conf = ensure_conf(app)

@@ -52,7 +52,10 @@ class Quarantine:
         self._notes: list[tuple[str, str, str]] = []
 
     def add(self, claim: Claim, reason: str, now: float) -> None:
-        """Log the problem and queue the entry for the next :meth:`flush`; ``now``: UNIX seconds."""
+        """Log why an entry is quarantined, and queue the entry for the next :meth:`flush`.
+
+        ``now`` is in UNIX seconds.
+        """
         logger.error("beat: Entry %s is quarantined: %s", printable(claim.key), reason)
         note = {"reason": reason, "since": now, "digest": digest_of(claim)}
         claim_id = "" if claim.definition is None else claim.id

@@ -118,7 +118,7 @@ class Reading:
         return self._retry_if_denied(lambda: None if self.keys.denied else self._read(*command))
 
     def _retry_if_denied(self, call: Callable[[], T]) -> T:
-        """Call ``call``; call it again if the user turns out to lack keys outside the prefix."""
+        """Return what ``call`` returns; repeat it once if keys outside the prefix are denied."""
         try:
             return call()
         except NoPermissionError as error:
@@ -160,7 +160,7 @@ class Reading:
         """Return the keys plus a key that never exists, for scripts that use undeclared keys.
 
         While a cluster moves the slot, its keys are spread over two nodes. The missing key makes
-        the node answer TRYAGAIN, so the script never runs where an entry is already gone.
+        the node answer TRYAGAIN. Without it, the script could run on a node without some entries.
         """
         return [*keys, self.keys.wakeup]
 

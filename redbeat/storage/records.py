@@ -119,11 +119,11 @@ class Keys:
 
     @cached_property
     def stats(self) -> str:
-        """The hash of the counters of beats."""
+        """The hash of the stats: counters of all beats."""
         return key_aside(self.prefix, "stats")
 
     def turn(self, beat: str) -> str:
-        """Return the key that stores the last call of a beat.
+        """Return the key that stores the last ``claim.lua`` call of a beat.
 
         Returns the schedule key if the Redis user may not access keys outside the prefix.
         """
@@ -145,7 +145,7 @@ class Keys:
 
 
 class Claim(NamedTuple):
-    """The right to dispatch one occurrence of one entry.
+    """The exclusive right of a beat to send one occurrence of an entry.
 
     Attributes:
         key: key of the entry.
@@ -261,9 +261,9 @@ class ClaimRequest(NamedTuple):
         counted: what to add to the stats.
         only: key of the only entry to claim, "" for all due entries.
         way: :data:`BEFORE_RECORD` or :data:`WITH_RECORD`, for entries without a delivery policy.
-        broker: the broker, if the script publishes messages while it records their runs.
+        broker: the broker, if the script itself publishes the messages of completions.
         late: maximum number of claims for entries that are more than a second late, None for no
-            limit. If it is set, the script claims entries that are on time first.
+            limit. With a limit, the script first claims the entries that are on time.
     """
 
     turn_id: str
@@ -414,7 +414,7 @@ class Saved(NamedTuple):
     policy: str = ""
 
 
-#: Code of ``save.lua`` for an entry that was saved but keeps its different stored identity.
+#: Code of ``save.lua`` for a saved entry that keeps its stored identity instead of the new one.
 SAVED_AS = 3
 
 #: Code of a save -> fields of :class:`Saved` that ``save.lua`` returns with it.

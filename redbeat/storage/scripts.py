@@ -22,7 +22,7 @@ from redbeat.connection.topology import refusals
 
 __all__ = ("Script", "load_script", "overlaps", "runs_once")
 
-#: A client can overlap commands with a script if its pool has more connections than this.
+#: While a script runs, a client can send other commands if its pool has more connections than this.
 SPARE_CONNECTIONS = 2
 
 #: The line of a script that includes a file of ``redbeat/lua/parts``.

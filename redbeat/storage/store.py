@@ -81,7 +81,7 @@ class Replicas:
 
     def wait(self, connection: Any) -> None:
         """Wait for the replicas. Closes the connection after an error. One round trip."""
-        # Half of the socket timeout, so that the reply arrives before the timeout.
+        # Wait for at most half of the socket timeout, so that the reply arrives in time.
         seconds = min(WAIT_SECONDS, (connection.socket_timeout or WAIT_SECONDS * 2) / 2)
         try:
             connection.send_command("WAIT", self.required, max(1, int(seconds * 1000)))
@@ -243,7 +243,7 @@ class Store(Reading):
     def sweep(
         self, cursor: str, disabled: float, offset: int, limit: int, known: Sequence[str]
     ) -> Swept:
-        """Find entry hashes that are missing in the sorted set, and entries enabled elsewhere.
+        """Find entry hashes that are not in the sorted set, and entries that were enabled again.
 
         Scans a page of keys at ``cursor``, or no keys if ``cursor`` is "". Checks ``limit`` entries
         with the score ``disabled``, beginning at ``offset``. Adds the ``known`` keys to the sorted
@@ -269,7 +269,7 @@ class Store(Reading):
         return saved
 
     def save_all(self, writings: Sequence[Writing]) -> list[Saved]:
-        """Write entries, and wake up beats that would otherwise wake up after an entry is due.
+        """Write entries, and wake up waiting beats that would otherwise wake up too late for them.
 
         The code of each result is one of these:
 

@@ -74,7 +74,7 @@ def text_of(value: Any) -> str:
 
 
 def text_in(stored: str) -> str:
-    """Decode a JSON string. A value that is not JSON is returned unchanged."""
+    """Decode a JSON string. Returns a value that is not JSON unchanged, "" for other JSON."""
     if not stored:
         return ""
     try:
