@@ -1,4 +1,4 @@
-"""The configuration of a schedule: read once from a Celery app, validated, then read-only."""
+"""The configuration of a schedule, which is read once from a Celery app and validated."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ class TaskAllowlist:
         return isinstance(task, str) and self._any.match(task) is not None
 
     def refusal(self, task: Any, options: Any) -> tuple[str, str] | None:
-        """Return (field, problem) for the first task that is not allowed, None if all are.
+        """Return (field, problem) for the first task that is not allowed, None if all are allowed.
 
-        The options are checked as well: callbacks (``link``, ``chain``, ``chord``) are signatures,
-        which name tasks, and a header ``task`` replaces the task name in the message.
+        This also checks the tasks in ``options``: the callbacks (``link``, ``chain``, ``chord``),
+        and the header ``task``, which replaces the task name in the message.
         """
         names = [("task", task), *(("options", name) for name in tasks_in(options))]
         for field, name in names:
@@ -74,7 +74,7 @@ class TaskAllowlist:
 def tasks_in(value: Any) -> Iterator[Any]:
     """Yield each value of a key ``task`` in ``value``, at any depth.
 
-    A pair ``["task", name]`` counts too, because headers may be a list of pairs.
+    Also yields ``name`` for each pair ``["task", name]``, because headers may be a list of pairs.
     """
     if isinstance(value, dict):
         if "task" in value:
@@ -89,9 +89,9 @@ def tasks_in(value: Any) -> Iterator[Any]:
 
 
 def read_allowlist(value: Any) -> TaskAllowlist | None:
-    """Return the allowlist in a value of the setting, None if all tasks are allowed.
+    """Return the allowlist for a value of ``redbeat_task_allowlist``, None for all tasks.
 
-    Raises :exc:`ConfigurationError` for any other value than None or a list of patterns.
+    Raises :exc:`ConfigurationError` if the value is neither None nor a list of patterns.
     """
     if value is None:
         return None
@@ -106,97 +106,99 @@ def read_allowlist(value: Any) -> TaskAllowlist | None:
 DEFAULT_PREFIX = "redbeat:"
 DEFAULT_CLUSTER_PREFIX = "{redbeat}:"
 DEFAULT_MAX_INTERVAL = 300
-#: The default lock timeout, in multiples of ``beat_max_loop_interval``.
+#: The default lock timeout is this number times ``beat_max_loop_interval``.
 LOCK_INTERVALS = 5
 
-#: Default of ``redbeat_publish_window``, messages.
+#: The default of ``redbeat_publish_window``, in messages.
 DEFAULT_WINDOW = 100
 
-#: Default and maximum of ``redbeat_history_size``, runs.
+#: The default and the maximum of ``redbeat_history_size``, in runs.
 DEFAULT_HISTORY, MAX_HISTORY = 10, 30
 
-#: Defaults of ``redbeat_metrics_host`` and ``redbeat_metrics_entries``, and the latter's maximum.
+#: The default of ``redbeat_metrics_host``; the default and the maximum of
+#: ``redbeat_metrics_entries``.
 DEFAULT_METRICS_HOST, DEFAULT_METRICS_ENTRIES, MAX_METRICS_ENTRIES = "127.0.0.1", 200, 10_000
 
-#: The shortest lock timeout, seconds: Redis counts expiry in milliseconds.
+#: The minimum lock timeout in seconds. The smallest unit of a Redis timeout is a millisecond.
 MIN_LOCK_TIMEOUT: Final = 0.001
 
-#: Shorter lock timeouts, in seconds, may expire before a busy leader renews the lock.
+#: A lock timeout below this number of seconds may expire before a busy leader renews the lock.
 SAFE_LOCK_TIMEOUT: Final = 1.0
 
-#: The values of ``redbeat_key_expiry_check``.
+#: The valid values of ``redbeat_key_expiry_check``.
 EXPIRY_CHECKS: Final = ("ignore", "warn", "error", "raise")
 
-#: The values of ``redbeat_on_lock_lost``.
+#: The valid values of ``redbeat_on_lock_lost``.
 ON_LOCK_LOST: Final = ("standby", "exit")
 
-# Redis Cluster uses the first pair of braces as hash tag, if there is text between them.
+# Redis Cluster uses the text in the first pair of braces as the hash tag, unless it is empty.
 _HASH_TAG = re.compile(r"[^{]*\{[^}]+\}")
 
 
-#: Keys that RedBeat stores outside the prefix. Other programs assume that every key under the
-#: prefix is an entry.
+#: The keys that RedBeat stores outside the prefix, because other programs assume that every key
+#: under the prefix is an entry.
 KEYS_ASIDE: Final = ("quarantine", "beats", "stats")
 
 
 def key_aside(prefix: str, what: str) -> str:
-    """Return a key in the cluster slot of ``prefix`` that a scan of ``<prefix>*`` does not find."""
+    """Return a key that is in the cluster slot of ``prefix`` but does not begin with ``prefix``."""
     return f"{'-' if prefix.startswith('.') else '.'}{prefix}:{what}"
 
 
 class RedBeatConfig:
-    """The settings of ``app``, validated. Raises :exc:`ConfigurationError` for an invalid value.
+    """The validated settings of ``app``.
 
-    The constructor reads the settings; later changes of ``app.conf`` have no effect. There are no
-    round trips. ``redis_url`` is validated only when a client is built from the URL, because a
-    program may set its own client (``app.redbeat_redis``). The default of ``key_prefix`` depends
-    on whether the client is one of a Redis Cluster, see :meth:`adopt`.
+    The constructor reads the settings, and raises :exc:`ConfigurationError` for an invalid value.
+    Later changes of ``app.conf`` have no effect. No round trips. ``redis_url`` is validated only
+    when a client is built from the URL, because a program may set its own client
+    (``app.redbeat_redis``). The default of ``key_prefix`` depends on whether the client is a Redis
+    Cluster client; see :meth:`adopt`.
     """
 
     app: Celery
-    #: The prefix of all keys of the schedule; no separator is added.
+    #: The prefix of all keys of the schedule. RedBeat adds no separator after the prefix.
     key_prefix: str
     schedule_key: str
     statics_key: str
-    #: The keys of RedBeat and its channel, without the lock: entries cannot have these keys.
+    #: The keys and the channel that RedBeat uses itself, except the lock. Entries cannot use them.
     reserved_keys: tuple[str, ...]
-    #: The reserved keys that the Redis user has no permission for, as far as known.
+    #: The reserved keys for which Redis has refused access to the Redis user so far.
     denied_keys: set[str]
-    #: The key of the leader's lock; None if the lock is off.
+    #: The key of the leader's lock, None if the lock is off.
     lock_key: str | None
-    #: Seconds, None if the setting is unset; see :meth:`resolve_lock_timeout`.
+    #: The lock timeout in seconds, None if it is not set; see :meth:`resolve_lock_timeout`.
     lock_timeout: float | None
-    #: The URL with its password and alternatives: only log the result of ``safe_url``.
+    #: One or several URLs, with passwords. Before you log them, pass them to ``safe_url``.
     redis_url: str
     redis_use_ssl: Any
     redbeat_redis_options: dict[str, Any]
     key_expiry_check: str
-    #: The delivery of entries that choose none; None for the best that the broker allows.
+    #: The delivery of entries that do not set one, None for the best that the broker supports.
     delivery: str | None
     on_lock_lost: str
     #: The maximum number of messages in flight to the broker.
     publish_window: int
-    #: The maximum number of late runs that a beat sends per second; None for no limit.
+    #: The maximum number of late runs that a beat sends per second, None for no limit.
     max_rate: float | None
-    #: The number of runs in the history of an entry; 0 for no history.
+    #: The number of runs in the history of an entry, 0 for no history.
     history_size: int
-    #: The number of replicas that a beat waits for after it recorded runs.
+    #: The number of replicas that must confirm the record of a run.
     wait_replicas: int
     #: The port of metrics and health checks, None if they are off.
     metrics_port: int | None
-    #: The address that ``metrics_port`` listens on.
+    #: The address on which the beat serves metrics and health checks.
     metrics_host: str
-    #: The maximum number of entries with their own metrics; 0 for none.
+    #: The maximum number of entries that have their own metrics.
     metrics_entries: int
-    #: The tasks that entries may name; None for all.
+    #: The tasks that entries may name, None for all tasks.
     task_allowlist: TaskAllowlist | None
-    #: Celery's ``beat_cron_starting_deadline``, seconds.
+    #: Celery's ``beat_cron_starting_deadline``, in seconds.
     cron_deadline: float | None
-    #: Whether Redis is a cluster, so that the keys of the schedule must share one slot.
+    #: Whether Redis is a cluster. All keys of the schedule must then be in one slot.
     cluster: bool
-    #: Whether the options come from the broker; then RedBeat uses only the options that it knows.
+    #: Whether the client options come from the broker. RedBeat then uses only those that it knows.
     options_inherited: bool
-    #: URL, TLS and client options, each with its origin, for building a client.
+    #: The settings from which a client is built.
     endpoint: Endpoint
 
     _reported = False
@@ -224,7 +226,7 @@ class RedBeatConfig:
         self.task_allowlist = read_allowlist(self.either_or(ALLOWLIST))
 
     def __repr__(self) -> str:
-        # The options and use_ssl are left out: any of their values may be secret.
+        # The options and use_ssl are omitted, because their values may be secret.
         return (
             f"<{type(self).__name__}: {safe_url(self.redis_url)} prefix={self.key_prefix!r} "
             f"lock={self.lock_key!r}>"
@@ -241,10 +243,10 @@ class RedBeatConfig:
         self.app.conf.beat_schedule = value
 
     def adopt(self, client: Any) -> None:
-        """Adapt the keys to ``client``; a program may set its own client at any time.
+        """Adapt the keys to ``client``, because a program may set its own client at any time.
 
-        The default of ``key_prefix`` depends on whether the client is one of a Redis Cluster.
-        Raises :exc:`ConfigurationError`, at each call, if the prefix does not fit the client.
+        The default of ``key_prefix`` depends on whether ``client`` is a Redis Cluster client.
+        Raises :exc:`ConfigurationError` if the prefix does not fit the client.
         """
         if client is self._client:
             return
@@ -257,7 +259,7 @@ class RedBeatConfig:
             logger.warning(message, type(client).__name__, self.key_prefix, before)
 
     def dubious_settings(self) -> Iterator[tuple[str, str]]:
-        """Yield (problem, remedy) for each setting that is unknown or unwise."""
+        """Yield (problem, remedy) for each setting that is unknown or probably a mistake."""
         yield from unknown_settings(self.app)
         if not self.key_prefix:
             problem = "redbeat_key_prefix is empty, entries mix with all keys of the database"
@@ -273,14 +275,14 @@ class RedBeatConfig:
             yield problem, f"set at least {SAFE_LOCK_TIMEOUT:g} second; the default is 1500"
 
     def report(self) -> None:
-        """Log a warning for each of :meth:`dubious_settings`, at the first call only."""
+        """Log a warning for each of the :meth:`dubious_settings`, but only at the first call."""
         if not self._reported:
             self._reported = True
             for problem, remedy in self.dubious_settings():
                 logger.warning("%s: %s", problem, remedy)
 
     def either_or(self, name: str, default: Any = None) -> Any:
-        """Return the value of the setting ``name``, ``default`` if the value is unset or None."""
+        """Return the value of the setting ``name``, or ``default`` if it is not set or None."""
         value = find_setting(self.app, name)
         if value is MISSING:
             value = self.app.conf.get(name)
@@ -293,10 +295,11 @@ class RedBeatConfig:
     def resolve_lock_timeout(
         self, argument: float | None = None, max_interval: float | None = None
     ) -> float:
-        """Return the lock timeout: the seconds after which the lock expires without renewal.
+        """Return the number of seconds after which the lock expires if it is not renewed.
 
-        That is ``argument``, else the setting, else five times ``max_interval``, else 1500. None
-        and 0 count as missing. Raises :exc:`ConfigurationError` for an invalid number of seconds.
+        The result is the first of these values that is neither None nor 0: ``argument``, the
+        setting, five times ``max_interval``, 1500. Raises :exc:`ConfigurationError` if the value is
+        invalid.
         """
         if not _is_unset(argument):
             return _check_lock_timeout(argument)
@@ -409,11 +412,11 @@ class RedBeatConfig:
 
 
 def real_app(app: Any = None) -> Celery:
-    """Return ``app``, or the app behind it if ``app`` is a proxy, or the current app for None.
+    """Return ``app`` (default: the current app); if ``app`` is a proxy, the app behind it.
 
-    ``celery.current_app`` is a proxy, and Flask programs often wrap their app in a proxy too.
+    ``celery.current_app`` is a proxy. Flask programs often wrap their app in a proxy too.
     """
-    # A proxy forwards isinstance() and attributes to its app, so the type itself is checked.
+    # A proxy forwards isinstance() and attribute lookups to its app, so compare the type.
     while not issubclass(type(app), Celery) and hasattr(type(app), "_get_current_object"):
         app = app._get_current_object()
     resolved: Celery = app_or_default(app)
@@ -421,10 +424,10 @@ def real_app(app: Any = None) -> Celery:
 
 
 def ensure_conf(app: Celery | None = None) -> RedBeatConfig:
-    """Return the configuration of ``app``, or of the current app for None.
+    """Return the configuration of ``app`` (default: the current app).
 
-    The first call reads the configuration and stores it as ``app.redbeat_conf``. Later calls
-    return that object. Its keys follow the client in ``app.redbeat_redis``, see
+    The first call reads the settings and stores the configuration as ``app.redbeat_conf``. Later
+    calls return this object, with its keys adapted to the client in ``app.redbeat_redis``; see
     :meth:`RedBeatConfig.adopt`. No round trips.
     """
     config: RedBeatConfig | None = getattr(app, "redbeat_conf", None)

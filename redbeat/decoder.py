@@ -1,4 +1,4 @@
-"""The JSON codec of definitions and run histories; values are read back exactly as written."""
+"""The JSON codec of entries. Values are read back exactly as they were written."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ __all__: tuple[str, ...] = (
     "use_codec",
 )
 
-# Programs import these names from this module, which had them in RedBeat 2.
+# Programs that were written for RedBeat 2 import these names from this module.
 __all__ += ("calendar", "crontab", "datetime", "json", "rrule", "schedule", "timedelta")
 __all__ += ("timezone", "weekday", "zoneinfo")
 
 MAX_TEXT = 1024 * 1024  # characters
-MAX_QUOTED = 60  # characters of a value in a message
+MAX_QUOTED = 60  # characters of a value that an error message quotes
 
 _PLAIN = json.JSONEncoder(allow_nan=False)
 _DEFAULT = RedBeatJSONEncoder().default
 
 
 class MissingPackageError(DecodeError, InvalidEntryError, CannotRunHereError):
-    """A stored schedule needs a package that is not installed; the message names the package."""
+    """A stored schedule needs a package that is not installed. The message names the package."""
 
     def __init__(self, field: str, problem: str) -> None:
         Exception.__init__(self, f"{field}: {problem}")
@@ -60,10 +60,10 @@ class MissingPackageError(DecodeError, InvalidEntryError, CannotRunHereError):
 
 
 class RedBeatJSONDecoder(json.JSONDecoder):
-    """JSON to Python, with objects for tagged dicts; for ``json.loads(text, cls=...)``.
+    """The JSON decoder that creates objects from tagged dicts: ``json.loads(text, cls=...)``.
 
-    A dict with an unknown tag, or with invalid fields for its tag, stays a dict: it may be data of
-    the user. Subclasses override ``dict_to_object``.
+    A dict with an unknown tag, or with fields that do not fit its tag, is returned as a dict,
+    because it may be the user's data. Subclasses may override ``dict_to_object``.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -71,7 +71,7 @@ class RedBeatJSONDecoder(json.JSONDecoder):
         super().__init__(*args, **kwargs)
 
     def dict_to_object(self, d: dict[str, Any]) -> Any:
-        """Return the object for the tagged dict ``d``, or ``d`` itself; raises no error."""
+        """Return the object for the tagged dict ``d``, or ``d`` if it is invalid. Never raises."""
         tag = d.get(TAG)
         read = None if tag is None else reader_of(tag)
         if read is None:
@@ -79,7 +79,7 @@ class RedBeatJSONDecoder(json.JSONDecoder):
         try:
             return read(d)
         except Exception:
-            # An invalid dict may be data of the user. Where a schedule is required,
+            # An invalid dict may be the user's data. If a schedule is required,
             # decode_schedule() reads the dict again and raises the error.
             return d
 
@@ -90,15 +90,15 @@ _provider: Callable[[], Codec] = lambda: (RedBeatJSONEncoder, RedBeatJSONDecoder
 
 
 def use_codec(provider: Callable[[], Codec]) -> None:
-    """Set the function that returns the active encoder and decoder, at each use."""
-    global _provider  # noqa: PLW0603 - programs replace the codec for the whole process
+    """Set the function that returns the active encoder and decoder. It is called at each use."""
+    global _provider  # noqa: PLW0603 - one codec per process
     _provider = provider
 
 
 def active_codec() -> Codec:
     """Return the active encoder and decoder.
 
-    They are attributes of ``redbeat.schedulers``, which programs may replace.
+    Both are attributes of ``redbeat.schedulers``. Programs may replace these attributes.
     """
     return _provider()
 
@@ -114,10 +114,10 @@ def active_decoder() -> type[json.JSONDecoder]:
 
 
 def encode(value: Any, field: str = "") -> str:
-    """Return ``value`` as JSON text, written by the active encoder.
+    """Return ``value`` as JSON, written by the active encoder.
 
-    Raises ``InvalidEntryError`` if a value could not be read back exactly. The error has the path
-    of that value, below ``field``.
+    Raises ``InvalidEntryError`` if a value could not be read back exactly. The error contains the
+    path of that value, which begins with ``field``.
     """
     try:
         text = _encoded(value, active_codec()[0])
@@ -138,10 +138,10 @@ def _encoded(value: Any, encoder: type[json.JSONEncoder]) -> str:
 
 
 def decode(text: str | bytes, field: str) -> Any:
-    """Return the value of JSON ``text``, read by the active decoder.
+    """Return the value in the JSON ``text``, read by the active decoder.
 
-    Raises ``DecodeError`` for ``field`` if the text is not JSON, has more than ``MAX_TEXT``
-    characters, or is nested more than ``MAX_DEPTH`` levels deep.
+    Raises ``DecodeError`` if ``text`` is not JSON, has more than ``MAX_TEXT`` characters, or is
+    nested more than ``MAX_DEPTH`` levels deep. The message names ``field``.
     """
     if len(text) > MAX_TEXT:
         raise DecodeError(field, _too_long(text))
@@ -150,7 +150,7 @@ def decode(text: str | bytes, field: str) -> Any:
     except RecursionError as error:
         raise DecodeError(field, TOO_DEEP) from error
     except Exception as error:
-        # Invalid JSON raises ValueError; the decoder of a user may raise any error.
+        # Invalid JSON raises ValueError. A custom decoder may raise any error.
         raise DecodeError(field, f"cannot be read as JSON: {error}") from error
     if _brackets(text) > MAX_DEPTH and _deeper_than(value, MAX_DEPTH):
         raise DecodeError(field, TOO_DEEP)
@@ -158,10 +158,10 @@ def decode(text: str | bytes, field: str) -> Any:
 
 
 def decode_schedule(value: Any, field: str = "definition.schedule") -> BaseSchedule:
-    """Return the schedule in ``value``, which comes from a decoded definition.
+    """Return the schedule for ``value``, which comes from a decoded definition.
 
-    A number is an interval in seconds. Raises ``DecodeError`` with the problem if ``value`` is not
-    a valid schedule, and ``UnknownTypeError`` for a schedule type that this process does not know.
+    A number is an interval in seconds. Raises ``DecodeError`` if ``value`` is not a valid schedule,
+    and ``UnknownTypeError`` if its type is not registered in this process.
     """
     if isinstance(value, BaseSchedule):
         return value
@@ -200,7 +200,7 @@ TOO_DEEP = f"is nested more than {MAX_DEPTH} levels deep; flatten it"
 
 
 def _exceeded_limit(text: str) -> str:
-    """Return which limit the text exceeds, "" if none."""
+    """Return a message about the limit that the text exceeds, "" if it exceeds none."""
     if len(text) > MAX_TEXT:
         return _too_long(text)
     if _brackets(text) > MAX_DEPTH and _deeper_than(json.loads(text), MAX_DEPTH):
@@ -215,7 +215,7 @@ def _too_long(text: str | bytes) -> str:
 
 
 def _brackets(text: str | bytes) -> int:
-    """Return the number of opening brackets, which is an upper bound of the depth."""
+    """Return the number of opening brackets. The nesting is never deeper than this number."""
     if isinstance(text, bytes):
         return text.count(b"[") + text.count(b"{")
     return text.count("[") + text.count("{")

@@ -1,4 +1,4 @@
-"""The errors that RedBeat raises. Each docstring says when."""
+"""The errors that RedBeat raises."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ __all__ = (
 
 
 class RedBeatError(Exception):
-    """The base of all errors of this package."""
+    """The base class of all errors of this package."""
 
 
 class ConfigurationError(RedBeatError, ImproperlyConfigured):
     """A setting has an invalid value. Raised when the configuration is read.
 
-    The message names the setting, its value (never a password) and the valid values.
+    The message contains the setting, its value (unless it may be secret) and the valid values.
     """
 
 
@@ -34,10 +34,10 @@ class RedBeatKeyExpiryError(RedBeatError):
 
 
 class InvalidEntryError(RedBeatError, ValueError, TypeError):
-    """An entry has an invalid value. Raised by ``save()``, which then writes nothing.
+    """An entry has an invalid value. Raised by ``save()``, which writes nothing in this case.
 
     ``field`` is the path of the invalid value, such as ``kwargs.when`` or ``schedule.every``.
-    ``problem`` says what is wrong with the value.
+    ``problem`` describes what is wrong with the value.
     """
 
     def __init__(self, field: str, problem: str) -> None:
@@ -50,7 +50,7 @@ class DecodeError(RedBeatError, ValueError):
     """A stored entry has an invalid value. Raised when the entry is loaded.
 
     ``field`` is the path of the invalid value, such as ``definition.schedule`` or ``meta``.
-    ``problem`` says what is wrong with the value.
+    ``problem`` describes what is wrong with the value.
     """
 
     def __init__(self, field: str, problem: str) -> None:
@@ -60,28 +60,29 @@ class DecodeError(RedBeatError, ValueError):
 
 
 class CannotRunHereError(RedBeatError):
-    """This process cannot run an entry, but a process with other code or settings may.
+    """This process cannot run an entry, but a process with other code or settings may be able to.
 
-    A beat leaves the entry to other beats. An entry that no beat can run is quarantined instead.
+    A beat first gives other beats the chance to run the entry. If no beat can run it, the entry is
+    quarantined.
     """
 
 
 class UnknownTypeError(DecodeError, CannotRunHereError):
-    """A stored entry does not fit the classes of this process. Raised when the entry is loaded.
+    """This process has no class that can load a stored entry. Raised when the entry is loaded.
 
-    There are three causes: the schedule type is not registered, the registered ``load()`` failed,
-    or the entry class does not accept the stored arguments.
+    There are three possible causes: the schedule type is not registered, the registered ``load()``
+    failed, or the entry class does not accept the stored arguments.
     """
 
 
 class NotAllowedError(InvalidEntryError, CannotRunHereError):
-    """An entry names a task that the ``redbeat_task_allowlist`` of this process does not allow."""
+    """An entry names a task that is not in the ``redbeat_task_allowlist`` of this process."""
 
 
 def described(error: BaseException) -> str:
-    """Return the class and the message of ``error``, for logs.
+    """Return the class name and the message of ``error``, for logs.
 
-    ``repr(error)`` is no alternative: redis-py 8 leaves the message out of it.
+    In redis-py 8, ``repr(error)`` does not contain the message.
     """
     return f"{type(error).__name__}: {error}"
 
@@ -89,7 +90,8 @@ def described(error: BaseException) -> str:
 class ConflictError(RedBeatError):
     """The stored entry was changed or deleted after your program loaded it.
 
-    Raised by ``save(if_unchanged=True)``, which then writes nothing. Load the entry again.
+    Raised by ``save(if_unchanged=True)``, which writes nothing in this case. Load the entry again,
+    then repeat your change.
     """
 
     def __init__(self, name: str) -> None:

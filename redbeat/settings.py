@@ -1,4 +1,4 @@
-"""The table of settings, and functions that look settings up in a Celery app."""
+"""The table of RedBeat's settings, and functions that look up settings in a Celery app."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = (
 
 
 class Setting(NamedTuple):
-    """The description of a setting. The texts are reStructuredText, for the manual."""
+    """The description of a setting. The strings are reStructuredText for the manual."""
 
     #: The valid types or values.
     type: str
@@ -39,7 +39,7 @@ class Setting(NamedTuple):
     unit: str = ""
 
 
-#: Every setting of this package, in lower case. The manual renders its table from this mapping.
+#: All settings of RedBeat, in lower case. The table of settings in the manual shows this mapping.
 SETTINGS: Final[Mapping[str, Setting]] = {
     "redbeat_redis_url": Setting(
         "string", "``broker_url``", "URL of the Redis that stores the schedule", since="2"
@@ -152,18 +152,19 @@ MISSING: Final = object()
 
 _PREFIX: Final = "redbeat_"
 
-# Similarity that makes a name a likely typo: one letter differs in the shortest setting name.
+# A name that is at least this similar to a setting is a likely typo. The value corresponds to one
+# wrong letter in the shortest setting name.
 _TYPO_CUTOFF = 0.93
 
-# RedisBeater is a fork of RedBeat 2. Its settings differ from RedBeat's in this prefix only.
+# RedisBeater is a fork of RedBeat 2. Its settings have the same names except for this prefix.
 _REDISBEATER_PREFIX: Final = "redisbeater_"
 
 
 def find_setting(app: Celery, name: str) -> Any:
-    """Return the value of the setting ``name`` of ``app``, or :data:`MISSING` if it is unset.
+    """Return the value of the setting ``name`` of ``app``, or :data:`MISSING` if it is not set.
 
-    The name may be spelt in lower or upper case, with or without the namespace of the app. Loads
-    the configuration of the app if necessary.
+    The app may spell the name in lower or upper case, with or without its namespace. Loads the
+    configuration of the app if necessary.
     """
     conf = app.conf.finalize()
     spellings = _spellings(name, conf.prefix)
@@ -182,8 +183,8 @@ def is_set(app: Celery, name: str) -> bool:
 def unknown_settings(app: Celery) -> Iterator[tuple[str, str]]:
     """Yield (problem, remedy) for each unknown ``redbeat_*`` or ``redisbeater_*`` setting.
 
-    A name that differs from a setting of RedBeat by one letter counts as unknown too. The texts
-    contain names but no values, which may be secret.
+    Also yields other names that look like a typo of a setting of RedBeat. The strings contain names
+    but no values, because values may be secret.
     """
     for spelling, name in sorted(set(_foreign_names(app))):
         is_fork = name.startswith(_REDISBEATER_PREFIX)
@@ -206,9 +207,9 @@ def _spellings(name: str, namespace: str | None) -> list[str]:
 
 
 def _foreign_names(app: Celery) -> Iterator[tuple[str, str]]:
-    """Yield (name as written, name in lower case without namespace) of each setting of ``app``.
+    """Yield two names of each setting of ``app``: as written, and lower-case without namespace.
 
-    Settings of Celery and RedBeat are left out.
+    Omits the settings of Celery and RedBeat.
     """
     conf = app.conf.finalize()
     namespace = (conf.prefix or "").lower()
@@ -221,22 +222,23 @@ def _foreign_names(app: Celery) -> Iterator[tuple[str, str]]:
 
 
 def _nearest(name: str) -> str | None:
-    if name.startswith(_PREFIX):  # compare without the prefix: it would make all names similar
+    if name.startswith(_PREFIX):  # the common prefix would make all names similar
         settings = {setting.removeprefix(_PREFIX): setting for setting in SETTINGS}
         matches = get_close_matches(name.removeprefix(_PREFIX), settings, n=1)
         return settings[matches[0]] if matches else None
     return next(iter(get_close_matches(name, SETTINGS, n=1, cutoff=_TYPO_CUTOFF)), None)
 
 
-#: Redis publishes and records a run in one step. Broker and schedule must share one server.
+#: Redis publishes and records a run in one step. The broker and the schedule must be on the same
+#: Redis server.
 EXACTLY_ONCE: Final = "exactly_once"
 
-#: A run is published, then recorded. If the beat dies in between, the run is sent again.
+#: A run is published, then recorded. If the beat crashes after the publish, the run is sent again.
 AT_LEAST_ONCE: Final = "at_least_once"
 
-#: A run is recorded, then published. If the beat dies in between, the run is lost.
+#: A run is recorded, then published. If the beat crashes after the record, the run is lost.
 AT_MOST_ONCE: Final = "at_most_once"
 
-#: The deliveries that an entry may choose, and those that the setting of an app may choose.
+#: The valid deliveries of an entry, and the valid values of ``redbeat_delivery``.
 DELIVERIES: Final = (AT_LEAST_ONCE, AT_MOST_ONCE)
 APP_DELIVERIES: Final = (EXACTLY_ONCE, *DELIVERIES)

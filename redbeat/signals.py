@@ -1,9 +1,11 @@
-"""Signals of a beat, used like Celery's signals: ``entry_dispatched.connect(receiver)``.
+"""Signals of a beat. Connect to them like to Celery's: ``entry_dispatched.connect(receiver)``.
 
 The sender is the scheduler. A receiver must accept ``**kwargs``, because later versions may pass
-more arguments. Receivers run in the beat between two messages, so a slow receiver delays the next
-message. An error in a receiver is logged and has no other effect. Instants are in UTC; names are
-names of entries.
+more arguments. The beat calls receivers between two messages, so a slow receiver delays the next
+message. An error in a receiver is logged and has no other effect.
+
+The description of each signal lists the arguments after the colon. All datetimes are in UTC.
+``name`` is the name of an entry.
 """
 
 from __future__ import annotations
@@ -27,37 +29,38 @@ __all__ = (
     "statics_synced",
 )
 
-#: This beat leads now. Not sent when the lock is off.
+#: This beat became the leader. Not sent if the lock is off.
 lock_acquired = Signal(name="lock_acquired")
 
-#: Another beat leads now; ``holder`` is its token. Not sent when a beat stops and releases the
-#: lock.
+#: This beat lost the lock to another beat, which has the token ``holder``. Not sent when this beat
+#: stops and releases the lock itself.
 lock_lost = Signal(name="lock_lost", providing_args={"holder"})
 
 #: A message was sent: ``entry``, ``scheduled_at``, ``task_id``, ``triggered`` (True if the run was
-#: triggered manually). Its run may not be recorded yet.
+#: triggered manually). The run may not be recorded yet.
 entry_dispatched = Signal(
     name="entry_dispatched", providing_args={"entry", "scheduled_at", "task_id", "triggered"}
 )
 
-#: A message could not be sent: ``name``, ``error``, ``lost`` (False if the beat tries again).
+#: A message could not be sent: ``name``, ``error``, ``lost`` (False if the beat will try again).
 entry_failed = Signal(name="entry_failed", providing_args={"name", "error", "lost"})
 
 #: An entry cannot be read and is quarantined: ``name``, ``reason``.
 entry_quarantined = Signal(name="entry_quarantined", providing_args={"name", "reason"})
 
-#: Runs were missed and will not run: ``entry``, ``count``, ``scheduled_at`` (when the last missed
-#: run was due, or the run that replaces them).
+#: Runs were missed and are skipped: ``entry``, ``count``, ``scheduled_at`` (when the last missed
+#: run was due, or when the run that replaces the missed runs was due).
 entry_missed = Signal(name="entry_missed", providing_args={"entry", "count", "scheduled_at"})
 
-#: An entry has finished, it has no runs left: ``entry``.
+#: An entry has no runs left: ``entry``.
 entry_finished = Signal(name="entry_finished", providing_args={"entry"})
 
-#: The entries of ``beat_schedule`` were written: numbers of ``added``, ``changed`` and ``removed``.
+#: The entries of ``beat_schedule`` were written: ``added``, ``changed``, ``removed`` (the number of
+#: each).
 statics_synced = Signal(name="statics_synced", providing_args={"added", "changed", "removed"})
 
-#: All entries vanished from Redis: ``count``, their number before. The beat writes the entries of
-#: ``beat_schedule`` again; a program can save its other entries now.
+#: All entries disappeared from Redis: ``count`` (how many there were). The beat writes the entries
+#: of ``beat_schedule`` again. Your receiver can save the other entries again.
 schedule_lost = Signal(name="schedule_lost", providing_args={"count"})
 
 #: Redis is not available: ``error``.

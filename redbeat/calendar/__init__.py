@@ -1,1 +1,1 @@
-"""Rules in wall-clock time, and their instants: pure arithmetic, without Redis."""
+"""Recurrence rules, time zones and the sun: pure computations without Redis."""

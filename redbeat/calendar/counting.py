@@ -1,11 +1,11 @@
-"""Computed counts: the n-th occurrence of a rule, and the number of occurrences in a span.
+"""Compute the n-th occurrence of a rule, and the number of occurrences in a time span.
 
-Rules that skip periods or choose by position cannot be computed, see ``is_computed``.
+Only the rules for which :func:`is_computed` returns True are supported.
 """
 
 from __future__ import annotations
 
-# ruff: noqa: DTZ001, DTZ901 - wall times have no zone
+# ruff: noqa: DTZ001, DTZ901 - wall-clock times have no time zone
 from bisect import bisect_left
 from datetime import MAXYEAR, date, datetime, timedelta
 from typing import Protocol
@@ -21,7 +21,10 @@ Times = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 
 
 class CountedRule(Protocol):
-    """The attributes of a rule that the functions below use; an empty part restricts nothing."""
+    """The attributes of a rule that the functions below use.
+
+    An empty tuple or set restricts nothing.
+    """
 
     @property
     def freq(self) -> int:
@@ -33,15 +36,15 @@ class CountedRule(Protocol):
 
     @property
     def start(self) -> datetime:
-        """The start, in wall-clock time."""
+        """The start of the rule in wall-clock time."""
 
     @property
     def plain(self) -> bool:
-        """Whether the rule has an interval only, without ``by`` parts."""
+        """Whether the rule has only an interval, without any ``by`` argument."""
 
     @property
     def setpos(self) -> tuple[int, ...]:
-        """The positions (BYSETPOS) of the chosen occurrences in each period."""
+        """The positions (BYSETPOS) of the occurrences that the rule selects in each period."""
 
     @property
     def days(self) -> DaySet:
@@ -63,15 +66,15 @@ class CountedRule(Protocol):
 def is_computed(rule: CountedRule) -> bool:
     """Return whether the functions below support the rule.
 
-    They support rules with a fixed step, and rules that run at all their times on all their days.
+    They support rules with a fixed step, and rules that run at the same times on all their days.
     """
     return _has_fixed_step(rule) or (rule.interval == 1 and not rule.setpos)
 
 
 def nth_from(rule: CountedRule, begin: datetime, n: int) -> datetime:
-    """Return the ``n``-th occurrence at or after ``begin``, regardless of the start of the rule.
+    """Return the ``n``-th occurrence at or after ``begin``, ignoring the start of the rule.
 
-    Returns ``datetime.max`` if the occurrence is after the year 9999.
+    Returns ``datetime.max`` if the occurrence would be after the year 9999.
     """
     if _has_fixed_step(rule):
         step = _step(rule)
@@ -83,7 +86,7 @@ def nth_from(rule: CountedRule, begin: datetime, n: int) -> datetime:
 
 
 def number_between(rule: CountedRule, begin: datetime, end: datetime) -> int:
-    """Return the number of occurrences in ``[begin, end)``, regardless of the start of the rule."""
+    """Return the number of occurrences in ``[begin, end)``, ignoring the start of the rule."""
     if _has_fixed_step(rule):
         step = _step(rule)
         return (begin - rule.start) // -step - (end - rule.start) // -step
@@ -125,7 +128,7 @@ def _nth_of_all(rule: CountedRule, begin: datetime, left: int) -> datetime:
 
 
 def _earlier_that_day(rule: CountedRule, times: Times, moment: datetime) -> int:
-    """Return the number of occurrences on the day of ``moment`` that are before ``moment``."""
+    """Return how many occurrences are on the same day as ``moment``, but before ``moment``."""
     if moment.date() not in rule.days:
         return 0
     hours, minutes, seconds = times
@@ -137,7 +140,7 @@ def _earlier_that_day(rule: CountedRule, times: Times, moment: datetime) -> int:
 
 
 def _nth_day(days: DaySet, first: date, n: int) -> date | None:
-    """Return the allowed day at index ``n`` from ``first`` on; None if after the year 9999."""
+    """Return the allowed day with index ``n``, counted from ``first``; None after year 9999."""
     cycles, n = divmod(n, days.in_cycle) if days.in_cycle else (0, n)
     number = first.timetuple().tm_yday - 1
     for year in range(first.year + cycles * CYCLE, MAXYEAR + 1):

@@ -1,8 +1,8 @@
-"""The wall-clock times of a crontab, found with lookup tables instead of minute by minute."""
+"""Find the wall-clock times of a crontab with lookup tables, not minute by minute."""
 
 from __future__ import annotations
 
-# ruff: noqa: DTZ001 - wall times have no zone
+# ruff: noqa: DTZ001 - wall-clock times have no time zone
 from calendar import monthrange
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from celery.schedules import crontab
 
 __all__ = ("CronRule", "cron_rule")
 
-# 29 February falls on a given weekday at least every 40 years, so a longer search is useless.
+# The rarest date is 29 February on a given weekday. It occurs at least every 40 years.
 MONTHS_AHEAD = 12 * 41
 CACHE = "_redbeat_rule"
 
@@ -26,8 +26,8 @@ class CronRule:
     """A crontab as lookup tables.
 
     ``next_minute[m]`` is the first minute of the rule at or after ``m``, -1 if there is none.
-    ``next_hour`` is built in the same way. ``weekdays`` count from Sunday = 0, as in Celery.
-    ``follows_real_time`` says whether the rule also runs in the repeated hour of a DST change.
+    ``next_hour`` works in the same way. In ``weekdays``, Sunday is 0, as in Celery.
+    ``follows_real_time`` says whether the rule runs again in an hour that DST repeats.
     """
 
     next_minute: tuple[int, ...]
@@ -40,7 +40,7 @@ class CronRule:
     def next_wall(self, wall: datetime) -> datetime | None:
         """Return the first matching minute after the minute of ``wall``.
 
-        Returns None if no date ever matches, or after the year 9999.
+        Returns None if no date matches, or if the result would be after the year 9999.
         """
         if self.next_hour[0] < 0 or self.next_minute[0] < 0:
             return None
@@ -60,7 +60,7 @@ class CronRule:
         return self._in_later_month(year, month)
 
     def _in_later_month(self, year: int, month: int) -> datetime | None:
-        """Return the first matching time after the end of a month, None if there is none."""
+        """Return the first matching time after the end of this month, None if there is none."""
         for _ in range(MONTHS_AHEAD):
             year, month = (year, month + 1) if month < 12 else (year + 1, 1)
             if year > date.max.year:
@@ -74,7 +74,10 @@ class CronRule:
         return self._day_tables.get(kind) or self._next_day_in(kind)
 
     def _next_day_in(self, kind: tuple[int, int]) -> tuple[int, ...]:
-        """Build the table of months whose first weekday (Monday = 0) and length are ``kind``."""
+        """Return the table of the next matching day for a kind of month.
+
+        ``kind`` is (weekday of the first day, Monday = 0; number of days).
+        """
         first, length = kind
         days = (day for day in self.days if day <= length and (first + day) % 7 in self.weekdays)
         self._day_tables[kind] = table = _next_table(days, length + 1)
@@ -82,14 +85,14 @@ class CronRule:
 
     @cached_property
     def _day_tables(self) -> dict[tuple[int, int], tuple[int, ...]]:
-        """A cache of tables. There are 28 kinds of months: 7 first weekdays times 4 lengths."""
+        """A cache of tables for the 28 kinds of months: 7 first weekdays times 4 lengths."""
         return {}
 
 
 def cron_rule(schedule: crontab) -> CronRule:
     """Return the rule of a crontab.
 
-    The rule is cached in the object, so that later changes of the object have no effect.
+    The rule is cached in the crontab object. Later changes of the object have no effect.
     """
     rule: CronRule | None = schedule.__dict__.get(CACHE)
     if rule is None:
@@ -116,7 +119,7 @@ def _any_hour(written: Any, hours: Iterable[int]) -> bool:
 
 
 def _next_table(values: Iterable[int], size: int) -> tuple[int, ...]:
-    """Return a table: item ``n`` is the first of ``values`` at or after ``n``, -1 if none."""
+    """Return a table in which item ``n`` is the first of ``values`` at or after ``n``, or -1."""
     table, allowed, following = [-1] * (size + 1), frozenset(values), -1
     for value in range(size - 1, -1, -1):
         following = value if value in allowed else following

@@ -1,4 +1,4 @@
-"""The days that a recurrence rule allows, and a search for the next one in bounded time."""
+"""The days that a recurrence rule allows, and a bounded search for the next allowed day."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = (
     "year_length",
 )
 
-# ruff: noqa: DTZ001 - wall times have no zone
+# ruff: noqa: DTZ001 - wall-clock times have no time zone
 
 
 YEARLY, MONTHLY, WEEKLY, DAILY, HOURLY, MINUTELY, SECONDLY = range(7)
@@ -46,7 +46,7 @@ SECOND = UNIT[SECONDLY]
 
 
 def period_index(freq: int, moment: datetime, wkst: int) -> int:
-    """Return the number of the period that contains ``moment``, counted from the year 1."""
+    """Return the number of the period that contains ``moment``; counting starts in the year 1."""
     if freq <= MONTHLY:
         return moment.year if freq == YEARLY else moment.year * 12 + moment.month - 1
     days = moment.toordinal()
@@ -85,11 +85,11 @@ def year_length(year: int) -> int:
 
 DayTest = Callable[[date], bool]
 
-#: The calendar, with its weekdays, repeats after this number of years.
+#: The calendar repeats, including the weekdays, after this number of years.
 CYCLE = 400
-#: The number of years in which a search looks for an allowed day.
+#: The number of years after which a search for an allowed day stops.
 YEARS = 100
-#: A search tests this number of days one by one before it computes whole years.
+#: The number of days that a search tests one by one, before it computes the days of whole years.
 NEAR_DAYS = 31
 DAY = timedelta(days=1)
 
@@ -98,7 +98,7 @@ easter = lru_cache(maxsize=256)(dateutil_easter.easter)
 
 @dataclass(frozen=True)
 class DaySet:
-    """The ``by`` parts of a rule that choose days; an empty part restricts nothing."""
+    """The ``by`` arguments of a rule that select days. An empty tuple restricts nothing."""
 
     freq: int
     wkst: int
@@ -117,7 +117,7 @@ class DaySet:
         return True
 
     def first_from(self, day: date) -> date | None:
-        """Return the first allowed day from ``day`` on; None if there is none within a century."""
+        """Return the first allowed day at or after ``day``; None if none is within a century."""
         for ahead in range(NEAR_DAYS if self._tests else 1):
             near = day + ahead * DAY
             if near in self:
@@ -131,7 +131,7 @@ class DaySet:
         return None
 
     def in_year(self, first: date) -> tuple[int, ...]:
-        """Return the allowed days of the year that begins at ``first``, counted from 0."""
+        """Return the allowed days of the year that begins at ``first``; 1 January is 0."""
         kind = self._kind(first.year)
         if kind not in self._days_of_kind:
             days: Sequence[int] = range(year_length(first.year))
@@ -143,9 +143,9 @@ class DaySet:
 
     @cached_property
     def in_cycle(self) -> int:
-        """The number of allowed days in a cycle of 400 years.
+        """The number of allowed days in 400 years, after which the calendar repeats.
 
-        0 for rules with Easter, whose dates do not repeat after 400 years.
+        0 for rules with Easter, because the dates of Easter do not repeat after 400 years.
         """
         if self.easter:
             return 0
@@ -155,7 +155,7 @@ class DaySet:
         """Return a key that is equal for years with the same allowed days."""
         if self.easter:
             return year
-        # The neighbouring years count, because their weeks may reach into this year.
+        # The neighbouring years are part of the key, because their weeks may extend into this year.
         lengths = tuple(year_length(near) for near in (year - 1, year, year + 1))
         return date(year, 1, 1).weekday(), lengths
 
@@ -192,9 +192,10 @@ class DaySet:
         )
 
     def _positions(self, day: date) -> tuple[int, int]:
-        """Return the position of ``day`` among the days with its weekday, in its month or year.
+        """Return the position of ``day`` among all days with the same weekday in the month or year.
 
-        The first number counts from the start, the second (negative) from the end.
+        The first number counts from the start. The second number is negative and counts from the
+        end.
         """
         if self.freq == YEARLY and not self.months:
             number, length = day.timetuple().tm_yday, year_length(day.year)
@@ -203,7 +204,7 @@ class DaySet:
         return (number - 1) // 7 + 1, -((length - number) // 7 + 1)
 
     def _has_weekno(self, day: date) -> bool:
-        # A week belongs to the year that holds its fourth day.
+        # A week belongs to the year that contains its fourth day.
         fourth = day + timedelta(days=3 - (day.weekday() - self.wkst) % 7)
         number = (fourth.timetuple().tm_yday - 1) // 7
         back = (year_length(fourth.year) - fourth.timetuple().tm_yday) // 7

@@ -1,6 +1,6 @@
-"""Write RFC 5545 text: the lines ``DTSTART``, ``RRULE``, ``RDATE`` and ``EXDATE``.
+"""Write rules as RFC 5545 text: lines of ``DTSTART``, ``RRULE``, ``RDATE`` and ``EXDATE``.
 
-:mod:`redbeat.schedules.ical` reads this text.
+:mod:`redbeat.schedules.ical` parses this text.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from .zones import UTC, as_utc, fixed_offset, wall_zone, zone_key
 
 __all__ = ("DAYS", "MOMENT", "NUMBERS", "rule_to_ical", "set_to_ical")
 
-#: The weekdays, from Monday on.
+#: The RFC 5545 names of the weekdays, beginning with Monday.
 DAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
-#: The parts of a rule that are lists of numbers, with their names in dateutil.
+#: The parts of a rule that are lists of numbers, and their names in dateutil.
 NUMBERS = {
     "BYSETPOS": "bysetpos",
     "BYMONTH": "bymonth",
@@ -30,12 +30,12 @@ NUMBERS = {
     "BYSECOND": "bysecond",
 }
 NAMES = {number: name for name, number in FREQUENCIES.items()}
-#: The format of a time.
+#: The format of a date with time.
 MOMENT = "%Y%m%dT%H%M%S"
 
 
 def rule_to_ical(rule: Any) -> str:
-    """Return the text of a rule, two lines.
+    """Return a rule as RFC 5545 text of two lines.
 
     Raises ``ValueError`` if the time zone of the rule has no name.
     """
@@ -45,9 +45,9 @@ def rule_to_ical(rule: Any) -> str:
 def set_to_ical(
     rules: Iterable[Any], rdates: Iterable[datetime], exdates: Iterable[datetime]
 ) -> str:
-    """Return the text of a set of rules and dates.
+    """Return a set of rules and dates as RFC 5545 text.
 
-    Raises ``ValueError`` if the rules have different starts, or a time zone has no name.
+    Raises ``ValueError`` if the rules have different starts, or if a time zone has no name.
     """
     rules = tuple(rules)
     lines = list(dict.fromkeys(_start(rule) for rule in rules))
@@ -60,7 +60,7 @@ def set_to_ical(
 
 
 def _start(rule: Any) -> str:
-    # Through UTC, as rrule does, so that a start that DST skips becomes a time that exists.
+    # Convert to UTC and back, as rrule does. This turns a start that DST skips into a valid time.
     instant = as_utc(rule.dtstart)
     text = _written("DTSTART", instant, rule.dtstart.tzinfo)
     if instant.astimezone(wall_zone(rule.dtstart.tzinfo or UTC)).fold:
@@ -80,7 +80,7 @@ def _written(name: str, instant: datetime, zone: tzinfo | None) -> str:
     if key is None:
         raise ValueError(f"{name}: the time zone {zone!r} has no name; use zoneinfo.ZoneInfo")
     moment = instant.astimezone(zone)
-    if key == "UTC" or moment.fold:  # RFC 5545 has no fold, so the second of two is in UTC
+    if key == "UTC" or moment.fold:  # RFC 5545 has no fold: write it in UTC
         return f"{name}:{instant:{MOMENT}}Z"
     return f"{name};TZID={key}:{moment:{MOMENT}}"
 

@@ -1,8 +1,8 @@
-"""RFC 5545 recurrence in wall-clock time: the next occurrence by arithmetic, in bounded time.
+"""RFC 5545 recurrence rules in wall-clock time, with a fast search for the next occurrence.
 
-Periods (years, weeks, seconds, ...) have numbers, so that the period of a moment is computed
-without walking from the start of the rule. ``dateutil`` walks from the start, and for a rule that
-never matches it walks to the year 9999. The occurrences are the same as those of ``dateutil``.
+Each period (year, week, second, ...) has a number, which is computed from a datetime. Therefore the
+search does not iterate from the start of the rule. ``dateutil`` iterates from the start; for a rule
+that never matches, it iterates until the year 9999. The occurrences are the same as dateutil's.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ __all__ = (
 class Slots:
     """The periods of a rule within a day, for a ``freq`` of a day or less.
 
-    The rule has every ``interval``-th period, counted from period number ``base``, if its time is
-    allowed. A slot is the index of a period in its day. Empty ``hours``, ``minutes`` and
-    ``seconds`` restrict nothing. Days are proleptic ordinals.
+    The rule selects every ``interval``-th period, counted from period number ``base``, if
+    ``hours``, ``minutes`` and ``seconds`` allow it. Empty tuples allow everything. A slot is the
+    index of a period within its day. Days are proleptic ordinals.
     """
 
     freq: int
@@ -60,20 +60,20 @@ class Slots:
         return UNIT[DAILY] // UNIT[self.freq]
 
     def of_day(self, day: int, since: int) -> Iterable[int]:
-        """Return the slots of the rule in a day, from slot ``since`` on."""
+        """Return the slots of the rule in a day that are not before the slot ``since``."""
         first = self._first_slot(day)
         since = max(since, first)
         by_interval = range(since + (first - since) % self.interval, self.per_day, self.interval)
         if len(self._allowed) == self.per_day:
             return by_interval
-        # Walk the shorter of the two sequences and test each item against the other.
+        # Iterate over the shorter of the two sequences, and test each item against the longer one.
         if len(self._allowed) > len(by_interval):
             return (slot for slot in by_interval if slot in self._allowed_set)
         allowed = islice(self._allowed, bisect_left(self._allowed, since), None)
         return (slot for slot in allowed if (slot - first) % self.interval == 0)
 
     def days_without(self, day: int) -> int | None:
-        """Return the number of days from ``day`` on without a slot; None if no day has a slot."""
+        """Return how many days, beginning with ``day``, have no slot; None if no day has one."""
         if len(self._allowed) == self.per_day:
             return self._first_slot(day) // self.per_day
         cycle, days_with_slot = self._cycle
@@ -86,14 +86,14 @@ class Slots:
         return following - day % cycle
 
     def _first_slot(self, day: int) -> int:
-        """Return the first slot at or after the start of ``day``; it may be on a later day."""
+        """Return the first slot since the start of ``day``; a later day if beyond ``per_day``."""
         return (self.base - day * self.per_day) % self.interval
 
     @cached_property
     def _cycle(self) -> tuple[int, tuple[int, ...]]:
-        """The number of days after which all slots repeat, and the days among them with a slot.
+        """The number of days after which the slots repeat, and which of these days have a slot.
 
-        These days are the solutions of ``day * per_day + slot = base``, modulo the interval.
+        The days with a slot solve ``day * per_day + slot = base``, modulo the interval.
         """
         common = gcd(self.per_day, self.interval)
         cycle, base = self.interval // common, self.base
@@ -103,7 +103,7 @@ class Slots:
 
     @cached_property
     def _allowed(self) -> Sequence[int]:
-        """The slots that hours, minutes and seconds allow, in order."""
+        """The slots that ``hours``, ``minutes`` and ``seconds`` allow, in ascending order."""
         if self.freq == DAILY or not (
             self.hours
             or (self.freq > HOURLY and self.minutes)
@@ -121,10 +121,10 @@ class Slots:
         return frozenset(self._allowed)
 
 
-# ruff: noqa: DTZ001 - wall times have no zone
+# ruff: noqa: DTZ001 - wall-clock times have no time zone
 
 
-# The number of years, months and weeks that a search tries before a rule counts as finished.
+# The number of years, months or weeks after which a search stops and the rule counts as finished.
 LOOK_AHEAD = (100, 1200, 5300)
 YEARS = 100
 MOST_DAYS = {YEARLY: 366, MONTHLY: 31, WEEKLY: 7}
@@ -135,11 +135,11 @@ Times = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Recurrence:
-    """A normalised rule: tuples are sorted and without duplicates, empty ones restrict nothing.
+    """A normalised recurrence rule. Equal objects have equal occurrences.
 
-    ``start`` is naive and in whole seconds. ``hours``, ``minutes`` and ``seconds`` are never empty
-    for units smaller than ``freq``. ``plain`` says that the rule has no ``by`` part. Equal objects
-    have equal occurrences.
+    ``start`` is naive and in whole seconds. Tuples are sorted and have no duplicates. An empty
+    tuple restricts nothing. ``hours``, ``minutes`` and ``seconds`` are never empty for units
+    smaller than ``freq``. ``plain`` says that the rule has no ``by`` argument.
     """
 
     freq: int
@@ -162,25 +162,25 @@ class Recurrence:
 
     @cached_property
     def follows_real_time(self) -> bool:
-        """Whether the rule repeats by hours or less and does not restrict the hour of the day."""
+        """Whether the rule repeats hourly or more often and does not restrict the hour."""
         return self.freq >= HOURLY and not self.hours
 
     def next_wall(self, wall: datetime) -> datetime | None:
-        """Return the first occurrence after ``wall``; None if there is none within a century."""
+        """Return the first occurrence after ``wall``; None if none is within a century."""
         if self._no_position_exists:
             return None
         low = max(wall.replace(microsecond=0) + SECOND, self.start)
         try:
             occurrence = self._search(low)
         except (ValueError, OverflowError):
-            return None  # after the year 9999
+            return None  # the result would be after the year 9999
         if occurrence is None or (self.count is not None and occurrence > self.last):
             return None
         return occurrence
 
     @cached_property
     def _no_position_exists(self) -> bool:
-        """Whether even the longest period has fewer occurrences than each position requires."""
+        """Whether every position (BYSETPOS) exceeds the occurrences of the longest period."""
         size = MOST_DAYS.get(self.freq, 1)
         for part in self._times(self.start):
             size *= len(part)
@@ -192,15 +192,15 @@ class Recurrence:
         return _last_counted(self)
 
     def _search(self, low: datetime) -> datetime | None:
-        # All periods of a day or less have the same times. If neither the current period nor the
-        # next full period has an occurrence, no period has one.
+        # All periods of a day or less have the same times. If the current period and the next full
+        # period have no occurrence, no period has an occurrence.
         is_short = self.freq >= DAILY
         periods = islice(self._periods(low), 2) if is_short else self._long_periods(low)
         occurrences = (self._first_in(period, low) for period in periods)
         return next((at for at in occurrences if at is not None), None)
 
     def _long_periods(self, low: datetime) -> Iterator[datetime]:
-        """Yield the weeks, months or years with an allowed day, from ``low`` on for a century."""
+        """Yield the weeks, months or years with an allowed day, for a century after ``low``."""
         index = self._aligned(period_index(self.freq, low, self.wkst))
         for tried in range(LOOK_AHEAD[self.freq]):
             period = period_start(self.freq, index, self.wkst)
@@ -213,7 +213,7 @@ class Recurrence:
             index = self._aligned(max(index + 1, index_of_day))
 
     def _periods(self, low: datetime) -> Iterator[datetime]:
-        """Yield the allowed days, hours, minutes or seconds, from the period of ``low`` on."""
+        """Yield the allowed days, hours, minutes or seconds, beginning with that of ``low``."""
         unit, first = UNIT[self.freq], low.date()
         day = self._day_from(first)
         while day is not None and day.year <= low.year + YEARS:
@@ -224,7 +224,7 @@ class Recurrence:
             day = self._day_from(day + UNIT[DAILY])
 
     def _day_from(self, day: date) -> date | None:
-        """Return the first allowed day from ``day`` on that has a period of the rule."""
+        """Return the first allowed day, not before ``day``, that has a period of the rule."""
         last_year, allowed = day.year + YEARS, self.days.first_from(day)
         while allowed is not None and allowed.year <= last_year:
             days_without = self._slots.days_without(allowed.toordinal())
@@ -241,7 +241,7 @@ class Recurrence:
         return Slots(self.freq, self.interval, self._base, *clock)
 
     def _aligned(self, index: int) -> int:
-        """Return the first number of a period of the rule that is at least ``index``."""
+        """Return the number of the rule's first period that is not before period ``index``."""
         return index + (self._base - index) % self.interval
 
     @cached_property
@@ -274,7 +274,7 @@ class Recurrence:
         return None
 
     def _days_from(self, period: datetime, low: datetime) -> Iterator[date]:
-        """Yield the allowed days of a period, from the day of ``low`` on."""
+        """Yield the allowed days of a period that are not before the day of ``low``."""
         if self.freq >= DAILY:
             yield period.date()
             return
@@ -288,7 +288,7 @@ class Recurrence:
         return period_index(self.freq, datetime(day.year, day.month, day.day), self.wkst)
 
     def _at_positions(self, period: datetime, times: Times) -> Iterator[datetime]:
-        """Yield the occurrences that BYSETPOS chooses in a period."""
+        """Yield the occurrences that BYSETPOS selects in a period."""
         days = [day for day in self._days(period) if day in self.days]
         hours, minutes, seconds = times
         for position in self.setpos:
@@ -323,7 +323,7 @@ class Recurrence:
 
 
 def _first_time(times: Times, low: datetime | None) -> tuple[int, int, int] | None:
-    """Return the first (hour, minute, second) that is not before the time of ``low``, if given."""
+    """Return the first (hour, minute, second), not before the time of ``low`` unless it is None."""
     hours, minutes, seconds = times
     if low is None:
         return hours[0], minutes[0], seconds[0]

@@ -1,4 +1,4 @@
-"""The arguments of a recurrence rule: validation and normalisation."""
+"""Validate and normalise the arguments of a recurrence rule."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FREQUENCIES = {
     "SECONDLY": SECONDLY,
 }
 
-# The smallest and largest value. If the smallest is negative, 0 is not valid.
+# Argument -> smallest and largest valid value. If the smallest is negative, 0 is invalid.
 RANGES = {
     "bysetpos": (-366, 366),
     "bymonth": (1, 12),
@@ -33,17 +33,18 @@ RANGES = {
     "byminute": (0, 59),
     "bysecond": (0, 59),
 }
-WITH_ZERO = frozenset({"byeaster"})  # exceptions: 0 is valid
+WITH_ZERO = frozenset({"byeaster"})  # exceptions for which 0 is valid
 RESTRICT_DAYS = ("byweekno", "byyearday", "bymonthday", "byweekday", "byeaster")
 
-# Limits of "count", to bound the search for the last occurrence. The first limit is for rules that
-# count by days, the second for rules that count each occurrence (an interval or BYSETPOS).
+# Limits of "count", because RedBeat must find the last occurrence in a short time. The first limit
+# is for rules that count days, the second for rules that count each occurrence (with an interval or
+# BYSETPOS).
 MAX_COUNTED = 100_000
 MAX_WALKED = 2000
 
 
 def frequency(freq: object) -> int:
-    """Return ``freq`` as a number; raises ``ValueError`` with the valid values."""
+    """Return ``freq`` as a number; raise ``ValueError`` if it is not a valid frequency."""
     if isinstance(freq, str) and freq.upper() in FREQUENCIES:
         return FREQUENCIES[freq.upper()]
     if isinstance(freq, int) and not isinstance(freq, bool) and 0 <= freq <= SECONDLY:
@@ -52,7 +53,7 @@ def frequency(freq: object) -> int:
 
 
 def positive(name: str, value: object) -> int:
-    """Return ``value`` if it is an integer above 0; raises ``ValueError`` with ``name`` if not."""
+    """Return ``value`` if it is an integer above 0; else raise ``ValueError`` with ``name``."""
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         return int(value)
     raise ValueError(f"{name}: {value!r} is not an integer above 0")
@@ -61,9 +62,9 @@ def positive(name: str, value: object) -> int:
 def recurrence(fields: Mapping[str, Any], start: datetime) -> Recurrence:
     """Return the rule for the constructor arguments in ``fields``.
 
-    ``start`` is ``dtstart`` as a naive wall-clock time. As in RFC 5545, ``start`` supplies missing
-    parts: a daily rule without hours runs at the time of ``start``. Raises ``ValueError`` with the
-    name of the invalid argument.
+    ``start`` is ``dtstart`` as a naive wall-clock time. As in RFC 5545, missing arguments are
+    taken from ``start``: a daily rule without hours runs at the time of ``start``. Raises
+    ``ValueError`` with the name of the invalid argument.
     """
     freq, by = fields["freq"], {name: _numbers(name, fields[name]) for name in RANGES}
     weekdays, nth = _weekdays("byweekday", fields["byweekday"])
@@ -142,7 +143,7 @@ def _weekdays(name: str, value: Any) -> tuple[tuple[int, ...], tuple[tuple[int, 
 
 
 def _weekday(name: str, value: Any) -> tuple[int, int]:
-    """Return (weekday, n) for the ``n``-th such day of a month or year; n is 0 for every week."""
+    """Return (weekday, n): the ``n``-th such weekday of a month or year, or every one if n is 0."""
     day, nth = getattr(value, "weekday", value), getattr(value, "n", None) or 0
     if isinstance(day, int) and not isinstance(day, bool) and 0 <= day <= 6:
         return int(day), int(nth)

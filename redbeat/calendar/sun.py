@@ -1,9 +1,10 @@
-"""The events of Celery's ``solar`` schedule, for any place on earth and in bounded time.
+"""A bounded search for the events of Celery's ``solar`` schedule, for any place on earth.
 
-The search computes the height of the sun at its highest and lowest point of each day. Between two
-of these points the sun crosses a horizon once or not at all. If the sun is far from the horizon,
-the search skips whole weeks, because its declination changes by less than half a degree per day.
-The result does not depend on where the search starts, and the schedule object is not changed.
+The search computes the highest and the lowest point of the sun on each day. Between two of these
+points, the sun crosses the horizon at most once. If the sun is far from the horizon, the search
+skips whole weeks, because the sun's declination changes by less than half a degree per day. The
+result does not depend on the instant at which the search starts. The search does not change the
+schedule object.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ __all__ = ("next_event",)
 Place = tuple[str, str]
 Point = tuple[float, float]
 
-# ephem counts days from this instant.
+# ephem measures time in days since this instant.
 EPHEM_EPOCH = datetime(1899, 12, 31, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
 DEGREES_A_DAY = 0.41
 LOOK_AHEAD = 400 * 2  # half days
 SECONDS = 86400
 PRECISION = 0.01 / SECONDS  # days
-ON_HORIZON = 5e-6  # degrees, the accuracy of the heights; usually a millisecond
-# The horizons of Celery's events, in degrees.
+ON_HORIZON = 5e-6  # accuracy of heights in degrees, which usually means a millisecond
+# The height of the horizon for each event of Celery, in degrees.
 HORIZONS = {"astronomical": -18.0, "nautical": -12.0, "civil": -6.0}
 SUNRISE = -34 / 60
 
@@ -37,7 +38,7 @@ SUNRISE = -34 / 60
 def next_event(schedule: Any, after: datetime) -> datetime | None:
     """Return the first event of a ``solar`` schedule strictly after ``after``.
 
-    The result is in UTC and whole seconds; None if there is no event within 400 days.
+    The result is in UTC and in whole seconds. Returns None if there is no event within 400 days.
     """
     place = str(schedule.lat), str(schedule.lon)
     start = (as_utc(after) - EPHEM_EPOCH) / DAY
@@ -50,7 +51,7 @@ def next_event(schedule: Any, after: datetime) -> datetime | None:
                 return instant
             half += step
     except (OverflowError, ValueError):
-        pass  # after the year 9999, or invalid coordinates
+        pass  # the search is after the year 9999, or the coordinates are invalid
     return None
 
 
@@ -59,7 +60,7 @@ def _instant(number: float) -> datetime:
 
 
 def _event_in(event: str, place: Place, half: int) -> tuple[float | None, int]:
-    """Return the event in a half day, None if none, and the number of half days to advance."""
+    """Return the event in a half day (None if none), and how many half days to skip after it."""
     if event == "solar_noon":
         return (_extreme(place, half)[0], 2) if half % 2 else (None, 1)
     return _crossing(event, place, half)
@@ -77,10 +78,10 @@ def _crossing(event: str, place: Place, half: int) -> tuple[float | None, int]:
 
 
 def _root(event: str, place: Place, low: Point, high: Point) -> float:
-    """Return when the sun is on the horizon, between a moment below and a moment above it.
+    """Return when the sun crosses the horizon, between its lowest and its highest point.
 
-    This is the Illinois method: linear interpolation that halves the height at an end point which
-    stays twice in a row.
+    The Illinois method interpolates linearly. If the same end point of the interval is kept twice
+    in a row, the method halves the height at that end point.
     """
     moved = 0
     while high[0] - low[0] > PRECISION:
@@ -104,13 +105,14 @@ def _horizon(event: str) -> float:
 def _above(event: str, height: float, radius: float) -> float:
     """Return the height of the sun above the horizon of an event, in degrees.
 
-    Sunrise and sunset use the upper rim of the sun, twilights its centre.
+    For sunrise and sunset, it is the height of the sun's upper edge. For dawn and dusk, it is the
+    height of the sun's centre.
     """
     return height + (0.0 if "_" in event else radius) - _horizon(event)
 
 
 def _height(sun: Any, _observer: Any) -> tuple[float, float]:
-    """Return height and radius of the sun, in degrees."""
+    """Return the height and the radius of the sun, in degrees."""
     return degrees(sun.alt), degrees(sun.radius)
 
 
@@ -134,7 +136,7 @@ def _extreme(place: Place, half: int) -> tuple[float, float, float]:
 
     Half days are counted from ephem's epoch, at longitude 0.
     """
-    # The first estimate is mean solar time, which differs from true noon by up to 17 minutes.
+    # The first estimate is noon (or midnight) in mean solar time, which is off by up to 17 minutes.
     number = half / 2 - float(place[1]) / 360 - 0.5
     position = _sun_at(place, number)
     for _ in range(2):

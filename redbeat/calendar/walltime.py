@@ -1,4 +1,4 @@
-"""From wall-clock times to instants: UTC offsets, and times that DST skips or repeats."""
+"""Convert wall-clock times to instants, including times that DST skips or repeats."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ DAY = timedelta(days=1)
 SECOND = timedelta(seconds=1)
 EPOCH_DAY = EPOCH.toordinal()
 
-#: Assumed minimum time between two changes of the offset of a time zone.
+#: Assumed minimum time between two changes of the UTC offset of a time zone.
 MIN_CHANGE_DISTANCE = 3 * DAY
 CENTURY = 36525 * DAY
 END = datetime.max.replace(tzinfo=UTC)
 
 
 def at_offset(wall: datetime, offset: timedelta) -> datetime:
-    """Return the instant, in UTC, of the wall-clock time ``wall`` at a UTC offset."""
+    """Return the wall-clock time ``wall`` with the UTC offset ``offset`` as an instant in UTC."""
     return EPOCH + (wall - NAIVE_EPOCH - offset)
 
 
@@ -46,10 +46,10 @@ def offset_at(instant: datetime, zone: tzinfo) -> timedelta:
 
 @lru_cache(maxsize=4096)
 def steady_offset(zone: ZoneInfo, day: int) -> timedelta | None:
-    """Return the UTC offset of ``zone`` on ``day`` if it is the same the day before and after.
+    """Return the UTC offset of ``zone`` on ``day``, or None if it changes within a day of ``day``.
 
-    ``day`` is the ordinal of a UTC day. Returns None if the offset changes within these three days,
-    and at the ends of the calendar. With a steady offset, each wall-clock time exists once.
+    ``day`` is the ordinal of a UTC day. Returns None also for the first and last days of the
+    calendar. If the offset does not change, each wall-clock time on ``day`` exists exactly once.
     """
     offsets = set()
     for near in range(day - 1, day + 3):
@@ -62,9 +62,10 @@ def steady_offset(zone: ZoneInfo, day: int) -> timedelta | None:
 
 
 def offset_spans(zone: tzinfo, start: datetime) -> Iterator[tuple[datetime, datetime, timedelta]]:
-    """Yield (begin, end, offset) for each span ``[begin, end)`` in which ``zone`` keeps its offset.
+    """Yield (begin, end, offset) for each span ``[begin, end)`` in which the offset is constant.
 
-    The first span begins at ``start``. Changes more than a century later are ignored.
+    The first span begins at ``start``. Changes of the offset more than a century after ``start``
+    are ignored.
     """
     begin, checked, offset = start, start, offset_at(start, zone)
     while checked - start < CENTURY and checked < END - MIN_CHANGE_DISTANCE:
@@ -93,11 +94,12 @@ def change_between(before: datetime, after: datetime, zone: tzinfo) -> datetime:
 def offsets_of(wall: datetime, zone: tzinfo) -> tuple[timedelta, timedelta]:
     """Return the UTC offsets of ``wall`` for ``fold`` 0 and 1, as PEP 495 defines them.
 
-    If they are equal, ``wall`` exists once. If the first is greater, ``wall`` exists twice. If the
-    first is smaller, ``wall`` does not exist, and these are the offsets before and after the gap.
+    If the offsets are equal, ``wall`` exists once. If the first offset is greater, ``wall`` exists
+    twice. If the first offset is smaller, DST skips ``wall``: the offsets are those before and
+    after the gap.
     """
     if isinstance(zone, (ZoneInfo, timezone)):
-        # A new datetime takes a fraction of the time of replace().
+        # A new datetime is much faster than replace().
         day, clock = (wall.year, wall.month, wall.day), (wall.hour, wall.minute, wall.second)
         first = zone.utcoffset(datetime(*day, *clock, wall.microsecond))  # noqa: DTZ001
         second = zone.utcoffset(datetime(*day, *clock, wall.microsecond, fold=1))  # noqa: DTZ001
@@ -106,9 +108,9 @@ def offsets_of(wall: datetime, zone: tzinfo) -> tuple[timedelta, timedelta]:
 
 
 def _observed_offsets(wall: datetime, zone: tzinfo) -> tuple[timedelta, timedelta]:
-    """Return the same as ``offsets_of`` for zone classes without support for PEP 495.
+    """Return the result of :func:`offsets_of` for a time zone class without ``fold`` (PEP 495).
 
-    Only conversions from UTC to the time zone are used.
+    Converts only from UTC to the time zone.
     """
     guess = wall.replace(tzinfo=UTC, fold=0)
     before, after = offset_at(guess - DAY, zone), offset_at(guess + DAY, zone)
@@ -130,17 +132,18 @@ BEGINNING = datetime.min.replace(tzinfo=UTC)
 
 
 class WallRule(Protocol):
-    """A rule in wall-clock time; all its datetimes are naive."""
+    """A rule in wall-clock time. All its datetimes are naive."""
 
     @property
     def follows_real_time(self) -> bool:
-        """Whether the rule repeats in real time ("every hour") instead of at named hours.
+        """Whether the rule repeats in real time ("every hour") instead of at given hours.
 
-        Such a rule runs twice in an hour that DST repeats, and not in an hour that DST skips.
+        In an hour that DST repeats, a rule in real time runs again. In an hour that DST skips, it
+        does not run.
         """
 
     def next_wall(self, wall: datetime) -> datetime | None:
-        """Return the first wall-clock time of the rule after ``wall``, None if none is left."""
+        """Return the first wall-clock time of the rule after ``wall``, None if there is none."""
 
 
 def next_instant(
@@ -148,9 +151,9 @@ def next_instant(
 ) -> datetime | None:
     """Return the first instant of ``rule`` strictly after ``after``, in UTC; None if none is left.
 
-    ``after`` is aware, ``start`` is in UTC. The rule uses wall-clock time in ``zone``. No result is
-    before ``start``: of a wall-clock time that exists twice, the second instant may be the first
-    result.
+    ``after`` is aware, and ``start`` is in UTC. The rule uses wall-clock time in ``zone``. No
+    result is before ``start``. Therefore, if ``start`` is in a repeated hour, the first result may
+    be the second of two instants with the same wall-clock time.
     """
     after = as_utc(after)
     if start is not BEGINNING and after < start:
@@ -172,7 +175,7 @@ def next_instant(
 def instant_of(moment: datetime) -> datetime:
     """Return the aware ``moment`` in UTC.
 
-    A wall-clock time that DST skips becomes the first minute after the gap, as in ``next_instant``.
+    If DST skips ``moment``, returns the first full minute after the gap, as ``next_instant`` does.
     """
     zone = wall_zone(moment.tzinfo or UTC)
     wall = moment.replace(tzinfo=None)
@@ -193,7 +196,7 @@ def _next_in_zone(
     wall = rule.next_wall(NAIVE_EPOCH + (after - EPOCH + offset))
     if wall is None:
         return None
-    # If the offset is steady around ``after`` and around the result, a DST change between them
+    # If the offset is constant near ``after`` and near the result, a DST change between the two
     # cannot skip or repeat a time of the rule.
     later = wall.toordinal()
     if later != day:
@@ -214,7 +217,7 @@ def _next_near_change(
     first, second = offsets_of(wall, zone)
     if first <= second or local.fold:
         return run
-    # This wall-clock time will be repeated, so the next run may have an earlier wall-clock time.
+    # DST will repeat this wall-clock time, so the next run may have an earlier wall-clock time.
     change = change_between(after, at_offset(wall, second), zone)
     repeated_from = change.astimezone(zone).replace(tzinfo=None)
     repeated = _next_real_time(rule, repeated_from - TICK, change - TICK, zone)
@@ -224,7 +227,7 @@ def _next_near_change(
 def _next_named_time(
     rule: WallRule, wall: datetime | None, after: datetime, zone: tzinfo, start: datetime
 ) -> datetime | None:
-    """Return the next run of a rule of named hours, which runs once on each matching time."""
+    """Return the next run of a rule with given hours, which runs once per matching time."""
     while wall is not None:
         wall = rule.next_wall(wall)
         if wall is not None and (run := _first_instant(wall, zone, start)) > after:
@@ -235,7 +238,7 @@ def _next_named_time(
 def _next_real_time(
     rule: WallRule, wall: datetime | None, after: datetime, zone: tzinfo
 ) -> datetime | None:
-    """Return the next run of a rule that follows real time, without skipped wall-clock times."""
+    """Return the next run of a rule in real time; ignore wall-clock times that DST skips."""
     while wall is not None and (wall := rule.next_wall(wall)) is not None:
         first, second = offsets_of(wall, zone)
         if first < second:
@@ -247,9 +250,9 @@ def _next_real_time(
 
 
 def _first_instant(wall: datetime, zone: tzinfo, start: datetime = BEGINNING) -> datetime:
-    """Return the first instant of ``wall`` that is not before ``start``.
+    """Return the first instant with the wall-clock time ``wall`` that is not before ``start``.
 
-    If DST skips ``wall``, return the first full minute after the gap.
+    If DST skips ``wall``, returns the first full minute after the gap.
     """
     first, second = offsets_of(wall, zone)
     if first >= second:

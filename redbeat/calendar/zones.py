@@ -1,4 +1,4 @@
-"""Time zones by name, and instants as numbers. No function here reads a clock."""
+"""Look up time zones, and convert between datetimes and UNIX seconds. Nothing reads a clock."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ __all__ = (
 UTC = timezone.utc
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # For conversions between instants and wall-clock times: arithmetic is faster than replace().
-NAIVE_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - it has no zone
+NAIVE_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - without time zone
 
 
 def zone_named(name: str) -> tzinfo:
-    """Return the time zone with an IANA name; raises ``ValueError`` if the system has none.
+    """Return the time zone with an IANA name; raise ``ValueError`` if the name is unknown.
 
-    ``UTC`` also works on systems without time zone data.
+    The name ``UTC`` also works on systems without time zone data.
     """
     try:
         return ZoneInfo(name)
@@ -45,7 +45,7 @@ def zone_named(name: str) -> tzinfo:
 
 
 def zone_key(zone: tzinfo | None) -> str | None:
-    """Return the IANA name of a ``zoneinfo``, ``pytz`` or ``dateutil`` zone, None for others."""
+    """Return the IANA name of a ``zoneinfo``, ``pytz`` or ``dateutil`` zone, or None."""
     key = getattr(zone, "key", None) or getattr(zone, "zone", None)
     if key is None and isinstance(zone, tzfile):
         return _key_of_file(str(getattr(zone, "_filename", "")))
@@ -54,7 +54,7 @@ def zone_key(zone: tzinfo | None) -> str | None:
 
 @lru_cache(maxsize=256)
 def _key_of_file(path: str) -> str | None:
-    """Return the IANA name in the path of a time zone file; None if the path contains none."""
+    """Return the IANA name in the path of a time zone file, None if the path contains no name."""
     name = path.rpartition("zoneinfo/")[2]
     try:
         return ZoneInfo(name).key
@@ -63,10 +63,10 @@ def _key_of_file(path: str) -> str | None:
 
 
 def wall_zone(zone: tzinfo) -> tzinfo:
-    """Return the same time zone in a form that may be the ``tzinfo`` of a datetime.
+    """Return the same time zone as an object that works as the ``tzinfo`` of a datetime.
 
-    A ``pytz`` zone as ``tzinfo`` means local mean time. The ``zoneinfo`` zone of the same name
-    replaces a ``pytz`` zone.
+    A ``pytz`` zone does not work: as ``tzinfo``, it means local mean time. It is replaced by the
+    ``zoneinfo`` zone with the same name.
     """
     if isinstance(zone, (timezone, ZoneInfo)):
         return zone
@@ -75,18 +75,18 @@ def wall_zone(zone: tzinfo) -> tzinfo:
 
 
 def fixed_offset(zone: tzinfo) -> timedelta | None:
-    """Return the UTC offset of a zone with a fixed offset, None for any other zone."""
+    """Return the UTC offset of a time zone if it never changes, else None."""
     if isinstance(zone, (timezone, ZoneInfo)):
         return zone.utcoffset(None)
     try:
         return zone.utcoffset(None)
     except Exception:
-        # The tzinfo contract allows None as the argument, but some classes fail.
+        # A tzinfo should accept None as the argument, but some classes raise an error.
         return None
 
 
 def as_utc(moment: datetime) -> datetime:
-    """Return ``moment`` in UTC; raises ``ValueError`` for a naive datetime."""
+    """Return ``moment`` in UTC; raise ``ValueError`` for a naive datetime."""
     if moment.tzinfo is UTC:
         return moment
     if moment.tzinfo is None:
@@ -95,9 +95,9 @@ def as_utc(moment: datetime) -> datetime:
 
 
 def to_timestamp(dt: datetime) -> int | float:
-    """Return ``dt`` in UNIX seconds, as ``int`` if there are no microseconds.
+    """Return ``dt`` in UNIX seconds, as an ``int`` if ``dt`` has no microseconds.
 
-    A naive datetime is in UTC.
+    A naive datetime is interpreted as UTC.
     """
     aware = dt.replace(tzinfo=UTC) if dt.tzinfo is None else dt
     since = aware - EPOCH
@@ -106,12 +106,12 @@ def to_timestamp(dt: datetime) -> int | float:
 
 
 def from_timestamp(seconds: float, tz_minutes: float = 0) -> datetime:
-    """Return the aware datetime of UNIX ``seconds`` with a UTC offset of ``tz_minutes``."""
+    """Return the datetime for UNIX ``seconds``, with a UTC offset of ``tz_minutes`` minutes."""
     moment = EPOCH + timedelta(seconds=seconds)
     return moment.astimezone(timezone(timedelta(minutes=tz_minutes))) if tz_minutes else moment
 
 
 def get_utcoffset_minutes(dt: datetime) -> int | float:
-    """Return the UTC offset of ``dt`` in minutes: 0 for UTC and naive datetimes, else a float."""
+    """Return the UTC offset of ``dt`` in minutes, 0 for a naive datetime."""
     offset = dt.utcoffset()
     return offset.total_seconds() / 60 if offset else 0

@@ -1,1 +1,1 @@
-"""Conversion of Python objects to JSON and back. Its public interface is :mod:`redbeat.decoder`."""
+"""The conversion of Python objects to JSON and back. Programs use :mod:`redbeat.decoder`."""

@@ -1,4 +1,4 @@
-"""JSON to Python: one reader function for each tag, that is each value of ``__type__``."""
+"""JSON to Python: a reader function for each tag. The tag is the value of ``__type__``."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ CLOCK = ("hour", "minute", "second", "microsecond")
 
 
 class MalformedError(ValueError):
-    """A tagged dict is invalid for its tag; ``key`` names the invalid part, or is empty."""
+    """A tagged dict does not fit its tag. ``key`` is the invalid key, "" if no single key is."""
 
     def __init__(self, key: str, problem: str) -> None:
         super().__init__(problem)
@@ -73,7 +73,7 @@ def check_keys(tagged: Tagged, required: tuple[str, ...], optional: tuple[str, .
 
 
 def read_number(tagged: Tagged, key: str) -> float:
-    """Return the number at ``key``; true and false are not numbers."""
+    """Return the number at ``key``; booleans are not accepted."""
     value = tagged.get(key)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise MalformedError(key, f"{value!r} is not a number")
@@ -81,14 +81,14 @@ def read_number(tagged: Tagged, key: str) -> float:
 
 
 def read_whole(key: str, value: object) -> int:
-    """Return ``value``, which must be an integer."""
+    """Return ``value``; raise ``MalformedError`` if it is not an integer."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise MalformedError(key, f"{value!r} is not an integer")
     return value
 
 
 def read_zone(key: str, value: object) -> tzinfo:
-    """Return the time zone for a name or a UTC offset in seconds; UTC for None."""
+    """Return the time zone for an IANA name or for a UTC offset in seconds; UTC for None."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return _offset_zone(key, value)
     if value is not None and not isinstance(value, str):
@@ -122,9 +122,10 @@ def read_datetime(tagged: Tagged) -> datetime:
 
 
 def read_moment(key: str, value: object) -> datetime:
-    """Return ``value``, a datetime, a tagged dict or ISO 8601 text, as an aware datetime.
+    """Return ``value`` as an aware datetime.
 
-    A value without a time zone is in UTC.
+    ``value`` is a datetime, a tagged dict or an ISO 8601 string. Without a time zone, it is
+    interpreted as UTC.
     """
     if isinstance(value, dict):
         try:
@@ -156,7 +157,7 @@ RULE_KEYS = ("dtstart_tz", "until_tz", "dtstart_zone", "until_zone")
 
 
 def read_rrule(tagged: Tagged) -> rrule:
-    """Return a rule. A rule without ``dtstart`` starts in 1970 and must not have a ``count``."""
+    """Return the rule. A rule without ``dtstart`` starts in 1970 and must not have a ``count``."""
     check_keys(tagged, ("freq",), (*RRULE_FIELDS[1:], *RULE_KEYS))
     fields = {key: tagged[key] for key in RRULE_FIELDS if key in tagged}
     fields.update(until=_rule_moment(tagged, "until"), dtstart=_rule_start(tagged))
@@ -170,16 +171,16 @@ def read_rrule(tagged: Tagged) -> rrule:
 
 
 def _malformed(error: Exception, keys: tuple[str, ...]) -> MalformedError:
-    """Return an error of a constructor as ``MalformedError``.
+    """Convert an error that a constructor raised into a ``MalformedError``.
 
-    If the message starts with one of ``keys`` and a colon, that key is the invalid part.
+    If the message starts with one of ``keys`` and a colon, the error names that key as invalid.
     """
     key, _, problem = str(error).partition(": ")
     return MalformedError(key, problem) if key in keys else MalformedError("", str(error))
 
 
 def _rule_start(tagged: Tagged) -> datetime:
-    """Return ``dtstart``. The default is in 1970, because "now" would change at each reading."""
+    """Return ``dtstart``, by default in 1970, because "now" would change with each call."""
     start = _rule_moment(tagged, "dtstart")
     if start is not None:
         return start
@@ -212,7 +213,7 @@ def _weekdays(key: str, value: Any) -> Any:
 
 
 def read_weekday(tagged: Tagged) -> weekday:
-    """Return a weekday: every such day, or with ``n`` the ``n``-th of a month or year."""
+    """Return a weekday; with ``n``, it means the ``n``-th such weekday of a month or year."""
     check_keys(tagged, ("wkday",), ("n",))
     day, nth = read_whole("wkday", tagged["wkday"]), tagged.get("n")
     if not 0 <= day <= 6:
@@ -228,7 +229,7 @@ SET_KEYS = ("rrules", "rdates", "exdates")
 
 
 def read_rruleset(tagged: Tagged) -> rruleset:
-    """Return a set of rules and dates, from its parts or from RFC 5545 text in ``ical``."""
+    """Return a set of rules and dates, either from lists or from RFC 5545 text in ``ical``."""
     check_keys(tagged, (), (*SET_KEYS, "ical"))
     try:
         if "ical" in tagged:
@@ -299,7 +300,7 @@ def _read_crontab(tagged: Tagged) -> crontab:
     try:
         return crontab(**fields)
     except Exception as error:
-        # Celery's parser raises its own ParseException and several built-in errors.
+        # Celery's parser raises ParseException and several built-in errors.
         raise MalformedError(_wrong_cron_field(fields), str(error).strip()) from error
 
 
@@ -307,7 +308,7 @@ def _cron_field(key: str, value: Any) -> Any:
     if value is None:
         return "*"
     if isinstance(value, str):
-        # The manual of RedBeat 2 has an example with a range in brackets.
+        # The documentation of RedBeat 2 has an example of a range in brackets.
         bracketed = value.startswith("[") and value.endswith("]")
         return value[1:-1] if bracketed else value
     if isinstance(value, list):
@@ -358,7 +359,7 @@ def _read_registered(registered: RegisteredType, tagged: Tagged) -> BaseSchedule
     try:
         loaded = registered.load(fields)
     except Exception as error:
-        # load() is code of the user, which may raise any error.
+        # The user wrote load(), so it may raise any error.
         raise LoadError("", f"load() of {registered.tag!r} failed: {error!r}") from error
     if not isinstance(loaded, registered.cls):
         raise LoadError(

@@ -1,4 +1,4 @@
-"""Python to JSON: the types that can be stored, and the tagged dict of each type."""
+"""Python to JSON: the types that can be stored, and how each type becomes a tagged dict."""
 
 from __future__ import annotations
 
@@ -59,7 +59,8 @@ Writer = Callable[[Any], dict[str, Any]]
 class UnstorableError(TypeError):
     """A value cannot be stored.
 
-    ``path`` leads from the encoded value to the value that cannot be stored; ``problem`` says why.
+    ``path`` has the keys and indexes that lead to this value inside the encoded value. ``problem``
+    describes why it cannot be stored.
     """
 
     def __init__(self, problem: str, *path: str | int) -> None:
@@ -71,7 +72,7 @@ class UnstorableError(TypeError):
         return f"{self.field()}: {self.problem}" if self.path else self.problem
 
     def field(self, root: str = "") -> str:
-        """Return the path as text such as ``kwargs.when`` or ``args[0]``, below ``root``."""
+        """Return the path as a string such as ``kwargs.when``, which begins with ``root``."""
         steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in self.path)
         return (root + "".join(steps)).lstrip(".")
 
@@ -105,7 +106,10 @@ def _written_zone(moment: datetime) -> tuple[str | float, int]:
 
 
 def _legacy_zone(moment: datetime, key: str, zone: tzinfo) -> tuple[str | float, int]:
-    """Return name and fold of a ``pytz`` zone, which has its offset instead of a ``fold``."""
+    """Return the name and the ``fold`` of a datetime with a ``pytz`` zone.
+
+    A ``pytz`` zone has a fixed UTC offset instead of a ``fold``.
+    """
     for fold in (0, 1):
         if moment.replace(tzinfo=zone, fold=fold).utcoffset() == moment.utcoffset():
             return key, fold if _repeated(moment, zone) else 0
@@ -137,14 +141,14 @@ def _cron_field(cron: crontab, name: str) -> Any:
     written = getattr(cron, f"_orig_{name}")
     if isinstance(written, (str, list)) or type(written) is int:
         return written
-    # JSON has no sets, and an iterator is exhausted: their parsed values are the same crontab.
+    # A set or an iterator cannot be stored. The parsed values give an equal crontab.
     values = sorted(map(int, getattr(cron, name)))
     if not values:
         raise UnstorableError("is empty, so the crontab would never run", name)
     return values[0] if isinstance(written, int) else values
 
 
-# The fields after freq and before the two instants, which RedBeat 2 writes last.
+# The fields between freq and the datetimes. RedBeat 2 writes the datetimes last.
 RULE_PARTS = tuple(name for name in RRULE_FIELDS if name not in ("freq", "dtstart", "until"))
 
 
@@ -164,7 +168,7 @@ def _rule_moment(name: str, moment: datetime) -> dict[str, Any]:
         raise UnstorableError(
             f"the time zone {zone!r} has no IANA name; use zoneinfo.ZoneInfo", name
         )
-    # The smallest unit of a rule is a second, so the fraction has no effect.
+    # The smallest unit of a rule is a second, so microseconds have no effect.
     seconds = to_timestamp(moment.replace(microsecond=0))
     return {name: seconds, f"{name}_tz": get_utcoffset_minutes(moment)}
 
@@ -172,7 +176,7 @@ def _rule_moment(name: str, moment: datetime) -> dict[str, Any]:
 def _encode_rruleset(rules: rruleset) -> dict[str, Any]:
     for rule in rules.rrules:
         warn_of_loss(rule)
-    # RedBeat 2 cannot read sets, so the time zones may be inside the rules here.
+    # RedBeat 2 cannot read rule sets, so rules in a set may contain keys that it does not know.
     written = [{**_encode_rrule(rule), **zone_extension(rule)} for rule in rules.rrules]
     return {
         TAG: "rruleset",
@@ -236,14 +240,14 @@ ANY_HINT = "use JSON values, datetimes, schedules or weekdays"
 def writer_of(value: Any) -> Writer | None:
     """Return the function that writes ``value``, None if there is none.
 
-    A subclass is written as its base class, as in RedBeat 2.
+    A subclass instance is written like its base class, as in RedBeat 2.
     """
     writer = ENCODERS.get(type(value))
     return writer if writer is not None else _inherited(type(value))[1]
 
 
 def _inherited(cls: type) -> tuple[type, Writer | None]:
-    """Return the nearest base class that can be stored, and the function that writes it."""
+    """Return the nearest base class that can be stored, and its writer function."""
     for base in cls.__mro__:
         registered = of_class(base)
         if registered is not None:
@@ -253,19 +257,20 @@ def _inherited(cls: type) -> tuple[type, Writer | None]:
     return object, None
 
 
-#: The warnings that this process has logged, as (class, lost parts), to log each only once.
+#: The warnings that this process has logged, as (class, lost attributes). Each is logged only once.
 _warned: set[tuple[type, str]] = set()
-#: The parts that set a clock or time zone. If one is lost, a time zone for the entry may help.
+#: The attributes that set a clock or a time zone. If one of them is lost, the warning suggests to
+#: set the time zone of the entry.
 CLOCK_PARTS = frozenset(
     {"nowfun", "now", "tz", "app", "maybe_make_aware", "to_local", "utc_enabled"}
 )
 
 
 def warn_of_loss(value: BaseSchedule, written: Any = None) -> None:
-    """Log a warning if the stored form of a schedule loses parts that influence its runs.
+    """Log a warning if the JSON of a schedule lacks attributes that influence its runs.
 
     ``written`` is the output of a custom encoder. There is no warning if this output differs from
-    the stored form, because it may contain the lost parts.
+    RedBeat's own, because it may contain the attributes that RedBeat does not store.
     """
     cls = type(value)
     if not asks_itself(value) or of_class(cls) is not None:
@@ -288,9 +293,9 @@ def warn_of_loss(value: BaseSchedule, written: Any = None) -> None:
 
 
 def warn_of_app(value: BaseSchedule, app: Any) -> None:
-    """Log a warning if a crontab was created for an app in another time zone than ``app``.
+    """Log a warning if a crontab belongs to an app whose time zone differs from that of ``app``.
 
-    ``app`` is the app of the entry. Celery and RedBeat 2 also use the time zone of that app.
+    ``app`` is the app of the entry. Like Celery and RedBeat 2, RedBeat uses its time zone.
     """
     arguments = value.__dict__.get("_orig_kwargs")
     other_app = arguments.get("app") if arguments else None
@@ -321,15 +326,15 @@ Default = Callable[[Any], Any]
 
 
 class RedBeatJSONEncoder(json.JSONEncoder):
-    """JSON with datetimes, schedules and weekdays; for ``json.dumps(value, cls=...)``.
+    """The JSON encoder for datetimes, schedules and weekdays: ``json.dumps(value, cls=...)``.
 
-    Raises ``TypeError`` for a value that could not be read back unchanged. Subclasses may add
-    types: they override ``default(obj)``, which receives each object that is not plain JSON. A
-    dict that ``default()`` returns is written unchanged.
+    Raises ``TypeError`` for a value that could not be read back unchanged. Subclasses may add types
+    by overriding ``default(obj)``, which is called for each object that is not plain JSON. If
+    ``default()`` returns a dict, that dict is written unchanged.
     """
 
     def default(self, obj: Any) -> Any:
-        """Return the tagged dict of ``obj``; raises ``TypeError`` if the type has none."""
+        """Return ``obj`` as a tagged dict; raise ``TypeError`` if its type cannot be stored."""
         write = writer_of(obj)
         if write is None:
             raise UnstorableError(unstorable_reason(obj))
@@ -339,15 +344,15 @@ class RedBeatJSONEncoder(json.JSONEncoder):
             raise UnstorableError(f"{unstorable_reason(obj)} ({error})") from error
 
     def iterencode(self, o: Any, _one_shot: bool = False) -> Iterator[str]:
-        """Convert ``o`` to plain JSON values, then encode; all methods of ``json`` call this."""
+        """Convert ``o`` to plain JSON values and encode them. All ``json`` functions call this."""
         return super().iterencode(storable(o, self.default), _one_shot)
 
 
 def storable(value: Any, default: Default, depth: int = 0) -> Any:
-    """Return ``value`` as plain JSON values; raises ``UnstorableError`` with the path.
+    """Return ``value`` as plain JSON values; raise ``UnstorableError`` if this is impossible.
 
     As in ``json``, instances of subclasses of ``str``, ``int``, ``float``, ``list`` and ``dict``
-    lose their class: a ``str`` ``Enum`` is read back as ``str``.
+    lose their class. For example, an ``Enum`` member that is a ``str`` is read back as ``str``.
     """
     walk = WALKERS.get(type(value))
     if walk is None:
@@ -369,7 +374,7 @@ def _dict(value: dict[Any, Any], default: Default, depth: int) -> dict[str, Any]
     if not STRING.issuperset(map(type, value)):
         _check_keys(value)
     if TAG in value and _is_known_tag(value[TAG]):
-        # A dict of the user that looks like a tagged dict is stored as a list of pairs.
+        # The user's dict looks like a tagged dict, so it is stored as a list of pairs.
         items = _items(value, default, depth)
         return {TAG: VERBATIM, "items": [[key, item] for key, item in items.items()]}
     return _items(value, default, depth)
@@ -414,7 +419,7 @@ def _object(value: Any, default: Default, depth: int) -> Any:
     except UnstorableError:
         raise
     except TypeError as error:
-        # The default() of a subclass called the one of json, or raised its own TypeError.
+        # In a subclass, default() called json's default(), or raised TypeError itself.
         raise UnstorableError(f"{unstorable_reason(value)} ({error})") from error
     if isinstance(value, BaseSchedule):
         warn_of_loss(value, written)

@@ -1,1 +1,1 @@
-"""Redis clients: from settings and URLs to a client for the topology, with retries."""
+"""Redis clients: built from settings and URLs for each topology, with retries."""

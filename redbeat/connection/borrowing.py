@@ -1,4 +1,4 @@
-"""Single connections, for code that writes commands and reads replies itself."""
+"""Single connections, for code that sends commands and reads replies without a client."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ("borrowed", "connect", "connection_like", "connection_of", "is_idle")
 
 
 def connection_of(pool: Any, command: str) -> Any:
-    """Take a connection for ``command`` from ``pool`` and return it."""
+    """Return a connection from ``pool`` on which the caller will send ``command``."""
     try:
         return pool.get_connection()
     except TypeError:  # redis-py before 5.3 requires the name of the command
@@ -21,9 +21,9 @@ def connection_of(pool: Any, command: str) -> Any:
 
 @contextmanager
 def borrowed(connection: Any, pool: Any, keep: bool = False) -> Iterator[None]:
-    """Release ``connection`` to ``pool`` after the block; with ``keep`` only after an error.
+    """Return ``connection`` to ``pool`` after the block; with ``keep``, only after an error.
 
-    After an error the connection is closed first, because a reply may be unread.
+    After an error, the connection is closed first, because it may have an unread reply.
     """
     try:
         yield
@@ -36,15 +36,15 @@ def borrowed(connection: Any, pool: Any, keep: bool = False) -> Iterator[None]:
 
 
 def connection_like(pool: Any) -> Any:
-    """Return a new, unconnected connection with the options of ``pool``, outside the pool."""
+    """Return a new connection with the options of ``pool``, unconnected and not in the pool."""
     return pool.connection_class(**pool.connection_kwargs)
 
 
 def connect(connection: Any) -> None:
-    """Connect ``connection``, and reconnect if the server has closed the connection.
+    """Open ``connection`` if it is not open, or if the server has closed it.
 
-    There is no round trip if the connection is open. No reply may be pending. Raises the errors of
-    redis-py if the server cannot be reached.
+    Call this only if the connection has no pending reply. Raises redis-py's errors if the server
+    cannot be reached. No round trip if the connection is open.
     """
     connection.connect()
     if not is_idle(connection):

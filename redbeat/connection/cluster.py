@@ -1,4 +1,4 @@
-"""Redis Cluster: a client that connects late, the node of a key, and translated errors."""
+"""Redis Cluster: a client that connects at its first use, node lookup, and error translation."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 __all__ = ("LateCluster", "cluster_errors", "is_cluster", "node_of", "refreshing")
 
-# Part of redis-py's message for keys in different slots. A retry does not help then.
+# Part of redis-py's message for keys in different slots. A retry cannot succeed in this case.
 _CROSS_SLOT: Final = "same key slot"
 
-# Attributes that tell other clients from a cluster client. A lookup must not open a connection.
+# Attributes that distinguish a cluster client from other clients. Reading them opens no connection.
 _OTHER_CLIENTS_ATTRIBUTES: Final = frozenset({"connection_pool", "wrapped_connection"})
 
 
 class LateCluster(RedisCluster):
     """A cluster client that connects at its first use instead of in its constructor.
 
-    A beat can therefore start while the cluster is down; each use tries to connect until one
-    succeeds. Commands raise redis-py's ``ConnectionError`` or ``TryAgainError`` for some errors
-    that are no ``RedisError`` in redis-py, so that they are retried.
+    A beat can therefore start while the cluster is down. Each command tries to connect until a
+    connection succeeds. redis-py raises some cluster errors that are not a ``RedisError``. This
+    client raises ``ConnectionError`` or ``TryAgainError`` instead, so that they are retried.
 
-    ``arguments`` are those of redis-py's ``RedisCluster``. ``translate_errors`` returns a context
-    manager that is entered while the client connects.
+    ``arguments`` are the arguments of redis-py's ``RedisCluster``. While the client connects, it
+    enters the context manager that ``translate_errors`` returns.
     """
 
     def __init__(self, translate_errors: Any, **arguments: Any) -> None:
         self._connect_lock = RLock()
-        # The arguments of _connect(), None after the client has connected.
+        # The arguments of _connect(). None means that the client has connected.
         self._pending: tuple[Any, dict[str, Any]] | None = (translate_errors, arguments)
         self._connecting = False
 
@@ -71,7 +71,7 @@ class LateCluster(RedisCluster):
             self._connecting = False
 
     def execute_command(self, *args: Any, **kwargs: Any) -> Any:
-        """Send a command to the node that has its key, and return the reply."""
+        """Send a command to the node that stores its key, and return the reply."""
         with cluster_errors():
             return super().execute_command(*args, **kwargs)  # type: ignore[no-untyped-call]
 
@@ -83,7 +83,7 @@ class LateCluster(RedisCluster):
 
 @contextmanager
 def cluster_errors() -> Iterator[None]:
-    """Translate redis-py's cluster errors that are no ``RedisError`` into one."""
+    """Translate redis-py's cluster errors that are not a ``RedisError`` into a ``RedisError``."""
     try:
         yield
     except RedisClusterException as error:
@@ -98,7 +98,7 @@ def cluster_errors() -> Iterator[None]:
 
 
 def is_cluster(client: Any) -> bool:
-    """Return whether ``client``, or the client that it wraps, is a cluster client.
+    """Return whether ``client`` is a cluster client or wraps a cluster client.
 
     No round trip.
     """
@@ -106,9 +106,9 @@ def is_cluster(client: Any) -> bool:
 
 
 def node_of(client: Any, key: str) -> Any:
-    """Return the client of the cluster node that has ``key``; ``client`` if it is no cluster.
+    """Return the client of the cluster node that stores ``key``, or ``client`` without a cluster.
 
-    No round trip, except that the first use of a cluster client reads the list of nodes.
+    No round trip, except at the first use of a cluster client, which reads the list of nodes.
     """
     if not is_cluster(client):
         return client
@@ -118,14 +118,14 @@ def node_of(client: Any, key: str) -> Any:
 
 @contextmanager
 def refreshing(client: Any) -> Iterator[None]:
-    """Reload the slots of a cluster client after an error that moved slots may explain.
+    """Reload the slot table of a cluster client after an error that moved slots can cause.
 
     The error is raised again.
     """
     try:
         yield
     except (RedisConnectionError, TimeoutError, MovedError):
-        # A client that has not connected yet will load the slots when it connects.
+        # A client that has not connected yet loads the slot table when it connects.
         if is_cluster(client) and "nodes_manager" in vars(client):
             with cluster_errors():
                 client.nodes_manager.initialize()

@@ -1,4 +1,4 @@
-"""Validation of ``redbeat_redis_options``: the options that RedBeat itself knows."""
+"""Validation of the ``redbeat_redis_options`` that RedBeat itself uses."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _nodes(value: Any) -> list[tuple[str, int]]:
     raise ValueError("must be a list of (host, port)")
 
 
-#: The options that RedBeat itself knows, each with a function that validates and converts it.
+#: The options that RedBeat itself uses, each with a function that validates and converts its value.
 REDBEAT_OPTIONS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "cluster": _boolean,
     "credential_provider": _provider,
@@ -116,24 +116,24 @@ REDBEAT_OPTIONS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "username": _secret,
 }
 
-#: The options above that are passed to redis-py. The others choose how the client is built.
+#: The options above that are passed to redis-py. The remaining ones control how to build a client.
 CLIENT_OPTIONS: Final = ("credential_provider", "db", "password", "socket_timeout", "username")
 
 
-# None counts as missing for these options, so that it does not override the URL.
+# For these options, None means "not set", so None does not override the URL.
 _UNSET_IF_NONE: Final = frozenset(REDBEAT_OPTIONS) - {"socket_timeout"}
 
 
 def inherited_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the broker's options that RedBeat uses; the other options concern the broker only."""
+    """Return the options of the broker that RedBeat also uses."""
     return {name: value for name, value in options.items() if name in REDBEAT_OPTIONS}
 
 
 def check_options(options: Mapping[str, Any], setting: str) -> dict[str, Any]:
-    """Return ``options`` with the values of RedBeat's options validated and converted.
+    """Return ``options``, with the options that RedBeat itself uses validated and converted.
 
-    redis-py validates the other options itself. Raises :exc:`ConfigurationError` with the names of
-    ``setting`` and the option, but without the value, which may be secret.
+    redis-py validates the remaining options. Raises :exc:`ConfigurationError` for an invalid value.
+    The message names ``setting`` and the option, but not the value, which may be secret.
     """
     return {
         name: _checked(name, value, setting)

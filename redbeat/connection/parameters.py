@@ -39,8 +39,9 @@ logger = get_logger("celery.beat")
 
 @dataclass(frozen=True, repr=False)
 class Endpoint:
-    """The URL, TLS options and client options, and whether each is inherited from the broker.
+    """The URL, TLS options and client options of the schedule's Redis.
 
+    The ``*_inherited`` attributes say whether each of them comes from the broker's settings.
     ``url`` may contain several URLs, separated by ``;``. ``url`` and ``options`` may contain
     passwords.
     """
@@ -56,30 +57,30 @@ class Endpoint:
 
     @property
     def url_setting(self) -> str:
-        """The name of the setting that has the URL, for messages."""
+        """The name of the setting that contains the URL, for error messages."""
         return "broker_url" if self.url_inherited else "redbeat_redis_url"
 
     @property
     def ssl_setting(self) -> str:
-        """The name of the setting that has the TLS options, for messages."""
+        """The name of the setting that contains the TLS options, for error messages."""
         return "broker_use_ssl" if self.ssl_inherited else "redbeat_redis_use_ssl"
 
     @property
     def options_setting(self) -> str:
-        """The name of the setting that has the client options, for messages."""
+        """The name of the setting that contains the client options, for error messages."""
         return "broker_transport_options" if self.options_inherited else "redbeat_redis_options"
 
     @property
     def is_cluster(self) -> bool:
-        """Whether the settings are for a Redis Cluster."""
+        """Whether the settings describe a Redis Cluster."""
         return bool(self.options.get("cluster")) or url_scheme(self.url) == "redis-cluster"
 
 
 def read_endpoint(app: Celery) -> Endpoint:
     """Return the connection settings of ``app``.
 
-    Raises :exc:`ConfigurationError` for values of a wrong type. The URL is validated later, when a
-    client is built.
+    Raises :exc:`ConfigurationError` for a value of the wrong type. The URL is not validated here,
+    but when a client is built.
     """
     url, url_inherited = _redbeat_or_broker(app, "redbeat_redis_url", "broker_url")
     use_ssl, ssl_inherited = _redbeat_or_broker(app, "redbeat_redis_use_ssl", "broker_use_ssl")
@@ -103,7 +104,7 @@ def read_endpoint(app: Celery) -> Endpoint:
 def _redbeat_or_broker(app: Celery, setting: str, broker_setting: str) -> tuple[Any, bool]:
     value = find_setting(app, setting)
     if value is None or value is MISSING:
-        # An attribute of app.conf, because Celery then also reads the URL from the environment.
+        # Use the attribute of app.conf: Celery then also reads the URL from the environment.
         return getattr(app.conf, broker_setting), True
     return value, False
 
@@ -134,8 +135,8 @@ def encryption(
 ) -> dict[str, Any]:
     """Return redis-py's TLS arguments for a URL of ``scheme``; an empty dict if TLS is off.
 
-    ``from_url`` has the TLS options of the URL, ``options`` those of the client options. Raises
-    :exc:`ConfigurationError` for options that contradict each other.
+    ``from_url`` contains the TLS options in the URL, ``options`` the TLS options in the client
+    options. Raises :exc:`ConfigurationError` if options contradict each other.
     """
     if not _wants_tls(endpoint, scheme, from_url, options):
         _refuse_stray_tls(endpoint, from_url, options)
@@ -170,8 +171,8 @@ def _wants_tls(
         return use_ssl or bool(from_url)
     if not endpoint.ssl_inherited:
         return use_ssl
-    # The broker's use_ssl applies to Sentinel and cluster URLs only: such a URL usually leads to
-    # the servers of the broker, while a redis URL names another server.
+    # The broker's use_ssl applies only to Sentinel and cluster URLs: these URLs usually name the
+    # servers of the broker, while a redis URL usually names another server.
     return use_ssl and scheme in MANY_SERVERS and endpoint.broker_is_redis
 
 
@@ -187,7 +188,7 @@ def _refuse_stray_tls(
             )
 
 
-#: Timeouts in seconds, to detect a dead server; redis-py 5 to 7 have no timeout by default.
+#: Timeouts in seconds to detect a dead server. redis-py 5 to 7 have no timeout by default.
 SOCKET_DEFAULTS: Final[Mapping[str, Any]] = {
     "socket_timeout": 5.0,
     "socket_connect_timeout": 5.0,
@@ -200,31 +201,31 @@ _REDIS_ARGUMENTS: Final = frozenset(signature(Redis.__init__).parameters)
 
 @dataclass(frozen=True, repr=False)
 class Parameters:
-    """The input of a client builder.
+    """What a client builder needs.
 
-    ``kwargs`` are the arguments for redis-py; ``redbeat_options`` choose how to build the client.
+    ``kwargs`` are the arguments for redis-py. ``redbeat_options`` control how to build the client.
     """
 
     scheme: str
     addresses: list[Address]
     kwargs: dict[str, Any]
     redbeat_options: dict[str, Any]
-    #: The names of the settings, for messages.
+    #: The names of the settings, for error messages.
     url_setting: str
     options_setting: str
 
     @property
     def node(self) -> Address:
-        """The first address of the URL; most URLs have only one."""
+        """The first address in the URL setting, which usually contains only one."""
         return self.addresses[0]
 
 
 def client_parameters(endpoint: Endpoint) -> Parameters:
-    """Return the merged settings of ``endpoint``.
+    """Return the client parameters that result from all settings of ``endpoint``.
 
-    An option in ``redbeat_redis_options`` overrides the URL, the URL overrides options inherited
-    from the broker, and these override the defaults. Raises :exc:`ConfigurationError`. No round
-    trips.
+    An option in ``redbeat_redis_options`` overrides the URL. The URL overrides options inherited
+    from the broker, which override the defaults. Raises :exc:`ConfigurationError` if a setting is
+    invalid. No round trips.
     """
     addresses = _addresses(endpoint)
     options = dict(endpoint.options)
@@ -251,10 +252,10 @@ def client_parameters(endpoint: Endpoint) -> Parameters:
 
 
 def hide_credentials(kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``kwargs`` with a credential provider instead of user name and password.
+    """Return ``kwargs`` with a credential provider instead of a user name and a password.
 
-    The ``repr`` of redis-py's clients and pools shows their arguments, but not the contents of a
-    provider. If ``kwargs`` already has a provider, that provider is kept.
+    The ``repr`` of redis-py's clients and pools shows passwords, but not the contents of a
+    credential provider. If ``kwargs`` already has a provider, this provider is kept.
     """
     hidden = dict(kwargs)
     username, password = hidden.pop("username", None), hidden.pop("password", None)
@@ -275,10 +276,10 @@ def _without_tls(options: Mapping[str, Any]) -> dict[str, Any]:
 def stale_connection_retry() -> dict[str, Any]:
     """Return redis-py arguments for one immediate retry after a connection error.
 
-    The retry handles a pooled connection that the server has closed while the connection was idle.
+    The retry is for pooled connections that the server closed because they were idle.
     """
     retry = Retry(NoBackoff(), 1, supported_errors=(RedisConnectionError,))
-    # redis-py 5 repeats a command only if both arguments are set.
+    # redis-py 5 retries a command only if both arguments are set.
     return {"retry": retry, "retry_on_error": [RedisConnectionError]}
 
 
@@ -332,14 +333,14 @@ def _warn_about_database(
     from_url: Mapping[str, Any],
     options: Mapping[str, Any],
 ) -> None:
-    """Log a warning if RedBeat 2, with the same settings, used another database."""
+    """Log a warning if RedBeat 2 used another database with the same settings."""
     scheme = addresses[0].scheme
     if scheme not in _SCHEMES_OF_REDBEAT_2:
         return
     option, url = options.get("db"), from_url.get("db")
     first, second = (url, option) if endpoint.options_inherited else (option, url)
     now = (second if first is None else first) or 0
-    if len(addresses) > 1:  # RedBeat 2 parsed all URLs as one, whose path is not a number
+    if len(addresses) > 1:  # RedBeat 2 parsed all URLs as one URL
         url = None
     if scheme == "redis-sentinel":
         before = option or 0

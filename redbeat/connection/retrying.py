@@ -14,7 +14,7 @@ from redis.exceptions import (
     BusyLoadingError,
     ClusterDownError,
     ReadOnlyError,
-    TimeoutError,  # noqa: A004 - redis-py's is not the built-in one
+    TimeoutError,  # noqa: A004 - redis-py's TimeoutError is not the built-in one
     TryAgainError,
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -31,15 +31,15 @@ __all__ = (
 logger = get_logger("celery.beat")
 
 
-#: Calls a function and retries if it fails; the text is the name for the log.
+#: The type of a function that calls another function with retries. The string is for log lines.
 Call: TypeAlias = Callable[[str, Callable[[], list[Any]]], list[Any]]
 
 
 class RetryingPipeline:
     """A pipeline that keeps its commands, so that a failed ``execute()`` can be repeated.
 
-    The pipeline of redis-py drops its commands even if ``execute()`` fails. With watched keys there
-    is no retry, because values that the program has read may have changed.
+    A pipeline of redis-py drops its commands even if ``execute()`` fails. A pipeline that watches
+    keys is not retried, because the values that the program has read may have changed.
     """
 
     def __init__(self, call: Call, make: Callable[[], Any]) -> None:
@@ -76,12 +76,12 @@ class RetryingPipeline:
         return partial(self._queue, name, value) if callable(value) else value
 
     def reset(self) -> None:
-        """Drop all queued commands and stop watching keys."""
+        """Remove all queued commands, and stop watching keys."""
         self._queued = []
         self._pipeline.reset()
 
     def execute(self, raise_on_error: bool = True) -> list[Any]:
-        """Send all commands in one round trip and return their results; retry after a failure."""
+        """Send all commands in one round trip, with retries, and return their results."""
         if getattr(self._pipeline, "watching", False):
             self._queued = []
             return self._results(raise_on_error)
@@ -121,7 +121,7 @@ class RetryingPipeline:
 
 T = TypeVar("T")
 
-#: Errors that may go away after a while.
+#: Errors that may be temporary, so a retry can succeed.
 RETRIABLE: Final = (
     BusyLoadingError,
     ClusterDownError,
@@ -131,15 +131,15 @@ RETRIABLE: Final = (
     TimeoutError,
     TryAgainError,
 )
-#: Subclasses of the errors above that do not go away: a retry is useless.
+#: Subclasses of the errors above that are permanent, so a retry cannot succeed.
 PERMANENT: Final = (AuthenticationError, AuthorizationError)
 
-# Methods that send several commands through their client.
+# Methods that send several commands, each of which is retried.
 _COMPOUND: Final = frozenset({"lock", "register_script", "transaction"})
 
 
 def is_retriable(error: BaseException) -> bool:
-    """Return whether the same command may succeed at a later attempt."""
+    """Return whether a command that failed with this error may succeed if it is retried."""
     return isinstance(error, RETRIABLE) and not isinstance(error, PERMANENT)
 
 
@@ -147,14 +147,14 @@ class RetryingConnection:
     """A client that retries failed commands for ``retry_period`` seconds; -1 means no limit.
 
     Commands, pipelines, scripts (``register_script``), locks (``lock``), ``transaction`` and
-    ``*_iter`` scans are retried; ``pubsub`` and pipelines that watch keys are not. After the last
-    attempt, its error is raised unchanged. A command may run twice, because a retry follows a lost
-    reply too. All other attributes are those of the wrapped client.
+    ``*_iter`` scans are retried. ``pubsub`` and pipelines that watch keys are not retried. The
+    error of the last attempt is raised unchanged. A command may run twice, because it is also
+    retried if only its reply was lost. All other attributes come from the wrapped client.
     """
 
-    #: The longest wait between two attempts, seconds.
+    #: The longest wait between two attempts, in seconds.
     RETRY_MAX_WAIT = 2.0
-    #: The shortest wait between two attempts, seconds. The upper limit of the random wait starts
+    #: The shortest wait between two attempts, in seconds. The upper limit of the random wait starts
     #: at twice this value and doubles with each attempt.
     RETRY_MIN_WAIT = 0.1
 
@@ -185,7 +185,7 @@ class RetryingConnection:
         if not callable(value):
             return value
         if name in _COMPOUND or name.endswith("_iter"):
-            # Bind the method to this object, so that each command that it sends is retried.
+            # Bind the method to this object, so that each command of the method is retried.
             return partial(getattr(type(self.wrapped_connection), name), self)
         return partial(self._command, name, value)
 
@@ -196,9 +196,9 @@ class RetryingConnection:
         )
 
     def call(self, command: str, function: Callable[[], T]) -> T:
-        """Call ``function``, with retries, and return its result.
+        """Call ``function`` with retries, and return its result.
 
-        Each failed attempt is logged with the name ``command``.
+        Each failed attempt is logged under the name ``command``.
         """
         retrying = Retrying(
             sleep=self._sleep,
@@ -225,7 +225,7 @@ class RetryingConnection:
         return backoff if self.retry_period < 0 else max(0.0, min(backoff, self._remaining(state)))
 
     def _remaining(self, state: RetryCallState) -> float:
-        # idle_for is the sum of all waits: with an injected sleep no real time passes.
+        # idle_for is the sum of all waits, because an injected sleep takes no real time.
         spent = max(state.seconds_since_start or 0.0, state.idle_for)
         return self.retry_period - spent
 

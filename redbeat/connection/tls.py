@@ -1,4 +1,4 @@
-"""TLS options: convert the spellings of Celery and redis-py to arguments of redis-py."""
+"""TLS options: convert the option names and values of Celery and redis-py for redis-py."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _BOOLEANS: Final[Mapping[Any, bool]] = {
 
 @dataclass(frozen=True, repr=False)
 class Layer:
-    """The TLS options of one setting. Unknown names are an error only if ``strict`` is true."""
+    """The TLS options in one setting. Unknown options are an error only if ``strict`` is true."""
 
     setting: str
     options: Mapping[str, Any]
@@ -61,7 +61,7 @@ class Layer:
 
 
 class KeyPassword:
-    """The password of a private key, as a callable, so that printed options do not show it."""
+    """A callable that returns a private key's password, which printed options then do not show."""
 
     def __init__(self, password: str | bytes) -> None:
         self._password = password
@@ -71,11 +71,11 @@ class KeyPassword:
 
 
 def tls_options(layers: Iterable[Layer]) -> dict[str, Any]:
-    """Return the keyword arguments for redis-py that turn TLS on; later layers override earlier.
+    """Return redis-py's keyword arguments for a TLS connection.
 
-    Certificate and host name are verified by default; a warning is logged if an option turns that
-    off. Raises :exc:`ConfigurationError` for an invalid name or value, and for a file that does
-    not exist or is invalid.
+    Later layers override earlier layers. The certificate and the host name are verified by default.
+    A warning is logged if an option disables this. Raises :exc:`ConfigurationError` for an unknown
+    option, for an invalid value, and for a file that is missing or invalid.
     """
     merged: dict[str, Any] = {"ssl_cert_reqs": "required", "ssl_check_hostname": True}
     origin: dict[str, str] = {}
@@ -84,22 +84,22 @@ def tls_options(layers: Iterable[Layer]) -> dict[str, Any]:
             merged[name] = _CONVERT.get(name, _unchanged)(value, f"{layer.setting}[{name!r}]")
             origin[name] = layer.setting
     if merged["ssl_cert_reqs"] == "none":
-        # The ssl module cannot check the host name in a certificate that is not verified.
+        # Without certificate verification, the ssl module does not allow a host name check.
         merged["ssl_check_hostname"] = False
     _warn_if_unverified(merged, origin)
     _try_files(merged, origin)
     return {"ssl": True, **merged}
 
 
-#: Parts of connection errors, in lower case, that suggest that only one side uses TLS.
+#: Lower-case parts of error messages which suggest that only the client or the server uses TLS.
 _NO_ANSWER: Final = ("timeout connecting", "timed out", "wrong version number", "record layer")
 _CLOSED: Final = ("closed by server", "reset by peer", "eof occurred", "certificate required")
 
 
 def hint(error: Exception, client: Any) -> str:
-    """Return a TLS problem that may explain a connection error, "" if there is none.
+    """Return a hint about a TLS problem that may have caused a connection error, or "".
 
-    Call this function for a server that has never answered.
+    Call this function only for a server to which no connection has succeeded yet.
     """
     message = str(error).lower()
     pool = getattr(client, "connection_pool", None)
@@ -187,18 +187,18 @@ def _warn_if_unverified(options: Mapping[str, Any], origin: Mapping[str, str]) -
             setting = origin.get(name) or origin["ssl_cert_reqs"]
             message = "The %s of the Redis server is not verified: %s[%r] is %r"
             logger.warning(message, what, setting, name, unsafe)
-            return  # without a verified certificate, the host name makes no difference
+            return  # without certificate verification, the host name is not checked either
 
 
 def _try_files(options: Mapping[str, Any], origin: Mapping[str, str]) -> None:
-    """Load the files, to report an invalid file at start instead of at the first command."""
+    """Load the files now, so that an invalid file is reported before the first command."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     authorities, certificate = options.get("ssl_ca_certs"), options.get("ssl_certfile")
     if authorities:
         with _usable("ssl_ca_certs", origin):
             context.load_verify_locations(cafile=authorities)
     if certificate:
-        # Always pass a callable: without a callable OpenSSL prompts for a password.
+        # Always pass a callable. Without one, OpenSSL prompts for a password in the terminal.
         password = options.get("ssl_password") or KeyPassword("")
         with _usable("ssl_certfile", origin):
             context.load_cert_chain(certificate, options.get("ssl_keyfile"), password)

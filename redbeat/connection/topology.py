@@ -1,4 +1,4 @@
-"""Client builders for each topology: single server, Unix socket, Sentinel, Cluster."""
+"""A client builder for each topology: single server, Unix socket, Sentinel and Cluster."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = (
 
 
 class SentinelClient(Redis):
-    """A client of one Sentinel that keeps its last error for messages."""
+    """A client of one Sentinel that remembers its last error, for error messages."""
 
     #: The last error, "" if the last command succeeded.
     last_error = ""
@@ -51,7 +51,7 @@ class SentinelClient(Redis):
 
 
 class Sentinels(Sentinel):
-    """redis-py's ``Sentinel`` with an error message that has the problem of each Sentinel."""
+    """redis-py's ``Sentinel``, but its error message lists the problem of each Sentinel."""
 
     def __init__(self, hosts: Sequence[tuple[str, int]], **arguments: Any) -> None:
         super().__init__(hosts, **arguments)  # type: ignore[no-untyped-call]
@@ -60,11 +60,11 @@ class Sentinels(Sentinel):
             SentinelClient(host=host, port=port, **self.sentinel_kwargs) for host, port in hosts
         ]
         self.sentinels = clients
-        # redis-py reorders self.sentinels, so this dict keeps each client with its address.
+        # redis-py reorders self.sentinels. This dict maps each address to its client.
         self._clients = dict(zip(self._addresses, clients, strict=True))
 
     def discover_master(self, service_name: str) -> Any:
-        """Return (host, port) of the master; raises ``MasterNotFoundError``."""
+        """Return (host, port) of the master; raise ``MasterNotFoundError`` if none is found."""
         try:
             return super().discover_master(service_name)  # type: ignore[no-untyped-call]
         except MasterNotFoundError as error:
@@ -76,15 +76,15 @@ class Sentinels(Sentinel):
             raise MasterNotFoundError(message) from error
 
 
-# Redis before version 7 quotes the cause in the middle of the error of a script.
+# Redis before version 7 quotes the cause in the middle of an error message of a script.
 _REFUSED: Final = re.compile(r"(^|\s)-?(READONLY|NOREPLICAS) ")
 
 
 @contextmanager
 def refusals() -> Iterator[None]:
-    """Translate errors of a server that refuses writes into ``ReadOnlyError``.
+    """Translate the errors of a server that refuses writes into ``ReadOnlyError``.
 
-    A replica refuses writes, and so does a master with too few replicas (``NOREPLICAS``).
+    Replicas refuse writes. A master with too few replicas refuses them too (``NOREPLICAS``).
     """
     try:
         yield
@@ -99,8 +99,8 @@ def refusals() -> Iterator[None]:
 class MasterClient(Redis):
     """A client that closes its idle connections when its server refuses writes.
 
-    After a failover, the next command then connects to the new master, which DNS or Sentinel
-    returns. The refused command itself is not repeated.
+    After a failover, the next command therefore opens a new connection, which DNS or Sentinel
+    directs to the new master. The refused command is not repeated.
     """
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
@@ -115,12 +115,12 @@ class MasterClient(Redis):
 
 RawClient: TypeAlias = "Redis | RedisCluster"
 
-#: How many times a cluster client reloads the nodes and repeats a command when a node is down.
+#: How many times a cluster client reloads the nodes and repeats a command if a node is down.
 CLUSTER_RETRIES: Final = 2
-# In redis-py 5 the argument "retry" is for each node instead of the whole cluster.
+# In redis-py 5, the argument "retry" applies to each node instead of the whole cluster.
 _RETRY_IS_FOR_CLUSTER: Final = int(redis.__version__.split(".")[0]) >= 6
 
-#: Timeouts of each Sentinel, seconds. They are short because several Sentinels may be down.
+#: Timeouts for each Sentinel in seconds. They are short, because several Sentinels may be down.
 SENTINEL_DEFAULTS: Final[Mapping[str, Any]] = {
     **SOCKET_DEFAULTS,
     "socket_timeout": 1.0,
@@ -131,7 +131,7 @@ DEFAULT_SERVICE: Final = "master"
 REDIS_PORT: Final = 6379
 SENTINEL_PORT: Final = 26379
 
-# redis-py has no annotations for these.
+# redis-py has no type annotations for these classes.
 _new_node: Callable[..., ClusterNode] = ClusterNode
 
 _UNKNOWN_ARGUMENT: Final = re.compile(r"unexpected keyword argument '(\w+)'")
@@ -140,10 +140,10 @@ _CLUSTER_ARGUMENTS: Final = frozenset(signature(RedisCluster.__init__).parameter
 
 
 def build(parameters: Parameters) -> RawClient:
-    """Return a client for ``parameters``; no round trips.
+    """Return a client for ``parameters``. No round trips.
 
     Raises :exc:`ConfigurationError` for options that redis-py does not know. A cluster client
-    raises the same error at its first use if the server is not part of a cluster.
+    also raises this error at its first use if the server is not part of a cluster.
     """
     return _builder(parameters)(parameters)
 
@@ -215,7 +215,7 @@ def _sentinel_kwargs(parameters: Parameters) -> dict[str, Any]:
         setting = f"{parameters.options_setting}['sentinel_kwargs']"
         tls = {name: kwargs.pop(name) for name in TLS_OPTIONS & kwargs.keys()}
         kwargs |= tls_options([Layer(setting, tls)])
-    # The default of redis-py tries a Sentinel that does not answer four times, with pauses.
+    # By default, redis-py tries an unreachable Sentinel four times, with pauses.
     retry = {} if kwargs.keys() & {"retry", "retry_on_error"} else stale_connection_retry()
     return {**SENTINEL_DEFAULTS, **retry, **hide_credentials(kwargs)}
 
@@ -234,17 +234,18 @@ def _cluster_kwargs(parameters: Parameters) -> dict[str, Any]:
             f"{parameters.url_setting} or {parameters.options_setting} names a database, but a "
             "cluster has only database 0: remove the database"
         )
-    # The defaults of stale_connection_retry() are for single servers; options of the user stay.
+    # Remove the defaults of stale_connection_retry(), which are for single servers. The user's own
+    # retry options are kept.
     if kwargs.get("retry_on_error") == [RedisConnectionError]:
         del kwargs["retry"], kwargs["retry_on_error"]
         if _RETRY_IS_FOR_CLUSTER:
             kwargs["retry"] = Retry(NoBackoff(), CLUSTER_RETRIES)
-    # The schedule uses one slot, so that other slots may be unavailable.
+    # The schedule uses only one slot, so it also works while other slots are unavailable.
     kwargs.setdefault("require_full_coverage", False)
     node_kwargs = {name: kwargs[name] for name in kwargs if name not in _CLUSTER_ARGUMENTS}
     with _config_errors(parameters):
         _try_connection(Redis(**node_kwargs))
-    # redis-py drops unknown options silently, even options that verify the certificate.
+    # redis-py silently ignores unknown options, even options that verify the certificate.
     dropped = sorted(node_kwargs.keys() - set(REDIS_ALLOWED_KEYS))
     if dropped:
         raise ConfigurationError(
@@ -269,9 +270,9 @@ def _cluster_config_errors(parameters: Parameters) -> Iterator[None]:
 
 
 def _try_connection(client: Redis) -> None:
-    """Create a connection object, because redis-py validates arguments only then.
+    """Create a connection object, so that redis-py validates the arguments.
 
-    No connection to the server is opened.
+    This does not connect to the server.
     """
     pool = client.connection_pool
     pool.connection_class(**pool.connection_kwargs)
@@ -279,7 +280,7 @@ def _try_connection(client: Redis) -> None:
 
 @contextmanager
 def _config_errors(parameters: Parameters) -> Iterator[None]:
-    """Translate redis-py's errors about arguments into ``ConfigurationError``."""
+    """Translate redis-py's errors about invalid arguments into ``ConfigurationError``."""
     try:
         yield
     except RedisConnectionError as error:

@@ -1,4 +1,4 @@
-"""URLs of Redis servers: parsing, and a printable form without secrets."""
+"""Functions that parse the URLs of Redis servers, and remove secrets from them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from redbeat.errors import ConfigurationError
 
 __all__ = ("MANY_SERVERS", "SCHEMES", "SOCKETS", "Address", "parse_url", "safe_url", "url_scheme")
 
-#: The supported schemes. ``sentinel`` and ``redis+socket`` are Celery's spellings.
+#: The supported schemes. Celery uses the names ``sentinel`` and ``redis+socket``.
 SCHEMES = (
     "redis",
     "rediss",
@@ -26,21 +26,21 @@ SCHEMES = (
 #: The schemes of Unix sockets, which have no host and no TLS.
 SOCKETS = ("unix", "redis+socket")
 
-#: The schemes that lead to several servers.
+#: The schemes of topologies with several servers.
 MANY_SERVERS = ("redis-sentinel", "sentinel", "redis-cluster")
 
 MASK = "**"
 
-# A semicolon separates URLs only before a scheme, because a password may contain a semicolon.
+# A semicolon separates URLs only if a scheme follows, because a password may contain a semicolon.
 _ALTERNATIVES = re.compile(r";(?=[\w+.-]+://|$)")
-# An unquoted password may contain "/", "#" or "?", so that the last "@" ends the user info.
+# An unquoted password may contain "/", "#" or "?". Therefore the last "@" ends the password.
 _USERINFO = (re.compile(r"[^?]*@"), re.compile(r"[^=]*@"))
 _SECRET_OPTION = re.compile(r"([?&][^=&#]*(?:pass|secret|token)[^=&#]*=)[^&#]*", re.IGNORECASE)
 
 
 @dataclass(frozen=True, repr=False)
 class Address:
-    """A parsed URL with unquoted parts; ``options`` has the query parameters as text."""
+    """A parsed URL with unquoted parts. ``options`` contains the query parameters as strings."""
 
     scheme: str
     host: str | None
@@ -52,9 +52,9 @@ class Address:
 
 
 def safe_url(url: Any) -> str:
-    """Return ``url``, or several URLs, without passwords; never raises.
+    """Return ``url`` (one or several URLs) with masked passwords. Never raises.
 
-    User names stay, as in Celery's logs. Query options with names such as ``token`` are masked.
+    User names are kept, as in Celery's logs. Secret query options such as ``token`` are masked too.
     """
     if isinstance(url, (list, tuple)):
         url = ";".join(map(str, url))
@@ -64,7 +64,7 @@ def safe_url(url: Any) -> str:
 def url_scheme(url: str) -> str:
     """Return the scheme of the first URL in ``url``, in lower case; "" if there is none.
 
-    ``redis-sentinel`` needs no ``://``, because the rest of such a URL is not used.
+    ``redis-sentinel`` may stand alone, without ``://``, because the rest of that URL is not used.
     """
     scheme, separator, _rest = url.partition("://")
     scheme = scheme.strip().lower()
@@ -72,10 +72,10 @@ def url_scheme(url: str) -> str:
 
 
 def parse_url(url: str, setting: str) -> list[Address]:
-    """Return the addresses in ``url``, which may be several URLs separated by ``;``.
+    """Return the addresses in ``url``, which may contain several URLs separated by ``;``.
 
-    Raises :exc:`ConfigurationError`, with the name of ``setting``, for an unsupported scheme and
-    for a malformed URL.
+    Raises :exc:`ConfigurationError` for an unsupported scheme or a malformed URL. The message names
+    ``setting``.
     """
     parts = [part for part in _ALTERNATIVES.split(url.strip()) if part]
     return [_parse_one(part, setting) for part in parts]
@@ -83,7 +83,7 @@ def parse_url(url: str, setting: str) -> list[Address]:
 
 def _masked(part: str) -> str:
     scheme, separator, rest = part.rpartition("://") if "://" in part else ("", "", part)
-    if "://" in scheme:  # the password contains "://", so that the first one ends the scheme
+    if "://" in scheme:  # the password contains "://", so split at the first one
         scheme, separator, rest = part.partition("://")
     rest = _SECRET_OPTION.sub(rf"\g<1>{MASK}", rest)
     if rest.startswith("/"):
@@ -106,11 +106,11 @@ def _parse_one(url: str, setting: str) -> Address:
     if scheme not in SCHEMES:
         raise ConfigurationError(_unsupported(url, scheme, setting))
     try:
-        # urllib does not know all schemes; the syntax of http URLs applies to each of them.
+        # urllib does not know all these schemes, but each of them has the syntax of http URLs.
         parts = urlsplit("http://" + url.partition("://")[2])
         host, port = parts.hostname, parts.port
     except ValueError:
-        # Not chained, because the error of urllib may contain parts of the password.
+        # "from None", because the message of urllib's error may contain parts of the password.
         raise ConfigurationError(_malformed(url, setting)) from None
     if "@" in parts.path and "@" not in parts.netloc and scheme not in SOCKETS:
         raise ConfigurationError(_malformed(url, setting))

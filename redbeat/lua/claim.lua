@@ -1,83 +1,90 @@
--- One turn of a beat: keep the lock, record completions, claim due entries.
+-- One turn of a beat: keep the lock, record completions and claim due entries.
 --
--- KEYS[1]  schedule (zset: entry key -> due, UNIX seconds; below 0 = parked)
+-- KEYS[1]  schedule (zset: entry key -> due, UNIX seconds; below 0 = parked, that is never due)
 -- KEYS[2]  statics (set of names)
--- KEYS[3]  quarantine (hash); this key and the next three may be the schedule, see aside.lua
--- KEYS[4]  beats (zset: token -> last seen, UNIX seconds); ' lock' follows the token of a beat that
---          uses the lock; beats without the lock share the work
+-- KEYS[3]  quarantine (hash); this key and the next three are the schedule key if the Redis user
+--          may not access them, see aside.lua
+-- KEYS[4]  beats (zset: token -> last seen, UNIX seconds). For a beat that uses the lock, ' lock'
+--          is appended to the token. Beats without a lock share the work
 -- KEYS[5]  stats (hash: counter -> value), see metrics/counters.py
 -- KEYS[6]  the last turn of the caller (string): '<turn> <when its claims end> <codes>'
--- KEYS[7]  a key that never exists: while a cluster moves the slot, its nodes answer TRYAGAIN
--- KEYS[8]  lock (string), left out if locking is off
+-- KEYS[7]  a key that never exists; it makes a cluster answer TRYAGAIN while it moves the slot
+-- KEYS[8]  lock (string), omitted if locking is off
 -- ARGV[1]  key prefix
 -- ARGV[2]  id of this turn and of its claims
--- ARGV[3]  limit: how many entries to claim at most
+-- ARGV[3]  limit: maximum number of entries to claim
 -- ARGV[4]  lease: seconds until the new claims expire
 -- ARGV[5]  token of the caller
 -- ARGV[6]  lock time to live, milliseconds
 -- ARGV[7]  token of a leader known to be dead, or ''
--- ARGV[8]  retry: seconds until a member without a definition is due again
--- ARGV[9]  completions, packed: the sizes of their fields in bytes, four bytes each, highest first
--- ARGV[10] the fields, joined; thirteen per completion, see below
--- ARGV[11] '1' if the reply to a call with this id was lost: what that call recorded counts as
---          recorded, and its claims are returned again; new claims are made only if it has none
--- ARGV[12] how many lines of history an entry keeps at most, latest first; 0 for none
--- ARGV[13] id of the counts, '' for no counts; counts with the same id are added once
--- ARGV[14] the counts, packed: the sizes of their fields in bytes, separated by spaces
--- ARGV[15] the fields, joined; two per count: field of the stats, amount to add
+-- ARGV[8]  retry: seconds until an entry key without a definition is due again
+-- ARGV[9]  sizes of the fields in ARGV[10] in bytes, four bytes each, big-endian
+-- ARGV[10] the fields of all completions, joined; thirteen per completion, see below
+-- ARGV[11] '1' if the reply to an earlier call with this turn id was lost. Completions that the
+--          earlier call recorded are not repeated, and its claims are returned again. New claims
+--          are made only if the earlier call made none
+-- ARGV[12] maximum number of history lines per entry, latest first; 0 for none
+-- ARGV[13] id of the counts, '' for no counts; counts with the same id are added only once
+-- ARGV[14] sizes of the fields in ARGV[15] in bytes, separated by spaces
+-- ARGV[15] the fields of all counts, joined; two per count: field of the stats, amount to add
 -- ARGV[16] key of the only entry to claim, due or not, or '' for all due entries
--- ARGV[17] default delivery: 'l' runs may be sent before they are recorded, 'x' they may not
+-- ARGV[17] default delivery: 'l' if runs may be sent before they are recorded, 'x' if they may not
 -- ARGV[18] the server of the broker: '' or '<run id> <its database> <the database of the schedule>'
--- ARGV[19] how many entries due for more than a second to claim at most, after those on time; '' for
---          no limit, in due order
+-- ARGV[19] maximum number of claims for entries that are more than a second late; entries on time
+--          are claimed first. '' for no limit: all entries are claimed in due order
 --
 -- Returns {standing, now, next score or '', members, statics, quarantined, holder, holder's
---          PTTL in ms, codes, texts, kinds, sizes, fields, expires, microseconds that this took}
+--          PTTL in ms, codes, texts, kinds, sizes, fields, expires, run time of this script in
+--          microseconds}
 --   standing    1 leader (or no lock), 2 just became leader (nothing is claimed), 0 standby
---   codes       a digit per completion, and texts for some:
+--   codes       a digit per completion; some codes also add strings to `texts`:
 --               0 refused: the caller no longer holds the claim
 --               1 recorded, by this call or by the call whose reply was lost
---               2 the entry was changed: nothing is recorded, the claim is kept; texts: the stored
---                 definition, policy and meta
---               3 Redis refused a message: nothing is recorded, the claim is kept; a text: the error
---               4 the broker is on another server: as 3, without a text
+--               2 the entry was changed: nothing is recorded, and the caller keeps the claim;
+--                 texts: the stored definition, policy and meta
+--               3 Redis refused a message: nothing is recorded, and the caller keeps the claim;
+--                 texts: the error
+--               4 the broker is on another server: as 3, without texts
 --               5 recorded by the call whose reply was lost, but another run was recorded since
---   kinds       a letter per claim: e entry, g its hash is gone, x its key is not a hash
---   sizes       the sizes of the fields of all claims in bytes, four bytes each, highest first
+--   kinds       a letter per claim: e readable, g the hash does not exist, x the key is not a hash
+--   sizes       the sizes of the fields of all claims in bytes, four bytes each, big-endian
 --   fields      ten per claim: key, due, definition (for x the error), meta, policy, runtime,
---               when an earlier run counts as ended or '', waiting triggered runs as in trigger.lua
---               or '', identity of the entry, and when the occurrence was first claimed if its run
---               may have been sent since, or ''
+--               when an earlier run is assumed to have ended or '', waiting triggered runs in the
+--               format of trigger.lua or '', identity of the entry, and when the occurrence was
+--               first claimed ('' if its run cannot have been sent since)
 --   expires     when the claims end
 --
 -- A completion has these fields:
 --   key, claim id
 --   operation   ran: write meta, runtime and history, and send the messages
---               skip: give up the occurrence, if any; a runtime moves the anchor of the next run, and
---               a meta may count the occurrence as a run
---               retry: put the occurrence back unsent; the next claim has the same due instant
---               unsure: put back an occurrence that may have been sent; the next claim also has the
---               instant for which the run was decided
---   end         '' runs are left, 'park' no run is left, 'disable', 'delete'
+--               skip: skip the occurrence. A new runtime changes the instant from which the next
+--               run is computed. A new meta may count the occurrence as a run
+--               retry: put back an occurrence that was not sent: its claim ends, and the next claim
+--               has the same due instant
+--               unsure: put back an occurrence that may have been sent; the next claim also returns
+--               when the occurrence was first claimed
+--   end         '' if runs are left; if no run is left, what to do: 'park', 'disable' or 'delete'
 --   score       when the entry is due next, UNIX seconds; below 0 = parked
---   meta, runtime: the new texts, or '' to leave the stored ones
---   seen        the stored texts to replace: '' the claimed ones, else '=' and the texts
+--   meta, runtime: the new JSON, or '' to keep the stored JSON
+--   seen        the stored definition, policy and meta that may be replaced: '' for the claimed
+--               values, else '=' and the three values, separated by line feeds
 --   definition  the new definition, for the end 'disable'
---   running     the task id of the run and the seconds that it may take, or ''; '-' if the put-back
---               occurrence waits for an earlier run. Like the line, without quotes and escaped as in
---               JSON, a backslash as \u005c
---   trigger     the id of the triggered run to remove from the waiting ones, or ''
---   line        a line for the history, or ''
---   messages    commands for the server of the broker, or '': '<command> <size>...;...', a line feed,
+--   running     the task id of the run and its time limit in seconds, or ''; '-' if the occurrence
+--               is put back until an earlier run ends. Escaped like `line`
+--   trigger     the id of the waiting triggered run to remove, or ''
+--   line        a line for the history, or ''. Escaped as in JSON (a backslash as \u005c), but
+--               without quotes
+--   messages    Redis commands that publish the run, or '': '<command> <size>...;...', a line feed,
 --               and the joined arguments
 --
--- The field `claim` of an entry: ["<head>",<mark>,<mark>], see marks.lua. The head has five words: claim
--- id, when it was due, when the claim ends, when the occurrence was first claimed, and the delivery ('l'
--- or 'x' as in ARGV[17]) with the number of this format; see read_claim.lua.
+-- The field `claim` of an entry is ["<head>",<mark>,<mark>], see marks.lua. The head has five
+-- words: claim id, when the occurrence was due, when the claim ends, when the occurrence was first
+-- claimed, and the delivery ('l' or 'x', see ARGV[17]) with the number of this format; see
+-- read_claim.lua.
 --
--- The field `identity` distinguishes an entry from a deleted one of the same name: a text in quotes.
--- The writer of an entry sets the identity; a claim adds one if another program wrote the entry. An
--- empty identity never changes.
+-- The field `identity` is a JSON string that distinguishes an entry from a deleted entry of the
+-- same name. RedBeat sets the identity when it writes an entry. If another program wrote the entry,
+-- the first claim sets the identity. An empty identity never changes.
 
 local schedule, statics, quarantine, beats, lock = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[8]
 local stats, last_turn = KEYS[5], KEYS[6]
@@ -85,7 +92,7 @@ local prefix, turn_id, limit, lease = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonum
 local token, ttl, dead, retry = ARGV[5], ARGV[6], ARGV[7], tonumber(ARGV[8])
 local reply_lost, lines = ARGV[11] == '1', tonumber(ARGV[12])
 local only, default_delivery, broker, late_limit = ARGV[16], ARGV[17], ARGV[18], ARGV[19]
-local began = os and os.clock and os.clock()  -- a fake server may lack os.clock
+local began = os and os.clock and os.clock()  -- a fake server in tests may lack os.clock
 local clock = redis.call('TIME')
 local now = tonumber(clock[1]) + tonumber(clock[2]) / 1000000
 
@@ -125,7 +132,7 @@ local function keep_lock()
   return 0, holder, redis.call('PTTL', lock)
 end
 
--- Scores to write, as pairs of score and member: one ZADD is faster than one per entry.
+-- Scores to write, as alternating scores and members. One ZADD is faster than a ZADD per entry.
 local scores = {}
 
 local function score_later(score, member)
@@ -141,7 +148,7 @@ local function write_scores(flag)
   scores = {}
 end
 
--- Marks a run as going on, unless its end was recorded already.
+-- Records that a run is active, unless its end was recorded already.
 local function mark_running(key, running)
   local id, timeout = string.match(running, '^(.*) (%S+)$')
   if redis.call('HGET', key, 'ended') ~= '"' .. id .. '"' then
@@ -150,12 +157,12 @@ local function mark_running(key, running)
   redis.call('HDEL', key, 'ended')
 end
 
--- Whether the field `trigger` has waiting runs. Other programs may have written the field.
+-- Whether the field `trigger` contains waiting runs. Another program may have written the field.
 local function has_waiting(trigger)
   return trigger and string.find(text_in(trigger), '%S')
 end
 
--- The waiting triggered runs without the one of this id.
+-- Returns the waiting triggered runs without the run that has this id.
 local function remaining_triggers(waiting, id)
   local left = {}
   for run in string.gmatch(waiting, '%S+') do
@@ -170,11 +177,12 @@ local function escaped(character)
   return character == '\n' and '\\n' or ''
 end
 
--- The lines of a history to keep after a new line, with the quote at the end. A line ends with a
--- backslash and an n, the line feed of JSON; json_text in Python ensures that nothing else has both.
+-- Returns the stored lines to keep after a new line, followed by a quote. Each line ends with the
+-- two characters \n, the line feed of JSON. The function json_text in Python ensures that these two
+-- characters appear nowhere else.
 local function trimmed_history(history)
   if text_in(history) == history then
-    history = '"' .. string.gsub(history, '[%c"\\]', escaped) .. '"'  -- not written by RedBeat
+    history = '"' .. string.gsub(history, '[%c"\\]', escaped) .. '"'  -- written by others
   end
   local at = 1
   for _ = 2, lines do
@@ -210,7 +218,7 @@ end
 
 local REFUSED, RECORDED, CHANGED, NOT_SENT, ELSEWHERE, OVERTAKEN = 0, 1, 2, 3, 4, 5
 
--- Texts of the reply that belong to the codes of completions.
+-- The `texts` of the reply.
 local texts = {}
 
 local function add_texts(...)
@@ -222,7 +230,7 @@ end
 local run_id, broker_db, own_db = string.match(broker, '^(%S+) (%S+) (%S+)$')
 local is_brokers_server
 
--- Whether the broker is on this server; INFO runs once.
+-- Whether the broker is on this server. INFO runs at most once per turn.
 local function broker_is_here()
   if is_brokers_server == nil then
     local info = run_id and redis.pcall('INFO', 'server')
@@ -246,10 +254,10 @@ local function commands_in(messages)
   return commands
 end
 
--- Queues whose type was checked.
+-- The queues that queue_problem() checked without finding a problem.
 local queues = {}
 
--- Why a queue cannot take a message, nil if it can.
+-- Returns why a message cannot be added to a queue, or nil if it can.
 local function queue_problem(key)
   if not queues[key] then
     local kind = redis.pcall('TYPE', key)
@@ -264,7 +272,8 @@ local function queue_problem(key)
   return nil
 end
 
--- Runs the commands of a publish: all of them, or none. Returns the error of the first, nil if it ran.
+-- Runs all commands that publish a message, or none of them. Returns the error of the first
+-- command, or nil if the first command succeeded.
 local function run_commands(commands)
   for _, command in ipairs(commands) do
     local why = command[1] == 'LPUSH' and queue_problem(command[2])
@@ -274,8 +283,8 @@ local function run_commands(commands)
   end
   for i, command in ipairs(commands) do
     local reply = redis.pcall(unpack(command))
-    -- After the first write Redis refuses nothing for lack of memory. A message whose later command
-    -- fails counts as sent.
+    -- Redis checks the memory limit only before the first write of a script. If a later command
+    -- fails, the message counts as sent.
     if i == 1 and type(reply) == 'table' and reply.err then
       return reply.err
     end
@@ -302,8 +311,8 @@ local function send_messages(messages)
   return RECORDED
 end
 
--- Puts an occurrence back. The field `claim` keeps when the occurrence was due and, if a message may
--- have been sent, when the run was decided.
+-- Ends a claim without completing its occurrence. The field `claim` keeps when the occurrence was
+-- due. If a message may have been sent, the field also keeps when the occurrence was first claimed.
 local function put_back(key, claim, unsure)
   local _, due, _, since, delivery = read_claim(claim)
   local rest = string.sub(claim, (string.find(claim, '"', 3, true) or #claim) + 1)
@@ -311,7 +320,7 @@ local function put_back(key, claim, unsure)
   redis.call('HSET', key, 'claim', '["- ' .. due .. ' 0 ' .. decided .. FORMAT .. '"' .. rest)
 end
 
--- Removes a triggered run from the waiting ones. Returns whether any are left.
+-- Removes a triggered run from the waiting runs. Returns whether other waiting runs are left.
 local function forget_trigger(key, waiting, run)
   local left = has_waiting(waiting) and text_in(waiting) or ''
   if run ~= '' and left ~= '' then
@@ -338,7 +347,7 @@ local function complete(
   end
   local same = made_of(claim, found[2], found[3], found[4])
   if not same then
-    -- The entry was changed during the run: it is due now, and the next claim decides.
+    -- The entry was changed after the claim. Make the entry due now, and let the next claim decide.
     if operation == 'ran' or messages ~= '' then
       local stored = found[2] .. '\n' .. (found[3] or '') .. '\n' .. (found[4] or '')
       if seen ~= '=' .. stored then
@@ -367,7 +376,7 @@ local function complete(
   end
   if running == '-' then
     if redis.call('HEXISTS', key, 'running') == 0 then
-      score = now_text  -- that run has ended since the claim
+      score = now_text  -- the earlier run ended after the claim
     end
   elseif running ~= '' then
     mark_running(key, running)
@@ -377,19 +386,19 @@ local function complete(
     put_back(key, claim, operation == 'unsure')
   else
     if meta == '' then
-      -- Unlike HDEL, HSET fails if memory is full, and the completion with it.
+      -- Unlike HDEL, HSET fails if the memory is full. The whole completion then fails.
       redis.call('HSET', key, 'claim', '')
     end
     redis.call('HDEL', key, 'claim')
     if triggered then
-      score = now_text  -- before anything ends
+      score = now_text  -- send the waiting triggered runs next
     end
   end
   score_later(score, key)
   return RECORDED
 end
 
--- Sizes as texts of four bytes each; a fake server may lack the library `struct`.
+-- Packs sizes as four bytes each. A fake server in tests may lack the library `struct`.
 local TEN = '>' .. string.rep('I4', 10)
 
 local function packed_sizes(...)
@@ -409,7 +418,8 @@ end
 
 local read_completion = row_reader(13)
 
--- The last turn of the caller: its id, when its claims end, its codes; nothing if unknown.
+-- Returns three values about the last turn of the caller: its id, when its claims end, and its
+-- codes. Returns nil if the last turn is unknown.
 local function read_last_turn()
   local found = aside('GET', last_turn)
   return string.match(type(found) == 'string' and found or '', '^(%S+) (%S+) (%d*)$')
@@ -421,7 +431,7 @@ local function complete_all(sizes, packed, known)
     fields, start = read_completion(sizes, at, packed, start)
     local place = #codes + 1
     if string.sub(known, place, place) == '1' then
-      -- The earlier call with this id, whose reply was lost, recorded this completion.
+      -- The call whose reply was lost already recorded this completion.
       local runtime = fields[7]
       local latest = runtime == '' or redis.pcall('HGET', fields[1], 'runtime') == runtime
       codes[place] = latest and RECORDED or OVERTAKEN
@@ -438,16 +448,18 @@ local function read(member)
     'HMGET', member, 'definition', 'meta', 'policy', 'runtime', 'claim', 'running', 'ended',
     'trigger', 'identity')
   if found.err and not string.find(found.err, 'WRONGTYPE', 1, true) then
-    error(found.err)  -- the error is not about this key: every other key would fail, too
+    error(found.err)  -- the error is not about this key, so all other keys would fail too
   end
   return found, found.err
 end
 
--- Members to remove after the keys that replace them were added: the ZADD may fail for lack of memory.
+-- Members to remove. They are removed only after their replacements were added, because the ZADD
+-- may fail if the memory is full.
 local replaced = {}
 
--- Other programs may add an entry's name without the prefix; the entry's key replaces such a member.
--- A key outside the prefix is never read: in another slot or without a right, it would stop the script.
+-- Another program may have added the name of an entry instead of its key. The key replaces the
+-- name. Keys outside the prefix are never read: the script would fail if such a key is in another
+-- cluster slot, or if the Redis user may not access it.
 local function resolve(member)
   local found, err = {}, nil
   if string.sub(member, 1, #prefix) == prefix then
@@ -465,11 +477,12 @@ local function resolve(member)
   return named, other, nil
 end
 
--- Without a lock, beats share the due entries: each claims an equal part, but at least a few. A beat
--- counts if it was seen within SEEN_WITHIN seconds; after FORGET_AFTER seconds it is removed.
+-- Without a lock, beats share the due entries. Each active beat claims an equal share, but at least
+-- SMALLEST_SHARE entries. A beat is active if it was seen in the last SEEN_WITHIN seconds. A beat
+-- that was not seen for FORGET_AFTER seconds is removed.
 local SMALLEST_SHARE, SEEN_WITHIN, FORGET_AFTER = 25, 10, 60
 
--- Seconds for which Redis keeps the last turn of a beat, in case its reply was lost.
+-- Seconds for which Redis keeps the last turn of a beat, in case the reply is lost.
 local REMEMBERED = 300
 
 local function record_presence(call, member)
@@ -497,7 +510,7 @@ end
 
 -- include: split
 
--- Adds the counts. An error here must not stop the turn.
+-- Adds the counts to the stats. An error is ignored, because it must not abort the script.
 local function add_counts(id, sizes, packed)
   if id == '' or redis.pcall('HGET', stats, 'batch') == id then
     return
@@ -526,7 +539,8 @@ local codes = complete_all(ARGV[9], ARGV[10], known or '')
 
 local kinds, sizes, fields = {}, {}, {}
 
--- Bytes of the claimed texts; beyond MOST_BYTES, the remaining due entries wait for the next turn.
+-- Total size of the claimed entries in bytes. When it exceeds MOST_BYTES, the remaining due entries
+-- wait for the next turn.
 local MOST_BYTES, bytes = 4194304, 0
 
 local function add_claim(
@@ -548,16 +562,16 @@ end
 local lease_end = seconds(now + lease)
 local retry_at = seconds(now + retry)
 
--- An identity for an entry without one. It depends on the texts, so that it is the same again if
--- Redis loses its last writes.
+-- Returns an identity for an entry without one. The identity is computed from the definition and
+-- the meta, so the result is the same if Redis loses its last writes.
 local function new_identity(definition, meta)
   local text = redis.sha1hex and redis.sha1hex(definition .. '\n' .. (meta or ''))
     or string.format('%x', math.floor(now * 1000000) % 4294967296)
   return '"' .. string.sub(text, 1, 8) .. '"'
 end
 
--- Returns the claims of the call whose reply was lost once more: all have the same score. Returns
--- whether there are any.
+-- Adds the claims of the call whose reply was lost to this reply. All of these claims have the same
+-- score. Returns whether there are any.
 local function repeat_claims()
   for _, key in ipairs(redis.call('ZRANGEBYSCORE', schedule, earlier_end, earlier_end)) do
     local found, err = read(key)
@@ -576,7 +590,7 @@ local function repeat_claims()
   return #kinds > 0
 end
 
--- The delivery of an entry: that of its policy, else the default.
+-- Returns the delivery of an entry: the delivery in its policy, else the default delivery.
 local function delivery_of(policy)
   if policy and string.find(policy, '"at_least_once"', 1, true) then
     return 'l'
@@ -586,8 +600,9 @@ local function delivery_of(policy)
   return default_delivery
 end
 
--- Whether schedule, policy (without a pause) and history are those of the claim, so that its decision
--- stays valid. False if a long text changed: the claim has only its digest.
+-- Whether schedule, policy (except a pause) and meta are unchanged since the claim, so that the
+-- decision of the claim stays valid. Returns false for any change of long JSON, because the claim
+-- has only its digest.
 local function same_rules(claim, definition, policy, meta)
   local same, same_meta = made_of(claim, definition, policy, meta)
   if same or not same_meta then
@@ -606,7 +621,7 @@ local function same_rules(claim, definition, policy, meta)
   return equal(before[2].schedule, now.schedule) and equal(rules, ruled)
 end
 
--- Claims an entry. Returns the score to write: when the claim expires.
+-- Claims an entry. Returns when the claim expires, which becomes the score of the entry.
 local function claim(key, found, due)
   local first, delivery, since = now_text, delivery_of(found[3]), ''
   if found[5] then
@@ -619,7 +634,7 @@ local function claim(key, found, due)
     end
     local may_be_sent = old_delivery == 'l' and tonumber(decided)
     if may_be_sent and same_rules(found[5], found[1], found[3], found[2]) then
-      -- The run may have been sent, so the earlier decision stays valid.
+      -- The run may have been sent, so the caller must repeat its decision of the first claim.
       first, delivery, since = decided, old_delivery, decided
     end
   end
@@ -628,12 +643,13 @@ local function claim(key, found, due)
   if found[9] then
     redis.call('HSET', key, 'claim', text)
   else
-    -- The run of an earlier claim without an identity may have been sent; its task id must not change.
+    -- An earlier claim may have sent the run without an identity. An empty identity keeps its
+    -- task id.
     found[9] = found[5] and '""' or new_identity(found[1], found[2])
     redis.call('HSET', key, 'claim', text, 'identity', found[9])
   end
   if found[7] then
-    -- The end of an earlier message with the same task id, which this claim may repeat.
+    -- The field may be from an earlier message whose task id this claim uses again.
     redis.call('HDEL', key, 'ended')
   end
   add_claim('e', key, due, found[1], found[2], found[3], found[4], found[6], found[8],
@@ -690,13 +706,13 @@ if standing == 1 and limit > 0 and not (earlier and repeat_claims()) then
 end
 
 if lock and beats ~= schedule then
-  -- With pcall, since a standby must work if memory is full or the replica is read-only. Not earlier
-  -- in the script: this may be its first write, see below.
+  -- pcall ignores errors, because a standby must also work if the memory is full or the server is a
+  -- read-only replica. This may be the first write, so it cannot run earlier; see PEXPIRE below.
   record_presence(redis.pcall, token .. ' lock')
 end
 if lock and standing == 2 then
   redis.pcall('HSET', stats, 'leader', now_text .. ' ' .. token)
-  redis.pcall('HDEL', stats, 'problem')  -- of the previous leader
+  redis.pcall('HDEL', stats, 'problem')  -- the problem of the previous leader
 end
 add_counts(ARGV[13], ARGV[14], ARGV[15])
 if last_turn ~= schedule and (#kinds > 0 or string.find(codes, RECORDED, 1, true)) then
@@ -704,12 +720,12 @@ if last_turn ~= schedule and (#kinds > 0 or string.find(codes, RECORDED, 1, true
 end
 
 if lock and standing == 1 then
-  -- Last, because Redis checks memory only until the first write of a script: an earlier PEXPIRE
-  -- would let all other writes pass.
+  -- This must be the last write. Redis checks the memory limit only before the first write of a
+  -- script, so after an earlier PEXPIRE all other writes would bypass the limit.
   redis.call('PEXPIRE', lock, ttl)
 end
 
--- If the rate limit left no entry to claim, the next score is that of an entry that is not due yet.
+-- If the rate limit allowed no claim, return the score of the first entry that is not due yet.
 local least = late_limit ~= '' and #kinds == 0 and '(' .. now_text or 0
 local first = redis.call('ZRANGEBYSCORE', schedule, least, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
 return {

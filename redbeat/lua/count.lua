@@ -1,16 +1,19 @@
--- Count the entries of each kind. Only reads; the cost does not grow with the number of entries.
+-- Count the entries of each kind. This script only reads, and its cost does not depend on the
+-- number of entries.
 --
 -- KEYS[1]  schedule (zset)
 -- KEYS[2]  statics (set of names)
--- KEYS[3]  quarantine (hash); this key and the next two may be the schedule, see aside.lua
+-- KEYS[3]  quarantine (hash); this key and the next two are the schedule key if the user may not
+--          access them, see aside.lua
 -- KEYS[4]  beats (zset: token -> last seen, UNIX seconds), see claim.lua
--- KEYS[5]  stats (hash), see claim.lua; the field `problem` is why a beat sends nothing
--- KEYS[6]  lock (string), left out if locking is off
+-- KEYS[5]  stats (hash), see claim.lua; the field `problem` is the reason why a beat sends no runs
+-- KEYS[6]  lock (string), omitted if locking is off
 -- ARGV[1]  score of disabled entries
--- ARGV[2]  seconds since its last turn after which a beat is left out
+-- ARGV[2]  a beat is active if it was last seen within this many seconds
 --
--- Returns {now, members, static, quarantined, disabled, parked, due, score of the first due entry or
--- '', token of the leader or '', the beats and when each was last seen, a problem or ''}
+-- Returns {now, members, static, quarantined, disabled, parked (never due), due, score of the first
+-- due entry or '', token of the leader or '', the active beats and when each was last seen, problem
+-- or ''}
 
 -- include: aside
 
@@ -24,7 +27,7 @@ if type(holder) == 'table' then
   holder = 'a key that is not a lock'
 end
 local since = string.format('%.6f', tonumber(now) - tonumber(ARGV[2]))
--- A score of 0 means "due now" and does not say since when, so it is left out.
+-- Skip a score of 0: it means "due now", without the time since when the entry is due.
 local first = redis.call('ZRANGEBYSCORE', schedule, '(0', now, 'WITHSCORES', 'LIMIT', 0, 1)
 local problem = KEYS[5] ~= schedule and redis.pcall('HGET', KEYS[5], 'problem')
 local beats = aside('ZRANGEBYSCORE', KEYS[4], since, '+inf', 'WITHSCORES')

@@ -1,10 +1,10 @@
--- Remove entries with their history, and the claims that beats hold on them.
+-- Delete entries, including their history and the claims of beats.
 --
 -- KEYS[1]  schedule (zset)
--- KEYS[2]  quarantine (hash); may be the schedule, see aside.lua
+-- KEYS[2]  quarantine (hash), or the schedule key if the user may not access it, see aside.lua
 -- ARGV     entry keys (hashes)
 --
--- Returns how many entries had a hash or were members of the schedule.
+-- Returns how many entries existed, as a hash or as a member of the schedule.
 
 -- include: aside
 

@@ -1,15 +1,16 @@
--- Record the end of a run, for an entry whose runs must not overlap.
+-- Record that a run ended, for an entry whose runs must not overlap.
 --
 -- KEYS[1]  schedule (zset)
 -- KEYS[2]  entry (hash)
--- ARGV[1]  task id of the run, as in a JSON text
+-- ARGV[1]  task id of the run, escaped as in JSON but without quotes
 -- ARGV[2]  wake-up channel
 --
--- Returns 1 if the entry waits for the end of this run, else 0. Then the entry waits for another run,
--- or this run is not recorded yet: the field `ended` keeps the task id for the record.
+-- Returns 1 if the entry has this run recorded as active, else 0. In the case of 0, another run is
+-- active, or no run is, or this run is not recorded yet. A run that is not recorded yet is stored
+-- in the field `ended`.
 --
--- The field `running` of an entry: the JSON text "<task id> <expires>"; `ended`: the task id of a run
--- that ended before it was recorded, as a JSON text.
+-- The field `running` of an entry is the JSON string "<task id> <expires>". The field `ended` is
+-- the task id, as a JSON string, of a run that ended before it was recorded.
 
 -- include: text_in
 
@@ -28,13 +29,13 @@ if not found[2] or string.match(text_in(found[2]), '^(.*) %S+$') ~= id then
   return 0
 end
 redis.call('HDEL', entry, 'running')
--- A put-back occurrence waits for the end of this run or for a retry; both may happen now.
+-- An occurrence that was put back waits for the end of this run, or for a retry. Make it due now.
 local score = put_back and redis.call('ZSCORE', schedule, entry)
 local clock = redis.call('TIME')
 local now = string.format('%d.%06d', tonumber(clock[1]), tonumber(clock[2]))
 if score and tonumber(score) > tonumber(now) then
   redis.call('ZADD', schedule, 'XX', now, entry)
-  -- A user may lack the right to publish; the beat then sees the entry in its next turn.
+  -- If the Redis user may not publish, a beat finds the entry at its next tick.
   redis.pcall('PUBLISH', channel, 'due')
 end
 return 1

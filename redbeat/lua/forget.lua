@@ -1,12 +1,13 @@
--- Remove members whose hash is gone from the schedule.
+-- Remove entry keys from the schedule if their hash no longer exists.
 --
 -- KEYS[1]  schedule (zset)
--- KEYS[2]  a key that never exists: while a cluster moves the slot, its nodes answer TRYAGAIN
+-- KEYS[2]  a key that never exists; it makes a cluster answer TRYAGAIN while it moves the slot
 -- ARGV[1]  key prefix
--- ARGV[2..] members: entry keys that had no definition when they were due, or names of such entries
+-- ARGV[2..] members of the schedule that had no definition when they were due: entry keys or entry
+--           names
 --
--- Returns the members that were removed. A member whose hash has a definition again, or whose key now
--- has another type, is due now instead.
+-- Returns the members that were removed. A member is not removed but due now if its hash has a
+-- definition again, or if its key is no longer a hash.
 
 local clock = redis.call('TIME')
 local now = string.format('%d.%06d', tonumber(clock[1]), tonumber(clock[2]))

@@ -1,24 +1,24 @@
--- Read named entries, or a page of all entries in due order, parked ones last.
+-- Read named entries, or a page of all entries in due order. Entries that are never due come last.
 --
 -- KEYS[1]  schedule (zset)
 -- KEYS[2]  statics (set of names)
--- KEYS[3]  quarantine (hash); may be the schedule, see aside.lua
+-- KEYS[3]  quarantine (hash), or the schedule key if the user may not access it, see aside.lua
 -- ARGV[1]  key prefix
--- ARGV[2]  limit: how many entries to return at most, or 'named'
+-- ARGV[2]  limit: maximum number of entries to return, or 'named'
 -- ARGV[3]  score of the last entry of the previous page, or '' for the first page
--- ARGV[4]  that entry; it may have been removed since
+-- ARGV[4]  key of the last entry of the previous page; the entry may have been deleted since
 -- ARGV[5]  'keys' for only the key and the score of each entry, 'history' for all fields
 -- ARGV[3..] after 'named': entry keys
 --
 -- Returns {now, score of the last entry or '' for the last page, last entry, kinds, sizes, fields}
---   kinds    a letter per entry: e entry, g it has no definition, x its key is not a hash
+--   kinds    a letter per entry: e readable, g without a definition, x the key is not a hash
 --   sizes    the sizes of the fields of all entries in bytes, separated by spaces
 --   fields   thirteen per entry: key, score or '', definition (for x the error), meta, policy,
 --            runtime, claim, running, trigger, identity, note of the quarantine, '1' for a static
---            entry, the history for 'history'
+--            entry, the history if ARGV[5] is 'history'
 --
--- A page starts after a score and an entry, not after a rank: entries added or removed elsewhere do
--- not shift the others to another page.
+-- A page starts after a score and a key, not after a rank. Entries that are added or removed while
+-- you read the pages therefore do not move the remaining entries to another page.
 
 -- include: aside
 
@@ -36,7 +36,7 @@ local function before(one, other)
   return #one < #other
 end
 
--- The rank of the first member after this score and member in the sorted set.
+-- Returns the rank of the first member of the sorted set after this score and member.
 local function rank_after(score, member)
   if redis.call('ZSCORE', schedule, member) == score then
     return redis.call('ZRANK', schedule, member) + 1
@@ -78,7 +78,7 @@ local function add_entry(member, score)
   end
   local key = member
   if string.sub(member, 1, #prefix) ~= prefix then
-    key = prefix .. member  -- a member may name an entry without the prefix
+    key = prefix .. member  -- other programs may add the entry name instead of the key
   end
   local found, err = read(key)
   local row = {key, score, err or '', '', '', '', '', '', '', ''}

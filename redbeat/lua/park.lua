@@ -1,13 +1,13 @@
--- Quarantine entries that cannot be read: they are kept, never due, and reported.
+-- Quarantine entries that cannot be read. A quarantined entry is kept in Redis but is never due.
 --
 -- KEYS[1]  schedule (zset)
--- KEYS[2]  quarantine (hash: entry key -> JSON of reason, since, digest); may be the schedule, see
---          aside.lua
--- KEYS[3]  a key that never exists: while a cluster moves the slot, its nodes answer TRYAGAIN
--- ARGV     per entry three values: entry key, claim id ('' when the key is not a hash), note (JSON)
+-- KEYS[2]  quarantine (hash: entry key -> JSON of reason, since, digest), or the schedule key if
+--          the user may not access it, see aside.lua
+-- KEYS[3]  a key that never exists; it makes a cluster answer TRYAGAIN while it moves the slot
+-- ARGV     three values per entry: entry key, claim id ('' if the key is not a hash), note (JSON)
 --
--- Returns the keys that were quarantined. An entry whose claim the caller lost stays as it is; an
--- entry that was changed since the claim is due now instead.
+-- Returns the keys that were quarantined. If the caller no longer holds the claim of an entry, the
+-- entry is not changed. If an entry changed since the claim, it is not quarantined but is due now.
 
 -- include: sha1hex
 

@@ -1,7 +1,7 @@
--- Remove an entry with its history, as delete.lua does, and return its fields.
+-- Delete an entry and its history, as delete.lua does, and return the fields of the entry.
 --
 -- KEYS[1]  schedule (zset)
--- KEYS[2]  quarantine (hash); may be the schedule, see aside.lua
+-- KEYS[2]  quarantine (hash), or the schedule key if the user may not access it, see aside.lua
 -- ARGV[1]  entry key (hash)
 --
 -- Returns {definition, meta, policy, runtime, identity}, nil for a missing field.

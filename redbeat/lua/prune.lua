@@ -1,15 +1,15 @@
--- Remove static entries that left `beat_schedule`.
+-- Delete static entries that are no longer in `beat_schedule`.
 --
 -- KEYS[1]  schedule (zset)
 -- KEYS[2]  statics (set of names)
--- KEYS[3]  quarantine (hash); may be the schedule, see aside.lua
--- KEYS[4]  a key that never exists: while a cluster moves the slot, its nodes answer TRYAGAIN
--- KEYS[5]  lock (string), left out if locking is off
+-- KEYS[3]  quarantine (hash), or the schedule key if the user may not access it, see aside.lua
+-- KEYS[4]  a key that never exists; it makes a cluster answer TRYAGAIN while it moves the slot
+-- KEYS[5]  lock (string), omitted if locking is off
 -- ARGV[1]  lock token of the caller
 -- ARGV[2..] two values per entry: name, entry key
 --
--- Returns -1 if the caller no longer leads (nothing is removed), else how many static entries were
--- removed.
+-- Returns how many static entries were deleted, or -1 if the caller no longer leads (nothing is
+-- deleted).
 
 -- include: aside
 

@@ -1,10 +1,10 @@
--- Release quarantined entries whose texts changed: they are due now.
+-- Release quarantined entries that changed, and make them due now.
 --
 -- KEYS[1]  schedule (zset)
 -- KEYS[2]  quarantine (hash)
--- KEYS[3]  a key that never exists: while a cluster moves the slot, its nodes answer TRYAGAIN
--- ARGV     two values per entry: entry key, digest of the quarantined texts: the sha1 of
---          "<definition>\n<policy>\n<meta>", or another word if the key was not a hash
+-- KEYS[3]  a key that never exists; it makes a cluster answer TRYAGAIN while it moves the slot
+-- ARGV     two values per entry: entry key, and digest at the time of the quarantine (the SHA-1 of
+--          "<definition>\n<policy>\n<meta>", or another string if the key was not a hash)
 --
 -- Returns the keys that were released.
 

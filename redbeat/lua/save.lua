@@ -1,58 +1,60 @@
--- Write entries, or only their histories. An entry that the caller has not seen as stored is refused.
+-- Write entries, or only their meta and runtime. An entry is not written if the stored entry
+-- differs from the entry that the caller expects.
 --
 -- KEYS[1]  schedule (zset)
--- KEYS[2]  quarantine (hash); may be the schedule, see aside.lua
+-- KEYS[2]  quarantine (hash), or the schedule key if the user may not access it, see aside.lua
 -- KEYS[3]  entry (hash): the first entry to write
--- ARGV[1]  wake-up channel, for a message if an entry is due before waiting beats wake up
--- ARGV[2]  seconds that a beat waits at most without a message
--- ARGV[3]  entries, packed: the sizes of their fields in bytes, four bytes each, highest first
+-- ARGV[1]  wake-up channel; a message is published if an entry is due before waiting beats wake up
+-- ARGV[2]  maximum number of seconds that a beat waits without a message
+-- ARGV[3]  sizes of the fields in ARGV[4] in bytes, four bytes each, big-endian
 -- ARGV[4]  the fields, joined; eleven per entry:
 --            entry key
---            definition, or '' to change only the history of an existing entry
+--            definition, or '' to change only meta, runtime and history of an existing entry
 --            policy, or '' for none (ignored without a definition)
---            meta, or '' to leave the stored one
---            runtime, or '' to leave the stored one
---            the expected meta: its text, '' = none, '*' = any
---            score (UNIX seconds; below 0 = parked), or 'now' for the time of Redis
---            last run of a new or restarted entry, UNIX seconds, if it is a default from the clock of
---            the caller, else ''
---            the expected definition and policy: '=', the definition, a line feed and the policy; '-'
---            for no entry, '' for any
---            the lines of the history as a JSON text, or '' to leave the stored ones
---            the identity of a new entry, a JSON text, see claim.lua; '' for none. A repeated call has
---            the same identity
+--            meta, or '' to keep the stored meta
+--            runtime, or '' to keep the stored runtime
+--            the expected meta: its JSON, '' = none, '*' = any
+--            score (UNIX seconds; below 0 = never due), or 'now' for the time of Redis
+--            last run of a new or restarted entry, UNIX seconds, if it is a default from the clock
+--            of the caller, else ''
+--            the expected definition and policy: '=', the definition, a line feed and the policy;
+--            '-' for no entry, '' for any
+--            the lines of the history as a JSON string, or '' to keep the stored lines
+--            the identity of a new entry, a JSON string, see claim.lua; '' for none. A repeated
+--            call has the same identity
 --
 -- Returns {codes, text, ...}
 --   codes  a number per entry, separated by spaces:
 --          1 written
---          3 written, but the stored identity is not the given one
---          0 the stored meta is not the expected one
---          2 as 0, but definition and policy are stored already and the given history is a default, so
---            that there is nothing to write
---          -1 there is no entry, and the definition or the meta to create one is missing
+--          3 written, but the stored identity differs from the new identity and is kept
+--          0 the stored meta differs from the expected meta
+--          2 as 0, but the new definition and policy are stored already and the new meta is a
+--            default, so there is nothing to write
+--          -1 the entry does not exist, and the definition or the meta to create it is missing
 --          -2 the key is not a hash
 --          -3 the clock of the caller is ahead of Redis
---          -4 the stored definition or policy is neither the expected nor the given one (the given one
---             is stored after a call whose reply was lost)
+--          -4 the stored definition or policy is neither the expected nor the new value (the new
+--             value is already stored if the reply to an earlier call was lost)
 --          -5 not written, because the key of another entry is not a hash
---   text   for each code 0 meta, runtime, definition and policy; for 2 meta, runtime, score or '', and
---          identity; for 3 the identity; for -3 the time of Redis
--- If one key is not a hash, no entry is written. While a beat holds a claim, the score stays: the
--- completion of the claim sees the change and makes the entry due at once.
+--   text   for each code 0 meta, runtime, definition and policy; for 2 meta, runtime, score or '',
+--          and identity; for 3 the identity; for -3 the time of Redis
+-- If one key is not a hash, no entry is written. While a beat holds a claim, this script does not
+-- change the score, because the completion of the claim detects the change and makes the entry due
+-- now.
 
 local schedule, quarantine = KEYS[1], KEYS[2]
 local channel, longest_wait = ARGV[1], tonumber(ARGV[2])
 
 local clock = redis.call('TIME')
 local now = tonumber(clock[1]) + tonumber(clock[2]) / 1000000
--- Largest normal difference between the clocks of two hosts, in seconds.
+-- Accepted difference between the clocks of two hosts, in seconds.
 local TOLERANCE = 0.5
 
 -- include: row_reader
 -- include: aside
 -- include: read_claim
 
--- The fields of each entry.
+-- Returns a list of fields per entry.
 local function unpacked(sizes, packed)
   local rows, start, read_row = {}, 1, row_reader(11)
   for at = 1, #sizes, 44 do
@@ -75,7 +77,7 @@ end
 -- The stored fields of each entry that was not written yet.
 local loaded = {}
 
--- Loads all entries. Returns their codes if a key is not a hash, else false.
+-- Loads all entries. Returns a code per entry if any key is not a hash, else false.
 local function type_errors()
   local codes, bad = {}, false
   for i = 1, #writings do
@@ -89,7 +91,8 @@ local function type_errors()
   return bad and codes
 end
 
--- Scores to write, as pairs of score and entry; the earliest score, and its entry.
+-- Scores to write, as alternating scores and entry keys; the earliest score, and the key of its
+-- entry.
 local scores, earliest, earliest_entry = {}, nil, nil
 
 local function write_score(entry, score, triggered)
@@ -142,8 +145,9 @@ end
 
 local NOTHING = {false, false, false, false, false, false, false}
 
--- Whether the given texts are stored already, for example by an earlier call whose reply was lost. A
--- new entry must also have the given identity: somebody else may have created an equal entry.
+-- Whether definition and policy are stored already, for example by an earlier call whose reply was
+-- lost. If the caller expects no entry, the identity must match, too: another client may have
+-- created an equal entry.
 local function is_written(stored, definition, policy, believed, identity)
   return stored[1] == definition and (stored[5] or '') == policy
     and (believed ~= '-' or stored[7] == identity)
@@ -171,7 +175,7 @@ local function save(
       return -3, string.format('%.6f', now)
     end
     if redis.call('HLEN', entry) > 0 then
-      -- Fields without a definition belonged to a deleted entry.
+      -- A hash without a definition is left over from a deleted entry.
       redis.call('HDEL', entry, 'meta', 'runtime', 'claim', 'policy', 'running', 'ended', 'history',
         'trigger', 'identity')
     end
@@ -190,7 +194,7 @@ local function save(
     return -3, string.format('%.6f', now)
   end
   if definition ~= '' and stored[4] and not stored[7] then
-    -- The run of a claim without an identity may have been sent; its task id must not change.
+    -- The claimed run may have been sent without an identity. An empty identity keeps its task id.
     redis.call('HSET', entry, 'identity', '""')
     stored[7] = '""'
   end
@@ -232,7 +236,7 @@ if not codes then
   write_scores()
   if earliest
     and (earliest <= now or (earliest < now + longest_wait and is_first(earliest_entry))) then
-    -- A user may lack the right to publish; the beat then sees the entry in its next turn.
+    -- If the Redis user may not publish, a beat finds the entry at its next tick.
     redis.pcall('PUBLISH', channel, 'due')
   end
 end

@@ -1,21 +1,22 @@
--- Find entries that no beat would claim: hashes without a member, and enabled entries whose score is
--- still that of a disabled one.
+-- Find entries that no beat would claim: entry hashes that are missing in the sorted set, and
+-- enabled entries that still have the score of disabled entries.
 --
 -- KEYS[1]  schedule (zset)
--- KEYS[2]  a key that never exists: while a cluster moves the slot, its nodes answer TRYAGAIN
+-- KEYS[2]  a key that never exists; it makes a cluster answer TRYAGAIN while it moves the slot
 -- ARGV[1]  key prefix
--- ARGV[2]  cursor of SCAN, or '' not to scan
+-- ARGV[2]  cursor of SCAN, or '' to skip the scan
 -- ARGV[3]  glob pattern of all keys under the prefix
 -- ARGV[4]  COUNT of SCAN
 -- ARGV[5]  score of disabled entries
 -- ARGV[6]  offset: how many disabled entries to skip
 -- ARGV[7]  limit: how many disabled entries to read
--- ARGV[8..] keys without a member, from an earlier call
+-- ARGV[8..] keys that an earlier call found missing in the sorted set
 --
--- Returns {next cursor or '', keys without a member, keys that are members again, keys of enabled
--- entries, number of disabled entries, keys without a member whose definition has no name}. The keys
--- of the third and the fourth are due now. A hash is an entry if its key has the name in its
--- definition; other hashes belong to a schedule with a longer prefix, or to other programs.
+-- Returns {next cursor or '', missing keys, keys that were added again, keys of enabled entries,
+-- number of disabled entries, missing keys whose definition is unreadable or has no name}. The keys
+-- of the third and the fourth list are due now. A hash is an entry if its key is the prefix plus
+-- the name in its definition. Other hashes belong to a schedule with a longer prefix, or to other
+-- programs.
 
 local schedule = KEYS[1]
 local prefix, cursor, pattern, count = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
@@ -26,7 +27,8 @@ local now = string.format('%d.%06d', tonumber(clock[1]), tonumber(clock[2]))
 
 -- include: decoded
 
--- Returns the decoded definition in a hash, nil if unreadable, and whether there is a text.
+-- Returns the decoded definition of a hash (nil if unreadable), and whether the hash has a
+-- definition.
 local function definition_of(key)
   local found = redis.pcall('HGET', key, 'definition')
   if type(found) ~= 'string' then
@@ -35,7 +37,8 @@ local function definition_of(key)
   return decoded(found), true
 end
 
--- Returns whether a key should be a member, and whether it may be an unreadable entry.
+-- Returns two booleans for a key: whether it is an entry that is missing in the sorted set, and
+-- whether it may be an unreadable entry.
 local function lost(key)
   if redis.call('ZSCORE', schedule, key) then
     return false, false

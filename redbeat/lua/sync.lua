@@ -1,30 +1,31 @@
--- Write the entries of `beat_schedule` that differ from the stored ones.
+-- Write the entries of `beat_schedule` that differ from the stored entries.
 --
 -- KEYS[1]  schedule (zset)
 -- KEYS[2]  statics (set of names)
--- KEYS[3]  quarantine (hash); may be the schedule, see aside.lua
--- KEYS[4]  a key that never exists: while a cluster moves the slot, its nodes answer TRYAGAIN
--- KEYS[5]  lock (string), left out if locking is off
+-- KEYS[3]  quarantine (hash), or the schedule key if the user may not access it, see aside.lua
+-- KEYS[4]  a key that never exists; it makes a cluster answer TRYAGAIN while it moves the slot
+-- KEYS[5]  lock (string), omitted if locking is off
 -- ARGV[1]  lock token of the caller
--- ARGV[2]  lock time to live, milliseconds, to extend the lock during the sync of many entries; '' for
---          a caller that need not lead: while another beat leads, only missing entries are added
--- ARGV[3]  rows, packed: the sizes of their fields in bytes, separated by spaces
+-- ARGV[2]  lock time to live in milliseconds, which extends the lock during the sync of many
+--          entries; '' if the caller need not lead (while another beat leads, only missing entries
+--          are added)
+-- ARGV[3]  sizes of the fields in ARGV[4] in bytes, separated by spaces
 -- ARGV[4]  the fields, joined; six per entry: name, entry key, definition, policy or '', meta for a
---          new entry or '' (that of the previous row), score for a new entry (UNIX seconds; below 0 =
---          parked)
+--          new entry ('' = the meta of the previous row), score for a new entry (UNIX seconds;
+--          below 0 = never due)
 --
--- An entry without an identity, see claim.lua, gets an empty one, so that a static entry added again
--- after a loss of data is the same.
+-- An entry without an identity (see claim.lua) gets an empty identity. If Redis loses its data, the
+-- static entry is then added again with the same identity.
 --
--- An entry that used up its `max_runs` restarts as a new one if its schedule, time zone or window
--- changed.
+-- An entry that used up its `max_runs` restarts like a new entry if its schedule, time zone or
+-- window changed.
 --
 -- An entry that an operator paused stays paused until its definition in `beat_schedule` changes.
 --
--- Returns {-1} if the caller no longer leads (nothing is written), else {1, codes}, or {2, codes} if
--- another beat leads and only missing entries were added. A digit per entry: 0 unchanged, 1 added, 2
--- changed (the history is kept, except for a restart), 3 made a member again, 4 skipped, because the
--- key is not a hash.
+-- Returns {-1} if the caller no longer leads (nothing is written), {1, codes}, or {2, codes} if
+-- another beat leads and only missing entries were added. `codes` has a digit per entry: 0
+-- unchanged, 1 added, 2 changed (the last run and the run count are kept, except after a restart),
+-- 3 added to the sorted set again, 4 skipped, because the key is not a hash.
 
 -- include: aside
 -- include: read_claim
@@ -61,7 +62,7 @@ end
 -- include: split
 -- include: decoded
 
--- Whether these texts were stored when an operator paused the entry.
+-- Whether the operator paused the entry while it had this definition and policy.
 local function paused_from(stored, definition, policy)
   if not stored or not string.find(stored, '"pause"', 1, true) then
     return false
@@ -72,7 +73,8 @@ local function paused_from(stored, definition, policy)
   return type(pause) == 'table' and pause.of == sha1hex(whole)
 end
 
--- The same rule as after_saved_anew in Python, which also recognizes equal schedules with other texts.
+-- Whether the entry restarts. The function after_saved_anew in Python has the same rule, but also
+-- recognizes schedules that are equal although their JSON differs.
 local function begins_again(found, definition, policy)
   if not string.find(policy, '"max_runs"', 1, true) then
     return false
@@ -98,7 +100,7 @@ local function sync(key, definition, policy, meta, score)
     return 4
   end
   if not found[1] then
-    -- Fields without a definition belonged to a deleted entry.
+    -- A hash without a definition is left over from a deleted entry.
     redis.call('HDEL', key, 'meta', 'runtime', 'claim', 'policy', 'running', 'ended', 'history',
       'trigger')
     write(key, definition, policy)
@@ -118,7 +120,7 @@ local function sync(key, definition, policy, meta, score)
     if begins_again(found, definition, policy) then
       local rule = decoded(definition).schedule
       if type(rule) == 'table' and rule.__type__ == 'clocked' then
-        -- Keeps the last run: an instant before it must not run again.
+        -- Keep the last run, because a clocked time before the last run must not run again.
         meta = string.gsub(found[5], '("total_run_count"%s*:%s*)%d+', '%10')
       end
       redis.call('HSET', key, 'meta', meta)

@@ -1,13 +1,13 @@
--- Remove the counts of deleted entries.
+-- Remove the counts of deleted entries from the stats.
 --
 -- KEYS[1]  schedule (zset)
 -- KEYS[2]  stats (hash)
--- KEYS[3]  a key that never exists: while a cluster moves the slot, its nodes answer TRYAGAIN
+-- KEYS[3]  a key that never exists; it makes a cluster answer TRYAGAIN while it moves the slot
 -- ARGV[1]  key prefix
--- ARGV[2]  with more entries than this, the counts of all entries are removed
+-- ARGV[2]  if the schedule has more entries than this, the counts of all entries are removed
 --
--- Returns how many fields were removed. The fields of entries are "<counter> <name>"; other fields
--- have no blank and stay.
+-- Returns how many fields were removed. The counts of an entry have field names of the form
+-- "<counter> <entry name>". Other fields have no blank and are kept.
 
 local schedule, stats, prefix = KEYS[1], KEYS[2], ARGV[1]
 

@@ -1,18 +1,19 @@
--- Request a run in addition to the schedule, as soon as possible.
+-- Request an extra run of an entry, as soon as possible.
 --
 -- KEYS[1]  schedule (zset)
 -- KEYS[2]  entry (hash)
--- KEYS[3]  quarantine (hash); may be the schedule, see aside.lua
+-- KEYS[3]  quarantine (hash), or the schedule key if the user may not access it, see aside.lua
 -- ARGV[1]  id of the run
--- ARGV[2]  how many runs may wait at most
+-- ARGV[2]  maximum number of waiting runs
 -- ARGV[3]  wake-up channel
 --
--- Returns 1 if the run waits, 0 if the entry does not exist, -1 if it is quarantined, -2 if too many
--- runs wait already, -3 if the key is not a hash. The same id twice counts once.
+-- Returns 1 if the run waits, 0 if the entry does not exist, -1 if the entry is quarantined, -2 if
+-- too many runs wait already, -3 if the key is not a hash. A second request with the same id has no
+-- effect.
 --
--- The field `trigger` of an entry has the waiting runs as a JSON text: <id>:<when requested, UNIX
--- seconds>, separated by spaces. While a beat holds a claim, the score stays: the completion sees the
--- field.
+-- The field `trigger` of an entry is a JSON string of the waiting runs, separated by spaces. Each
+-- run is <id>:<when requested, UNIX seconds>. While a beat holds a claim, this script does not
+-- change the score, because the completion of the claim reads `trigger` and makes the entry due.
 
 -- include: aside
 -- include: read_claim
@@ -51,7 +52,7 @@ redis.call('HSET', entry, 'trigger',
 local _, _, expires = read_claim(found[2], tonumber(now))
 if not (member and expires > tonumber(now)) then
   redis.call('ZADD', schedule, now, entry)
-  -- A user may lack the right to publish; the beat then sees the entry in its next turn.
+  -- If the Redis user may not publish, a beat finds the entry at its next tick.
   redis.pcall('PUBLISH', channel, 'due')
 end
 return 1

@@ -1,11 +1,11 @@
 """Schedule types in addition to Celery's, their registry, and the next run of any schedule.
 
-The names below are the ones that programs written for RedBeat 2 import from this module.
+Programs that were written for RedBeat 2 import the names below from this module.
 """
 
 from __future__ import annotations
 
-from celery.schedules import BaseSchedule as schedule  # noqa: N813 - its name in RedBeat 2
+from celery.schedules import BaseSchedule as schedule  # noqa: N813 - the name in RedBeat 2
 from celery.schedules import schedstate
 from dateutil.rrule import DAILY, HOURLY, MINUTELY, MONTHLY, SECONDLY, WEEKLY, YEARLY
 from dateutil.rrule import rrule as dateutil_rrule

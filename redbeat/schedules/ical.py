@@ -1,4 +1,4 @@
-"""Parse RFC 5545 text: the lines ``DTSTART``, ``RRULE``, ``RDATE`` and ``EXDATE``."""
+"""Parse RFC 5545 text with lines of ``DTSTART``, ``RRULE``, ``RDATE`` and ``EXDATE``."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ MAX_LINES = 3000
 
 
 def from_ical(text: str) -> rrule | rruleset:
-    """Return the schedule that RFC 5545 ``text`` describes.
+    """Return the schedule that the RFC 5545 ``text`` describes.
 
     Times without ``Z`` or ``TZID`` are in the time zone of ``DTSTART``, or in UTC if ``DTSTART``
     is missing. A rule without ``DTSTART`` starts in 1970 and must not have a ``COUNT``. Raises
-    ``ValueError`` for invalid text; the message names the invalid part.
+    ``ValueError`` for invalid text. The message names the invalid part.
     """
     lines = _lines(text)
     starts = [line for line in lines if line[0] == "DTSTART"]
@@ -61,7 +61,7 @@ def _lines(text: str) -> list[Line]:
 def _line(line: str) -> Line:
     head, colon, value = line.partition(":")
     if not colon:
-        head, value = "RRULE", line  # many programs store a rule without the name RRULE
+        head, value = "RRULE", line  # many programs omit "RRULE:"
     name, *parameters = head.split(";")
     return name.upper(), {key.upper(): item for key, item in map(_pair, parameters)}, value
 

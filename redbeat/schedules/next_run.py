@@ -1,7 +1,7 @@
-"""The next run of a schedule: pure functions of a schedule and an instant.
+"""Compute the next run of a schedule after a given instant.
 
 The functions read no clock, with one exception: a custom schedule class computes its next run
-with its own clock, see ``asks_itself``.
+with its own clock; see :func:`asks_itself`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = (
 )
 
 ZERO = timedelta(0)
-#: The maximum number of runs that are counted of a solar schedule.
+#: :func:`count_runs` stops at this number of runs for a solar schedule.
 SOLAR_LIMIT = 10
 FIRST_STEP = timedelta(minutes=1)
 UNITS = (timedelta(days=1), timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1))
@@ -49,10 +49,11 @@ def next_run(
 ) -> datetime | None:
     """Return the first run of ``schedule`` strictly after the aware ``after``, in UTC.
 
-    Returns None if no run is left. Intervals count from ``after``. Crontabs and relative intervals
-    use wall-clock time in ``timezone``, or in the time zone of the schedule's app for None. Rules
-    use the time zone of their ``dtstart``. A schedule for which ``asks_itself`` is true uses its
-    own clock. Raises ``ValueError`` for an interval that is not above 0 and for a naive ``after``.
+    Returns None if no run is left. The next run of an interval is one interval after ``after``.
+    Crontabs and relative intervals use wall-clock time in ``timezone`` (default: the time zone of
+    the schedule's app). Rules use the time zone of their ``dtstart``. A schedule for which
+    :func:`asks_itself` returns True uses its own clock. Raises ``ValueError`` if an interval is not
+    above 0 or ``after`` is naive.
     """
     return _finder(schedule)(schedule, after, timezone)
 
@@ -62,7 +63,7 @@ def latest_run(
 ) -> datetime | None:
     """Return the last run of ``schedule`` in ``(after, until]``, in UTC; None if there is none.
 
-    The runs of an interval count from ``after``.
+    The first run of an interval is one interval after ``after``.
     """
     finder, after, until = _finder(schedule), as_utc(after), as_utc(until)
     if finder is _next_interval:
@@ -85,9 +86,9 @@ def count_runs(
 ) -> int:
     """Return the number of runs of ``schedule`` in ``(after, until]``.
 
-    The runs of an interval count from ``after`` and are computed. All others are found one by one
-    and counted up to ``limit``; those of a solar schedule up to :data:`SOLAR_LIMIT`, because each
-    search is expensive.
+    The first run of an interval is one interval after ``after``, and the number is computed. For
+    all other schedules, the function finds the runs one by one and stops at ``limit``. For a solar
+    schedule, it stops at :data:`SOLAR_LIMIT`, because each search is expensive.
     """
     finder, count = _finder(schedule), 0
     if finder is _next_solar:
@@ -104,12 +105,12 @@ def count_runs(
 def first_run(
     schedule: BaseSchedule,
     since: datetime,
-    timezone: tzinfo | None = None,  # noqa: ARG001 - the same arguments as its siblings
+    timezone: tzinfo | None = None,  # noqa: ARG001 - the same signature as next_run()
 ) -> datetime | None:
     """Return the first run of an entry that was created at ``since`` and has never run, in UTC.
 
-    For ``rrule``, ``rruleset`` and ``clocked`` that is the first occurrence at or after ``since``,
-    None if there is none. Any other schedule has no start, so that its entry is due at ``since``.
+    For ``rrule``, ``rruleset`` and ``clocked``, returns the first occurrence at or after ``since``,
+    or None if there is none. All other schedules have no start, so the function returns ``since``.
     """
     if isinstance(schedule, RuleSchedule) and not asks_itself(schedule):
         return schedule.occurrence_after(since, inclusive=True)
@@ -117,11 +118,11 @@ def first_run(
 
 
 def asks_itself(schedule: BaseSchedule) -> bool:
-    """Return whether only the schedule's own ``is_due`` can tell when the schedule runs.
+    """Return whether only the method ``is_due`` of the schedule can compute its next run.
 
-    This is true for custom schedule classes, for subclasses that override how their class computes
-    runs, and for objects with a ``nowfun`` or with a time zone that is neither the entry's nor the
-    app's. For these schedules, call ``schedule.is_due(last_run_at)``.
+    Returns True for custom schedule classes, for subclasses that override how runs are computed,
+    for objects with a ``nowfun``, and for objects with a ``tz`` that differs from the time zones of
+    the entry and the app. For these schedules, call ``schedule.is_due(last_run_at)``.
     """
     return finder_of(schedule) is None
 
@@ -136,18 +137,18 @@ def finder_of(schedule: BaseSchedule) -> Finder | None:
 
 
 def unstored_parts(schedule: BaseSchedule, base: type) -> list[str]:
-    """Return what influences the runs of ``schedule`` but is lost when it is stored as ``base``.
+    """Return the attributes and methods that are lost if ``schedule`` is stored as ``base``.
 
-    The result has the names of attributes and methods.
+    The result contains only the names of those that influence the runs.
     """
     attributes = [name for name, is_set in DECIDING_ATTRIBUTES.items() if is_set(schedule)]
     return attributes + [name for name in DECIDING_METHODS if _differs(type(schedule), base, name)]
 
 
 def in_zone(schedule: Any, zone: tzinfo) -> Any:
-    """Return a copy of a crontab or an interval with ``zone``, the time zone of its entry.
+    """Return a copy of a crontab or an interval that uses ``zone``, the time zone of its entry.
 
-    Any other schedule, and a schedule with its own time zone, is returned unchanged.
+    All other schedules, and schedules with their own time zone, are returned unchanged.
     """
     has_zone = _differs(type(schedule), BaseSchedule, "tz") or _has_own_zone(schedule)
     if has_zone or not isinstance(schedule, (crontab, Interval)):
@@ -158,7 +159,7 @@ def in_zone(schedule: Any, zone: tzinfo) -> Any:
 
 
 def on_clock_of(schedule: BaseSchedule, instant: datetime) -> datetime:
-    """Return ``instant`` in the time zone of ``schedule``, unchanged if the schedule has none.
+    """Return ``instant`` in the time zone of ``schedule``, or unchanged if there is none.
 
     Celery before 5.7 evaluates a crontab in the time zone of ``last_run_at``.
     """
@@ -171,9 +172,10 @@ def _has_own_clock(schedule: Any) -> bool:
 
 
 def _has_own_zone(schedule: Any) -> bool:
-    """Return whether a ``tz`` was assigned that changes the runs of the schedule.
+    """Return whether a program set ``tz`` to a time zone that changes the runs of the schedule.
 
-    ``tz`` is a cached property: a value that is the app's or the entry's was not assigned.
+    ``tz`` is a cached property. If its value is the time zone of the app or the entry, Celery or
+    RedBeat set it, not the program.
     """
     attributes = schedule.__dict__
     uses_zone = isinstance(schedule, crontab) or bool(getattr(schedule, "relative", False))
@@ -194,10 +196,10 @@ def _next_interval(schedule: Any, after: datetime, timezone: tzinfo | None) -> d
 
 
 def _next_relative(schedule: Any, after: datetime, timezone: tzinfo | None) -> datetime:
-    """Return the next run, rounded as Celery rounds it when the time is ``after``."""
+    """Return the next run of a relative interval, rounded as Celery rounds it at ``after``."""
     start = after.astimezone(timezone or schedule.tz)
     wait: timedelta = remaining(start, schedule.run_every, after, True)
-    # Celery rounds down, so that a short interval may end at or before ``after``.
+    # Celery rounds down, so the run of a short interval may be at or before ``after``.
     return after + (wait if wait > ZERO else _step(schedule))
 
 
@@ -217,7 +219,7 @@ def _next_solar(schedule: Any, after: datetime, _timezone: tzinfo | None) -> dat
 
 def _next_of_custom(schedule: Any, after: datetime, _timezone: tzinfo | None) -> datetime | None:
     clock, ahead = schedule.now(), ZERO
-    if clock.tzinfo is None:  # Celery treats a naive time as UTC, even if it is a local time
+    if clock.tzinfo is None:  # like Celery, treat a naive time as UTC
         ahead = clock.replace(tzinfo=UTC) - datetime.now(UTC)
     wait = schedule.remaining_estimate(on_clock_of(schedule, after + ahead))
     now = schedule.now()
@@ -240,22 +242,23 @@ FINDERS: tuple[tuple[type, Finder], ...] = (
     (rruleset, _next_rule),
     (clocked, _next_rule),
 )
-#: Methods and properties of a class that influence when a schedule runs.
+#: The methods and properties of a class that influence when a schedule runs.
 DECIDING_METHODS = (
     *("is_due", "remaining_estimate", "remaining_delta", "occurrence_after", "counts_from"),
     *("now", "tz", "app", "maybe_make_aware", "to_local", "utc_enabled", "run_every", "relative"),
     *("_next_event", "_delta_to_next", "_expand_cronspec", "start"),
 )
-#: Attributes of an object that influence when a schedule runs, each with its test.
+#: The attributes of a schedule object that may influence its runs. Each function returns whether
+#: the attribute of the given object changes its runs.
 DECIDING_ATTRIBUTES: dict[str, Callable[[Any], bool]] = {
     "nowfun": _has_own_clock,
     "tz": _has_own_zone,
 }
-#: The attribute that marks ``tz`` as the time zone of the entry, which the entry itself stores.
+#: The attribute with the time zone of the entry. It is not lost, because the entry stores it.
 ENTRY_ZONE = "_redbeat_entry_zone"
 
 
-# The finder of each class. There are few classes, and they live as long as the process.
+# A cache: schedule class -> finder. It stays small, because a process has few classes.
 _finders: dict[type, Finder] = {}
 
 
@@ -291,7 +294,7 @@ def _latest_on_grid(
 def _latest_relative(
     schedule: Any, after: datetime, until: datetime, timezone: tzinfo | None
 ) -> datetime | None:
-    # Jump close to ``until``, then walk the few remaining runs.
+    # Jump to a run shortly before ``until``, then compute the last few runs one by one.
     latest, following = None, _next_relative(schedule, after, timezone)
     while following <= until:
         if latest is None:
@@ -302,13 +305,13 @@ def _latest_relative(
 
 
 def _rounded(step: timedelta) -> timedelta:
-    """Return the distance between two runs of a relative interval after its first, rounded run."""
+    """Return the time between two runs of a relative interval, which Celery rounds down."""
     unit = next((unit for unit in UNITS if step >= unit), step)
     return step - step % unit
 
 
 def _jump(start: datetime, until: datetime, step: timedelta, zone: tzinfo) -> datetime:
-    """Return ``start`` plus a number of steps that ends two or three steps before ``until``.
+    """Return the run after ``start`` that is two or three steps before ``until``.
 
     Steps of a day or more are added in wall-clock time of ``zone``.
     """
@@ -322,13 +325,13 @@ def _jump(start: datetime, until: datetime, step: timedelta, zone: tzinfo) -> da
 def _latest(
     probe: Callable[[datetime], datetime | None], after: datetime, until: datetime
 ) -> datetime | None:
-    """Return the last run in ``(after, until]``, with a logarithmic number of probes.
+    """Return the last run in ``(after, until]``; calls ``probe`` a logarithmic number of times.
 
-    ``probe(moment)`` returns the first run after ``moment``, None if that is after ``until``.
+    ``probe(moment)`` returns the first run after ``moment``, or None if it is after ``until``.
     """
     if probe(after) is None:
         return None
-    # Search backwards from ``until`` in growing steps for a moment that a run follows.
+    # Search backwards from ``until``, in growing steps, for a moment with a later run.
     step, run, no_run_after = FIRST_STEP, None, until
     while run is None:
         start = max(after, until - step)
@@ -341,7 +344,7 @@ def _latest(
 def _bisect_latest(
     probe: Callable[[datetime], datetime | None], run: datetime, no_run_after: datetime
 ) -> datetime:
-    """Return the last run, by bisection between ``run`` and a moment that no run follows."""
+    """Return the last run between ``run`` and ``no_run_after``, by bisection."""
     while (following := probe(run)) is not None:
         run = following
         middle = run + (no_run_after - run) / 2

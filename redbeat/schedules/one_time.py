@@ -1,4 +1,4 @@
-"""A schedule that runs once."""
+"""The schedule type ``clocked``, which runs once."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ __all__ = ("clocked",)
 class clocked(RuleSchedule):  # noqa: N801 - the name users import
     """A schedule that runs once, at ``clocked_time``.
 
-    A run that was missed is caught up: the entry runs immediately if ``clocked_time`` has passed
-    and the entry has not run since then. A naive ``clocked_time`` is in UTC. Raises ``ValueError``
-    if ``clocked_time`` is not a datetime or is before 1970.
+    If ``clocked_time`` has passed and the entry has not run since then, the entry runs immediately.
+    A naive ``clocked_time`` is interpreted as UTC. Raises ``ValueError`` if ``clocked_time`` is not
+    a datetime or is before 1970.
     """
 
     def __init__(self, clocked_time: datetime, **kwargs: Any) -> None:
@@ -33,9 +33,9 @@ class clocked(RuleSchedule):  # noqa: N801 - the name users import
             raise ValueError(f"clocked_time: {aware} is before 1970")
 
     def occurrence_after(self, after: datetime, inclusive: bool = False) -> datetime | None:
-        """Return ``clocked_time`` in UTC if ``clocked_time`` is after ``after``, else None.
+        """Return ``clocked_time`` in UTC if it is after ``after``, else None.
 
-        With ``inclusive``, ``clocked_time`` may also equal ``after``.
+        With ``inclusive``, also returns a ``clocked_time`` that equals ``after``.
         """
         moment = as_utc(after)
         is_ahead = self._instant > moment or (inclusive and self._instant == moment)
@@ -47,9 +47,10 @@ class clocked(RuleSchedule):  # noqa: N801 - the name users import
         return self._instant
 
     def counts_from(self, now: datetime) -> datetime:
-        """Return the instant after which a new entry counts runs, in UTC.
+        """Return an instant in UTC, after which the runs of a new entry are due.
 
-        That is before ``clocked_time``, so that an entry created after ``clocked_time`` runs too.
+        The instant is before ``clocked_time``, so an entry that is created after ``clocked_time``
+        still runs.
         """
         return min(as_utc(now), self._instant - timedelta.resolution)
 

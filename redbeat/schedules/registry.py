@@ -1,4 +1,4 @@
-"""The registry of custom schedule types, which Redis stores under a tag of their own."""
+"""The registry of custom schedule types. In Redis, each type has its own tag (``__type__``)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = (
     "tags",
 )
 
-#: The built-in values of ``__type__`` for schedules, and the class of each.
+#: The built-in values of ``__type__`` for schedules -> schedule class.
 SCHEDULES = ("interval", "crontab", "rrule", "rruleset", "solar", "clocked")
 CLASSES = (schedule, crontab, rrule, rruleset, solar, clocked)
 #: All built-in values of ``__type__``.
@@ -45,12 +45,13 @@ _types: dict[str, RegisteredType] = {}
 def register_schedule_type(tag: str, cls: type[BaseSchedule], dump: Dump, load: Load) -> None:
     """Allow schedules of class ``cls`` in entries, stored with ``tag`` as their ``__type__``.
 
-    ``dump(schedule)`` returns a dict of the fields to store. Its values may have any type that
-    arguments of tasks may have. ``load(fields)`` receives an equal dict and returns the schedule.
-    Call this function in every process that saves or loads entries, also in each beat.
+    ``dump(schedule)`` returns a dict of the fields to store. The values may have the same types as
+    task arguments. ``load(fields)`` receives an equal dict and returns the schedule. Call this
+    function in each beat and in all other processes that save or load entries.
 
-    Raises ``TypeError`` if ``cls`` is not a schedule class or a function is not callable, and
-    ``ValueError`` if the tag is invalid or the tag or class is already in use.
+    Raises ``TypeError`` if ``cls`` is not a schedule class, or if ``dump`` or ``load`` is not
+    callable. Raises ``ValueError`` if the tag is invalid, or if the tag or the class is already
+    registered.
     """
     _check_tag(tag)
     _check_class(cls)
@@ -80,7 +81,7 @@ def _check_class(cls: object) -> None:
 
 
 def tags() -> tuple[str, ...]:
-    """Return the values that ``__type__`` of a schedule may have."""
+    """Return all valid values of ``__type__`` for a schedule."""
     return (*SCHEDULES, *_types)
 
 
@@ -90,5 +91,5 @@ def named(tag: object) -> RegisteredType | None:
 
 
 def of_class(cls: type) -> RegisteredType | None:
-    """Return the type that is registered for exactly this class, None if there is none."""
+    """Return the type that is registered for this class (not a base class), None if none is."""
     return next((item for item in tuple(_types.values()) if item.cls is cls), None)

@@ -44,12 +44,12 @@ DAY = timedelta(days=1)
 
 @dataclass(frozen=True)
 class ZonedRule:
-    """The occurrences of ``rule`` in wall-clock time of ``zone``, as instants.
+    """Computes the occurrences of ``rule``, in wall-clock time of ``zone``, as instants.
 
-    ``start`` is the start of the rule in UTC, in whole seconds; no occurrence is earlier. ``count``
-    counts instants if the rule follows real time: an hour that DST repeats counts twice, an hour
-    that DST skips does not count. In any other rule ``count`` counts wall-clock times, because each
-    of them runs exactly once.
+    ``start`` is the start of the rule in UTC, in whole seconds. No occurrence is earlier. If the
+    rule repeats in real time, ``count`` counts instants: an hour that DST repeats counts twice, and
+    an hour that DST skips does not count. In all other rules, ``count`` counts wall-clock times,
+    because each of them runs exactly once.
     """
 
     rule: Recurrence
@@ -63,16 +63,16 @@ class ZonedRule:
 
     @cached_property
     def _depends_on_dst(self) -> bool:
-        """Whether DST changes can repeat or skip occurrences of the rule."""
+        """Whether a DST change can repeat or skip occurrences of the rule."""
         return self.rule.follows_real_time and fixed_offset(self.zone) is None
 
     @cached_property
     def _searched(self) -> Recurrence:
-        """The rule to search.
+        """The rule in which to search for occurrences.
 
-        If DST can repeat occurrences, the search starts up to a day before the start of the rule:
-        the second pass of a repeated hour has earlier wall-clock times than the first pass. The
-        count is then applied by ``_last``.
+        If DST can repeat occurrences, this rule starts up to a day earlier: if the start is in an
+        hour that DST repeats, a later instant can have an earlier wall-clock time. In this case,
+        the rule has no count, and ``_last`` limits the occurrences.
         """
         if not self._depends_on_dst:
             return self.rule
@@ -85,13 +85,13 @@ class ZonedRule:
 
     @cached_property
     def _last(self) -> datetime:
-        """The last occurrence that ``count`` allows, if the searched rule does not apply it."""
+        """The last occurrence that ``count`` allows, if ``_searched`` ignores ``count``."""
         if not self._depends_on_dst or (count := self.rule.count) is None:
             return END
         return self._computed_last(count) if is_computed(self.rule) else self._walked_last(count)
 
     def _computed_last(self, left: int) -> datetime:
-        # Within a span of one UTC offset, wall-clock times and instants count alike.
+        # While the UTC offset is constant, the numbers of wall-clock times and instants are equal.
         for begin, end, offset in offset_spans(self.zone, self.start):
             first = NAIVE_EPOCH + (begin - EPOCH + offset)
             if end < END:
@@ -115,7 +115,7 @@ class ZonedRule:
         return last
 
 
-# The arguments of rrule(), in the order of its constructor.
+# The arguments of the rrule constructor, in order.
 RRULE_FIELDS = (
     "freq",
     "dtstart",
@@ -135,34 +135,34 @@ RRULE_FIELDS = (
     "bysecond",
 )
 
-# Values of "by" parts that are stored unchanged.
+# The types of "by" arguments that are stored unchanged.
 UNCHANGED_TYPES = (int, list, tuple)
 
 
-#: If the start of a schedule is at most this old, a new entry still runs at the start.
+#: If a schedule started at most this long ago, a new entry still runs for the start.
 START_GRACE = timedelta(minutes=1)
 
 
 class RuleSchedule(BaseSchedule):
-    """The base of schedules that have a start and can compute their occurrences."""
+    """The base class of schedules that have a start and can compute their occurrences."""
 
     @property
     def start(self) -> datetime:
-        """The start, an aware datetime; no occurrence is earlier."""
+        """The start as an aware datetime. No occurrence is earlier."""
         raise NotImplementedError
 
     def occurrence_after(self, after: datetime, inclusive: bool = False) -> datetime | None:
-        """Return the first occurrence after the aware ``after`` in UTC; None if none is left.
+        """Return the first occurrence after the aware ``after``, in UTC; None if none is left.
 
         With ``inclusive``, the occurrence may also equal ``after``.
         """
         raise NotImplementedError
 
     def counts_from(self, now: datetime) -> datetime:
-        """Return the instant after which an entry created at ``now`` counts runs, in UTC.
+        """Return an instant in UTC, after which the runs of an entry created at ``now`` are due.
 
-        That is ``now``, or just before ``start`` if ``start`` is less than a minute ago: a missing
-        or very recent start still runs.
+        Returns ``now``, or an instant just before ``start`` if ``start`` is less than a minute ago.
+        Therefore the entry still runs for a very recent start.
         """
         start, now = as_utc(self.start), as_utc(now)
         return start - timedelta.resolution if now - START_GRACE < start <= now else now
@@ -170,8 +170,8 @@ class RuleSchedule(BaseSchedule):
     def remaining_estimate(self, last_run_at: datetime | None) -> timedelta | None:
         """Return the time from now to the occurrence after ``last_run_at``.
 
-        ``last_run_at`` is None for an entry that has never run; then the first occurrence counts.
-        Returns None if no occurrence is left.
+        If ``last_run_at`` is None (the entry has never run), returns the time to the first
+        occurrence. Returns None if no occurrence is left.
         """
         return self._remaining(last_run_at, as_utc(self.maybe_make_aware(self.now())))
 
@@ -185,7 +185,7 @@ class RuleSchedule(BaseSchedule):
     def is_due(self, last_run_at: datetime | None) -> schedstate:
         """Return (is_due, seconds until the next check), as Celery's schedules do.
 
-        The seconds are None if no occurrence is left.
+        The second value is None if no occurrence is left.
         """
         now = as_utc(self.maybe_make_aware(self.now()))
         remaining = self._remaining(last_run_at, now)
@@ -200,10 +200,10 @@ class RuleSchedule(BaseSchedule):
 class rrule(RuleSchedule):  # noqa: N801 - the name users import
     """A recurrence rule, with the arguments of ``dateutil.rrule.rrule``.
 
-    ``freq`` is a name of ``FREQ_MAP`` or its number. ``dtstart`` and ``until`` without a time zone
-    are in UTC; the default of ``dtstart`` is now. The rule uses wall-clock time in the time zone of
-    ``dtstart``: 09:00 in New York stays 09:00 there all year. The smallest unit is a second.
-    Raises ``ValueError`` with the name of the invalid argument.
+    ``freq`` is a key or a value of ``FREQ_MAP``. ``dtstart`` and ``until`` without a time zone are
+    interpreted as UTC. The default of ``dtstart`` is now. The rule uses wall-clock time in the time
+    zone of ``dtstart``: a run at 09:00 in New York stays at 09:00 in summer and winter.
+    Microseconds are ignored. Raises ``ValueError`` with the name of the invalid argument.
     """
 
     FREQ_MAP: ClassVar[dict[str, int]] = FREQUENCIES
@@ -255,7 +255,7 @@ class rrule(RuleSchedule):  # noqa: N801 - the name users import
         return moment.replace(microsecond=0)
 
     def _recurrence(self) -> Recurrence:
-        # The conversion to UTC and back moves a start that DST skips to a time that exists.
+        # The conversion to UTC and back turns a start that DST skips into a valid time.
         start = as_utc(self.dtstart).astimezone(self._zone)
         return recurrence(self.fields(), start.replace(tzinfo=None, microsecond=0, fold=0))
 
@@ -265,14 +265,14 @@ class rrule(RuleSchedule):  # noqa: N801 - the name users import
         return self.dtstart.replace(microsecond=0)
 
     def to_ical(self) -> str:
-        """Return the rule as RFC 5545 text of two lines.
+        """Return the rule as RFC 5545 text, which has two lines.
 
         Raises ``ValueError`` if the time zone of ``dtstart`` has no name.
         """
         return rule_to_ical(self)
 
     def fields(self) -> dict[str, Any]:
-        """Return the constructor arguments of an equal rule."""
+        """Return the constructor arguments that create an equal rule."""
         return {name: getattr(self, name) for name in RRULE_FIELDS}
 
     @cached_property
@@ -285,9 +285,9 @@ class rrule(RuleSchedule):  # noqa: N801 - the name users import
         """Return the first occurrence after the aware ``after``, in UTC.
 
         With ``inclusive``, the occurrence may also equal ``after``. Returns None if ``count`` or
-        ``until`` has ended the rule, or if no time matches within about a century. The cost does
-        not depend on the age of ``dtstart``, with one exception: a rule with ``count`` and a
-        ``by`` part counts from ``dtstart``, once per rule object.
+        ``until`` has ended the rule, or if no time matches within about a century. An old
+        ``dtstart`` does not make the search slower, with one exception: a rule with ``count`` and a
+        ``by`` argument counts from ``dtstart``, once per rule object.
         """
         since = after - TICK if inclusive else after
         if self._ended is not None and since >= self._ended:
@@ -295,7 +295,7 @@ class rrule(RuleSchedule):  # noqa: N801 - the name users import
         occurrence = self._zoned.next_run(since)
         if occurrence is not None and not (self.until and occurrence > self.until):
             return occurrence
-        self._ended = since  # remembered because a search without a result takes longest
+        self._ended = since  # a search without a result is slow
         return None
 
     def _identity(self) -> tuple[Any, ...]:
@@ -325,8 +325,9 @@ class rrule(RuleSchedule):  # noqa: N801 - the name users import
 def zone_extension(schedule: object) -> dict[str, str]:
     """Return the time zone names of a rule: ``dtstart_zone`` and ``until_zone``.
 
-    They are stored separately, because the JSON of RedBeat 2 has only UTC offsets for a rule. The
-    dict is empty for any other schedule, for fixed UTC offsets and for UTC.
+    RedBeat stores these names separately, because the JSON format of RedBeat 2 has only UTC offsets
+    in a rule. Returns an empty dict for all other schedules, and for rules in UTC or with a fixed
+    UTC offset.
     """
     if not isinstance(schedule, rrule):
         return {}
@@ -336,11 +337,11 @@ def zone_extension(schedule: object) -> dict[str, str]:
 
 
 def with_zones(schedule: Any, extension: Mapping[str, Any]) -> Any:
-    """Return ``schedule`` with the time zones that ``zone_extension`` returned.
+    """Return ``schedule`` with the time zones from a dict of :func:`zone_extension`.
 
-    The instants of ``dtstart`` and ``until`` do not change. A schedule that is not an ``rrule``, or
-    for which the extension has no time zone, is returned unchanged. Raises ``DecodeError`` for an
-    unknown time zone.
+    ``dtstart`` and ``until`` remain the same instants. A schedule that is not an ``rrule`` is
+    returned unchanged, and so is any schedule if ``extension`` has no time zone. Raises
+    ``DecodeError`` for an unknown time zone.
     """
     fields = [name for name in ("dtstart", "until") if extension.get(f"{name}_zone")]
     if not isinstance(schedule, rrule) or not fields:
@@ -374,7 +375,7 @@ def _aware(name: str, moment: object) -> datetime:
 
 
 def _storable(value: Any) -> Any:
-    """Return the value of a ``by`` part in a form that can be stored and read more than once."""
+    """Return the value of a ``by`` argument in a form that JSON can represent."""
     if value is None or isinstance(value, UNCHANGED_TYPES) or hasattr(value, "weekday"):
         return value
     return sorted(value) if isinstance(value, (set, frozenset, range)) else _listed(value)

@@ -1,4 +1,4 @@
-"""Sets of recurrence rules and dates: RRULE, RDATE and EXDATE of RFC 5545."""
+"""Sets of recurrence rules and dates (RRULE, RDATE and EXDATE of RFC 5545)."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ MAX_RULES = 4
 MAX_DATES = 1000
 
 
-class rruleset(RuleSchedule):  # noqa: N801 - as dateutil calls it
+class rruleset(RuleSchedule):  # noqa: N801 - the name in dateutil
     """The occurrences of all ``rrules``, plus the ``rdates``, minus the ``exdates``.
 
-    Each rule is an ``rrule`` of this package. Dates without a time zone are in UTC. Dates are
-    compared as instants, and an instant that several rules or dates produce is one occurrence.
-    Raises ``ValueError`` with the name of the invalid argument, also for more than ``MAX_RULES``
-    rules, ``MAX_DATES`` ``rdates`` or ``MAX_DATES`` ``exdates``.
+    Each rule is an ``rrule`` of this package. Dates without a time zone are interpreted as UTC.
+    Dates are compared as instants. If several rules or dates have the same instant, it is one
+    occurrence. Raises ``ValueError`` with the name of the invalid argument. There may be at most
+    ``MAX_RULES`` rules, ``MAX_DATES`` ``rdates`` and ``MAX_DATES`` ``exdates``.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class rruleset(RuleSchedule):  # noqa: N801 - as dateutil calls it
             raise ValueError("rrules: there is neither a rule nor a date; give at least one")
         self._dates = tuple(sorted(set(map(instant_of, self.rdates))))
         self._excluded = frozenset(map(instant_of, self.exdates))
-        # For each excluded instant of a previous search: the next occurrence after it.
+        # A cache: excluded instant of a previous search -> the next occurrence after it.
         self._next_after_excluded: dict[datetime, datetime | None] = {}
 
     @property
@@ -66,7 +66,7 @@ class rruleset(RuleSchedule):  # noqa: N801 - as dateutil calls it
         """Return the first occurrence after the aware ``after``, in UTC.
 
         With ``inclusive``, the occurrence may also equal ``after``. Returns None if no occurrence
-        is left, as ``rrule`` does.
+        is left.
         """
         moment = as_utc(after) - TICK if inclusive else as_utc(after)
         upcoming = [rule.occurrence_after(moment) for rule in self.rrules]
@@ -103,8 +103,8 @@ class rruleset(RuleSchedule):  # noqa: N801 - as dateutil calls it
     def to_ical(self) -> str:
         """Return the set as RFC 5545 text.
 
-        Raises ``ValueError`` if the rules have different starts or a time zone has no name,
-        because the text cannot express either.
+        Raises ``ValueError`` if the rules have different starts or if a time zone has no name,
+        because RFC 5545 cannot represent them.
         """
         return set_to_ical(self.rrules, self.rdates, self.exdates)
 
@@ -128,7 +128,7 @@ class rruleset(RuleSchedule):  # noqa: N801 - as dateutil calls it
 
 
 def from_dateutil(recurring: Any) -> rrule | rruleset:
-    """Return the schedule that equals a ``rrule`` or ``rruleset`` of ``dateutil``.
+    """Return the schedule that equals an ``rrule`` or ``rruleset`` of ``dateutil``.
 
     Raises ``ValueError`` for any other object, and for a set with an EXRULE.
     """

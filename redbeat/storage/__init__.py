@@ -1,1 +1,1 @@
-"""The schedule in Redis, as texts and numbers: all commands and scripts that use it."""
+"""All Redis commands and scripts that read or change the schedule."""

@@ -1,4 +1,4 @@
-"""Checks of the Redis server: missing rights of the user, eviction of keys, stray keys."""
+"""Checks of the Redis server: missing ACL rights, eviction of keys and misspelt keys."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ MESSAGE = (
 
 
 def check_eviction(store: Store, mode: str) -> None:
-    """Report an eviction policy by which Redis may delete entries.
+    """Report an eviction policy that allows Redis to delete entries.
 
-    ``mode`` is the setting ``redbeat_key_expiry_check``: ``ignore``, ``warn``, ``error`` or
-    ``raise``, which raises :exc:`RedBeatKeyExpiryError`. One round trip, none for ``ignore``. The
-    check runs INFO, which managed servers allow even if they disable CONFIG. If the server refuses
-    INFO, a warning is logged.
+    ``mode`` is the setting ``redbeat_key_expiry_check``. ``ignore`` skips the check. ``warn`` and
+    ``error`` log at that level. ``raise`` raises :exc:`RedBeatKeyExpiryError`. One round trip, none
+    for ``ignore``. The check runs INFO, which managed servers allow even if they disable CONFIG. If
+    the server refuses INFO, the function logs a warning.
     """
     if mode == "ignore":
         return
@@ -61,13 +61,13 @@ def check_eviction(store: Store, mode: str) -> None:
     report(MESSAGE, limit, policy)
 
 
-#: Error texts of servers for a user who lacks a right, also for a command in a script.
+#: Matches the error messages of Redis for a missing ACL right, including errors inside a script.
 REFUSAL = re.compile(r"no permission|can't (?:run|access)|ACL failure", re.IGNORECASE)
 
-#: Placeholder for a key under the prefix that does not exist.
+#: Placeholder in the commands below. A key under the prefix that does not exist replaces it.
 KEY: Final = "KEY"
 
-#: Commands that every beat needs, with arguments that change nothing.
+#: Commands that every beat needs. Their arguments change nothing in Redis.
 NEEDED: Final[Mapping[str, tuple[Any, ...]]] = {
     "EVALSHA": ("0" * 40, 0),
     "EVAL": ("return 1", 0),
@@ -108,12 +108,12 @@ USEFUL: Final[Mapping[str, tuple[Any, ...]]] = {
     "INFO": ("memory",),
 }
 
-#: Commands that cannot be tried without an effect; the advice always includes them.
+#: Commands that cannot be probed without an effect. The error message always includes them.
 UNTRIED: Final = ("SADD", "PUBLISH", "SUBSCRIBE")
 
 
 def explained(error: Exception, store: Store) -> Exception:
-    """Return ``error``, or an error that names all missing rights if the user lacks one.
+    """Return ``error``, or if ``error`` is about a missing right, an error with all missing rights.
 
     One round trip if ``error`` is about a missing right, else none.
     """
@@ -129,7 +129,7 @@ def explained(error: Exception, store: Store) -> Exception:
 def check_rights(store: Store) -> None:
     """Raise redis-py's ``NoPermissionError`` if the Redis user lacks rights that a beat needs.
 
-    The message names the missing rights, and the command that grants them. One round trip.
+    The message lists the missing rights and the ACL command that grants them. One round trip.
     """
     with cluster_errors():
         node = node_of(store.client, store.keys.schedule)
@@ -163,7 +163,7 @@ def _refused(connection: Any, key: str) -> Iterator[tuple[str, str]]:
         except NoPermissionError as error:
             yield name, str(error)
         except ResponseError:
-            pass  # an error about the arguments: the user may run the command
+            pass  # Redis rejects only the arguments, so the user may run the command
 
 
 def _user_of(connection: Any) -> str:
@@ -172,24 +172,24 @@ def _user_of(connection: Any) -> str:
     return str(name or "default")
 
 
-#: Number of old entries that a starting beat searches for under the new prefix.
+#: Number of RedBeat 2 entries that a starting beat looks up under the new prefix.
 SAMPLE = 20
 
-#: Wrong key name, with one colon -> Redis type of the key, and its name for people.
+#: Misspelt key name (after one colon) -> Redis type of the key, and the type in log messages.
 MISSPELT = {"schedule": ("zset", "sorted set"), "statics": ("set", "set")}
 
 _TAG = re.compile(r"\{([^}]+)\}")
 
 
 def untagged_prefix(prefix: str) -> str:
-    """Return the prefix without the braces of the hash tag, as RedBeat 2 had it."""
+    """Return the prefix without the braces of the hash tag, which is the prefix of RedBeat 2."""
     return _TAG.sub(r"\1", prefix, count=1)
 
 
 def warn_about_untagged(store: Store, conf: RedBeatConfig) -> None:
-    """Log a warning if entries of RedBeat 2 were not copied yet; only in a cluster.
+    """Log a warning in a cluster if entries of RedBeat 2 are not yet under the new prefix.
 
-    One round trip without old entries, else one more for each of up to :data:`SAMPLE` entries.
+    One round trip, plus one for each RedBeat 2 entry that is checked (at most :data:`SAMPLE`).
     """
     old = _old_store(store, untagged_prefix(conf.key_prefix))
     if not conf.cluster or old.keys.prefix == conf.key_prefix:
@@ -210,10 +210,10 @@ def warn_about_untagged(store: Store, conf: RedBeatConfig) -> None:
 
 
 def misspelt_keys(store: Store) -> list[tuple[str, str]]:
-    """Return (problem, remedy) for misspelt keys such as ``redbeat:schedule``, with one colon.
+    """Return (problem, remedy) for each key with one colon instead of two: ``redbeat:schedule``.
 
-    A hash is an entry called "schedule", which is valid. Returns an empty list if the user may not
-    run ``TYPE``. One round trip.
+    A hash at ``redbeat:schedule`` is correct: it is the entry called "schedule". Returns an empty
+    list if the Redis user may not run ``TYPE``. One round trip.
     """
     pipe = store.client.pipeline(transaction=False)
     for word in MISSPELT:
@@ -231,7 +231,7 @@ def misspelt_keys(store: Store) -> list[tuple[str, str]]:
 
 
 def warn_about_misspelt(store: Store) -> None:
-    """Log :func:`misspelt_keys`. One round trip."""
+    """Log a warning for each of the :func:`misspelt_keys`. One round trip."""
     for problem, remedy in misspelt_keys(store):
         logger.warning("beat: %s: %s, with two colons", problem, remedy)
 

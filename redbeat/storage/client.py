@@ -1,4 +1,4 @@
-"""The Redis client of an app, created at the first use or set by the user."""
+"""The Redis client of an app. RedBeat creates the client at the first use, or the user sets it."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ __all__ = (
     "use_provider",
 )
 
-#: The attribute of the app with its client; users set it to inject a client.
+#: The attribute of the app that stores the client. Users may set their own client there.
 REDBEAT_REDIS_KEY: Final = "redbeat_redis"
-#: The attribute of the app with redis-py's ``Sentinel``, if Sentinel is used.
+#: The attribute of the app that stores redis-py's ``Sentinel`` object, if Sentinel is used.
 REDBEAT_SENTINEL_KEY: Final = "redbeat_sentinel"
 
 # Two threads that call get_redis() at the same time must get the same client.
@@ -35,11 +35,11 @@ _creation_lock = RLock()
 
 
 def get_redis(app: Celery | None = None) -> Any:
-    """Return the client of ``app`` (default: the current app); the first call creates it.
+    """Return the Redis client of ``app`` (default: the current app).
 
-    The client decodes replies to text, and retries commands for ``retry_period`` seconds. A client
-    that the user set as ``app.redbeat_redis`` is returned unchanged. Raises
-    :exc:`ConfigurationError`. No round trips.
+    The first call creates the client. It decodes replies to ``str`` and retries commands for
+    ``retry_period`` seconds. A client that the user set as ``app.redbeat_redis`` is returned
+    unchanged. Raises :exc:`ConfigurationError` if the settings are invalid. No round trips.
     """
     app = real_app(app)
     with _creation_lock:
@@ -55,16 +55,17 @@ _provider: Callable[[Celery], Any] = get_redis
 
 def use_provider(provider: Callable[[Celery], Any]) -> None:
     """Set the function from which :func:`client_of` gets the client of an app."""
-    global _provider  # noqa: PLW0603 - one per process, like the function that programs replace
+    global _provider  # noqa: PLW0603 - one provider per process
     _provider = provider
 
 
 def client_of(app: Celery | None = None) -> Any:
-    """Return the client that all of RedBeat uses for ``app``, see :func:`get_redis`.
+    """Return the Redis client that RedBeat uses for ``app``; see :func:`get_redis`.
 
-    A program may replace ``redbeat.schedulers.get_redis`` to provide the client. The first call
-    logs warnings about the settings, since logging is configured only by then. Raises
-    :exc:`ConfigurationError`, also if the key prefix does not fit a client set by the program.
+    A program may replace ``redbeat.schedulers.get_redis`` to provide its own client. The first call
+    also logs the warnings about the settings. (When the app is created, Celery has not configured
+    logging yet.) Raises :exc:`ConfigurationError` if the settings are invalid, or if the key prefix
+    does not fit a client that the program provides.
     """
     app = real_app(app)
     conf = ensure_conf(app)
@@ -80,7 +81,7 @@ def build_client(config: RedBeatConfig) -> RawClient:
 
 
 def unretried(client: Any) -> Any:
-    """Return ``client`` without the retries of ``retry_period``, for callers that back off."""
+    """Return ``client`` without its automatic retries, for callers that retry themselves."""
     return client.wrapped_connection if isinstance(client, RetryingConnection) else client
 
 

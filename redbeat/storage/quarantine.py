@@ -1,4 +1,4 @@
-"""Quarantine entries that no beat can read, and release them when their texts change."""
+"""Quarantine entries that no beat can read, and release them when they change in Redis."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ __all__ = ("Quarantine", "printable")
 
 logger = get_logger("celery.beat")
 
-#: Seconds between two reviews of the quarantine, and the longest time of one review in seconds.
+#: Seconds between two reviews of the quarantine, and the maximum duration of a review in seconds.
 REVIEW_INTERVAL: Final = 5.0
 REVIEW_TIME: Final = 0.05
 
-#: The cursor at the start and at the end of a pass over the quarantine.
+#: The cursor at the start and at the end of a scan of the quarantine.
 START: Final = "0"
 
-#: Replaces the digest of a key that is not a hash.
+#: Stored instead of a digest if the key is not a hash.
 NO_HASH = "not-a-hash"
 
 
 def printable(key: str) -> str:
-    """Return a text that can be logged or printed: bytes that are not UTF-8 are escaped."""
+    """Return ``key`` for a log line or the terminal, with escapes for bytes that are not UTF-8."""
     return key.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def digest_of(claim: Claim) -> str:
-    """Return the digest of the texts of an entry, as ``review.lua`` computes it."""
+    """Return the digest of an entry's stored JSON, computed in the same way as ``review.lua``."""
     if claim.definition is None:
         return NO_HASH
     text = f"{claim.definition}\n{claim.policy}\n{claim.meta}"
@@ -52,24 +52,27 @@ class Quarantine:
         self._notes: list[tuple[str, str, str]] = []
 
     def add(self, claim: Claim, reason: str, now: float) -> None:
-        """Quarantine an entry at the next :meth:`flush`; ``now`` is in UNIX seconds."""
+        """Log why an entry is quarantined, and queue the entry for the next :meth:`flush`.
+
+        ``now`` is in UNIX seconds.
+        """
         logger.error("beat: Entry %s is quarantined: %s", printable(claim.key), reason)
         note = {"reason": reason, "since": now, "digest": digest_of(claim)}
         claim_id = "" if claim.definition is None else claim.id
         self._notes.append((claim.key, claim_id, json.dumps(note)))
 
     def flush(self) -> None:
-        """Write the added entries. One round trip per 500, none without entries."""
+        """Quarantine the queued entries. One round trip per 500, none if no entry is queued."""
         if self._notes:
             self._store.park(self._notes)
             self._notes = []
 
     def review(self, size: int) -> bool:
-        """Release entries that changed since they were quarantined; return whether any did.
+        """Release entries that changed since they were quarantined; return whether any changed.
 
-        ``size`` is the number of quarantined entries. Does nothing within
-        :data:`REVIEW_INTERVAL` of the last review. Two round trips per 500 entries. The review
-        stops after :data:`REVIEW_TIME`, and the next one continues there.
+        ``size`` is the number of quarantined entries. Does nothing within :data:`REVIEW_INTERVAL`
+        of the last review. A review stops after :data:`REVIEW_TIME`, and the next review continues
+        at the same place. Two round trips per 500 entries.
         """
         began = self._clock()
         if not size or began - self._reviewed_at < REVIEW_INTERVAL:
@@ -85,7 +88,7 @@ class Quarantine:
 
 
 def _digest_in(note: str) -> str:
-    """Return the digest in a note, "" without one, which no text has as its digest."""
+    """Return the digest in the JSON note, or "" (which equals no digest) if the note has none."""
     try:
         return str(json.loads(note)["digest"])
     except (ValueError, TypeError, KeyError, RecursionError):

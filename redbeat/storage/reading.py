@@ -1,4 +1,4 @@
-"""Commands that only read the schedule; ``store`` has those that change it.
+"""Commands that only read the schedule. Commands that change the schedule are in ``store``.
 
 Redis errors pass through unchanged, with one exception: loading a key that is not a hash raises
 :exc:`~redbeat.errors.DecodeError`.
@@ -35,32 +35,32 @@ __all__ = (
     "read_texts",
 )
 
-#: The field of the stats with the time of the last turn, UNIX seconds; ``claim.lua`` writes it.
+#: The field of the stats for the time of the last ``claim.lua`` call, in UNIX seconds.
 LAST_TICK = "last_tick"
 
 T = TypeVar("T")
 
 logger = get_logger("celery.beat")
 
-#: Characters with a special meaning in the pattern of a scan.
+#: Characters with a special meaning in a SCAN pattern.
 GLOB_SPECIAL = re.compile(r"[\\\[\]*?]")
 
-#: Error text of Redis for a user without access to a key.
+#: Matches the error message of Redis for a user who may not access a key.
 NO_KEY = re.compile(r"access .*\bkey")
 
-#: Entries handled in one round trip.
+#: Maximum number of entries per round trip.
 BATCH = 500
 
-#: The field of the stats with the time zone of the last beat that led.
+#: The field of the stats for the time zone of the last leader.
 TIME_ZONE = "timezone"
 
-#: The field of the stats with the reason why a beat sends no runs.
+#: The field of the stats for the reason why a beat sends no runs.
 PROBLEM = "problem"
 
-#: The field of the stats with a digest of the static entries that a starting beat wrote last.
+#: The field of the stats for a digest of the static entries that a beat last wrote at its start.
 STATICS = "statics"
 
-#: Keys read in one round trip, without the texts of the entries.
+#: Maximum number of keys per round trip if only keys are read.
 KEYS_PAGE = 5000
 
 
@@ -76,27 +76,27 @@ def not_an_entry(key: str) -> str:
     return f"the key {key!r} holds something that is not an entry; use another name or remove it"
 
 
-#: An entry as it is stored: definition or None, meta, policy, runtime, identity.
+#: The stored fields of an entry: definition (None if missing), meta, policy, runtime, identity.
 Texts = tuple[str | None, str, str, str, str]
 
-#: Fields of the hash that hold :data:`Texts`.
+#: The names of the hash fields in :data:`Texts`.
 TEXTS = ("definition", "meta", "policy", "runtime", "identity")
 
 
 def read_texts(reply: Sequence[Any]) -> Texts:
-    """Return the texts of an entry from a reply with the fields :data:`TEXTS`."""
+    """Return the stored fields of an entry from a reply with the fields :data:`TEXTS`."""
     definition = None if reply[0] is None else text_of(reply[0])
     meta, policy, runtime, identity = map(text_of, reply[1:])
     return definition, meta, policy, runtime, text_in(identity)
 
 
 class Reading:
-    """Reads the schedule of one prefix in one Redis."""
+    """Reads the schedule under one key prefix."""
 
     def __init__(self, client: Any, keys: Keys) -> None:
         self.client = client
         self.keys = keys
-        #: Number of round trips so far, without retries.
+        #: Number of round trips so far, retries excluded.
         self.round_trips = 0
 
     def _run(self, script: str, keys: Sequence[Any], args: Sequence[Any] = ()) -> Any:
@@ -118,7 +118,7 @@ class Reading:
         return self._retry_if_denied(lambda: None if self.keys.denied else self._read(*command))
 
     def _retry_if_denied(self, call: Callable[[], T]) -> T:
-        """Return what ``call`` returns; repeat the call if keys outside the prefix were denied."""
+        """Return what ``call`` returns; repeat it once if keys outside the prefix are denied."""
         try:
             return call()
         except NoPermissionError as error:
@@ -127,7 +127,7 @@ class Reading:
         return call()
 
     def _lacks_keys_aside(self, error: NoPermissionError) -> bool:
-        """Return whether the error is about the keys outside the prefix, and log that once.
+        """Return whether the error is about the keys outside the prefix, and log this case once.
 
         One round trip.
         """
@@ -152,22 +152,25 @@ class Reading:
         return True
 
     def _replace_denied(self, keys: Sequence[Any]) -> Sequence[Any]:
-        """Return the keys of a script, with the schedule key in place of denied ones."""
+        """Return the keys of a script, with each denied key replaced by the schedule key."""
         schedule, denied = self.keys.schedule, self.keys.denied
         return [schedule if key in denied else key for key in keys] if denied else keys
 
     def _with_missing_key(self, *keys: Any) -> list[Any]:
-        """Return the keys plus one that is always missing, for scripts with undeclared keys.
+        """Return the keys plus a key that never exists, for scripts that use undeclared keys.
 
-        While a cluster moves the slot, some keys are on each node. The missing key makes the node
-        answer TRYAGAIN, so that the script cannot miss an entry that moved already.
+        While a cluster moves the slot, its keys are spread over two nodes. The missing key makes
+        the node answer TRYAGAIN. Without it, the script could run on a node without some entries.
         """
         return [*keys, self.keys.wakeup]
 
     # -- entries ---------------------------------------------------------------------------------
 
     def load(self, key: str) -> Texts:
-        """Return the texts of an entry; raises :exc:`DecodeError`. One round trip."""
+        """Return the stored fields of an entry. One round trip.
+
+        Raises :exc:`DecodeError` if the key is not a hash.
+        """
         try:
             reply = self._read("HMGET", key_of(key), *TEXTS)
         except ResponseError as error:
@@ -177,17 +180,17 @@ class Reading:
         return read_texts(reply)
 
     def history(self, key: str) -> tuple[str, str]:
-        """Return the lines of the history, latest first, and the identity. One round trip."""
+        """Return the entry's run history, latest line first, and identity. One round trip."""
         lines, identity = self._read("HMGET", key_of(key), "history", "identity")
         return text_in(text_of(lines)), text_in(text_of(identity))
 
     def rank(self, key: str) -> int | None:
-        """Return the position in due order, None if the key is not a member. One round trip."""
+        """Return the entry's position in due order, None if it has none. One round trip."""
         rank: int | None = self._read("ZRANK", self.keys.schedule, key_of(key))
         return rank
 
     def due(self, now: float) -> list[tuple[str, float]]:
-        """Return key and score of all entries due at ``now``, in due order, and of the next entry.
+        """Return (key, score) of all entries due at ``now`` and of the next entry, in due order.
 
         Two round trips.
         """
@@ -209,7 +212,8 @@ class Reading:
     def quarantine_page(self, cursor: str) -> tuple[str, dict[str, str]]:
         """Return the cursor of the next page, and a page of about 500 :meth:`quarantined` entries.
 
-        The cursor "0" is both the start and the end. One round trip.
+        Pass the cursor "0" to start. A returned "0" means that this page is the last. One round
+        trip.
         """
         reply = self._read_aside("HSCAN", self.keys.quarantine, cursor, "COUNT", BATCH)
         if not reply:
@@ -221,16 +225,19 @@ class Reading:
         }
 
     def read(self, keys: Sequence[str]) -> Page:
-        """Return the rows of these entries, in this order. One round trip; at most 500 keys."""
+        """Return one row per key, in the same order. One round trip; pass at most 500 keys."""
         return self._page("named", *map(key_of, keys))
 
     def page(self, after: Cursor | None = None, limit: int = BATCH, history: bool = False) -> Page:
-        """Return the rows of a page in due order, parked ones last. One round trip."""
+        """Return a page of entries in due order; entries that are never due come last.
+
+        One round trip.
+        """
         score, member = after or ("", "")
         return self._page(limit, score, key_of(member), "history" if history else "")
 
     def keys_after(self, after: Cursor | None = None) -> tuple[list[str], Cursor | None]:
-        """Return up to 5000 members, and the cursor of the next page. One round trip."""
+        """Return up to 5000 entry keys and the cursor of the next page. One round trip."""
         score, member = after or ("", "")
         page = self._page(KEYS_PAGE, score, key_of(member), "keys")
         return [row.key for row in page.rows], page.after
@@ -245,16 +252,17 @@ class Reading:
         return int(self._read("ZCARD", self.keys.schedule))
 
     def ranked(self, offset: int, limit: int) -> list[tuple[str, float]]:
-        """Return at most ``limit`` pairs (member, score) in due order. One round trip."""
+        """Return at most ``limit`` pairs (entry key, score) in due order. One round trip."""
         reply = self._read(
             *("ZRANGE", self.keys.schedule, offset, offset + limit - 1), "WITHSCORES"
         )
         return [(text_of(member), float(score)) for member, score in _scored(reply)]
 
     def counts(self, lock_key: str | None, disabled: float, within: float) -> Counts:
-        """Return the number of entries of each kind, and the beats seen ``within`` seconds.
+        """Return the number of entries of each kind, and the active beats.
 
-        ``disabled`` is the score of disabled entries. One round trip.
+        A beat is active if it was seen in the last ``within`` seconds. ``disabled`` is the score
+        of disabled entries. One round trip.
         """
         names = self.keys
         keys = [names.schedule, names.statics, names.quarantine, names.beats, names.stats]
@@ -265,16 +273,16 @@ class Reading:
     # -- beats -------------------------------------------------------------------------------
 
     def lock_holder(self, key: str) -> str:
-        """Return the token of the beat that holds the lock, "" for none. One round trip."""
+        """Return the token of the beat that holds the lock, "" if it is free. One round trip."""
         return text_of(self._read("GET", key))
 
     def time(self) -> float:
-        """Return the time of Redis, UNIX seconds. One round trip."""
+        """Return the time of the Redis server in UNIX seconds. One round trip."""
         seconds, micros = self._read("TIME")
         return int(seconds) + int(micros) / 1e6
 
     def beats(self, within: float) -> list[Presence]:
-        """Return the beats seen ``within`` seconds, latest last. Two round trips."""
+        """Return the beats seen in the last ``within`` seconds, latest last. Two round trips."""
         since = int(self.time()) - within
         reply = self._read_aside("ZRANGEBYSCORE", self.keys.beats, since, "+inf", "WITHSCORES")
         return [
@@ -287,11 +295,11 @@ class Reading:
         return milliseconds / 1000 if milliseconds >= 0 else None
 
     def time_zone(self) -> str:
-        """Return the time zone of the last leader, "" when unknown. One round trip."""
+        """Return the time zone of the last leader, "" if unknown. One round trip."""
         return self._noted(TIME_ZONE)
 
     def last_tick(self) -> float:
-        """Return the time of the last turn, UNIX seconds of Redis, 0 when unknown.
+        """Return when a beat last ran ``claim.lua``, in UNIX seconds of Redis; 0 if unknown.
 
         One round trip.
         """
@@ -301,23 +309,23 @@ class Reading:
             return 0.0
 
     def problem(self) -> str:
-        """Return why a beat sends no runs, "" without a problem. One round trip."""
+        """Return the reason why a beat sends no runs, "" if there is none. One round trip."""
         return self._noted(PROBLEM)
 
     def noted_statics(self) -> str:
-        """Return the digest that :meth:`Store.note_statics` stored, "" for none. One round trip."""
+        """Return the digest that :meth:`Store.note_statics` stored, or "". One round trip."""
         return self._noted(STATICS)
 
     def _noted(self, field: str) -> str:
         try:
             return text_of(self._read_aside("HGET", self.keys.stats, field))
         except ResponseError:
-            return ""  # the key has another type, or this user may not read it
+            return ""  # the key is not a hash, or the Redis user may not read it
 
     def stats(self) -> dict[str, str]:
-        """Return the counters of beats: field -> value. One round trip.
+        """Return the counters of all beats as field -> value. One round trip.
 
-        Empty if nothing was counted yet, or if the key is not a hash.
+        Returns an empty mapping if nothing was counted yet, or if the key is not a hash.
         """
         try:
             reply = self._read_aside("HGETALL", self.keys.stats) or {}
@@ -331,22 +339,22 @@ class Reading:
     # -- the server --------------------------------------------------------------------------
 
     def eviction(self) -> tuple[int, str]:
-        """Return (maxmemory in bytes, maxmemory policy), from INFO. One round trip."""
+        """Return (maxmemory in bytes, eviction policy) from INFO. One round trip."""
         with cluster_errors():
             info = node_of(self.client, self.keys.schedule).info("memory")
         return int(info.get("maxmemory", 0)), str(info.get("maxmemory_policy", ""))
 
     def server(self) -> dict[str, str]:
-        """Return version and mode of the server, from INFO; empty if the user may not run INFO.
+        """Return the version and the mode of the server from INFO.
 
-        One round trip.
+        Returns an empty mapping if the Redis user may not run INFO. One round trip.
         """
         try:
             with cluster_errors():
                 info = node_of(self.client, self.keys.schedule).info("server")
         except ResponseError:
             return {}
-        # Valkey reports the Redis version that it is compatible with as redis_version.
+        # For Valkey, redis_version is only the Redis version that it is compatible with.
         version = info.get("valkey_version") or info.get("redis_version", "")
         mode = info.get("redis_mode") or info.get("server_mode", "")
         return {"version": str(version), "mode": str(mode)}
@@ -357,5 +365,5 @@ def _pairs(flat: Sequence[Any]) -> Iterable[tuple[Any, Any]]:
 
 
 def _scored(reply: Sequence[Any]) -> Iterable[tuple[Any, Any]]:
-    """Return pairs (member, score); clients return them flat (RESP2) or as pairs (RESP3)."""
+    """Return (member, score) pairs from a flat reply (RESP2) or a reply of pairs (RESP3)."""
     return reply if not reply or isinstance(reply[0], (list, tuple)) else _pairs(reply)

@@ -1,4 +1,4 @@
-"""Arguments and results of the store: keys, claims, completions and writings."""
+"""Arguments and results of the store: keys, claims, completions and entries to write."""
 
 from __future__ import annotations
 
@@ -64,36 +64,37 @@ __all__ = (
     "read_turn",
 )
 
-#: Standings, as ``claim.lua`` returns them.
+#: Roles of a beat, as ``claim.lua`` returns them.
 STANDBY, LEADER, NEW_LEADER = 0, 1, 2
 
 #: Result codes of a completion, as ``claim.lua`` returns them.
 REFUSED, RECORDED, CHANGED, NOT_SENT, ELSEWHERE, OVERTAKEN = range(6)
 
-#: Operations of a completion, as in ``claim.lua``. ``RAN``: the run was sent, or is sent with the
-#: completion. ``SKIP``: the occurrence, if any, is given up. ``RETRY``: the occurrence is put back
-#: unsent. ``UNSURE``: the occurrence is put back, and its message may have been sent.
+#: Operations of a completion, see ``claim.lua``. ``RAN``: the run was sent, or the completion sends
+#: it. ``SKIP``: the occurrence is skipped. ``RETRY``: the occurrence was not sent and is claimed
+#: again later. ``UNSURE``: the occurrence may have been sent and is claimed again later.
 RAN, SKIP, RETRY, UNSURE = "ran", "skip", "retry", "unsure"
 
-#: What to do with a finished entry: only park it, also disable it, or delete it.
+#: What to do with an entry that has no runs left. ``PARK`` keeps the entry but makes it never due,
+#: ``DISABLE`` also disables it.
 PARK, DISABLE, DELETE = "park", "disable", "delete"
 
-#: Whether a run may be sent before it is recorded.
+#: Order of sending and recording: a run may be sent before the record, or only with the record.
 BEFORE_RECORD, WITH_RECORD = "l", "x"
 
 #: Result codes of a save, as ``save.lua`` returns them.
 CONFLICT, CLOCK_AHEAD, NOT_A_HASH, GONE, HISTORY_DIFFERS, SAVED, SAME = -4, -3, -2, -1, 0, 1, 2
 
-#: Value of ``running``: the occurrence is put back until the earlier run ends.
+#: Value of ``running``: the occurrence waits until the earlier run ends.
 WAITS = "-"
 
 
 @dataclass(frozen=True)
 class Keys:
-    """The names of all keys of one schedule.
+    """The names of all Redis keys of one schedule.
 
-    Quarantine, beats and stats are outside the prefix. ``denied`` holds those that the Redis user
-    is known to lack access to.
+    The keys of the quarantine, the beats and the stats are outside the prefix. ``denied`` lists the
+    keys outside the prefix that the Redis user may not access.
     """
 
     prefix: str
@@ -118,11 +119,14 @@ class Keys:
 
     @cached_property
     def stats(self) -> str:
-        """The hash of the counters of beats."""
+        """The hash of the stats: counters of all beats."""
         return key_aside(self.prefix, "stats")
 
     def turn(self, beat: str) -> str:
-        """Return the key of a beat's last turn; the schedule key if such keys are denied."""
+        """Return the key that stores the last ``claim.lua`` call of a beat.
+
+        Returns the schedule key if the Redis user may not access keys outside the prefix.
+        """
         return self.schedule if self.denied else key_aside(self.prefix, f"turn:{beat}")
 
     @property
@@ -141,19 +145,21 @@ class Keys:
 
 
 class Claim(NamedTuple):
-    """The right to dispatch one occurrence of one entry.
+    """The exclusive right of a beat to send one occurrence of an entry.
 
     Attributes:
         key: key of the entry.
         due: the score with which the entry became due, UNIX seconds.
-        definition, meta, policy, runtime: the stored texts. ``definition`` is None if the hash is
-            gone.
-        running_until: when an earlier run counts as ended, UNIX seconds as text, "" for none.
-        trigger: the waiting triggered runs, as in ``trigger.lua``.
-        identity: differs from the identity of a deleted entry of the same name.
-        since: when the occurrence was first claimed, UNIX seconds as text, if its run may have been
-            sent since then. The decision for that instant stays valid. "" if nothing was sent.
-        problem: why the key or its texts cannot be read, "" if they can.
+        definition, meta, policy, runtime: the stored JSON. ``definition`` is None if the hash does
+            not exist.
+        running_until: when an earlier run is assumed to have ended, as a string of UNIX seconds; ""
+            if no earlier run is active.
+        trigger: the waiting triggered runs, in the format of ``trigger.lua``.
+        identity: a value that distinguishes the entry from a deleted entry of the same name.
+        since: when the occurrence was first claimed, as a string of UNIX seconds, if its run may
+            have been sent since then. The beat must repeat the decision that it made at that
+            instant. "" if no message can have been sent.
+        problem: why the entry cannot be read, "" if it can.
         id: id of this claim.
     """
 
@@ -175,29 +181,31 @@ class Claim(NamedTuple):
         return Completion(self.key, self.id, operation, score, meta, runtime)
 
     def put_back(self, score: float, unsure: bool = False) -> Completion:
-        """Return the completion that puts the occurrence back.
+        """Return the completion after which the occurrence is claimed again at ``score``.
 
-        ``unsure`` says that a message may have been sent.
+        Set ``unsure`` if a message may have been sent.
         """
         return self.done(UNSURE if unsure or self.since else RETRY, score)
 
 
 class Completion(NamedTuple):
-    """What to record for a claimed entry, as in ``claim.lua``.
+    """What to record for a claimed entry; see ``claim.lua``.
 
     Attributes:
         key, claim_id: key of the entry, and id of the claim.
         operation: :data:`RAN`, :data:`SKIP`, :data:`RETRY` or :data:`UNSURE`.
-        score: when the entry is due next, UNIX seconds; below 0 parks the entry.
-        meta, runtime: the new history, "" to leave the stored one.
+        score: when the entry is due next, UNIX seconds. Below 0, the entry is never due.
+        meta, runtime: the new last run and run count, "" to keep the stored values.
         end: :data:`PARK`, :data:`DISABLE`, :data:`DELETE`, or "" if runs are left.
-        seen: the stored definition, policy and meta to replace, None for the claimed ones.
+        seen: the stored definition, policy and meta that the completion may replace. None if they
+            must be unchanged since the claim.
         definition: the new definition of an entry to disable.
-        running: task id of the run and the seconds that it may take, "" if runs may overlap, or
+        running: task id of the run and its time limit in seconds, "" if runs may overlap, or
             :data:`WAITS`.
-        trigger: id of the triggered run to remove from the waiting ones, "" for none.
+        trigger: id of the waiting triggered run to remove, "" for none.
         history: a line for the run history, "" for none.
-        messages: commands for a broker on the same server, as in ``claim.lua``.
+        messages: Redis commands that publish the run on the server of the schedule; see
+            ``claim.lua``.
     """
 
     key: str
@@ -224,38 +232,38 @@ class Broker(NamedTuple):
 
 
 class Counted(NamedTuple):
-    """What a beat counted since the last report: amounts to add to fields of the stats.
+    """What a beat counted since its last report: amounts to add to fields of the stats.
 
-    Counts with the same ``id`` are added once. An ``id`` of "" means no counts.
+    Redis adds counts with the same ``id`` only once. An ``id`` of "" means no counts.
     """
 
     id: str = ""
     counts: Mapping[str, int] = MappingProxyType({})
 
 
-#: Lock key, token of this beat, seconds to live, and the token of a leader known to be dead or "".
+#: Lock key, token of this beat, lock timeout in seconds, and the token of a dead leader or "".
 LockTerms = tuple[str, str, float, str]
 
 
 class ClaimRequest(NamedTuple):
-    """The request of a beat in one turn.
+    """The arguments of one ``claim.lua`` call.
 
     Attributes:
-        turn_id: id of the turn, and of all claims made in it.
-        limit: how many due entries to claim at most.
+        turn_id: id of the call, and of all claims that it makes.
+        limit: maximum number of due entries to claim.
         lease: seconds until the claims expire.
         completions: what to record.
         lock: the lock to keep, None if locking is off.
-        reply_lost: whether the reply to an earlier call with this id was lost. What that call
-            recorded counts as recorded, and its claims are returned again.
-        token: token of the beat, for sharing the work while locking is off.
-        history: how many lines of run history an entry keeps at most.
+        reply_lost: whether the reply to an earlier call with this id was lost. The script then
+            repeats no completion that the earlier call recorded, and returns its claims again.
+        token: token of the beat. While locking is off, beats share the work by their tokens.
+        history: maximum number of run history lines per entry.
         counted: what to add to the stats.
         only: key of the only entry to claim, "" for all due entries.
         way: :data:`BEFORE_RECORD` or :data:`WITH_RECORD`, for entries without a delivery policy.
-        broker: the broker for messages that are sent in the step that records them.
-        late: how many claims may be for entries due for more than a second, None for any number.
-            With a number, entries on time come first.
+        broker: the broker, if the script itself publishes the messages of completions.
+        late: maximum number of claims for entries that are more than a second late, None for no
+            limit. With a limit, the script first claims the entries that are on time.
     """
 
     turn_id: str
@@ -274,16 +282,16 @@ class ClaimRequest(NamedTuple):
 
 
 class Result(NamedTuple):
-    """The result of a completion: its code, and the texts that ``claim.lua`` returns with it."""
+    """The result of a completion: its code, and the strings that ``claim.lua`` returns with it."""
 
     code: int
     texts: tuple[str, ...] = ()
 
 
-#: Code -> number of texts that ``claim.lua`` returns with it.
+#: Code -> number of strings that ``claim.lua`` returns with it.
 TEXT_COUNTS = {CHANGED: 3, NOT_SENT: 1}
 
-#: Results without texts, made once, since most completions have one of them.
+#: Results without strings. They are created once, because most completions have such a result.
 COMMON_RESULTS = {code: Result(code) for code in (REFUSED, RECORDED, ELSEWHERE, OVERTAKEN)}
 
 
@@ -311,11 +319,11 @@ class Swept(NamedTuple):
 
     Attributes:
         cursor: cursor of the next page of keys, "" if no keys were scanned.
-        orphans: keys of entries that are not in the schedule.
-        returned: keys that the sweep put back into the schedule.
+        orphans: keys of entry hashes that are not in the schedule's sorted set.
+        returned: keys that the sweep added to the sorted set again.
         enabled: keys of entries that were disabled and are now enabled.
         disabled: number of disabled entries.
-        bad: keys outside the schedule whose definition has no name or is unreadable.
+        bad: keys that are not in the sorted set and whose definition is unreadable or has no name.
     """
 
     cursor: str
@@ -328,7 +336,7 @@ class Swept(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StaticRow:
-    """A static entry to write; meta and score are used only for a new entry."""
+    """A static entry to write. Only a new entry gets the meta and the score."""
 
     name: str
     key: str
@@ -339,18 +347,18 @@ class StaticRow:
 
 
 class Writing(NamedTuple):
-    """An entry to write, or only its history if ``definition`` is empty.
+    """An entry to write, or only its last run and run count if ``definition`` is empty.
 
     Attributes:
         key: key of the entry.
-        definition, policy, meta, runtime: the texts to store.
+        definition, policy, meta, runtime: the JSON to store.
         seen: the meta that the caller expects in Redis, None for any.
         score: when the entry is due next, UNIX seconds; None for the time of Redis.
-        made_up: the last run, if it is only a default of a new or restarted entry, taken from the
-            clock of the caller; None if somebody chose the last run.
-        believed: definition and policy that the caller expects in Redis, empty texts for no entry,
-            None for any.
-        history: lines of the run history, "" to leave the stored ones.
+        made_up: the last run of a new or restarted entry, if it is only a default from the clock of
+            the caller. None if the caller's last run is not a default.
+        believed: the definition and policy that the caller expects in Redis. Two empty strings mean
+            that no entry is expected, None means any.
+        history: lines of the run history, "" to keep the stored lines.
         identity: identity of a new entry. Repeated writes of one entry use the same value.
     """
 
@@ -390,11 +398,11 @@ class Saved(NamedTuple):
 
     Attributes:
         code: :data:`SAVED`, :data:`SAME`, :data:`HISTORY_DIFFERS`, :data:`GONE`, ...
-        meta, runtime: the stored history, with :data:`SAME` and :data:`HISTORY_DIFFERS`.
-        score: UNIX seconds as text, "" for none: with :data:`SAME` the stored score, with
+        meta, runtime: the stored JSON, for :data:`SAME` and :data:`HISTORY_DIFFERS`.
+        score: a string of UNIX seconds, or "". For :data:`SAME` it is the stored score, for
             :data:`CLOCK_AHEAD` the time of Redis.
-        identity: the stored identity, None if it is that of the writing.
-        definition, policy: the stored texts, with :data:`HISTORY_DIFFERS`.
+        identity: the stored identity, None if it equals the identity in the :class:`Writing`.
+        definition, policy: the stored JSON, for :data:`HISTORY_DIFFERS`.
     """
 
     code: int
@@ -406,7 +414,7 @@ class Saved(NamedTuple):
     policy: str = ""
 
 
-#: Code of ``save.lua`` for a saved entry with another identity than that of the writing.
+#: Code of ``save.lua`` for a saved entry that keeps its stored identity instead of the new one.
 SAVED_AS = 3
 
 #: Code of a save -> fields of :class:`Saved` that ``save.lua`` returns with it.
@@ -417,34 +425,34 @@ SAVED_FIELDS: dict[int, tuple[str, ...]] = {
     SAVED_AS: ("identity",),
 }
 
-#: The most frequent result, made once.
+#: The most frequent result. It is created once to save time.
 PLAIN_SAVED = Saved(SAVED)
 
 
 def pack_writings(writings: Sequence[Writing]) -> tuple[bytes, str | bytes]:
-    """Return writings as arguments of ``save.lua``."""
+    """Return the arguments of ``save.lua`` for these entries."""
     return pack_binary([*chain.from_iterable(map(Writing.fields, writings))])
 
 
 def read_saved(reply: Sequence[bytes]) -> list[Saved]:
-    """Return the results of writings from the reply of ``save.lua``."""
+    """Return the result of each saved entry from the reply of ``save.lua``."""
     codes, texts = reply[0].split(), map(text_of, reply[1:])
     return [PLAIN_SAVED if code == b"1" else _read_saved(int(code), texts) for code in codes]
 
 
 def _read_saved(code: int, texts: Iterator[str]) -> Saved:
-    fields = dict(zip(SAVED_FIELDS.get(code, ()), texts))  # noqa: B905 - others use the rest
+    fields = dict(zip(SAVED_FIELDS.get(code, ()), texts))  # noqa: B905 - more results follow
     saved = Saved(SAVED if code == SAVED_AS else code, **fields)
     return saved if saved.identity is None else saved._replace(identity=text_in(saved.identity))
 
 
 def json_text(text: str) -> str:
-    """Return a text as JSON, in which only a line feed is written as a backslash and an n."""
+    r"""Return a JSON string in which ``\n`` appears only as the escape of a line feed."""
     return encode_basestring_ascii(text).replace("\\\\", "\\u005c")
 
 
 def key_of(key: str) -> bytes:
-    """Return a key as bytes for Redis; the inverse of :func:`text_of`."""
+    """Return a key as the bytes to send to Redis; the inverse of :func:`text_of`."""
     return key.encode("utf-8", "surrogateescape")
 
 
@@ -452,7 +460,7 @@ def read_claims(kinds: bytes, sizes: bytes, packed: bytes, turn_id: str) -> list
     """Return the claims in the reply of ``claim.lua``."""
     fields = unpack_binary(sizes, packed)
     keys, dues, *texts = (fields[first::10] for first in range(10))
-    # One C-level map over all rows is faster than a Python loop; the few bad claims follow below.
+    # A single map() over all rows is faster than a loop. The loop below fixes the few bad claims.
     rows = zip(
         keys,
         map(float, dues),
@@ -477,12 +485,12 @@ def _no_hash(claim: Claim) -> Claim:
     return Claim(claim.key, claim.due, problem=problem, id=claim.id)
 
 
-#: Kind of a claim without a readable hash -> how to build the claim.
+#: Kind of an unreadable claim -> function that builds the :class:`Claim`.
 UNREADABLE_CLAIMS: dict[str, Callable[[Claim], Claim]] = {"g": _gone, "x": _no_hash}
 
 
 def with_utf8_check(claim: Claim) -> Claim:
-    """Return the claim, with a ``problem`` if its texts are not UTF-8."""
+    """Return the claim, with a ``problem`` if its stored fields are not UTF-8."""
     texts = (claim.definition or "", claim.meta, claim.policy, claim.runtime)
     try:
         "".join(texts).encode()
@@ -492,7 +500,7 @@ def with_utf8_check(claim: Claim) -> Claim:
 
 
 def pack_completions(completions: Sequence[Completion]) -> tuple[bytes, str | bytes]:
-    """Return completions as arguments of ``claim.lua``."""
+    """Return the arguments of ``claim.lua`` for these completions."""
     texts: list[str] = []
     for done in completions:
         seen = "" if done.seen is None else "=" + "\n".join(done.seen)
@@ -504,13 +512,13 @@ def pack_completions(completions: Sequence[Completion]) -> tuple[bytes, str | by
 
 
 def pack_counts(counted: Counted) -> tuple[str, str | bytes, str | bytes]:
-    """Return counts as arguments of ``claim.lua``."""
+    """Return the arguments of ``claim.lua`` for these counts."""
     texts = [text for field, number in counted.counts.items() for text in (field, str(number))]
     return counted.id, *pack(texts)
 
 
 def read_results(codes: bytes, texts: Sequence[bytes]) -> list[Result]:
-    """Return the results of completions from the reply of ``claim.lua``."""
+    """Return the result of each completion from the reply of ``claim.lua``."""
     remaining = map(text_of, texts)
     return [
         COMMON_RESULTS.get(code) or Result(code, tuple(islice(remaining, TEXT_COUNTS[code])))

@@ -1,6 +1,6 @@
-"""Load and run the Lua scripts in ``redbeat/lua``, one file per change of state.
+"""Load and run the Lua scripts in ``redbeat/lua``.
 
-``redbeat/lua/parts`` has functions that several scripts include.
+``redbeat/lua/parts`` contains functions that several scripts include.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from redbeat.connection.topology import refusals
 
 __all__ = ("Script", "load_script", "overlaps", "runs_once")
 
-#: A pool with more connections than this has one to spare while another waits for a reply.
+#: While a script runs, a client can send other commands if its pool has more connections than this.
 SPARE_CONNECTIONS = 2
 
-#: The line of a script that is replaced by a part.
+#: The line of a script that includes a file of ``redbeat/lua/parts``.
 INCLUDE = re.compile(r"^-- include: (\w+)$", re.MULTILINE)
 
 Argument = str | bytes | int | float
@@ -33,7 +33,7 @@ Argument = str | bytes | int | float
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """The text of a script and the SHA-1 under which Redis caches it."""
+    """A Lua script: its source code, and the SHA-1 under which Redis caches the script."""
 
     name: str
     text: str
@@ -46,12 +46,13 @@ class Script:
         args: Sequence[Argument] = (),
         then: Callable[[Any], None] | None = None,
     ) -> Callable[[], Any]:
-        """Send the script on its own connection; the returned function reads the reply.
+        """Send the script on its own connection, and return a function that reads the reply.
 
-        The client must satisfy :func:`runs_once`. Unless it also :func:`overlaps`, do not use the
-        client before you read the reply. The script never runs twice, since the retries of the
-        client do not apply. ``then`` is called with the connection after the script ran. One round
-        trip, more if the server has not cached the script or another cluster node has the keys.
+        Call this only if :func:`runs_once` is true for the client. Unless :func:`overlaps` is also
+        true, do not use the client before you read the reply. The client does not retry the
+        script, so it never runs twice. After the script ran, ``then`` is called with the
+        connection. One round trip, or more if the server has not cached the script or if another
+        cluster node has the keys.
         """
         read_reply = self._send(client, keys, args)
 
@@ -70,7 +71,7 @@ class Script:
             pool = node_of(client, keys[0] if keys else "").connection_pool
             connection = connection_of(pool, "EVALSHA")
             with borrowed(connection, pool, keep=True):
-                # One write: after a partial request the server would have to wait for the rest.
+                # One write, so that an error between two writes cannot leave a partial request.
                 pieces = connection.pack_command("EVALSHA", self.sha, len(keys), *keys, *args)
                 connection.send_packed_command([b"".join(pieces)])
 
@@ -102,14 +103,14 @@ class Script:
 
 
 def runs_once(client: Any) -> bool:
-    """Whether a script can be sent on a connection of the pool, without the client's retries."""
+    """Return whether scripts can bypass the client's retries, on a connection of its pool."""
     return hasattr(client, "connection_pool") or is_cluster(client)
 
 
 def overlaps(client: Any, key: str) -> bool:
-    """Whether ``client`` can send other commands before the reply to a script about ``key``.
+    """Return whether ``client`` can send commands while a script that uses ``key`` runs.
 
-    True if the pool of the node of ``key`` has connections to spare.
+    This needs a spare connection in the pool of the cluster node that stores ``key``.
     """
     try:
         pool = getattr(node_of(client, key), "connection_pool", None)
@@ -122,8 +123,8 @@ def overlaps(client: Any, key: str) -> bool:
 def load_script(name: str) -> Script:
     """Return the script in ``redbeat/lua/<name>.lua``.
 
-    A line ``-- include: <part>`` is replaced by ``redbeat/lua/parts/<part>.lua``, joined to one
-    line, so that line numbers in errors match the file.
+    Each line ``-- include: <part>`` is replaced by the code of ``redbeat/lua/parts/<part>.lua``.
+    That code becomes a single line, so that line numbers in errors match the file.
     """
     text = INCLUDE.sub(lambda match: _part(match[1]), _read(name))
     return Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())

@@ -1,7 +1,7 @@
-"""The only module that changes schedule data in Redis. It takes and returns texts and numbers.
+"""The only module that changes schedule data in Redis. It takes and returns strings and numbers.
 
-Every change of state is one script of ``redbeat/lua``. Redis errors pass through unchanged, with
-one exception: saving an entry at a key that is not a hash raises
+Each change runs one Lua script of ``redbeat/lua``. Redis errors pass through unchanged, with one
+exception: saving an entry at a key that is not a hash raises
 :exc:`~redbeat.errors.InvalidEntryError`.
 """
 
@@ -64,15 +64,15 @@ __all__ = (
 logger = get_logger("celery.beat")
 
 
-#: Longest wait for replicas, in seconds.
+#: Maximum time to wait for replicas, in seconds.
 WAIT_SECONDS = 1.0
 
 
 class Replicas:
     """Waits until ``required`` replicas confirm the last writes of a connection.
 
-    If too few replicas confirm within a second, the beat goes on. The log reports the missing
-    confirmations, and later that replicas confirm again.
+    If too few replicas confirm within a second, a warning is logged and the beat continues. Another
+    log line follows when enough replicas confirm again.
     """
 
     def __init__(self, required: int) -> None:
@@ -80,8 +80,8 @@ class Replicas:
         self._enough = True
 
     def wait(self, connection: Any) -> None:
-        """Wait for the replicas. One round trip. After an error, the connection is closed."""
-        # Half of the socket timeout, so that the reply arrives before the timeout.
+        """Wait for the replicas. Closes the connection after an error. One round trip."""
+        # Wait for at most half of the socket timeout, so that the reply arrives in time.
         seconds = min(WAIT_SECONDS, (connection.socket_timeout or WAIT_SECONDS * 2) / 2)
         try:
             connection.send_command("WAIT", self.required, max(1, int(seconds * 1000)))
@@ -101,24 +101,27 @@ class Replicas:
             logger.warning("beat: Enough replicas record the runs again: %d", confirmed)
 
 
-#: Longest wait of a beat between two ticks, in seconds. A save publishes a wake-up message only if
-#: the entry is due sooner.
+#: Maximum wait of a beat between two ticks, in seconds. A save publishes a wake-up message only if
+#: the entry is due before a beat wakes up anyway.
 MAX_WAIT = 5.0
 
-#: Number of keys that one page of a sweep scans.
+#: Number of keys that one :meth:`Store.sweep` scans.
 SCAN_PAGE = 1000
 
-#: Codes of ``sync.lua`` when another beat leads: nothing was written, or only missing entries.
+#: Codes of ``sync.lua`` if another beat leads: it wrote nothing, or only missing entries.
 SYNC_REFUSED, SYNC_ADDED_ONLY = -1, 2
 
-#: Seconds until a member without a definition is due again.
+#: Seconds after which a beat looks again at an entry key without a definition.
 MISSING_RETRY = 5
 
 
 def save_results(writings: Sequence[Writing], reply: Sequence[bytes]) -> list[Saved]:
-    """Return the results of writings; raises :exc:`InvalidEntryError` for a key of another type."""
+    """Return the result of each saved entry from the reply of ``save.lua``.
+
+    Raises :exc:`InvalidEntryError` for a key that is not a hash.
+    """
     if not isinstance(reply, list):
-        return [Saved(SAVED)] * len(writings)  # a mock that stands in for the client in a test
+        return [Saved(SAVED)] * len(writings)  # the client is a mock in a test
     results = read_saved(reply)
     for writing, saved in zip(writings, results, strict=True):
         if saved.code == NOT_A_HASH:
@@ -127,9 +130,10 @@ def save_results(writings: Sequence[Writing], reply: Sequence[bytes]) -> list[Sa
 
 
 class Store(Reading):
-    """The schedule of one prefix in one Redis.
+    """Reads and changes the schedule under one key prefix.
 
-    After a claim that recorded completions, the store waits for ``wait_replicas`` replicas.
+    After each :meth:`claim` that records completions, the store waits until ``wait_replicas``
+    replicas confirm the writes.
     """
 
     def __init__(self, client: Any, keys: Keys, wait_replicas: int = 0) -> None:
@@ -139,10 +143,10 @@ class Store(Reading):
     # -- one turn of a beat ------------------------------------------------------------------
 
     def claim(self, *terms: Any, **more: Any) -> ClaimReply:
-        """Take a turn with the :class:`ClaimRequest` of these arguments. One round trip.
+        """Keep the lock, record completions and claim due entries. One round trip.
 
-        Keeps the lock, records completions and claims due entries. The client does not retry the
-        script: after a lost reply, the caller sends a new request with ``reply_lost``.
+        The arguments are the fields of a :class:`ClaimRequest`. The client does not retry the
+        script. If the reply is lost, send the request again with ``reply_lost``.
         """
         request = ClaimRequest(*terms, **more)
         if runs_once(self.client):
@@ -157,9 +161,10 @@ class Store(Reading):
         return self._send_claim(request)()
 
     def begin_claim(self, request: ClaimRequest) -> Callable[[], ClaimReply]:
-        """Send the request of :meth:`claim`; the returned function waits for the reply.
+        """Send the request of :meth:`claim`, and return a function that waits for the reply.
 
-        If :attr:`overlaps` is true, you may send other commands before that. One round trip.
+        If :attr:`overlaps` is true, you may send other commands before you call that function. One
+        round trip.
         """
         return self._send_claim(request)
 
@@ -172,7 +177,7 @@ class Store(Reading):
 
     @property
     def overlaps(self) -> bool:
-        """Whether other commands may follow :meth:`begin_claim` before its reply. No round trip."""
+        """Whether you may send commands between :meth:`begin_claim` and its reply."""
         return overlaps(self.client, self.keys.schedule)
 
     def _claim_call(self, request: ClaimRequest) -> tuple[list[str], tuple[Any, ...]]:
@@ -196,9 +201,9 @@ class Store(Reading):
         return keys, (*turn, *lock, MISSING_RETRY, *completions, *rest, broker, late)
 
     def park(self, notes: Iterable[tuple[str, str, str]]) -> list[str]:
-        """Quarantine entries: (key, claim id or "" if the key is not a hash, JSON note).
+        """Quarantine entries; return the keys of the quarantined ones. One round trip per 500.
 
-        Returns the keys that were quarantined. One round trip per 500.
+        ``notes`` has a triple per entry: key, claim id ("" if the key is not a hash) and JSON note.
         """
         parked: list[str] = []
         for batch in batches(notes):
@@ -212,10 +217,10 @@ class Store(Reading):
         return self._with_missing_key(self.keys.schedule, self.keys.quarantine)
 
     def review(self, digests: Iterable[tuple[str, str]]) -> list[str]:
-        """Release quarantined entries whose texts changed; return their keys.
+        """Release quarantined entries that changed in Redis; return their keys.
 
-        ``digests`` are pairs of a key and the digest of its quarantined texts. One round trip per
-        500.
+        ``digests`` has a pair per entry: its key, and the digest of its stored JSON at the time of
+        the quarantine. One round trip per 500.
         """
         released: list[str] = []
         for batch in batches(digests):
@@ -225,12 +230,12 @@ class Store(Reading):
         return released
 
     def wake_beats(self) -> None:
-        """Wake up waiting beats, if the Redis user may publish. One round trip."""
+        """Wake up waiting beats, if the Redis user may run PUBLISH. One round trip."""
         with suppress(ResponseError):
             self._read("PUBLISH", self.keys.wakeup, "due")
 
     def forget(self, members: Sequence[str]) -> list[str]:
-        """Remove members whose hash is gone; return the removed ones. One round trip."""
+        """Remove keys without a hash from the schedule; return them. One round trip."""
         args = [self.keys.prefix, *map(key_of, members)]
         reply = self._run("forget", self._with_missing_key(self.keys.schedule), args)
         return [text_of(member) for member in reply]
@@ -238,11 +243,11 @@ class Store(Reading):
     def sweep(
         self, cursor: str, disabled: float, offset: int, limit: int, known: Sequence[str]
     ) -> Swept:
-        """Search for entries outside the schedule, and for disabled entries that were enabled.
+        """Find entry hashes that are not in the sorted set, and entries that were enabled again.
 
-        Scans a page of keys from ``cursor`` on, none if ``cursor`` is "", and ``limit`` members
-        with the score ``disabled`` from ``offset`` on. The ``known`` keys become due now if they
-        are still outside the schedule. One round trip.
+        Scans a page of keys at ``cursor``, or no keys if ``cursor`` is "". Checks ``limit`` entries
+        with the score ``disabled``, beginning at ``offset``. Adds the ``known`` keys to the sorted
+        set as due now if they are still missing. One round trip.
         """
         prefix = self.keys.prefix
         scan = (cursor, GLOB_SPECIAL.sub(r"\\\g<0>", prefix) + "*", SCAN_PAGE)
@@ -255,37 +260,38 @@ class Store(Reading):
     # -- single entries ----------------------------------------------------------------------
 
     def save(self, key: str, *fields: Any, **more: Any) -> Saved:
-        """Write the :class:`Writing` of these arguments; see :meth:`save_all`. One round trip.
+        """Write one entry; see :meth:`save_all`. One round trip.
 
-        Raises :exc:`InvalidEntryError` for a key that is not a hash.
+        The arguments are the fields of a :class:`Writing`. Raises :exc:`InvalidEntryError` for a
+        key that is not a hash.
         """
         (saved,) = self.save_all([Writing(key, *fields, **more)])
         return saved
 
     def save_all(self, writings: Sequence[Writing]) -> list[Saved]:
-        """Write entries, and wake up beats that would wait longer than until these are due.
+        """Write entries, and wake up waiting beats that would otherwise wake up too late for them.
 
         The code of each result is one of these:
 
         - SAVED: the entry was written.
-        - HISTORY_DIFFERS: the stored meta is not the expected one.
-        - SAME: the stored meta is not the expected one, but definition and policy are stored
-          already and ``made_up`` is set, so only the score may be wrong.
-        - GONE: there is no entry, and the writing has no definition or no meta to create one.
-        - CLOCK_AHEAD: ``made_up`` is ahead of the time of Redis.
-        - CONFLICT: the stored definition and policy are not the expected ones.
+        - HISTORY_DIFFERS: the stored meta differs from the expected meta.
+        - SAME: the stored meta differs from the expected meta. However, the definition and the
+          policy are already stored and ``made_up`` is set, so only the score may be wrong.
+        - GONE: the entry does not exist, and the definition or meta to create it is empty.
+        - CLOCK_AHEAD: ``made_up`` is later than the time of Redis.
+        - CONFLICT: the stored definition or policy differs from the expected one.
 
-        Raises :exc:`InvalidEntryError` for a key that is not a hash, and then writes nothing. One
-        round trip; send at most 500.
+        Raises :exc:`InvalidEntryError` for a key that is not a hash. In that case, no entry is
+        written. One round trip; pass at most 500 entries.
         """
         return save_results(writings, self._run("save", *self._save_call(writings)))
 
     def begin_save_all(self, writings: Sequence[Writing]) -> Callable[[], list[Saved]]:
-        """Send the writings of :meth:`save_all`; the returned function waits for the results.
+        """Send the entries of :meth:`save_all`, and return a function that waits for the results.
 
-        You must call that function. You may send other commands before that; a client that does
-        not allow this waits here. After a connection error, :meth:`save_all` sends the writings
-        again, with the client's retries; repeating them is harmless. One round trip.
+        You must call the returned function. You may send other commands before that. If the client
+        cannot do this, this method waits for the results itself. After a connection error, the
+        entries are sent again with the client's retries, which is harmless. One round trip.
         """
         if runs_once(self.client) and self.overlaps:
             with suppress(RedisError, OSError):
@@ -309,50 +315,51 @@ class Store(Reading):
         return keys, (self.keys.wakeup, MAX_WAIT, *pack_writings(writings))
 
     def delete(self, key: str) -> bool:
-        """Remove an entry and its history; False if it did not exist. One round trip."""
+        """Delete an entry and its history; return whether it existed. One round trip."""
         return bool(self.delete_all([key]))
 
     def delete_all(self, keys: Sequence[str]) -> int:
-        """Remove entries and their histories; return how many existed.
+        """Delete entries and their histories; return how many existed.
 
-        One round trip; send at most 500.
+        One round trip; pass at most 500 keys.
         """
         return int(self._run("delete", self._quarantine_keys, [key_of(key) for key in keys]))
 
     def pop(self, key: str) -> Texts:
-        """Remove an entry and return its texts, as :meth:`load` does. One round trip."""
+        """Delete an entry and return its fields, as :meth:`load` does. One round trip."""
         return read_texts(self._run("pop", self._quarantine_keys, [key_of(key)]))
 
     def end_run(self, key: str, task_id: str) -> bool:
-        """Record the end of a run of an entry whose runs must not overlap. One round trip.
+        """Record the end of a run, for an entry whose runs must not overlap. One round trip.
 
-        False if the entry waits for another run, or for none.
+        Returns whether this was the run that the entry recorded as active.
         """
         keys = [self.keys.schedule, key_of(key)]
         return bool(self._run("ended", keys, [json_text(task_id)[1:-1], self.keys.wakeup]))
 
     def trigger(self, key: str, run_id: str, most: int) -> int:
-        """Request a run in addition to the schedule; return the code of ``trigger.lua``.
+        """Request an extra run as soon as possible; return the code of ``trigger.lua``.
 
-        At most ``most`` triggered runs may wait. One round trip.
+        At most ``most`` triggered runs of the entry may wait. One round trip.
         """
         keys = [self.keys.schedule, key_of(key), self.keys.quarantine]
         return int(self._run("trigger", keys, [run_id, most, self.keys.wakeup]))
 
     def tidy_stats(self, most: int) -> int:
-        """Remove counts of deleted entries, and of all entries if more than ``most`` have counts.
+        """Remove the counts of deleted entries from the stats; return how many were removed.
 
-        Returns how many counts were removed. One round trip.
+        If the schedule has more than ``most`` entries, the counts of all entries are removed. One
+        round trip.
         """
         keys = self._with_missing_key(self.keys.schedule, self.keys.stats)
         return int(self._run("tidy", keys, [self.keys.prefix, most]))
 
     def note_time_zone(self, zone: str) -> None:
-        """Store the time zone in which the scores were computed. One round trip."""
+        """Store the time zone with which the next runs were computed. One round trip."""
         self._note(TIME_ZONE, zone)
 
     def note_problem(self, text: str) -> None:
-        """Store why a beat sends no runs; "" removes the reason. One round trip."""
+        """Store the reason why a beat sends no runs; "" removes it. One round trip."""
         if text:
             self._note(PROBLEM, text)
         else:
@@ -364,7 +371,7 @@ class Store(Reading):
         self._note(STATICS, digest)
 
     def _note(self, field: str, text: str) -> None:
-        with suppress(ResponseError):  # without the note, a beat repeats some work
+        with suppress(ResponseError):  # optional: without the value, a beat only repeats some work
             self._read_aside("HSET", self.keys.stats, field, text)
 
     # -- static entries ----------------------------------------------------------------------
@@ -377,10 +384,10 @@ class Store(Reading):
     def sync_statics(
         self, rows: Sequence[StaticRow], lock_key: str | None, token: str, ttl: float = 0.0
     ) -> list[int] | None:
-        """Write the rows that differ from Redis; return the codes of ``sync.lua``, one per row.
+        """Write the rows that differ from Redis; return a code of ``sync.lua`` per row.
 
-        Extends the lock to ``ttl`` seconds. Returns None if the caller no longer leads. One round
-        trip; send at most 500 rows.
+        Extends the lock to ``ttl`` seconds from now. Returns None if the caller no longer leads.
+        One round trip; pass at most 500 rows.
         """
         standing, codes = self._sync(rows, lock_key, token, str(int(ttl * 1000)))
         return None if standing == SYNC_REFUSED else codes
@@ -388,10 +395,10 @@ class Store(Reading):
     def offer_statics(
         self, rows: Sequence[StaticRow], lock_key: str | None, token: str
     ) -> tuple[bool, list[int]]:
-        """Write the rows that differ from Redis; only missing ones while another beat leads.
+        """Write the rows that differ from Redis, or only missing ones while another beat leads.
 
-        Returns whether no other beat leads, and the codes as :meth:`sync_statics` does. One round
-        trip; send at most 500 rows.
+        Returns a pair: False if another beat leads, else True; and a code of ``sync.lua`` per row.
+        One round trip; pass at most 500 rows.
         """
         standing, codes = self._sync(rows, lock_key, token, "")
         return standing != SYNC_ADDED_ONLY, codes
@@ -399,9 +406,9 @@ class Store(Reading):
     def _sync(
         self, rows: Sequence[StaticRow], lock_key: str | None, token: str, ttl: str
     ) -> tuple[int, list[int]]:
-        """Return the first code of ``sync.lua``, and the codes of the rows.
+        """Run ``sync.lua``; return its first code, and the codes of the rows.
 
-        A meta that equals that of the previous row is sent as "", since most rows have the same.
+        Most rows have the same meta, so a meta that equals the previous one is sent as "".
         """
         fields: list[str] = []
         previous = ""
@@ -413,9 +420,9 @@ class Store(Reading):
         return reply[0], [int(code) for code in reply[1].decode()] if reply[1:] else []
 
     def prune_statics(self, names: Sequence[str], lock_key: str | None, token: str) -> bool:
-        """Remove static entries; False if the caller no longer leads.
+        """Delete static entries; return False if the caller no longer leads.
 
-        One round trip; send at most 500 names.
+        One round trip; pass at most 500 names.
         """
         args: list[Any] = [token]
         for name in names:
@@ -425,21 +432,21 @@ class Store(Reading):
     # -- lock --------------------------------------------------------------------------------
 
     def acquire_lock(self, key: str, token: str, ttl: float) -> bool:
-        """Acquire or keep the lock for ``ttl`` seconds; False if another beat holds the lock.
+        """Acquire or keep the lock for ``ttl`` seconds; return False if another beat holds it.
 
         One round trip.
         """
         return bool(self._run("acquire", [key], [token, int(ttl * 1000)]))
 
     def extend_lock(self, key: str, token: str, ttl: float) -> bool:
-        """Extend the lock to ``ttl`` seconds from now; False if ``token`` does not hold the lock.
+        """Extend the lock to ``ttl`` seconds from now; return whether ``token`` holds the lock.
 
         One round trip.
         """
         return bool(self._run("extend", [key], [token, int(ttl * 1000)]))
 
     def release_lock(self, key: str, token: str) -> bool:
-        """Release the lock and wake up standbys; False if ``token`` did not hold the lock.
+        """Release the lock and wake up standbys; return whether ``token`` held the lock.
 
         One round trip.
         """
@@ -448,12 +455,15 @@ class Store(Reading):
         return bool(self._run("release", [key, self.keys.beats], args))
 
     def leave(self, token: str, locked: bool = False) -> None:
-        """Remove a beat from the active ones; ``locked`` if it used the lock. One round trip."""
+        """Remove a beat from the active beats. One round trip.
+
+        ``locked`` says whether the beat used the lock.
+        """
         self._read_aside("ZREM", self.keys.beats, Presence(token, 0.0, locked).member)
 
 
 def store_of(app: Any, client: Any = None) -> Store:
-    """Return the store of an app's schedule, with ``client`` or the client of the app."""
+    """Return the store of an app's schedule, with ``client`` (default: the client of the app)."""
     client = client_of(app) if client is None else client
     conf = ensure_conf(app)
     keys = Keys(conf.key_prefix, conf.schedule_key, conf.statics_key, conf.denied_keys)

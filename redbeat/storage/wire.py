@@ -1,4 +1,4 @@
-"""Encode arguments and decode replies of scripts: packed texts, rows, pages and counts."""
+"""Encode the arguments and decode the replies of the Lua scripts."""
 
 from __future__ import annotations
 
@@ -26,27 +26,28 @@ __all__ = (
 
 
 def pack(texts: Sequence[str]) -> tuple[str | bytes, str | bytes]:
-    """Return the sizes in bytes, separated by spaces, and the joined texts in UTF-8.
+    """Return the sizes of the strings in bytes, separated by spaces, and the joined strings.
 
-    Surrogates stand for bytes that are not UTF-8, as in :func:`unpack`.
+    The strings are encoded in UTF-8. Surrogates are encoded as the bytes that they stand for; see
+    :func:`unpack`.
     """
     sizes, joined = _join(texts)
     return " ".join(map(str, sizes)), joined
 
 
 def pack_binary(texts: Sequence[str]) -> tuple[bytes, str | bytes]:
-    """Return the same as :func:`pack`, but with sizes of four bytes each, highest byte first."""
+    """Do the same as :func:`pack`, but return each size as a big-endian integer of four bytes."""
     sizes, joined = _join(texts)
     return struct.pack(f">{len(texts)}I", *sizes), joined
 
 
 def unpack(sizes: bytes, packed: bytes) -> list[str]:
-    """Return the texts that :func:`pack` joined; bytes that are not UTF-8 become surrogates."""
+    """Return the strings that :func:`pack` joined; bytes that are not UTF-8 become surrogates."""
     return _cut(map(int, sizes.split()), packed)
 
 
 def unpack_binary(sizes: bytes, packed: bytes) -> list[str]:
-    """Return the texts that :func:`pack_binary` joined."""
+    """Return the strings that :func:`pack_binary` joined."""
     return _cut(struct.unpack(f">{len(sizes) // 4}I", sizes), packed)
 
 
@@ -60,7 +61,7 @@ def _join(texts: Sequence[str]) -> tuple[Iterable[int], str | bytes]:
 
 def _cut(sizes: Iterable[int], packed: bytes) -> list[str]:
     ends = list(accumulate(sizes))
-    pieces = zip(chain((0,), ends), ends)  # noqa: B905 - no piece begins at the last end
+    pieces = zip(chain((0,), ends), ends)  # noqa: B905 - the two sequences differ in length by one
     if packed.isascii():
         text = packed.decode("ascii")
         return [text[begin:end] for begin, end in pieces]
@@ -68,12 +69,12 @@ def _cut(sizes: Iterable[int], packed: bytes) -> list[str]:
 
 
 def text_of(value: Any) -> str:
-    """Return a reply as text, "" for None; bytes that are not UTF-8 become surrogates."""
+    """Return a reply as ``str``, "" for None; bytes that are not UTF-8 become surrogates."""
     return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value or ""
 
 
 def text_in(stored: str) -> str:
-    """Return the string in a JSON text; other programs may write plain text, returned as it is."""
+    """Decode a JSON string. Returns a value that is not JSON unchanged, "" for other JSON."""
     if not stored:
         return ""
     try:
@@ -83,19 +84,19 @@ def text_in(stored: str) -> str:
     return text if isinstance(text, str) else ""
 
 
-#: Suffix of the token of a beat that uses the lock, as in ``claim.lua``.
+#: Suffix that ``claim.lua`` appends to the token of a beat that uses the lock.
 LOCKED = " lock"
 
-#: Score and key of the entry after which a page begins, as text.
+#: Score and key of the entry after which a page begins, both as strings.
 Cursor = tuple[str, str]
 
 
 class Row(NamedTuple):
     """The stored fields of one entry.
 
-    ``score`` is None if the entry is not in the schedule. ``definition`` is None without one;
-    ``problem`` is why the entry cannot be read. ``note`` is the JSON note of the quarantine.
-    ``history`` is "" unless the caller requested it.
+    ``score`` is None if the entry is not in the sorted set of the schedule. ``definition`` is None
+    if the entry has none. ``problem`` is the reason why the entry cannot be read. ``note`` is the
+    JSON note of a quarantined entry. ``history`` is "" unless the caller requested it.
     """
 
     key: str
@@ -115,9 +116,10 @@ class Row(NamedTuple):
 
 
 class Page(NamedTuple):
-    """Rows in due order, parked ones last; ``now`` is the time of Redis, UNIX seconds.
+    """A page of entries in due order; entries that are never due come last.
 
-    ``after`` is the cursor of the next page, None for the last page.
+    ``now`` is the time of Redis in UNIX seconds. ``after`` is the cursor of the next page, None
+    after the last page.
     """
 
     now: float
@@ -126,9 +128,9 @@ class Page(NamedTuple):
 
 
 class Presence(NamedTuple):
-    """An active beat: token, when last seen (UNIX seconds), and whether the beat uses the lock.
+    """An active beat: its token, when it was last seen (UNIX seconds), and its use of the lock.
 
-    A beat that uses the lock is leader or standby; beats without the lock share the work.
+    A beat that uses the lock is the leader or a standby. Beats without a lock share the work.
     """
 
     token: str
@@ -137,17 +139,17 @@ class Presence(NamedTuple):
 
     @classmethod
     def read(cls, member: str, seen: float) -> Presence:
-        """Return the beat of a member and its score in the sorted set of beats."""
+        """Return the beat for a member of the sorted set of beats and its score ``seen``."""
         return cls(member.removesuffix(LOCKED), seen, member.endswith(LOCKED))
 
     @property
     def member(self) -> str:
-        """The member of the sorted set of beats."""
+        """The member that represents this beat in the sorted set of beats."""
         return self.token + LOCKED if self.locked else self.token
 
 
 class Counts(NamedTuple):
-    """Numbers of entries by kind, and the active beats; times are UNIX seconds of Redis."""
+    """The number of entries of each kind, and the active beats. Times are UNIX seconds of Redis."""
 
     now: float
     members: int
@@ -179,7 +181,7 @@ def _row(kind: str, key: str, score: str, definition: str, *texts: str) -> Row:
         return Row(
             *place, note=note, static=bool(static), problem=f"the key is not a hash ({definition})"
         )
-    # Only the head of the claim; the rest repeats the texts of the entry.
+    # Keep only the head of the claim. The rest repeats the definition, policy and meta.
     claim = claim.removeprefix('["').partition('"')[0]
     running, trigger, identity = map(text_in, (running, trigger, identity))
     fields = meta, policy, runtime, claim, running, trigger, identity

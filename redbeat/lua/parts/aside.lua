@@ -1,5 +1,6 @@
--- aside(command, key, ...) runs a command on a key outside the prefix. If the user may not use such
--- keys, the caller passes the schedule in their place; then this does nothing and returns 0.
+-- aside(command, key, ...) runs a command on a key outside the prefix. If the Redis user may not
+-- access such keys, the script receives the schedule key instead. In that case, aside() does
+-- nothing and returns 0.
 
 local function aside(command, key, ...)
   if key == KEYS[1] then

@@ -1,7 +1,7 @@
--- decoded(text) returns the object or array in a JSON text, nil if there is none.
+-- decoded(text) returns the decoded JSON object or array, or nil if the string is anything else.
 --
--- equal(one, other, absent) returns whether two decoded values are equal; `absent` is the value of a
--- missing field, nil for none.
+-- equal(one, other, absent) returns whether two decoded values are equal. A missing field has the
+-- value `absent`.
 
 local function decoded(text)
   local readable, found = pcall(cjson.decode, text)

@@ -1,12 +1,13 @@
--- marks(definition, policy, meta) returns two marks that change with the texts of an entry: one of the
--- definition with the policy, one of the meta. A mark is the text itself, which is faster than a
--- digest; for a long text it is the sha1, to save memory.
+-- marks(definition, policy, meta) returns two marks, by which a completion detects whether the
+-- entry changed after the claim. The first mark is for the definition and the policy, the second
+-- for the meta. A mark is the JSON itself, which is faster than a digest. If the JSON is long, the
+-- mark is its SHA-1, to save memory.
 --
--- claim_text(head, definition, policy, meta) returns the field `claim` of an entry: JSON,
--- [<head>,<mark>,<mark>].
+-- claim_text(head, definition, policy, meta) returns the value of the field `claim` of an entry as
+-- JSON: [<head>,<mark>,<mark>].
 --
--- made_of(claim, definition, policy, meta) returns whether a claim was made for these texts, and
--- whether it was made for this meta.
+-- made_of(claim, definition, policy, meta) returns two booleans: whether the claim was made for
+-- this definition, policy and meta, and whether it was made for this meta.
 
 local LONGEST_MARK = 512
 

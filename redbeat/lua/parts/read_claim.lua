@@ -1,12 +1,13 @@
 -- read_claim(claim, now) returns the parts of the field `claim` of an entry, see claim.lua:
 --   the id of the claim, '-' for an occurrence that was put back
---   when the occurrence was due, UNIX seconds as text
---   when the claim ends, UNIX seconds; 0 without a claim
+--   when the occurrence was due, as a string of UNIX seconds
+--   when the claim ends, UNIX seconds; 0 if there is no claim
 --   when the occurrence was first claimed, '-' if no message can have been sent
 --   the delivery, 'l' or 'x'
--- A claim of RedBeat 3.0 has only the first three. A claim with a newer format counts as held PATIENCE
--- seconds longer. With `now`, a claim that ends more than LONGEST_CLAIM seconds later counts as ended:
--- no lease is that long, so the clock of Redis was ahead when the claim was made.
+-- A claim of RedBeat 3.0 has only the first three parts. A claim in a newer format ends PATIENCE
+-- seconds later than it says. If `now` is passed, a claim that ends more than LONGEST_CLAIM seconds
+-- after `now` counts as ended. No lease is that long, so the clock of Redis was ahead when the
+-- claim was made.
 local FORMAT, PATIENCE, LONGEST_CLAIM = 2, 30, 90
 
 local function read_claim(claim, now)

@@ -1,8 +1,9 @@
--- row_reader(count) returns a function read(sizes, at, packed, start). That function returns the
--- `count` texts of the row that begins at `start` of `packed`, and where the next row begins. The sizes
--- of the texts begin at `at` of `sizes`: four bytes each, highest first.
+-- row_reader(count) returns a function read(sizes, at, packed, start). The function reads a row of
+-- `count` strings that begins at index `start` of `packed`. It returns the strings, and the index
+-- of the next row. The sizes of the strings begin at index `at` of `sizes`: four bytes each,
+-- big-endian.
 
--- A fake server may lack the library `struct`.
+-- A fake server in tests may lack the library `struct`.
 local function row_reader(count)
   local format = '>' .. string.rep('I4', count)
   return function(sizes, at, packed, start)

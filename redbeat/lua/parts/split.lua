@@ -1,5 +1,5 @@
--- split(sizes, packed) returns the texts joined in `packed`; `sizes` has their sizes in bytes,
--- separated by spaces.
+-- split(sizes, packed) returns the strings that are joined in `packed`. `sizes` has the sizes of
+-- the strings in bytes, separated by spaces.
 
 local function split(sizes, packed)
   local fields, start = {}, 1

@@ -1,4 +1,5 @@
--- text_in(field) returns the text in a field of an entry, without its quotes if it has some.
+-- text_in(field) returns the value of a field without the surrounding quotes, if the field has
+-- quotes.
 
 local function text_in(field)
   if #field > 1 and string.byte(field, 1) == 34 and string.byte(field, -1) == 34 then
