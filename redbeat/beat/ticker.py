@@ -329,6 +329,7 @@ class Ticker:
             if reply.claims:
                 self._claim_ahead(reply)
                 self._dispatch(response)
+                self._session.send()  # Redis sends the last messages while this beat does the rest.
                 self._maintain_when_busy(reply)
             elif (
                 self._dispatcher.retries.broker_failures <= failures
@@ -396,7 +397,7 @@ class Ticker:
     def _keep_custom_lock(self) -> bool:
         """Return whether the program's own lock is held, True if it brought none.
 
-        A lock of ours needs no call, because each request renews it.
+        The built-in lock needs no call, because each request renews it.
         """
         held = not isinstance(self._lock, CustomLock) or self._lock.keep()
         if not held:
@@ -599,7 +600,6 @@ class Ticker:
             # held.
             self._dispatcher.deliver()
             self._release_rest(rest)
-        self._session.send()  # a message that leaves with its record does not wait for the rest
         self._quarantine.flush()
         self._remove_missing()
         self._wake_other_beats()

@@ -598,7 +598,7 @@ MUTANTS: Final = (
         "trigger-not-seen-by-record",
         "A trigger that came during a run waits until the entry is due again.",
         CLAIM,
-        "      score = now_text  -- before anything ends\n",
+        "      score = now_text  -- send the waiting triggered runs next\n",
         "",
         (
             "tests/schedule/test_trigger.py",
@@ -631,7 +631,7 @@ MUTANTS: Final = (
         "waits-for-what-ended",
         "A run waits for a run that ended while the entry was claimed.",
         CLAIM,
-        "      score = now_text  -- that run has ended since the claim\n",
+        "      score = now_text  -- the earlier run ended after the claim\n",
         "",
         (
             "tests/scheduler/test_overlap.py",
