@@ -36,3 +36,10 @@ def test_every_line_of_a_script_is_where_it_is_in_the_file(name: str) -> None:
 def test_a_part_is_not_a_script() -> None:
     with pytest.raises(FileNotFoundError, match=r"sha1hex\.lua"):
         load_script("sha1hex")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_scripts_use_no_library_that_an_older_redis_lacks(name: str) -> None:
+    """Redis 6.2 and 7.0 have no ``os`` in scripts; no Redis has ``io``, ``package`` or ``debug``."""
+    code = re.sub(r"--.*", "", load_script(name).text)
+    assert not re.findall(r"\b(?:os|io|package|debug|coroutine)\.\w+|\brequire\b", code)
