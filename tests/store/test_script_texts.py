@@ -40,6 +40,6 @@ def test_a_part_is_not_a_script() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_scripts_use_no_library_that_an_older_redis_lacks(name: str) -> None:
-    """Redis 6.2 and 7.0 have no ``os`` in scripts; no Redis has ``io``, ``package`` or ``debug``."""
+    """Redis 6.2 and 7.0 have no ``os`` in scripts; no Redis has ``io`` or ``package``."""
     code = re.sub(r"--.*", "", load_script(name).text)
     assert not re.findall(r"\b(?:os|io|package|debug|coroutine)\.\w+|\brequire\b", code)
