@@ -393,7 +393,7 @@ PROFILES: Final = {
         duration=(40.0, 80.0),
         lock_timeouts=(5.0,),
     ),
-    # So many runs that each fault affects one.
+    # Enough runs that each fault affects at least one.
     "crowded": Profile(
         (_often, _often_at_most_once),
         ("edit", "trigger", "save"),
