@@ -18,6 +18,7 @@ from celery.beat import ScheduleEntry
 from celery.schedules import crontab, schedstate
 from celery.utils.log import get_logger
 
+from redbeat.calendar.walltime import TICK
 from redbeat.calendar.zones import UTC, as_utc, from_timestamp
 from redbeat.codec.writers import warn_of_app
 from redbeat.config import ensure_conf, real_app
@@ -26,7 +27,6 @@ from redbeat.entries.decide import (
     CLOCK_STEP,
     DISABLED,
     PARKED,
-    TICK,
     Decision,
     Plan,
     Run,

@@ -1,4 +1,4 @@
-"""Functions that read configurations and code blocks from the manual."""
+"""Reads the configurations in the manual; host names and files are replaced by those of a test."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from redbeat.settings import SETTINGS
 
-__all__ = ("configurations", "literal_block")
+__all__ = ("configurations",)
 
 PAGES = Path(__file__).parents[1] / "docs" / "deployment"
 BLOCK = re.compile(r"\.\. code-block:: python\n\n((?:   .*\n|\n)+)")
@@ -35,12 +35,3 @@ def configurations(page: str, replace: Mapping[str, str], **names: Any) -> list[
             assert not unknown, unknown
             found.append(settings)
     return found
-
-
-def literal_block(page: Path, name: str) -> str:
-    """Return the text of the code block of a page that has ``:name: <name>``."""
-    _, found, rest = page.read_text(encoding="utf-8").partition(f"   :name: {name}\n\n")
-    assert found, f"{page} has no block with the name {name}"
-    block = re.match(r"(?:   .*\n|\n)+", rest)
-    assert block, f"the block {name} of {page} is empty"
-    return textwrap.dedent(block[0]).strip("\n")

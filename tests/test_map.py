@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.pages import literal_block
+from tests.docs.blocks import block_named
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "redbeat"
@@ -54,7 +54,7 @@ def imports_of(path: Path) -> Iterator[Import]:
 
 def floors() -> dict[str, int]:
     """Return the floor number of each package and module in the map. The top has the highest."""
-    lines = literal_block(PAGE, "floors").splitlines()
+    lines = block_named(PAGE, "floors").splitlines()
     names = [line.split("   ")[0].split() for line in lines]
     return {name: len(lines) - row for row, found in enumerate(names) for name in found}
 

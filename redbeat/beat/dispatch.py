@@ -137,7 +137,7 @@ class Dispatcher:
         Loads and decides several entries in a row, which takes less time than one at a time between
         two messages. ``caller_entry`` is the object that a program passed to ``maybe_due``.
         """
-        claims, self._claimed_for = response.reply.claims, response.way
+        claims, self._claimed_for = response.reply.claims, response.request.way
         first, now = 0, datetime.fromtimestamp(response.reply.now, UTC)
         while first < len(claims):
             self._prototypes.refresh()

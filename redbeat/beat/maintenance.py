@@ -19,7 +19,7 @@ from redbeat.entries.history import History
 from redbeat.entries.status import claimed_until
 from redbeat.entry import RedBeatSchedulerEntry, save_batch
 from redbeat.errors import ConflictError, DecodeError
-from redbeat.storage.quarantine import printable
+from redbeat.storage.quarantine import START, printable
 from redbeat.storage.records import Writing
 from redbeat.storage.store import BATCH, Store
 from redbeat.storage.wire import Page, Row
@@ -72,8 +72,6 @@ SCAN_INTERVAL = 60.0
 
 #: The number of disabled entries that each page of the scan checks.
 DISABLED_PAGE = 200
-
-START = "0"
 
 
 class Sweep:

@@ -85,14 +85,12 @@ class SentRequest:
 class Response:
     """The reply to a request, and the local time until which its claims may be published.
 
-    ``way`` is the order of message and record that the claims were given for, ``limit`` how many
-    entries the request wanted to claim.
+    ``request`` is the body of the request, with the order of message and record for its claims.
     """
 
     reply: ClaimReply
     deadline: float
-    way: str
-    limit: int
+    request: ClaimRequest
 
 
 class Session:
@@ -290,7 +288,7 @@ class Session:
             late = sum(claim.due < reply.now - LATE_AFTER for claim in reply.claims)
             self.pace.spend(min(late, request.body.late))
         usable = reply.expires - reply.now - self.lease * (1 - USABLE_LEASE_PART)
-        return Response(reply, request.sent_at + usable, request.body.way, request.body.limit)
+        return Response(reply, request.sent_at + usable, request.body)
 
     def _adapt_batch(self, reply: ClaimReply) -> None:
         """Set how many entries the next request claims; other Redis clients must not wait long."""

@@ -334,7 +334,7 @@ class Ticker:
             elif (
                 self._dispatcher.retries.broker_failures <= failures
                 and not self._session.pending
-                and (response.limit or not _has_due(reply) or not claims)
+                and (response.request.limit or not _has_due(reply) or not claims)
                 and not self._maintain(reply)
             ):
                 return self._wait(reply) if claims else self._longest_wait()

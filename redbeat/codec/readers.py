@@ -19,7 +19,7 @@ from redbeat.schedules.registry import RegisteredType, named
 from redbeat.schedules.rule import RRULE_FIELDS, rrule
 from redbeat.schedules.rule_set import rruleset
 
-from .writers import MAX_EVERY, TAG
+from .writers import CRON_FIELDS, MAX_EVERY, TAG
 
 __all__ = (
     "DECODERS",
@@ -289,9 +289,6 @@ def _every(seconds: float) -> timedelta:
     if not timedelta(0) < every <= MAX_EVERY:
         raise MalformedError("every", f"{seconds!r} is not above 0 and up to 1000 years of seconds")
     return every
-
-
-CRON_FIELDS = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
 
 
 def _read_crontab(tagged: Tagged) -> crontab:

@@ -31,6 +31,7 @@ from redbeat.schedules.rule import RRULE_FIELDS, rrule, zone_extension
 from redbeat.schedules.rule_set import rruleset
 
 __all__ = (
+    "CRON_FIELDS",
     "ENCODERS",
     "MAX_DEPTH",
     "MAX_EVERY",
@@ -132,9 +133,12 @@ def _encode_interval(interval: schedule) -> dict[str, Any]:
     return {TAG: "interval", "every": every.total_seconds(), "relative": bool(interval.relative)}
 
 
+#: The fields of a stored crontab.
+CRON_FIELDS = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
+
+
 def _encode_crontab(cron: crontab) -> dict[str, Any]:
-    fields = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
-    return {TAG: "crontab", **{name: _cron_field(cron, name) for name in fields}}
+    return {TAG: "crontab", **{name: _cron_field(cron, name) for name in CRON_FIELDS}}
 
 
 def _cron_field(cron: crontab, name: str) -> Any:

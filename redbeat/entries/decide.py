@@ -19,6 +19,7 @@ from celery.schedules import BaseSchedule
 from celery.schedules import schedule as interval
 from redis.exceptions import RedisError
 
+from redbeat.calendar.walltime import TICK
 from redbeat.calendar.zones import EPOCH, UTC, as_utc
 from redbeat.errors import described
 from redbeat.schedules.next_run import (
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 __all__ = (
     "DISABLED",
     "PARKED",
-    "TICK",
     "Decision",
     "Plan",
     "Run",
@@ -57,7 +57,6 @@ __all__ = (
 #: Scores of entries that are never due: ``PARKED`` if finished or quarantined, else ``DISABLED``.
 PARKED, DISABLED = -1.0, -2.0
 
-TICK = timedelta.resolution
 
 #: If a schedule reads the clock, two estimates of one instant differ by at most this time.
 CLOCK_NOISE = timedelta(milliseconds=1)

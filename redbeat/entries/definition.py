@@ -12,7 +12,7 @@ from typing import Any, Final
 from celery.schedules import BaseSchedule, crontab, schedule
 from dateutil.parser import isoparse
 
-from redbeat.codec.writers import TAG
+from redbeat.codec.writers import CRON_FIELDS, TAG
 from redbeat.connection.options import is_number
 from redbeat.decoder import (
     MAX_TEXT,
@@ -195,7 +195,6 @@ def _interval(every: timedelta, relative: bool) -> str:
     return encode(schedule(every, relative))
 
 
-CRON_FIELDS = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
 CRONTAB = (
     f'{{{quoted(TAG)}: "crontab", {", ".join(f"{quoted(name)}: %s" for name in CRON_FIELDS)}}}'
 )

@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from redis.exceptions import ResponseError
 
-from redbeat.beat.maintenance import START
 from redbeat.calendar.zones import from_timestamp
 from redbeat.config import RedBeatConfig, ensure_conf
 from redbeat.entries.decide import DISABLED, Run
@@ -18,7 +17,7 @@ from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import CannotRunHereError, DecodeError
 from redbeat.schedules.next_run import asks_itself
 from redbeat.storage.checks import misspelt_keys
-from redbeat.storage.quarantine import printable
+from redbeat.storage.quarantine import START, printable
 from redbeat.storage.reading import BATCH, batches
 from redbeat.storage.records import Writing
 from redbeat.storage.store import Store

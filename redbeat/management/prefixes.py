@@ -18,7 +18,7 @@ from redbeat.errors import ConfigurationError
 from redbeat.storage.checks import untagged_prefix
 from redbeat.storage.records import Keys, json_text, key_of
 from redbeat.storage.store import store_of
-from redbeat.storage.wire import text_in, text_of
+from redbeat.storage.wire import pairs_of, text_in, text_of
 
 __all__ = ("Copied", "PrefixCopy", "copy_prefix", "copy_untagged")
 
@@ -116,7 +116,7 @@ def _pages(client: Any, keys: Keys) -> Iterator[list[tuple[bytes, float]]]:
     cursor: Any = 0
     while True:
         cursor, reply = _raw(client, "ZSCAN", keys.schedule, cursor, "COUNT", PAGE)
-        pairs = reply if not reply or isinstance(reply[0], (list, tuple)) else _pairs(reply)
+        pairs = pairs_of(reply)
         members = [(bytes(member), float(score)) for member, score in pairs]
         for start in range(0, len(members), PAGE):
             yield members[start : start + PAGE]
@@ -140,7 +140,7 @@ def _read(
     for name, (member, score) in zip(names, page, strict=True):
         fields, static, note = next(replies), next(replies), next(replies)
         _raise_unless_wrong_type(fields)
-        fields = {} if isinstance(fields, Exception) else _as_dict(fields)
+        fields = {} if isinstance(fields, Exception) else dict(pairs_of(fields))
         if b"definition" in fields:
             fields = _with_task_ids(keys, name, fields)
             entries.append(SourceEntry(member, name, score, fields, bool(static), note))
@@ -181,7 +181,7 @@ def _write(
     present = []
     for entry, created, reply in zip(entries, replies[::2], replies[1::2], strict=True):
         _raise_unless_wrong_type(created)
-        stored = {} if isinstance(reply, Exception) else _as_dict(reply)
+        stored = {} if isinstance(reply, Exception) else dict(pairs_of(reply))
         # This is also true if an earlier copy stopped after it had written the definition.
         only_definition = stored == {b"definition": entry.fields[b"definition"]} and (
             created or len(entry.fields) > 1
@@ -227,7 +227,7 @@ def _add_to_schedule(pipe: Any, keys: Keys, entry: SourceEntry) -> None:
 def _copy_stats(client: Any, source: Keys, target: Keys, delete: bool) -> None:
     """Copy the counters that are missing in the target; skip a key that is not a hash."""
     try:
-        counters = _as_dict(_raw(client, "HGETALL", source.stats))
+        counters = dict(pairs_of(_raw(client, "HGETALL", source.stats)))
     except ResponseError as error:
         _raise_unless_wrong_type(error)
         return
@@ -259,14 +259,6 @@ def _raise_unless_wrong_type(reply: Any) -> None:
         if isinstance(reply, ResponseError) and "WRONGTYPE" in text_of(str(reply)):
             return
         raise reply
-
-
-def _as_dict(reply: Any) -> Fields:
-    return dict(reply) if isinstance(reply, dict) else dict(_pairs(reply))
-
-
-def _pairs(reply: Sequence[Any]) -> list[tuple[Any, Any]]:
-    return list(zip(*[iter(reply)] * 2, strict=True))
 
 
 @dataclass

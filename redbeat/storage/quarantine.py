@@ -13,7 +13,7 @@ from celery.utils.log import get_logger
 from .records import Claim
 from .store import Store
 
-__all__ = ("Quarantine", "printable")
+__all__ = ("START", "Quarantine", "printable")
 
 logger = get_logger("celery.beat")
 

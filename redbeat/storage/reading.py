@@ -22,7 +22,7 @@ from redbeat.errors import DecodeError
 
 from .records import Keys, key_of
 from .scripts import load_script
-from .wire import Counts, Cursor, Page, Presence, read_counts, read_page, text_in, text_of
+from .wire import Counts, Cursor, Page, Presence, pairs_of, read_counts, read_page, text_in, text_of
 
 __all__ = (
     "BATCH",
@@ -197,7 +197,7 @@ class Reading:
         at, schedule = f"{now:.6f}", self.keys.schedule
         due = self._read("ZRANGEBYSCORE", schedule, 0, at, "WITHSCORES")
         later = self._read("ZRANGEBYSCORE", schedule, f"({at}", "+inf", "WITHSCORES", "LIMIT", 0, 1)
-        return [(text_of(key), float(score)) for key, score in (*_scored(due), *_scored(later))]
+        return [(text_of(key), float(score)) for key, score in (*pairs_of(due), *pairs_of(later))]
 
     def static_names(self) -> set[str]:
         """Return the names of all static entries. One round trip."""
@@ -206,7 +206,7 @@ class Reading:
     def quarantined(self) -> dict[str, str]:
         """Return the quarantined entries: key -> JSON note. One round trip."""
         reply = self._read_aside("HGETALL", self.keys.quarantine) or {}
-        pairs = reply.items() if isinstance(reply, dict) else _pairs(reply)
+        pairs = pairs_of(reply)
         return {text_of(key): text_of(note) for key, note in pairs}
 
     def quarantine_page(self, cursor: str) -> tuple[str, dict[str, str]]:
@@ -219,7 +219,7 @@ class Reading:
         if not reply:
             return "0", {}
         after, notes = reply
-        pairs = notes.items() if isinstance(notes, dict) else _pairs(notes)
+        pairs = pairs_of(notes)
         return text_of(str(after) if isinstance(after, int) else after), {
             text_of(key): text_of(note) for key, note in pairs
         }
@@ -256,7 +256,7 @@ class Reading:
         reply = self._read(
             *("ZRANGE", self.keys.schedule, offset, offset + limit - 1), "WITHSCORES"
         )
-        return [(text_of(member), float(score)) for member, score in _scored(reply)]
+        return [(text_of(member), float(score)) for member, score in pairs_of(reply)]
 
     def counts(self, lock_key: str | None, disabled: float, within: float) -> Counts:
         """Return the number of entries of each kind, and the active beats.
@@ -286,7 +286,7 @@ class Reading:
         since = int(self.time()) - within
         reply = self._read_aside("ZRANGEBYSCORE", self.keys.beats, since, "+inf", "WITHSCORES")
         return [
-            Presence.read(text_of(member), float(seen)) for member, seen in _scored(reply or ())
+            Presence.read(text_of(member), float(seen)) for member, seen in pairs_of(reply or ())
         ]
 
     def lock_left(self, key: str) -> float | None:
@@ -333,7 +333,7 @@ class Reading:
             if "WRONGTYPE" in str(error):
                 return {}
             raise
-        pairs = reply.items() if isinstance(reply, dict) else _pairs(reply)
+        pairs = pairs_of(reply)
         return {text_of(field): text_of(value) for field, value in pairs}
 
     # -- the server --------------------------------------------------------------------------
@@ -358,12 +358,3 @@ class Reading:
         version = info.get("valkey_version") or info.get("redis_version", "")
         mode = info.get("redis_mode") or info.get("server_mode", "")
         return {"version": str(version), "mode": str(mode)}
-
-
-def _pairs(flat: Sequence[Any]) -> Iterable[tuple[Any, Any]]:
-    return zip(flat[::2], flat[1::2], strict=True)
-
-
-def _scored(reply: Sequence[Any]) -> Iterable[tuple[Any, Any]]:
-    """Return (member, score) pairs from a flat reply (RESP2) or a reply of pairs (RESP3)."""
-    return reply if not reply or isinstance(reply[0], (list, tuple)) else _pairs(reply)

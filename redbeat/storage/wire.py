@@ -16,6 +16,7 @@ __all__ = (
     "Row",
     "pack",
     "pack_binary",
+    "pairs_of",
     "read_counts",
     "read_page",
     "text_in",
@@ -66,6 +67,19 @@ def _cut(sizes: Iterable[int], packed: bytes) -> list[str]:
         text = packed.decode("ascii")
         return [text[begin:end] for begin, end in pieces]
     return [packed[begin:end].decode("utf-8", "surrogateescape") for begin, end in pieces]
+
+
+def pairs_of(reply: Any) -> Iterable[tuple[Any, Any]]:
+    """Return the (field, value) or (member, score) pairs of a reply.
+
+    RESP3 has them as a dict or as a list of pairs; in RESP2 the reply is flat.
+    """
+    if isinstance(reply, dict):
+        return reply.items()
+    if not reply or isinstance(reply[0], (list, tuple)):
+        pairs: Iterable[tuple[Any, Any]] = reply
+        return pairs
+    return zip(reply[::2], reply[1::2], strict=True)
 
 
 def text_of(value: Any) -> str:

@@ -12,6 +12,7 @@ from typing import IO, Any, Final
 from celery.schedules import crontab, schedule, solar
 
 from redbeat.calendar.walltime import instant_of
+from redbeat.codec.writers import CRON_FIELDS
 from redbeat.entries.history import encode_meta
 from redbeat.errors import InvalidEntryError
 from redbeat.schedules.one_time import clocked
@@ -41,9 +42,6 @@ TABLES: Final = {
 }
 
 PERIODS: Final = ("days", "hours", "minutes", "seconds", "microseconds")
-
-#: Fields of a crontab row; the arguments of Celery's ``crontab`` have the same names.
-CRON_FIELDS: Final = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
 
 #: Fields of a ``PeriodicTask`` that become options of ``apply_async``.
 OPTIONS: Final = ("queue", "exchange", "routing_key", "priority")

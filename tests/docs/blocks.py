@@ -1,4 +1,4 @@
-"""Reads the examples in the README and the manual."""
+"""Reads the examples and other code blocks in the README and the manual."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ("PAGES", "ROOT", "Block", "blocks", "blocks_of")
+__all__ = ("PAGES", "ROOT", "Block", "block_named", "blocks", "blocks_of")
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.rst", ROOT / "CHANGES.rst", *sorted((ROOT / "docs").rglob("*.rst"))]
 BLOCK = re.compile(r"^( *)\.\. code-block:: (\w+)\n((?:\1 +\S.*\n|[ ]*\n)+)", re.MULTILINE)
 OPTION = re.compile(r"\A(?: +:\w[\w-]*:.*\n)+")
 CAPTION = re.compile(r" +:caption: (\S+)")
+NAME = re.compile(r" +:name: (\S+)")
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class Block:
     language: str
     caption: str
     text: str
+    name: str = ""
 
     def __str__(self) -> str:
         return f"{self.page}:{self.line}"
@@ -39,6 +41,12 @@ def blocks_of(page: Path) -> list[Block]:
     return [_block(page, text, match) for match in BLOCK.finditer(text)]
 
 
+def block_named(page: Path, name: str) -> str:
+    """Return the text of the one code block of a page that has this name."""
+    (block,) = (block for block in blocks_of(page) if block.name == name)
+    return block.text
+
+
 def blocks(*languages: str) -> list[Block]:
     """Return all examples in the given languages."""
     return [b for page in PAGES for b in blocks_of(page) if b.language in languages]
@@ -48,10 +56,12 @@ def _block(page: Path, text: str, match: re.Match[str]) -> Block:
     inside = match[3].lstrip("\n")
     options = OPTION.match(inside)
     caption = CAPTION.search(options[0]) if options else None
+    name = NAME.search(options[0]) if options else None
     return Block(
         page=str(page.relative_to(ROOT)),
         line=text.count("\n", 0, match.start()) + 1,
         language=match[2],
         caption=caption[1] if caption else "",
         text=textwrap.dedent(OPTION.sub("", inside)).strip("\n") + "\n",
+        name=name[1] if name else "",
     )

@@ -12,6 +12,7 @@ from redbeat import RedBeatSchedulerEntry, Schedule
 from redbeat.storage.quarantine import REVIEW_INTERVAL
 from redbeat.storage.store import MISSING_RETRY
 from tests.deployments import PREFIX
+from tests.samples import rows_in
 
 from .conftest import QUARANTINE, SCHEDULE, Clock, RecordingScheduler, World, interval_json
 
@@ -158,14 +159,11 @@ def errors_about(log: pytest.LogCaptureFixture, key: str) -> list[str]:
     ]
 
 
-#: All invalid entries. The short run uses every second one.
-SAMPLE = [
-    pytest.param(*one.values, id=one.id, marks=[pytest.mark.long] if number % 2 else [])
-    for number, one in enumerate(POISON)
-]
-
-
-@pytest.mark.parametrize(("store", "word"), SAMPLE)
+@pytest.mark.parametrize(
+    ("store", "word"),
+    rows_in(2, (bad.values for bad in POISON)),
+    ids=[bad.id for bad in POISON],
+)
 def test_a_bad_entry_is_quarantined_and_the_good_entries_run(
     world: World,
     clock: Clock,

@@ -12,7 +12,7 @@ import pytest
 
 import redbeat
 from redbeat import RedBeatScheduler
-from tests.pages import literal_block
+from tests.docs.blocks import block_named
 
 from .conftest import World, interval_json
 
@@ -53,7 +53,7 @@ def test_the_map_has_every_file_that_a_due_entry_goes_through(world: World, redi
     due = calls_of_a_tick(scheduler)
     assert world.run_count("a") == 1
 
-    way, others = literal_block(PAGE, "way").split("each tick")
+    way, others = block_named(PAGE, "way").split("each tick")
     on_the_way = {word for word in way.split() if word.endswith(".py")}
     elsewhere = {word for word in others.split() if word.endswith(".py")}
     passed = {path for path, _ in due - idle}
