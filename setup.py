@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import os
+import re
 import tarfile
 import time
 from pathlib import Path
@@ -26,8 +27,10 @@ EMBEDDED_REDIS = (
 REDIS_BROKER = "celery[redis]"
 
 SOLAR = "celery[solar]"
+TOML = "tomli>=2; python_version < '3.11'"
 
-METRICS = "prometheus_client>=0.20"
+WAITRESS = "waitress>=3"
+METRICS = ["prometheus_client>=0.20", WAITRESS]
 
 
 class ReproducibleSdist(sdist):
@@ -63,15 +66,41 @@ class ReproducibleSdist(sdist):
         return path
 
 
-WEB = ["flask>=3", "flask-wtf>=1.2", "waitress>=3"]
+CALENDARS = ["icalendar>=6", "recurring-ical-events>=3"]
+
+WEB = [
+    "flask>=3",
+    "flask-login>=0.6.3",
+    "flask-wtf>=1.2",
+    "limits>=5",
+    "secure>=2.0.1",
+    WAITRESS,
+]
+
+REPOSITORY = "https://github.com/sibson/redbeat"
+
+
+def description_of_index() -> str:
+    """Return the README with absolute links, because the package index has no other files."""
+    text = (HERE / "README.rst").read_text(encoding="utf-8")
+    text = re.sub(r"(image:: )(?=docs/)", rf"\1{REPOSITORY}/raw/HEAD/", text)
+    return re.sub(r"(`[^`<]+ <)(?!https?:)", rf"\1{REPOSITORY}/blob/HEAD/", text)
+
 
 setup(
     cmdclass={"sdist": ReproducibleSdist},
     name="celery-redbeat",
     version="3.0.0.dev0",
     description="A Celery Beat scheduler that keeps the schedule in Redis",
-    long_description=(HERE / "README.rst").read_text(encoding="utf-8"),
+    long_description=description_of_index(),
     long_description_content_type="text/x-rst",
+    url=REPOSITORY,
+    project_urls={
+        "Documentation": f"{REPOSITORY}/tree/HEAD/docs",
+        "Changes": f"{REPOSITORY}/blob/HEAD/CHANGES.rst",
+        "Issues": f"{REPOSITORY}/issues",
+        "Source": REPOSITORY,
+    },
     license_expression="Apache-2.0",
     license_files=["LICENSE"],
     keywords="celery beat redis scheduler periodic task cron rrule",
@@ -93,22 +122,36 @@ setup(
     ],
     extras_require={
         "demo": [REDIS_BROKER, EMBEDDED_REDIS],
+        # Files of entries in TOML for ``celery redbeat apply``; newer versions of Python read TOML.
+        "toml": [TOML],
         # Metrics of a beat, and the exporter.
-        "metrics": [METRICS],
+        "metrics": METRICS,
         # Required by Celery's class for solar events.
         "solar": [SOLAR],
+        # Calendars from iCalendar files.
+        "calendars": CALENDARS,
         # The dashboard of ``celery redbeat web``.
         "web": WEB,
         "tests": [
             REDIS_BROKER,
             EMBEDDED_REDIS,
             SOLAR,
-            METRICS,
+            *METRICS,
+            TOML,
+            *CALENDARS,
             "fakeredis[lua]>=2.23",
             *WEB,
+            # The examples of an application that the dashboard is mounted in.
+            "a2wsgi>=1.10",
+            "httpx>=0.27",
+            "starlette>=0.40",
+            "uvicorn>=0.30",
             "django-celery-beat>=2.6",
+            "fastapi>=0.115.3",
             "greenlet>=3",
+            "httpx>=0.27",
             "hypothesis>=6.100",
+            "openapi-spec-validator>=0.7",
             "opentelemetry-instrumentation-celery>=0.50b0",
             "opentelemetry-sdk>=1.29",
             "pytest>=8",

@@ -13,6 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 LUA = {str(path.relative_to(ROOT)) for path in (ROOT / "redbeat" / "lua").rglob("*.lua")}
+TOP_FILES = ("CHANGES.rst", "LICENSE", "README.rst", "SECURITY.md")
 EPOCH = "1700000000"  # seconds; any fixed time makes builds alike
 PROBE = """
 from importlib.resources import files
@@ -39,13 +40,16 @@ def build(source: Path, output: Path) -> tuple[Path, Path]:
 
 
 def check_rebuild(wheel: Path, sdist: Path, directory: Path) -> Path:
-    """Unpack the source distribution, build it again, and raise if the result differs.
+    """Unpack the source distribution and build it again; return the path of the unpacked sources.
 
-    Returns the path of the unpacked sources.
+    Raises SystemExit if a file is missing or if the second build differs.
     """
     with tarfile.open(sdist) as archive:
         archive.extractall(directory, filter="data")
     source = directory / sdist.name.removesuffix(".tar.gz")
+    missing = [name for name in TOP_FILES if not (source / name).is_file()]
+    if missing:
+        raise SystemExit(f"{sdist.name}: missing {missing}")
     for first, second in zip((wheel, sdist), build(source, directory / "dist"), strict=True):
         if first.read_bytes() != second.read_bytes():
             raise SystemExit(f"{first.name}: a second build differs")

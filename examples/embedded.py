@@ -136,12 +136,12 @@ class EmbeddedRedis:
     def start(self) -> Self:
         """Start the server and wait until it answers.
 
-        Tries up to three ports. Raises ``RuntimeError`` with the log of the server if all attempts
-        fail.
+        Tries up to three times, each time with another port. Raises ``RuntimeError`` with the log
+        of the server if all attempts fail.
         """
         self._temporary = tempfile.TemporaryDirectory(prefix="redbeat-redis-")
         for _ in range(START_ATTEMPTS):
-            self.port = free_port()
+            self._choose_ports()
             if self._launch():
                 return self
         log = self._log()
@@ -154,6 +154,9 @@ class EmbeddedRedis:
         if self._temporary is not None:
             self._temporary.cleanup()
             self._temporary = None
+
+    def _choose_ports(self) -> None:
+        self.port = free_port()
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None:

@@ -12,9 +12,21 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from .beat.lock import BeatInfo, active_beats, current_leader
     from .entry import RedBeatSchedulerEntry
-    from .errors import ConflictError, RedBeatKeyExpiryError
+    from .errors import (
+        CannotRunHereError,
+        ConfigurationError,
+        ConflictError,
+        DecodeError,
+        InvalidEntryError,
+        NotAllowedError,
+        RedBeatError,
+        RedBeatKeyExpiryError,
+        UnknownTypeError,
+    )
     from .schedule import Schedule
     from .schedulers import RedBeatScheduler
+    from .schedules.calendars import Calendar
+    from .schedules.hashed import hashed_crontab
     from .schedules.ical import from_ical
     from .schedules.one_time import clocked
     from .schedules.registry import register_schedule_type
@@ -23,17 +35,26 @@ if TYPE_CHECKING:
 
 __all__ = (
     "BeatInfo",
+    "Calendar",
+    "CannotRunHereError",
+    "ConfigurationError",
     "ConflictError",
+    "DecodeError",
+    "InvalidEntryError",
+    "NotAllowedError",
+    "RedBeatError",
     "RedBeatKeyExpiryError",
     "RedBeatScheduler",
     "RedBeatSchedulerEntry",
     "Schedule",
+    "UnknownTypeError",
     "__version__",
     "active_beats",
     "clocked",
     "current_leader",
     "from_dateutil",
     "from_ical",
+    "hashed_crontab",
     "register_schedule_type",
     "rrule",
     "rruleset",
@@ -45,9 +66,18 @@ __version__ = "3.0.0.dev0"
 _MODULES: Final = {
     "clocked": "schedules.one_time",
     "RedBeatSchedulerEntry": "entry",
+    "CannotRunHereError": "errors",
+    "ConfigurationError": "errors",
     "ConflictError": "errors",
+    "DecodeError": "errors",
+    "InvalidEntryError": "errors",
+    "NotAllowedError": "errors",
+    "RedBeatError": "errors",
     "RedBeatKeyExpiryError": "errors",
+    "UnknownTypeError": "errors",
+    "Calendar": "schedules.calendars",
     "from_ical": "schedules.ical",
+    "hashed_crontab": "schedules.hashed",
     "BeatInfo": "beat.lock",
     "active_beats": "beat.lock",
     "current_leader": "beat.lock",

@@ -10,17 +10,18 @@ from typing import Any, Final
 
 from celery import Celery
 from celery.app import app_or_default
-from celery.utils.log import get_logger
 from redis.cluster import RedisCluster
 
 from redbeat.connection.options import is_number
 from redbeat.connection.parameters import Endpoint, read_endpoint
 from redbeat.connection.urls import safe_url
 from redbeat.errors import ConfigurationError
+from redbeat.printing import get_logger
 from redbeat.settings import APP_DELIVERIES, MISSING, find_setting, is_set, unknown_settings
 
 __all__ = (
     "EXPIRY_CHECKS",
+    "LOG_EACH",
     "MIN_LOCK_TIMEOUT",
     "ON_LOCK_LOST",
     "SAFE_LOCK_TIMEOUT",
@@ -64,11 +65,12 @@ class TaskAllowlist:
         names = [("task", task), *(("options", name) for name in tasks_in(options))]
         for field, name in names:
             if not self.allows(name):
-                return (
-                    field,
-                    f"the task {name!r:.120} matches no pattern of {ALLOWLIST}; add a pattern",
-                )
+                return field, self.problem(name)
         return None
+
+    def problem(self, task: Any) -> str:
+        """Return the error message for a task that is not allowed."""
+        return f"the task {task!r:.120} matches no pattern of {ALLOWLIST}; add a pattern"
 
 
 def tasks_in(value: Any) -> Iterator[Any]:
@@ -128,6 +130,9 @@ SAFE_LOCK_TIMEOUT: Final = 1.0
 #: The valid values of ``redbeat_key_expiry_check``.
 EXPIRY_CHECKS: Final = ("ignore", "warn", "error", "raise")
 
+#: The valid values of ``redbeat_log_dispatch``.
+LOG_EACH, LOG_SUMMARY = LOG_DISPATCH = ("each", "summary")
+
 #: The valid values of ``redbeat_on_lock_lost``.
 ON_LOCK_LOST: Final = ("standby", "exit")
 
@@ -137,7 +142,9 @@ _HASH_TAG = re.compile(r"[^{]*\{[^}]+\}")
 
 #: The keys that RedBeat stores outside the prefix, because other programs assume that every key
 #: under the prefix is an entry.
-KEYS_ASIDE: Final = ("quarantine", "beats", "stats")
+KEYS_ASIDE: Final = (
+    *("quarantine", "beats", "stats", "failing", "expected", "calendars", "calendar-users"),
+)
 
 
 def key_aside(prefix: str, what: str) -> str:
@@ -176,6 +183,8 @@ class RedBeatConfig:
     #: The delivery of entries that do not set one, None for the best that the broker supports.
     delivery: str | None
     on_lock_lost: str
+    #: Whether a beat logs each run that it sends, or only their number.
+    log_dispatch: str
     #: The maximum number of messages in flight to the broker.
     publish_window: int
     #: The maximum number of late runs that a beat sends per second, None for no limit.
@@ -223,6 +232,7 @@ class RedBeatConfig:
         self.wait_replicas = self._read_wait_replicas()
         self.cron_deadline = self._read_cron_deadline()
         self.on_lock_lost = self._read_choice("redbeat_on_lock_lost", ON_LOCK_LOST)
+        self.log_dispatch = self._read_choice("redbeat_log_dispatch", LOG_DISPATCH)
         self.task_allowlist = read_allowlist(self.either_or(ALLOWLIST))
 
     def __repr__(self) -> str:
@@ -234,7 +244,7 @@ class RedBeatConfig:
 
     @property
     def schedule(self) -> dict[str, Any]:
-        """The static schedule: the current value of ``beat_schedule``."""
+        """The current value of ``beat_schedule``, which has the static entries."""
         schedule: dict[str, Any] = self.app.conf.beat_schedule
         return schedule
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import calendar
 import json
+import re
 import zoneinfo
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -18,6 +19,7 @@ from redbeat.schedules.rule import rrule
 
 from .calendar.zones import from_timestamp, get_utcoffset_minutes, to_timestamp
 from .codec.readers import DECODERS, LoadError, MalformedError, MissingError, reader_of
+from .codec.stored import MAX_TEXT, exceeded_limit, json_in
 from .codec.writers import ENCODERS, TAG, UnstorableError
 from .errors import CannotRunHereError, DecodeError, InvalidEntryError, UnknownTypeError
 
@@ -43,7 +45,8 @@ __all__: tuple[str, ...] = (
 __all__ += ("calendar", "crontab", "datetime", "json", "rrule", "schedule", "timedelta")
 __all__ += ("timezone", "weekday", "zoneinfo")
 
-MAX_TEXT = 1024 * 1024  # characters
+MAX_SCHEDULES = 100  # in one JSON text; each takes up to 3 ms to read
+TOO_MANY = f"it has more than {MAX_SCHEDULES} schedules; store them as plain values"
 MAX_QUOTED = 60  # characters of a value that an error message quotes
 
 _PLAIN = json.JSONEncoder(allow_nan=False)
@@ -66,16 +69,26 @@ class RedBeatJSONDecoder(json.JSONDecoder):
     because it may be the user's data. Subclasses may override ``dict_to_object``.
     """
 
+    #: Number of schedules that this decoder has created.
+    _schedules = 0
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs.setdefault("object_hook", self.dict_to_object)
         super().__init__(*args, **kwargs)
 
     def dict_to_object(self, d: dict[str, Any]) -> Any:
-        """Return the object for the tagged dict ``d``, or ``d`` if it is invalid. Never raises."""
+        """Return the object for the tagged dict ``d``, or ``d`` if it is invalid.
+
+        Raises ``ValueError`` only if the JSON contains more than ``MAX_SCHEDULES`` schedules.
+        """
         tag = d.get(TAG)
         read = None if tag is None else reader_of(tag)
         if read is None:
             return d
+        if tag in tags():
+            self._schedules += 1
+            if self._schedules > MAX_SCHEDULES:
+                raise ValueError(TOO_MANY)
         try:
             return read(d)
         except Exception:
@@ -125,7 +138,7 @@ def encode(value: Any, field: str = "") -> str:
         raise InvalidEntryError(error.field(field) or "value", error.problem) from error
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidEntryError(field or "value", f"cannot be stored as JSON: {error}") from error
-    problem = _exceeded_limit(text)
+    problem = exceeded_limit(text) or _too_many_schedules(text)
     if problem:
         raise InvalidEntryError(field or "value", problem)
     return text
@@ -137,24 +150,20 @@ def _encoded(value: Any, encoder: type[json.JSONEncoder]) -> str:
     return json.dumps(value, cls=encoder)
 
 
+def _too_many_schedules(text: str) -> str:
+    if text.count(f'"{TAG}"') <= MAX_SCHEDULES:
+        return ""
+    found = re.findall(f'"{TAG}": "({"|".join(map(re.escape, tags()))})"', text)
+    return TOO_MANY if len(found) > MAX_SCHEDULES else ""
+
+
 def decode(text: str | bytes, field: str) -> Any:
     """Return the value in the JSON ``text``, read by the active decoder.
 
-    Raises ``DecodeError`` if ``text`` is not JSON, has more than ``MAX_TEXT`` characters, or is
-    nested more than ``MAX_DEPTH`` levels deep. The message names ``field``.
+    Raises ``DecodeError`` if ``text`` is not JSON, is not UTF-8, has more than ``MAX_TEXT``
+    characters, or is nested more than ``MAX_DEPTH`` levels deep. The message names ``field``.
     """
-    if len(text) > MAX_TEXT:
-        raise DecodeError(field, _too_long(text))
-    try:
-        value = json.loads(text, cls=active_codec()[1])
-    except RecursionError as error:
-        raise DecodeError(field, TOO_DEEP) from error
-    except Exception as error:
-        # Invalid JSON raises ValueError. A custom decoder may raise any error.
-        raise DecodeError(field, f"cannot be read as JSON: {error}") from error
-    if _brackets(text) > MAX_DEPTH and _deeper_than(value, MAX_DEPTH):
-        raise DecodeError(field, TOO_DEEP)
-    return value
+    return json_in(text, field, active_codec()[1])
 
 
 def decode_schedule(value: Any, field: str = "definition.schedule") -> BaseSchedule:
@@ -194,42 +203,3 @@ def _not_a_schedule(value: Any, tag: object) -> str:
 def _quoted(value: object) -> str:
     text = repr(value)
     return text if len(text) <= MAX_QUOTED else f"{text[:MAX_QUOTED]}..."
-
-
-TOO_DEEP = f"is nested more than {MAX_DEPTH} levels deep; flatten it"
-
-
-def _exceeded_limit(text: str) -> str:
-    """Return a message about the limit that the text exceeds, "" if it exceeds none."""
-    if len(text) > MAX_TEXT:
-        return _too_long(text)
-    if _brackets(text) > MAX_DEPTH and _deeper_than(json.loads(text), MAX_DEPTH):
-        return TOO_DEEP
-    return ""
-
-
-def _too_long(text: str | bytes) -> str:
-    return (
-        f"has {len(text)} characters of JSON; the maximum is {MAX_TEXT}, store large data elsewhere"
-    )
-
-
-def _brackets(text: str | bytes) -> int:
-    """Return the number of opening brackets. The nesting is never deeper than this number."""
-    if isinstance(text, bytes):
-        return text.count(b"[") + text.count(b"{")
-    return text.count("[") + text.count("{")
-
-
-def _deeper_than(value: Any, limit: int) -> bool:
-    level = [value]
-    for _ in range(limit):
-        level = [child for item in level for child in _children(item)]
-        if not level:
-            return False
-    return True
-
-
-def _children(value: Any) -> Iterable[Any]:
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return [child for child in inner if isinstance(child, (dict, list))]

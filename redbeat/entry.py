@@ -3,39 +3,60 @@
 from __future__ import annotations
 
 import copy
+import math
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, tzinfo
-from functools import partial
+from functools import lru_cache, partial
 from inspect import signature
+from itertools import islice
 from secrets import token_urlsafe
 from time import time
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar
 
 from celery.beat import ScheduleEntry
 from celery.schedules import crontab, schedstate
-from celery.utils.log import get_logger
+from celery.schedules import schedule as Interval  # noqa: N812 - a class
 
 from redbeat.calendar.walltime import TICK
-from redbeat.calendar.zones import UTC, as_utc, from_timestamp
+from redbeat.calendar.zones import EPOCH, UTC, as_utc, from_timestamp
+from redbeat.codec.stored import bytes_of, is_valid_text, object_in, text_of
 from redbeat.codec.writers import warn_of_app
 from redbeat.config import ensure_conf, real_app
 from redbeat.decoder import to_timestamp
+from redbeat.entries.backfill import (
+    Backfill,
+    Planned,
+    Span,
+    backfills_in,
+    cancelled,
+    planned,
+    with_backfill,
+)
 from redbeat.entries.decide import (
     CLOCK_STEP,
     DISABLED,
     PARKED,
     Decision,
+    Expected,
     Plan,
     Run,
     aware,
+    counts_from,
     decide,
     has_clock,
+    history_before,
+    latest_before,
+    runs_from,
     same_instant,
     score_of,
     task_id_of,
+)
+from redbeat.entries.definition import (
+    FIELDS as DEFINITION_FIELDS,
 )
 from redbeat.entries.definition import (
     decode_definition,
@@ -55,8 +76,26 @@ from redbeat.entries.history import (
 )
 from redbeat.entries.lazy import hidden, restore_lazy, with_field
 from redbeat.entries.pauses import Pause, pause_entries, resume_entries, resumed
-from redbeat.entries.policy import DEFAULT, FIELDS, Policy
-from redbeat.entries.runs import Occurrence, nominal, read_history
+from redbeat.entries.policy import (
+    DEFAULT,
+    FIELDS,
+    Coalesce,
+    Delivery,
+    OnFinish,
+    Overlap,
+    Policy,
+)
+from redbeat.entries.runs import (
+    SENT_OUTCOMES,
+    TRIGGERED,
+    Occurrence,
+    Results,
+    mark_lost,
+    needs_lost,
+    nominal,
+    read_history,
+    with_results,
+)
 from redbeat.entries.status import EntryStatus, Record
 from redbeat.errors import (
     ConflictError,
@@ -64,7 +103,10 @@ from redbeat.errors import (
     InvalidEntryError,
     NotAllowedError,
     UnknownTypeError,
+    did_you_mean,
 )
+from redbeat.printing import get_logger
+from redbeat.schedules.calendars import Calendar, Exclusion, OnExcluded
 from redbeat.schedules.next_run import asks_itself, in_zone
 from redbeat.schedules.rule import RuleSchedule
 from redbeat.storage.reading import not_an_entry
@@ -76,22 +118,27 @@ from redbeat.storage.records import (
     SAVED,
     Saved,
     Writing,
-    key_of,
 )
 from redbeat.storage.store import Store, store_of
-from redbeat.storage.wire import text_of
+from redbeat.storage.wire import Row
 
 __all__ = ("PARKED", "RedBeatSchedulerEntry", "store_of")
 
 logger = get_logger("celery.beat")
+
+#: Runs per second of a backfill: the default and the minimum.
+BACKFILL_RATE: Final = 10.0
+MIN_RATE: Final = 0.0001
 
 Self = TypeVar("Self", bound="RedBeatSchedulerEntry")
 
 #: Maximum number of triggered runs of one entry that wait for a beat.
 MAX_TRIGGERS: Final = 100
 
-#: Codes that ``trigger.lua`` returns when it refuses a trigger.
+#: Codes that ``trigger.lua`` and ``backfill.lua`` return when they refuse a call. The third code
+#: differs: too many runs wait, or the entry has changed.
 UNKNOWN, QUARANTINED, TOO_MANY, NOT_A_HASH = 0, -1, -2, -3
+STALE = TOO_MANY
 
 #: If a beat records a run during a write, the write is retried up to this number of times. The last
 #: retry overwrites the history.
@@ -106,8 +153,44 @@ DISABLED_RECHECK = 5.0
 #: The names of all policy fields.
 NAMES = frozenset(FIELDS)
 
+NOT_UTF8: Final = "%s cannot be written as UTF-8; use another name"
+
 #: The fields of ``meta`` that RedBeat reads; a subclass may add more fields.
 META = ("last_run_at", "total_run_count")
+
+
+if TYPE_CHECKING:
+    from celery import Celery
+    from celery.schedules import BaseSchedule
+    from typing_extensions import Unpack
+
+    class EntryArguments(TypedDict, total=False):
+        """The keyword arguments of an entry, for type checkers and editors."""
+
+        app: Celery | None
+        last_run_at: datetime | None
+        total_run_count: int | None
+        relative: bool
+        one_off: bool
+        timezone: str | tzinfo | None
+        start_time: datetime | str | None
+        end_time: datetime | str | None
+        max_runs: int | None
+        on_finish: OnFinish | None
+        misfire_grace_time: float | None
+        coalesce: Coalesce | None
+        catch_up_limit: int | None
+        jitter: float | None
+        spread: float | None
+        exclude: Iterable[str] | None
+        on_excluded: OnExcluded | None
+        overlap: Overlap | None
+        overlap_timeout: float | None
+        delivery: Delivery | None
+        pause_after_failures: int | None
+        expect_within: float | None
+        description: str | None
+        managed_by: str | None
 
 
 class RedBeatSchedulerEntry(ScheduleEntry):
@@ -141,14 +224,21 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     start_time: datetime | None
     end_time: datetime | None
     max_runs: int | None
-    on_finish: str
+    on_finish: OnFinish
     misfire_grace_time: float | None
-    coalesce: str
+    coalesce: Coalesce
     catch_up_limit: int | None
     jitter: float
-    overlap: str
+    spread: float
+    exclude: tuple[str, ...]
+    on_excluded: OnExcluded
+    overlap: Overlap
     overlap_timeout: float
-    delivery: str | None
+    delivery: Delivery | None
+    pause_after_failures: int | None
+    expect_within: float | None
+    description: str | None
+    managed_by: str | None
 
     #: The nominal instant of the last run, None if unknown.
     scheduled_at: datetime | None = None
@@ -162,6 +252,9 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     #: The names of policy fields that a subclass uses for its own attributes or arguments.
     _foreign_fields: frozenset[str] = frozenset()
 
+    #: The stored calendars that ``exclude`` names, None before they were loaded.
+    _calendars: Mapping[str, Calendar] | None = None
+
     #: The cached time zone of the policy or the app, None before the first lookup.
     _zone: tzinfo | None = None
 
@@ -169,7 +262,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     _seen_meta: str | None = None
 
     #: The stored definition and policy that this entry was loaded from, "" if it was not loaded.
-    _seen_texts: tuple[str, str] = ("", "")
+    seen_texts: tuple[str, str] = ("", "")
 
     #: The operator's pause of this entry, None if no operator paused the entry.
     _pause: Pause | None = None
@@ -199,13 +292,14 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         self,
         name: str | None = None,
         task: str | None = None,
-        schedule: Any = None,
-        args: Any = None,
+        schedule: float | timedelta | BaseSchedule | None = None,
+        args: Iterable[Any] | None = None,
         kwargs: dict[str, Any] | None = None,
         enabled: bool = True,
         options: dict[str, Any] | None = None,
-        **clsargs: Any,
+        **fields: Unpack[EntryArguments],
     ) -> None:
+        clsargs: dict[str, Any] = {**fields}
         clsargs["app"] = real_app(clsargs.get("app"))
         if self._foreign_fields:
             # If a subclass passes a field to this constructor, the field belongs to the policy.
@@ -342,7 +436,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             entry = cls(app=app, **arguments)
             entry._lazy = lazy
             entry._pause = pause
-            entry._seen_texts = (definition, policy)
+            entry.seen_texts = (definition, policy)
             return entry
         except Exception as error:
             # The JSON is valid, so user code caused the error: a schedule that raised, or an entry
@@ -351,7 +445,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
                 arguments["schedule"]
             )
             kind = UnknownTypeError if may_load_elsewhere else DecodeError
-            raise kind("definition", f"{cls.__name__} refuses it: {error}") from error
+            raise kind(*_refusal(cls.__name__, arguments, error)) from error
 
     @classmethod
     def loads_itself(cls) -> bool:
@@ -405,7 +499,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
     def is_of(self, key: str, definition: str, policy: str) -> bool:
         """Return whether the entry was loaded from this key, definition and policy."""
-        return self.key == key and self._seen_texts == (definition, policy)
+        return self.key == key and self.seen_texts == (definition, policy)
 
     @property
     def rank(self) -> int | None:
@@ -492,12 +586,23 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         scheduled_at = run and run.decision and run.decision.scheduled_at
         if run is None or not scheduled_at or self.last_run_at is None:
             return False
-        policy, zone = self._rules()
-        grace = policy.misfire_grace_time
+        grace = self._rules()[0].misfire_grace_time
         if grace is None or asks_itself(self.schedule):
             return False
-        send_at = Plan(self.schedule, zone, policy, str(self.name)).with_jitter(scheduled_at)
-        return run.now - send_at > timedelta(seconds=grace)
+        return run.now - self._offset_due_at(scheduled_at) > timedelta(seconds=grace)
+
+    def _offset_due_at(self, scheduled_at: datetime) -> datetime:
+        return self._plan(*self._rules()).due_at(scheduled_at)
+
+    def lateness_of(self, run: Occurrence) -> float:
+        """Return how late a run of the :attr:`history` was, in seconds.
+
+        The ``spread`` and the ``jitter`` in the policy are no lateness.
+        """
+        due_at = run.scheduled_at
+        if run.outcome != TRIGGERED and not asks_itself(self.schedule):
+            due_at = min(self._offset_due_at(due_at), max(run.dispatched_at, due_at))
+        return (run.dispatched_at - due_at).total_seconds()
 
     @property
     def policy(self) -> Policy:
@@ -521,7 +626,9 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         if ahead and anchor is not None:
             last = anchor = min(anchor, now)
         runs, name = self.total_run_count, str(self.name)
-        decision = decide(self.schedule, last, anchor, now, due, zone, policy, runs, name)
+        exclusion = self.exclusion(policy, zone)
+        rules = (zone, policy, runs, name, exclusion)
+        decision = decide(self.schedule, last, anchor, now, due, *rules)
         # The beat records ``now`` as the new anchor; otherwise each decision restarts the wait.
         return decision._replace(anchor=now) if ahead and anchor is now else decision
 
@@ -534,11 +641,43 @@ class RedBeatSchedulerEntry(ScheduleEntry):
                 policy = replace(policy, misfire_grace_time=deadline)
         return policy, self._zone or policy.zone or self.app.timezone
 
+    def _plan(self, policy: Policy, zone: tzinfo) -> Plan:
+        return Plan(self.schedule, zone, policy, str(self.name), self.exclusion(policy, zone))
+
+    def use_calendars(self, calendars: Mapping[str, Calendar] | None) -> None:
+        """Decide with these calendars; None loads the stored calendars at the next decision."""
+        self._calendars = calendars
+
+    def exclusion(self, policy: Policy, zone: tzinfo) -> Exclusion | None:
+        """Return the excluded days, None without calendars.
+
+        Raises :exc:`InvalidEntryError` if a calendar does not exist. One round trip if the
+        calendars were not loaded yet.
+        """
+        if not policy.exclude:
+            return None
+        if self._calendars is None:
+            self._calendars = load_calendars(store_of(self.app), policy.exclude)
+        try:
+            calendars = [self._calendars[name] for name in policy.exclude]
+        except KeyError as error:
+            problem = f"there is no calendar {error}; save the calendar first, or correct the name"
+            raise InvalidEntryError("exclude", problem) from error
+        return Exclusion(calendars, zone, policy.on_excluded)
+
     @property
     def runs_left(self) -> int | None:
         """The number of runs that ``max_runs`` still allows, None for no limit."""
         most = self.policy.max_runs
         return None if most is None else max(most - self.total_run_count, 0)
+
+    @property
+    def spread_offset(self) -> float:
+        """The seconds by which ``spread`` makes the next run later. No round trip."""
+        policy, zone = self._rules()
+        plan = self._plan(replace(policy, jitter=0.0), zone)
+        nominal = next(iter(self.upcoming(1)), self._current_time())
+        return (plan.due_at(nominal) - nominal).total_seconds()
 
     def upcoming(self, n: int = 10, after: datetime | None = None) -> list[datetime]:
         """Return the next ``n`` nominal instants after ``after`` (default now), in UTC.
@@ -548,25 +687,66 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         without this method the list has only the next instant. No round trip.
         """
         since = aware(after) if after else self._current_time()
-        policy, zone = self._rules()
-        left = self.runs_left
-        if left is not None:
-            n = min(n, left)
-        plan = Plan(self.schedule, zone, policy, str(self.name))
-        anchor = self.anchor
+        later = (run.scheduled_at for run in self.runs_from(since) if run.scheduled_at > since)
+        return list(islice(later, n))
+
+    def runs_from(self, since: datetime, now: datetime | None = None) -> Iterator[Expected]:
+        """Yield the runs at ``since`` and later, as a beat that is always on time sends them.
+
+        ``since`` is an aware datetime, and may be in the past. The history advances with each run.
+        If ``now`` is given, ``max_runs`` also counts the runs between ``now`` and ``since``.
+        :meth:`upcoming` says more. No round trip.
+        """
+        since, anchor = as_utc(since), self.anchor
+        plan = self._plan(*self._rules())
+        if not asks_itself(self.schedule):
+            yield from runs_from(plan, anchor, self.total_run_count, since, now or since)
+            return
+        begin = min(anchor or since, since)
+        try:
+            for at in islice(plan.estimates(begin, since), self.runs_left):
+                yield Expected(at, at)
+        except NotImplementedError:
+            next_at = self.decision().next_at
+            if next_at is not None and next_at > since and self.runs_left != 0:
+                yield Expected(next_at, next_at)
+
+    def occurrences_from(self, since: datetime) -> Iterator[datetime]:
+        """Yield the nominal instants at ``since`` and later; ``max_runs`` does not limit them.
+
+        Raises ValueError for a schedule class with its own ``is_due``. No round trip.
+        """
         if asks_itself(self.schedule):
-            try:
-                return plan.estimates(anchor or since, since, n)
-            except NotImplementedError:
-                at = self.decision().next_at
-                return [at] if at is not None and at > since and n > 0 else []
-        first = plan.first_occurrence(since) if anchor is None else plan.after(anchor)
-        instant = None if first is None else plan.first_since(first, since + TICK)
-        instants: list[datetime] = []
-        while instant is not None and len(instants) < n:
-            instants.append(instant)
-            instant = plan.after(instant)
-        return instants
+            raise ValueError("only is_due() of its schedule class knows when the entry runs")
+        plan = self._plan(*self._rules())
+        plan = replace(plan, policy=replace(plan.policy, max_runs=None))
+        return (run.scheduled_at for run in runs_from(plan, self.anchor, 0, since, since))
+
+    def saved_at(
+        self: Self, instant: datetime, stored: RedBeatSchedulerEntry, now: datetime
+    ) -> Self:
+        """Return a copy with the history that a save at ``instant`` would keep of ``stored``.
+
+        ``stored`` is the entry at ``now``. Raises :exc:`InvalidEntryError` if this entry could not
+        be saved. No round trip.
+        """
+        entry, last, runs = self._copy(), stored.anchor, stored.total_run_count
+        entry._zone, entry.seen_texts = None, stored.seen_texts
+        if entry.policy_field("exclude") != stored.policy_field("exclude"):
+            entry.use_calendars(None)
+        if last is not None and not asks_itself(stored.schedule):
+            last, runs = history_before(stored._plan(*stored._rules()), last, runs, instant, now)
+        if last is not None and not asks_itself(entry.schedule):
+            last = latest_before(entry._plan(*entry._rules()), min(last, instant), instant)
+        entry.adopt("", last, runs, last)
+        entry._arm(stored.seen_texts, entry.texts(), instant)
+        return entry
+
+    def created_at(self: Self, instant: datetime) -> Self:
+        """Return a copy with the history of a new entry that is created at ``instant``."""
+        entry = self._copy()
+        entry.adopt("", counts_from(self.schedule, instant), 0, None)
+        return entry
 
     def is_due(self) -> schedstate:
         """Return whether the entry is due, and the seconds until the next run (None for never)."""
@@ -580,7 +760,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
     @property
     def due_at(self) -> datetime | None:
-        """The time of the next run in UTC: now if a run is due, None if no run is left."""
+        """The time of the next run in UTC; now if a run is due, None if no run is left."""
         decision = self.decision()
         return self._current_time() if decision.due else decision.next_at
 
@@ -635,12 +815,14 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
     def texts(self) -> tuple[str, str]:
         """Return definition and policy as JSON to store; raises :exc:`InvalidEntryError`."""
-        if self.name:
-            self._own_key()
-        may_overlap = self.policy_field("overlap") == "allow"
-        if not may_overlap and not getattr(self.app, "redbeat_tracks_runs", False):
-            problem = "needs workers that report the end of a run; call redbeat.worker.enable(app)"
-            raise InvalidEntryError("overlap", problem)
+        if self.name and not is_valid_text(self._own_key()):  # such an entry can only be deleted
+            raise InvalidEntryError("name", NOT_UTF8 % repr(self.name))
+        if not getattr(self.app, "redbeat_tracks_runs", False):
+            field = self.policy.field_of_reports
+            if field is not None:
+                problem = "needs workers that report ends of runs; call redbeat.worker.enable(app)"
+                raise InvalidEntryError(field, problem)
+        self._check_excluded()
         self.check_allowed()
         text, fields = self._definition_text()
         if self.timezone is None:
@@ -648,6 +830,16 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         policy = encode_policy(self.schedule, self.policy)
         pause = Pause.of_entry(self)
         return text, with_field(policy, {**fields, **pause.field()} if pause else fields)
+
+    def _check_excluded(self) -> None:
+        if not self.policy_field("exclude"):
+            return
+        if asks_itself(self.schedule):
+            problem = "has no effect on a schedule class with its own is_due(); remove it"
+            raise InvalidEntryError("exclude", problem)
+        if self.policy_field("on_excluded") != "skip" and isinstance(self.schedule, Interval):
+            problem = "cannot move the runs of an interval to other days; use a crontab or a rule"
+            raise InvalidEntryError("on_excluded", problem)
 
     def _writing(self) -> Writing:
         """Return the definition and policy to write; raises :exc:`InvalidEntryError`."""
@@ -685,11 +877,9 @@ class RedBeatSchedulerEntry(ScheduleEntry):
                 "name", f"{self.name!r} is a key that RedBeat uses itself; use another name"
             )
         try:
-            key_of(key)
+            bytes_of(key)
         except UnicodeEncodeError as error:
-            raise InvalidEntryError(
-                "name", f"{self.name!r} cannot be written as UTF-8; use another name"
-            ) from error
+            raise InvalidEntryError("name", NOT_UTF8 % repr(self.name)) from error
         return key
 
     if TYPE_CHECKING:
@@ -721,7 +911,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     def _save(self: Self, if_unchanged: bool) -> Self:
         writing = self._writing()
         if if_unchanged:
-            writing = writing._replace(believed=self._seen_texts)
+            writing = writing._replace(believed=self.seen_texts)
         self._write(store_of(self.app), writing)
         return self
 
@@ -766,7 +956,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
         With ``insist``, the write overwrites any stored history.
         """
-        old, new = self._stored_texts or self._seen_texts, (writing.definition, writing.policy)
+        old, new = self._stored_texts or self.seen_texts, (writing.definition, writing.policy)
         self._arm(old, new if writing.definition else old, now)
         is_fresh = self._seen_meta is None
         meta = self.history_text() if is_fresh or self._history_changed() else ""
@@ -853,12 +1043,12 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             self.scheduled_at = None
         if writing.meta:
             self._seen_meta = writing.meta
-        is_new = not (self._stored_texts or self._seen_texts)[0]
+        is_new = not (self._stored_texts or self.seen_texts)[0]
         if writing.definition and not is_new and (writing.score is None or writing.score < 0):
             self._tell_if_finished()
         self._stored_texts = self._history_before_restart = None
         if writing.definition:
-            self._seen_texts = (writing.definition, writing.policy)
+            self.seen_texts = (writing.definition, writing.policy)
             self._identity = writing.identity if identity is None else identity
             self._new_identity = ""
             self._pause = Pause.of_entry(self)
@@ -898,8 +1088,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         anchor = self.anchor
         if anchor is None or asks_itself(self.schedule):
             return False
-        policy, zone = self._rules()
-        return Plan(self.schedule, zone, policy, str(self.name)).after(anchor) is None
+        return self._plan(*self._rules()).after(anchor) is None
 
     def _merge(self, saved: Saved, texts: Texts) -> None:
         """Load the stored history, but keep changed attributes; store ``texts`` for the retry."""
@@ -956,8 +1145,8 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             raise KeyError(self.name)
         self._pause = Pause.read(texts[1])
         self.enabled = self._pause is None
-        if self._seen_texts[0] and resumed(*self._seen_texts) == resumed(*texts):
-            self._seen_texts = texts
+        if self.seen_texts[0] and resumed(*self.seen_texts) == resumed(*texts):
+            self.seen_texts = texts
 
     def trigger(self) -> str:
         """Request one run as soon as possible, in addition to the schedule; return its task id.
@@ -981,6 +1170,116 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             raise InvalidEntryError("name", not_an_entry(key))
         return self.task_id_of(run_id)
 
+    def backfill(
+        self,
+        since: datetime,
+        until: datetime,
+        rate: float = BACKFILL_RATE,
+        again: bool = False,
+        dry_run: bool = False,
+    ) -> Planned:
+        """Request the runs of a span that were not sent; return them.
+
+        A beat sends one message for each nominal instant from ``since`` to before ``until``, with
+        the task id that the run would have had. At most ``rate`` messages per second are sent, and
+        runs of the schedule come first. Last run, run count and next run do not change.
+
+        The following runs are left out: runs that the history shows as sent, the spans of earlier
+        backfills, and runs after the last run, which the schedule itself has yet to send. With
+        ``again``, earlier backfills count only if they have not finished. With ``dry_run``, nothing
+        is written.
+
+        A naive datetime is taken as UTC. Raises KeyError if the entry does not exist. Raises
+        :exc:`InvalidEntryError` for an invalid span or rate, for more than 100,000 runs, for a
+        schedule class with its own ``is_due``, or if the entry is quarantined. Three round trips,
+        and three more for each run that is recorded at the same time; two with ``dry_run``.
+        """
+        span = (aware(since), aware(until))
+        if not span[0] < span[1]:
+            raise InvalidEntryError("until", f"{until} must be later than {since}")
+        if span[0] < EPOCH:
+            raise InvalidEntryError("since", f"{since} must not be before 1970")
+        if not MIN_RATE <= rate < math.inf:
+            raise InvalidEntryError("rate", f"{rate!r} must be at least {MIN_RATE} runs a second")
+        run_id = uuid.uuid4().hex[:12]
+        for _ in range(SAVE_ATTEMPTS):
+            row, entry, now = self._stored_row()
+            # A run that is recorded between the two reads changes the meta and refuses the write.
+            runs = read_history(store_of(self.app).history(row.key)[0])
+            plan = entry._plan_backfill(row, runs, run_id, span, rate, again, now)
+            if dry_run or plan.backfill is None:
+                return plan
+            waiting = with_backfill(row.trigger, plan.backfill, again)
+            if self._replace_waiting(row, waiting):
+                return plan
+        raise ConflictError(str(self.name))
+
+    def cancel_backfill(self) -> list[Backfill]:
+        """Drop the runs that backfills have not sent yet; return those backfills.
+
+        Raises KeyError if the entry does not exist. Two round trips, and two more for each run that
+        is recorded at the same time.
+        """
+        for _ in range(SAVE_ATTEMPTS):
+            row, _, _ = self._stored_row()
+            ended = [one for one in backfills_in(row.trigger) if not one.finished]
+            if not ended or self._replace_waiting(row, cancelled(row.trigger)):
+                return ended
+        raise ConflictError(str(self.name))
+
+    @property
+    def backfills(self) -> list[Backfill]:
+        """The backfills of the entry and their progress. One round trip.
+
+        Finished backfills with a common span are combined when another backfill is requested.
+        Raises KeyError if the entry does not exist.
+        """
+        return backfills_in(self._stored_row()[0].trigger)
+
+    def _stored_row(self) -> tuple[Row, RedBeatSchedulerEntry, float]:
+        """Return the stored fields, the entry in them, and the time of Redis. One round trip."""
+        page = store_of(self.app).read([self._own_key()])
+        row, cls = page.rows[0], type(self)
+        if row.definition is None:
+            raise KeyError(self.name)
+        record = Record.read(row, str(self.name), page.now, self.app, cls)
+        if record.entry is None:
+            raise DecodeError("definition", record.problem or "cannot be read")
+        return row, record.entry, page.now
+
+    def _plan_backfill(
+        self,
+        row: Row,
+        runs: Iterable[Occurrence],
+        run_id: str,
+        span: Span,
+        rate: float,
+        again: bool,
+        now: float,
+    ) -> Planned:
+        if asks_itself(self.schedule):
+            problem = "has its own is_due(), so the runs of a span cannot be computed"
+            raise InvalidEntryError("schedule", problem)
+        since, until = span
+        last = self.anchor
+        present = from_timestamp(now)
+        bound = present if last is None else min(last + TICK, present)
+        earlier = [one for one in backfills_in(row.trigger) if not (again and one.finished)]
+        sent = {run.scheduled_at for run in runs if run.outcome in SENT_OUTCOMES}
+        span = (since, max(min(until, bound), since))
+        return planned(run_id, span, rate, self.occurrences_from, sent, earlier, now)
+
+    def _replace_waiting(self, row: Row, waiting: str) -> bool:
+        """Replace the waiting runs; return False if they or the history changed meanwhile."""
+        code = store_of(self.app).replace_waiting(row.key, row.trigger, row.meta, waiting)
+        if code == UNKNOWN:
+            raise KeyError(self.name)
+        if code == QUARANTINED:
+            raise InvalidEntryError("name", f"{self.name!r} is in quarantine; repair it first")
+        if code == NOT_A_HASH:
+            raise InvalidEntryError("name", not_an_entry(row.key))
+        return code != STALE
+
     def task_id_of(self, run: datetime | str) -> str:
         """Return the task id of a run, given by its nominal instant or its trigger id."""
         fixed_id = (self.options or {}).get("task_id")
@@ -1003,10 +1302,21 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
     @property
     def history(self) -> list[Occurrence]:
-        """The last ``redbeat_history_size`` runs, latest first. One round trip."""
-        size = ensure_conf(self.app).history_size
-        lines, self._identity = store_of(self.app).history(self._own_key())
-        return read_history(lines, self.own_task_id)[:size]
+        """The last ``redbeat_history_size`` runs, latest first.
+
+        One round trip; two more if workers report the ends of runs and the end of one is unknown.
+        """
+        store = store_of(self.app)
+        lines, results, self._identity = store.history(self._own_key())
+        runs = read_history(lines, self.own_task_id)[: ensure_conf(self.app).history_size]
+        runs = with_results(runs, Results.read(results))
+        if not getattr(self.app, "redbeat_tracks_runs", False) or not needs_lost(runs):
+            return runs
+        since = store.reports_since()
+        if since is None:
+            return runs
+        limit = self.policy_field("overlap_timeout")
+        return mark_lost(runs, from_timestamp(since), from_timestamp(store.time() - limit))
 
     @property
     def status(self) -> EntryStatus:
@@ -1091,7 +1401,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
         """Yield the constructor arguments, as Celery does."""
-        internal = ("run", "scheduled_at", "put_up")
+        internal = ("run", "scheduled_at", "put_up", "seen_texts")
         return (
             (name, value)
             for name, value in vars(self).items()
@@ -1119,6 +1429,20 @@ def _arguments(args: Any, kwargs: dict[str, Any] | None) -> list[str]:
     return texts + [f"{name}={value!r}" for name, value in (kwargs or {}).items()]
 
 
+@lru_cache(maxsize=256)
+def calendar_of(name: str, text: str) -> Calendar:
+    """Return the calendar with this name and stored JSON; raises :exc:`DecodeError`."""
+    return Calendar.from_fields(name, object_in(text, f"calendar {name!r:.60}"))
+
+
+def load_calendars(store: Store, names: Iterable[str] | None = None) -> dict[str, Calendar]:
+    """Return the stored calendars with these names (default: all); leave out missing calendars.
+
+    Raises :exc:`DecodeError` for a calendar that cannot be read. One round trip.
+    """
+    return {name: calendar_of(name, text) for name, text in store.calendars(names).items()}
+
+
 def new_identity() -> str:
     """Return a random identity for a new entry."""
     return token_urlsafe(6)
@@ -1128,21 +1452,28 @@ def new_identity() -> str:
 Batch = Sequence[tuple[RedBeatSchedulerEntry, Writing]]
 
 
+def score_writing(entry: RedBeatSchedulerEntry) -> Writing:
+    """Return a write of an entry's score; it fails if another program changed the definition."""
+    return Writing(entry.key, believed=entry.seen_texts)
+
+
 def save_batches(store: Store, batches: Iterable[Batch]) -> None:
     """Write batches of entries; encode the next batch while Redis writes the previous batch.
 
-    The histories must be valid. One round trip per batch, and more for entries that
-    :func:`save_batch` must write again. If :exc:`InvalidEntryError` is raised, its batch and all
-    later batches are not written.
+    The histories must be valid. One round trip per batch; three more if entries of the batch have
+    calendars; and more for entries that :func:`save_batch` must write again. If
+    :exc:`InvalidEntryError` is raised, its batch and all later batches are not written.
     """
     finish: Callable[[], None] | None = None
     for batch in batches:
         try:
+            calendars = prepare_calendars(store, (entry for entry, _ in batch))
             writings = complete_writings(batch)
         finally:
             if finish is not None:
                 finish()
-        finish = partial(finish_batch, store, batch, writings, store.begin_save_all(writings))
+        replies = store.begin_save_all(writings)
+        finish = partial(finish_batch, store, batch, writings, replies, calendars=calendars)
     if finish is not None:
         finish()
 
@@ -1150,11 +1481,41 @@ def save_batches(store: Store, batches: Iterable[Batch]) -> None:
 def save_batch(store: Store, batch: Batch, attempts: int = SAVE_ATTEMPTS) -> None:
     """Write a batch of entries, whose histories must be valid.
 
-    One round trip. One more, up to ``attempts``, if entries ran during the save or if new objects
-    replace stored entries. If :exc:`InvalidEntryError` is raised, nothing is written.
+    One round trip; three more if entries have calendars. One more, up to ``attempts``, if entries
+    ran during the save or if new objects replace stored entries. If :exc:`InvalidEntryError` is
+    raised, nothing is written.
     """
+    calendars = prepare_calendars(store, (entry for entry, _ in batch))
     writings = complete_writings(batch, insist=not attempts)
-    finish_batch(store, batch, writings, partial(store.save_all, writings), attempts)
+    save_all = partial(store.save_all, writings)
+    finish_batch(store, batch, writings, save_all, attempts, calendars)
+
+
+def prepare_calendars(
+    store: Store, entries: Iterable[RedBeatSchedulerEntry]
+) -> dict[str, Calendar]:
+    """Load the calendars of the entries, and note that these entries have calendars.
+
+    Returns the calendars by name. No round trip if no entry has a calendar, else two.
+    """
+    users = [entry for entry in entries if entry.policy_field("exclude")]
+    if not users:
+        return {}
+    store.note_calendar_users([entry.key for entry in users])
+    calendars = load_calendars(store, {name for entry in users for name in entry.policy.exclude})
+    for entry in users:
+        entry.use_calendars(calendars)
+    return calendars
+
+
+def recheck_calendars(store: Store, batch: Batch, calendars: Mapping[str, Calendar]) -> None:
+    """Make entries due if a calendar changed during the save, so that a beat corrects the score.
+
+    One round trip, and a second one if a calendar changed.
+    """
+    if calendars and load_calendars(store, calendars) != calendars:
+        keys = [writing.key for entry, writing in batch if entry.policy_field("exclude")]
+        store.save_all([Writing(key, seen=None, score=None) for key in keys])
 
 
 def complete_writings(batch: Batch, insist: bool = False) -> list[Writing]:
@@ -1169,10 +1530,12 @@ def finish_batch(
     writings: Sequence[Writing],
     read_results: Callable[[], list[Saved]],
     attempts: int = SAVE_ATTEMPTS,
+    calendars: Mapping[str, Calendar] = MappingProxyType({}),
 ) -> None:
     """Process the result of each write, and retry refused writes, for example after a run."""
     results = zip(batch, writings, read_results(), strict=True)
     left = [item for item, writing, saved in results if not item[0]._handle_result(writing, saved)]
+    recheck_calendars(store, batch, calendars)
     if left and attempts:
         save_batch(store, left, attempts - 1)
 
@@ -1180,3 +1543,13 @@ def finish_batch(
 # An entry that does not set a policy field reads its default from the class attribute.
 for _name in FIELDS:
     setattr(RedBeatSchedulerEntry, _name, getattr(DEFAULT, _name))
+
+
+def _refusal(class_name: str, arguments: Collection[str], error: Exception) -> tuple[str, str]:
+    """Return the field that a constructor refused, and the problem with this field."""
+    if isinstance(error, TypeError):
+        for name in arguments:
+            if f"argument '{name}'" in str(error):
+                hint = did_you_mean(name, (*DEFINITION_FIELDS, *FIELDS))
+                return f"definition.{name:.60}", f"is an unknown field of {class_name}; {hint}"
+    return "definition", f"{class_name} refuses it: {error}"

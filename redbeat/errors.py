@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 from celery.exceptions import ImproperlyConfigured
+from click import ClickException
+
+from .printing import encodable
 
 __all__ = (
     "CannotRunHereError",
@@ -15,6 +21,8 @@ __all__ = (
     "RedBeatKeyExpiryError",
     "UnknownTypeError",
     "described",
+    "did_you_mean",
+    "reason_of",
 )
 
 
@@ -22,15 +30,32 @@ class RedBeatError(Exception):
     """The base class of all errors of this package."""
 
 
-class ConfigurationError(RedBeatError, ImproperlyConfigured):
+#: The exit code of a process that ends because of a setting, as in ``sysexits.h``.
+EX_CONFIG = 78
+
+
+class ConfigurationError(RedBeatError, ImproperlyConfigured, ClickException):
     """A setting has an invalid value. Raised when the configuration is read.
 
     The message contains the setting, its value (unless it may be secret) and the valid values.
+    ``celery beat`` prints the message as one line, without a traceback, because the error is also
+    an error of click, the library of Celery's command line.
     """
+
+    exit_code = EX_CONFIG
 
 
 class RedBeatKeyExpiryError(RedBeatError):
     """Redis may evict keys of the schedule, and ``redbeat_key_expiry_check`` is ``raise``."""
+
+
+#: Maximum number of characters of the field and of the problem in a message.
+LONGEST_MESSAGE = 500
+
+
+def shortened(text: str) -> str:
+    """Return a text for a message, with at most ``LONGEST_MESSAGE`` characters."""
+    return text if len(text) <= LONGEST_MESSAGE else f"{text[: LONGEST_MESSAGE - 3]}..."
 
 
 class InvalidEntryError(RedBeatError, ValueError, TypeError):
@@ -41,9 +66,9 @@ class InvalidEntryError(RedBeatError, ValueError, TypeError):
     """
 
     def __init__(self, field: str, problem: str) -> None:
-        super().__init__(f"{field}: {problem}")
-        self.field = field
-        self.problem = problem
+        self.field = shortened(field)
+        self.problem = shortened(problem)
+        super().__init__(f"{self.field}: {self.problem}")
 
 
 class DecodeError(RedBeatError, ValueError):
@@ -54,9 +79,9 @@ class DecodeError(RedBeatError, ValueError):
     """
 
     def __init__(self, field: str, problem: str) -> None:
-        super().__init__(f"{field}: {problem}")
-        self.field = field
-        self.problem = problem
+        self.field = shortened(field)
+        self.problem = shortened(problem)
+        super().__init__(f"{self.field}: {self.problem}")
 
 
 class CannotRunHereError(RedBeatError):
@@ -85,6 +110,26 @@ def described(error: BaseException) -> str:
     In redis-py 8, ``repr(error)`` does not contain the message.
     """
     return f"{type(error).__name__}: {error}"
+
+
+def did_you_mean(name: object, known: Iterable[str]) -> str:
+    """Return a suggestion for an unknown name: the most similar known name, or all of them."""
+    names = sorted(known)
+    nearest = get_close_matches(str(name)[:100], names, n=1)
+    return f"did you mean {nearest[0]}?" if nearest else f"use one of {', '.join(names)}"
+
+
+#: Maximum number of characters of an error that is stored or that stands in a report.
+LONGEST_REASON = 300
+
+
+def reason_of(error: BaseException) -> str:
+    """Return :func:`described` in one line of at most 300 characters.
+
+    Characters that UTF-8 cannot encode are escaped.
+    """
+    text = " ".join(encodable(described(error)).split())
+    return text if len(text) <= LONGEST_REASON else f"{text[: LONGEST_REASON - 3]}..."
 
 
 class ConflictError(RedBeatError):

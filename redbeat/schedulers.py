@@ -9,14 +9,13 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import MINYEAR, datetime
 from time import monotonic
-from typing import Any
+from typing import Any, NoReturn
 
 import redis
 from celery.app import app_or_default
 from celery.app.task import Task
 from celery.beat import DEFAULT_MAX_INTERVAL, ScheduleEntry, Scheduler, SchedulingError
 from celery.signals import beat_init
-from celery.utils.log import get_logger
 from celery.utils.time import humanize_seconds
 from kombu.exceptions import OperationalError
 from kombu.utils.objects import cached_property
@@ -31,6 +30,7 @@ from redbeat.beat.publisher import TaskMessage, build_message
 from redbeat.beat.session import LONGEST_LEASE, SHORTEST_LEASE
 from redbeat.beat.stop_signals import HeldSignals
 from redbeat.entries.runs import nominal
+from redbeat.printing import get_logger
 from redbeat.storage.client import (
     REDBEAT_REDIS_KEY,
     REDBEAT_SENTINEL_KEY,
@@ -43,7 +43,7 @@ from redbeat.storage.client import (
 
 from .beat.broker import (
     broker_connection,
-    declaring_once,
+    checked_producer,
     means_no_broker,
     publishing_connection,
     warn_about_confirms,
@@ -52,12 +52,12 @@ from .beat.exactly_once import check_possible
 from .beat.statics import StaticEntries
 from .beat.ticker import Ticker
 from .beat.wakeup import DUE, LOCK, WakeUp
-from .config import RedBeatConfig, ensure_conf
+from .config import LOG_EACH, RedBeatConfig, ensure_conf
 from .connection.retrying import RetryingConnection
 from .decoder import RedBeatJSONDecoder, RedBeatJSONEncoder, to_timestamp, use_codec
 from .entry import RedBeatSchedulerEntry, store_of
-from .errors import DecodeError, NotAllowedError, described
-from .metrics.extra import serve_beat
+from .errors import ConfigurationError, DecodeError, NotAllowedError, described
+from .metrics.extra import check_installed, serve_beat
 from .storage.scripts import load_script
 from .storage.store import Store
 
@@ -123,11 +123,12 @@ class RedBeatScheduler(Scheduler):
         kwargs: the arguments of :class:`celery.beat.Scheduler`.
 
     Unless ``lazy`` is set, the constructor writes the static entries; see :meth:`setup_schedule`.
-    Raises :exc:`~redbeat.errors.ConfigurationError` for invalid settings.
+    Raises :exc:`~redbeat.errors.ConfigurationError` for invalid settings. If Celery's beat service
+    creates the scheduler, the constructor logs this error and ends the process instead.
     """
 
     #: The entry class. To add arguments to entries, set this to your own subclass.
-    Entry = RedBeatSchedulerEntry
+    Entry: type[RedBeatSchedulerEntry] = RedBeatSchedulerEntry
 
     #: The beat lock, None if ``redbeat_lock_key`` is None. A program may assign its own lock.
     lock: BeatLock | None = None
@@ -164,6 +165,23 @@ class RedBeatScheduler(Scheduler):
         lazy: bool = False,
         **kwargs: Any,
     ) -> None:
+        try:
+            self._set_up(app, lock_key, lock_timeout, lazy, kwargs)
+        except ConfigurationError as error:
+            # Only a beat service passes a file name. For the banner of ``celery beat``, the service
+            # creates a lazy scheduler, whose error Celery's command prints as one line.
+            if lazy or "schedule_filename" not in kwargs:
+                raise
+            _exit(error)
+
+    def _set_up(
+        self,
+        app: Any,
+        lock_key: str | None,
+        lock_timeout: float | None,
+        lazy: bool,
+        kwargs: dict[str, Any],
+    ) -> None:
         conf = ensure_conf(app)
         self.lock_key = lock_key or conf.lock_key
         self._default_lock_key = None if lock_key else conf.lock_key
@@ -173,6 +191,7 @@ class RedBeatScheduler(Scheduler):
         self.lock_timeout = conf.resolve_lock_timeout(configured, self.max_interval)
         if lazy:
             broker_connection(self.app)  # raises a clearer error for a wrong URL than the banner
+            check_installed(conf)
         else:
             conf.report()
             check_possible(self.app, conf)
@@ -337,7 +356,7 @@ class RedBeatScheduler(Scheduler):
     # -- running -------------------------------------------------------------------------------
 
     def tick(self, **kwargs: Any) -> float:  # noqa: ARG002 - Celery's arguments
-        """Dispatch due entries; return the seconds to sleep. See :meth:`Ticker.tick`.
+        """Dispatch due entries; return the seconds to sleep. See ``Ticker.tick()``.
 
         In a beat service, this method itself sleeps for these seconds and returns 0. A wake-up
         message can then end the sleep early.
@@ -417,7 +436,8 @@ class RedBeatScheduler(Scheduler):
         """Send a claimed entry if it is due; return the seconds until it is due again."""
         is_due, next_time_to_run = self.is_due(entry)
         if is_due:
-            logger.info("Scheduler: Sending due task %s (%s)", entry.name, entry.task)
+            if self._logs_each:
+                logger.info("Scheduler: Sending due task %s (%s)", entry.name, entry.task)
             try:
                 result = self.apply_async(entry, **kwargs)
             except Exception as error:
@@ -499,7 +519,8 @@ class RedBeatScheduler(Scheduler):
         """The producer of messages; raises an error when the broker is not available."""
         # Cached because Celery's property acquires a lock at each access.
         base = getattr(self, "Producer", None) or self.app.amqp.Producer
-        return declaring_once(base)(self._ensure_connected(), auto_declare=False)
+        producer = checked_producer(base, ensure_conf(self.app).task_allowlist)
+        return producer(self._ensure_connected(), auto_declare=False)
 
     @cached_property
     def connection(self) -> Any:
@@ -516,6 +537,11 @@ class RedBeatScheduler(Scheduler):
             self._drop_connection()
             self._published_at = monotonic()
         _ = self.producer
+
+    @functools.cached_property
+    def _logs_each(self) -> bool:
+        """Whether to log each run; else the ticker logs their number."""
+        return ensure_conf(self.app).log_dispatch == LOG_EACH
 
     @functools.cached_property
     def overrides_sending(self) -> bool:
@@ -605,6 +631,12 @@ class RedBeatScheduler(Scheduler):
         return "\n".join(lines)
 
 
+def _exit(error: ConfigurationError) -> NoReturn:
+    """Log an invalid setting and end the beat service, for which Celery would log tracebacks."""
+    logger.critical("beat: %s", error)
+    raise SystemExit(error.exit_code) from None
+
+
 @beat_init.connect
 def _service_starts(sender: Any = None, **_kwargs: Any) -> None:
     """Connect a starting beat service to its scheduler, if it is a :class:`RedBeatScheduler`."""
@@ -612,6 +644,10 @@ def _service_starts(sender: Any = None, **_kwargs: Any) -> None:
     if isinstance(scheduler, RedBeatScheduler):
         scheduler.service = sender
         warn_about_confirms(scheduler.app)
+        try:
+            _ = scheduler._server
+        except ConfigurationError as error:
+            _exit(error)
 
 
 @beat_init.connect

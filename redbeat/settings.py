@@ -29,7 +29,7 @@ class Setting(NamedTuple):
 
     #: The valid types or values.
     type: str
-    #: The default: a Python literal in double backquotes, or a description.
+    #: A Python literal in double backquotes, or a description of the default.
     default: str
     #: What the setting does, in one phrase.
     meaning: str
@@ -116,6 +116,13 @@ SETTINGS: Final[Mapping[str, Setting]] = {
         "number of replicas that a beat waits for after it recorded runs",
         since="3.0",
         unit="replicas",
+    ),
+    "redbeat_log_dispatch": Setting(
+        "``'each'`` or ``'summary'``",
+        "``'each'``",
+        "what a beat logs of the runs that it sends: a line for each, or their number in one line "
+        "per second",
+        since="3.0",
     ),
     "redbeat_metrics_port": Setting(
         "port, or ``None``",

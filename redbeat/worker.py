@@ -1,4 +1,4 @@
-"""Lets workers report completed runs, for entries whose runs must not overlap.
+"""Lets workers report what became of the runs that a beat sent.
 
 Call ``enable`` in the module that creates the app, which the beat and the workers import::
 
@@ -9,14 +9,28 @@ Call ``enable`` in the module that creates the app, which the beat and the worke
 
 from __future__ import annotations
 
-from typing import Any
+import time
+from collections import deque
+from datetime import datetime
+from threading import Lock
+from typing import Any, Final, NamedTuple
 
 from celery import signals, states
 from celery.exceptions import TimeLimitExceeded, WorkerLostError
-from celery.utils.log import get_logger
+from redis import ConnectionPool, Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from redbeat.beat.publisher import OVERLAP_HEADER
+from redbeat.config import ensure_conf
+from redbeat.entries.pauses import pause_entries
+from redbeat.entries.runs import RunResult, RunState, nominal, result_line
+from redbeat.errors import ConflictError
+from redbeat.presentation.english import plural
+from redbeat.printing import encodable, get_logger
+from redbeat.signals import emit, run_failed, run_succeeded
 from redbeat.storage.client import client_of, unretried
+from redbeat.storage.records import RunReport
 
 from .entry import store_of
 
@@ -24,14 +38,36 @@ __all__ = ("enable",)
 
 logger = get_logger(__name__)
 
+#: The message header with the name of the entry.
+NAME_HEADER: Final = "periodic_task_name"
+
+#: The attribute of a task's request with the time of its start, in monotonic seconds.
+STARTED: Final = "_redbeat_started"
+
+#: Maximum length of the class and of the message of an exception in the history.
+MAX_CLASS, MAX_MESSAGE = 80, 200
+
+#: Maximum seconds to connect to Redis, and to wait for a reply.
+TIMEOUT: Final = 1.0
+
+#: Seconds without an attempt after Redis did not answer. Reports wait until then.
+BACK_OFF: Final = 30.0
+
+#: Maximum number of reports that wait for Redis in one process.
+MAX_WAITING: Final = 1000
+
 
 def enable(app: Any) -> None:
-    """Make the workers of ``app`` report completed runs, so that entries can set ``overlap``.
+    """Make the workers of ``app`` report what became of each run that a beat sent.
 
-    A worker makes one round trip to Redis when a run of an entry with ``overlap`` ends, and none
-    for other tasks. A second call does nothing.
+    This allows entries to set ``overlap``, ``pause_after_failures`` and ``expect_within``, and adds
+    a result to each run of the history. A worker makes one round trip to Redis when a run ends, and
+    none for other tasks. A report never fails a task. If Redis does not answer within two seconds
+    (with Sentinel or a cluster: within the timeouts of the client), the report waits for the next
+    run that ends at least 30 seconds later. A second call does nothing.
     """
     app.redbeat_tracks_runs = True
+    signals.task_prerun.connect(_started)
     signals.task_postrun.connect(_ended)
     signals.task_failure.connect(_lost)
     signals.task_internal_error.connect(_broken)
@@ -40,58 +76,92 @@ def enable(app: Any) -> None:
     signals.task_rejected.connect(_refused)
 
 
+# -- what Celery says ------------------------------------------------------------------------------
+
+
+def _started(task: Any = None, **_kwargs: Any) -> None:
+    """Note when a run starts."""
+    request = task.request
+    if _is_of_beat(request):
+        setattr(request, STARTED, time.monotonic())
+
+
+#: State of a task in Celery -> state of the run.
+STATES: Final[dict[str, RunState]] = {
+    states.SUCCESS: "succeeded",
+    states.FAILURE: "failed",
+    states.RETRY: "retried",
+    states.REJECTED: "failed",
+    states.REVOKED: "revoked",
+    states.IGNORED: "ignored",
+}
+
+
 def _ended(
     task_id: str = "", task: Any = None, state: str | None = "", retval: Any = None, **_kwargs: Any
 ) -> None:
-    """Record the completion of a run in the process that executed the task.
+    """Report the end of a run in the process that executed the task.
 
-    A retried or requeued task is not completed. If the state is None, the process is about to die
-    or Celery had an internal error; then another signal may report the completion.
+    A requeued task is not completed. If the state is None, the process is about to die or Celery
+    had an internal error; then another signal may report the end.
     """
+    request = task.request
+    if not _is_of_beat(request):
+        return
     requeued = state == states.REJECTED and getattr(retval, "requeue", False)
-    if state is not None and state != states.RETRY and not requeued:
-        _record_completion(task.app, task.request, task_id)
+    if state is None or requeued:
+        return
+    error = retval if isinstance(retval, BaseException) and state != states.IGNORED else None
+    if state == states.RETRY:
+        error = getattr(retval, "exc", None) or error
+    started = getattr(request, STARTED, None)
+    seconds = None if started is None else time.monotonic() - started
+    _report(task.app, request, task_id, STATES.get(state, "failed"), error, seconds)
 
 
 def _lost(task_id: str = "", sender: Any = None, exception: Any = None, **_kwargs: Any) -> None:
-    """Record the completion of a run if its worker process died or it exceeded its time limit.
+    """Report the end of a run if its worker process died or it exceeded its time limit.
 
     The process that executed the task reports all other failures.
     """
     if isinstance(exception, (WorkerLostError, TimeLimitExceeded)):
         request = getattr(sender, "request", None)
         if request is not None and request.id == task_id:
-            _record_completion(sender.app, request, task_id)
+            _report(sender.app, request, task_id, "failed", exception)
 
 
-def _broken(task_id: str = "", sender: Any = None, request: Any = None, **_kwargs: Any) -> None:
-    """Record the completion of a run after an internal error of Celery."""
-    _record_completion(sender.app, request, task_id)
+def _broken(
+    task_id: str = "",
+    sender: Any = None,
+    request: Any = None,
+    exception: Any = None,
+    **_kwargs: Any,
+) -> None:
+    """Report the end of a run after an internal error of Celery."""
+    _report(sender.app, request, task_id, "failed", exception)
 
 
-def _revoked(request: Any = None, sender: Any = None, **_kwargs: Any) -> None:
-    """Record the completion of a run that was revoked, has expired or was terminated."""
-    _record_completion(sender.app, request, request.id)
+def _revoked(
+    request: Any = None,
+    sender: Any = None,
+    terminated: bool = False,
+    expired: bool = False,
+    **_kwargs: Any,
+) -> None:
+    """Report the end of a run that was revoked, has expired or was terminated."""
+    reason = "expired" if expired else "terminated" if terminated else None
+    _report(sender.app, request, request.id, "revoked", reason)
 
 
-def _refused(sender: Any = None, message: Any = None, **_kwargs: Any) -> None:
-    """Record the completion of a run that a worker refused: an unknown task or invalid message."""
+def _refused(sender: Any = None, message: Any = None, exc: Any = None, **_kwargs: Any) -> None:
+    """Report the end of a run that a worker refused: an unknown task or invalid message."""
     headers = getattr(message, "headers", None) or {}
-    _record_completion(sender.app, headers, headers.get("id"))
+    _report(sender.app, headers, headers.get("id"), "failed", exc)
 
 
-def _record_completion(app: Any, request: Any, task_id: str | None) -> None:
-    """Record that a run has completed; if this fails, log the error and do not affect the task."""
-    key = _header(request, OVERLAP_HEADER)
-    if not key or not task_id:
-        return
-    try:
-        store_of(app, unretried(client_of(app))).end_run(str(key), str(task_id))
-    except Exception as error:
-        logger.warning(
-            "Could not record the completion of %s, its next run waits for overlap_timeout: %r",
-            *(key, error),
-        )
+def _is_of_beat(request: Any) -> bool:
+    """Return whether a beat sent this task."""
+    return bool(_header(request, NAME_HEADER) or _header(request, OVERLAP_HEADER))
 
 
 def _header(request: Any, name: str) -> Any:
@@ -100,3 +170,205 @@ def _header(request: Any, name: str) -> Any:
     if get is None:
         return None
     return get(name) or (get("headers") or {}).get(name)
+
+
+# -- what is reported ------------------------------------------------------------------------------
+
+
+class End(NamedTuple):
+    """The end of a run that Redis has not recorded yet; ``at`` is in monotonic seconds."""
+
+    name: str
+    #: The key of the entry if the message has it, else "".
+    key: str
+    task_id: str
+    scheduled_at: datetime | None
+    at: float
+    result: RunResult
+
+
+def _report(
+    app: Any,
+    request: Any,
+    task_id: str | None,
+    state: RunState,
+    error: Any,
+    seconds: float | None = None,
+) -> None:
+    """Report the end of a run; if this fails, log the error and do not affect the task."""
+    name, key = _header(request, NAME_HEADER), _header(request, OVERLAP_HEADER)
+    if not (name or key) or not task_id:
+        return
+    try:
+        retries = getattr(request, "retries", None) or _header(request, "retries") or 0
+        result = RunResult(state, None, seconds, int(retries), _error_text(error) or None)
+        scheduled_at = _instant_in(_header(request, "scheduled_at"))
+        end = End(
+            *(str(name or ""), str(key or ""), str(task_id)),
+            *(scheduled_at, time.monotonic(), result),
+        )
+        reports = _reports_of(app)
+        if reports is not None:
+            reports.add(end)
+    except Exception as problem:
+        logger.warning("Could not record the end of a run of %s: %r", key or name, problem)
+
+
+def _instant_in(text: Any) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text)
+    except (ValueError, TypeError):
+        return None
+
+
+def _error_text(error: Any) -> str:
+    """Return the class and the message of an exception on one line; never raises."""
+    if not isinstance(error, BaseException):
+        return _one_line(error, MAX_MESSAGE) if error else ""
+    kind = type(error).__name__[:MAX_CLASS]
+    try:
+        message = _one_line(str(error), MAX_MESSAGE)
+    except Exception:
+        return kind
+    return f"{kind}: {message}" if message else kind
+
+
+def _one_line(text: str, size: int) -> str:
+    """Return the start of a text on one line, without control characters."""
+    words = encodable(" ".join(text[: 4 * size].split()))
+    line = "".join(letter if letter.isprintable() else "?" for letter in words[:size])
+    return line if len(words) <= size and len(text) <= 4 * size else f"{line[: size - 3]}..."
+
+
+# -- sending the reports ---------------------------------------------------------------------------
+
+
+class Reports:
+    """Sends the ends of runs to Redis, from one process.
+
+    If Redis does not answer, the next attempt follows after :data:`BACK_OFF` seconds, when another
+    run ends. Until then a report takes no time.
+    """
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+        self._lines = ensure_conf(app).history_size
+        self._store = store_of(app, quick(unretried(client_of(app))))
+        self._waiting: deque[End] = deque()
+        self._dropped = 0
+        self._not_before = 0.0
+        self._problem = ""
+        self._lock = Lock()
+
+    def add(self, end: End) -> None:
+        """Send a report, or keep it while Redis is away."""
+        if len(self._waiting) >= MAX_WAITING:
+            self._waiting.popleft()
+            self._dropped += 1
+        self._waiting.append(end)
+        # A thread that does not get the lock leaves its report to the thread that has the lock.
+        while (
+            self._waiting
+            and time.monotonic() >= self._not_before
+            and self._lock.acquire(blocking=False)
+        ):
+            try:
+                self._send_waiting()
+            finally:
+                self._lock.release()
+
+    def _send_waiting(self) -> None:
+        while self._waiting:
+            end = self._waiting[0]
+            try:
+                self._send(end)
+            except (RedisConnectionError, RedisTimeoutError, OSError) as error:
+                self._hold(end, error)
+                return
+            except Exception as error:
+                logger.warning(
+                    "Could not record the end of the run %s of %s: %r",
+                    *(end.task_id, end.name or end.key, error),
+                )
+            self._waiting.popleft()
+        if self._problem:
+            logger.warning(
+                "Redis answers again: ends of runs are recorded, %s dropped meanwhile",
+                plural(self._dropped, "report"),
+            )
+            self._problem, self._dropped = "", 0
+
+    def _hold(self, end: End, error: Exception) -> None:
+        self._not_before = time.monotonic() + BACK_OFF
+        if not self._problem:
+            logger.warning(
+                "Could not record the end of a run of %s, trying again after %d s with the next "
+                "run. Until then, entries with overlap wait for overlap_timeout: %r",
+                *(end.key or end.name, BACK_OFF, error),
+            )
+        self._problem = repr(error)
+
+    def _send(self, end: End) -> None:
+        result = end.result
+        key = end.key or self._store.keys.entry(end.name)
+        run = "-" if end.scheduled_at is None else nominal(end.scheduled_at).short
+        line = result_line(result.state, result.seconds, result.retries, result.error or "")
+        age = time.monotonic() - end.at
+        report = RunReport(result.state, run, age, line, self._lines)
+        failures = self._store.end_run(key, end.task_id, report).failures
+        if failures:
+            self._pause(key, failures, result)
+        self._announce(end)
+
+    def _pause(self, key: str, failures: int, result: RunResult) -> None:
+        note = f"{plural(failures, 'failed run')} in a row, the last with {result.error}"
+        try:
+            changed = pause_entries(self._store, [key], note, "pause_after_failures")
+        except ConflictError as error:  # the next failure tries again
+            logger.warning("Could not pause entry %s after %s: %s", key, note, error)
+            return
+        if changed:
+            logger.warning("Entry %s is paused: %s", key, note)
+
+    def _announce(self, end: End) -> None:
+        signal = {"succeeded": run_succeeded, "failed": run_failed}.get(end.result.state)
+        if signal is not None:
+            emit(
+                signal,
+                self._app,
+                name=end.name,
+                task_id=end.task_id,
+                scheduled_at=end.scheduled_at,
+                result=end.result,
+            )
+
+
+def quick(client: Any) -> Any:
+    """Return a client for the same server whose timeouts are at most :data:`TIMEOUT` seconds.
+
+    A client of Sentinel, of a cluster or of another class is returned unchanged.
+    """
+    pool = getattr(client, "connection_pool", None)
+    if type(pool) is not ConnectionPool or not isinstance(client, Redis):
+        return client
+    kwargs = dict(pool.connection_kwargs)
+    for name in ("socket_timeout", "socket_connect_timeout"):
+        kwargs[name] = min(kwargs.get(name) or TIMEOUT, TIMEOUT)
+    own_pool = ConnectionPool(connection_class=pool.connection_class, **kwargs)
+    return type(client)(connection_pool=own_pool)
+
+
+#: The attribute of the app with its :class:`Reports`, None after an error of its settings.
+REPORTS: Final = "_redbeat_reports"
+
+
+def _reports_of(app: Any) -> Reports | None:
+    """Return the reports of an app, None if its settings are invalid, which is logged once."""
+    reports: Reports | None = getattr(app, REPORTS, None)
+    if reports is None and REPORTS not in vars(app):
+        try:
+            reports = Reports(app)
+        except Exception as error:
+            logger.warning("Could not record the ends of runs: %s", error)
+        setattr(app, REPORTS, reports)
+    return reports

@@ -25,6 +25,7 @@ from tests.servers import RedisServer
 __all__ = (
     "KINDS",
     "PREFIX",
+    "SENDER",
     "STANDALONE",
     "USER",
     "VARIABLE",
@@ -37,8 +38,9 @@ __all__ = (
 VARIABLE: Final = "REDBEAT_TOPOLOGY"
 STANDALONE: Final = "standalone"
 ACL_PAGE: Final = Path(__file__).parents[1] / "docs" / "deployment" / "acl.rst"
-#: The user in the ACL rules of that page.
+#: The users of that page: one for the schedule only, and one that also sends messages.
 USER: Final = "redbeat"
+SENDER: Final = "redbeat-sender"
 
 
 @dataclass(frozen=True)
@@ -144,7 +146,7 @@ def acl_rules(block: int = 0) -> list[str]:
     text = ACL_PAGE.read_text(encoding="utf-8")
     found = re.findall(r"redis-cli ACL SETUSER (.*?)\n\n", text, re.DOTALL)
     name, *rules = shlex.split(found[block].replace("\\\n", " "))
-    assert name == USER
+    assert name == (USER, SENDER, USER)[block]
     return rules
 
 

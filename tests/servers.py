@@ -54,7 +54,6 @@ class RedisServer(EmbeddedRedis):
         """Return the configuration directives that enable TLS, or an empty list without TLS."""
         if self.tls is None:
             return []
-        self.tls_port = self.tls_port or port_with_bus()
         return [
             ("tls-port", str(self.tls_port)),
             ("tls-cert-file", self.tls.certificate),
@@ -62,6 +61,10 @@ class RedisServer(EmbeddedRedis):
             ("tls-ca-cert-file", self.tls.authority),
             ("tls-replication", "yes"),
         ]
+
+    def _choose_ports(self) -> None:
+        super()._choose_ports()
+        self.tls_port = port_with_bus() if self.tls else 0
 
     def _command(self) -> list[str]:
         directives = [f"--{name} {value}".split() for name, value in self.tls_directives()]

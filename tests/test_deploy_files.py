@@ -25,7 +25,7 @@ from celery.bin.base import CLIContext
 from celery.bin.beat import beat
 from celery.bin.worker import worker
 
-from redbeat.entries.status import FINISHED, PAUSED, QUARANTINED, SCHEDULED
+from redbeat.entries.status import STATES
 from redbeat.metrics.health import ALIVE_WITHIN
 from tests.metrics.scrapes import own_names
 
@@ -193,8 +193,9 @@ def test_the_probes_request_what_the_beat_serves(pod: dict[str, Any]) -> None:
 
 
 def test_a_page_shows_every_file() -> None:
-    pages = "\n".join(page.read_text() for page in (PAGE, PAGE.with_name("metrics.rst")))
-    included = re.findall(r"^\.\. literalinclude:: deploy/(\S+)$", pages, re.MULTILINE)
+    how_to = PAGE.parent / "howto" / "docker-compose.rst"
+    pages = "\n".join(page.read_text() for page in (PAGE, PAGE.with_name("metrics.rst"), how_to))
+    included = re.findall(r"^\.\. literalinclude:: (?:\.\./)?deploy/(\S+)$", pages, re.MULTILINE)
     offered = re.findall(r":download:`\S+ <deploy/(\S+)>`", pages)
     assert {*included, *offered} == {path.name for path in FILES.iterdir()}
 
@@ -245,7 +246,7 @@ def test_expressions_use_labels_that_exist() -> None:
     asked = " ".join(expressions().values())
     assert set(re.findall(r'(\w+)=~?"', asked)) == {"job", "state"}
     states = set(re.findall(r'state="(\w+)"', asked))
-    assert states <= {SCHEDULED, PAUSED, FINISHED, QUARANTINED}
+    assert states <= {*STATES}
     for grouped in re.findall(r"by \(([^)]*)\)", asked):
         labels = {label.strip() for label in grouped.split(",")}
         assert labels <= {"job", "instance", "le", "entry", "state"}
@@ -269,6 +270,7 @@ ALL_IS_WELL = {
     "redbeat_build_info": "1x30",
     "redbeat_leader": "1x30",
     "redbeat_redis_up": "1x30",
+    "redbeat_broker_up": "1x30",
     "redbeat_due_entries": "3x30",
     "redbeat_most_late_seconds": "2x30",
     "redbeat_dispatched_total": "0+9x30",
@@ -277,6 +279,7 @@ ALL_IS_WELL = {
     "redbeat_last_tick_age_seconds": "4x30",
     "redbeat_clock_offset_seconds": "-0.1x30",
     'redbeat_entries{state="quarantined"}': "0x30",
+    'redbeat_entries{state="failing"}': "0x30",
     'redbeat_lateness_seconds_bucket{le="0.1"}': "0+9x30",
     'redbeat_lateness_seconds_bucket{le="30.0"}': "0+9x30",
     'redbeat_lateness_seconds_bucket{le="+Inf"}': "0+9x30",
@@ -293,10 +296,16 @@ TROUBLE: dict[str, tuple[dict[str, str], set[str]]] = {
     "no leader": ({"redbeat_leader": "0x30"}, {"RedBeatNoLeader"}),
     "nobody": (dict.fromkeys(ALL_IS_WELL, "_x30"), {"RedBeatNotScraped"}),
     "no redis": ({"redbeat_redis_up": "0x30"}, {"RedBeatRedisAway"}),
+    "no broker": ({"redbeat_broker_up": "0x30"}, {"RedBeatBrokerAway"}),
+    "failing": ({'redbeat_entries{state="failing"}': "1x30"}, {"RedBeatFailingEntries"}),
     "hangs": ({"redbeat_last_tick_age_seconds": "0+60x30"}, {"RedBeatHangs"}),
     "quarantine": ({'redbeat_entries{state="quarantined"}': "2x30"}, {"RedBeatQuarantine"}),
     "fails": ({"redbeat_failed_total": "0+1x30"}, {"RedBeatPublishingFails"}),
     "missed": ({"redbeat_missed_total": "0+1x30"}, {"RedBeatMissedRuns"}),
+    "no success": (
+        {'redbeat_overdue_entry_seconds{entry="backup"}': "3600x30"},
+        {"RedBeatNoSuccess"},
+    ),
     "clock": ({"redbeat_clock_offset_seconds": "-1.5x30"}, {"RedBeatClockOff"}),
 }
 

@@ -49,6 +49,16 @@ def test_the_distribution_requires(requirement: str) -> None:
     assert any(line.startswith(requirement) for line in required)
 
 
+def test_the_source_distribution_says_how_to_report_a_vulnerability() -> None:
+    included = (ROOT / "MANIFEST.in").read_text(encoding="utf-8").split("\n", 1)[0].split()[1:]
+    assert "SECURITY.md" in included
+    assert [name for name in included if not (ROOT / name).is_file()] == []
+    policy = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+    assert "Report a vulnerability" in policy
+    (page,) = re.findall(r"`(docs/\S+)`", policy)
+    assert "Threat model" in (ROOT / page).read_text(encoding="utf-8")
+
+
 def test_the_short_name_of_the_scheduler_is_its_entry_point() -> None:
     (found,) = entry_points(group="celery.beat_schedulers", name="redbeat")
     assert found.load() is RedBeatScheduler
@@ -120,9 +130,27 @@ def test_the_test_command_installs_what_the_tests_need() -> None:
 
 
 def test_the_readme_links_to_files_that_exist() -> None:
-    names = re.findall(r"``([\w./]+\.(?:rst|py))``", README)
-    assert "docs/configuration.rst" in names
-    assert [name for name in names if not (ROOT / name).exists()] == ["proj.py"]
+    names = re.findall(r"(?:`[^`<]+ <|image:: )(?!http)([^>\n]+)", README)
+    assert {"docs/index.rst", "docs/images/web-schedule.png", "LICENSE"} <= set(names)
+    assert [name for name in names if not (ROOT / name).is_file()] == []
+
+
+def test_the_links_of_the_readme_work_on_the_package_index(
+    arguments_of_setup: dict[str, Any],
+) -> None:
+    text = arguments_of_setup["long_description"]
+    targets = re.findall(r"(?:`[^`<]+ <|image:: )([^>\n]+)", text)
+    assert len(targets) > 10
+    assert [target for target in targets if not target.startswith("https://")] == []
+
+
+def test_the_numbers_of_the_readme_are_those_measured() -> None:
+    reports = ("benchmarks-results.inc", "faults-results.inc")
+    measured = "".join((ROOT / "docs" / name).read_text(encoding="utf-8") for name in reports)
+    table = README.partition("Compared with")[2].partition(".. [1]")[0]
+    numbers = re.findall(r"[\d,.]+ µs", table) + re.findall(r"after (\d+\.\d) s", table)
+    assert len(numbers) == 9
+    assert [number for number in numbers if f'"{number}"' not in measured] == []
 
 
 def test_the_licence_is_there_in_full() -> None:
@@ -142,8 +170,8 @@ def test_the_change_log_begins_with_this_version() -> None:
 
 
 @pytest.fixture
-def declared(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Requirement]]:
-    """The requirements in setup.py, keyed by extra. The key "" has the required packages.
+def arguments_of_setup(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The arguments of ``setup()`` in setup.py.
 
     The fixture runs setup.py, because the installed metadata may come from an earlier version.
     """
@@ -152,6 +180,13 @@ def declared(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Requirement]]:
     monkeypatch.setitem(sys.modules, "setuptools", setuptools)
     monkeypatch.setitem(sys.modules, "setuptools.command.sdist", SimpleNamespace(sdist=object))
     runpy.run_path(str(ROOT / "setup.py"))
+    return arguments
+
+
+@pytest.fixture
+def declared(arguments_of_setup: dict[str, Any]) -> dict[str, list[Requirement]]:
+    """The requirements in setup.py, keyed by extra. The key "" has the required packages."""
+    arguments = arguments_of_setup
     by_extra = {"": arguments["install_requires"], **arguments["extras_require"]}
     return {extra: list(map(Requirement, lines)) for extra, lines in by_extra.items()}
 

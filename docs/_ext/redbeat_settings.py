@@ -10,24 +10,24 @@ from sphinx.util.docutils import SphinxDirective
 
 from redbeat.settings import SETTINGS, Setting
 
+#: Three columns: a table with more is wider than the text of the page, and so cut off.
 HEAD = """\
 .. list-table::
    :header-rows: 1
-   :widths: 28 20 22 22 8
+   :widths: 30 35 35
 
    * - Setting
      - Meaning
-     - Type
-     - Default
-     - Since
+     - Type, default, first version
 """
 
 
 def row(name: str, setting: Setting) -> str:
     """Return the row of a setting, in reStructuredText."""
     unit = f"; {setting.unit}" if setting.unit else ""
-    cells = (f"``{name}``", setting.meaning, setting.type + unit, setting.default, setting.since)
-    return "   * - " + "\n     - ".join(cells) + "\n"
+    values = (setting.type + unit, f"Default: {setting.default}", f"Since {setting.since}")
+    block = "\n       ".join(f"| {value}" for value in values)
+    return f"   * - ``{name}``\n     - {setting.meaning}\n     - {block}\n"
 
 
 class SettingsTable(SphinxDirective):

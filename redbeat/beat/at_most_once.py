@@ -6,12 +6,12 @@ from collections import deque
 from dataclasses import dataclass
 from functools import partial
 
-from celery.utils.log import get_logger
 from redis.exceptions import RedisError
 
 from redbeat.entry import RedBeatSchedulerEntry, store_of
 from redbeat.errors import described
 from redbeat.metrics.counters import Counters
+from redbeat.printing import get_logger
 from redbeat.signals import emit, entry_failed
 from redbeat.storage.client import client_of, unretried
 from redbeat.storage.records import CHANGED, RECORDED, Claim, Completion, Result
@@ -124,7 +124,7 @@ class AtMostOnce:
         try:
             producer = self._scheduler.producer
         except Exception as error:
-            self._retries.count_if_broker_failed(error)
+            self._retries.count_if_broker_failed(error, self._session.time())
             return False
         run.successor = None
         try:

@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from traceback import walk_tb
 from typing import Any, Final
 
-from celery.utils.log import get_logger
 from kombu.exceptions import ChannelError, OperationalError
 from redis.exceptions import DataError, NoPermissionError, RedisError, ResponseError
 
+from redbeat.config import TaskAllowlist, tasks_in
 from redbeat.connection.urls import safe_url, url_scheme
 from redbeat.entries.runs import cause_of
-from redbeat.errors import ConfigurationError
+from redbeat.errors import ConfigurationError, NotAllowedError
+from redbeat.printing import get_logger
 
 __all__ = (
+    "NO_BROKER",
     "broker_address",
     "broker_connection",
-    "declaring_once",
+    "checked_producer",
     "means_no_broker",
     "publishing_connection",
     "warn_about_confirms",
 )
 
 logger = get_logger("celery.beat")
+
+#: How the problem of a beat begins whose broker is not available.
+NO_BROKER: Final = "the broker is not available"
 
 #: One attempt to publish may take this fraction of a lease. A publish has at most two attempts.
 ATTEMPT_PART = 1 / 6
@@ -82,16 +88,23 @@ def publishing_connection(app: Any, lease: float) -> Any:
 
 
 @cache
-def declaring_once(producer: Any) -> Any:
-    """Return a subclass of a producer class that skips queues that are already declared.
+def checked_producer(producer: Any, allowlist: TaskAllowlist | None = None) -> Any:
+    """Return a subclass of a producer class that checks ``redbeat_task_allowlist`` last of all.
 
-    Kombu itself checks this only after it has copied the queue and prepared a retry, for each
-    message. If ``producer`` is not a class, it is returned unchanged.
+    It checks the final message, whatever options or user code made it, and raises
+    :exc:`NotAllowedError`. It also skips queues that are already declared. Kombu itself checks this
+    only after it has copied the queue and prepared a retry, for each message. If ``producer`` is
+    not a class, it is returned unchanged.
     """
     if not isinstance(producer, type):
         return producer
 
-    class DeclaringOnce(producer):
+    class CheckedProducer(producer):
+        def publish(self, body: Any, *args: Any, **options: Any) -> Any:
+            if allowlist is not None:
+                _check_message(allowlist, body, args, options)
+            return super().publish(body, *args, **options)
+
         def maybe_declare(self, entity: Any, retry: bool = False, **retry_policy: Any) -> Any:
             connection = self.channel.connection
             known = connection and entity and entity.can_cache_declaration
@@ -99,7 +112,25 @@ def declaring_once(producer: Any) -> Any:
                 return False
             return super().maybe_declare(entity, retry, **retry_policy)
 
-    return DeclaringOnce
+    return CheckedProducer
+
+
+def _check_message(
+    allowlist: TaskAllowlist, body: Any, args: tuple[Any, ...], options: Mapping[str, Any]
+) -> None:
+    """Raise :exc:`NotAllowedError` if a message makes a worker run a task that is not allowed.
+
+    ``body`` is Celery's: arguments, keyword arguments, and the callbacks. In version 1 of Celery's
+    protocol, it is a dict with these and the name of the task.
+    """
+    first_version = isinstance(body, dict)
+    callbacks = body[2:] if isinstance(body, tuple) else ()
+    embedded = {**body, "args": None, "kwargs": None} if first_version else callbacks
+    headers = options.get("headers") or {}
+    names = [*tasks_in(embedded), *tasks_in(headers), *tasks_in(args)]
+    refused = next((name for name in names if not allowlist.allows(name)), None)
+    if refused is not None:
+        raise NotAllowedError("message", allowlist.problem(refused))
 
 
 #: Prefixes of the names of modules that communicate with a Redis broker.
@@ -129,13 +160,15 @@ def _is_about_one_message(error: BaseException) -> bool:
     """Return whether the broker is available, but refuses the message or queue of one entry.
 
     Examples: the Redis key of the queue is not a list, the Redis ACL forbids access to this key,
-    redis-py cannot encode an argument, RabbitMQ closed the channel.
+    redis-py cannot encode an argument, kombu does not know the compression, RabbitMQ closed the
+    channel.
     """
     cause = error.__cause__ or error
     if isinstance(cause, NoPermissionError):
         return "access" in str(cause)  # else "no permissions to run the command": all messages fail
     wrong_type = isinstance(cause, ResponseError) and "WRONGTYPE" in str(cause)
-    return wrong_type or isinstance(cause, (ChannelError, DataError))
+    # Kombu wraps a KeyError, for example of an unknown compression, in an OperationalError.
+    return wrong_type or isinstance(cause, (ChannelError, DataError, KeyError))
 
 
 def _comes_from_broker_client(error: BaseException) -> bool:

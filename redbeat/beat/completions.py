@@ -7,8 +7,7 @@ import math
 from datetime import datetime
 from typing import Any, Final
 
-from celery.utils.log import get_logger
-
+from redbeat.codec.stored import object_in, seconds_in
 from redbeat.entries.decide import (
     DISABLED,
     LONGEST_WAIT,
@@ -24,6 +23,7 @@ from redbeat.entries.templates import Histories
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.metrics.counters import Counters
 from redbeat.presentation.english import plural
+from redbeat.printing import get_logger
 from redbeat.schedules.next_run import asks_itself
 from redbeat.signals import emit, entry_dispatched, entry_finished, entry_missed
 from redbeat.storage.records import DELETE, DISABLE, PARK, RAN, SKIP, WAITS, Claim, Completion
@@ -90,16 +90,17 @@ def score_of_not_due(entry: RedBeatSchedulerEntry, run: Run, seconds: Any, now: 
 
 ALLOW: Final = "allow"
 
+#: A run counts as ended if its ``running`` field says that it ends after more than this number of
+#: seconds. ``overlap_timeout`` is always less.
+LONGEST_OVERLAP: Final = 1e9
+
 
 def is_running(entry: RedBeatSchedulerEntry, claim: Claim, now: float) -> bool:
     """Return whether the next run must wait, because an earlier run may still be running."""
     if entry.policy_field("overlap") == ALLOW or not claim.running_until:
         return False
-    try:
-        until = float(claim.running_until)
-    except ValueError:
-        return False
-    return now < until < math.inf
+    until = seconds_in(claim.running_until) or 0.0
+    return now < until <= now + LONGEST_OVERLAP
 
 
 def running_marker(entry: RedBeatSchedulerEntry, task_id: str) -> str:
@@ -110,7 +111,7 @@ def running_marker(entry: RedBeatSchedulerEntry, task_id: str) -> str:
 
 
 def overlap_completion(
-    entry: RedBeatSchedulerEntry, claim: Claim
+    entry: RedBeatSchedulerEntry, claim: Claim, now: float
 ) -> tuple[Completion, datetime | None]:
     """Return the completion for a run that is due while an earlier run is still running.
 
@@ -120,7 +121,7 @@ def overlap_completion(
     scheduled_at = decision.anchor or decision.scheduled_at
     waits = entry.policy_field("overlap") == "buffer_one"
     if waits or scheduled_at is None or entry.last_run_at is None:
-        until = float(claim.running_until)
+        until = seconds_in(claim.running_until) or now
         logger.debug("beat: Entry %s waits until its earlier run has ended", entry.name)
         return claim.put_back(until)._replace(running=WAITS), None
     logger.warning(
@@ -228,7 +229,7 @@ class Completions:
 
     def overlapping(self, entry: RedBeatSchedulerEntry, claim: Claim, now: float) -> Completion:
         """Return the completion for a run that is due while an earlier run is still running."""
-        completion, skipped = overlap_completion(entry, claim)
+        completion, skipped = overlap_completion(entry, claim, now)
         if skipped is not None:
             self._counters.add("skipped", str(entry.name))
             completion = completion._replace(history=run_line(nominal(skipped), now, SKIPPED))
@@ -251,7 +252,7 @@ class Completions:
         if on_finish == "delete":
             return completion._replace(end=DELETE)
         if on_finish == "disable":
-            definition = {**json.loads(claim.definition or "{}"), "enabled": False}
+            definition = {**object_in(claim.definition or "", "definition"), "enabled": False}
             return completion._replace(
                 score=DISABLED, end=DISABLE, definition=json.dumps(definition)
             )

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from datetime import datetime
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from celery.utils.log import get_logger
 from redis.exceptions import RedisError, ResponseError
 
 from redbeat.calendar.zones import UTC
+from redbeat.codec.stored import instant_in, seconds_in
 from redbeat.config import RedBeatConfig
-from redbeat.entries.decide import DISABLED, Run, Trigger, first_word
+from redbeat.entries.backfill import Backfill, first_ready, is_backfill
+from redbeat.entries.decide import DISABLED, Run, Trigger
 from redbeat.entries.history import (
     History,
     after_saved_anew,
@@ -24,14 +25,16 @@ from redbeat.entries.history import (
 from redbeat.entries.lazy import LazyArgumentError, evaluated
 from redbeat.entries.runs import TRIGGERED, nominal, run_line
 from redbeat.entries.templates import Histories, Prototypes
-from redbeat.entry import RedBeatSchedulerEntry
+from redbeat.entry import RedBeatSchedulerEntry, calendar_of
 from redbeat.errors import CannotRunHereError, ConfigurationError, DecodeError, InvalidEntryError
 from redbeat.metrics.counters import Counters
+from redbeat.printing import encodable, get_logger
+from redbeat.schedules.calendars import Calendar
 from redbeat.schedules.next_run import asks_itself
 from redbeat.settings import AT_LEAST_ONCE, AT_MOST_ONCE
 from redbeat.signals import emit, entry_quarantined
 from redbeat.storage.checks import REFUSAL
-from redbeat.storage.quarantine import Quarantine, printable
+from redbeat.storage.quarantine import LONGEST_REASON, Quarantine
 from redbeat.storage.records import (
     BEFORE_RECORD,
     CHANGED,
@@ -114,6 +117,8 @@ class Dispatcher:
         #: The order of message and record that the claims at hand were given for.
         self._claimed_for = BEFORE_RECORD
         self._isolated: RecentEntries[bool] = RecentEntries()
+        #: The calendars, name -> JSON; None before an entry of the reply needed one.
+        self._calendar_texts: dict[str, str] | None = None
         self._scheduler = scheduler
         self._counters = counters
         self._statics = statics
@@ -138,6 +143,7 @@ class Dispatcher:
         two messages. ``caller_entry`` is the object that a program passed to ``maybe_due``.
         """
         claims, self._claimed_for = response.reply.claims, response.request.way
+        self._calendar_texts = None
         first, now = 0, datetime.fromtimestamp(response.reply.now, UTC)
         while first < len(claims):
             self._prototypes.refresh()
@@ -160,14 +166,14 @@ class Dispatcher:
 
         Skips schedules with user code, which must be called only once, at the time of the run.
         """
-        decided_at = datetime.fromtimestamp(float(claim.since), UTC) if claim.since else now
+        decided_at = instant_in(claim.since) or now
         entry.run = Run(now, datetime.fromtimestamp(claim.due, UTC), decided_at)
         if asks_itself(entry.schedule):
             return
         try:
             entry.decision()
         except Exception as error:
-            logger.debug("beat: Could not decide yet on %s: %r", printable(claim.key), error)
+            logger.debug("beat: Could not decide yet on %s: %r", claim.key, error)
 
     def _load(self, claim: Claim, caller_entry: CallerEntry | None = None) -> Loaded:
         if claim.problem or claim.definition is None:
@@ -183,9 +189,18 @@ class Dispatcher:
                 self._histories.give(entry, claim.key, claim.meta, claim.runtime)
             entry._identity = claim.identity
             self._statics.restore_schedule(entry)
+            if entry.policy_field("exclude"):
+                entry.use_calendars(self._calendars(entry.policy.exclude))
         except Exception as error:
             return error
         return entry
+
+    def _calendars(self, names: Iterable[str]) -> dict[str, Calendar]:
+        """Return the calendars with these names; reads all calendars once per reply."""
+        if self._calendar_texts is None:
+            self._calendar_texts = self._session.read_calendars()
+        texts = self._calendar_texts
+        return {name: calendar_of(name, texts[name]) for name in names if name in texts}
 
     def dispatch(self, entry: Loaded, claim: Claim, now: float) -> None:
         """Run a claimed entry that was loaded, and record the result.
@@ -199,10 +214,13 @@ class Dispatcher:
         assert run is not None
         run.now = datetime.fromtimestamp(now, UTC)
         run.at_most_once = (entry.policy_field("delivery") or self._delivery) == AT_MOST_ONCE
-        if claim.trigger:
-            self._triggered(entry, run, claim, now)
-        else:
+        waiting = claim.trigger and first_ready(claim.trigger, now, entry.enabled)
+        if not waiting:
             self._dispatch(entry, run, claim, now)
+        elif is_backfill(waiting):
+            self._backfill(entry, run, claim, now, waiting)
+        else:
+            self._triggered(entry, run, claim, now, waiting)
 
     def _handle_load_error(self, error: Exception, claim: Claim, now: float) -> None:
         if isinstance(error, (DecodeError, InvalidEntryError)) and not isinstance(
@@ -223,11 +241,7 @@ class Dispatcher:
         try:
             due = entry.decision().due
         except Exception as error:
-            if asks_itself(entry.schedule):  # an error of user code may pass
-                self._retry(claim, now, error)
-                return
-            reason = f"definition.schedule: cannot compute when it is due: {error!r}"
-            self._quarantine_entry(claim, reason, now)
+            self._handle_decision_error(entry, claim, now, error)
             return
         if due and perhaps_sent and (not entry.enabled or entry.is_too_late):
             self._record_without_run(entry, self._completions.perhaps_sent(entry, claim, now))
@@ -239,6 +253,17 @@ class Dispatcher:
             self._session.record(claim.put_back(now))  # the next claim decides again
         else:
             self._send(entry, run, claim, now, due)
+
+    def _handle_decision_error(
+        self, entry: RedBeatSchedulerEntry, claim: Claim, now: float, error: Exception
+    ) -> None:
+        if isinstance(error, InvalidEntryError):
+            self._quarantine_entry(claim, f"policy.{error}", now)
+        elif asks_itself(entry.schedule):  # an error of user code may pass
+            self._retry(claim, now, error)
+        else:
+            reason = f"definition.schedule: cannot compute when it is due: {error!r}"
+            self._quarantine_entry(claim, reason, now)
 
     def _became_too_late(self, entry: RedBeatSchedulerEntry, run: Run) -> bool:
         return (run.now - run.decided_at).total_seconds() > DECISION_VALID_FOR and entry.is_too_late
@@ -381,7 +406,7 @@ class Dispatcher:
         else:
             logger.info(
                 "beat: The run of %s is not sent: the entry was deleted or claimed by another beat",
-                printable(claim.key),
+                claim.key,
             )
 
     def _on_message_refused(self, claim: Claim, why: str) -> None:
@@ -443,9 +468,7 @@ class Dispatcher:
             merged = self._merge(entry, claim, completion, result.texts)
             self._session.record(merged, partial(self._on_recorded, message, merged))
         elif result.code == REFUSED:
-            logger.info(
-                "beat: Entry %s was deleted or replaced during its run", printable(claim.key)
-            )
+            logger.info("beat: Entry %s was deleted or replaced during its run", claim.key)
         elif completion.end:
             self._completions.announce_finished(entry)
 
@@ -500,7 +523,7 @@ class Dispatcher:
         own_fault = self._isolated.get(claim.key) or not shared
         if (
             own_fault
-            or self.retries.count_if_broker_failed(error)
+            or self.retries.count_if_broker_failed(error, now)
             or not self._isolated.keep(claim.key, True, now)
         ):
             self._session.record(self.retries.retry(claim, now, error, unsure))
@@ -524,7 +547,7 @@ class Dispatcher:
         self._quarantine.add(claim, reason, now)
         name = name_of(self._scheduler, claim)
         self._counters.add("quarantined", name)
-        emit(entry_quarantined, self._scheduler, name=printable(name), reason=reason)
+        emit(entry_quarantined, self._scheduler, name=encodable(name), reason=reason)
 
     def _prepare_at_most_once(
         self, entry: RedBeatSchedulerEntry, run: Run, claim: Claim, now: float
@@ -552,29 +575,87 @@ class Dispatcher:
             score = score_of_not_due(entry, run, seconds, now)
             self._record_without_run(entry, self._completions.not_sent(entry, claim, score, now))
 
-    def _triggered(self, entry: RedBeatSchedulerEntry, run: Run, claim: Claim, now: float) -> None:
-        """Send the first of the runs that were triggered manually.
-
-        The entry is due again at once, for the next triggered run or for its schedule.
-        """
-        put_back = claim.put_back(now)
+    def _backfill(
+        self, entry: RedBeatSchedulerEntry, run: Run, claim: Claim, now: float, waiting: str
+    ) -> None:
+        """Send the next run of a backfill, unless a run of the schedule comes first."""
         try:
-            trigger = Trigger.first(claim.trigger)
-        except (ValueError, OverflowError, OSError):
-            logger.error(
-                "beat: Entry %s: removed the first trigger of %r, which is not valid",
-                *(entry.name, claim.trigger),
-            )
-            self._session.record(put_back._replace(trigger=first_word(claim.trigger)))
+            decision = entry.decision()
+            first = decision.due or decision.anchor is not None
+        except Exception:
+            first = True
+        if first:
+            self._dispatch(entry, run, claim, now)
+            return
+        try:
+            backfill = Backfill.read(waiting)
+            instants = backfill.instants(entry.occurrences_from)
+            instant, following = next(instants, None), next(instants, None)
+        except (ValueError, OverflowError, OSError) as error:
+            self._drop_waiting(entry, claim, now, waiting, error)
+            return
+        ended = claim.done(SKIP, now)
+        if instant is None:  # the schedule was changed
+            after = backfill.after_run(None, now, sent=0)
+            self._session.record(ended._replace(trigger=f"{backfill.token_id} {after.token}"))
+        elif is_running(entry, claim, now):
+            self._wait_for_earlier_run(claim)
+        else:
+            run.trigger, task_id = Trigger(backfill.id, instant, True), entry.task_id_of(instant)
+            after = backfill.after_run(following, now)
+            # No history line: a long backfill would replace the runs of the schedule there.
+            completion = ended._replace(trigger=f"{backfill.token_id} {after.token}")
+            self._send_waiting(entry, run, claim, now, task_id, completion)
+
+    def _drop_waiting(
+        self,
+        entry: RedBeatSchedulerEntry,
+        claim: Claim,
+        now: float,
+        waiting: str,
+        error: Exception,
+    ) -> None:
+        logger.error(
+            "beat: Entry %s: removed the waiting run %a, which is not valid: %s",
+            *(entry.name, waiting[:LONGEST_REASON], error),
+        )
+        self._session.record(claim.put_back(now)._replace(trigger=waiting))
+
+    def _wait_for_earlier_run(self, claim: Claim) -> None:
+        until = seconds_in(claim.running_until) or self._session.time()
+        self._session.record(claim.put_back(until)._replace(running=WAITS))
+
+    def _triggered(
+        self, entry: RedBeatSchedulerEntry, run: Run, claim: Claim, now: float, waiting: str
+    ) -> None:
+        """Send a run that was triggered manually.
+
+        The entry is due again at once, for the next waiting run or for its schedule.
+        """
+        try:
+            trigger = Trigger.first(waiting)
+        except (ValueError, OverflowError, OSError) as error:
+            self._drop_waiting(entry, claim, now, waiting, error)
             return
         if is_running(entry, claim, now):
-            until = float(claim.running_until)
-            self._session.record(put_back._replace(score=until, running=WAITS))
+            self._wait_for_earlier_run(claim)
             return
         run.trigger, task_id = trigger, entry.task_id_of(trigger.id)
         line = run_line(nominal(trigger.at), now, TRIGGERED, task_id)
-        running = running_marker(entry, task_id)
-        completion = put_back._replace(trigger=trigger.id, history=line, running=running)
+        completion = claim.put_back(now)._replace(trigger=trigger.id, history=line)
+        self._send_waiting(entry, run, claim, now, task_id, completion)
+
+    def _send_waiting(
+        self,
+        entry: RedBeatSchedulerEntry,
+        run: Run,
+        claim: Claim,
+        now: float,
+        task_id: str,
+        completion: Completion,
+    ) -> None:
+        """Send a run outside the schedule, and record it with ``completion``."""
+        completion = completion._replace(running=running_marker(entry, task_id))
         try:
             self._statics.restore_functions(entry)
             if run.at_most_once:

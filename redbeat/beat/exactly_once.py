@@ -12,20 +12,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from celery.utils.log import get_logger
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from redbeat.codec.stored import text_of
 from redbeat.config import RedBeatConfig
 from redbeat.connection.borrowing import connection_like, is_idle
 from redbeat.connection.cluster import is_cluster
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import ConfigurationError, described
+from redbeat.printing import get_logger
 from redbeat.settings import EXACTLY_ONCE
 from redbeat.storage.records import Broker, key_of
 from redbeat.storage.store import Store
-from redbeat.storage.wire import text_of
 
 from .broker import broker_connection
 from .redis_pipe import ClientStandIn

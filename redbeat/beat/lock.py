@@ -10,13 +10,13 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from celery.utils.log import get_logger
 from redis.exceptions import LockError
 from redis.lock import Lock
 
-from redbeat.calendar.zones import from_timestamp
+from redbeat.codec.stored import instant_in, whole_in
 from redbeat.config import ensure_conf
 from redbeat.entry import store_of
+from redbeat.printing import get_logger
 from redbeat.storage.records import ClaimReply
 from redbeat.storage.store import Store
 
@@ -80,11 +80,11 @@ class BeatInfo(NamedTuple):
         """Decode the token of a beat."""
         if not token.startswith(TOKEN_PREFIX):
             return cls(token)
-        try:
-            host, pid, since, _ = token.removeprefix(TOKEN_PREFIX).rsplit(":", 3)
-            return cls(token, host, int(pid), from_timestamp(int(since)))
-        except (ValueError, OverflowError):
+        parts = token.removeprefix(TOKEN_PREFIX).rsplit(":", 3)
+        if len(parts) != 4:
             return cls(token)
+        pid, since = whole_in(parts[1]), instant_in(parts[2])
+        return cls(token) if pid is None or since is None else cls(token, parts[0], pid, since)
 
 
 def current_leader(app: Any = None) -> BeatInfo | None:

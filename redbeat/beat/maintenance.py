@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from celery.schedules import crontab
 from celery.schedules import schedule as interval
-from celery.utils.log import get_logger
 from redis.exceptions import ResponseError
 
 from redbeat.calendar.zones import zone_key
@@ -17,9 +16,10 @@ from redbeat.connection.retrying import is_retriable
 from redbeat.entries.decide import CLOCK_STEP, DISABLED, aware
 from redbeat.entries.history import History
 from redbeat.entries.status import claimed_until
-from redbeat.entry import RedBeatSchedulerEntry, save_batch
+from redbeat.entry import RedBeatSchedulerEntry, save_batch, score_writing
 from redbeat.errors import ConflictError, DecodeError
-from redbeat.storage.quarantine import START, printable
+from redbeat.printing import get_logger
+from redbeat.storage.reading import START
 from redbeat.storage.records import Writing
 from redbeat.storage.store import BATCH, Store
 from redbeat.storage.wire import Page, Row
@@ -136,11 +136,9 @@ class Sweep:
         if self._offset >= page.disabled:
             self._offset = 0
         for key in page.returned:
-            logger.warning(
-                "beat: Entry %s was missing in the sorted set and is due now", printable(key)
-            )
+            logger.warning("beat: Entry %s was missing in the sorted set and is due now", key)
         for key in page.enabled:
-            logger.info("beat: Entry %s was enabled by another program", printable(key))
+            logger.info("beat: Entry %s was enabled by another program", key)
         return bool(page.returned or page.enabled or (self._no_pauses and self._cursor))
 
 
@@ -164,7 +162,7 @@ def follow_time_zone(
         def compute(page: Page) -> int:
             batch = [entry for row in page.rows for entry in _zone_dependent(row, app, entry_class)]
             if batch:
-                save_batch(store, [(entry, _score_of(entry)) for entry in batch])
+                save_batch(store, [(entry, score_writing(entry)) for entry in batch])
             return len(batch)
 
         count = 0
@@ -228,11 +226,6 @@ def _has_future_history(row: Row, now: float) -> bool:
         if last is not None and scheduled_at is not None:
             return aware(last).timestamp() > step
     return False
-
-
-def _score_of(entry: RedBeatSchedulerEntry) -> Writing:
-    """Return a write of an entry's score; it fails if another program changed the definition."""
-    return Writing(entry.key, believed=entry._seen_texts)
 
 
 def _zone_dependent(

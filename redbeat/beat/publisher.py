@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, Protocol
 
-from celery.utils.log import get_logger
-
+from redbeat.config import LOG_EACH, ensure_conf
 from redbeat.connection.options import is_number
 from redbeat.entries.decide import Run
 from redbeat.entries.definition import TIMES, seconds_of
 from redbeat.entries.lazy import evaluated
 from redbeat.entries.runs import Nominal
 from redbeat.entry import RedBeatSchedulerEntry
+from redbeat.printing import get_logger
 from redbeat.storage.records import Claim
 
 from .amqp_pipe import AmqpPipe
@@ -83,6 +83,7 @@ def build_message(
     - ``celery_beat_task``: True for each message from a beat
     - ``coalesced``: the number of missed runs that this run replaces, if any
     - ``triggered``: True for a run that was triggered manually
+    - ``backfilled``: True for a run that a backfill sent
 
     The entry's options may override the task id and the headers, except ``celery_beat_task``. With
     at-most-once delivery the publish is never retried. This function calls the functions among the
@@ -92,7 +93,9 @@ def build_message(
     options = retry_options(entry_options, run is not None and run.at_most_once)
     headers: dict[str, Any] = {"scheduled_at": instant.iso, "periodic_task_name": entry.name}
     occurrence = instant.iso
-    if run is not None and run.trigger is not None:
+    if run is not None and run.trigger is not None and run.trigger.backfilled:
+        headers["backfilled"] = True
+    elif run is not None and run.trigger is not None:
         headers["triggered"] = True
         occurrence = f"trigger {run.trigger.id}"
     elif run is not None and run.decision is not None and run.decision.missed:
@@ -155,16 +158,18 @@ def _bounded_policy(policy: Any) -> dict[str, float]:
 def publish(
     scheduler: SchedulerProtocol, entry: RedBeatSchedulerEntry, producer: Any
 ) -> float | None:
-    """Publish the due run or the triggered run of an entry.
+    """Publish the due run of an entry, or its triggered or backfilled run.
 
-    Returns the seconds that ``is_due`` of the entry returned, None for a triggered run.
+    Returns the seconds that ``is_due`` of the entry returned, None for a run outside the schedule.
     """
     run = entry.run
     if run is not None and run.trigger is None and run.options is not None:
         return scheduler.send_if_due(entry, **run.options)
     if run is None or run.trigger is None:
         return scheduler.maybe_due(entry, producer=producer)
-    logger.info("Scheduler: Sending triggered task %s (%s)", entry.name, entry.task)
+    if ensure_conf(scheduler.app).log_dispatch == LOG_EACH:
+        kind = "backfilled" if run.trigger.backfilled else "triggered"
+        logger.info("Scheduler: Sending %s task %s (%s)", kind, entry.name, entry.task)
     scheduler.apply_async(entry, producer=producer, advance=False)
     run.sent = True
     return None

@@ -6,18 +6,16 @@ import math
 from dataclasses import dataclass
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from celery.utils.log import get_logger
-
 from redbeat.calendar.zones import from_timestamp
 from redbeat.entries.runs import cause_of, failed, nominal, run_line
-from redbeat.errors import CannotRunHereError, described
+from redbeat.errors import CannotRunHereError, reason_of
 from redbeat.metrics.counters import Counters
 from redbeat.presentation.english import plural
-from redbeat.signals import emit, entry_failed
-from redbeat.storage.quarantine import printable
+from redbeat.printing import encodable, get_logger
+from redbeat.signals import broker_back, broker_lost, emit, entry_failed
 from redbeat.storage.records import Claim, Completion
 
-from .broker import broker_address
+from .broker import NO_BROKER, broker_address
 from .scheduler_protocol import SchedulerProtocol, name_of
 
 __all__ = (
@@ -131,6 +129,10 @@ class RecentEntries(Generic[V]):
         return self._values.pop(key, (0.0, None))[1]
 
 
+#: The failure of an entry is logged at its attempts 1, 2, 4, 8 ..., and then at each multiple of
+#: this number: about once an hour.
+LOG_EVERY: Final = 64
+
 #: The number of attempts assumed for an entry whose failures are not stored: the longest wait.
 ATTEMPTS_UNKNOWN: Final = 32
 
@@ -143,18 +145,28 @@ class ReleasedRun(NamedTuple):
     attempt: int
 
 
+class FailedAttempts(NamedTuple):
+    """The consecutive failures of an entry: how many, and when the first was, in UNIX seconds."""
+
+    number: int
+    since: float
+
+
 class Retries:
     """Counts consecutive failed publishes, for each entry and for the broker."""
 
     def __init__(self, scheduler: SchedulerProtocol, counters: Counters) -> None:
         self._counters = counters
         self._scheduler = scheduler
-        self._attempts: RecentEntries[int] = RecentEntries()
+        self._attempts: RecentEntries[FailedAttempts] = RecentEntries()
         self._released: RecentEntries[ReleasedRun] = RecentEntries()
         #: The latest time until which this beat leaves an entry to other beats, in UNIX seconds.
         self.others_until = 0.0
         self._last_error: BaseException | None = None
         self.broker_failures = 0
+        self._broker_failed_at = 0.0
+        #: Why the broker is not available, with its address; "" if it is available or unknown.
+        self.problem = ""
 
     def retry(
         self, claim: Claim, now: float, error: Exception, unsure: bool | None = False
@@ -165,26 +177,25 @@ class Retries:
         been sent only in case of a broker error. After a broker error the entry waits too, so that
         the next attempt uses another entry.
         """
-        if isinstance(error, CannotRunHereError):
-            return self.leave_to_others(claim, now, error)
+        cause = cause_of(error)
+        if isinstance(cause, CannotRunHereError):
+            return self.leave_to_others(claim, now, cause)
         self._count_failure(claim, error)
-        if self.count_if_broker_failed(error):
+        if self.count_if_broker_failed(error, now):
             again_at = now + BROKER_WAIT.after(self.broker_failures)
-            return claim.put_back(again_at, unsure is not False)
-        attempt = (self._attempts.get(claim.key) or 0) + 1
-        if not self._attempts.keep(claim.key, attempt, now):
+            return _failed(claim.put_back(again_at, unsure is not False), claim, now, error)
+        attempts = self._attempts.get(claim.key) or FailedAttempts(0, now)
+        attempt = attempts.number + 1
+        if not self._attempts.keep(claim.key, attempts._replace(number=attempt), now):
             attempt = ATTEMPTS_UNKNOWN
         wait = ENTRY_WAIT.after(attempt)
-        logger.error(
-            "beat: Could not send %s, attempt %d, trying again in %.0f s: %r",
-            *(printable(claim.key), attempt, wait, error),
-            exc_info=error if attempt == 1 else None,
-        )
-        # Add only the first failure to the history, so that failures do not replace earlier runs.
-        line = ""
-        if attempt == 1:
-            line = run_line(nominal(from_timestamp(claim.due)), now, failed(error))
-        return claim.put_back(now + wait, bool(unsure))._replace(history=line)
+        if attempt & (attempt - 1) == 0 or attempt % LOG_EVERY == 0:
+            logger.error(
+                "beat: Could not send %s, attempt %d, trying again in %.0f s: %s",
+                *(claim.key, attempt, wait, reason_of(cause_of(error))),
+                exc_info=error if attempt == 1 else None,
+            )
+        return _failed(claim.put_back(now + wait, bool(unsure)), claim, now, error)
 
     def leave_to_others(self, claim: Claim, now: float, error: Exception) -> Completion:
         """Return the completion that puts back a run which this beat cannot execute.
@@ -200,27 +211,35 @@ class Retries:
             known, attempt = True, ATTEMPTS_UNKNOWN
         again_at = round(now + OTHERS_WAIT.after(attempt), 6)  # scores have six decimals
         self.others_until = max(self.others_until, again_at)
-        line = ""
+        completion = _failed(claim.put_back(again_at), claim, now, error)
         if not known:
             self._count_failure(claim, error)
             logger.error(
                 "beat: Entry %s cannot run here and is left to other beats, looking again within "
                 "%.0f s: %s",
-                *(printable(claim.key), OTHERS_WAIT.longest, reason),
+                *(claim.key, OTHERS_WAIT.longest, reason),
             )
-            line = run_line(nominal(from_timestamp(claim.due)), now, failed(error))
-        return claim.put_back(again_at)._replace(history=line)
+        elif attempt == 1:
+            # Another beat may run the entry. Then each run would add a failure to the history.
+            completion = completion._replace(history="")
+        return completion
 
     def _count_failure(self, claim: Claim, error: Exception) -> None:
         name = name_of(self._scheduler, claim)
         self._counters.failed(name, lost=False)
         if entry_failed.receivers:
-            emit(entry_failed, self._scheduler, name=printable(name), error=error, lost=False)
+            emit(entry_failed, self._scheduler, name=encodable(name), error=error, lost=False)
 
     def sent(self, claim: Claim) -> None:
         """Reset the failures of an entry and of the broker, after a message was sent."""
-        if self._attempts:
-            self._attempts.forget(claim.key)
+        attempts = self._attempts.forget(claim.key) if self._attempts else None
+        if attempts is not None:
+            logger.warning(
+                "beat: Entry %s can be sent again, after %s since %s",
+                claim.key,
+                plural(attempts.number, "failed attempt"),
+                from_timestamp(attempts.since).isoformat(" ", "seconds"),
+            )
         if self._released:
             self._released.forget(claim.key)
         if self.broker_failures:
@@ -230,13 +249,19 @@ class Retries:
         """Reset the failures of the broker, after it accepted a message."""
         if self.broker_failures:
             logger.warning(
-                "beat: The broker is back after %s",
+                "beat: The broker is back, after %s since %s: %s",
                 plural(self.broker_failures, "failed attempt"),
+                from_timestamp(self._broker_failed_at).isoformat(" ", "seconds"),
+                broker_address(self._scheduler.app),
             )
-            self.broker_failures, self._last_error = 0, None
+            failures, self.broker_failures = self.broker_failures, 0
+            self._last_error, self.problem = None, ""
+            emit(broker_back, self._scheduler, failures=failures)
 
-    def count_if_broker_failed(self, error: Exception) -> bool:
+    def count_if_broker_failed(self, error: Exception, now: float) -> bool:
         """Return whether the broker caused an error; if so, count and log the failure.
+
+        ``now`` is the Redis time, UNIX seconds.
 
         If the same error object failed several messages, it counts once. If the failure continues,
         it is logged at increasing intervals, without a traceback.
@@ -247,12 +272,23 @@ class Retries:
             return False
         self.broker_failures += 1
         self._last_error = error
+        address, reason = broker_address(self._scheduler.app), reason_of(cause_of(error))
+        if self.broker_failures == 1:
+            self._broker_failed_at = now
+            self.problem = f"{NO_BROKER}: {address}: {reason}"
+            emit(broker_lost, self._scheduler, error=cause_of(error))
         if self.broker_failures == 1 or should_log(self.broker_failures):
             logger.error(
-                "beat: The broker is not available, trying again: %s: %s",
-                *(broker_address(self._scheduler.app), described(cause_of(error))),
+                "beat: The broker is not available, trying again every %.0f s: %s: %s",
+                *(BROKER_WAIT.longest, address, reason),
             )
         return True
+
+
+def _failed(completion: Completion, claim: Claim, now: float, error: Exception) -> Completion:
+    """Return the completion of a failed attempt, with its reason and its line for the history."""
+    line = run_line(nominal(from_timestamp(claim.due)), now, failed(error))
+    return completion._replace(history=line, failure=reason_of(cause_of(error)))
 
 
 def should_log(attempts: int) -> bool:

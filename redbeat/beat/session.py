@@ -6,11 +6,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from celery.utils.log import get_logger
 from redis.exceptions import RedisError
 
 from redbeat.metrics.counters import Counters
-from redbeat.storage.quarantine import printable
+from redbeat.printing import get_logger
 from redbeat.storage.records import (
     BEFORE_RECORD,
     RECORDED,
@@ -299,9 +298,7 @@ class Session:
 
     def _log_unrecorded(self, completion: Completion, result: Result, repeated: bool) -> None:
         if result.code == REFUSED and not repeated:
-            logger.info(
-                "beat: Entry %s was deleted or replaced during its run", printable(completion.key)
-            )
+            logger.info("beat: Entry %s was deleted or replaced during its run", completion.key)
 
     def recover_lost_claims(self) -> Response | None:
         """Return the claims of a request whose reply was lost, None when there are none.
@@ -322,6 +319,10 @@ class Session:
         for _ in range(FLUSH_ATTEMPTS):
             if self.pending or self._unanswered is not None:
                 self.request(0)
+
+    def read_calendars(self) -> dict[str, str]:
+        """Return all calendars, name -> JSON. One round trip."""
+        return self._store.calendars()
 
     def leave(self) -> None:
         """Send the last counts of runs, and remove this beat from the list of active beats.

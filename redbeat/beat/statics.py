@@ -8,7 +8,6 @@ from hashlib import sha1
 from typing import Any
 
 from celery.schedules import crontab
-from celery.utils.log import get_logger
 from redis.exceptions import RedisError
 
 from redbeat.calendar.zones import from_timestamp
@@ -16,8 +15,9 @@ from redbeat.entries.decide import DISABLED, counts_from, decide, score_of
 from redbeat.entries.history import encode_meta
 from redbeat.entries.lazy import resolved
 from redbeat.entries.policy import DEFAULT
-from redbeat.entry import RedBeatSchedulerEntry
+from redbeat.entry import RedBeatSchedulerEntry, prepare_calendars
 from redbeat.errors import InvalidEntryError
+from redbeat.printing import get_logger
 from redbeat.schedules.next_run import asks_itself
 from redbeat.storage.records import StaticRow
 from redbeat.storage.store import Store, batches
@@ -188,6 +188,7 @@ class StaticEntries:
         self, store: Store, now: datetime, lock: BeatLock | None = None
     ) -> Iterator[StaticRow]:
         scores, meta_of_now = Scores(now), encode_meta(now)
+        prepare_calendars(store, self._entries.values())
         for name, entry in list(self._entries.items()):
             try:
                 definition, policy = _stored_texts(entry, store, lock)
@@ -274,7 +275,8 @@ class Scores:
         policy, zone = entry._rules()
         begins = counts_from(entry.schedule, now)
         name = str(entry.name)
-        decision = decide(entry.schedule, begins, begins, now, now, zone, policy, 0, name)
+        rules = (zone, policy, 0, name, entry.exclusion(policy, zone))
+        decision = decide(entry.schedule, begins, begins, now, now, *rules)
         if decision.due:
             return now.timestamp()
         return score_of(decision.next_at)

@@ -8,18 +8,19 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, TypeGuard, TypeVar
 
-from celery.utils.log import get_logger
-from redis.exceptions import LockNotOwnedError, NoPermissionError, RedisError
+from redis.exceptions import LockNotOwnedError, NoPermissionError, RedisError, ResponseError
 
 from redbeat.calendar.zones import from_timestamp
-from redbeat.config import RedBeatConfig
+from redbeat.config import LOG_EACH, RedBeatConfig
 from redbeat.connection.tls import hint
+from redbeat.connection.urls import safe_url
 from redbeat.entries.decide import CLOCK_STEP
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import RedBeatError, described
 from redbeat.metrics.counters import Counters
 from redbeat.metrics.health import BeatHealth
 from redbeat.presentation.english import plural
+from redbeat.printing import get_logger
 from redbeat.signals import (
     emit,
     lock_acquired,
@@ -36,7 +37,7 @@ from redbeat.storage.checks import (
     warn_about_misspelt,
     warn_about_untagged,
 )
-from redbeat.storage.quarantine import Quarantine, printable
+from redbeat.storage.quarantine import Quarantine
 from redbeat.storage.records import NEW_LEADER, STANDBY, Claim, ClaimReply
 from redbeat.storage.store import MAX_WAIT, Store
 
@@ -45,7 +46,7 @@ from .exactly_once import CommonServer
 from .lock import FORGET_AFTER, NOT_A_LOCK, BeatLock, CustomLock
 from .maintenance import StatsCleanup, Sweep, follow_clock, follow_time_zone
 from .publisher import Publisher
-from .retries import BROKER_WAIT, BackOff, Pace, RecentEntries
+from .retries import BROKER_WAIT, BackOff, Pace, RecentEntries, should_log
 from .scheduler_protocol import SchedulerProtocol
 from .session import LONGEST_LEASE, Response, Session
 from .statics import StaticEntries
@@ -74,6 +75,15 @@ MAINTENANCE_INTERVAL = 1.0
 
 #: Seconds for which other beats go first after this beat released an entry that it cannot run.
 HEAD_START = 0.025
+
+#: Seconds after which a beat stores a problem again that lasts.
+PROBLEM_INTERVAL = 30.0
+
+#: Minimum seconds between two lines with the number of runs that were sent.
+SUMMARY_INTERVAL = 1.0
+
+#: Seconds between two checks of a broker that is not available, while no entry is due.
+BROKER_CHECK = 10.0
 
 #: Waits between two ticks while Redis is not available.
 REDIS_WAIT = BackOff(0.1, 2.0)
@@ -144,10 +154,14 @@ class Ticker:
         self._member_count = 0
         self._without_hash: RecentEntries[bool] = RecentEntries()
         self._maintained_at = clock()
-        self._reported_problem = ""
+        self._reported_problem, self._problem_stored_at = "", 0.0
         self._others_first_until = 0.0
         self._members_to_remove: list[str] = []
         self._redis_failures = 0
+        self._redis_failed_at = 0.0
+        self._broker_checked_at = 0.0
+        self._logs_each = conf.log_dispatch == LOG_EACH
+        self._sent_logged, self._sent_logged_at = 0, float("-inf")
         self._was_leading = False
         self._was_active = False
         self._rescan_at: list[float] = []
@@ -243,15 +257,27 @@ class Ticker:
     def _report_problem(self) -> None:
         """Store why this beat cannot send, for health checks and ``redbeat status``.
 
-        One round trip when the problem changed, else none.
+        One round trip when the problem changed, and every :data:`PROBLEM_INTERVAL` seconds while
+        there is a problem, because another beat may have removed it. Else none.
         """
-        problem = self._server.problem
-        if problem != self._reported_problem:
+        problem = self._server.problem or self._dispatcher.retries.problem
+        self.health.problem = problem
+        again = problem and self._clock() - self._problem_stored_at >= PROBLEM_INTERVAL
+        if problem != self._reported_problem or again:
             self._store.note_problem(problem)
-            self._reported_problem = self.health.problem = problem
+            self._reported_problem, self._problem_stored_at = problem, self._clock()
+
+    def _log_sent(self, interval: float = SUMMARY_INTERVAL) -> None:
+        """Log how many runs were sent, once per ``interval`` seconds, unless each run is logged."""
+        now, sent = self._clock(), self.counters.sent - self._sent_logged
+        if self._logs_each or not sent or now - self._sent_logged_at < interval:
+            return
+        logger.info("Scheduler: Sent %s", plural(sent, "run"))
+        self._sent_logged, self._sent_logged_at = self.counters.sent, now
 
     def _count_tick(self, started: float) -> None:
         """Count the tick that ends."""
+        self._log_sent()
         self.health.ticked()
         active = self.health.leads is True
         self.counters.ticked(self._clock() - started, self._store.round_trips, active)
@@ -280,6 +306,7 @@ class Ticker:
             self.flush()
             self._session.leave()
         finally:
+            self._log_sent(0.0)
             self._at_most_once.report_lost()
             self._publisher.close()
             self._server.close()
@@ -287,7 +314,9 @@ class Ticker:
     def _redis_worked(self, wait: W) -> W:
         if self._redis_failures:
             logger.warning(
-                "beat: Redis is back after %s", plural(self._redis_failures, "failed tick")
+                "beat: Redis is back, after %s in %.0f s: %s",
+                plural(self._redis_failures, "failed tick"),
+                *(self._clock() - self._redis_failed_at, safe_url(self._conf.redis_url)),
             )
             emit(redis_back, self._scheduler, failures=self._redis_failures)
         self.health.completed()
@@ -299,15 +328,20 @@ class Ticker:
     def _redis_failed(self, error: Exception) -> float:
         self.health.failed()
         if not self._redis_failures:
+            self._redis_failed_at = self._clock()
             emit(redis_lost, self._scheduler, error=error)
+        self._redis_failures += 1
         kind = type(error).__name__
-        # Log each kind of error once: an error after "connection refused" may be the one that
+        # Log each kind of error at once: an error after "connection refused" may be the one that
         # lasts.
-        if kind not in self._logged_errors:
+        if kind not in self._logged_errors or should_log(self._redis_failures):
             self._logged_errors.add(kind)
             why = "" if self._redis_answered else hint(error, self._store.client)
-            logger.error("beat: Redis is not available, trying again: %s: %s%s", kind, error, why)
-        self._redis_failures += 1
+            what = "refuses a command" if type(error) is ResponseError else "is not available"
+            logger.error(
+                "beat: Redis %s, trying again every %.0f s: %s: %s: %s%s",
+                *(what, REDIS_WAIT.longest, safe_url(self._conf.redis_url), kind, error, why),
+            )
         self._permission_denied = isinstance(error, NoPermissionError)
         return REDIS_WAIT.after(self._redis_failures)
 
@@ -342,6 +376,7 @@ class Ticker:
             stop_now = self._stop.pending or self._clock() - started > MAX_TICK
             if self._dispatcher.retries.broker_failures > failures or stop_now:
                 self.flush()
+                self._report_problem()
                 return BROKER_WAIT.after(self._dispatcher.retries.broker_failures)
 
     def _run_one(self, entry: RedBeatSchedulerEntry, options: dict[str, Any]) -> float | None:
@@ -442,10 +477,33 @@ class Ticker:
         self._maintained_at = self._clock()
         self._stats_cleanup.run()
         self._prune_without_lock()
+        self._check_broker(reply)
+        self._report_problem()
         return self._quarantine.review(reply.quarantined) or self._sweep.run()
+
+    def _check_broker(self, reply: ClaimReply) -> None:
+        """Find out whether the broker is back, although no entry is due soon.
+
+        Otherwise the beat would report an outage of the broker until its next run. A run that is
+        due soon is the better test: a broker may accept connections, but refuse messages. One round
+        trip when the broker is back, else none.
+        """
+        retries = self._dispatcher.retries
+        soon = reply.next_due is not None and reply.next_due < reply.now + BROKER_CHECK
+        too_early = self._clock() < self._broker_checked_at + BROKER_CHECK
+        if not retries.broker_failures or soon or too_early:
+            return
+        self._broker_checked_at = self._clock()
+        try:
+            self._scheduler.check_broker()
+        except Exception as error:
+            retries.count_if_broker_failed(error, self._session.time())
+        else:
+            retries.broker_answered()
 
     def _maintain_when_busy(self, reply: ClaimReply) -> None:
         """Do as :meth:`_maintain`, at intervals, in a beat that is never idle."""
+        self._log_sent()
         if self._clock() - self._maintained_at >= MAINTENANCE_INTERVAL:
             self._maintain(reply)
 
@@ -682,6 +740,4 @@ class Ticker:
         """Remove the keys without a hash from the schedule. No round trip without any, else one."""
         gone, self._members_to_remove = self._members_to_remove, []
         for member in self._store.forget(gone) if gone else ():
-            logger.error(
-                "beat: Entry %s is removed from the schedule: its hash is gone", printable(member)
-            )
+            logger.error("beat: Entry %s is removed from the schedule: its hash is gone", member)

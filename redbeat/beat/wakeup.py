@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from celery.utils.log import get_logger
 from redis.exceptions import RedisError
 
 from redbeat.connection.cluster import cluster_errors
+from redbeat.printing import get_logger
 
 from .stop_signals import HeldSignals
 
@@ -26,6 +26,9 @@ SLICE = 0.25
 
 #: A subscription is checked with a ping if it has received no message for this number of seconds.
 PING_INTERVAL = 30.0
+
+#: Maximum number of messages that count as one.
+MAX_DISCARDED = 1000
 
 #: Seconds to wait for the server to confirm a subscription.
 CONFIRM_SECONDS = 5.0
@@ -79,7 +82,7 @@ class WakeUp:
             self._can_subscribe = False
             self._lost(error)
             return False
-        except (RedisError, OSError) as error:
+        except (RedisError, OSError, ValueError) as error:
             self._lost(error)
             return False
         self._received_at = self._pinged_at = self._clock()
@@ -100,12 +103,20 @@ class WakeUp:
                 if left <= 0:
                     return False
                 if self._receives(expected, min(left, SLICE)):
-                    while self._receives(expected, 0.0):
-                        pass
+                    self._discard(expected)
                     return True
             return False
         finally:
             self._waiting = False
+
+    def _discard(self, expected: bytes) -> None:
+        """Read further messages ``expected`` that wait already, up to :data:`MAX_DISCARDED`.
+
+        Without the limit, a program that publishes without a pause would stop the beat.
+        """
+        for _ in range(MAX_DISCARDED):
+            if not self._receives(expected, 0.0):
+                return
 
     def close(self) -> None:
         """End the subscription; the next :meth:`listen` subscribes again.

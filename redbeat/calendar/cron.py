@@ -12,13 +12,36 @@ from typing import Any
 
 from celery.schedules import crontab
 
-__all__ = ("CronRule", "cron_rule")
+__all__ = ("CronRule", "cron_rule", "without_nickname")
+
+#: The nicknames of crontab files with the five fields for which they stand.
+NICKNAMES = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
 
 # The rarest date is 29 February on a given weekday. It occurs at least every 40 years.
 MONTHS_AHEAD = 12 * 41
 CACHE = "_redbeat_rule"
 
 month_range = lru_cache(maxsize=1024)(monthrange)
+
+
+def without_nickname(nickname: str) -> str:
+    """Return the five fields of a nickname such as ``@daily``; raise ValueError if it is unknown.
+
+    The nickname ``@reboot`` is unknown, because a schedule has no start of a machine.
+    """
+    try:
+        return NICKNAMES[nickname.strip().lower()]
+    except KeyError:
+        known = ", ".join(NICKNAMES)
+        raise ValueError(f"{nickname} is unknown; use one of {known}, or five fields") from None
 
 
 @dataclass(frozen=True)

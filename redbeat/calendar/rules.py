@@ -4,12 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from .daysets import DAILY, HOURLY, MINUTELY, MONTHLY, SECONDLY, WEEKLY, YEARLY
 from .recurrence import Recurrence
 
-__all__ = ("FREQUENCIES", "frequency", "positive", "recurrence")
+__all__ = ("FREQUENCIES", "Frequency", "frequency", "positive", "recurrence")
+
+#: The names of the frequencies.
+Frequency = Literal[
+    "YEARLY",
+    "MONTHLY",
+    "WEEKLY",
+    "DAILY",
+    "HOURLY",
+    "MINUTELY",
+    "SECONDLY",
+    "yearly",
+    "monthly",
+    "weekly",
+    "daily",
+    "hourly",
+    "minutely",
+    "secondly",
+]
 
 FREQUENCIES = {
     "YEARLY": YEARLY,

@@ -35,7 +35,7 @@ def zone_named(name: str) -> tzinfo:
     """
     try:
         return ZoneInfo(name)
-    except (KeyError, ValueError, OSError) as error:
+    except (KeyError, ValueError, OSError, RecursionError) as error:
         if name == "UTC":
             return UTC
         raise ValueError(

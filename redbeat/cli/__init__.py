@@ -18,6 +18,10 @@ __all__ = ("COMMANDS", "redbeat")
 #: The command names, each with the ``module:attribute`` that implements the command.
 COMMANDS: Final[dict[str, str]] = {
     "add": "redbeat.cli.add:add",
+    "apply": "redbeat.cli.apply:apply",
+    "backfill": "redbeat.cli.backfill:backfill",
+    "calendar": "redbeat.cli.calendars:calendar",
+    "calendars": "redbeat.cli.calendars:calendars",
     "delete": "redbeat.cli.operate:delete",
     "doctor": "redbeat.cli.doctor:doctor",
     "edit": "redbeat.cli.edit:edit",
@@ -28,8 +32,10 @@ COMMANDS: Final[dict[str, str]] = {
     "list": "redbeat.cli.list:list_",
     "migrate-prefix": "redbeat.cli.migrate_prefix:migrate_prefix",
     "pause": "redbeat.cli.operate:pause",
+    "plan": "redbeat.cli.apply:plan",
     "resume": "redbeat.cli.operate:resume",
     "show": "redbeat.cli.show:show",
+    "simulate": "redbeat.cli.simulate:simulate",
     "status": "redbeat.cli.status:status",
     "timeline": "redbeat.cli.timeline:timeline",
     "trigger": "redbeat.cli.operate:trigger",
@@ -56,6 +62,16 @@ class LazyGroup(DYMGroup):
         module, _, attribute = COMMANDS[cmd_name].partition(":")
         command: click.Command = getattr(import_module(module), attribute)
         return command
+
+    def format_epilog(
+        self,
+        ctx: click.Context,  # noqa: ARG002 - click's signature
+        formatter: click.HelpFormatter,
+    ) -> None:
+        """Write the exit codes below the list of commands."""
+        codes: dict[int, str] = import_module("redbeat.cli.command").EXIT_CODES
+        with formatter.section("Exit codes of all commands"):
+            formatter.write_dl([(str(code), meaning) for code, meaning in codes.items()])
 
 
 @click.group(name="redbeat", cls=LazyGroup)

@@ -8,10 +8,12 @@ import click
 
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import ConflictError
-from redbeat.presentation.describe import as_json, schedule_text
+from redbeat.presentation.describe import as_json, timing_text
 from redbeat.presentation.rule_text import KINDS, has_own_zone
 
+from .checks import warn_of_unknown_names
 from .command import EX_CONFLICT, command, failure
+from .completion import task_names
 from .console import Console, save_unchanged
 from .entry_options import (
     as_option_errors,
@@ -27,7 +29,7 @@ __all__ = ("add",)
 
 @command("add")
 @click.argument("name")
-@click.argument("task")
+@click.argument("task", shell_complete=task_names)
 @entry_options
 def add(console: Console, name: str, task: str, **values: Any) -> None:
     """Add the entry NAME, which runs TASK.
@@ -41,6 +43,7 @@ def add(console: Console, name: str, task: str, **values: Any) -> None:
     except ConflictError as error:
         hint = f"change it with: celery redbeat edit {name}"
         raise failure(f"There is an entry {name!r} already; {hint}", EX_CONFLICT) from error
+    warn_of_unknown_names(console, entry)
     report(console, entry, "Added")
 
 
@@ -49,7 +52,7 @@ def build_entry(
 ) -> RedBeatSchedulerEntry:
     """Return an entry built from the option values, without saving the entry."""
     ctx = console.ctx
-    schedule = schedule_from(console, values, values["timezone"])
+    schedule = schedule_from(console, values, values["timezone"], name)
     if schedule is None:
         options = ", ".join(f"--{kind}" for kind in KINDS)
         raise click.UsageError(f"Give a schedule: one of {options}; for example: --every 30", ctx)
@@ -72,4 +75,4 @@ def report(console: Console, entry: RedBeatSchedulerEntry, action: str) -> None:
         return
     due = f"due {console.time(entry.due_at)} {console.zone}" if entry.enabled else "paused"
     name = console.name(entry.name)
-    console.note(f"{action} {name}: {schedule_text(entry.schedule)}, {due}")
+    console.note(f"{action} {name}: {timing_text(entry)}, {due}")

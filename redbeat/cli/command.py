@@ -9,31 +9,57 @@ from typing import Any, Final
 import click
 from celery.bin.base import CeleryCommand
 from celery.exceptions import CeleryCommandException
-from celery.platforms import EX_UNAVAILABLE
+from celery.platforms import EX_OK, EX_UNAVAILABLE
 from redis.exceptions import RedisError
 
-from redbeat.cli.console import pass_console
-from redbeat.errors import ConfigurationError, DecodeError, InvalidEntryError
-from redbeat.presentation.text import printable
+from redbeat.cli.console import Console, pass_console
+from redbeat.errors import (
+    EX_CONFIG,
+    ConfigurationError,
+    ConflictError,
+    DecodeError,
+    InvalidEntryError,
+    described,
+)
+from redbeat.printing import printable, warnings_to
+from redbeat.storage.checks import explained
+from redbeat.storage.store import store_of
 
 __all__ = (
+    "EXIT_CODES",
     "EX_CONFIG",
     "EX_CONFLICT",
+    "EX_DIFFERENT",
+    "EX_FAILED",
     "EX_NOT_FOUND",
     "EX_UNHEALTHY",
     "EX_UNREADABLE",
+    "EX_USAGE",
     "RedBeatCommand",
     "command",
     "failure",
 )
 
-#: Exit codes. Commands also exit with 0 (success), 2 (the command line is invalid and nothing was
-#: written) and 69 (Redis is unreachable or refuses the command).
-EX_UNHEALTHY: Final = 1
+EX_FAILED: Final = 1
+EX_UNHEALTHY: Final = EX_FAILED
+EX_USAGE: Final = 2
+#: Only for ``plan --detailed-exitcode``, whose other codes are 0 and 1.
+EX_DIFFERENT: Final = EX_USAGE
 EX_NOT_FOUND: Final = 3
 EX_CONFLICT: Final = 4
 EX_UNREADABLE: Final = 5
-EX_CONFIG: Final = 78
+
+#: Every exit code of every command, with its meaning. The help and the manual list them.
+EXIT_CODES: Final[dict[int, str]] = {
+    EX_OK: "done",
+    EX_FAILED: "problems were found, something failed, or the question was not answered with yes",
+    EX_USAGE: "the command line is invalid; nothing was written",
+    EX_NOT_FOUND: "there is no such entry; nothing was written",
+    EX_CONFLICT: "somebody else changed the entry, or the stored entry differs",
+    EX_UNREADABLE: "an entry or a file cannot be read",
+    EX_UNAVAILABLE: "Redis cannot be reached, or refuses the command",
+    EX_CONFIG: "a setting of the app is invalid",
+}
 
 
 def failure(message: str, exit_code: int) -> CeleryCommandException:
@@ -46,12 +72,12 @@ class RedBeatCommand(CeleryCommand):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; turn a known error into a message and an exit code."""
-        with _translated_errors():
+        with warnings_to(Console(ctx).warn), _translated_errors(ctx.obj.app):
             return super().invoke(ctx)
 
 
 @contextmanager
-def _translated_errors() -> Iterator[None]:
+def _translated_errors(app: Any) -> Iterator[None]:
     try:
         yield
     except ConfigurationError as error:
@@ -60,16 +86,25 @@ def _translated_errors() -> Iterator[None]:
         raise click.UsageError(printable(str(error))) from error
     except DecodeError as error:
         raise failure(f"The entry cannot be read: {error}", EX_UNREADABLE) from error
+    except ConflictError as error:
+        problem = f"Somebody else keeps changing {str(error)!r}; check the entry and try again"
+        raise failure(problem, EX_CONFLICT) from error
     except RedisError as error:
-        problem = f"Redis cannot be used: {type(error).__name__}: {error}"
-        raise failure(problem, EX_UNAVAILABLE) from error
+        reason = described(explained(error, store_of(app)))
+        raise failure(f"Redis cannot be used: {reason}", EX_UNAVAILABLE) from error
+    except OSError as error:  # a file, or an address to listen on
+        if isinstance(error, BrokenPipeError):
+            raise
+        raise failure(str(error), EX_FAILED) from error
 
 
-def command(name: str) -> Callable[[Callable[..., Any]], click.Command]:
+def command(
+    name: str, cls: type[RedBeatCommand] = RedBeatCommand
+) -> Callable[[Callable[..., Any]], click.Command]:
     """Turn a function into a command; its first argument is a :class:`.Console`."""
 
     def decorate(function: Callable[..., Any]) -> click.Command:
-        decorated: click.Command = click.command(name, cls=RedBeatCommand)(pass_console(function))
+        decorated: click.Command = click.command(name, cls=cls)(pass_console(function))
         return decorated
 
     return decorate

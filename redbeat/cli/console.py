@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,7 +20,8 @@ from celery.utils.imports import load_extension_class_names, symbol_by_name
 
 from redbeat.calendar.walltime import instant_of
 from redbeat.entry import RedBeatSchedulerEntry
-from redbeat.presentation.text import columns, moment, printable
+from redbeat.presentation.text import columns, moment
+from redbeat.printing import printable
 from redbeat.schedule import Schedule
 from redbeat.storage.client import REDBEAT_REDIS_KEY, client_of, unretried
 
@@ -80,6 +82,15 @@ def save_unchanged(entry: RedBeatSchedulerEntry) -> None:
         entry._save(if_unchanged=True)
 
 
+#: The colours of states that differ from ``scheduled``.
+STATE_COLORS: Final = {
+    "running": "green",
+    "paused": "yellow",
+    "finished": "bright_black",
+    "failing": "red",
+    "quarantined": "red",
+}
+
 JSON: Final = CeleryOption(["--json", "as_json"], is_flag=True, help="Print JSON, for scripts.")
 
 
@@ -94,6 +105,9 @@ class Console:
         self.ctx = ctx
         self.app = ctx.obj.app
         self.as_json = as_json
+        if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+            # Celery takes 0 for false, but https://no-color.org says that any value counts.
+            ctx.obj.no_color = True
 
     @cached_property
     def schedule(self) -> Schedule:
@@ -121,17 +135,21 @@ class Console:
     def note(self, text: str) -> None:
         """Print a message to standard error, unless ``--quiet`` is given."""
         if not self.ctx.obj.quiet:
-            self.ctx.obj.echo(text, err=True)
+            self.ctx.obj.echo(printable(text), err=True)
 
     def warn(self, text: str) -> None:
         """Print a warning to standard error, unless ``--quiet`` is given."""
         if not self.ctx.obj.quiet:
-            self.ctx.obj.error(f"Warning: {text}", fg="yellow")
+            self.ctx.obj.error(f"Warning: {printable(text)}", fg="yellow")
 
     def style(self, text: str, **style: Any) -> str:
         """Return ``text`` in this style, or unchanged if colours are off."""
         styled: str = self.ctx.obj.style(text, **style)
         return styled
+
+    def state(self, state: str) -> str:
+        """Return the state of an entry in its colour; the usual state has none."""
+        return self.style(state, fg=STATE_COLORS[state]) if state in STATE_COLORS else state
 
     def table(self, titles: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         """Print rows in aligned columns, below the column titles."""
@@ -189,7 +207,8 @@ def progress(console: Console, label: str, length: int | None) -> Iterator[Calla
     """Show a progress bar; yield a function that advances the bar by a number of entries.
 
     The bar is shown only if standard error is a terminal. ``length`` is the total number of
-    entries, or None if the total is unknown.
+    entries, or None if the total is unknown. The bar is full at the end, unless an error ends the
+    context: ``length`` may differ from the number of entries, which other programs change.
     """
     if console.ctx.obj.quiet or not sys.stderr.isatty():
         yield lambda _count: None
@@ -201,3 +220,5 @@ def progress(console: Console, label: str, length: int | None) -> Iterator[Calla
     )
     with bar:
         yield bar.update
+        bar.finished = bar.show_percent = True
+        bar.render_progress()

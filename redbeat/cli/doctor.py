@@ -10,7 +10,7 @@ from redbeat.cli.console import Console
 from redbeat.cli.options import option
 from redbeat.errors import ConfigurationError
 from redbeat.management.doctor import Finding, examine
-from redbeat.storage.quarantine import printable
+from redbeat.printing import encodable, printable
 from redbeat.storage.store import store_of
 
 __all__ = ("doctor",)
@@ -54,13 +54,13 @@ def _findings(console: Console, fix: bool) -> Iterator[Finding]:
 
 def _print(console: Console, finding: Finding, fix: bool) -> None:
     if console.as_json:
-        console.emit({**asdict(finding), "key": printable(finding.key)})
+        console.emit({**asdict(finding), "key": encodable(finding.key)})
         return
-    where = f"{console.name(printable(finding.key))} " if finding.key else ""
+    where = f"{finding.key} " if finding.key else ""
     if finding.fixed:
-        action = f"done: {finding.remedy}"
+        action = f"repaired (--fix: {finding.remedy})"
     elif finding.fixable and not fix:
         action = f"--fix would {finding.remedy}"
     else:
         action = finding.remedy
-    console.write(f"{finding.kind}: {where}{finding.problem}; {action}")
+    console.write(printable(f"{finding.kind}: {where}{finding.problem}; {action}"))

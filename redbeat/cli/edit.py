@@ -11,7 +11,9 @@ from redbeat.errors import ConflictError
 from redbeat.presentation.rule_text import has_own_zone
 
 from .add import report
+from .checks import warn_of_unknown_names
 from .command import EX_CONFLICT, command, failure
+from .completion import entry_names, task_names
 from .console import Console, save_unchanged
 from .entry_options import (
     as_option_errors,
@@ -29,8 +31,14 @@ READ_IN_ZONE: Final = ("rrule", "at", "start", "end")
 
 
 @command("edit")
-@click.argument("name")
-@option("--task", example="proj.tasks.report", help_group="Task", help="The task to run.")
+@click.argument("name", shell_complete=entry_names)
+@option(
+    "--task",
+    example="proj.tasks.report",
+    help_group="Task",
+    help="The task to run.",
+    shell_complete=task_names,
+)
 @entry_options
 def edit(console: Console, name: str, task: str | None, **values: Any) -> None:
     """Change the entry NAME.
@@ -49,12 +57,17 @@ def edit(console: Console, name: str, task: str | None, **values: Any) -> None:
         _save(entry)
     if name in static_names(console):
         console.warn(f"{name} is in beat_schedule: a later change there overwrites this edit")
+    if task is not None or values["options"] is not None:
+        warn_of_unknown_names(console, entry)
+    owner = entry.policy_field("managed_by")
+    if owner and values["managed_by"] is None:
+        console.warn(f"{name} is managed by {owner}: the next apply of that file undoes this edit")
     report(console, entry, "Changed")
 
 
 def _change(console: Console, entry: RedBeatSchedulerEntry, values: dict[str, Any]) -> None:
     timezone = entry.timezone if values["timezone"] is None else values["timezone"]
-    entry.schedule = schedule_from(console, values, timezone) or entry.schedule
+    entry.schedule = schedule_from(console, values, timezone, str(entry.name)) or entry.schedule
     settings = settings_from(console, values, timezone)
     if values["queue"] is not None:
         options = settings.get("options", entry.options)

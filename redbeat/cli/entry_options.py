@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import tzinfo
+from datetime import datetime, tzinfo
 from functools import reduce
 from typing import Any, Final
 
@@ -12,18 +12,18 @@ import click
 from celery.schedules import BaseSchedule
 
 from redbeat.calendar.zones import zone_named
-from redbeat.entries.policy import COALESCE, ON_FINISH, OVERLAP
+from redbeat.entries.policy import FIELDS
 from redbeat.errors import InvalidEntryError
 from redbeat.presentation.rule_text import BAD_RULE, KINDS, make_schedule
-from redbeat.settings import DELIVERIES
 
 from .console import Console
-from .options import ARRAY, CLEARED, OBJECT, SECONDS, TIME, option, option_error
+from .options import ARRAY, CLEARED, INTERVAL, OBJECT, SECONDS, TIME, option, option_error
 
 __all__ = (
     "as_option_errors",
     "entry_options",
     "schedule_from",
+    "schedule_options",
     "settings_from",
     "with_queue",
     "zone_from",
@@ -34,20 +34,56 @@ SCHEDULE_GROUP: Final = "Schedule"
 TASK_GROUP: Final = "Task"
 POLICY_GROUP: Final = "Policy"
 
-OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
+#: Entry field -> option name, for each field with an option of a different name.
+OPTION_OF: Final = {"start_time": "start", "end_time": "end", "enabled": "paused"}
+
+#: The entry attributes beside the policy whose option has the same name.
+TASK_FIELDS: Final = ("args", "kwargs", "options")
+
+#: The policy fields whose options stand with the schedule in the help.
+SCHEDULE_FIELDS: Final = ("timezone", "start_time", "end_time")
+
+#: The option type for each type of policy field, except for choices.
+TYPES: Final = {
+    "zone": click.STRING,
+    "instant": TIME,
+    "count": click.INT,
+    "seconds": SECONDS,
+    "text": click.STRING,
+    "names": click.STRING,
+}
+
+
+def policy_option(name: str, help_group: str = POLICY_GROUP) -> Callable[[Any], Any]:
+    """Return the option of a policy field, made from the description of the field."""
+    about = FIELDS[name].metadata
+    type_ = about["type"]
+    return option(
+        f"--{OPTION_OF.get(name, name).replace('_', '-')}",
+        clearable=True,
+        type=click.Choice(type_.choices) if type_.choices else TYPES[type_.name],
+        metavar={"zone": "ZONE", "names": "NAMES"}.get(type_.name),
+        example=about["example"],
+        help_group=help_group,
+        help=about["description"],
+    )
+
+
+SCHEDULE_OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
     option(
         "--every",
-        type=SECONDS,
+        type=INTERVAL,
         example="30",
         help_group=SCHEDULE_GROUP,
-        help="Interval in seconds, or with a unit: 30s, 5m, 2h, 1d.",
+        help="Interval in seconds, or with the units w, d, h, m, s: 30, 5m, 1h30m, 1w.",
     ),
     option(
         "--cron",
         metavar="FIELDS",
         example="'*/5 * * * *'",
         help_group=SCHEDULE_GROUP,
-        help="Crontab: minute, hour, day of month, month, day of week.",
+        help="Crontab: minute, hour, day of month, month, day of week, with H for a value that "
+        "depends on the name; or @hourly, @daily, @weekly, @monthly, @yearly.",
     ),
     option(
         "--rrule",
@@ -71,30 +107,11 @@ OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
         help_group=SCHEDULE_GROUP,
         help="Solar event, with latitude and longitude in degrees.",
     ),
-    option(
-        "--timezone",
-        clearable=True,
-        metavar="ZONE",
-        example="Europe/Paris",
-        help_group=SCHEDULE_GROUP,
-        help="Time zone of --cron, --rrule and times without UTC offset; default: that of the app.",
-    ),
-    option(
-        "--start",
-        clearable=True,
-        type=TIME,
-        example="2026-12-01T00:00",
-        help_group=SCHEDULE_GROUP,
-        help="No run before this time (ISO 8601).",
-    ),
-    option(
-        "--end",
-        clearable=True,
-        type=TIME,
-        example="2026-12-31T23:59",
-        help_group=SCHEDULE_GROUP,
-        help="No run after this time (ISO 8601).",
-    ),
+    *(policy_option(field, SCHEDULE_GROUP) for field in SCHEDULE_FIELDS),
+)
+
+OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
+    *SCHEDULE_OPTIONS,
     option(
         "--args",
         type=ARRAY,
@@ -123,78 +140,7 @@ OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
         help_group=TASK_GROUP,
         help="Queue to publish to.",
     ),
-    option(
-        "--max-runs",
-        clearable=True,
-        type=int,
-        example="10",
-        help_group=POLICY_GROUP,
-        help="Finish the entry after this number of runs.",
-    ),
-    option(
-        "--on-finish",
-        clearable=True,
-        type=click.Choice(ON_FINISH),
-        example="delete",
-        help_group=POLICY_GROUP,
-        help="What to do with the entry when it has finished.",
-    ),
-    option(
-        "--misfire-grace-time",
-        clearable=True,
-        type=SECONDS,
-        example="60",
-        help_group=POLICY_GROUP,
-        help="Skip runs that are late by more than this.",
-    ),
-    option(
-        "--coalesce",
-        clearable=True,
-        type=click.Choice(COALESCE),
-        example="latest",
-        help_group=POLICY_GROUP,
-        help="Which of several missed runs to catch up.",
-    ),
-    option(
-        "--catch-up-limit",
-        clearable=True,
-        type=int,
-        example="100",
-        help_group=POLICY_GROUP,
-        help="Maximum number of missed runs to catch up with --coalesce all.",
-    ),
-    option(
-        "--jitter",
-        clearable=True,
-        type=SECONDS,
-        example="10",
-        help_group=POLICY_GROUP,
-        help="Delay each run by up to this time.",
-    ),
-    option(
-        "--overlap",
-        clearable=True,
-        type=click.Choice(OVERLAP),
-        example="allow",
-        help_group=POLICY_GROUP,
-        help="What to do if the previous run has not ended.",
-    ),
-    option(
-        "--overlap-timeout",
-        clearable=True,
-        type=SECONDS,
-        example="3600",
-        help_group=POLICY_GROUP,
-        help="Time after which a run counts as ended.",
-    ),
-    option(
-        "--delivery",
-        clearable=True,
-        type=click.Choice(DELIVERIES),
-        example="at_most_once",
-        help_group=POLICY_GROUP,
-        help="Delivery guarantee if a beat dies while it sends a run.",
-    ),
+    *(policy_option(field) for field in FIELDS if field not in SCHEDULE_FIELDS),
     option(
         "--paused",
         is_flag=True,
@@ -203,13 +149,15 @@ OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
     ),
 )
 
-#: Entry field -> option name, for each field with an option of a different name.
-OPTION_OF: Final = {"start_time": "start", "end_time": "end", "enabled": "paused"}
-
 
 def entry_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add all options of this module to a command."""
     return reduce(lambda decorated, add: add(decorated), reversed(OPTIONS), function)
+
+
+def schedule_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of a schedule to a command."""
+    return reduce(lambda decorated, add: add(decorated), reversed(SCHEDULE_OPTIONS), function)
 
 
 @contextmanager
@@ -229,13 +177,6 @@ def as_option_errors(ctx: click.Context, values: dict[str, Any]) -> Iterator[Non
         raise option_error(ctx, name, problem) from error
 
 
-#: Entry attributes whose command-line option has the same name.
-SAME_NAME: Final = (
-    *("args", "kwargs", "options", "timezone", "max_runs", "on_finish", "misfire_grace_time"),
-    *("coalesce", "catch_up_limit", "jitter", "overlap", "overlap_timeout", "delivery"),
-)
-
-
 def zone_from(console: Console, name: Any) -> tzinfo:
     """Return the time zone with this name, or the app's time zone if the name is empty."""
     if not name or name is CLEARED:
@@ -247,9 +188,11 @@ def zone_from(console: Console, name: Any) -> tzinfo:
 
 
 def schedule_from(
-    console: Console, values: Mapping[str, Any], timezone: Any
+    console: Console, values: Mapping[str, Any], timezone: Any, name: str = ""
 ) -> BaseSchedule | None:
     """Return the schedule from the option values, or None if no option gives a schedule.
+
+    ``name`` is the entry name, which determines the numbers for ``H`` in a crontab.
 
     ``timezone`` is the name of the entry's time zone.
     """
@@ -262,7 +205,7 @@ def schedule_from(
     kind = kinds[0]
     value = "\n".join(values[kind]) if kind == "rrule" else values[kind]
     try:
-        return make_schedule(kind, value, zone_from(console, timezone), console.app)
+        return make_schedule(kind, value, zone_from(console, timezone), console.app, name)
     except BAD_RULE as error:
         raise option_error(console.ctx, kind, error) from error
 
@@ -273,12 +216,12 @@ def settings_from(console: Console, values: Mapping[str, Any], timezone: Any) ->
     The value :data:`CLEARED` means that the attribute must be reset to its default.
     """
     zone = zone_from(console, timezone)
-    settings = {name: values[name] for name in SAME_NAME if values[name] is not None}
-    for name, option_name in (("start_time", "start"), ("end_time", "end")):
-        moment = values[option_name]
-        if moment is not None:
-            settings[name] = moment if moment is CLEARED else console.instant(moment, zone)
-    if values["paused"]:
+    fields = {name: values.get(OPTION_OF.get(name, name)) for name in (*TASK_FIELDS, *FIELDS)}
+    settings = {name: value for name, value in fields.items() if value is not None}
+    for name, value in settings.items():
+        if isinstance(value, datetime):
+            settings[name] = console.instant(value, zone)
+    if values.get("paused"):
         settings["enabled"] = False
     return settings
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, Final
 
 import click
 
+from redbeat.presentation.english import plural
 from redbeat.storage.store import store_of
 from redbeat.transfer.crontab_file import read_crontab
 from redbeat.transfer.django import DEFAULT_ALIAS, read_database, read_fixture
@@ -28,7 +30,9 @@ from redbeat.transfer.importing import (
 from redbeat.transfer.jsonlines import export_lines, read_lines
 from redbeat.transfer.shelve_file import read_shelve
 
-from .command import EX_CONFLICT, command, failure
+from .changes import print_change
+from .checks import NameWarnings
+from .command import EX_CONFLICT, EX_FAILED, EX_UNREADABLE, command, failure
 from .console import Console, progress
 from .options import option, option_error
 
@@ -82,9 +86,6 @@ def _open(path: str) -> IO[bytes]:
         raise UnreadableSourceError(f"cannot be read: {error.strerror}") from error
 
 
-#: Exit code if data cannot be read, or if a file cannot be written.
-EX_FAILED: Final = 1
-
 #: Maximum number of problems to print.
 MAX_PRINTED: Final = 20
 
@@ -118,10 +119,10 @@ def export(console: Console, file: str, history: bool) -> None:
     if console.as_json and file != "-":
         console.emit({"exported": count, "unreadable": [exported.key for exported in unreadable]})
     else:
-        console.note(f"Exported {count} {_entries(count)}")
+        console.note(f"Exported {plural(count, 'entry', 'entries')}")
     if unreadable:
-        problem = f"{len(unreadable)} unreadable {_entries(len(unreadable))} left out"
-        raise failure(f"{problem}; list the causes with: celery redbeat doctor", EX_FAILED)
+        some = plural(len(unreadable), "unreadable entry", "unreadable entries")
+        raise failure(f"{some} left out; list the causes with: celery redbeat doctor", EX_FAILED)
 
 
 @contextmanager
@@ -169,7 +170,9 @@ def _output(file: str) -> Iterator[IO[str]]:
     help="What to do if an entry is already stored and differs.",
 )
 @option("--prune", is_flag=True, help="Delete dynamic entries that are not in FILE.")
-@option("--dry-run", is_flag=True, help="Report what would be done and write nothing.")
+@option(
+    "--dry-run", is_flag=True, help="Print what would be done with each entry, and write nothing."
+)
 def import_(
     console: Console,
     file: str | None,
@@ -196,18 +199,22 @@ def import_(
     """
     source_name, incoming = _source(console, file, file_format, database)
     entry_class = console.schedule.entry_class
+    note = partial(print_change, console) if dry_run else None
+    warnings = NameWarnings(console)
     with Importer(console.app, store_of(console.app), entry_class, on_conflict) as importer:
         try:
-            with progress(console, "Checking", None) as advance:
-                checked = importer.check(incoming, advance)
+            # A dry run prints a line for each entry, which would break a progress bar.
+            with nullcontext() if dry_run else progress(console, "Checking", None) as advance:
+                checked = importer.check(incoming, advance, note, warnings.check)
         except UnreadableSourceError as error:
-            raise failure(f"{source_name}: {error}", EX_FAILED) from error
-        _fail_on_problems(console, checked)
+            raise failure(f"{source_name}: {error}", EX_UNREADABLE) from error
+        _fail_on_problems(console, checked, source_name)
+        warnings.show()
         if not dry_run:
             with progress(console, "Importing", importer.written.to_write) as advance:
                 importer.write(advance)
         if prune:
-            importer.prune(checked.names, dry_run)
+            importer.prune(checked.names, dry_run, note)
     _report(console, importer.written, dry_run)
 
 
@@ -228,29 +235,26 @@ def _source(
     return f"database {alias}", read_database(console.app, entry_class, alias)
 
 
-def _fail_on_problems(console: Console, checked: Checked) -> None:
+def _fail_on_problems(console: Console, checked: Checked, source_name: str) -> None:
     """End the command with an error if the check found an invalid or conflicting entry."""
     count = checked.problem_count
     if count:
         _print_problems(console, checked.problems)
-        message = f"Nothing was written: {count} {_entries(count)} {_are(count)} wrong"
-        raise failure(message, EX_FAILED)
+        some = _some_entries(count, source_name)
+        raise failure(f"Nothing was written: {some} wrong", EX_FAILED)
     count = checked.conflict_count
     if count:
         _print_problems(console, checked.conflicts)
         message = (
-            f"Nothing was written: {count} {_entries(count)} {_are(count)} already stored with "
+            f"Nothing was written: {_some_entries(count, source_name)} already stored with "
             "different content; give --on-conflict keep or --on-conflict replace"
         )
         raise failure(message, EX_CONFLICT)
 
 
-def _entries(count: int) -> str:
-    return "entry" if count == 1 else "entries"
-
-
-def _are(count: int) -> str:
-    return "is" if count == 1 else "are"
+def _some_entries(count: int, source_name: str) -> str:
+    verb = "is" if count == 1 else "are"
+    return f"{plural(count, 'entry', 'entries')} of {source_name} {verb}"
 
 
 def _print_problems(console: Console, problems: list[Problem]) -> None:
@@ -266,5 +270,5 @@ def _report(console: Console, written: Written, dry_run: bool) -> None:
     if console.as_json:
         console.emit({**counts, "dry_run": dry_run})
         return
-    summary = ", ".join(f"{count} {action}" for action, count in counts.items())
-    console.note(f"Dry run, nothing was written: {summary}" if dry_run else f"Imported: {summary}")
+    text = ", ".join(f"{count} {action}" for action, count in counts.items())
+    console.note(f"Dry run, nothing was written: {text}" if dry_run else f"Imported: {text}")

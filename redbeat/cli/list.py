@@ -2,56 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import datetime
-from itertools import islice
-from typing import Any, Final
+from itertools import chain, islice
+from typing import Final
 
 import click
 from celery.bin.base import CeleryOption
 
-from redbeat.entries.status import STATES
-from redbeat.presentation.describe import as_json, iso, schedule_text
+from redbeat.entries.status import STATES, EntryState
+from redbeat.management.as_json import record_json
+from redbeat.management.find import ORDERS, Filter, Search, in_order
+from redbeat.presentation.describe import timing_text
 from redbeat.presentation.text import clipped
 from redbeat.schedule import Record
+from redbeat.storage.reading import batches
 
 from .command import command
 from .console import Console
 from .options import TIME, option
 
-__all__ = (
-    "list_",
-    "record_json",
-)
+__all__ = ("list_",)
 
 TITLES: Final = ("NAME", "TASK", "SCHEDULE", "STATE", "KIND")
 
 #: Maximum width of a column, in terminal cells. The command ``show`` prints the full text.
 MAX_WIDTH: Final = 40
 
-#: The sort keys with their functions. None keeps the order in Redis, which is by due time.
-SORTS: Final[dict[str, Callable[[Record], Any] | None]] = {
-    "due": None,
-    "name": lambda record: record.name,
-    "task": lambda record: (_task(record), record.name),
-    "state": lambda record: (record.state, record.name),
-}
+#: The sort orders. The first one is the order in Redis.
+SORTS: Final = ("due", *ORDERS)
 
-
-def _task(record: Record) -> str:
-    return "" if record.entry is None else str(record.entry.task)
-
-
-def record_json(record: Record) -> dict[str, Any]:
-    """Return the JSON object of a listed entry; ``docs/operating.rst`` documents its fields."""
-    stored = {"name": record.name} if record.entry is None else as_json(record.entry)
-    return {
-        **stored,
-        "state": record.state,
-        "due_at": iso(record.due_at),
-        "static": record.static,
-        "problem": record.problem,
-    }
+#: Number of rows that are aligned with each other.
+CHUNK: Final = 10_000
 
 
 @command("list")
@@ -90,44 +72,42 @@ def record_json(record: Record) -> dict[str, Any]:
 @option("--limit", type=click.IntRange(1), example="20", help="Maximum number of entries to list.")
 @option(
     "--sort",
-    type=click.Choice(tuple(SORTS)),
+    type=click.Choice(SORTS),
     default="due",
     show_default=True,
     example="name",
-    help="Sort order. Every order except 'due' reads the whole schedule first.",
+    help="Sort order. Every order except 'due' reads all names or entries first.",
 )
 def list_(
     console: Console,
     pattern: str | None,
     task: str | None,
-    states: tuple[str, ...],
+    states: tuple[EntryState, ...],
     static: bool | None,
     due_before: datetime | None,
     limit: int | None,
     sort: str,
 ) -> None:
     """List entries, the next due entry first."""
-    sort_key = SORTS[sort]
-    records: Iterable[Record] = console.schedule.records(
-        pattern=pattern,
-        task=task,
-        static=static,
-        due_before=console.instant(due_before),
-        states=states or None,
-        limit=None if sort_key else limit,
-    )
-    if sort_key:
-        records = islice(sorted(records, key=sort_key), limit)
+    due_at = console.instant(due_before)
+    filters = Filter.of(pattern, task, None, static, due_at, states or None)
+    records: Iterable[Record]
+    if sort == "due":
+        found = Search(console.schedule, filters, shared=True).pages()
+        records = islice(chain.from_iterable(found), limit)
+    else:
+        records = in_order(console.schedule, filters, sort, limit)
     if console.as_json:
         for record in records:
             console.emit(record_json(record))
         return
-    rows = [_row(console, record) for record in records]
-    if rows:
+    count = 0
+    for rows in batches((_row(console, record) for record in records), CHUNK):
         console.table((*TITLES, f"DUE ({console.zone})", "RUNS"), rows)
-    if len(rows) == limit:
+        count += len(rows)
+    if count == limit:
         console.note(f"Stopped at --limit {limit}; there may be more entries")
-    elif not rows:
+    elif not count:
         console.note("No entries")
 
 
@@ -135,13 +115,13 @@ def _row(console: Console, record: Record) -> tuple[str, ...]:
     name, kind = console.name(record.name), "static" if record.static else "dynamic"
     if record.entry is None:
         problem = clipped(console.name(record.problem or "-"), MAX_WIDTH)
-        return name, "-", problem, record.state, kind, "-", "-"
+        return name, "-", problem, console.state(record.state), kind, "-", "-"
     entry = record.entry
     return (
         name,
         clipped(console.name(entry.task), MAX_WIDTH),
-        clipped(schedule_text(entry.schedule), MAX_WIDTH),
-        record.state,
+        clipped(timing_text(entry), MAX_WIDTH),
+        console.state(record.state),
         kind,
         console.time(record.due_at),
         str(entry.total_run_count),

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import click
 
 from redbeat.beat.lock import SEEN_WITHIN, BeatInfo
 from redbeat.config import ensure_conf
+from redbeat.management.changes import Change, next_run_of
 from redbeat.management.prefixes import copy_prefix
+from redbeat.printing import printable
 from redbeat.storage.client import client_of, unretried
 from redbeat.storage.records import Keys
 from redbeat.storage.store import Store
 
+from .changes import print_change
 from .command import EX_CONFLICT, command, failure
 from .console import Console, progress
 from .options import option
@@ -25,8 +29,11 @@ __all__ = ("migrate_prefix",)
 @click.argument("old")
 @click.argument("new")
 @option("--delete", is_flag=True, help="Delete the copied entries under the old prefix.")
+@option("--dry-run", is_flag=True, help="Print what would be done, and write nothing.")
 @option("--force", is_flag=True, help="Copy even if a beat uses one of the prefixes.")
-def migrate_prefix(console: Console, old: str, new: str, delete: bool, force: bool) -> None:
+def migrate_prefix(
+    console: Console, old: str, new: str, delete: bool, dry_run: bool, force: bool
+) -> None:
     """Copy all entries from key prefix OLD to key prefix NEW.
 
     The copy includes run histories, the marks of static entries and the quarantine. Entries that
@@ -39,23 +46,37 @@ def migrate_prefix(console: Console, old: str, new: str, delete: bool, force: bo
             "Give two different prefixes; for example: migrate-prefix redbeat: '{redbeat}:'"
         )
     client = unretried(client_of(console.app))
-    if not force:
+    if not (force or dry_run):
         for prefix in (old, new):
             _refuse_running_beat(console, client, prefix)
-    with progress(console, "Copying", Store(client, Keys.under(old)).members()) as advance:
-        result = copy_prefix(client, old, new, delete, advance)
-    counts = asdict(result)
-    if console.as_json:
-        console.emit({"old": old, "new": new, **counts})
+    if dry_run:
+        note = partial(_print_outcome, console)
+        result = copy_prefix(client, old, new, delete, note=note, dry_run=True)
     else:
-        console.note(", ".join(f"{count} {outcome}" for outcome, count in counts.items()))
-        console.note(f"Set redbeat_key_prefix = {new!r} where that is not done yet")
+        with progress(console, "Copying", Store(client, Keys.under(old)).members()) as advance:
+            result = copy_prefix(client, old, new, delete, advance)
+    _report(console, old, new, asdict(result), dry_run)
     if result.different or result.unreadable:
         message = (
             f"Not copied: {result.different} with another entry of the same name under {new!r}, "
             f"{result.unreadable} unreadable"
         )
         raise failure(message, EX_CONFLICT)
+
+
+def _print_outcome(console: Console, outcome: str, name: str, score: float) -> None:
+    print_change(console, Change(printable(name), outcome, {}, next_run_of(score)))
+
+
+def _report(console: Console, old: str, new: str, counts: dict[str, int], dry_run: bool) -> None:
+    text = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
+    if console.as_json:
+        console.emit({"old": old, "new": new, **counts, "dry_run": dry_run})
+    elif dry_run:
+        console.note(f"Dry run, nothing was written: {text}")
+    else:
+        console.note(text)
+        console.note(f"Set redbeat_key_prefix = {new!r} where that is not done yet")
 
 
 def _refuse_running_beat(console: Console, client: Any, prefix: str) -> None:

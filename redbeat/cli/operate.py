@@ -11,6 +11,7 @@ import click
 from redbeat.errors import InvalidEntryError
 
 from .command import EX_CONFLICT, EX_NOT_FOUND, command, failure
+from .completion import entry_names
 from .console import Console
 from .options import check_names, confirm, load, not_found, option, static_names
 
@@ -22,7 +23,7 @@ __all__ = (
 )
 
 DECORATORS: tuple[Callable[[Any], Any], ...] = (
-    click.argument("names", nargs=-1, metavar="[NAME]..."),
+    click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=entry_names),
     option(
         "--match",
         metavar="GLOB",

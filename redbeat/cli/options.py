@@ -10,12 +10,13 @@ from os.path import commonprefix
 from typing import Any, Final
 
 import click
-from celery.bin.base import JSON_ARRAY, JSON_OBJECT, CeleryOption
+from celery.bin.base import CeleryOption, JsonArray, JsonObject
 from celery.exceptions import CeleryCommandException
 
+from redbeat.decoder import decode
 from redbeat.entry import RedBeatSchedulerEntry
-from redbeat.errors import InvalidEntryError
-from redbeat.presentation.rule_text import seconds_from, time_from
+from redbeat.errors import DecodeError, InvalidEntryError
+from redbeat.presentation.rule_text import interval_from, seconds_from, time_from
 from redbeat.storage.store import store_of
 
 from .command import EX_NOT_FOUND, failure
@@ -24,6 +25,7 @@ from .console import Console
 __all__ = (
     "ARRAY",
     "CLEARED",
+    "INTERVAL",
     "OBJECT",
     "SECONDS",
     "TIME",
@@ -37,8 +39,40 @@ __all__ = (
     "static_names",
 )
 
-#: Celery's option types for JSON values.
-ARRAY, OBJECT = JSON_ARRAY, JSON_OBJECT
+
+class StoredArray(JsonArray):
+    """A JSON array in the form in which entries are stored, so that it may contain datetimes."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the list."""
+        return decoded(self, value, super().convert(value, param, ctx), param, ctx)
+
+
+class StoredObject(JsonObject):
+    """A JSON object in the form in which entries are stored, so that it may contain datetimes."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the dict."""
+        return decoded(self, value, super().convert(value, param, ctx), param, ctx)
+
+
+def decoded(
+    kind: click.ParamType,  # type: ignore[type-arg]
+    text: Any,
+    plain: Any,
+    param: click.Parameter | None,
+    ctx: click.Context | None,
+) -> Any:
+    """Return the Python value of JSON; ``plain`` is its value as plain lists and dicts."""
+    try:
+        value = decode(text, "value") if isinstance(text, str) else plain
+    except DecodeError as error:
+        kind.fail(error.problem, param, ctx)
+    # An object with a type of RedBeat at its top is no object of arguments or options.
+    return value if isinstance(value, type(plain)) else plain
+
+
+ARRAY, OBJECT = StoredArray(), StoredObject()
 
 
 #: The value of a clearable option if the user gives the word ``none``.
@@ -82,14 +116,27 @@ def option(*names: str, **attrs: Any) -> Callable[[Any], Any]:
 
 
 class Seconds(click.ParamType):  # type: ignore[type-arg]
-    """A duration: a number of seconds, or a number with one of the units s, m, h, d."""
+    """A duration: a number of seconds, or numbers with units, such as ``1h30m``."""
 
-    name = "seconds"
+    name = "duration"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the duration in seconds."""
         try:
             return seconds_from(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class IntervalType(click.ParamType):  # type: ignore[type-arg]
+    """The interval of a schedule: a duration, which the word ``relative`` may follow."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return an :class:`.Interval`."""
+        try:
+            return interval_from(str(value))
         except ValueError as error:
             self.fail(str(error), param, ctx)
 
@@ -109,7 +156,7 @@ class Time(click.ParamType):  # type: ignore[type-arg]
             self.fail(str(error), param, ctx)
 
 
-SECONDS, TIME = Seconds(), Time()
+SECONDS, INTERVAL, TIME = Seconds(), IntervalType(), Time()
 
 
 def option_error(ctx: click.Context, name: str, problem: object) -> click.BadParameter:

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from typing import Final
 
 import click
 
+from redbeat.entries.backfill import Backfill
 from redbeat.entries.runs import Occurrence
 from redbeat.entry import RedBeatSchedulerEntry
-from redbeat.presentation.describe import as_json, call_text, iso, last_run, policy, schedule_text
-from redbeat.presentation.text import duration
+from redbeat.management.as_json import UPCOMING, entry_json, occurrence_json
+from redbeat.management.forecast import upcoming_or_problem
+from redbeat.presentation.describe import last_run, policy, result_text, schedule_text, stored
+from redbeat.presentation.text import duration, plain_number
 from redbeat.schedule import EntryStatus
 
+from .backfill import progress_text
 from .command import command
+from .completion import entry_names
 from .console import Console
+from .entry_options import OPTION_OF, TASK_FIELDS
 from .options import load, not_found, static_names
 
 __all__ = (
@@ -23,96 +29,96 @@ __all__ = (
     "show",
 )
 
-#: Number of upcoming runs that ``show`` prints.
-UPCOMING: Final = 5
-
-TITLES: Final = ("DISPATCHED", "LATE", "OUTCOME", "TASK ID")
+TITLES: Final = ("DISPATCHED", "LATE", "OUTCOME", "RESULT", "TASK ID")
 
 
 @command("show")
-@click.argument("name")
+@click.argument("name", shell_complete=entry_names)
 def show(console: Console, name: str) -> None:
     """Show all details of an entry."""
     entry = load(console, name)
     static = name in static_names(console)
     occurrences = entry.history
     try:
-        status = entry.status
+        status, backfills = entry.status, entry.backfills
     except KeyError:  # Another program deleted the entry after load().
         raise not_found(console, name) from None
     if console.as_json:
-        console.emit(_entry_json(entry, status, occurrences, static))
+        console.emit(entry_json(entry, status, occurrences, backfills, static))
         return
-    console.fields(_fields(console, entry, status, static))
+    console.fields(_fields(console, entry, status, occurrences, backfills, static))
     if occurrences:
         console.write()
-        _print_history(console, occurrences)
-
-
-def _entry_json(
-    entry: RedBeatSchedulerEntry, status: EntryStatus, occurrences: list[Occurrence], static: bool
-) -> dict[str, Any]:
-    return {
-        **as_json(entry),
-        "state": status.state,
-        "due_at": iso(status.due_at),
-        "static": static,
-        "problem": None,
-        "reason": status.reason,
-        "note": status.note,
-        "upcoming": [iso(instant) for instant in entry.upcoming(UPCOMING)],
-        "history": [occurrence_json(item) for item in occurrences],
-    }
+        _print_history(console, entry, occurrences)
 
 
 def _fields(
-    console: Console, entry: RedBeatSchedulerEntry, status: EntryStatus, static: bool
+    console: Console,
+    entry: RedBeatSchedulerEntry,
+    status: EntryStatus,
+    occurrences: list[Occurrence],
+    backfills: list[Backfill],
+    static: bool,
 ) -> Iterator[tuple[str, str]]:
     yield "Name", console.name(entry.name)
-    yield "Task", console.name(call_text(entry))
+    # Each of these values is text that the option of the same name accepts.
+    yield "Task", console.name(entry.task)
     yield "Schedule", schedule_text(entry.schedule)
-    yield "Options", json.dumps(entry.options, default=repr) if entry.options else ""
+    definition = stored(entry)
+    for name in TASK_FIELDS:
+        yield name.capitalize(), json.dumps(definition[name]) if definition[name] else ""
     for name, value in policy(entry).items():
-        yield name.replace("_", " ").capitalize(), str(value)
+        label = OPTION_OF.get(name, name).replace("_", " ").capitalize()
+        text = ", ".join(value) if isinstance(value, tuple) else value
+        yield label, plain_number(value) if isinstance(value, float) else console.name(text)
+    offset = duration(entry.spread_offset) if entry.spread else ""
+    yield "Offset", f"{offset} after each nominal time" if offset else ""
     yield "Kind", "static, from beat_schedule" if static else "dynamic"
-    yield "State", status.state
+    yield "State", console.state(status.state)
     yield "Reason", console.name(status.reason or "")
+    failing = status.failing
+    if failing is not None:
+        first = f"{console.time(failing.first_at)} {console.zone}: {failing.first_error}"
+        yield "First error", console.name(first)
+        again = failing.next_attempt_at
+        yield "Next attempt", f"{console.time(again)} {console.zone}" if again else "now"
     yield "Note", console.name(status.note or "")
     yield "Due", f"{console.time(status.due_at)} {console.zone}" if status.due_at else ""
-    ran_at = last_run(entry)
+    ran_at = last_run(entry, occurrences)
     yield "Last run", f"{console.time(ran_at)} {console.zone}" if ran_at else "never"
     yield "Runs", str(entry.total_run_count)
-    yield "Upcoming", "\n".join(console.time(instant) for instant in entry.upcoming(UPCOMING))
+    yield "Backfill", "\n".join(progress_text(console, one) for one in backfills)
+    success, failures = status.last_success, status.consecutive_failures
+    yield "Last success", f"{console.time(success)} {console.zone}" if success else ""
+    yield "Failures in a row", str(failures) if failures else ""
+    upcoming, problem = upcoming_or_problem(entry, UPCOMING)
+    yield "Upcoming", "\n".join(console.time(instant) for instant in upcoming)
+    yield "Problem", console.name(problem or "")
 
 
-def occurrence_json(item: Occurrence) -> dict[str, Any]:
-    """Return the JSON object of a recorded run; ``docs/operating.rst`` documents its fields."""
-    return {
-        "scheduled_at": iso(item.scheduled_at),
-        "dispatched_at": iso(item.dispatched_at),
-        "task_id": item.task_id or None,
-        "outcome": item.outcome,
-    }
-
-
-def _print_history(console: Console, occurrences: Iterable[Occurrence]) -> None:
+def _print_history(
+    console: Console, entry: RedBeatSchedulerEntry, occurrences: Iterable[Occurrence]
+) -> None:
     titles = (f"SCHEDULED ({console.zone})", *TITLES)
-    console.table(titles, [_history_row(console, item) for item in occurrences])
+    console.table(titles, [_history_row(console, entry, item) for item in occurrences])
 
 
-def _history_row(console: Console, item: Occurrence) -> tuple[str, ...]:
-    late = (item.dispatched_at - item.scheduled_at).total_seconds()
+def _history_row(
+    console: Console, entry: RedBeatSchedulerEntry, item: Occurrence
+) -> tuple[str, ...]:
+    late = entry.lateness_of(item)
     return (
         console.time(item.scheduled_at),
         console.time(item.dispatched_at),
         duration(late),
         console.name(item.outcome),
+        console.name(result_text(item.result) or "-"),
         console.name(item.task_id or "-"),
     )
 
 
 @command("history")
-@click.argument("name")
+@click.argument("name", shell_complete=entry_names)
 def history(console: Console, name: str) -> None:
     """Show the last runs of an entry, the most recent first."""
     entry = load(console, name)
@@ -121,6 +127,6 @@ def history(console: Console, name: str) -> None:
         for item in occurrences:
             console.emit({"name": name, **occurrence_json(item)})
     elif occurrences:
-        _print_history(console, occurrences)
+        _print_history(console, entry, occurrences)
     else:
         console.note(f"{console.name(name)} has no recorded runs yet")

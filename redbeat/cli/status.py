@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
-from importlib.metadata import version
-from platform import python_version
-from typing import Any, Final
+from typing import Final
 
 from redbeat.beat.lock import BeatInfo
 from redbeat.cli.command import EX_UNHEALTHY, command
 from redbeat.cli.console import Console
 from redbeat.cli.options import SECONDS, option
-from redbeat.presentation.describe import iso
+from redbeat.management.as_json import problems_of, status_json, versions
 from redbeat.presentation.text import duration
 from redbeat.schedule import Status
 
@@ -29,17 +27,18 @@ MAX_CLOCK_OFFSET: Final = 1.0
     default=60,
     show_default=True,
     example="300",
-    help="Maximum lateness of a due entry: seconds, or with a unit s, m, h, d.",
+    help="Maximum lateness of a due entry: seconds, or with units, such as 1h30m.",
 )
 def status(console: Console, max_late: float) -> None:
     """Show active beats, entry counts and lateness.
 
-    The exit code is 1 if no beat is active or an entry is late by more than --max-late.
+    The exit code is 1 if no beat is active, an entry is late by more than --max-late, or an entry
+    had no success within its expect_within.
     """
     current = console.schedule.status()
-    problems = list(_problems(current, max_late))
+    problems = list(problems_of(current, max_late))
     if console.as_json:
-        console.emit(_json(current, problems))
+        console.emit(status_json(current, problems))
     else:
         console.fields(_fields(console, current))
         for problem in problems:
@@ -49,46 +48,6 @@ def status(console: Console, max_late: float) -> None:
         console.warn(f"the clocks of this host and of Redis differ by {offset}")
     if problems:
         console.ctx.exit(EX_UNHEALTHY)
-
-
-def _problems(status: Status, max_late: float) -> Iterator[str]:
-    if not status.beats:
-        yield "no beat leads" if status.lock_key else "no beat is at work"
-    if status.problem:
-        yield status.problem
-    if status.most_late is not None and status.most_late > max_late:
-        yield f"an entry is {duration(status.most_late)} late"
-
-
-def _beat_json(beat: BeatInfo) -> dict[str, Any]:
-    times = {"since": iso(beat.since), "last_seen": iso(beat.last_seen)}
-    return {"token": beat.token, "host": beat.host, "pid": beat.pid, **times}
-
-
-def _json(status: Status, problems: list[str]) -> dict[str, Any]:
-    return {
-        "healthy": not problems,
-        "problems": problems,
-        "leader": None if status.leader is None else _beat_json(status.leader),
-        "beats": [_beat_json(beat) for beat in status.beats],
-        "standbys": [_beat_json(beat) for beat in status.standbys],
-        "lock_key": status.lock_key,
-        "total": sum(status.entries.values()),
-        "entries": status.entries,
-        "statics": status.statics,
-        "due_now": status.due_now,
-        "most_late": status.most_late,
-        "clock_offset": status.clock_offset,
-        "key_prefix": status.key_prefix,
-        "redis": {"url": status.redis_url, **status.server},
-        "versions": _versions(),
-    }
-
-
-def _versions() -> dict[str, str]:
-    packages = {"redbeat": "celery-redbeat", "celery": "celery", "redis": "redis"}
-    versions = {name: version(package) for name, package in packages.items()}
-    return {**versions, "python": python_version()}
 
 
 def _fields(console: Console, status: Status) -> Iterator[tuple[str, str]]:
@@ -108,12 +67,12 @@ def _fields(console: Console, status: Status) -> Iterator[tuple[str, str]]:
     yield "Clock", f"{round(status.clock_offset, 3) + 0.0:+.3f} s, this host to Redis"
     yield "Redis", " ".join((status.redis_url, *status.server.values()))
     yield "Prefix", console.name(status.key_prefix)
-    yield "Versions", ", ".join(f"{name} {number}" for name, number in _versions().items())
+    yield "Versions", ", ".join(f"{name} {number}" for name, number in versions().items())
 
 
 def _beat(console: Console, beat: BeatInfo, now: datetime) -> str:
     if beat.host is None:
-        return console.name(beat.token)
+        return f"{console.name(beat.token)}, a beat of RedBeat 2"
     since = f", since {console.time(beat.since)} {console.zone}" if beat.since else ""
     ago = (now - beat.last_seen).total_seconds() if beat.last_seen else 0
     seen = f", seen {duration(round(ago, 1))} ago" if beat.last_seen else ""

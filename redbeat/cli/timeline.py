@@ -22,7 +22,7 @@ from redbeat.management.forecast import per_minute
 from redbeat.presentation.describe import iso
 from redbeat.presentation.text import clipped, duration, width_of
 
-__all__ = ("Picture", "timeline")
+__all__ = ("Picture", "draw", "timeline")
 
 MINUTE: Final = timedelta(minutes=1)
 
@@ -90,7 +90,7 @@ def _mark(count: int) -> str:
     default="1h",
     show_default=True,
     example="1d",
-    help="How far to look ahead: seconds, or with a unit s, m, h, d.",
+    help="How far to look ahead: seconds, or with units, such as 1h30m or 1w.",
 )
 @option(
     "--pattern",
@@ -104,7 +104,7 @@ def _mark(count: int) -> str:
     default=20,
     show_default=True,
     example="20",
-    help="Maximum number of rows. The load per minute covers all entries.",
+    help="Maximum number of rows. The load per minute counts the other entries too.",
 )
 def timeline(console: Console, span: float, pattern: str | None, limit: int) -> None:
     """Draw the upcoming runs and the number of runs per minute."""
@@ -119,7 +119,7 @@ def timeline(console: Console, span: float, pattern: str | None, limit: int) -> 
     if console.as_json:
         console.emit(_json(now, until, runs))
     elif runs:
-        _draw(console, now, until, runs, limit)
+        draw(console, now, until, runs, limit)
     else:
         console.note("No upcoming runs")
     if not forecast.complete:
@@ -148,13 +148,14 @@ def _floor(instant: datetime) -> datetime:
     return instant.replace(second=0, microsecond=0)
 
 
-def _draw(
+def draw(
     console: Console,
     now: datetime,
     until: datetime,
     runs: Mapping[str, Sequence[datetime]],
     limit: int,
 ) -> None:
+    """Draw a row for each entry, and the number of runs per minute, from ``now`` to ``until``."""
     names = list(runs)[:limit]
     longest = max(width_of(console.name(name)) for name in names)
     label_width = min(max(len("per minute"), longest), MAX_LABEL)
@@ -179,8 +180,10 @@ def _write_load(console: Console, picture: Picture, label_width: int) -> None:
     bars = console.style(picture.bars(_bar_levels()), fg="cyan")
     console.write(f"{'per minute':{label_width}}  {bars}")
     size = duration(picture.minutes * 60)
+    runs = sum(load)
     peak = f"{load[busiest]} of them in the minute from {at:%H:%M}"
-    console.write(f"Each column is {size}; {sum(load)} runs, {peak} ({console.zone})")
+    count = f"1 run, at {at:%H:%M}" if runs == 1 else f"{runs} runs, {peak}"
+    console.write(f"Each column is {size}; {count} ({console.zone})")
 
 
 def _bar_levels() -> str:

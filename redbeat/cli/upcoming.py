@@ -11,13 +11,14 @@ from redbeat.cli.console import Console
 from redbeat.cli.options import TIME, option
 from redbeat.presentation.describe import iso
 
+from .completion import entry_names
 from .options import load
 
 __all__ = ("upcoming",)
 
 
 @command("upcoming")
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=entry_names)
 @option(
     "-n",
     "--number",

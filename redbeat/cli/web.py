@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import click
 
@@ -14,7 +14,10 @@ from redbeat.web.auth import Access, host_in, is_loopback, read_users
 __all__ = ("web",)
 
 #: The import names of the packages that the extra ``web`` installs.
-EXTRA: Final = ("flask", "flask_wtf", "jinja2", "markupsafe", "waitress", "werkzeug", "wtforms")
+EXTRA: Final = (
+    *("flask", "flask_login", "flask_wtf", "jinja2", "limits", "markupsafe", "secure", "waitress"),
+    *("werkzeug", "wtforms"),
+)
 
 #: Minimum length of an access token, in characters.
 MIN_TOKEN: Final = 16
@@ -95,11 +98,13 @@ def web(
         problem = f"{host!r} is not a loopback address: add --basic-auth or --token"
         raise option_error(console.ctx, "host", problem)
     host_names = frozenset(map(host_in, allowed_hosts))
-    access = Access(host, users, tokens, host_names, **flags)
+    access = Access(host, users, tokens, host_names, **cast("dict[str, Any]", flags))
     _serve(console, Served, access, port)
 
 
 def _serve(console: Console, dashboard_class: Any, access: Any, port: int) -> None:
+    if not is_loopback(access.host):
+        console.warn(exposure_warning(access.behind_proxy))
     console.app.log.setup_logging_subsystem(loglevel="INFO")
     try:
         dashboard = dashboard_class(console.schedule, access, port)
@@ -108,3 +113,16 @@ def _serve(console: Console, dashboard_class: Any, access: Any, port: int) -> No
         raise failure(problem, EX_UNHEALTHY) from error
     console.note(f"The schedule is at {dashboard.url}, until Ctrl-C")
     dashboard.run()
+
+
+def exposure_warning(behind_proxy: bool) -> str:
+    """Return what an attacker could do if the dashboard listens on an address of the network."""
+    if behind_proxy:
+        return (
+            "Whoever reaches this address without the proxy can forge the X-Forwarded "
+            "headers; listen on 127.0.0.1, or let a firewall admit only the proxy"
+        )
+    return (
+        "Passwords and tokens cross the network unencrypted, because the dashboard speaks "
+        "plain HTTP; listen on 127.0.0.1 behind a proxy with TLS"
+    )

@@ -17,9 +17,9 @@ from redbeat.schedules.ical import from_ical
 from redbeat.schedules.one_time import clocked
 from redbeat.schedules.registry import RegisteredType, named
 from redbeat.schedules.rule import RRULE_FIELDS, rrule
-from redbeat.schedules.rule_set import rruleset
+from redbeat.schedules.rule_set import MAX_RULES, rruleset
 
-from .writers import CRON_FIELDS, MAX_EVERY, TAG
+from .writers import CRON_FIELDS, MAX_EVERY, TAG, oversized
 
 __all__ = (
     "DECODERS",
@@ -60,13 +60,16 @@ class MissingError(MalformedError):
 
 
 def check_keys(tagged: Tagged, required: tuple[str, ...], optional: tuple[str, ...]) -> None:
-    """Raise ``MalformedError`` if a key is unknown or a required key is missing."""
+    """Raise ``MalformedError`` if a key is unknown or missing, or if a value is too long."""
     valid = (*required, *optional)
-    for key in tagged:
+    for key, value in tagged.items():
         if key != TAG and key not in valid:
             raise MalformedError(
-                "", f"unknown key {key!r} in {tagged[TAG]}; valid: {', '.join(valid)}"
+                "", f"unknown key {key!r:.60} in {tagged[TAG]}; valid: {', '.join(valid)}"
             )
+        problem = oversized(key, value)
+        if problem:
+            raise MalformedError(key, problem)
     for key in required:
         if key not in tagged:
             raise MalformedError("", f"missing key {key!r} in {tagged[TAG]}")
@@ -234,7 +237,7 @@ def read_rruleset(tagged: Tagged) -> rruleset:
     try:
         if "ical" in tagged:
             return _read_ical(tagged)
-        rules = [_rule(index, rule) for index, rule in enumerate(read_list(tagged, "rrules"))]
+        rules = [_rule(*item) for item in enumerate(read_list(tagged, "rrules")[: MAX_RULES + 1])]
         dates = {
             key: [read_moment(key, moment) for moment in read_list(tagged, key)]
             for key in SET_KEYS[1:]

@@ -12,7 +12,6 @@ from uuid import UUID
 from zoneinfo import ZoneInfo
 
 from celery.schedules import BaseSchedule, crontab, schedule, solar
-from celery.utils.log import get_logger
 from dateutil._common import weekday as base_weekday
 from dateutil.rrule import weekday
 from dateutil.tz import tzfile
@@ -24,7 +23,8 @@ from redbeat.calendar.zones import (
     wall_zone,
     zone_key,
 )
-from redbeat.schedules.next_run import asks_itself, unstored_parts
+from redbeat.printing import get_logger
+from redbeat.schedules.next_run import MIN_EVERY, asks_itself, unstored_parts
 from redbeat.schedules.one_time import clocked
 from redbeat.schedules.registry import BUILT_IN, RegisteredType, named, of_class
 from redbeat.schedules.rule import RRULE_FIELDS, rrule, zone_extension
@@ -33,12 +33,14 @@ from redbeat.schedules.rule_set import rruleset
 __all__ = (
     "CRON_FIELDS",
     "ENCODERS",
+    "LONGEST_PART",
     "MAX_DEPTH",
     "MAX_EVERY",
     "TAG",
     "TAGS",
     "RedBeatJSONEncoder",
     "UnstorableError",
+    "oversized",
     "storable",
     "unstorable_reason",
     "warn_of_app",
@@ -50,6 +52,7 @@ logger = get_logger("celery.beat")
 
 
 TAG = "__type__"
+TAGS = BUILT_IN
 MAX_EVERY = timedelta(days=365_250)  # a thousand years
 ZERO = timedelta(0)
 
@@ -130,6 +133,9 @@ def _encode_interval(interval: schedule) -> dict[str, Any]:
     every = interval.run_every
     if not isinstance(every, timedelta) or not ZERO < every <= MAX_EVERY:
         raise UnstorableError(f"{every!r} is not above 0 and up to 1000 years", "every")
+    if every < MIN_EVERY:
+        seconds, shortest = every.total_seconds(), MIN_EVERY.total_seconds()
+        raise UnstorableError(f"{seconds:g} s is too short; the shortest is {shortest} s", "every")
     return {TAG: "interval", "every": every.total_seconds(), "relative": bool(interval.relative)}
 
 
@@ -181,13 +187,21 @@ def _encode_rruleset(rules: rruleset) -> dict[str, Any]:
     for rule in rules.rrules:
         warn_of_loss(rule)
     # RedBeat 2 cannot read rule sets, so rules in a set may contain keys that it does not know.
-    written = [{**_encode_rrule(rule), **zone_extension(rule)} for rule in rules.rrules]
+    written = [_encode_rule_of_set(*item) for item in enumerate(rules.rrules)]
     return {
         TAG: "rruleset",
         "rrules": written,
         "rdates": list(rules.rdates),
         "exdates": list(rules.exdates),
     }
+
+
+def _encode_rule_of_set(index: int, rule: rrule) -> dict[str, Any]:
+    try:
+        return {**_of_limited_size(_encode_rrule(rule)), **zone_extension(rule)}
+    except UnstorableError as error:
+        error.path[:0] = ["rrules", index]
+        raise
 
 
 def _encode_solar(event: solar) -> dict[str, Any]:
@@ -316,6 +330,31 @@ def warn_of_app(value: BaseSchedule, app: Any) -> None:
     )
 
 
+#: Maximum number of characters or items in one field of a schedule. A minute field that lists all
+#: minutes has 169 characters, and a rule set may have 1000 dates.
+LONGEST_PART = 1000
+
+#: Fields with limits of their own: iCalendar text, and the pairs of a user's dict.
+UNLIMITED = frozenset({"ical", "items"})
+
+
+def oversized(key: str, value: Any) -> str:
+    """Return why a field of a tagged dict is too long, "" if it is not."""
+    if not isinstance(value, (str, list)) or len(value) <= LONGEST_PART or key in UNLIMITED:
+        return ""
+    unit = "characters" if isinstance(value, str) else "items"
+    return f"has {len(value)} {unit}; the maximum is {LONGEST_PART}"
+
+
+def _of_limited_size(written: dict[str, Any]) -> dict[str, Any]:
+    """Return a tagged dict; raise ``UnstorableError`` if it is built in and a field is too long."""
+    for key, value in written.items() if written.get(TAG) in TAGS else ():
+        problem = oversized(key, value)
+        if problem:
+            raise UnstorableError(problem, key)
+    return written
+
+
 def unstorable_reason(value: Any) -> str:
     """Return why ``value`` cannot be stored, and what to store instead."""
     hint = next((hint for types, hint in HINTS if isinstance(value, types)), ANY_HINT)
@@ -323,7 +362,6 @@ def unstorable_reason(value: Any) -> str:
 
 
 VERBATIM = "verbatim"
-TAGS = BUILT_IN
 MAX_DEPTH = 200
 
 Default = Callable[[Any], Any]
@@ -343,7 +381,7 @@ class RedBeatJSONEncoder(json.JSONEncoder):
         if write is None:
             raise UnstorableError(unstorable_reason(obj))
         try:
-            return write(obj)
+            return _of_limited_size(write(obj))
         except AttributeError as error:  # a subclass may lack attributes of its base class
             raise UnstorableError(f"{unstorable_reason(obj)} ({error})") from error
 

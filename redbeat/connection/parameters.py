@@ -8,7 +8,6 @@ from inspect import signature
 from typing import Any, Final
 
 from celery import Celery
-from celery.utils.log import get_logger
 from redis import Redis
 from redis.backoff import NoBackoff
 from redis.connection import URL_QUERY_ARGUMENT_PARSERS
@@ -17,6 +16,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.retry import Retry
 
 from redbeat.errors import ConfigurationError
+from redbeat.printing import get_logger
 from redbeat.settings import MISSING, find_setting
 
 from .options import CLIENT_OPTIONS, REDBEAT_OPTIONS, check_options, inherited_options

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
-from celery.utils.log import get_logger
 from redis.exceptions import (
     AuthenticationError,
     AuthorizationError,
@@ -21,6 +20,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.sentinel import MasterNotFoundError
 from tenacity import RetryCallState, Retrying
 from tenacity.wait import wait_random_exponential
+
+from redbeat.printing import get_logger
 
 __all__ = (
     "RetryingConnection",

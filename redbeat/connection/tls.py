@@ -7,15 +7,14 @@ import ssl
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from difflib import get_close_matches
 from inspect import signature
 from pathlib import Path
 from typing import Any, Final
 
-from celery.utils.log import get_logger
 from redis.connection import SSLConnection
 
-from redbeat.errors import ConfigurationError
+from redbeat.errors import ConfigurationError, did_you_mean
+from redbeat.printing import get_logger
 
 __all__ = ("TLS_OPTIONS", "Layer", "hint", "tls_options")
 
@@ -119,13 +118,8 @@ def _known(layer: Layer) -> Iterable[tuple[str, Any]]:
         if full in TLS_OPTIONS:
             yield full, value
         elif layer.strict and name != "ssl":
-            nearest = get_close_matches(str(name), sorted(TLS_OPTIONS), n=1)
-            hint = f"did you mean {nearest[0]}?" if nearest else f"use one of {_valid_names()}"
+            hint = did_you_mean(name, TLS_OPTIONS)
             raise ConfigurationError(f"{layer.setting}: unknown TLS option {name!r}; {hint}")
-
-
-def _valid_names() -> str:
-    return ", ".join(sorted(TLS_OPTIONS))
 
 
 def _unchanged(value: Any, _where: str) -> Any:

@@ -31,6 +31,11 @@ MANY_SERVERS = ("redis-sentinel", "sentinel", "redis-cluster")
 
 MASK = "**"
 
+MAX_PORT = 65535
+
+#: Matches a URL with a masked password up to the port, which is not part of an IPv6 address.
+_PORT = re.compile(r"[^:]+://(?:[^/?#]*@)?(?:\[[^]]*\]|[^]\[/?#:@]*):([^/?#@]{1,20})(?:[/?#]|$)")
+
 # A semicolon separates URLs only if a scheme follows, because a password may contain a semicolon.
 _ALTERNATIVES = re.compile(r";(?=[\w+.-]+://|$)")
 # An unquoted password may contain "/", "#" or "?". Therefore the last "@" ends the password.
@@ -111,7 +116,9 @@ def _parse_one(url: str, setting: str) -> Address:
         host, port = parts.hostname, parts.port
     except ValueError:
         # "from None", because the message of urllib's error may contain parts of the password.
-        raise ConfigurationError(_malformed(url, setting)) from None
+        raise ConfigurationError(_wrong_port(url, setting) or _malformed(url, setting)) from None
+    if port == 0:
+        raise ConfigurationError(_wrong_port(url, setting))
     if "@" in parts.path and "@" not in parts.netloc and scheme not in SOCKETS:
         raise ConfigurationError(_malformed(url, setting))
     return Address(
@@ -132,6 +139,19 @@ def _unsupported(url: str, scheme: str, setting: str) -> str:
         f"{setting} is {printable}, which is not a Redis server{hint}; "
         f"valid schemes are {', '.join(SCHEMES)}"
     )
+
+
+def _wrong_port(url: str, setting: str) -> str:
+    """Return the problem with the port of a URL, "" if the port is not what is wrong."""
+    shown = safe_url(url)
+    port = _PORT.match(shown)
+    if port is None:
+        return ""
+    text = port[1]
+    if text.isascii() and text.isdigit() and 1 <= int(text) <= MAX_PORT:
+        return ""
+    valid = f"a port is a number from 1 to {MAX_PORT}"
+    return f"{setting} has the port {text!r}: {shown!r}; {valid}"
 
 
 def _malformed(url: str, setting: str) -> str:

@@ -5,8 +5,8 @@ The functions in this module depend only on schedule, policy, history and time.
 
 from __future__ import annotations
 
-import hashlib
 import math
+import re
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,8 +21,12 @@ from redis.exceptions import RedisError
 
 from redbeat.calendar.walltime import TICK
 from redbeat.calendar.zones import EPOCH, UTC, as_utc
+from redbeat.codec.stored import bytes_of, instant_in, is_valid_text
 from redbeat.errors import described
+from redbeat.schedules.calendars import Exclusion
+from redbeat.schedules.hashed import hash_fraction, spread_fraction
 from redbeat.schedules.next_run import (
+    MIN_EVERY,
     asks_itself,
     count_runs,
     finder_of,
@@ -30,6 +34,7 @@ from redbeat.schedules.next_run import (
     latest_run,
     next_run,
     on_clock_of,
+    run_before,
 )
 from redbeat.schedules.rule import RuleSchedule
 
@@ -42,6 +47,7 @@ __all__ = (
     "DISABLED",
     "PARKED",
     "Decision",
+    "Expected",
     "Plan",
     "Run",
     "Trigger",
@@ -50,9 +56,18 @@ __all__ = (
     "decide",
     "has_clock",
     "has_start",
+    "history_before",
+    "latest_before",
+    "runs_from",
     "score_of",
     "task_id_of",
 )
+
+#: Matches a word as in Lua, where only ASCII white space separates words.
+WORD = re.compile(r"\S+", re.ASCII)
+
+#: Maximum number of characters of the id of a triggered run. RedBeat writes 12.
+LONGEST_ID = 200
 
 #: Scores of entries that are never due: ``PARKED`` if finished or quarantined, else ``DISABLED``.
 PARKED, DISABLED = -1.0, -2.0
@@ -75,14 +90,28 @@ class Plan:
     """The occurrences of one entry, from the ``start_time`` to the ``end_time`` of its policy.
 
     The schedule defines the nominal instant of each occurrence. The occurrence is due at this
-    instant plus its jitter. The jitter depends on the nominal instant and ``identity``, the name of
-    the entry.
+    instant plus two offsets: its spread, which depends on ``identity``, the name of the entry; and
+    its jitter, which also depends on the nominal instant. ``exclusion`` leaves out or moves the
+    occurrences on excluded days; None if the entry has no calendar.
     """
 
     schedule: BaseSchedule
     zone: tzinfo | None
     policy: Policy
     identity: str
+    exclusion: Exclusion | None = None
+
+    def next_run(self, instant: datetime) -> datetime | None:
+        """Return the first occurrence after ``instant`` that no calendar excludes."""
+        if self.exclusion is None:
+            return next_run(self.schedule, instant, self.zone)
+        return self.exclusion.next_run(self.schedule, instant)
+
+    def latest_run(self, first: datetime, until: datetime) -> datetime | None:
+        """Return the last occurrence in ``(first, until]`` that no calendar excludes."""
+        if self.exclusion is None:
+            return latest_run(self.schedule, first, until, self.zone)
+        return self.exclusion.latest_run(self.schedule, first, until)
 
     def after(self, instant: datetime) -> datetime | None:
         """Return the first nominal instant after ``instant``, None if no occurrence follows.
@@ -93,9 +122,11 @@ class Plan:
         start, end = self.policy.start_time, self.policy.end_time
         if start is not None and instant < start:
             on_grid = isinstance(self.schedule, interval)
-            following = start if on_grid else next_run(self.schedule, start - TICK, self.zone)
+            following = start if on_grid else self.next_run(start - TICK)
+            if on_grid and self.exclusion is not None and self.exclusion.excludes(start):
+                following = self.next_run(start)
         else:
-            following = next_run(self.schedule, instant, self.zone)
+            following = self.next_run(instant)
         return None if following is None or (end is not None and following > end) else following
 
     def first_occurrence(self, at: datetime) -> datetime | None:
@@ -106,34 +137,39 @@ class Plan:
         start, end = self.policy.start_time, self.policy.end_time
         if has_start(self.schedule) or (start is not None and start > at):
             return self.after(max(start or BEFORE_EPOCH, BEFORE_EPOCH) - TICK)
+        if self.exclusion is not None and self.exclusion.excludes(at):
+            return self.after(at)
         return None if end is not None and at > end else at
 
-    def estimates(self, anchor: datetime, since: datetime, number: int) -> list[datetime]:
-        """Return up to ``number`` instants after ``since``, from ``remaining_estimate``.
+    def estimates(self, anchor: datetime, since: datetime) -> Iterator[datetime]:
+        """Yield the instants after ``since``, from ``remaining_estimate``.
 
-        Only used for schedules with their own ``is_due``. The list ends when an estimate is not
-        later than the previous estimate. Raises any error of ``remaining_estimate``.
+        Only used for schedules with their own ``is_due``. Ends when an estimate is not later than
+        the previous estimate. Raises any error of ``remaining_estimate``.
         """
         instant = self.after(anchor)
         if instant is not None and instant <= since:
             instant = self.after(since)
-        instants: list[datetime] = []
-        while instant is not None and instant > since + CLOCK_NOISE and len(instants) < number:
-            instants.append(instant)
+        while instant is not None and instant > since + CLOCK_NOISE:
+            yield instant
             since, instant = instant, self.after(instant)
-        return instants
 
-    def with_jitter(self, nominal: datetime) -> datetime:
-        """Return ``nominal`` plus its jitter, which never reaches the next nominal instant."""
-        if not self.policy.jitter:
+    def due_at(self, nominal: datetime) -> datetime:
+        """Return when an occurrence is due: ``nominal`` plus the offsets of spread and jitter.
+
+        The sum of the offsets never reaches the next nominal instant.
+        """
+        if not (self.policy.spread or self.policy.jitter):
             return nominal
-        following = next_run(self.schedule, nominal, self.zone)
-        longest = timedelta(seconds=self.policy.jitter)
-        if following is not None:
-            longest = min(longest, following - nominal - TICK)
-        text = f"{nominal.isoformat()} {self.identity}".encode("utf-8", "surrogateescape")
-        digest = hashlib.sha1(text, usedforsecurity=False).digest()
-        return nominal + longest * (int.from_bytes(digest[:6], "big") / 2**48)
+        most = self.until_next(nominal)
+        offset = min(timedelta(seconds=self.policy.spread), most) * spread_fraction(self.identity)
+        jitter = min(timedelta(seconds=self.policy.jitter), most - offset)
+        return nominal + offset + jitter * hash_fraction(f"{nominal.isoformat()} {self.identity}")
+
+    def until_next(self, nominal: datetime) -> timedelta:
+        """Return the longest offset of an occurrence that does not reach the next occurrence."""
+        following = self.next_run(nominal)
+        return timedelta.max if following is None else following - nominal - TICK
 
     def latest_due(self, first: datetime, now: datetime) -> datetime | None:
         """Return the latest due occurrence, from ``first`` on, None if none is due."""
@@ -141,33 +177,42 @@ class Plan:
         until = now if end is None else min(now, end)
         if first > until:
             return None
-        latest = latest_run(self.schedule, first, until, self.zone) or first
-        if self.with_jitter(latest) <= now:
+        latest = self.latest_run(first, until) or first
+        if self.due_at(latest) <= now:
             return latest
-        # Jitter never reaches the next occurrence, so the previous occurrence is certainly due.
+        # The offsets never reach the next occurrence, so the previous occurrence is certainly due.
         if latest == first:
             return None
-        return latest_run(self.schedule, first, latest - TICK, self.zone) or first
+        return self.latest_run(first, latest - TICK) or first
 
     def first_since(self, first: datetime, instant: datetime) -> datetime | None:
         """Return the first occurrence at or after ``instant`` and not before ``first``, or None."""
         if instant <= first:
             return first
-        before = latest_run(self.schedule, first, instant - TICK, self.zone) or first
+        before = self.latest_run(first, instant - TICK) or first
         return self.after(before)
 
     def first_due_since(self, first: datetime, instant: datetime) -> datetime | None:
         """Return the first occurrence, from ``first`` on, that is due at or after ``instant``."""
         if instant <= first:
             return first
-        # Jitter never reaches the next occurrence. So the result is either ``before`` or the
+        # The offsets never reach the next occurrence. So the result is either ``before`` or the
         # occurrence after ``before``.
-        before = latest_run(self.schedule, first, instant - TICK, self.zone) or first
-        return before if self.with_jitter(before) >= instant else self.after(before)
+        before = self.latest_run(first, instant - TICK) or first
+        return before if self.due_at(before) >= instant else self.after(before)
 
     def count(self, first: datetime, until: datetime, limit: int) -> int:
         """Return how many occurrences are from ``first`` to before ``until``, at most ``limit``."""
-        return count_runs(self.schedule, first, until, limit, self.zone)
+        if self.exclusion is None:
+            return count_runs(self.schedule, first, until, limit, self.zone)
+        return self.exclusion.count_runs(self.schedule, first, until, limit)
+
+    def number_between(self, after: datetime, until: datetime, limit: int) -> int:
+        """Return the number of occurrences after ``after`` and before ``until``, up to a limit."""
+        count, instant = 0, self.after(after)
+        while instant is not None and instant < until and count < limit:
+            count, instant = count + 1, self.after(instant)
+        return count
 
     def walk(self, first: datetime, last: datetime) -> Iterator[datetime]:
         """Yield the occurrences from ``first`` to ``last``, both included."""
@@ -178,10 +223,11 @@ class Plan:
 
     def first_of_last(self, first: datetime, last: datetime, number: int) -> datetime:
         """Return the earliest of the ``number`` occurrences that end with ``last``."""
-        if type(self.schedule) is interval and not self.schedule.relative:
-            every: timedelta = self.schedule.run_every
+        on_grid = type(self.schedule) is interval and not self.schedule.relative
+        if on_grid and self.exclusion is None:
+            every: timedelta = max(self.schedule.run_every, MIN_EVERY)
             return max(first, last - (number - 1) * every)
-        following = next_run(self.schedule, last, self.zone)
+        following = self.next_run(last)
         span = number * (timedelta(days=1) if following is None else following - last)
         while True:
             begin = self.first_since(first, last - min(span, last - first)) or last
@@ -232,22 +278,29 @@ FINISHED = Decision(None, None)
 
 def first_word(text: str) -> str:
     """Return the first word; only ASCII white space separates words, as in Lua."""
-    return text.encode().split(maxsplit=1)[0].decode()
+    word = WORD.search(text)
+    return word[0] if word else ""
 
 
 class Trigger(NamedTuple):
-    """A triggered run: its id, and when it was requested."""
+    """A run outside the schedule: its id, and when it was requested.
+
+    If ``backfilled`` is true, it is a run that the schedule did not send. ``at`` is then its
+    nominal instant.
+    """
 
     id: str
     at: datetime
+    backfilled: bool = False
 
     @classmethod
     def first(cls, waiting: str) -> Trigger:
         """Return the first of the waiting runs that ``trigger.lua`` stored; raises ValueError."""
-        name, _, at = first_word(waiting).rpartition(":")
-        if not name:
+        name, _, seconds = first_word(waiting).rpartition(":")
+        at = instant_in(seconds)
+        if at is None or not 0 < len(name) <= LONGEST_ID or not is_valid_text(name):
             raise ValueError(f"{waiting!r:.60} is not a triggered run, which is '<id>:<seconds>'")
-        return cls(name, datetime.fromtimestamp(float(at), UTC))
+        return cls(name, at)
 
 
 @dataclass(slots=True)
@@ -265,7 +318,7 @@ class Run:
         nominal: the nominal instant in the message.
         own_id: whether RedBeat computed ``task_id`` from the nominal instant.
         at_most_once: whether the run is recorded before it is sent.
-        trigger: the triggered run, None for a scheduled run.
+        trigger: the triggered or backfilled run, None for a scheduled run.
         options: the arguments of ``maybe_due`` if a program's own tick called it, else None.
         error: why the message was not sent.
     """
@@ -302,6 +355,7 @@ def decide(
     policy: Policy = DEFAULT,
     runs: int = 0,
     identity: str = "",
+    exclusion: Exclusion | None = None,
 ) -> Decision:
     """Return the decision for an entry. By default, missed runs are coalesced into the latest.
 
@@ -315,10 +369,11 @@ def decide(
         zone: the time zone in which to read a crontab.
         policy: the policy of the entry.
         runs: the run count.
-        identity: the name of the entry, on which the jitter depends.
+        identity: the name of the entry, on which spread and jitter depend.
+        exclusion: the calendars of the entry, None if its policy names none.
     """
     if policy is not DEFAULT:
-        plan = Plan(schedule, zone, policy, identity)
+        plan = Plan(schedule, zone, policy, identity, exclusion)
         return within_max_runs(
             decide_with_policy(plan, last_run_at, anchor, now, min(due, now)), policy, runs
         )
@@ -371,7 +426,7 @@ def decide_with_policy(
         return FINISHED
     latest = plan.latest_due(first, now)
     if latest is None:
-        return Decision(None, plan.with_jitter(first))
+        return Decision(None, plan.due_at(first))
     return choose_occurrence(plan, first, latest, now)
 
 
@@ -405,9 +460,78 @@ def oldest_to_run(plan: Plan, first: datetime, latest: datetime, now: datetime) 
 
 
 def next_due(plan: Plan, nominal: datetime) -> datetime | None:
-    """Return when the occurrence after ``nominal`` is due, with its jitter; None if none."""
+    """Return when the occurrence after ``nominal`` is due, with its offsets; None if none."""
     following = plan.after(nominal)
-    return None if following is None else plan.with_jitter(following)
+    return None if following is None else plan.due_at(following)
+
+
+class Expected(NamedTuple):
+    """A run of a simulation: its nominal instant, and when a beat that is on time sends it."""
+
+    scheduled_at: datetime
+    due_at: datetime
+
+
+def runs_from(
+    plan: Plan, anchor: datetime | None, runs: int, since: datetime, now: datetime
+) -> Iterator[Expected]:
+    """Yield the runs whose nominal instants are ``since`` or later, as a beat decides on them.
+
+    The beat is on time: :func:`decide` is called when the next run is due, with the history after
+    the previous run. ``anchor`` and ``runs`` are the anchor and the run count of the entry at
+    ``now``; ``since`` may be earlier or later. The schedule must not be one of those for which
+    :func:`~redbeat.schedules.next_run.asks_itself` is true.
+    """
+    if anchor is not None:
+        anchor, runs = history_before(plan, anchor, runs, since, now)
+    last, moment = anchor, since
+    while True:
+        decision = decide(
+            *(plan.schedule, last, anchor, moment, moment),
+            *(plan.zone, plan.policy, runs, plan.identity, plan.exclusion),
+        )
+        if decision.scheduled_at is not None:
+            if decision.scheduled_at >= since:
+                yield Expected(decision.scheduled_at, moment)
+            last, anchor, runs = moment, decision.anchor or decision.scheduled_at, runs + 1
+        if decision.next_at is None:
+            return
+        moment = decision.next_at
+
+
+def history_before(
+    plan: Plan, anchor: datetime, runs: int, since: datetime, now: datetime
+) -> tuple[datetime, int]:
+    """Return the anchor and the run count that an entry has just before ``since``.
+
+    ``anchor`` and ``runs`` are those at ``now``. All occurrences between ``since`` and ``anchor``
+    count as runs, and so do those between ``now`` and ``since``. Occurrences between ``anchor`` and
+    ``now`` were missed, or are overdue.
+    """
+    latest, limit = latest_before(plan, anchor, since), plan.policy.max_runs
+    if limit is None:
+        return latest, runs
+    if anchor >= since:
+        return latest, runs - plan.number_between(latest, anchor + TICK, runs)
+    known = latest_before(plan, anchor, now) if now > anchor else anchor
+    return latest, runs + plan.number_between(known, since, max(limit - runs, 0))
+
+
+def latest_before(plan: Plan, anchor: datetime, instant: datetime) -> datetime:
+    """Return the anchor just before ``instant`` of an entry that is on time.
+
+    An interval keeps the grid of ``anchor``, also before ``anchor``. All other schedules have no
+    grid.
+    """
+    latest = instant - TICK
+    if not isinstance(plan.schedule, interval):
+        return latest
+    if anchor >= instant:
+        return run_before(plan.schedule, anchor, instant, plan.zone)
+    first = plan.after(anchor)
+    if first is None or first >= instant:
+        return anchor
+    return plan.latest_run(first, latest) or first
 
 
 def decide_first(
@@ -523,7 +647,7 @@ def task_id_of(prefix: str, name: str, instant: str, identity: str = "") -> str:
     """
     if identity:
         instant = f"{instant}/{identity}"
-    text = namespace_of(prefix) + f"{instant} {name}".encode("utf-8", "surrogateescape")
+    text = namespace_of(prefix) + bytes_of(f"{instant} {name}")
     digest = sha1(text, usedforsecurity=False).hexdigest()
     variant = VARIANTS[digest[16]]
     return f"{digest[:8]}-{digest[8:12]}-5{digest[13:16]}-{variant}{digest[17:20]}-{digest[20:32]}"

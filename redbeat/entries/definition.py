@@ -12,7 +12,8 @@ from typing import Any, Final
 from celery.schedules import BaseSchedule, crontab, schedule
 from dateutil.parser import isoparse
 
-from redbeat.codec.writers import CRON_FIELDS, TAG
+from redbeat.codec.stored import is_valid_text
+from redbeat.codec.writers import CRON_FIELDS, LONGEST_PART, TAG
 from redbeat.connection.options import is_number
 from redbeat.decoder import (
     MAX_TEXT,
@@ -31,6 +32,7 @@ from .policy import FIELDS as POLICY_FIELDS
 
 __all__ = (
     "TIMES",
+    "check_options",
     "decode_definition",
     "decode_policy",
     "encode_definition",
@@ -50,6 +52,7 @@ MAX_SECONDS: Final = 1e9
 
 def stored_options(options: Any) -> Any:
     """Return the options to store; raises :exc:`InvalidEntryError` with the option's name."""
+    check_options(options)
     if not isinstance(options, Mapping) or TIMES.keys().isdisjoint(options):
         return options
     return {name: _stored(name, value) for name, value in options.items()}
@@ -95,13 +98,80 @@ Check = tuple[Callable[[Any], bool], str]
 
 
 def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and bool(value)
+    return isinstance(value, str) and bool(value) and is_valid_text(value)
+
+
+def _is_empty_or_text(value: Any) -> bool:
+    return not value or isinstance(value, str)
+
+
+def _are_headers(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return all(isinstance(pair, (list, tuple)) and _is_pair(pair) for pair in value)
+    return not value or isinstance(value, Mapping)
+
+
+def _is_pair(pair: Collection[Any]) -> bool:
+    return len(pair) == 2 and isinstance(next(iter(pair)), str)
+
+
+def _is_delivery_mode(value: Any) -> bool:
+    return value is None or isinstance(value, int) or value in ("transient", "persistent")
+
+
+def _are_texts(value: Any) -> bool:
+    return not value or (isinstance(value, (list, tuple)) and all(map(_is_text, value)))
+
+
+def _is_time(value: Any) -> bool:
+    # RedBeat 2 also stored times that stored_options() refuses, such as negative numbers.
+    return value is None or isinstance(value, (timedelta, datetime)) or _is_bounded_number(value)
+
+
+def _is_bounded_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and abs(value) < 1e10
+
+
+def _is_time_or_text(value: Any) -> bool:
+    return isinstance(value, str) or _is_time(value)
+
+
+#: Maps options to their checks. With any other value, no beat could ever send a message.
+OPTIONS: dict[str, Check] = {
+    "headers": (_are_headers, "an object"),
+    "stamped_headers": (_are_texts, "a list of names of headers"),
+    "queue": (_is_empty_or_text, "the name of a queue"),
+    "serializer": (_is_empty_or_text, "the name of a serializer"),
+    "compression": (_is_empty_or_text, "the name of a compression"),
+    "delivery_mode": (_is_delivery_mode, "1, 2, transient or persistent"),
+    "countdown": (_is_time, "a number of seconds"),
+    "expires": (_is_time_or_text, "a number of seconds or ISO 8601"),
+    "eta": (_is_time_or_text, "ISO 8601 or a number of seconds"),
+}
+
+#: Options that Celery or the beat sets for each message.
+RESERVED: Final = frozenset(
+    {"args", "body", "connection", "content_type", "declare", "kwargs", "name", "producer"}
+    | {"publisher", "result_cls", "router", "task_type"}
+)
+
+
+def check_options(options: Any) -> None:
+    """Raise :exc:`InvalidEntryError` for an option with which no message can be sent."""
+    if not options or not isinstance(options, Mapping):
+        return
+    for name in RESERVED.intersection(options):
+        raise _option_error(name, "is set for each message; remove it")
+    for name in OPTIONS.keys() & options.keys():
+        is_valid, expected = OPTIONS[name]
+        if not is_valid(options[name]):
+            raise _option_error(name, f"must be {expected}, not {options[name]!r:.60}")
 
 
 #: Maps each field of a definition to its check and to a description of valid values.
 FIELDS: dict[str, Check] = {
-    "name": (_is_text, "a text that is not empty"),
-    "task": (_is_text, "the name of a task"),
+    "name": (_is_text, "a text that is not empty, without lone surrogates"),
+    "task": (_is_text, "the name of a task, without lone surrogates"),
     "args": (lambda value: value is None or isinstance(value, (list, tuple)), "a list or null"),
     "kwargs": (lambda value: value is None or isinstance(value, dict), "an object"),
     "options": (lambda value: value is None or isinstance(value, dict), "an object"),
@@ -145,7 +215,7 @@ def flat_text(definition: dict[str, Any]) -> str | None:
     if (*definition,) != NAMES or active_codec()[0] is not RedBeatJSONEncoder:
         return None
     name, task, args, kwargs, options, rule, enabled = definition.values()
-    if not (name and task and type(enabled) is bool):
+    if not (_is_text(name) and _is_text(task) and type(enabled) is bool):
         return None
     if options and stored_options(options) is not options:
         return None
@@ -185,7 +255,7 @@ def _schedule(rule: Any) -> str:
         return _interval(rule.run_every, bool(rule.relative))
     if type(rule) is crontab:
         fields = _cron_fields(rule)
-        if TEXT.issuperset(map(type, fields)):
+        if TEXT.issuperset(map(type, fields)) and max(map(len, fields)) <= LONGEST_PART:
             return CRONTAB % (*map(quoted, fields),)
     return encode(rule)
 
@@ -219,6 +289,10 @@ def decode_definition(text: str | bytes) -> dict[str, Any]:
         if field in definition and not is_valid(definition[field]):
             problem = f"must be {expected}, not {definition[field]!r:.60}"
             raise DecodeError(f"definition.{field}", problem)
+    try:
+        check_options(definition.get("options"))
+    except InvalidEntryError as error:
+        raise DecodeError(f"definition.{error.field}", error.problem) from error
     return definition
 
 
@@ -239,7 +313,7 @@ def encode_policy(schedule: Any, policy: Policy = DEFAULT) -> str:
         return ""
     extension = zone_extension(schedule)
     if policy is not DEFAULT:
-        extension = {**extension, **policy.given()}
+        extension = {**extension, **policy.non_defaults()}
     return encode(extension, "policy") if extension else ""
 
 

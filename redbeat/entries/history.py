@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection
 from datetime import datetime
@@ -11,6 +10,7 @@ from typing import Any, Final, NamedTuple
 from zoneinfo import ZoneInfo
 
 from redbeat.calendar.zones import UTC, from_timestamp, zone_named
+from redbeat.codec.stored import MAX_WHOLE, record_in, seconds_in
 from redbeat.decoder import (
     RedBeatJSONDecoder,
     RedBeatJSONEncoder,
@@ -105,6 +105,8 @@ def _checked(meta: Any) -> dict[str, Any]:
         )
     if isinstance(count, bool) or not isinstance(count, int):
         raise DecodeError("meta.total_run_count", f"must be an integer, not {count!r:.60}")
+    if abs(count) > MAX_WHOLE:
+        raise DecodeError("meta.total_run_count", f"must be at most {MAX_WHOLE}")
     return meta
 
 
@@ -151,7 +153,7 @@ def _read_usual(meta: str) -> tuple[datetime, int] | None:
     year, month, day, hour, minute, second, micro, count = map(int, match.groups("0"))
     try:
         return datetime(year, month, day, hour, minute, second, micro, UTC), count
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
 
 
@@ -159,25 +161,24 @@ def _read_decoded(meta: dict[str, Any]) -> tuple[datetime | None, int]:
     return meta["last_run_at"], meta.get("total_run_count", 0)
 
 
-def _instants(runtime: str) -> tuple[float, float]:
+def _instants(runtime: str) -> tuple[float | None, float | None]:
     """Return the nominal and the actual instant in a ``runtime`` field, in UNIX seconds."""
     scheduled, comma, ran = runtime[len(RUNTIME) : -1].partition(RUNTIME_THEN)
     if comma and runtime.startswith(RUNTIME):  # the format that encode_runtime writes
-        return float(scheduled), float(ran)
-    fields = json.loads(runtime)
-    return float(fields["scheduled_at"]), float(fields["last_run_at"])
+        return seconds_in(scheduled), seconds_in(ran)
+    fields = record_in(runtime)
+    return seconds_in(fields.get("scheduled_at")), seconds_in(fields.get("last_run_at"))
 
 
 def _scheduled_at(runtime: str, last_run_at: datetime | None) -> datetime | None:
     """Return the nominal instant of the last run, None if ``runtime`` describes an earlier run."""
     if not runtime or last_run_at is None:
         return None
-    try:
-        scheduled, ran = _instants(runtime)
-        same = abs(aware(last_run_at).timestamp() - ran) < 0.000_002
-        return from_timestamp(scheduled) if same else None
-    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+    scheduled, ran = _instants(runtime)
+    if scheduled is None or ran is None:
         return None
+    same = abs(aware(last_run_at).timestamp() - ran) < 0.000_002
+    return from_timestamp(scheduled) if same else None
 
 
 #: The stored definition and policy.
@@ -293,8 +294,5 @@ def _timing_of(definition: str, policy: str, foreign: Collection[str]) -> Timing
 
 def _raw_timing(text: str) -> Any:
     """Return the undecoded schedule and policy fields in a text, or the text if it is not JSON."""
-    try:
-        fields = json.loads(text)
-        return [fields.get(name) for name in ("schedule", *FIELDS)]
-    except (ValueError, AttributeError, RecursionError):
-        return text
+    fields = record_in(text)
+    return [fields.get(name) for name in ("schedule", *FIELDS)] if fields else text

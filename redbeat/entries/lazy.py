@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from celery.beat import BeatLazyFunc
 
+from redbeat.codec.stored import object_in
 from redbeat.codec.writers import TAG
 from redbeat.decoder import MAX_DEPTH, decode
 from redbeat.errors import DecodeError, InvalidEntryError, RedBeatError
@@ -195,4 +196,4 @@ def _path_text(path: Path) -> str:
 
 def with_field(policy: str, field: Mapping[str, Any]) -> str:
     """Return the JSON of a policy with the items of ``field`` added."""
-    return json.dumps({**json.loads(policy or "{}"), **field}) if field else policy
+    return json.dumps({**object_in(policy, "policy"), **field}) if field else policy

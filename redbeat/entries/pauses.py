@@ -9,6 +9,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from redbeat.calendar.zones import UTC
+from redbeat.codec.stored import bytes_of, moment_in, object_in, string_in
 from redbeat.decoder import decode
 from redbeat.errors import ConflictError, DecodeError
 from redbeat.storage.records import CONFLICT, SAVED, Writing
@@ -33,13 +34,16 @@ __all__ = (
 #: The name of the policy field that contains the pause.
 FIELD: Final = "pause"
 
+#: Maximum number of characters of a note and of the name of an operator.
+LONGEST: Final = 2000
+
 
 class Pause(NamedTuple):
     """An operator's pause of an entry.
 
     Attributes:
         note: the reason, None without one.
-        since: when the entry was paused, ISO 8601 in UTC.
+        since: when the entry was paused, ISO 8601 in UTC; "" if unknown.
         of: the digest of definition and policy before the pause.
         by: the operator, None if unknown.
     """
@@ -59,8 +63,9 @@ class Pause(NamedTuple):
             return None
         if not isinstance(fields, dict):
             raise DecodeError(f"policy.{FIELD}", f"must be an object, not {fields!r:.60}")
-        note, by = (None if fields.get(k) is None else str(fields[k]) for k in ("note", "by"))
-        return cls(note, str(fields.get("since")), str(fields.get("of")), by)
+        note, by, of = (string_in(fields.get(name), LONGEST) for name in ("note", "by", "of"))
+        since = moment_in(fields.get("since"))
+        return cls(note or None, _iso(since) if since else "", of, by or None)
 
     @classmethod
     def of_entry(cls, entry: Any) -> Pause | None:
@@ -81,32 +86,36 @@ def paused(
     """Return definition and policy of an entry with a pause; an earlier pause keeps its digest."""
     earlier = Pause.read(policy)
     pause = Pause(
-        None if note is None else str(note),
-        now.astimezone(UTC).isoformat(timespec="seconds"),
+        None if note is None else string_in(str(note), LONGEST),
+        _iso(now),
         digest(definition, policy) if earlier is None else earlier.of,
         by,
     )
-    texts = {**json.loads(policy or "{}"), **pause.field()}
+    texts = {**object_in(policy, "policy"), **pause.field()}
     return _with_enabled(definition, False), json.dumps(texts)
 
 
 def resumed(definition: str, policy: str) -> tuple[str, str]:
     """Return definition and policy of an entry after the end of a pause."""
-    texts = json.loads(policy or "{}")
+    texts = object_in(policy, "policy")
     if FIELD in texts:
         texts.pop(FIELD)
         policy = json.dumps(texts) if texts else ""
     return _with_enabled(definition, True), policy
 
 
+def _iso(instant: datetime) -> str:
+    return instant.astimezone(UTC).isoformat(timespec="seconds")
+
+
 def digest(definition: str, policy: str) -> str:
     """Return the SHA-1 digest of definition and policy, as ``sync.lua`` computes it."""
     whole = f"{definition}\n{policy}" if policy else definition
-    return hashlib.sha1(whole.encode("utf-8", "surrogateescape"), usedforsecurity=False).hexdigest()
+    return hashlib.sha1(bytes_of(whole), usedforsecurity=False).hexdigest()
 
 
 def _with_enabled(definition: str, enabled: bool) -> str:
-    return json.dumps({**json.loads(definition), "enabled": enabled})
+    return json.dumps({**object_in(definition, "definition"), "enabled": enabled})
 
 
 #: Maximum number of attempts to change an entry that other programs write at the same time.

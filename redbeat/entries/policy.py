@@ -4,93 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import datetime, tzinfo
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, Literal, get_args
 
 from redbeat.calendar.zones import UTC, as_utc, zone_key, zone_named
+from redbeat.codec.stored import MAX_WHOLE
 from redbeat.errors import InvalidEntryError
+from redbeat.schedules.calendars import ON_EXCLUDED, OnExcluded
 from redbeat.settings import DELIVERIES
 
-__all__ = ("COALESCE", "DEFAULT", "FIELDS", "MAX_CATCH_UP", "ON_FINISH", "OVERLAP", "Policy")
+__all__ = (
+    "COALESCE",
+    "DEFAULT",
+    "FIELDS",
+    "MAX_CATCH_UP",
+    "ON_FINISH",
+    "OVERLAP",
+    "Coalesce",
+    "Delivery",
+    "OnFinish",
+    "Overlap",
+    "Policy",
+)
 
-ON_FINISH: Final = ("keep", "disable", "delete")
-OVERLAP: Final = ("allow", "skip", "buffer_one")
-COALESCE: Final = ("latest", "earliest", "all")
+OnFinish = Literal["keep", "disable", "delete"]
+Overlap = Literal["allow", "skip", "buffer_one"]
+Coalesce = Literal["latest", "earliest", "all"]
+Delivery = Literal["at_least_once", "at_most_once"]
+
+ON_FINISH: Final[tuple[OnFinish, ...]] = get_args(OnFinish)
+OVERLAP: Final[tuple[Overlap, ...]] = get_args(Overlap)
+COALESCE: Final[tuple[Coalesce, ...]] = get_args(Coalesce)
+
+#: Maximum number of calendars of an entry.
+MAX_CALENDARS: Final = 20
 
 #: Maximum value of ``catch_up_limit``.
 MAX_CATCH_UP: Final = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """The rules that decide which occurrences of an entry run, and when the entry is finished.
-
-    Attributes:
-        timezone: the name of the time zone of a crontab; None for the app's time zone.
-        start_time: the entry is not due before this instant.
-        end_time: the entry is not due after this instant.
-        max_runs: the maximum number of runs, after which the entry is finished; None for no limit.
-        on_finish: whether to ``keep``, ``disable`` or ``delete`` the entry when it is finished.
-        misfire_grace_time: seconds after which an occurrence is too late to run.
-        coalesce: which of several missed occurrences run: ``latest``, ``earliest`` or ``all``.
-        catch_up_limit: with ``coalesce="all"``, the maximum number of missed occurrences to run;
-            earlier occurrences are given up.
-        jitter: the maximum random delay of a run, in seconds. An occurrence always has the same
-            delay.
-        overlap: what happens to an occurrence that is due while an earlier run is still running:
-            ``allow`` runs it, ``skip`` skips it, ``buffer_one`` runs the latest such occurrence
-            after the earlier run has ended.
-        overlap_timeout: seconds after which a run counts as ended if no worker has reported its
-            end.
-        delivery: ``at_least_once`` or ``at_most_once``; None for the app's setting.
-    """
-
-    timezone: str | None = None
-    start_time: datetime | None = None
-    end_time: datetime | None = None
-    max_runs: int | None = None
-    on_finish: str = "keep"
-    misfire_grace_time: float | None = None
-    coalesce: str = "latest"
-    catch_up_limit: int | None = None
-    jitter: float = 0.0
-    overlap: str = "allow"
-    overlap_timeout: float = 3600.0
-    delivery: str | None = None
-
-    @classmethod
-    def of(cls, values: Mapping[str, Any]) -> Policy:
-        """Return the policy with these field values; a value of None means the default.
-
-        Raises :exc:`InvalidEntryError` with the name of an invalid field.
-        """
-        checked = {
-            name: CHECKS[name](name, value) for name, value in values.items() if value is not None
-        }
-        policy = cls(**checked) if checked else DEFAULT
-        policy._check_together()
-        return policy
-
-    def _check_together(self) -> None:
-        if self.start_time and self.end_time and self.end_time < self.start_time:
-            raise InvalidEntryError("end_time", f"{self.end_time} is before start_time")
-        if self.coalesce == "all" and self.catch_up_limit is None:
-            problem = "is missing; coalesce='all' needs a bound, such as 100"
-            raise InvalidEntryError("catch_up_limit", problem)
-        if self.coalesce != "all" and self.catch_up_limit is not None:
-            raise InvalidEntryError("catch_up_limit", "is only valid with coalesce='all'")
-
-    def given(self) -> dict[str, Any]:
-        """Return the fields that differ from their defaults, in the order of the class."""
-        pairs = ((name, getattr(self, name)) for name in FIELDS)
-        return {name: value for name, value in pairs if value != getattr(DEFAULT, name)}
-
-    @property
-    def zone(self) -> tzinfo | None:
-        """The time zone called :attr:`timezone`, None if the name is None."""
-        return None if self.timezone is None else _zone(self.timezone)
 
 
 @lru_cache(maxsize=256)
@@ -123,6 +75,8 @@ def _instant(name: str, value: Any) -> datetime:
 def _count(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise InvalidEntryError(name, f"must be a whole number above 0, not {value!r:.60}")
+    if value > MAX_WHOLE:
+        raise InvalidEntryError(name, f"must be at most {MAX_WHOLE}")
     return int(value)
 
 
@@ -145,6 +99,22 @@ def _positive_seconds(name: str, value: Any) -> float:
     return float(value)
 
 
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise InvalidEntryError(name, f"must be a text that is not empty, not {value!r:.60}")
+    return value
+
+
+def _names(name: str, value: Any) -> tuple[str, ...]:
+    names = value.split(",") if isinstance(value, str) else value
+    if not isinstance(names, (list, tuple)) or not all(isinstance(one, str) for one in names):
+        raise InvalidEntryError(name, f"must be a name or a list of names, not {value!r:.60}")
+    names = tuple(one.strip() for one in names)
+    if not all(names) or len(names) > MAX_CALENDARS:
+        raise InvalidEntryError(name, f"must be 1 to {MAX_CALENDARS} names, not {value!r:.60}")
+    return names
+
+
 def _choice(*choices: str) -> Callable[[str, Any], str]:
     def check(name: str, value: Any) -> str:
         if value not in choices:
@@ -155,23 +125,207 @@ def _choice(*choices: str) -> Callable[[str, Any], str]:
     return check
 
 
-CHECKS: Final[dict[str, Callable[[str, Any], Any]]] = {
-    "timezone": _timezone,
-    "start_time": _instant,
-    "end_time": _instant,
-    "max_runs": _count,
-    "on_finish": _choice(*ON_FINISH),
-    "misfire_grace_time": _seconds,
-    "coalesce": _choice(*COALESCE),
-    "catch_up_limit": _bounded_count,
-    "jitter": _seconds,
-    "overlap": _choice(*OVERLAP),
-    "overlap_timeout": _positive_seconds,
-    "delivery": _choice(*DELIVERIES),
-}
+@dataclass(frozen=True, slots=True)
+class FieldType:
+    """The type of a policy field: its name, such as ``zone``, ``instant`` or ``seconds``.
 
-#: The names of all policy fields; an entry has an argument and an attribute for each.
-FIELDS: Final = tuple(field.name for field in fields(Policy))
+    ``check(name, value)`` returns the value in its usual form, and raises
+    :exc:`InvalidEntryError` for an invalid value.
+    """
+
+    name: str
+    check: Callable[[str, Any], Any]
+    choices: tuple[str, ...] = ()
+
+
+def one_of(*choices: str) -> FieldType:
+    """Return the type of a field with these valid values."""
+    return FieldType("choice", _choice(*choices), choices)
+
+
+ZONE: Final = FieldType("zone", _timezone)
+INSTANT: Final = FieldType("instant", _instant)
+COUNT: Final = FieldType("count", _count)
+SECONDS: Final = FieldType("seconds", _seconds)
+POSITIVE_SECONDS: Final = FieldType("seconds", _positive_seconds)
+TEXT: Final = FieldType("text", _text)
+
+
+def _about(type_: FieldType, example: str, description: str) -> dict[str, Any]:
+    """Return the metadata of a policy field, which the command line uses."""
+    return {"type": type_, "example": example, "description": description}
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The rules that decide which occurrences of an entry run, and when the entry is finished.
+
+    This class is the only description of the policy fields: the checks, the attributes of entries
+    and the options of the command line are made from it.
+    """
+
+    timezone: str | None = field(
+        default=None,
+        metadata=_about(
+            ZONE,
+            "Europe/Paris",
+            "Time zone of the schedule and of times without UTC offset; default: that of the app.",
+        ),
+    )
+    start_time: datetime | None = field(
+        default=None,
+        metadata=_about(INSTANT, "2026-12-01T00:00", "No run before this time (ISO 8601)."),
+    )
+    end_time: datetime | None = field(
+        default=None,
+        metadata=_about(INSTANT, "2026-12-31T23:59", "No run after this time (ISO 8601)."),
+    )
+    max_runs: int | None = field(
+        default=None, metadata=_about(COUNT, "10", "Finish the entry after this number of runs.")
+    )
+    on_finish: OnFinish = field(
+        default="keep",
+        metadata=_about(
+            one_of(*ON_FINISH), "delete", "What to do with the entry when it has finished."
+        ),
+    )
+    misfire_grace_time: float | None = field(
+        default=None, metadata=_about(SECONDS, "60", "Skip runs that are late by more than this.")
+    )
+    coalesce: Coalesce = field(
+        default="latest",
+        metadata=_about(one_of(*COALESCE), "latest", "Which of several missed runs to catch up."),
+    )
+    catch_up_limit: int | None = field(
+        default=None,
+        metadata=_about(
+            FieldType("count", _bounded_count),
+            "100",
+            "With coalesce all, catch up at most this number of missed runs, the latest ones.",
+        ),
+    )
+    jitter: float = field(
+        default=0.0,
+        metadata=_about(
+            SECONDS, "10", "Delay each run by up to this time; each run has a fixed delay."
+        ),
+    )
+    spread: float = field(
+        default=0.0,
+        metadata=_about(
+            SECONDS,
+            "3600",
+            "Run later by a fixed offset up to this time, which the entry's name determines.",
+        ),
+    )
+    exclude: tuple[str, ...] = field(
+        default=(),
+        metadata=_about(
+            FieldType("names", _names),
+            "de-holidays",
+            "Calendars with the days on which the entry does not run, separated by commas.",
+        ),
+    )
+    on_excluded: OnExcluded = field(
+        default="skip",
+        metadata=_about(
+            one_of(*ON_EXCLUDED),
+            "next",
+            "Skip a run on an excluded day, or move it to the next or previous other day.",
+        ),
+    )
+    overlap: Overlap = field(
+        default="allow",
+        metadata=_about(
+            one_of(*OVERLAP),
+            "allow",
+            "What to do if the previous run has not ended; buffer_one waits for its end.",
+        ),
+    )
+    overlap_timeout: float = field(
+        default=3600.0,
+        metadata=_about(
+            POSITIVE_SECONDS,
+            "3600",
+            "Time after which a run counts as ended although no worker reported its end.",
+        ),
+    )
+    delivery: Delivery | None = field(
+        default=None,
+        metadata=_about(
+            one_of(*DELIVERIES),
+            "at_most_once",
+            "Delivery guarantee if a beat dies while it sends a run; default: that of the app.",
+        ),
+    )
+    pause_after_failures: int | None = field(
+        default=None,
+        metadata=_about(COUNT, "3", "Pause the entry after this number of failed runs in a row."),
+    )
+    expect_within: float | None = field(
+        default=None,
+        metadata=_about(
+            POSITIVE_SECONDS, "26h", "Report a problem if no run succeeds for this time."
+        ),
+    )
+    description: str | None = field(
+        default=None,
+        metadata=_about(TEXT, "'Invoices of the day'", "What the entry is for, for its readers."),
+    )
+    managed_by: str | None = field(
+        default=None,
+        metadata=_about(
+            TEXT, "billing", "The file that manages the entry: the name in its managed_by."
+        ),
+    )
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Policy:
+        """Return the policy with these field values; a value of None means the default.
+
+        Raises :exc:`InvalidEntryError` with the name of an invalid field.
+        """
+        checked = {
+            name: FIELDS[name].metadata["type"].check(name, value)
+            for name, value in values.items()
+            if value is not None
+        }
+        policy = cls(**checked) if checked else DEFAULT
+        policy._check_together()
+        return policy
+
+    def _check_together(self) -> None:
+        if self.start_time and self.end_time and self.end_time < self.start_time:
+            raise InvalidEntryError("end_time", f"{self.end_time} is before start_time")
+        if self.coalesce == "all" and self.catch_up_limit is None:
+            problem = "is missing; coalesce='all' needs a bound, such as 100"
+            raise InvalidEntryError("catch_up_limit", problem)
+        if self.coalesce != "all" and self.catch_up_limit is not None:
+            raise InvalidEntryError("catch_up_limit", "is only valid with coalesce='all'")
+        if self.on_excluded != "skip" and not self.exclude:
+            raise InvalidEntryError("on_excluded", "needs exclude, the name of a calendar")
+
+    @property
+    def field_of_reports(self) -> str | None:
+        """The name of a field that needs workers that report the ends of runs, None without one."""
+        if self.overlap != DEFAULT.overlap:
+            return "overlap"
+        names = ("pause_after_failures", "expect_within")
+        return next((name for name in names if getattr(self, name) is not None), None)
+
+    def non_defaults(self) -> dict[str, Any]:
+        """Return the fields that differ from their defaults, in the order of the class."""
+        pairs = ((name, getattr(self, name)) for name in FIELDS)
+        return {name: value for name, value in pairs if value != getattr(DEFAULT, name)}
+
+    @property
+    def zone(self) -> tzinfo | None:
+        """The time zone called :attr:`timezone`, None if the name is None."""
+        return None if self.timezone is None else _zone(self.timezone)
+
+
+#: All policy fields by name. An entry has an argument and an attribute for each.
+FIELDS: Final = {field.name: field for field in fields(Policy)}
 
 #: The policy of an entry that sets no policy field.
 DEFAULT: Final = Policy()

@@ -2,32 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from datetime import datetime
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime, timedelta
+from typing import Final, Literal, NamedTuple, get_args
 
 from celery.beat import SchedulingError
 
 from redbeat.calendar.zones import EPOCH, from_timestamp
+from redbeat.codec.stored import instant_in, number_in, seconds_in
 
 from .decide import aware
 
 __all__ = (
     "PERHAPS_SENT",
     "SENT",
+    "SENT_OUTCOMES",
     "SKIPPED",
     "TRIGGERED",
     "Nominal",
     "Occurrence",
+    "Results",
+    "RunResult",
+    "RunState",
     "cause_of",
     "failed",
     "is_line",
+    "mark_lost",
     "missed",
+    "needs_lost",
     "no_id",
     "nominal",
     "read_history",
+    "result_line",
     "run_line",
     "with_ids",
+    "with_results",
 )
 
 
@@ -70,12 +79,117 @@ def nominal(scheduled_at: datetime) -> Nominal:
 
 SENT, SKIPPED, TRIGGERED, PERHAPS_SENT = "sent", "skipped", "triggered", "perhaps_sent"
 
+#: The outcomes of scheduled runs that were sent, or may have been sent.
+SENT_OUTCOMES: Final = (SENT, PERHAPS_SENT)
+
 #: The mark for "no task id" in lines of the old format.
 NO_ID: Final = "-"
 
 #: The lateness in a line always begins with one of these signs. Lines of the old format contain no
 #: lateness.
 SIGNS: Final = ("+", "-")
+
+#: What became of a run; see :class:`RunResult`.
+RunState = Literal["succeeded", "failed", "retried", "revoked", "ignored", "lost"]
+
+#: The mark for an unknown number of seconds or time in stored results.
+UNKNOWN: Final = "-"
+
+
+class RunResult(NamedTuple):
+    """What became of a run that was sent, as a worker reported it.
+
+    Attributes:
+        state: one of the following.
+
+            - ``succeeded``: the task returned.
+            - ``failed``: the task raised, ran over its time limit, lost its process, was rejected,
+              or is unknown to the worker.
+            - ``retried``: the task failed and will run again.
+            - ``revoked``: the task was revoked, terminated, or expired before it started.
+            - ``ignored``: the task raised Celery's ``Ignore``, or was replaced by another task.
+            - ``lost``: no worker reported an end within ``overlap_timeout``.
+        ended_at: when the run ended (UTC), None for a lost run.
+        seconds: how long the last attempt took, None if unknown.
+        retries: how many times the task was retried.
+        error: the class and the message of the exception, None without one.
+    """
+
+    state: RunState
+    ended_at: datetime | None = None
+    seconds: float | None = None
+    retries: int = 0
+    error: str | None = None
+
+    @property
+    def started_at(self) -> datetime | None:
+        """When the last attempt started (UTC), None if unknown."""
+        if self.ended_at is None or self.seconds is None:
+            return None
+        return self.ended_at - timedelta(seconds=self.seconds)
+
+
+LOST: Final = RunResult("lost")
+
+
+class Results(NamedTuple):
+    """The stored results of an entry.
+
+    Attributes:
+        last_success: when the last successful run ended (UTC), None if none is known.
+        consecutive_failures: the number of failed runs since then, or since the entry was resumed.
+        since: when the results were first stored, or when the entry was last resumed (UTC).
+        by_run: the results by the ``short`` format of the nominal instant.
+    """
+
+    last_success: datetime | None = None
+    consecutive_failures: int = 0
+    since: datetime | None = None
+    by_run: dict[str, RunResult] = {}  # noqa: RUF012 - never changed
+
+    @classmethod
+    def read(cls, text: str) -> Results:
+        """Return the results in a stored text; invalid lines are skipped."""
+        first, _, rest = text.partition("\n")
+        words = first.split(" ")
+        if len(words) != 4 or not words[1].isdecimal():
+            return NO_RESULTS
+        by_run = dict(pair for line in rest.splitlines() for pair in _read_result(line))
+        return cls(_instant(words[0]), int(words[1]), _instant(words[3]), by_run)
+
+
+NO_RESULTS: Final = Results()
+
+
+def _instant(text: str) -> datetime | None:
+    try:
+        return from_timestamp(float(text))
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def _read_result(line: str) -> Iterator[tuple[str, RunResult]]:
+    run, *words = line.split(" ", 5)
+    if len(words) < 4 or words[3] not in get_args(RunState):
+        return
+    ended, seconds, retries, state, *error = words
+    try:
+        took = None if seconds == UNKNOWN else float(seconds)
+        result = RunResult(
+            state,  # type: ignore[arg-type]
+            from_timestamp(float(ended)),
+            *(took, int(retries), error[0] if error else None),
+        )
+    except (ValueError, OverflowError, OSError):
+        return
+    yield run, result
+
+
+def result_line(state: RunState, seconds: float | None, retries: int, error: str) -> str:
+    """Return the line of a result, without the nominal instant and the time of the end."""
+    took = UNKNOWN if seconds is None else f"{seconds:.6f}".rstrip("0").rstrip(".")
+    return f"{took} {retries} {state} {error}".rstrip(" ")
+
 
 OwnId = Callable[[datetime], str | None]
 
@@ -101,12 +215,20 @@ class Occurrence(NamedTuple):
             - ``perhaps_sent``: the beat died or stalled during the publish. Afterwards the run was
               too late to send again.
             - ``failed:<error class>``: the first attempt to send the run failed.
+            - ``failed:<error class>:<n>``: the last of ``n`` failed attempts to send the run.
+        result: what became of a sent run, None if no worker has reported it.
     """
 
     scheduled_at: datetime
     dispatched_at: datetime
     task_id: str | None
     outcome: str
+    result: RunResult | None = None
+
+    @property
+    def was_sent(self) -> bool:
+        """Whether a worker should report the result of this run."""
+        return self.outcome in (SENT, TRIGGERED)
 
 
 def missed(count: int) -> str:
@@ -148,6 +270,35 @@ def read_history(text: str, own_id: OwnId = no_id) -> list[Occurrence]:
     return [run for line in text.splitlines() for run in _read(line, own_id)]
 
 
+def with_results(runs: Iterable[Occurrence], results: Results) -> list[Occurrence]:
+    """Return the runs with their results."""
+    by_run = results.by_run
+    if not by_run:
+        return list(runs)
+    return [run._replace(result=by_run.get(nominal(run.scheduled_at).short)) for run in runs]
+
+
+def needs_lost(runs: Iterable[Occurrence]) -> bool:
+    """Return whether some of the runs may be lost, because no worker reported their result."""
+    return any(run.was_sent and run.result is None for run in runs)
+
+
+def mark_lost(
+    runs: Iterable[Occurrence], reports_since: datetime, lost_before: datetime
+) -> list[Occurrence]:
+    """Return the runs with the result ``lost`` where no worker reported a result in time.
+
+    ``reports_since`` is when a worker first reported any run of the schedule. Only runs that were
+    dispatched since then, and before ``lost_before``, can be lost.
+    """
+
+    def is_lost(run: Occurrence) -> bool:
+        unreported = run.was_sent and run.result is None
+        return unreported and reports_since <= run.dispatched_at <= lost_before
+
+    return [run._replace(result=LOST) if is_lost(run) else run for run in runs]
+
+
 def is_line(line: str) -> bool:
     """Return whether a text is exactly one valid history line."""
     return len(line.splitlines()) == 1 and any(_read(line, no_id))
@@ -162,17 +313,19 @@ def _with_id(line: str, own_id: OwnId) -> str:
     parts = line.split(" ")
     if len(parts) != 2 or not is_line(line):
         return line
-    return f"{line} {SENT} {own_id(from_timestamp(float(parts[0])))}"
+    return f"{line} {SENT} {own_id(next(_read(line, no_id)).scheduled_at)}"
 
 
 def _read(line: str, own_id: OwnId) -> Iterator[Occurrence]:
     scheduled, _, rest = line.partition(" ")
     second, _, tail = rest.partition(" ")
-    try:
-        base = float(scheduled) if second[:1] in SIGNS else 0.0
-        instants = from_timestamp(float(scheduled)), from_timestamp(base + float(second))
-    except (ValueError, OverflowError, OSError):
+    start, then = seconds_in(scheduled), number_in(second)
+    if start is None or then is None:
         return
+    begun, ended = instant_in(start), instant_in(start + then if second[0] in SIGNS else then)
+    if begun is None or ended is None:
+        return
+    instants = begun, ended
     if second[0] not in SIGNS:  # old format: <scheduled> <dispatched> <task id or -> <outcome>
         task_id, blank, outcome = tail.rpartition(" ")
         if blank:

@@ -2,35 +2,90 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
-from redbeat.calendar.zones import from_timestamp
+from redbeat.codec.stored import instant_in, json_in, record_in, seconds_in, string_in, whole_in
 from redbeat.errors import DecodeError
+from redbeat.storage.quarantine import LONGEST_REASON
 from redbeat.storage.wire import Counts, Row
 
 from .pauses import Pause
+from .runs import Results
 
 if TYPE_CHECKING:
     from redbeat.entry import RedBeatSchedulerEntry
 
+    from .templates import Templates
+
 __all__ = (
     "STATES",
+    "EntryState",
     "EntryStatus",
+    "Failing",
     "Record",
     "entries_of",
     "quarantine_note",
 )
 
-SCHEDULED, RUNNING, PAUSED, FINISHED, QUARANTINED = STATES = (
-    "scheduled",
-    "running",
-    "paused",
-    "finished",
-    "quarantined",
-)
+#: The states of an entry; see :class:`EntryStatus`.
+EntryState = Literal["scheduled", "running", "failing", "paused", "finished", "quarantined"]
+
+STATES: Final[tuple[EntryState, ...]] = get_args(EntryState)
+SCHEDULED: Final = "scheduled"
+RUNNING: Final = "running"
+FAILING: Final = "failing"
+PAUSED: Final = "paused"
+FINISHED: Final = "finished"
+QUARANTINED: Final = "quarantined"
+
+
+@dataclass(frozen=True, slots=True)
+class Failing:
+    """The failed attempts to send the run of an entry that is due. Times are in UTC.
+
+    Attributes:
+        attempts: the number of failed attempts.
+        first_at: when the first attempt failed.
+        first_error: why the first attempt failed.
+        last_at: when the last attempt failed.
+        last_error: why the last attempt failed.
+        next_attempt_at: when a beat tries again; None while a beat tries.
+    """
+
+    attempts: int
+    first_at: datetime
+    first_error: str
+    last_at: datetime
+    last_error: str
+    next_attempt_at: datetime | None = None
+
+    @classmethod
+    def read(cls, text: str, score: float | None, claimed: bool) -> Failing | None:
+        """Return the attempts in a stored field, None if it is empty or invalid.
+
+        ``score`` is the score of the entry, ``claimed`` is whether a beat has claimed the entry.
+        """
+        try:
+            head, first_error, last_error = json_in(text, "failing")
+            attempts, *instants = head.split(" ")
+            first_at, last_at = map(instant_in, instants)
+        except (DecodeError, ValueError, TypeError, AttributeError):
+            return None
+        number = whole_in(attempts)
+        if number is None or first_at is None or last_at is None:
+            return None
+        errors = (string_in(error, LONGEST_REASON) for error in (first_error, last_error))
+        again = None if claimed else instant_in(score)
+        first, last = errors
+        return cls(number, first_at, first, last_at, last, again)
+
+    @property
+    def reason(self) -> str:
+        """The number of attempts, and the last error."""
+        attempts = "1 attempt" if self.attempts == 1 else f"{self.attempts} attempts"
+        return f"{attempts} to send the run failed: {self.last_error}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,120 +98,148 @@ class EntryStatus:
             - ``scheduled``: the entry waits for its next run.
             - ``running``: a beat is sending a run, or a worker is executing a run that must not
               overlap other runs of the entry.
+            - ``failing``: the run that is due could not be sent; a beat tries again.
             - ``paused``: the entry is not enabled.
             - ``finished``: no run is left.
             - ``quarantined``: the entry is unreadable.
-        reason: why the entry is paused or quarantined, None if unknown.
+        reason: why the entry is failing, paused or quarantined, None if unknown.
         due_at: the time of the next run in UTC; None for never.
         note: the note of the operator who paused the entry.
+        failing: the failed attempts to send the run that is due, None if there are none.
+        last_success: when the last successful run ended (UTC), None if none is known. Workers
+            report it after ``redbeat.worker.enable(app)``.
+        consecutive_failures: the number of failed runs since then, or since the entry was resumed.
     """
 
-    state: str
+    state: EntryState
     reason: str | None = None
     due_at: datetime | None = None
     note: str | None = None
+    last_success: datetime | None = None
+    consecutive_failures: int = 0
+    failing: Failing | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
     """An entry in a list of entries; the entry may be unreadable.
 
-    If the entry is unreadable, ``entry`` is None and ``problem`` is the reason. ``due_at`` is in
-    UTC, None for never. :class:`EntryStatus` lists the values of ``state``.
+    If the entry is unreadable, ``entry`` is None and ``problem`` is the reason. If its run could
+    not be sent, ``failing`` has the attempts, and ``problem`` is the last error. ``due_at`` is in
+    UTC, None for never. :class:`EntryStatus` lists the values of ``state``. ``name`` is printable;
+    ``key`` is the exact Redis key, in which surrogates stand for bytes that are not UTF-8.
     """
 
     name: str
     entry: RedBeatSchedulerEntry | None
     problem: str | None
     due_at: datetime | None
-    state: str
+    state: EntryState
     static: bool
+    failing: Failing | None = None
+    key: str = ""
 
     @classmethod
     def read(
-        cls, row: Row, name: str, now: float, app: Any, entry_class: type[RedBeatSchedulerEntry]
+        cls,
+        row: Row,
+        name: str,
+        now: float,
+        app: Any,
+        entry_class: type[RedBeatSchedulerEntry],
+        templates: Templates | None = None,
     ) -> Record:
-        """Decode a row into a record; ``now`` is the time of Redis in UNIX seconds."""
+        """Decode a row into a record; ``now`` is the time of Redis in UNIX seconds.
+
+        With ``templates``, entries with equal schedules share the schedule object.
+        """
         entry, problem = None, row.problem or None
         if row.definition is not None and not problem:
             try:
-                texts = (row.definition, row.meta, row.policy, row.runtime, row.identity)
-                entry = entry_class.from_texts(app, *texts)
+                if templates is None:
+                    texts = (row.definition, row.meta, row.policy, row.runtime, row.identity)
+                    entry = entry_class.from_texts(app, *texts)
+                else:
+                    entry = templates.with_history(row)
                 if entry.key != row.key:
                     problem = f"definition.name: {entry.name!r} does not belong to this key"
                     entry = None
             except DecodeError as error:
                 problem = str(error)
         state, due_at = state_of(row, entry, now), due_at_of(row, now)
-        return cls(name, entry, problem, due_at, state, row.static)
+        failing = None
+        if state == FAILING:
+            failing = Failing.read(row.failing, row.score, claimed_until(row.claim) > now)
+            problem = problem if failing is None else failing.reason
+        return cls(name, entry, problem, due_at, state, row.static, failing, row.key)
 
     def status(self, row: Row) -> EntryStatus:
         """Return the status of the entry; ``row`` is the row that was passed to :meth:`read`."""
+        results = Results.read(row.results)
+        known = results.last_success, results.consecutive_failures
         if self.state == QUARANTINED:
-            return EntryStatus(self.state, quarantine_note(row.note)[0] or self.problem)
+            reason = quarantine_note(row.note)[0] or self.problem
+            return EntryStatus(self.state, reason, None, None, *known)
+        if self.failing is not None:
+            reason = self.failing.reason
+            return EntryStatus(self.state, reason, self.due_at, None, *known, self.failing)
         pause = Pause.of_entry(self.entry)
         if self.state != PAUSED or pause is None:
-            return EntryStatus(self.state, due_at=self.due_at)
+            return EntryStatus(self.state, None, self.due_at, None, *known)
         reason = f"paused since {pause.since}" + (f" by {pause.by}" if pause.by else "")
-        return EntryStatus(self.state, reason, self.due_at, pause.note)
+        return EntryStatus(self.state, reason, self.due_at, pause.note, *known)
 
 
-def state_of(row: Row, entry: RedBeatSchedulerEntry | None, now: float) -> str:
+def state_of(row: Row, entry: RedBeatSchedulerEntry | None, now: float) -> EntryState:
     """Return the state of an entry; ``entry`` is None if unreadable, ``now`` in UNIX seconds."""
-    if entry is None or (row.note and row.score is not None and row.score < 0):
+    parked = row.score is not None and row.score < 0
+    if row.note and parked:
+        return QUARANTINED
+    if row.failing and not parked and (entry is None or entry.enabled):
+        return FAILING
+    if entry is None:
         return QUARANTINED
     if claimed_until(row.claim) > now or ends_at(row.running) > now:
         return RUNNING
     if not entry.enabled:
         return PAUSED
-    return FINISHED if row.score is not None and row.score < 0 else SCHEDULED
+    return FINISHED if parked else SCHEDULED
 
 
 def due_at_of(row: Row, now: float) -> datetime | None:
     """Return when an entry is due (UTC), None for never; a score of 0 means now."""
     seconds = row.score
-    if claimed_until(row.claim) > now:
-        seconds = _number(row.claim.split(" ")[1])
+    if row.failing or claimed_until(row.claim) > now:
+        seconds = seconds_in(f"{row.claim} -".split(" ")[1])  # the run has been due since then
     if seconds is None or seconds < 0:
         return None
-    try:
-        return from_timestamp(seconds or now)
-    except (OverflowError, ValueError, OSError):
-        return None
+    return instant_in(seconds or now)
 
 
 def claimed_until(claim: str) -> float:
     """Return when a claim ends in UNIX seconds, 0 if there is no claim."""
     parts = claim.split(" ")
-    return (_number(parts[2]) or 0.0) if len(parts) > 2 else 0.0
+    return (seconds_in(parts[2]) or 0.0) if len(parts) > 2 else 0.0
 
 
 def ends_at(running: str) -> float:
     """Return when a run counts as ended in UNIX seconds, 0 if no run is running."""
-    return _number(running.rpartition(" ")[2]) or 0.0
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
+    return seconds_in(running.rpartition(" ")[2]) or 0.0
 
 
 def quarantine_note(note: str) -> tuple[str, datetime | None]:
     """Return why an entry was quarantined, and when (None if unknown)."""
-    try:
-        fields = json.loads(note)
-        return str(fields["reason"]), from_timestamp(float(fields["since"]))
-    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
-        return note, None
+    fields = record_in(note)
+    reason = fields.get("reason", note)
+    return string_in(reason, LONGEST_REASON), instant_in(fields.get("since"))
 
 
 def entries_of(counts: Counts) -> dict[str, int]:
     """Return the number of entries by state."""
     finished = counts.parked - counts.disabled - counts.quarantined
     return {
-        SCHEDULED: counts.members - counts.parked,
+        SCHEDULED: max(counts.members - counts.parked - counts.failing, 0),
+        FAILING: counts.failing,
         PAUSED: counts.disabled,
         FINISHED: max(finished, 0),
         QUARANTINED: counts.quarantined,

@@ -7,30 +7,35 @@ import json
 from collections import OrderedDict
 from dataclasses import dataclass
 from datetime import datetime
-from json.decoder import JSONDecoder
 from json.encoder import JSONEncoder
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
+from redbeat.codec.stored import is_valid_text, json_in, object_in
 from redbeat.decoder import (
     MAX_DEPTH,
-    MAX_TEXT,
     RedBeatJSONDecoder,
     RedBeatJSONEncoder,
     active_codec,
 )
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import DecodeError, InvalidEntryError
+from redbeat.storage.wire import Row
 
 from .decide import counts_from
-from .definition import FIELDS, stored_options
+from .definition import FIELDS, check_options, stored_options
 from .lazy import has_scalars
 
 __all__ = (
+    "DEFAULT_CODEC",
     "Histories",
     "NewEntry",
     "Prototypes",
     "Templates",
 )
+
+#: Maximum number of characters of a definition that is copied. A longer one is decoded by itself,
+#: because each attempt to copy it would parse it again.
+LONGEST: Final = 65_536
 
 #: Maximum number of templates; each needs about 4 KiB.
 MAX_TEMPLATES: Final = 1000
@@ -51,7 +56,6 @@ DECODING_ERRORS: Final = (
 DEFAULT_CODEC: Final = (RedBeatJSONEncoder, RedBeatJSONDecoder)
 
 as_json: Final = JSONEncoder(allow_nan=False).encode
-read_json: Final = JSONDecoder().raw_decode
 
 
 class NewEntry(NamedTuple):
@@ -95,7 +99,13 @@ class Templates:
             entry = None  # from_definition() raises the right error, or succeeds
         if entry is None:
             return self.make.from_definition(self._app, text, policy)
-        entry._seen_texts = (text, policy)
+        entry.seen_texts = (text, policy)
+        return entry
+
+    def with_history(self, row: Row) -> RedBeatSchedulerEntry:
+        """Create an entry with its history and identity from a row; raises :exc:`DecodeError`."""
+        entry = self.loaded(row.definition or "", row.policy).with_history(row.meta, row.runtime)
+        entry._identity = row.identity
         return entry
 
     def _of_text(self, text: str, policy: str) -> RedBeatSchedulerEntry | None:
@@ -113,19 +123,14 @@ class Templates:
         # This is a JSON object only if "schedule" is a field of the definition, and not a nested
         # key.
         begin = head[:-1] + "}"
-        fields, end = read_json(begin)
+        fields = json_in(begin, "definition")
         enabled = fields.pop("enabled", True)
         individual = individual_fields(fields)
-        if (
-            individual is None
-            or type(enabled) is not bool
-            or end < len(begin)
-            or not fields.keys() <= INDIVIDUAL
-        ):
+        if individual is None or type(enabled) is not bool or not fields.keys() <= INDIVIDUAL:
             return None
         key = (tail, enabled, policy)
         if key not in self._templates:
-            rest = json.loads(f"{{{SCHEDULE}{tail}")
+            rest = json_in(f"{{{SCHEDULE}{tail}", "definition")
             whole = {**individual, "enabled": enabled, **rest}
             self._keep(key, None if rest.keys() & INDIVIDUAL else self._new(whole, policy))
         template = self._templates[key]
@@ -181,25 +186,31 @@ class Templates:
             return None
         text, policy_text = entry.texts()
         entry._zone = entry.policy.zone or self._app.timezone
-        return Template(entry, json.loads(text), policy_text, text.count(TAGGED))
+        return Template(entry, object_in(text, "definition"), policy_text, text.count(TAGGED))
 
 
 def individual_fields(definition: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the individual fields of a definition, None if a field has a wrong type."""
+    """Return the individual fields of a definition, None if a field has a wrong type.
+
+    Raises :exc:`InvalidEntryError` for an invalid option.
+    """
     name, task, args = definition["name"], definition["task"], definition.get("args")
     kwargs, options = definition.get("kwargs"), definition.get("options")
     named = name and isinstance(name, str) and task and isinstance(task, str)
-    if not (named and (args is None or isinstance(args, (list, tuple)))):
+    if not (named and is_valid_text(name) and is_valid_text(task)):
+        return None
+    if not (args is None or isinstance(args, (list, tuple))):
         return None
     kwargs, options = {} if kwargs is None else kwargs, {} if options is None else options
     if not (isinstance(kwargs, dict) and isinstance(options, dict)):
         return None
+    check_options(options)
     return {"name": name, "task": task, "args": args, "kwargs": kwargs, "options": options}
 
 
 def is_small(text: str) -> bool:
     """Return whether a text is short, and has too few brackets to exceed the nesting limit."""
-    return len(text) <= MAX_TEXT and text.count("[") + text.count("{") <= MAX_DEPTH
+    return len(text) <= LONGEST and text.count("[") + text.count("{") <= MAX_DEPTH
 
 
 def _with_fields(template: Template, individual: dict[str, Any]) -> RedBeatSchedulerEntry:

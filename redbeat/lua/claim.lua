@@ -2,14 +2,16 @@
 --
 -- KEYS[1]  schedule (zset: entry key -> due, UNIX seconds; below 0 = parked, that is never due)
 -- KEYS[2]  statics (set of names)
--- KEYS[3]  quarantine (hash); this key and the next three are the schedule key if the Redis user
+-- KEYS[3]  quarantine (hash); this key and the next four are the schedule key if the Redis user
 --          may not access them, see aside.lua
 -- KEYS[4]  beats (zset: token -> last seen, UNIX seconds). For a beat that uses the lock, ' lock'
 --          is appended to the token. Beats without a lock share the work
 -- KEYS[5]  stats (hash: counter -> value), see metrics/counters.py
 -- KEYS[6]  the last turn of the caller (string): '<turn> <when its claims end> <codes>'
--- KEYS[7]  a key that never exists; it makes a cluster answer TRYAGAIN while it moves the slot
--- KEYS[8]  lock (string), omitted if locking is off
+-- KEYS[7]  failing (zset: entry key -> when its run was due that could not be sent), see
+--          still_fails.lua
+-- KEYS[8]  a key that never exists; it makes a cluster answer TRYAGAIN while it moves the slot
+-- KEYS[9]  lock (string), omitted if locking is off
 -- ARGV[1]  key prefix
 -- ARGV[2]  id of this turn and of its claims
 -- ARGV[3]  limit: maximum number of entries to claim
@@ -19,7 +21,7 @@
 -- ARGV[7]  token of a leader known to be dead, or ''
 -- ARGV[8]  retry: seconds until an entry key without a definition is due again
 -- ARGV[9]  sizes of the fields in ARGV[10] in bytes, four bytes each, big-endian
--- ARGV[10] the fields of all completions, joined; thirteen per completion, see below
+-- ARGV[10] the fields of all completions, joined; fourteen per completion, see below
 -- ARGV[11] '1' if the reply to an earlier call with this turn id was lost. Completions that the
 --          earlier call recorded are not repeated, and its claims are returned again. New claims
 --          are made only if the earlier call made none
@@ -71,11 +73,14 @@
 --   definition  the new definition, for the end 'disable'
 --   running     the task id of the run and its time limit in seconds, or ''; '-' if the occurrence
 --               is put back until an earlier run ends. Escaped like `line`
---   trigger     the id of the waiting triggered run to remove, or ''
+--   trigger     the id of the waiting run to remove, or ''. A space and the waiting run that
+--               replaces it may follow
 --   line        a line for the history, or ''. Escaped as in JSON (a backslash as \u005c), but
 --               without quotes
 --   messages    Redis commands that publish the run, or '': '<command> <size>...;...', a line feed,
 --               and the joined arguments
+--   failure     why the run could not be sent, or ''. Escaped like `line`. From the second failure
+--               on, `line` replaces the line of the last failure and gets the number of attempts
 --
 -- The field `claim` of an entry is ["<head>",<mark>,<mark>], see marks.lua. The head has five
 -- words: claim id, when the occurrence was due, when the claim ends, when the occurrence was first
@@ -86,8 +91,8 @@
 -- same name. RedBeat sets the identity when it writes an entry. If another program wrote the entry,
 -- the first claim sets the identity. An empty identity never changes.
 
-local schedule, statics, quarantine, beats, lock = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[8]
-local stats, last_turn = KEYS[5], KEYS[6]
+local schedule, statics, quarantine, beats, lock = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[9]
+local stats, last_turn, failing = KEYS[5], KEYS[6], KEYS[7]
 local prefix, turn_id, limit, lease = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local token, ttl, dead, retry = ARGV[5], ARGV[6], ARGV[7], tonumber(ARGV[8])
 local reply_lost, lines = ARGV[11] == '1', tonumber(ARGV[12])
@@ -110,6 +115,8 @@ local now_text = seconds(now)
 -- include: aside
 
 -- include: read_claim
+
+-- include: still_fails
 
 -- include: text_in
 
@@ -161,15 +168,34 @@ local function has_waiting(trigger)
   return trigger and string.find(text_in(trigger), '%S')
 end
 
--- Returns the waiting triggered runs without the run that has this id.
-local function remaining_triggers(waiting, id)
-  local left = {}
+-- Returns the waiting runs without the run that has this id. If a successor is given, the successor
+-- is the new last run.
+local function remaining_triggers(waiting, id, successor)
+  local left, last = {}, nil
   for run in string.gmatch(waiting, '%S+') do
     if run ~= id and string.sub(run, 1, #id + 1) ~= id .. ':' then
       left[#left + 1] = run
+    elseif successor ~= '' then
+      last = successor
     end
   end
+  left[#left + 1] = last
   return table.concat(left, ' ')
+end
+
+-- Returns when the first of the waiting runs may be sent, nil if there is none. While an entry is
+-- disabled, its backfills do not count. A run that was triggered manually may be sent at once.
+local function first_ready(waiting, disabled)
+  local first
+  for run in string.gmatch(waiting, '%S+') do
+    local backfill = string.find(run, '/', 1, true)
+    local at = string.match(run, ':([^:]*)$')
+    if not backfill or (at ~= 'done' and not disabled) then
+      at = backfill and tonumber(at) or 0
+      first = first and math.min(first, at) or at
+    end
+  end
+  return first
 end
 
 local function escaped(character)
@@ -214,6 +240,35 @@ local function write_history(key, meta, runtime, line, history)
     redis.call('HSET', key, unpack(fields))
   end
 end
+
+-- Why a run failed whose claim expired.
+local UNRECORDED = 'a beat claimed the run and recorded nothing: it died, or it was stalled'
+
+-- Stores that a run could not be sent. Returns the history line and the history to add it to.
+local function write_failure(key, claim, field, failure, line, history)
+  local text, attempts = failure_after(field, now_text, failure)
+  redis.call('HSET', key, 'failing', text)
+  local _, due = read_claim(claim)
+  aside('ZADD', failing, due, key)
+  if line ~= '' and attempts > 1 then
+    local last = '^"' .. string.gsub(string.match(line, '^%S+'), '%p', '%%%0') ..
+      ' %S+ failed:[%w_]+:%d+\\n'
+    local _, stop = string.find(history, last)
+    if stop then
+      history = '"' .. string.sub(history, stop + 1)
+    end
+    line = line .. ':' .. attempts
+  end
+  return line, history
+end
+
+local function end_failure(key)
+  redis.call('HDEL', key, 'failing')
+  aside('ZREM', failing, key)
+end
+
+-- The score of a disabled entry.
+local DISABLED = -2
 
 local REFUSED, RECORDED, CHANGED, NOT_SENT, ELSEWHERE, OVERTAKEN = 0, 1, 2, 3, 4, 5
 
@@ -316,27 +371,32 @@ local function put_back(key, claim, unsure)
   local _, due, _, since, delivery = read_claim(claim)
   local rest = string.sub(claim, (string.find(claim, '"', 3, true) or #claim) + 1)
   local decided = unsure and since and (since .. ' l') or '- ' .. (delivery or 'l')
-  redis.call('HSET', key, 'claim', '["- ' .. due .. ' 0 ' .. decided .. FORMAT .. '"' .. rest)
+  redis.call('HSET', key, 'claim', '["- ' .. (due or now_text) .. ' 0 ' .. decided .. FORMAT .. '"' .. rest)
 end
 
--- Removes a triggered run from the waiting runs. Returns whether other waiting runs are left.
-local function forget_trigger(key, waiting, run)
+-- Removes or replaces a waiting run. Returns when the first of the waiting runs that are left may be
+-- sent, or nil.
+local function forget_trigger(key, waiting, run, disabled)
   local left = has_waiting(waiting) and text_in(waiting) or ''
-  if run ~= '' and left ~= '' then
-    left = remaining_triggers(left, run)
+  if left == '' then
+    return nil
+  end
+  if run ~= '' then
+    left = remaining_triggers(left, string.match(run, '^(%S+) ?(%S*)$'))
     if left ~= '' then
       redis.call('HSET', key, 'trigger', '"' .. left .. '"')
     else
       redis.call('HDEL', key, 'trigger')
     end
   end
-  return left ~= ''
+  return first_ready(left, disabled)
 end
 
 local function complete(
-  key, id, operation, ending, score, meta, runtime, seen, definition, running, run, line, messages)
+  key, id, operation, ending, score, meta, runtime, seen, definition, running, run, line, messages,
+  failure)
   local found = redis.pcall(
-    'HMGET', key, 'claim', 'definition', 'policy', 'meta', 'trigger', 'history')
+    'HMGET', key, 'claim', 'definition', 'policy', 'meta', 'trigger', 'history', 'failing')
   if found.err or not found[1] or not found[2] then
     return REFUSED
   end
@@ -364,8 +424,15 @@ local function complete(
       return code
     end
   end
-  local triggered = forget_trigger(key, found[5], run)
-  if ending == 'delete' and not triggered then
+  local ready = forget_trigger(key, found[5], run, tonumber(score) == DISABLED)
+  local history = found[6] or ''
+  local put_back_again = operation == 'retry' or operation == 'unsure'
+  if failure ~= '' then
+    line, history = write_failure(key, claim, found[7], failure, line, history)
+  elseif found[7] and (run ~= '' or not put_back_again) then
+    end_failure(key)
+  end
+  if ending == 'delete' and not ready then
     redis.call('DEL', key)
     redis.call('ZREM', schedule, key)
     return RECORDED
@@ -380,8 +447,8 @@ local function complete(
   elseif running ~= '' then
     mark_running(key, running)
   end
-  write_history(key, meta, runtime, line, found[6] or '')
-  if operation == 'retry' or operation == 'unsure' then
+  write_history(key, meta, runtime, line, history)
+  if put_back_again then
     put_back(key, claim, operation == 'unsure')
   else
     if meta == '' then
@@ -389,8 +456,8 @@ local function complete(
       redis.call('HSET', key, 'claim', '')
     end
     redis.call('HDEL', key, 'claim')
-    if triggered then
-      score = now_text  -- send the waiting triggered runs next
+    if ready and (tonumber(score) < 0 or ready < tonumber(score)) then
+      score = seconds(math.max(ready, now))
     end
   end
   score_later(score, key)
@@ -415,7 +482,7 @@ end
 
 -- include: row_reader
 
-local read_completion = row_reader(13)
+local read_completion = row_reader(14)
 
 -- Returns three values about the last turn of the caller: its id, when its claims end, and its
 -- codes. Returns nil if the last turn is unknown.
@@ -426,7 +493,7 @@ end
 
 local function complete_all(sizes, packed, known)
   local codes, fields, start = {}, nil, 1
-  for at = 1, #sizes, 52 do
+  for at = 1, #sizes, 56 do
     fields, start = read_completion(sizes, at, packed, start)
     local place = #codes + 1
     if string.sub(known, place, place) == '1' then
@@ -435,7 +502,7 @@ local function complete_all(sizes, packed, known)
       local latest = runtime == '' or redis.pcall('HGET', fields[1], 'runtime') == runtime
       codes[place] = latest and RECORDED or OVERTAKEN
     else
-      codes[place] = complete(unpack(fields, 1, 13))
+      codes[place] = complete(unpack(fields, 1, 14))
     end
   end
   write_scores('XX')
@@ -445,7 +512,7 @@ end
 local function read(member)
   local found = redis.pcall(
     'HMGET', member, 'definition', 'meta', 'policy', 'runtime', 'claim', 'running', 'ended',
-    'trigger', 'identity')
+    'trigger', 'identity', 'failing')
   if found.err and not string.find(found.err, 'WRONGTYPE', 1, true) then
     error(found.err)  -- the error is not about this key, so all other keys would fail too
   end
@@ -484,20 +551,26 @@ local SMALLEST_SHARE, SEEN_WITHIN, FORGET_AFTER = 25, 10, 60
 -- Seconds for which Redis keeps the last turn of a beat, in case the reply is lost.
 local REMEMBERED = 300
 
+-- Returns 1 if the beat is new.
 local function record_presence(call, member)
-  if type(call('ZADD', beats, now_text, member)) == 'number' then
+  local added = call('ZADD', beats, now_text, member)
+  if type(added) == 'number' then
     call('EXPIRE', beats, FORGET_AFTER)
     call('ZREMRANGEBYSCORE', beats, '-inf', seconds(now - FORGET_AFTER))
   end
+  return added
 end
 
 local function share()
   if beats == schedule then
     return limit
   end
-  record_presence(redis.call, token)
+  if record_presence(redis.call, token) == 1 then
+    redis.pcall('HDEL', stats, 'problem')  -- perhaps of a beat that died; others store theirs again
+  end
   local present = 0
-  for _, beat in ipairs(redis.call('ZRANGEBYSCORE', beats, seconds(now - SEEN_WITHIN), '+inf')) do
+  for _, beat in ipairs(redis.call(
+    'ZRANGEBYSCORE', beats, seconds(now - SEEN_WITHIN), seconds(now + SEEN_WITHIN))) do
     present = present + (string.sub(beat, -5) == ' lock' and 0 or 1)
   end
   if present < 2 then
@@ -542,12 +615,19 @@ local kinds, sizes, fields = {}, {}, {}
 -- wait for the next turn.
 local MOST_BYTES, bytes = 4194304, 0
 
+-- Number of characters at the end of `running` that may contain a time. '%S+$' takes quadratic time:
+-- 30 KB that another program wrote would block Redis for seconds.
+local LONGEST_TIME = 64
+-- Maximum number of bytes of an identity. A longer identity counts as empty.
+local LONGEST_IDENTITY = 200
+
 local function add_claim(
   kind, key, due, definition, meta, policy, runtime, running, trigger, identity, since)
   definition, meta, policy, runtime = definition or '', meta or '', policy or '', runtime or ''
-  running = running and string.match(text_in(running), '%S+$') or ''
+  running = running and string.match(string.sub(text_in(running), -LONGEST_TIME), '%S+$') or ''
   trigger = has_waiting(trigger) and text_in(trigger) or ''
-  identity, since = identity and text_in(identity) or '', since or ''
+  identity = identity and #identity <= LONGEST_IDENTITY and text_in(identity) or ''
+  since = since or ''
   kinds[#kinds + 1] = kind
   sizes[#sizes + 1] = packed_sizes(
     #key, #due, #definition, #meta, #policy, #runtime, #running, #trigger, #identity, #since)
@@ -577,7 +657,7 @@ local function repeat_claims()
     if not err and found[1] and found[5] then
       local id, due, _, since, delivery = read_claim(found[5])
       if id == turn_id then
-        local before = delivery == 'l' and tonumber(since) < earlier_end - lease - 0.00001
+        local before = delivery == 'l' and (tonumber(since) or now) < earlier_end - lease - 0.00001
         add_claim('e', key, due, found[1], found[2], found[3], found[4], found[6], found[8],
           found[9], before and since or '')
       end
@@ -624,12 +704,14 @@ end
 local function claim(key, found, due)
   local first, delivery, since = now_text, delivery_of(found[3]), ''
   if found[5] then
-    local _, was_due, expires, decided, old_delivery = read_claim(found[5], now)
-    if tonumber(was_due) then
-      due = was_due
-    end
+    local id, was_due, expires, decided, old_delivery = read_claim(found[5], now)
+    due = was_due or due
     if expires > now then
       return seconds(math.min(expires, now + lease))
+    end
+    if id ~= '-' and tonumber(was_due) then
+      -- Without this, an entry that kills each beat would never be late: each claim moves its score.
+      write_failure(key, found[5], found[10], UNRECORDED, '', '')
     end
     local may_be_sent = old_delivery == 'l' and tonumber(decided)
     if may_be_sent and same_rules(found[5], found[1], found[3], found[2]) then
@@ -683,7 +765,7 @@ if standing == 1 and limit > 0 and not (earlier and repeat_claims()) then
     end
     local key, found, err = resolve(members[i])
     local due = members[i + 1]
-    if tonumber(due) <= 0 then
+    if not instant(due) or tonumber(due) == 0 then
       due = now_text
     end
     local again = retry_at

@@ -1,38 +1,75 @@
--- Count the entries of each kind. This script only reads, and its cost does not depend on the
--- number of entries.
+-- Count the entries of each kind. This script only reads. Its cost does not depend on the number of
+-- entries, except that it looks at up to MOST_FAILING entries that fail.
 --
 -- KEYS[1]  schedule (zset)
 -- KEYS[2]  statics (set of names)
--- KEYS[3]  quarantine (hash); this key and the next two are the schedule key if the user may not
+-- KEYS[3]  quarantine (hash); this key and the next four are the schedule key if the user may not
 --          access them, see aside.lua
 -- KEYS[4]  beats (zset: token -> last seen, UNIX seconds), see claim.lua
 -- KEYS[5]  stats (hash), see claim.lua; the field `problem` is the reason why a beat sends no runs
--- KEYS[6]  lock (string), omitted if locking is off
+-- KEYS[6]  failing (zset: entry key -> when the run was due that could not be sent), see still_fails.lua
+-- KEYS[7]  expected (zset, see ended.lua)
+-- KEYS[8]  a key that never exists; it makes a cluster answer TRYAGAIN while it moves the slot
+-- KEYS[9]  lock (string), omitted if locking is off
 -- ARGV[1]  score of disabled entries
--- ARGV[2]  a beat is active if it was last seen within this many seconds
+-- ARGV[2]  a beat is active if it was last seen within this many seconds. A beat that was seen
+--          later than now, by more than that, is not active: another program wrote it
+-- ARGV[3]  maximum number of entries to return that may be overdue
 --
--- Returns {now, members, static, quarantined, disabled, parked (never due), due, score of the first
--- due entry or '', token of the leader or '', the active beats and when each was last seen, problem
--- or ''}
+-- Returns {now, members, static, quarantined, disabled, parked (never due), due, when the first of
+-- the due entries was due or '', token of the leader or '', the active beats and when each was last
+-- seen, problem or '', failing, keys of entries that may be overdue}. An entry whose run could not be
+-- sent is due, although its score is when the next attempt is made.
 
 -- include: aside
+
+-- include: sha1hex
+
+-- include: marks
+
+-- include: still_fails
 
 local schedule, disabled = KEYS[1], ARGV[1]
 
 local clock = redis.call('TIME')
 local now = string.format('%d.%06d', tonumber(clock[1]), tonumber(clock[2]))
 
-local holder = KEYS[6] and redis.pcall('GET', KEYS[6]) or ''
+local holder = KEYS[9] and redis.pcall('GET', KEYS[9]) or ''
 if type(holder) == 'table' then
   holder = 'a key that is not a lock'
 end
 local since = string.format('%.6f', tonumber(now) - tonumber(ARGV[2]))
+local latest = string.format('%.6f', tonumber(now) + tonumber(ARGV[2]))
 -- Skip a score of 0: it means "due now", without the time since when the entry is due.
 local first = redis.call('ZRANGEBYSCORE', schedule, '(0', now, 'WITHSCORES', 'LIMIT', 0, 1)
+local first_due, due = first[2] or '', redis.call('ZCOUNT', schedule, 0, now)
+
+local MOST_FAILING, failing = 1000, 0
+
+-- Entries after the first MOST_FAILING are counted without a look at them.
+local listed = aside('ZCARD', KEYS[6])
+local late = aside('ZRANGE', KEYS[6], 0, MOST_FAILING - 1, 'WITHSCORES')
+for at = 1, late ~= 0 and #late or 0, 2 do
+  local score = redis.call('ZSCORE', schedule, late[at])
+  local found = score and tonumber(score) >= 0 and
+    redis.pcall('HMGET', late[at], 'failing', 'claim', 'meta')
+  if found and not found.err and still_fails(found[1], found[2], found[3]) then
+    failing = failing + 1
+    if first_due == '' or tonumber(late[at + 1]) < tonumber(first_due) then
+      first_due = late[at + 1]
+    end
+    if tonumber(score) > tonumber(now) then
+      due = due + 1
+    end
+  end
+end
+failing = failing + math.max(listed - MOST_FAILING, 0)
+
 local problem = KEYS[5] ~= schedule and redis.pcall('HGET', KEYS[5], 'problem')
-local beats = aside('ZRANGEBYSCORE', KEYS[4], since, '+inf', 'WITHSCORES')
+local beats = aside('ZRANGEBYSCORE', KEYS[4], since, latest, 'WITHSCORES')
+local expected = aside('ZRANGEBYSCORE', KEYS[7], '-inf', now, 'LIMIT', 0, ARGV[3])
 return {
   now, redis.call('ZCARD', schedule), redis.call('SCARD', KEYS[2]), aside('HLEN', KEYS[3]),
   redis.call('ZCOUNT', schedule, disabled, disabled), redis.call('ZCOUNT', schedule, '-inf', '(0'),
-  redis.call('ZCOUNT', schedule, 0, now), first[2] or '', holder,
-  beats ~= 0 and beats or {}, type(problem) == 'string' and problem or ''}
+  due, first_due, holder, beats ~= 0 and beats or {}, type(problem) == 'string' and problem or '',
+  failing, expected ~= 0 and expected or {}}

@@ -2,14 +2,26 @@
 --
 -- KEYS[1]  schedule (zset)
 -- KEYS[2]  quarantine (hash), or the schedule key if the user may not access it, see aside.lua
--- ARGV     entry keys (hashes)
+-- ARGV[1]  '' to delete the entries as they are, or, for a single entry, its expected definition, a
+--          line feed and its expected policy
+-- ARGV     from the second on: entry keys (hashes)
 --
--- Returns how many entries existed, as a hash or as a member of the schedule.
+-- Returns how many entries existed, as a hash or as a member of the schedule; -1 if the stored
+-- definition or policy is not the expected one. In that case nothing is deleted. An entry that is
+-- gone is 0, so that a repeated call does not return -1.
 
 -- include: aside
 
+if ARGV[1] ~= '' then
+  local stored = redis.call('HMGET', ARGV[2], 'definition', 'policy')
+  if stored[1] and stored[1] .. '\n' .. (stored[2] or '') ~= ARGV[1] then
+    return -1
+  end
+end
+
 local removed = 0
-for _, entry in ipairs(ARGV) do
+for at = 2, #ARGV do
+  local entry = ARGV[at]
   local members = redis.call('ZREM', KEYS[1], entry)
   local hashes = redis.call('DEL', entry)
   aside('HDEL', KEYS[2], entry)

@@ -1,41 +1,108 @@
--- Record that a run ended, for an entry whose runs must not overlap.
+-- Record that a run ended, and with which result.
 --
 -- KEYS[1]  schedule (zset)
 -- KEYS[2]  entry (hash)
+-- KEYS[3]  expected (zset: key of an entry with `expect_within` -> a time before which it cannot be
+--          overdue, UNIX seconds); this key and the next are the schedule key if the user may not
+--          access them, see aside.lua
+-- KEYS[4]  stats (hash); the field `reports_since` is when a worker first reported a run
 -- ARGV[1]  task id of the run, escaped as in JSON but without quotes
 -- ARGV[2]  wake-up channel
+-- ARGV[3]  state of the run, see entries/runs.py; '' to only remove the mark of an active run
+-- ARGV[4]  nominal instant of the run, UNIX seconds, or '-'
+-- ARGV[5]  seconds since the run ended
+-- ARGV[6]  rest of the line of the run: seconds, retries, state and error, see results.lua. Escaped
+--          as in JSON, but without quotes
+-- ARGV[7]  maximum number of lines per entry; 0 for none
 --
--- Returns 1 if the entry has this run recorded as active, else 0. In the case of 0, another run is
--- active, or no run is, or this run is not recorded yet. A run that is not recorded yet is stored
--- in the field `ended`.
+-- Returns {active, failures}. `active` is 1 if the entry has this run recorded as active,
+-- else 0. In the case of 0, another run is active, or no run is, or this run is not recorded yet. A
+-- run that is not recorded yet is stored in the field `ended`. `failures` is the number of failed
+-- runs in a row if the entry must be paused now, because of its `pause_after_failures`, else 0. A
+-- repeated call changes nothing but the time of the end.
 --
 -- The field `running` of an entry is the JSON string "<task id> <expires>". The field `ended` is
 -- the task id, as a JSON string, of a run that ended before it was recorded.
 
+-- include: aside
+-- include: decoded
 -- include: text_in
+-- include: results
 
-local schedule, entry, id, channel = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
+local schedule, entry, expected, stats = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local id, channel, state, run = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local lines_kept = tonumber(ARGV[7])
 
-local found = redis.pcall('HMGET', entry, 'definition', 'running', 'claim')
+local found = redis.pcall('HMGET', entry, 'definition', 'running', 'claim', 'policy', 'results')
 if found.err or not found[1] then
-  return 0
+  return {0, 0}
 end
-local claim = found[3] or ''
-local put_back = string.sub(claim, 1, 4) == '["- '
-if not found[2] or string.match(text_in(found[2]), '^(.*) %S+$') ~= id then
-  if claim ~= '' and not put_back then
-    redis.call('HSET', entry, 'ended', '"' .. id .. '"')
+local definition, claim, policy = found[1], found[3] or '', found[4]
+local clock = redis.call('TIME')
+local now = tonumber(clock[1]) + tonumber(clock[2]) / 1000000
+local now_text = string.format('%.6f', now)
+
+-- Removes the mark that this run is active. Returns whether the entry had it.
+local function remove_mark()
+  local put_back = string.sub(claim, 1, 4) == '["- '
+  if not found[2] or string.match(text_in(found[2]), '^(.*) %S+$') ~= id then
+    -- Only an entry with `overlap` needs to know the end of a run that is not recorded yet.
+    if claim ~= '' and not put_back and has('overlap', definition, policy) then
+      redis.call('HSET', entry, 'ended', '"' .. id .. '"')
+    end
+    return 0
+  end
+  redis.call('HDEL', entry, 'running')
+  -- An occurrence that was put back waits for the end of this run, or for a retry. Make it due now.
+  local score = put_back and redis.call('ZSCORE', schedule, entry)
+  if score and tonumber(score) > now then
+    redis.call('ZADD', schedule, 'XX', now_text, entry)
+    -- If the Redis user may not publish, a beat finds the entry at its next tick.
+    redis.pcall('PUBLISH', channel, 'due')
+  end
+  return 1
+end
+
+-- Returns the stored lines with the line of this run in front, at most `lines_kept` in all.
+local function with_line(line, stored)
+  local kept, count = line .. '\\n', 1
+  for other in string.gmatch(stored, '(.-)\\n') do
+    if count < lines_kept and string.match(other, '^%S+') ~= run then
+      kept, count = kept .. other .. '\\n', count + 1
+    end
+  end
+  return lines_kept > 0 and kept or ''
+end
+
+-- Records the result. Returns the number of failed runs in a row if the entry must be paused, or 0.
+local function record_result()
+  local ended = now - tonumber(ARGV[5])
+  local ended_text = string.format('%.6f', ended)
+  local success, failures, failed, since, lines = results(found[5])
+  if state == 'succeeded' then
+    success, failures, failed = ended_text, 0, '-'
+    local within = setting('expect_within', definition, policy)
+    if within then
+      aside('ZADD', expected, string.format('%.6f', ended + within), entry)
+    end
+  elseif state == 'failed' and (failed ~= run or run == '-') then
+    failures, failed = failures + 1, run
+  end
+  lines = with_line(table.concat({run, ended_text, ARGV[6]}, ' '), lines)
+  local text = results_text(success, failures, failed, since or now_text, lines)
+  redis.call('HSET', entry, 'results', text)
+  if stats ~= schedule and redis.pcall('HEXISTS', stats, 'reports_since') == 0 then
+    redis.pcall('HSET', stats, 'reports_since', now_text)
+  end
+  local limit = state == 'failed' and setting('pause_after_failures', definition, policy)
+  if limit and failures >= limit and not is_disabled(definition) then
+    return failures
   end
   return 0
 end
-redis.call('HDEL', entry, 'running')
--- An occurrence that was put back waits for the end of this run, or for a retry. Make it due now.
-local score = put_back and redis.call('ZSCORE', schedule, entry)
-local clock = redis.call('TIME')
-local now = string.format('%d.%06d', tonumber(clock[1]), tonumber(clock[2]))
-if score and tonumber(score) > tonumber(now) then
-  redis.call('ZADD', schedule, 'XX', now, entry)
-  -- If the Redis user may not publish, a beat finds the entry at its next tick.
-  redis.pcall('PUBLISH', channel, 'due')
+
+local active = state ~= 'retried' and remove_mark() or 0
+if state == '' then
+  return {active, 0}
 end
-return 1
+return {active, record_result()}

@@ -7,23 +7,30 @@
 -- ARGV[2]  limit: maximum number of entries to return, or 'named'
 -- ARGV[3]  score of the last entry of the previous page, or '' for the first page
 -- ARGV[4]  key of the last entry of the previous page; the entry may have been deleted since
--- ARGV[5]  'keys' for only the key and the score of each entry, 'history' for all fields
+-- ARGV[5]  'history' to return the run histories, too
 -- ARGV[3..] after 'named': entry keys
 --
 -- Returns {now, score of the last entry or '' for the last page, last entry, kinds, sizes, fields}
 --   kinds    a letter per entry: e readable, g without a definition, x the key is not a hash
 --   sizes    the sizes of the fields of all entries in bytes, separated by spaces
---   fields   thirteen per entry: key, score or '', definition (for x the error), meta, policy,
+--   fields   fifteen per entry: key, score or '', definition (for x the error), meta, policy,
 --            runtime, claim, running, trigger, identity, note of the quarantine, '1' for a static
---            entry, the history if ARGV[5] is 'history'
+--            entry, the history if ARGV[5] is 'history', why its run could not be sent (see
+--            still_fails.lua), the first line of the results (see results.lua)
 --
 -- A page starts after a score and a key, not after a rank. Entries that are added or removed while
 -- you read the pages therefore do not move the remaining entries to another page.
 
 -- include: aside
+-- include: text_in
+
+-- include: sha1hex
+
+-- include: marks
+
+-- include: still_fails
 
 local schedule, statics, quarantine, prefix = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
-local keys_only = ARGV[2] ~= 'named' and ARGV[5] == 'keys'
 local with_history = ARGV[2] ~= 'named' and ARGV[5] == 'history'
 
 local function before(one, other)
@@ -54,12 +61,15 @@ local function rank_after(score, member)
   return low
 end
 
+local quarantined = aside('HLEN', quarantine)
+local has_statics = redis.call('SCARD', statics) > 0
+
 local kinds, sizes, fields = {}, {}, {}
 
 local function read(key)
   local found = redis.pcall(
     'HMGET', key, 'definition', 'meta', 'policy', 'runtime', 'claim', 'running', 'trigger',
-    'identity')
+    'identity', 'failing', 'results')
   return found, found.err
 end
 
@@ -72,10 +82,6 @@ local function add_row(kind, row)
 end
 
 local function add_entry(member, score)
-  if keys_only then
-    add_row('g', {member, score, '', '', '', '', '', '', '', '', '', '', ''})
-    return
-  end
   local key = member
   if string.sub(member, 1, #prefix) ~= prefix then
     key = prefix .. member  -- other programs may add the entry name instead of the key
@@ -85,11 +91,12 @@ local function add_entry(member, score)
   for at = 1, err and 0 or 8 do
     row[at + 2] = found[at] or ''
   end
-  local note = aside('HGET', quarantine, key)
-  row[11] = note ~= 0 and note or ''
+  row[11] = quarantined > 0 and redis.call('HGET', quarantine, key) or ''
   local name = string.sub(key, #prefix + 1)
-  row[12] = redis.call('SISMEMBER', statics, name) == 1 and '1' or ''
+  row[12] = has_statics and redis.call('SISMEMBER', statics, name) == 1 and '1' or ''
   row[13] = with_history and not err and redis.call('HGET', key, 'history') or ''
+  row[14] = not err and still_fails(found[9], found[5], found[2]) and found[9] or ''
+  row[15] = not err and found[10] and string.match(text_in(found[10]), '^(.-)\\n') or ''
   add_row(err and 'x' or found[1] and 'e' or 'g', row)
 end
 

@@ -32,7 +32,7 @@ local function decide(key, id)
   if read_claim(found[1]) ~= id then
     return 0
   end
-  redis.call('HDEL', key, 'claim')
+  redis.call('HDEL', key, 'claim', 'failing')
   return made_of(found[1], found[2] or '', found[3], found[4]) and 1 or -1
 end
 

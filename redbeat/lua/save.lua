@@ -4,6 +4,8 @@
 -- KEYS[1]  schedule (zset)
 -- KEYS[2]  quarantine (hash), or the schedule key if the user may not access it, see aside.lua
 -- KEYS[3]  entry (hash): the first entry to write
+-- KEYS[4]  a key that never exists; it makes a cluster answer TRYAGAIN while it moves the slot
+-- KEYS[5]  expected (zset, see ended.lua), or the schedule key if the user may not access it
 -- ARGV[1]  wake-up channel; a message is published if an entry is due before waiting beats wake up
 -- ARGV[2]  maximum number of seconds that a beat waits without a message
 -- ARGV[3]  sizes of the fields in ARGV[4] in bytes, four bytes each, big-endian
@@ -42,7 +44,7 @@
 -- change the score, because the completion of the claim detects the change and makes the entry due
 -- now.
 
-local schedule, quarantine = KEYS[1], KEYS[2]
+local schedule, quarantine, expected = KEYS[1], KEYS[2], KEYS[5]
 local channel, longest_wait = ARGV[1], tonumber(ARGV[2])
 
 local clock = redis.call('TIME')
@@ -53,6 +55,9 @@ local TOLERANCE = 0.5
 -- include: row_reader
 -- include: aside
 -- include: read_claim
+-- include: decoded
+-- include: text_in
+-- include: results
 
 -- Returns a list of fields per entry.
 local function unpacked(sizes, packed)
@@ -177,7 +182,7 @@ local function save(
     if redis.call('HLEN', entry) > 0 then
       -- A hash without a definition is left over from a deleted entry.
       redis.call('HDEL', entry, 'meta', 'runtime', 'claim', 'policy', 'running', 'ended', 'history',
-        'trigger', 'identity')
+        'trigger', 'identity', 'failing', 'results')
     end
     stored = NOTHING
   end
@@ -199,6 +204,9 @@ local function save(
     stored[7] = '""'
   end
   write_texts(entry, stored, definition, policy, meta, runtime, history, identity)
+  if definition ~= '' then
+    watch(entry, expected, definition, policy, stored[1], string.format('%.6f', now))
+  end
   leave_quarantine(entry)
   local code, stored_identity = 1, nil
   if definition ~= '' and stored[7] and stored[7] ~= identity then
@@ -209,7 +217,7 @@ local function save(
     if expires > now and redis.call('ZSCORE', schedule, entry) then
       return code, stored_identity
     end
-    redis.call('HDEL', entry, 'claim')
+    redis.call('HDEL', entry, 'claim', 'failing')
   end
   write_score(entry, score, stored[6])
   return code, stored_identity

@@ -4,7 +4,8 @@
 -- KEYS[2]  statics (set of names)
 -- KEYS[3]  quarantine (hash), or the schedule key if the user may not access it, see aside.lua
 -- KEYS[4]  a key that never exists; it makes a cluster answer TRYAGAIN while it moves the slot
--- KEYS[5]  lock (string), omitted if locking is off
+-- KEYS[5]  expected (zset, see ended.lua), or the schedule key like KEYS[3]
+-- KEYS[6]  lock (string), omitted if locking is off
 -- ARGV[1]  lock token of the caller
 -- ARGV[2]  lock time to live in milliseconds, which extends the lock during the sync of many
 --          entries; '' if the caller need not lead (while another beat leads, only missing entries
@@ -30,7 +31,8 @@
 -- include: aside
 -- include: read_claim
 
-local schedule, statics, quarantine, lock = KEYS[1], KEYS[2], KEYS[3], KEYS[5]
+local schedule, statics, quarantine, lock = KEYS[1], KEYS[2], KEYS[3], KEYS[6]
+local expected = KEYS[5]
 local must_lead = ARGV[2] ~= ''
 local holder = lock and redis.pcall('GET', lock)
 local leads = not lock or holder == ARGV[1]
@@ -48,7 +50,13 @@ local function claimed(claim)
   return expires > now
 end
 
-local function write(key, definition, policy)
+-- include: sha1hex
+-- include: split
+-- include: decoded
+-- include: text_in
+-- include: results
+
+local function write(key, definition, policy, before)
   redis.call('HSET', key, 'definition', definition)
   if policy ~= '' then
     redis.call('HSET', key, 'policy', policy)
@@ -56,11 +64,8 @@ local function write(key, definition, policy)
     redis.call('HDEL', key, 'policy')
   end
   aside('HDEL', quarantine, key)
+  watch(key, expected, definition, policy, before, due_now)
 end
-
--- include: sha1hex
--- include: split
--- include: decoded
 
 -- Whether the operator paused the entry while it had this definition and policy.
 local function paused_from(stored, definition, policy)
@@ -102,7 +107,7 @@ local function sync(key, definition, policy, meta, score)
   if not found[1] then
     -- A hash without a definition is left over from a deleted entry.
     redis.call('HDEL', key, 'meta', 'runtime', 'claim', 'policy', 'running', 'ended', 'history',
-      'trigger')
+      'trigger', 'results')
     write(key, definition, policy)
     redis.call('HSET', key, 'meta', meta, 'identity', '""')
     redis.call('ZADD', schedule, score, key)
@@ -125,7 +130,7 @@ local function sync(key, definition, policy, meta, score)
       end
       redis.call('HSET', key, 'meta', meta)
     end
-    write(key, definition, policy)
+    write(key, definition, policy, found[1])
     if not (member and claimed(found[3])) then
       redis.call('ZADD', schedule, due_now, key)
     end

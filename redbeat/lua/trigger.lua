@@ -18,6 +18,7 @@
 -- include: aside
 -- include: read_claim
 -- include: text_in
+-- include: make_due
 
 local schedule, entry, quarantine = KEYS[1], KEYS[2], KEYS[3]
 local id, most, channel = ARGV[1], tonumber(ARGV[2]), ARGV[3]
@@ -26,33 +27,23 @@ local clock = redis.call('TIME')
 local now = string.format('%d.%06d', tonumber(clock[1]), tonumber(clock[2]))
 
 local found = redis.pcall('HMGET', entry, 'definition', 'claim', 'trigger')
-if found.err then
-  return -3
-end
-if not found[1] then
-  return 0
-end
-if aside('HEXISTS', quarantine, entry) == 1 then
-  return -1
+local refused = refusal(found, quarantine, entry)
+if refused then
+  return refused
 end
 local member = redis.call('ZSCORE', schedule, entry)
 local waiting, count = found[3] and text_in(found[3]) or '', 0
-for other in string.gmatch(waiting, '(%S+):%S+') do
+for run in string.gmatch(waiting, '%S+') do
+  local other = string.match(run, '^([^:]+):.')
   if other == id then
     return 1
   end
-  count = count + 1
+  count = count + (other and not string.find(other, '/', 1, true) and 1 or 0)
 end
 if count >= most then
   return -2
 end
 redis.call('HSET', entry, 'trigger',
   '"' .. waiting .. (waiting ~= '' and ' ' or '') .. id .. ':' .. now .. '"')
-
-local _, _, expires = read_claim(found[2], tonumber(now))
-if not (member and expires > tonumber(now)) then
-  redis.call('ZADD', schedule, now, entry)
-  -- If the Redis user may not publish, a beat finds the entry at its next tick.
-  redis.pcall('PUBLISH', channel, 'due')
-end
+make_due(schedule, entry, member, found[2], now, channel)
 return 1

@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from redis.exceptions import ResponseError
 
+from redbeat.beat.broker import NO_BROKER
+from redbeat.beat.lock import SEEN_WITHIN
 from redbeat.calendar.zones import from_timestamp
+from redbeat.codec.stored import seconds_in
 from redbeat.config import RedBeatConfig, ensure_conf
+from redbeat.entries.backfill import waits
 from redbeat.entries.decide import DISABLED, Run
-from redbeat.entries.status import claimed_until, ends_at, quarantine_note
+from redbeat.entries.overdue import overdue_of
+from redbeat.entries.status import Failing, claimed_until, ends_at, quarantine_note
+from redbeat.entries.templates import Templates
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import CannotRunHereError, DecodeError
+from redbeat.metrics.snapshot import count_entries
+from redbeat.presentation.describe import overdue_text
+from redbeat.printing import encodable, printable
 from redbeat.schedules.next_run import asks_itself
 from redbeat.storage.checks import misspelt_keys
-from redbeat.storage.quarantine import START, printable
-from redbeat.storage.reading import BATCH, batches
+from redbeat.storage.reading import BATCH, START, batches
 from redbeat.storage.records import Writing
 from redbeat.storage.store import Store
 from redbeat.storage.wire import Page, Row
@@ -29,18 +38,25 @@ __all__ = ("KINDS", "Finding", "examine")
 KINDS: Final = (
     "settings",
     "delivery",
+    "broker",
     "cluster",
     "misspelt",
     "eviction",
     "missing",
     "unreadable",
     "quarantined",
+    "failing",
     "score",
     "orphan",
+    "overdue",
 )
 
 #: Maximum rounding error between the stored and the computed score, in seconds.
 SCORE_TOLERANCE: Final = 0.002
+
+#: RedBeat 2 rounds scores down to whole seconds. A score that is early by less than this number of
+#: seconds is harmless: a beat sees that the entry is not due yet, and sets the correct score.
+EARLY_TOLERANCE: Final = 1.0
 
 #: Maximum seconds until a beat checks a failed or waiting run again.
 MAX_WAIT: Final = 65.0
@@ -106,12 +122,15 @@ def examine(
     conf = ensure_conf(app)
     yield from _of_settings(conf)
     yield from _of_server(store, conf)
+    minutes: Counter[int] = Counter()
+    templates = Templates(app, entry_class)
     for page in _pages(store):
-        findings = [
-            finding for row in page.rows for finding in _of_row(row, app, entry_class, page.now)
-        ]
+        scores = (seconds_in(row.score) for row in page.rows)
+        minutes.update(int(at // 60) for at in scores if at is not None and at > page.now)
+        findings = [finding for row in page.rows for finding in _of_row(row, templates, page.now)]
         yield from _repaired(store, findings, fix)
-    yield from _orphans(app, store, entry_class, fix)
+    yield from _busy(minutes)
+    yield from _orphans(store, templates, fix)
 
 
 def _repaired(store: Store, findings: Sequence[Finding], fix: bool) -> Iterator[Finding]:
@@ -148,10 +167,13 @@ def _of_settings(conf: RedBeatConfig) -> Iterator[Finding]:
 def _of_server(store: Store, conf: RedBeatConfig) -> Iterator[Finding]:
     for problem, remedy in misspelt_keys(store):
         yield Finding("misspelt", "", problem, f"{remedy}, with two colons")
-    problem = store.problem()
-    if problem:
+    problem = count_entries(store, conf, SEEN_WITHIN).problem
+    if problem.startswith(NO_BROKER):
+        remedy = "start the broker, or correct broker_url; beats send what is due when it answers"
+        yield Finding("broker", "", printable(problem), remedy)
+    elif problem:
         remedy = "use one Redis for broker and schedule, or set redbeat_delivery to at_least_once"
-        yield Finding("delivery", "", printable(problem), remedy)
+        yield Finding("delivery", "", encodable(problem), remedy)
     if conf.key_expiry_check == "ignore":
         return
     try:
@@ -175,10 +197,8 @@ def _pages(store: Store) -> Iterator[Page]:
         yield page
 
 
-def _of_row(
-    row: Row, app: Any, entry_class: type[RedBeatSchedulerEntry], now: float
-) -> Iterator[Finding]:
-    key = printable(row.key)
+def _of_row(row: Row, templates: Templates, now: float) -> Iterator[Finding]:
+    key = encodable(row.key)
     if row.definition is None and "definition" in row.problem:
         problem = "is in the schedule, but there is no definition of it"
         yield Finding("missing", row.key, problem, "take it out of the schedule", fixable=True)
@@ -187,8 +207,12 @@ def _of_row(
         reason = quarantine_note(row.note)[0]
         yield Finding("quarantined", key, f"is quarantined: {reason}", CORRECT)
         return
+    overdue = overdue_of(row, "", now)
+    if overdue is not None:
+        yield Finding("overdue", key, overdue_text(overdue), LOOK)
     try:
-        problem = wrong_score(row, _entry_of(row, app, entry_class), now)
+        entry = _entry_of(row, templates)
+        problem = wrong_score(row, entry, now)
     except CannotRunHereError as error:
         yield Finding("unreadable", key, f"cannot run with this code and settings: {error}", OTHER)
         return
@@ -196,22 +220,32 @@ def _of_row(
         # The error is a DecodeError, or any error that a schedule class raised.
         yield Finding("unreadable", key, f"cannot be read: {error}", CORRECT)
         return
+    failing = Failing.read(row.failing, row.score, claimed=True)
+    if failing is not None and entry.enabled:
+        yield Finding("failing", key, _failing_text(failing), SEND)
     if problem:
         remedy = "have a beat look at it at once, which sets the score"
         yield Finding("score", row.key, problem, remedy, fixable=True)
 
 
+def _failing_text(failing: Failing) -> str:
+    since = failing.first_at.isoformat(" ", "seconds")
+    first = failing.first_error
+    before = "" if first == failing.last_error else f"; the first error was {first}"
+    return printable(f"fails since {since}: {failing.reason}{before}")
+
+
+SEND: Final = "correct what the error names; a beat tries again at least every minute"
 CORRECT: Final = "correct or delete it; a corrected entry runs again without a restart"
+LOOK: Final = "look at its history, at the log of its worker, and whether a beat sends it"
 OTHER: Final = "start a beat that can run it, or correct or delete it"
 
 
-def _entry_of(
-    row: Row, app: Any, entry_class: type[RedBeatSchedulerEntry]
-) -> RedBeatSchedulerEntry:
+def _entry_of(row: Row, templates: Templates) -> RedBeatSchedulerEntry:
     """Return the entry in a row; raise an error if this app cannot read or run the entry."""
     if row.problem or row.definition is None:
         raise DecodeError("definition", row.problem)
-    entry = entry_class.from_texts(app, row.definition, row.meta, row.policy, row.runtime)
+    entry = templates.with_history(row)
     if entry.key != row.key:
         raise DecodeError("definition.name", f"is {entry.name!r:.60}, which does not match its key")
     entry.check_allowed()
@@ -237,13 +271,18 @@ def wrong_score(row: Row, entry: RedBeatSchedulerEntry, now: float) -> str:
         return "" if 0 <= score <= now + MAX_WAIT else f"is due now, but {_score_text(score)}"
     if decision.next_at is None:
         return "" if score < 0 else f"has finished, but {_score_text(score)}"
-    if abs(score - decision.next_at.timestamp()) <= SCORE_TOLERANCE:
+    if -EARLY_TOLERANCE < score - decision.next_at.timestamp() <= SCORE_TOLERANCE:
         return ""
     return f"is due at {decision.next_at.isoformat()}, but {_score_text(score)}"
 
 
 def _is_busy(row: Row, now: float) -> bool:
-    return bool(row.trigger) or claimed_until(row.claim) > now or ends_at(row.running) > now
+    return (
+        bool(row.failing)
+        or waits(row.trigger)
+        or claimed_until(row.claim) > now
+        or ends_at(row.running) > now
+    )
 
 
 def _score_text(score: float) -> str:
@@ -252,29 +291,54 @@ def _score_text(score: float) -> str:
     return f"has the score {score:.3f}"
 
 
+# -- entries that are due at the same time ---------------------------------------------------------
+
+#: A minute is busy if this number of entries are due, and this multiple of the mean of an hour.
+BUSY: Final = 600
+BUSY_FACTOR: Final = 5
+
+#: Maximum number of busy minutes to name.
+MAX_BUSY: Final = 3
+
+
+def _busy(minutes: Counter[int]) -> Iterator[Finding]:
+    """Yield the busiest minutes; ``minutes`` has the entries due next in each UNIX minute."""
+    hours: Counter[int] = Counter()
+    for minute, count in minutes.items():
+        hours[minute // 60] += count
+    for minute, count in minutes.most_common(MAX_BUSY):
+        mean = hours[minute // 60] / 60
+        if count < max(BUSY, BUSY_FACTOR * mean):
+            return
+        at = from_timestamp(minute * 60).isoformat(" ", "minutes")
+        times = f"{count / mean:.0f} times the mean of the hour"
+        problem = f"{count} entries are due in the minute of {at}, {times}"
+        effect = f"then about {mean:.0f} are due in each minute of the hour"
+        remedy = f"set spread=3600 for them, or H in their crontabs: {effect}"
+        yield Finding("busy", "", problem, remedy)
+
+
 # -- keys without a member -------------------------------------------------------------------------
 
 
-def _orphans(
-    app: Any, store: Store, entry_class: type[RedBeatSchedulerEntry], fix: bool
-) -> Iterator[Finding]:
+def _orphans(store: Store, templates: Templates, fix: bool) -> Iterator[Finding]:
     """Yield a finding for each entry that is stored as a hash but missing in the sorted set."""
     cursor = START
     while True:
         swept = store.sweep(cursor, DISABLED, 0, 0, ())
         for keys in batches(swept.orphans + swept.bad, BATCH):
-            findings = [_of_orphan(row, app, entry_class) for row in store.read(keys).rows]
+            findings = [_of_orphan(row, templates) for row in store.read(keys).rows]
             yield from _repaired(store, findings, fix)
         cursor = swept.cursor
         if cursor in (START, ""):
             return
 
 
-def _of_orphan(row: Row, app: Any, entry_class: type[RedBeatSchedulerEntry]) -> Finding:
+def _of_orphan(row: Row, templates: Templates) -> Finding:
     problem = "is stored, but not in the schedule"
     try:
-        _entry_of(row, app, entry_class)
+        _entry_of(row, templates)
     except Exception as error:  # the same kinds of errors as in _of_row()
         problem = f"{problem}, and cannot be read: {error}"
-        return Finding("unreadable", printable(row.key), problem, CORRECT)
+        return Finding("unreadable", encodable(row.key), problem, CORRECT)
     return Finding("orphan", row.key, problem, "take it back, due at once", fixable=True)

@@ -2,26 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+import re
+from array import array
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
 from datetime import datetime
 from fnmatch import fnmatchcase
+from functools import partial
+from hashlib import blake2b
+from heapq import nlargest, nsmallest
+from itertools import chain, islice
+from math import inf
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from redbeat.calendar.zones import EPOCH
+from redbeat.codec.stored import bytes_of, text_of
+from redbeat.decoder import active_codec
 from redbeat.entries.decide import DISABLED, aware
-from redbeat.entries.status import FINISHED, PAUSED, QUARANTINED, STATES, Record
+from redbeat.entries.status import (
+    FAILING,
+    FINISHED,
+    PAUSED,
+    QUARANTINED,
+    RUNNING,
+    SCHEDULED,
+    STATES,
+    Record,
+)
+from redbeat.entries.templates import DEFAULT_CODEC, Templates
+from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import InvalidEntryError
 from redbeat.presentation.describe import last_run
-from redbeat.storage.quarantine import printable
-from redbeat.storage.reading import BATCH, batches
+from redbeat.printing import encodable
+from redbeat.storage.reading import BATCH, ESCAPED, GLOB_SPECIAL, batches
 from redbeat.storage.store import store_of
 from redbeat.storage.wire import Cursor, Page, Row
 
 if TYPE_CHECKING:
     from redbeat.schedule import Schedule
 
-__all__ = ("SORTS", "Filter", "Found", "Query", "browse", "record_of")
+__all__ = (
+    "ORDERS",
+    "SORTS",
+    "Filter",
+    "Found",
+    "KeySet",
+    "Query",
+    "Search",
+    "browse",
+    "in_order",
+    "record_of",
+)
 
 
 class Filter(NamedTuple):
@@ -67,6 +100,48 @@ class Filter(NamedTuple):
             return True
         return row.score is not None and 0 <= row.score < self.due_before
 
+    def admits_score(self, score: float) -> bool:
+        """Return whether an entry with this score may meet the conditions."""
+        if score < 0:
+            return self.due_before is None and not self.only_scheduled
+        return self.due_before is None or score < self.due_before
+
+    def may_take(self, row: Row) -> bool:
+        """Return False if :meth:`takes` would refuse the record of a row, without decoding it.
+
+        Call this only for RedBeat's own entry class and codec.
+        """
+        text = row.definition
+        if text is None or row.note or "\\" in text:
+            return True
+        if self.task is not None and literal_in(self.task) not in text:
+            return False
+        disabled = not (text.count(ENABLED) == 1 and f"{ENABLED}: true" in text)
+        if self.enabled is False and not disabled:
+            return False
+        if self.states is None:
+            return True
+        parked = row.score is not None and row.score < 0
+        possible = {
+            SCHEDULED: not parked,
+            RUNNING: bool(row.claim or row.running),
+            FAILING: bool(row.failing),
+            PAUSED: disabled,
+            FINISHED: parked,
+            QUARANTINED: True,
+        }
+        return any(possible[state] for state in self.states)
+
+    @property
+    def only_scheduled(self) -> bool:
+        """Whether the filter excludes all entries that are never due."""
+        return self.states == frozenset({SCHEDULED})
+
+    @property
+    def only_parked(self) -> bool:
+        """Whether all states of the filter are those of entries that are never due."""
+        return self.states is not None and self.states <= PARKED_STATES
+
     def takes(self, record: Record) -> bool:
         """Return whether a record meets the conditions on state, enabled flag and task."""
         entry = record.entry
@@ -82,8 +157,14 @@ class Filter(NamedTuple):
         return self.due_before is not None and (score < 0 or score >= self.due_before)
 
 
-#: Number of members of the sorted set to read per round trip.
-LIST_CHUNK: Final = 10_000
+#: The name of a field of each definition.
+ENABLED: Final = '"enabled"'
+
+#: A cursor before all entries that are never due.
+PARKED_START: Final[Cursor] = "-1e300", ""
+
+#: Maximum number of names that match a pattern and are kept in memory.
+MAX_MATCHES: Final = 20_000
 
 #: Maximum number of entries to read for one page.
 MAX_READ: Final = 2_000
@@ -99,6 +180,16 @@ SORTS: Final = ("due", "-due", "name", "-name", "task", "-task", "state", "-stat
 
 #: Sort keys that need only the sorted set, so the number of entries to sort is not limited.
 CHEAP: Final = ("due", "name")
+
+#: Maximum number of characters of a search text, which is compared with the names of all entries.
+MAX_SEARCH: Final = 500
+
+#: A score, as Redis and Python write it, and a key.
+CURSOR: Final = re.compile(
+    r"(-?(?:inf|[0-9]{1,20}(?:\.[0-9]{1,30})?(?:e[+-]?[0-9]{1,3})?)) (.+)", re.S
+)
+
+NO_CURSOR: Final = "is not a valid cursor; start with the first page"
 
 #: A member of the sorted set: the key of an entry and its score.
 Member = tuple[str, float]
@@ -123,6 +214,9 @@ class Query:
     sort: str = "due"
 
     def __post_init__(self) -> None:
+        for field, text in (("name", self.name), ("task", self.task)):
+            if len(text) > MAX_SEARCH:
+                raise InvalidEntryError(field, f"must have at most {MAX_SEARCH} characters")
         if self.sort not in SORTS:
             raise InvalidEntryError("sort", f"must be one of {', '.join(SORTS)}")
         if self.state is not None and self.state not in STATES:
@@ -156,12 +250,14 @@ class Found:
         cut: whether the page is incomplete. If ``after`` is set, the search stopped after
             ``MAX_READ`` entries. If ``after`` is None, there are more than ``SORTED`` entries to
             sort.
+        total: the number of matching entries on all pages, or None if unknown.
     """
 
     records: list[Record]
     now: float = 0.0
     after: str | None = None
     cut: bool = False
+    total: int | None = None
 
 
 def like(text: str, pattern: str) -> bool:
@@ -170,21 +266,258 @@ def like(text: str, pattern: str) -> bool:
     return fnmatchcase(text, pattern) if set("*?") & set(pattern) else pattern in text
 
 
-def browse(schedule: Schedule, query: Query, after: str | None = None, limit: int = 50) -> Found:
+def literal_in(pattern: str, fold: bool = False) -> str:
+    """Return the longest ASCII text that each match of a pattern with wildcards contains.
+
+    If ``fold`` is true, case is ignored. The result has no letter that a character outside of
+    ASCII can stand for: "ß" matches "ss" if case is ignored.
+    """
+    # An expression in brackets may contain anything.
+    return max(LITERALS[fold].findall(pattern.partition("[")[0]), key=len, default="")
+
+
+#: Runs of characters without wildcards; the second leaves out the letters in :func:`literal_in`.
+LITERALS: Final = (
+    re.compile(r"[ -)+->@-~]+"),
+    re.compile(r"[ -)+->@BCDEGMOPQRUVXZ\\-`bcdegmopqruvxz{-~]+"),
+)
+
+
+def glob_of(pattern: str, fold: bool = False) -> str:
+    """Return a glob pattern of Redis for all keys whose name can match a pattern.
+
+    The glob pattern has a wildcard only at its ends. Redis needs much time for some patterns with
+    more.
+    """
+    text = GLOB_SPECIAL.sub(ESCAPED, literal_in(pattern, fold))
+    if fold:
+        text = re.sub("[A-Za-z]", lambda found: f"[{found[0].upper()}{found[0].lower()}]", text)
+    return f"*{text}*" if text else "*"
+
+
+class KeySet:
+    """A set of keys that needs about 10 bytes per key, because it keeps a hash of each key.
+
+    The hashes have 64 bits. That two of ten million keys have the same hash has a probability of
+    three in a million.
+    """
+
+    def __init__(self) -> None:
+        self._buckets: defaultdict[int, array[int]] = defaultdict(partial(array, "Q"))
+
+    def __contains__(self, key: str) -> bool:
+        value = self._hash(key)
+        return value in self._buckets[value & 0xFFFF]
+
+    def add(self, key: str) -> bool:
+        """Add a key and return True, or return False if the set contains the key."""
+        value = self._hash(key)
+        bucket = self._buckets[value & 0xFFFF]
+        if value in bucket:
+            return False
+        bucket.append(value)
+        return True
+
+    def _hash(self, key: str) -> int:
+        return int.from_bytes(blake2b(bytes_of(key), digest_size=8).digest(), "big")
+
+
+class Search:
+    """Reads the entries of a schedule that match a filter, each exactly once.
+
+    ``shared`` entries have the same schedule object if their schedules are equal: they cost less,
+    but the caller must not change the objects.
+    """
+
+    def __init__(self, schedule: Schedule, filters: Filter, shared: bool = False) -> None:
+        self._schedule = schedule
+        self._store = store_of(schedule.app)
+        self._filters = filters
+        self._seen = KeySet()
+        #: Whether several pages were read, so that an entry can have moved between them.
+        self._moving = False
+        own = schedule.entry_class is RedBeatSchedulerEntry
+        self._reads_text = own and active_codec() == DEFAULT_CODEC
+        self._templates = Templates(schedule.app, schedule.entry_class) if shared else None
+
+    def pages(self) -> Iterator[list[Record]]:
+        """Yield lists of records in due order; see :meth:`~redbeat.Schedule.records`."""
+        keys = self._matching_keys()
+        if keys is not None:
+            yield from map(self.read, batches(keys))
+            return
+        if self._filters.only_parked:
+            yield from map(self._new_records, self._walk(PARKED_START))
+            if self._filters.states == frozenset({FINISHED}):
+                return
+        yield from map(self._new_records, self._walk(None))
+        if self._moving:
+            yield from map(self.read, batches(self._missed()))
+
+    def names(self) -> Iterator[tuple[str, str, str]]:
+        """Yield ("", name, key) of each entry whose name matches, without reading the entry."""
+        pattern, prefix, seen = self._filters.pattern, self._store.keys.prefix, KeySet()
+        for key, _ in self._store.scan_all("*" if pattern is None else glob_of(pattern)):
+            name = encodable(key.removeprefix(prefix))
+            if (pattern is None or fnmatchcase(name, pattern)) and seen.add(key):
+                yield "", name, key
+
+    def read(self, keys: Sequence[str]) -> list[Record]:
+        """Return the records of these keys, in this order. One round trip."""
+        return self._new_records(self._store.read(keys))
+
+    def _matching_keys(self) -> list[str] | None:
+        """Return the keys that may match the pattern in due order, or None to read all entries."""
+        pattern = self._filters.pattern
+        glob = "*" if pattern is None else glob_of(pattern)
+        if pattern is None or glob == "*":
+            return None
+        found: dict[str, float] = {}
+        for key, score in self._store.scan_all(glob):
+            found[key] = score
+            if len(found) > MAX_MATCHES:
+                return None
+        return sorted(found, key=lambda key: (found[key] < 0, found[key], bytes_of(key)))
+
+    def _walk(self, after: Cursor | None) -> Iterator[Page]:
+        """Yield pages from a cursor to the last one that can have a match."""
+        page = self._store.page(after)
+        yield page
+        while page.after is not None and not (after is None and self._ends_before(page.after)):
+            self._moving = True
+            page = self._store.page(page.after)
+            yield page
+
+    def _ends_before(self, after: Cursor) -> bool:
+        """Return whether no entry after the cursor can match, except entries read before."""
+        if float(after[0]) < 0 and (self._filters.only_parked or self._filters.only_scheduled):
+            return True
+        return self._filters.ends_before(after)
+
+    def _missed(self) -> Iterator[str]:
+        """Yield the keys that were not read, because they moved to an earlier page."""
+        for key, score in self._store.scan_all():
+            if self._filters.admits_score(score) and key not in self._seen:
+                yield key
+
+    def _new_records(self, page: Page) -> list[Record]:
+        """Return the matching records of a page, without entries that were read before."""
+        schedule, filters, records = self._schedule, self._filters, []
+        prefix = self._store.keys.prefix
+        for row in page.rows:
+            name = encodable(row.key.removeprefix(prefix))
+            if not (self._seen.add(row.key) and filters.admits(name, row)):
+                continue
+            if row.definition is None and row.score is None:
+                continue  # the entry was deleted in the meantime
+            if self._reads_text and not filters.may_take(row):
+                continue
+            place = row, name, page.now, schedule.app, schedule.entry_class
+            record = Record.read(*place, self._templates)
+            if filters.takes(record):
+                records.append(record)
+        return records
+
+
+#: Name of a sort order -> a function that returns the value to sort by.
+ORDERS: Final[dict[str, Callable[[Record], str]]] = {
+    "name": lambda record: record.name,
+    "task": lambda record: "" if record.entry is None else str(record.entry.task),
+    "state": lambda record: record.state,
+}
+
+
+def in_order(
+    schedule: Schedule, filters: Filter, order: str, limit: int | None = None
+) -> Iterator[Record]:
+    """Yield the matching records sorted by a value of :data:`ORDERS`, and then by name.
+
+    Needs memory for ``limit`` records. Without a limit, keys are sorted in a temporary file, and
+    the entries are read again in this order: an entry that is deleted in the meantime is left out.
+    The records may share schedule objects. Round trips as in :meth:`~redbeat.Schedule.records`, and
+    without a limit one more per 500 matching entries.
+    """
+    value = ORDERS[order]
+    search = Search(schedule, filters, shared=True)
+    if order == "name" and filters == Filter(pattern=filters.pattern):
+        places = search.names()
+        if limit is not None:
+            keys = [key for _, _, key in nsmallest(limit, places)]
+            yield from chain.from_iterable(map(search.read, batches(keys)))
+            return
+    else:
+        found = chain.from_iterable(search.pages())
+        if limit is not None:
+            yield from nsmallest(limit, found, key=lambda record: (value(record), record.name))
+            return
+        places = ((value(record), record.name, record.key) for record in found)
+    import sqlite3  # noqa: PLC0415 - some builds of Python lack it, and nothing else needs it
+
+    with closing(sqlite3.connect("")) as database:
+        database.execute("CREATE TABLE found (value BLOB, name BLOB, key BLOB)")
+        database.executemany(
+            "INSERT INTO found VALUES (?, ?, ?)",
+            (tuple(map(bytes_of, place)) for place in places),
+        )
+        ordered = database.execute("SELECT key FROM found ORDER BY value, name")
+        for batch in batches(text_of(key) for (key,) in ordered):
+            yield from Search(schedule, Filter(), shared=True).read(batch)
+
+
+def browse(
+    schedule: Schedule,
+    query: Query,
+    after: str | None = None,
+    limit: int = 50,
+    skip: int = 0,
+) -> Found:
     """Return a page of entries; ``after`` is the cursor that the previous page returned.
 
-    Raises :exc:`InvalidEntryError` for an invalid cursor.
+    Without a cursor, the page begins after the first ``skip`` entries, unless the query has a
+    condition on state or task. Raises :exc:`InvalidEntryError` for an invalid cursor.
     """
     if query.plain:
-        page = store_of(schedule.app).page(_cursor(after), limit)
+        store = store_of(schedule.app)
+        if skip and after is None:
+            key, score = next(iter(store.ranked(skip - 1, 1)), ("", inf))
+            after = f"{score!r} {key}" if key else None
+            if after is None:
+                return Found([])
+        page = store.page(_cursor(after), limit)
         next_cursor = f"{page.after[0]} {page.after[1]}" if page.after else None
         return Found(_records(schedule, page), page.now, next_cursor)
     members = _members(schedule, query)
     if query.sort.lstrip("-") not in CHEAP:
-        return _sorted_by_text(schedule, query, members, after, limit)
+        if after is None and skip:
+            after = str(skip)
+        few = list(dict(islice(members, SORTED + 1)).items())
+        return _sorted_by_text(schedule, query, few, after, limit)
     sort_key = _member_sort_key(query)
-    members.sort(key=sort_key, reverse=query.sort.startswith("-"))
-    return _first_page(schedule, query, _members_after(members, sort_key, query, after), limit)
+    take = nlargest if query.sort.startswith("-") else nsmallest
+    if after is not None or query.state is not None or query.task:
+        skip = 0
+    counted = _Counted(members)
+    following = take(
+        skip + MAX_READ + limit, _members_after(counted, sort_key, query, after), sort_key
+    )
+    found = _first_page(schedule, query, following[skip:], limit)
+    is_counted = query.state is None and not query.task
+    return replace(found, total=counted.count) if is_counted else found
+
+
+class _Counted:
+    """Yields each member once, and counts the members."""
+
+    def __init__(self, members: Iterable[Member]) -> None:
+        self._members = members
+        self._seen = KeySet()
+        self.count = 0
+
+    def __iter__(self) -> Iterator[Member]:
+        for member in self._members:
+            if self._seen.add(member[0]):
+                self.count += 1
+                yield member
 
 
 def record_of(schedule: Schedule, name: str) -> tuple[Page, Record | None]:
@@ -202,7 +535,7 @@ def _records(schedule: Schedule, page: Page) -> list[Record]:
     return [
         Record.read(
             row,
-            printable(row.key.removeprefix(prefix)),
+            encodable(row.key.removeprefix(prefix)),
             page.now,
             schedule.app,
             schedule.entry_class,
@@ -219,40 +552,27 @@ def _cursor(after: str | None) -> Cursor | None:
     """
     if after is None:
         return None
-    score, space, key = after.partition(" ")
-    try:
-        float(score)
-    except ValueError:
-        space = ""
-    if not space:
-        raise InvalidEntryError(
-            "after", f"{after!r:.60} is not a valid cursor; start with the first page"
-        )
-    return score, key
+    found = CURSOR.fullmatch(after)
+    if found is None:
+        raise InvalidEntryError("after", f"{after!r:.60} {NO_CURSOR}")
+    return found[1], found[2]
 
 
-def _members(schedule: Schedule, query: Query) -> list[Member]:
-    """Return the members that meet the conditions on name and static flag, in no special order.
+def _members(schedule: Schedule, query: Query) -> Iterator[Member]:
+    """Yield the members that meet the conditions on name and static flag, in no special order.
 
-    Takes one round trip per 10,000 members. If the score of a member changes between two round
-    trips, that member may be missing.
+    A member may be yielded twice. Takes one round trip per 2000 entries.
     """
     store = store_of(schedule.app)
     prefix, statics = store.keys.prefix, set[str]()
     if query.static is not None:
         statics = store.static_names()
-    members: dict[str, float] = {}
-    for offset in range(0, 1 << 40, LIST_CHUNK):
-        chunk = store.ranked(offset, LIST_CHUNK)
-        for key, score in chunk:
-            name = key.removeprefix(prefix)
-            if query.name and not like(printable(name), query.name):
-                continue
-            if query.static is None or (name in statics) is query.static:
-                members[key] = score
-        if len(chunk) < LIST_CHUNK:
-            break
-    return list(members.items())
+    for key, score in store.scan_all(glob_of(query.name, fold=True)):
+        name = key.removeprefix(prefix)
+        if query.name and not like(encodable(name), query.name):
+            continue
+        if query.static is None or (name in statics) is query.static:
+            yield key, score
 
 
 def _member_sort_key(query: Query) -> Callable[[Member], Any]:
@@ -270,16 +590,16 @@ def _member_sort_key(query: Query) -> Callable[[Member], Any]:
 
 
 def _members_after(
-    members: list[Member], sort_key: Callable[[Member], Any], query: Query, after: str | None
-) -> list[Member]:
+    members: Iterable[Member], sort_key: Callable[[Member], Any], query: Query, after: str | None
+) -> Iterable[Member]:
     """Return the members that follow the cursor in sort order."""
     cursor = _cursor(after)
     if cursor is None:
         return members
     position = sort_key((cursor[1], float(cursor[0])))
     if query.sort.startswith("-"):
-        return [member for member in members if sort_key(member) < position]
-    return [member for member in members if sort_key(member) > position]
+        return (member for member in members if sort_key(member) < position)
+    return (member for member in members if sort_key(member) > position)
 
 
 def _first_page(schedule: Schedule, query: Query, members: list[Member], limit: int) -> Found:
@@ -302,7 +622,7 @@ def _first_page(schedule: Schedule, query: Query, members: list[Member], limit: 
 
 def _cursor_of(schedule: Schedule, members: list[Member], record: Record) -> str:
     prefix = store_of(schedule.app).keys.prefix
-    key, score = next(m for m in members if printable(m[0].removeprefix(prefix)) == record.name)
+    key, score = next(m for m in members if prefix + m[0].removeprefix(prefix) == record.key)
     return f"{score!r} {key}"
 
 
@@ -315,10 +635,8 @@ def _sorted_by_text(
     """
     if len(members) > SORTED:
         return Found([], cut=True)
-    if after is not None and not after.isdecimal():
-        raise InvalidEntryError(
-            "after", f"{after!r:.60} is not a valid cursor; start with the first page"
-        )
+    if after is not None and not re.fullmatch("[0-9]{1,9}", after):
+        raise InvalidEntryError("after", f"{after!r:.60} {NO_CURSOR}")
     matching, now = list[Record](), 0.0
     for batch in batches([key for key, _ in members]):
         page = store_of(schedule.app).read(batch)
@@ -330,7 +648,7 @@ def _sorted_by_text(
     )
     first = int(after or 0)
     next_cursor = str(first + limit) if first + limit < len(matching) else None
-    return Found(matching[first : first + limit], now, next_cursor)
+    return Found(matching[first : first + limit], now, next_cursor, total=len(matching))
 
 
 def _last_run_of(record: Record) -> Any:

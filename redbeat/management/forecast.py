@@ -1,35 +1,56 @@
-"""Computes upcoming runs of all entries, one after the other or for a whole period."""
+"""Computes runs of entries: upcoming runs, forecasts of a period, and simulations of any period."""
 
 from __future__ import annotations
 
 import heapq
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from itertools import islice
-from typing import Final, NamedTuple
+from datetime import datetime, timedelta, tzinfo
+from functools import partial
+from itertools import islice, pairwise, takewhile
+from operator import gt
+from typing import Final
 
+from celery.schedules import crontab
+from celery.schedules import schedule as interval
+
+from redbeat.calendar.walltime import TICK, offset_spans
+from redbeat.calendar.zones import fixed_offset
+from redbeat.entries.decide import Expected
 from redbeat.entry import RedBeatSchedulerEntry
+from redbeat.errors import DecodeError, InvalidEntryError
+from redbeat.presentation.describe import schedule_text
+from redbeat.schedules.next_run import MIN_EVERY, asks_itself
 
-__all__ = ("MAX_ENTRIES", "MAX_RUNS", "Forecast", "agenda", "forecast", "per_minute")
+__all__ = (
+    "ADDED",
+    "MAX_ENTRIES",
+    "MAX_RUNS",
+    "REMOVED",
+    "SAME",
+    "ClockChange",
+    "EntrySimulation",
+    "Forecast",
+    "Load",
+    "Simulation",
+    "agenda",
+    "first_runs",
+    "forecast",
+    "load",
+    "per_minute",
+    "simulate",
+    "zone_of",
+)
 
 #: A claimed entry may be due this much earlier than its score, because a claim raises the score.
 SLACK = timedelta(seconds=60)
 
 
-class Next(NamedTuple):
-    """The next run of an entry, as an item of the heap.
-
-    ``number`` is unique, so the heap never needs to compare two entry objects. ``runs_left``
-    includes this run; None means no limit.
-    """
-
-    at: datetime
-    name: str
-    number: int
-    entry: RedBeatSchedulerEntry
-    runs_left: int | None
+#: The next run as an item of the heap: its instant, a unique number so that the heap compares
+#: nothing else, the name of the entry, and the later runs of the entry.
+Next = tuple[datetime, int, str, Iterator[datetime]]
 
 
 def agenda(
@@ -48,8 +69,8 @@ def agenda(
     for entries, last_due in pages:
         for entry in entries:
             number += 1
-            push(heap, entry, after, number, entry.runs_left)
-        while heap and last_due is not None and heap[0].at < last_due - SLACK:
+            push(heap, number, str(entry.name), instants_after(entry, after))
+        while heap and last_due is not None and heap[0][0] < last_due - SLACK:
             yield pop(heap)
     while heap:
         yield pop(heap)
@@ -57,23 +78,34 @@ def agenda(
 
 def pop(heap: list[Next]) -> tuple[datetime, str]:
     """Remove and return the earliest run, and add the next run of the same entry."""
-    at, name, number, entry, runs_left = heapq.heappop(heap)
-    push(heap, entry, at, number, None if runs_left is None else runs_left - 1)
+    at, number, name, later = heapq.heappop(heap)
+    push(heap, number, name, later)
     return at, name
 
 
-def push(
-    heap: list[Next],
-    entry: RedBeatSchedulerEntry,
-    after: datetime,
-    number: int,
-    runs_left: int | None,
-) -> None:
-    """Add the next run of an entry after an instant, if there is one."""
-    if runs_left == 0:
+def push(heap: list[Next], number: int, name: str, later: Iterator[datetime]) -> None:
+    """Add the next run of an entry, if there is one."""
+    for at in later:
+        heapq.heappush(heap, (at, number, name, later))
         return
-    for at in entry.upcoming(1, after):
-        heapq.heappush(heap, Next(at, str(entry.name), number, entry, runs_left))
+
+
+def instants_after(entry: RedBeatSchedulerEntry, after: datetime) -> Iterator[datetime]:
+    """Yield the nominal instants of the runs of an entry after an instant."""
+    return (run.scheduled_at for run in entry.runs_from(after) if run.scheduled_at > after)
+
+
+def upcoming_or_problem(
+    entry: RedBeatSchedulerEntry, number: int, after: datetime | None = None
+) -> tuple[list[datetime], str | None]:
+    """Return the next runs of a stored entry, and why there are none, None if nothing is wrong.
+
+    A calendar of the entry may be missing or unreadable. One round trip if the entry has calendars.
+    """
+    try:
+        return entry.upcoming(number, after), None
+    except (InvalidEntryError, DecodeError) as error:
+        return [], str(error)
 
 
 #: Maximum number of runs in a forecast.
@@ -124,7 +156,8 @@ def forecast(pages: Pages, since: datetime, until: datetime) -> Forecast:
     end, entry_count, run_count = until, 0, 0
     for entries, last_due in pages:
         for entry in entries:
-            instants = list(islice(_runs_between(entry, since, end), entry.runs_left))
+            later = takewhile(partial(gt, end), instants_after(entry, since))
+            instants = list(islice(later, MAX_RUNS + 1))
             if instants:
                 runs[str(entry.name)] = instants
                 run_count += len(instants)
@@ -150,17 +183,251 @@ def _drop_later_half(runs: dict[str, list[datetime]]) -> tuple[datetime, int]:
     return end, sum(map(len, runs.values()))
 
 
-def _runs_between(
-    entry: RedBeatSchedulerEntry, since: datetime, until: datetime
-) -> Iterator[datetime]:
-    """Yield the runs of an entry in a period; compute them in batches of growing size."""
-    size, after = 2, since
-    for _ in range(MAX_RUNS):
-        batch = entry.upcoming(size, after)
-        for instant in batch:
-            if instant >= until:
-                return
-            yield instant
-        if len(batch) < size:
+#: Number of entries after which :func:`load` reads no further page.
+MAX_LOADED: Final = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """The number of runs of all entries in consecutive periods of the same length.
+
+    Attributes:
+        start: the start of the first period.
+        length: the length of one period.
+        counts: the number of runs in each period.
+        entries: entry name -> its number of runs in each period, for entries with any; ordered by
+            the first period with a run.
+        found: the entries of these names.
+        complete: False if there are more than :data:`MAX_LOADED` entries, so that some are missing.
+    """
+
+    start: datetime
+    length: timedelta
+    counts: Sequence[int]
+    entries: Mapping[str, Sequence[int]]
+    found: Mapping[str, RedBeatSchedulerEntry]
+    complete: bool
+
+
+def load(pages: Pages, since: datetime, start: datetime, length: timedelta, number: int) -> Load:
+    """Return how many runs after ``since`` are in each of the ``number`` periods from ``start``.
+
+    See :func:`agenda` for the form of ``pages``. Runs of intervals are counted, not listed, and
+    entries with the same crontab are counted once, so the cost hardly grows with the runs.
+    """
+    end = start + number * length
+    found: dict[str, RedBeatSchedulerEntry] = {}
+    counts: dict[str, Sequence[int]] = {}
+    known: dict[tuple[str, str], Sequence[int]] = {}
+    entry_count, complete = 0, True
+    for entries, last_due in pages:
+        for entry in entries:
+            each = _counts(entry, since, start, length, number, known)
+            if any(each):
+                counts[str(entry.name)], found[str(entry.name)] = each, entry
+        entry_count += len(entries)
+        if last_due is None or last_due - SLACK >= end:
+            break
+        if entry_count >= MAX_LOADED:
+            complete = False
+            break
+    totals = [sum(column) for column in zip(*counts.values(), strict=True)] or [0] * number
+    firsts = {name: next(i for i, n in enumerate(each) if n) for name, each in counts.items()}
+    ordered = {name: counts[name] for name in sorted(counts, key=lambda name: (firsts[name], name))}
+    return Load(start, length, totals, ordered, found, complete)
+
+
+def _counts(
+    entry: RedBeatSchedulerEntry,
+    since: datetime,
+    start: datetime,
+    length: timedelta,
+    number: int,
+    known: dict[tuple[str, str], Sequence[int]],
+) -> Sequence[int]:
+    """Return the number of runs of an entry in each period; ``known`` has those of crontabs."""
+    when, policy, left = entry.schedule, entry.policy, entry.runs_left
+    if policy.exclude or policy.start_time or policy.end_time:
+        return _listed(entry, since, start, length, number)
+    if type(when) is interval and not when.relative:
+        first = next(iter(entry.upcoming(1, since)), None)
+        if first is None:
+            return [0] * number
+        every = max(when.run_every, MIN_EVERY)
+        most = sys.maxsize if left is None else left
+        before = [
+            min(max(-((first - start - each * length) // every), 0), most)
+            for each in range(number + 1)
+        ]
+        return [later - earlier for earlier, later in pairwise(before)]
+    if type(when) is not crontab or left is not None or asks_itself(when):
+        return _listed(entry, since, start, length, number)
+    key = (schedule_text(when), entry.timezone or "")
+    if key not in known:
+        known[key] = _listed(entry, since, start, length, number)
+    return known[key]
+
+
+def _listed(
+    entry: RedBeatSchedulerEntry, since: datetime, start: datetime, length: timedelta, number: int
+) -> Sequence[int]:
+    counts = [0] * number
+    end = start + number * length
+    for instant in islice(takewhile(partial(gt, end), instants_after(entry, since)), MAX_RUNS):
+        if instant >= start:
+            counts[(instant - start) // length] += 1
+    return counts
+
+
+def first_runs(
+    entry: RedBeatSchedulerEntry, since: datetime, until: datetime, number: int
+) -> list[datetime]:
+    """Return the first ``number`` runs of an entry in a period."""
+    return list(islice(takewhile(partial(gt, until), instants_after(entry, since)), number))
+
+
+@dataclass(frozen=True, slots=True)
+class EntrySimulation:
+    """The runs of one entry in a simulation.
+
+    Attributes:
+        zone: the time zone of the entry's rule, or of the app.
+        before: the runs under the stored rules; empty for an entry that is not stored.
+        after: the runs under the other rules, None if the simulation has none for this entry.
+        enabled: whether the entry is enabled, under the other rules if there are any.
+    """
+
+    zone: tzinfo
+    before: Sequence[Expected]
+    after: Sequence[Expected] | None = None
+    enabled: bool = True
+
+    def runs(self) -> Iterator[tuple[Expected, str]]:
+        """Yield each run in order, with ``"removed"``, ``"added"`` or ``"same"``.
+
+        A run is removed if it takes place only under the stored rules. It is added if it takes
+        place only under the other rules.
+        """
+        before = {run.scheduled_at: run for run in self.before}
+        after = before if self.after is None else {run.scheduled_at: run for run in self.after}
+        for at in sorted({*before, *after}):
+            if at not in after:
+                yield before[at], REMOVED
+            else:
+                yield after[at], SAME if at in before else ADDED
+
+    def count(self) -> dict[str, int]:
+        """Return the number of runs that stay the same, are removed and are added."""
+        counts = Counter(change for _, change in self.runs())
+        return {change: counts[change] for change in (SAME, REMOVED, ADDED)}
+
+
+SAME, REMOVED, ADDED = "same", "removed", "added"
+
+
+@dataclass(frozen=True, slots=True)
+class ClockChange:
+    """A change of the UTC offset of a time zone."""
+
+    at: datetime
+    offset_before: timedelta
+    offset_after: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """What ran, or will run, in the period from ``since`` to before ``until``.
+
+    Attributes:
+        entries: entry name -> its runs.
+        complete: False if the simulation ends earlier than requested, because there are more than
+            100,000 runs.
+    """
+
+    since: datetime
+    until: datetime
+    entries: Mapping[str, EntrySimulation]
+    complete: bool
+
+    def clock_changes(self) -> dict[str, list[ClockChange]]:
+        """Return the changes of the UTC offset in the period, for each time zone that has some."""
+        zones = {str(entry.zone): entry.zone for entry in self.entries.values()}
+        found = {name: list(_changes(zone, self.since, self.until)) for name, zone in zones.items()}
+        return {name: changes for name, changes in found.items() if changes}
+
+
+def _changes(zone: tzinfo, since: datetime, until: datetime) -> Iterator[ClockChange]:
+    if fixed_offset(zone) is not None:
+        return
+    before: timedelta | None = None
+    for begin, _, offset in offset_spans(zone, since):
+        if begin >= until:
             return
-        size, after = min(size * 4, 4096), batch[-1]
+        if before is not None:
+            yield ClockChange(begin, before, offset)
+        before = offset
+
+
+#: An entry as it is stored, and as it would be; either may be None, but not both.
+Pair = tuple[RedBeatSchedulerEntry | None, RedBeatSchedulerEntry | None]
+
+
+def simulate(pairs: Iterable[Pair], since: datetime, until: datetime, now: datetime) -> Simulation:
+    """Return the runs from ``since`` to before ``until`` under the stored and the other rules.
+
+    ``now`` is the time at which the entries were loaded. A run belongs to the period if its nominal
+    instant does. A paused entry has runs, too. An entry under other rules has the history that the
+    stored entry has at ``since``, as if the rules were saved at that time. If there are more than
+    :data:`MAX_RUNS` runs, the simulation ends before ``until``.
+    """
+    entries: dict[str, EntrySimulation] = {}
+    end, left = until, MAX_RUNS
+    for stored, changed in pairs:
+        found: list[list[Expected] | None] = []
+        for entry, begin in (stored, since), _saved_at(since, stored, changed, now):
+            runs = None if entry is None else _runs_in(entry, begin, end, left, now)
+            if runs is not None and len(runs) > left:
+                end = runs[-1].scheduled_at
+            left -= min(len(runs or ()), left)
+            found.append(runs)
+        either = changed or stored
+        if either is not None:
+            runs_of = found[0] or (), found[1]
+            entries[str(either.name)] = EntrySimulation(zone_of(either), *runs_of, either.enabled)
+    kept = {name: _until(entry, end) for name, entry in entries.items()}
+    return Simulation(since, end, kept, end == until)
+
+
+def zone_of(entry: RedBeatSchedulerEntry) -> tzinfo:
+    """Return the time zone of an entry's rule, or the time zone of the app."""
+    rule = entry.schedule
+    start = getattr(rule, "dtstart", None) or getattr(rule, "clocked_time", None)
+    return getattr(start, "tzinfo", None) or entry._rules()[1]
+
+
+def _saved_at(
+    since: datetime,
+    stored: RedBeatSchedulerEntry | None,
+    changed: RedBeatSchedulerEntry | None,
+    now: datetime,
+) -> tuple[RedBeatSchedulerEntry | None, datetime]:
+    """Return the changed entry with its history at ``since``, and the begin of its runs."""
+    if changed is None:
+        return None, since
+    if stored is not None:
+        return changed.saved_at(since, stored, now), since
+    created = changed.created_at(since)
+    return created, max(since, (created.anchor or since) + TICK)
+
+
+def _runs_in(
+    entry: RedBeatSchedulerEntry, since: datetime, end: datetime, limit: int, now: datetime
+) -> list[Expected]:
+    runs = takewhile(lambda run: run.scheduled_at < end, entry.runs_from(since, now))
+    return list(islice(runs, limit + 1))
+
+
+def _until(entry: EntrySimulation, end: datetime) -> EntrySimulation:
+    before = [run for run in entry.before if run.scheduled_at < end]
+    after = entry.after and [run for run in entry.after if run.scheduled_at < end]
+    return EntrySimulation(entry.zone, before, after, entry.enabled)

@@ -31,11 +31,12 @@ NOT_COPIED = frozenset({b"claim"})
 #: The fields of an entry's hash.
 Fields = dict[bytes, bytes]
 
-#: A function that counts one entry. Arguments: a field of :class:`PrefixCopy`, the entry name.
-Count = Callable[[str, bytes], None]
+#: A function that counts one entry. Arguments: a field of :class:`PrefixCopy`, the entry name, and
+#: the score of the entry under the old prefix.
+Count = Callable[[str, bytes, float], None]
 
 
-def ignore(_outcome: str, _name: str) -> None:
+def ignore(_outcome: str, _name: str, _score: float) -> None:
     """Do nothing."""
 
 
@@ -71,13 +72,14 @@ class SourceEntry(NamedTuple):
     quarantine_note: bytes | None
 
 
-def copy_prefix(
+def copy_prefix(  # noqa: C901 - a dry run takes the same steps, but writes nothing
     client: Any,
     old: str,
     new: str,
     delete: bool = False,
     progress: Callable[[int], Any] | None = None,
-    note: Callable[[str, str], Any] = ignore,
+    note: Callable[[str, str, float], Any] = ignore,
+    dry_run: bool = False,
 ) -> PrefixCopy:
     """Copy all entries, with all data about them, and the counters to another prefix.
 
@@ -85,7 +87,8 @@ def copy_prefix(
     repeat an interrupted copy. If ``delete`` is true, the copied data under ``old`` is deleted.
 
     ``progress`` is called with the number of entries in each batch. ``note`` is called for each
-    entry, with the outcome (a field of :class:`PrefixCopy`) and the entry name.
+    entry, with the outcome (a field of :class:`PrefixCopy`), the entry name and its score. With
+    ``dry_run``, nothing is written.
 
     Each command uses only one key, so the two prefixes may be in different slots of a cluster.
     Takes about five round trips per 500 entries. Raises ``ValueError`` for empty or equal prefixes.
@@ -95,19 +98,26 @@ def copy_prefix(
         raise ValueError(f"the prefixes are {old!r} and {new!r}: give two different prefixes")
     source, target, result = Keys.under(old), Keys.under(new), PrefixCopy()
 
-    def count(outcome: str, name: bytes) -> None:
+    def count(outcome: str, name: bytes, score: float) -> None:
         setattr(result, outcome, getattr(result, outcome) + 1)
-        note(outcome, text_of(name))
+        note(outcome, text_of(name), score)
 
+    if not dry_run:
+        _copy_hash(client, source.calendars, target.calendars, delete=False)
     for page in _pages(client, source):
         entries = _read(client, source, page, count)
-        present = _write(client, target, entries, count)
-        if delete:
+        copy_page = _compare if dry_run else _write
+        present = copy_page(client, target, entries, count)
+        if delete and not dry_run:
             _delete(client, source, present)
-            result.deleted += len(present)
+        result.deleted += len(present) if delete else 0
         if progress is not None:
             progress(len(page))
-    _copy_stats(client, source, target, delete)
+    if not dry_run:
+        _copy_hash(client, source.stats, target.stats, delete)
+    if delete and not dry_run:
+        for key in (source.calendars, source.calendar_users, source.expected, source.failing):
+            _raw(client, "DEL", key)
     return result
 
 
@@ -145,7 +155,7 @@ def _read(
             fields = _with_task_ids(keys, name, fields)
             entries.append(SourceEntry(member, name, score, fields, bool(static), note))
         else:
-            count("unreadable", name)
+            count("unreadable", name, score)
     return entries
 
 
@@ -182,22 +192,49 @@ def _write(
     for entry, created, reply in zip(entries, replies[::2], replies[1::2], strict=True):
         _raise_unless_wrong_type(created)
         stored = {} if isinstance(reply, Exception) else dict(pairs_of(reply))
-        # This is also true if an earlier copy stopped after it had written the definition.
-        only_definition = stored == {b"definition": entry.fields[b"definition"]} and (
-            created or len(entry.fields) > 1
-        )
-        if only_definition:
-            count("copied", entry.name)
-            _write_other_fields(pipe, keys, entry)
-        elif _is_same(stored, entry.fields):
-            count("same", entry.name)
-        else:
-            count("different", entry.name)
+        outcome = _outcome(stored, entry, bool(created) and stored == _definition_of(entry))
+        count(outcome, entry.name, entry.score)
+        if outcome == "different":
             continue
+        if outcome == "copied":
+            _write_other_fields(pipe, keys, entry)
         _add_to_schedule(pipe, keys, entry)
         present.append(entry)
     pipe.execute()
     return present
+
+
+def _compare(
+    client: Any, keys: Keys, entries: Sequence[SourceEntry], count: Count
+) -> list[SourceEntry]:
+    """Return the entries that :func:`_write` would count as copied or same; write nothing."""
+    prefix = key_of(keys.prefix)
+    pipe = client.pipeline(transaction=False)
+    for entry in entries:
+        _raw(pipe, "HGETALL", prefix + entry.name)
+    present = []
+    for entry, reply in zip(entries, pipe.execute(raise_on_error=False), strict=True):
+        _raise_unless_wrong_type(reply)
+        # A key that is not a hash is a different entry.
+        stored = {b"": b""} if isinstance(reply, Exception) else dict(pairs_of(reply))
+        outcome = _outcome(stored, entry, is_new=not stored)
+        count(outcome, entry.name, entry.score)
+        if outcome != "different":
+            present.append(entry)
+    return present
+
+
+def _outcome(stored: Fields, entry: SourceEntry, is_new: bool) -> str:
+    """Return whether an entry is ``copied``, or whether the target has the ``same`` or another."""
+    # If an earlier copy stopped after it had written the definition, the copy goes on.
+    stopped = stored == _definition_of(entry) and len(entry.fields) > 1
+    if is_new or stopped:
+        return "copied"
+    return "same" if _is_same(stored, entry.fields) else "different"
+
+
+def _definition_of(entry: SourceEntry) -> Fields:
+    return {b"definition": entry.fields[b"definition"]}
 
 
 def _is_same(stored: Fields, fields: Fields) -> bool:
@@ -222,20 +259,24 @@ def _add_to_schedule(pipe: Any, keys: Keys, entry: SourceEntry) -> None:
         _raw(pipe, "SADD", keys.statics, entry.name)
     if entry.quarantine_note is not None:
         _raw(pipe, "HSETNX", keys.quarantine, key, entry.quarantine_note)
+    if b'"exclude"' in entry.fields.get(b"policy", b""):
+        _raw(pipe, "SADD", keys.calendar_users, key)
+    if any(b'"expect_within"' in text for text in entry.fields.values()):
+        _raw(pipe, "ZADD", keys.expected, "NX", 0, key)
 
 
-def _copy_stats(client: Any, source: Keys, target: Keys, delete: bool) -> None:
-    """Copy the counters that are missing in the target; skip a key that is not a hash."""
+def _copy_hash(client: Any, source: str, target: str, delete: bool) -> None:
+    """Copy the fields that are missing in the target; skip a key that is not a hash."""
     try:
-        counters = dict(pairs_of(_raw(client, "HGETALL", source.stats)))
+        fields = dict(pairs_of(_raw(client, "HGETALL", source)))
     except ResponseError as error:
         _raise_unless_wrong_type(error)
         return
     pipe = client.pipeline(transaction=False)
-    for field, value in counters.items():
-        _raw(pipe, "HSETNX", target.stats, field, value)
-    if counters and delete:
-        _raw(pipe, "DEL", source.stats)
+    for field, value in fields.items():
+        _raw(pipe, "HSETNX", target, field, value)
+    if fields and delete:
+        _raw(pipe, "DEL", source)
     pipe.execute()
 
 
@@ -295,7 +336,7 @@ def copy_untagged(app: Any = None, prefix: str | None = None) -> Copied:
         )
     lists = {"copied": result.copied, "unreadable": result.unreadable}
 
-    def note(outcome: str, name: str) -> None:
+    def note(outcome: str, name: str, _score: float) -> None:
         lists.get(outcome, result.kept).append(name)
 
     copy_prefix(store_of(app).client, old, conf.key_prefix, note=note)

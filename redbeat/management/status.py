@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -12,9 +12,10 @@ from redbeat.beat.lock import FORGET_AFTER, SEEN_WITHIN, BeatInfo
 from redbeat.calendar.zones import from_timestamp
 from redbeat.config import ensure_conf
 from redbeat.connection.urls import safe_url
-from redbeat.entries.decide import DISABLED
+from redbeat.entries.overdue import Overdue, overdue_entries
 from redbeat.entries.status import entries_of
-from redbeat.storage.quarantine import printable
+from redbeat.metrics.snapshot import count_entries
+from redbeat.printing import encodable
 from redbeat.storage.store import store_of
 from redbeat.storage.wire import Counts, Presence
 
@@ -38,8 +39,11 @@ class Status:
         entries: the number of entries by state. An entry counts as ``scheduled`` while a beat
             publishes its run.
         statics: the number of entries from ``beat_schedule``.
-        due_now: the number of entries that are due and not yet claimed.
-        most_late: the maximum lateness of a due entry in seconds, or None if no entry is due.
+        due_now: the number of entries that are due and not yet claimed, or whose run could not be
+            sent.
+        most_late: the maximum lateness of a due entry in seconds, or None if no entry is due. It
+            counts from when the run was due, however often a beat tried to send it; jitter that
+            the policy of the entry asks for is no lateness.
         clock_offset: seconds by which the clock of this host is ahead of the clock of Redis. The
             error is at most half a round trip.
         server: ``version`` and ``mode`` of Redis; empty if Redis refuses the command ``INFO``.
@@ -47,7 +51,9 @@ class Status:
         key_prefix: the prefix of all keys.
         redis_url: the URL of Redis, without a password.
         lock_key: the key of the lock, or None if the lock is off.
-        problem: the reason why beats publish nothing, or "" if no beat reports a problem.
+        problem: the reason why beats publish nothing, for example that the broker is not
+            available, with its address; "" if no beat reports a problem.
+        overdue: the entries without a success within their ``expect_within``.
     """
 
     now: datetime
@@ -65,14 +71,19 @@ class Status:
     redis_url: str
     lock_key: str | None
     problem: str = ""
+    overdue: list[Overdue] = field(default_factory=list)
 
 
 def status_of(app: Any, clock: Callable[[], float] = time.time) -> Status:
-    """Return the status of an app's schedule; ``clock`` returns UNIX seconds. Two round trips."""
+    """Return the status of an app's schedule; ``clock`` returns UNIX seconds.
+
+    Two round trips, three under a leader of RedBeat 2, and those of
+    :func:`~redbeat.entries.overdue.overdue_entries`.
+    """
     conf, store = ensure_conf(app), store_of(app)
     server = store.server()  # opens the connection before the clock is measured
     sent_at = clock()
-    counts = store.counts(conf.lock_key, DISABLED, FORGET_AFTER)
+    counts = count_entries(store, conf, FORGET_AFTER)
     received_at = clock()
     leader, lockless, standbys = beats_of(counts)
     return Status(
@@ -90,7 +101,8 @@ def status_of(app: Any, clock: Callable[[], float] = time.time) -> Status:
         key_prefix=conf.key_prefix,
         redis_url=safe_url(conf.redis_url),
         lock_key=conf.lock_key,
-        problem=printable(counts.problem),
+        problem=encodable(counts.problem),
+        overdue=overdue_entries(store, counts),
     )
 
 
@@ -109,4 +121,8 @@ def beats_of(counts: Counts) -> tuple[BeatInfo | None, list[BeatInfo], list[Beat
 
 
 def _info_of(beat: Presence) -> BeatInfo:
-    return BeatInfo.read(beat.token)._replace(last_seen=from_timestamp(beat.seen))
+    try:
+        seen = from_timestamp(beat.seen)
+    except (OverflowError, ValueError):  # another program wrote this score
+        seen = None
+    return BeatInfo.read(beat.token)._replace(last_seen=seen)

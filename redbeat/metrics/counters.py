@@ -106,6 +106,8 @@ class Counters:
         self._batched_of_entries: dict[str, int] = {}
         #: The batch that was sent and that Redis has not confirmed yet.
         self._unconfirmed = NOTHING
+        #: The number of published messages since the start of the beat.
+        self.sent = 0
         self._id = uuid.uuid4().hex[:12]
         self._batches = 0
         self._round_trips = 0
@@ -119,6 +121,7 @@ class Counters:
 
     def dispatched(self, name: str, late: float | None) -> None:
         """Count a published message; ``late`` is in seconds, None for a triggered run."""
+        self.sent += 1
         if late is None:
             self._new["dispatched"] += 1
         else:

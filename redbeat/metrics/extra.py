@@ -1,9 +1,10 @@
-"""Imports the metrics server on demand, because it needs the package ``prometheus_client``."""
+"""Imports the metrics server on demand, because it needs packages of the extra ``metrics``."""
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final
 
 from redbeat.errors import ConfigurationError
 
@@ -15,15 +16,27 @@ if TYPE_CHECKING:
 
     from .health import BeatHealth
 
-__all__ = ("serve_beat", "serve_exporter")
+__all__ = ("check_installed", "serve_beat", "serve_exporter")
+
+#: The import names of the packages that the extra ``metrics`` installs.
+EXTRA: Final = ("prometheus_client", "waitress")
+
+BEAT: Final = "redbeat_metrics_port"
+
+
+def check_installed(conf: RedBeatConfig) -> None:
+    """Raise :exc:`ConfigurationError` if metrics are on and a package for them is missing."""
+    missing = [package for package in EXTRA if find_spec(package) is None]
+    if conf.metrics_port is not None and missing:
+        raise _missing(BEAT, missing[0])
 
 
 def serve_beat(conf: RedBeatConfig, store: Store, health: BeatHealth, counters: Counters) -> Server:
     """Serve the metrics and the health checks of one beat on ``conf.metrics_port``.
 
-    Raises :exc:`ConfigurationError` if the port is in use or ``prometheus_client`` is missing.
+    Raises :exc:`ConfigurationError` if the port is in use or a package is missing.
     """
-    server_module = _import_server("redbeat_metrics_port needs prometheus_client")
+    server_module = _import_server(BEAT)
     server: Server = server_module.serve_beat(conf, store, health, counters)
     return server
 
@@ -31,19 +44,24 @@ def serve_beat(conf: RedBeatConfig, store: Store, health: BeatHealth, counters: 
 def serve_exporter(app: Any, host: str, port: int) -> Server:
     """Serve the metrics in Redis, of all beats of a schedule.
 
-    Raises :exc:`ConfigurationError` if the port is in use or ``prometheus_client`` is missing.
+    Raises :exc:`ConfigurationError` if the port is in use or a package is missing.
     """
-    server_module = _import_server("the exporter needs prometheus_client")
+    server_module = _import_server("the exporter")
     server: Server = server_module.serve_exporter(app, host, port)
     return server
 
 
-def _import_server(reason: str) -> Any:
+def _import_server(feature: str) -> Any:
     try:
         return import_module("redbeat.metrics.server")
     except ImportError as error:
-        if (error.name or "").partition(".")[0] != "prometheus_client":
+        package = (error.name or "").partition(".")[0]
+        if package not in EXTRA:
             raise
-        raise ConfigurationError(
-            f"{reason}, which is not installed: pip install 'celery-redbeat[metrics]'"
-        ) from error
+        raise _missing(feature, package) from error
+
+
+def _missing(feature: str, package: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{feature} needs {package}, which is not installed: pip install 'celery-redbeat[metrics]'"
+    )

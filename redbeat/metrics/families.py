@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import accumulate
 from typing import Final
 
-from celery.utils.log import get_logger
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -19,7 +18,7 @@ from redis.exceptions import RedisError
 
 import redbeat
 from redbeat.entries.status import entries_of
-from redbeat.storage.quarantine import printable
+from redbeat.printing import get_logger, printable
 
 from .counters import KINDS, LATENESS, MICROSECONDS, ROUND_TRIPS, TICK, Buckets, Counters, split
 from .health import BeatHealth, ProbeResult
@@ -48,27 +47,43 @@ HELP: Final = {
     "quarantined": "Times that an unreadable entry was put into quarantine",
 }
 
+#: Maximum length of a label, in characters.
+MAX_LABEL: Final = 200
+
+#: Maximum number of overdue entries in the metrics.
+MAX_OVERDUE: Final = 100
+
 Gauge = tuple[str, str, float | None]
 
 
 def counters_of(totals: Mapping[str, int]) -> Iterator[Metric]:
     """Yield the counter metrics; ``totals`` maps fields to counts."""
-    of_entries = {
-        kind: CounterMetricFamily(f"redbeat_entry_{kind}", f"{text}, by entry.", labels=["entry"])
-        for kind, text in HELP.items()
-    }
-    for field, number in totals.items():
-        kind_and_name = split(field)
-        if kind_and_name is not None:
-            kind, name = kind_and_name
-            of_entries[kind].add_metric([printable(name)], number)
+    by_label = _counts_by_label(totals)
     for kind in KINDS:
-        yield CounterMetricFamily(f"redbeat_{kind}", f"{HELP[kind]}.", totals.get(kind, 0))
-        yield of_entries[kind]
+        text = HELP[kind]
+        yield CounterMetricFamily(f"redbeat_{kind}", f"{text}.", totals.get(kind, 0))
+        of_entries = CounterMetricFamily(
+            f"redbeat_entry_{kind}", f"{text}, by entry.", labels=["entry"]
+        )
+        for label, number in by_label[kind].items():
+            of_entries.add_metric([label], number)
+        yield of_entries
     trips = totals.get(ROUND_TRIPS, 0)
     yield CounterMetricFamily(
         "redbeat_redis_round_trips", "Round trips to Redis made by ticks.", trips
     )
+
+
+def _counts_by_label(totals: Mapping[str, int]) -> dict[str, dict[str, int]]:
+    """Return kind -> label -> count. Names with the same printable form share a label."""
+    counts: dict[str, dict[str, int]] = {kind: {} for kind in KINDS}
+    for field, number in totals.items():
+        kind_and_name = split(field)
+        if kind_and_name is not None:
+            kind, name = kind_and_name
+            label = printable(name, MAX_LABEL)
+            counts[kind][label] = counts[kind].get(label, 0) + number
+    return counts
 
 
 def histograms_of(totals: Mapping[str, int]) -> Iterator[Metric]:
@@ -95,14 +110,21 @@ def schedule_gauges(snapshot: Snapshot) -> Iterator[Metric]:
     for state, number in entries_of(snapshot.counts).items():
         states.add_metric([state], number)
     yield states
+    yield overdue_gauge(snapshot)
     counts = snapshot.counts
+    sends = None if snapshot.leads is False else float(not counts.problem)
     late = None if counts.first_due is None else max(counts.now - counts.first_due, 0.0)
     yield from gauges(
+        ("redbeat_broker_up", "0 if a beat cannot send messages to the broker, else 1.", sends),
         ("redbeat_static_entries", "Entries that come from beat_schedule.", counts.statics),
-        ("redbeat_due_entries", "Entries that are due and not yet claimed.", counts.due),
+        (
+            "redbeat_due_entries",
+            "Entries that are due and not yet claimed, or whose run could not be sent.",
+            counts.due,
+        ),
         (
             "redbeat_most_late_seconds",
-            "Lateness of the due entry that has waited longest, in seconds.",
+            "Lateness of the run that has waited longest and was not sent yet, in seconds.",
             late or 0.0,
         ),
         ("redbeat_beats", "Beats that are running, including standbys.", len(snapshot.beats)),
@@ -114,6 +136,15 @@ def schedule_gauges(snapshot: Snapshot) -> Iterator[Metric]:
             snapshot.clock_offset,
         ),
     )
+
+
+def overdue_gauge(snapshot: Snapshot) -> Metric:
+    """Return the gauge of overdue entries, at most :data:`MAX_OVERDUE`, most overdue first."""
+    text = "Seconds without a success, for entries without one within their expect_within."
+    overdue = GaugeMetricFamily("redbeat_overdue_entry_seconds", text, labels=["entry"])
+    for item in snapshot.overdue[:MAX_OVERDUE]:
+        overdue.add_metric([item.name], item.seconds)
+    return overdue
 
 
 def health_gauges(leads: bool | None, tick_age: float | None, redis_up: bool) -> Iterator[Metric]:

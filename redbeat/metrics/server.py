@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Callable, Iterable
-from socketserver import TCPServer, ThreadingMixIn
 from threading import Thread
 from typing import Any, Final
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-from celery.utils.log import get_logger
 from prometheus_client import ProcessCollector, make_wsgi_app
 from prometheus_client.registry import Collector, CollectorRegistry
+from waitress import wasyncore  # type: ignore[import-untyped]
+from waitress.server import create_server  # type: ignore[import-untyped]
 
 from redbeat.config import RedBeatConfig, ensure_conf
 from redbeat.errors import ConfigurationError
+from redbeat.printing import get_logger
 from redbeat.storage.store import Store, store_of
 
 from .counters import Counters
@@ -30,38 +31,30 @@ __all__ = (
 
 logger = get_logger("celery.beat")
 
+#: The limits of the server. A connection without a complete request is closed after
+#: ``channel_timeout`` seconds without data. More connections wait until others are closed.
+LIMITS: Final[dict[str, Any]] = {
+    "threads": 4,
+    "connection_limit": 300,
+    "channel_timeout": 10,
+    "cleanup_interval": 1,
+    "max_request_header_size": 16_384,
+    "max_request_body_size": 1024,
+}
 
-#: Maximum delay of :meth:`Server.close`, in seconds.
-POLL: Final = 0.1
-#: Timeout of a client's connection, in seconds.
-CLIENT_TIMEOUT: Final = 10.0
+#: Maximum age of an idle connection, and of any connection, in seconds. A client that sends one
+#: byte after the other is never silent, so ``channel_timeout`` does not apply to it.
+IDLE_AGE: Final = 30.0
+MAX_AGE: Final = 60.0
+
+#: Maximum delay of :meth:`Server.close`, in seconds, if a request is still running.
+CLOSE_TIMEOUT: Final = 0.5
 
 Probe = Callable[[], ProbeResult]
 
 
-class Handler(WSGIRequestHandler):
-    """Handles one connection, without logging requests."""
-
-    timeout = CLIENT_TIMEOUT
-
-    def log_message(self, *_args: Any) -> None:
-        """Log nothing."""
-
-
-class ThreadedServer(ThreadingMixIn, WSGIServer):
-    """Handles each request in a daemon thread."""
-
-    daemon_threads = True
-
-    def server_bind(self) -> None:
-        """Bind without a DNS lookup of the host's name, which can block."""
-        TCPServer.server_bind(self)
-        self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
-        self.setup_environ()
-
-
 class Server:
-    """The metrics server of a process; it runs in its own thread until :meth:`close` is called.
+    """The metrics server of a process; it runs in its own threads until :meth:`close` is called.
 
     The constructor raises :exc:`ConfigurationError` if the server cannot listen on ``host`` and
     ``port``. The error message names ``setting``, the setting or option to change.
@@ -79,35 +72,55 @@ class Server:
         registry = CollectorRegistry()
         for collector in collectors:
             registry.register(collector)
-        self._server = _listen(host, port, setting)
-        self._server.set_app(_routes(registry, {"/healthz": alive, "/readyz": ready}))
-        self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}/metrics"
-        self._thread: Thread | None = Thread(
-            target=self._server.serve_forever, args=(POLL,), name="redbeat-metrics", daemon=True
+        #: The open sockets by file descriptor, as waitress keeps them.
+        self._sockets: dict[int, Any] = {}
+        self._server = create_server(
+            _routes(registry, {"/healthz": alive, "/readyz": ready}),
+            map=self._sockets,
+            sockets=[_listen(host, port, setting)],
+            ident=None,
+            log_socket_errors=False,
+            **LIMITS,
         )
+        self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}/metrics"
+        self._closing = False
+        self._thread = Thread(target=self._run, name="redbeat-metrics", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
         """Stop listening; a second call does nothing."""
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            self._server.shutdown()
-            thread.join()
-            self._server.server_close()
+        if not self._closing:
+            self._closing = True
+            self._server.pull_trigger()
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._closing:
+            wasyncore.loop(timeout=1.0, use_poll=True, map=self._sockets, count=1)
+            _close_old(list(self._server.active_channels.values()), time.time())
+        self._server.task_dispatcher.shutdown(timeout=CLOSE_TIMEOUT)
+        wasyncore.close_all(self._sockets)
 
 
-def _listen(host: str, port: int, setting: str) -> ThreadedServer:
+def _close_old(channels: Iterable[Any], now: float) -> None:
+    """Close connections that are too old; ``now`` is in UNIX seconds, as waitress counts."""
+    for channel in channels:
+        busy = channel.requests or channel.total_outbufs_len
+        if now - channel.creation_time > (MAX_AGE if busy else IDLE_AGE):
+            channel.handle_close()
+
+
+def _listen(host: str, port: int, setting: str) -> socket.socket:
     try:
         results = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, *_, address = results[0]
-        server_class = type("Server", (ThreadedServer,), {"address_family": family})
-        server: ThreadedServer = server_class(address, Handler)
+        dual = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
+        return socket.create_server(address[:2], family=family, dualstack_ipv6=dual)
     except OSError as error:
         raise ConfigurationError(
             f"cannot listen on {host}, port {port}: {error}. Set {setting} to a free port: each "
             "beat and each exporter on a host needs its own"
         ) from error
-    return server
 
 
 def _routes(registry: CollectorRegistry, probes: dict[str, Probe]) -> Callable[..., Any]:

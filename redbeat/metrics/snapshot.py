@@ -4,17 +4,58 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from redbeat.beat.lock import SEEN_WITHIN
+from redbeat.beat.lock import SEEN_WITHIN, BeatInfo
+from redbeat.codec.stored import record_in, seconds_in, whole_in
 from redbeat.config import RedBeatConfig
 from redbeat.entries.decide import DISABLED
+from redbeat.entries.overdue import Overdue, overdue_entries
 from redbeat.storage.reading import LAST_TICK, Reading
 from redbeat.storage.wire import Counts
 
 from .counters import LEADER, split
 
-__all__ = ("Snapshot", "take_snapshot")
+__all__ = ("Snapshot", "count_entries", "take_snapshot")
+
+
+def led_by_redbeat_2(counts: Counts) -> bool:
+    """Return whether a beat of RedBeat 2 holds the lock."""
+    return bool(counts.holder) and BeatInfo.read(counts.holder).host is None
+
+
+def count_entries(store: Reading, conf: RedBeatConfig, within: float) -> Counts:
+    """Return the counts of a schedule, with the beats seen in the last ``within`` seconds.
+
+    The problem that a beat of RedBeat 3 stored is left out if no such beat publishes runs any more.
+    RedBeat 2 leaves the score of a disabled entry in the past. Under a leader of RedBeat 2,
+    disabled entries are therefore counted as disabled, not as due, among the first 500 due entries.
+    One round trip, two under a leader of RedBeat 2.
+    """
+    counts = store.counts(conf.lock_key, DISABLED, within)
+    if led_by_redbeat_2(counts):
+        return _without_disabled(counts._replace(problem=""), store)
+    active = counts.holder or not all(beat.locked for beat in counts.beats)
+    return counts if active else counts._replace(problem="")
+
+
+def _without_disabled(counts: Counts, store: Reading) -> Counts:
+    if not counts.due:
+        return counts
+    page = store.page()
+    due = [row for row in page.rows if row.score is not None and 0 <= row.score <= page.now]
+    enabled = [row.score for row in due if not _is_disabled(row.definition)]
+    disabled = len(due) - len(enabled)
+    return counts._replace(
+        due=max(counts.due - disabled, 0),
+        first_due=min(filter(None, enabled), default=None),
+        disabled=counts.disabled + disabled,
+        parked=counts.parked + disabled,
+    )
+
+
+def _is_disabled(definition: str | None) -> bool:
+    return record_in(definition or "").get("enabled") is False
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +69,7 @@ class Snapshot:
             most half the time of a round trip.
         lock_left: seconds until the lock expires, None if no beat holds it or the lock is disabled.
         shared: whether the lock is disabled, so that all beats share the work.
+        overdue: the entries without a success within their ``expect_within``.
     """
 
     counts: Counts
@@ -35,6 +77,7 @@ class Snapshot:
     clock_offset: float
     lock_left: float | None
     shared: bool
+    overdue: list[Overdue] = field(default_factory=list)
 
     @property
     def beats(self) -> set[str]:
@@ -57,7 +100,12 @@ class Snapshot:
 
     @property
     def tick_age(self) -> float | None:
-        """Seconds since an active beat last sent its counters, None if no beat ever sent any."""
+        """Seconds since an active beat last sent its counters, None if unknown.
+
+        It is unknown if no beat ever sent any, or if a beat of RedBeat 2 leads.
+        """
+        if led_by_redbeat_2(self.counts):
+            return None
         return self._age(self.stats.get(LAST_TICK, ""))
 
     def totals(self, max_entries: int) -> dict[str, int]:
@@ -67,29 +115,31 @@ class Snapshot:
         """
         by_entry = self.counts.members <= max_entries
         return {
-            field: int(number)
-            for field, number in self.stats.items()
-            if number.isdecimal() and (by_entry or split(field) is None)
+            field: number
+            for field, text in self.stats.items()
+            if (number := whole_in(text)) is not None and (by_entry or split(field) is None)
         }
 
     def _age(self, instant: str) -> float | None:
-        try:
-            return max(self.counts.now - float(instant), 0.0)
-        except ValueError:
-            return None
+        seconds = seconds_in(instant)
+        return None if seconds is None else max(self.counts.now - seconds, 0.0)
 
 
 def take_snapshot(
     store: Reading, conf: RedBeatConfig, clock: Callable[[], float] = time.time
 ) -> Snapshot:
-    """Read a snapshot from Redis. Three round trips, two if the lock is disabled.
+    """Read a snapshot from Redis.
 
-    ``clock`` returns UNIX seconds.
+    Three round trips, two if the lock is disabled, one more under a leader of RedBeat 2.
+
+    More round trips if entries may be overdue, see
+    :func:`~redbeat.entries.overdue.overdue_entries`. ``clock`` returns UNIX seconds.
     """
     stats = store.stats()  # opens the connection, so that this does not distort the clock offset
     sent_at = clock()
-    counts = store.counts(conf.lock_key, DISABLED, SEEN_WITHIN)
+    counts = count_entries(store, conf, SEEN_WITHIN)
     received_at = clock()
     left = store.lock_left(conf.lock_key) if conf.lock_key else None
     offset = (sent_at + received_at) / 2 - counts.now
-    return Snapshot(counts, stats, offset, left, not conf.lock_key)
+    overdue = overdue_entries(store, counts)
+    return Snapshot(counts, stats, offset, left, not conf.lock_key, overdue)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
@@ -12,23 +13,35 @@ from redbeat.calendar.zones import as_utc
 from redbeat.decoder import encode
 from redbeat.entries.decide import aware
 from redbeat.entries.lazy import hidden
+from redbeat.entries.overdue import Overdue
+from redbeat.entries.runs import TRIGGERED, Occurrence, RunResult
+from redbeat.entries.status import Failing
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import InvalidEntryError
 from redbeat.schedules.one_time import clocked
 from redbeat.schedules.rule import rrule
 from redbeat.schedules.rule_set import rruleset
 
-from .text import duration
+from .english import plural
+from .text import duration, exact_duration, plain_number
 
 __all__ = (
+    "CRON_FIELDS",
     "as_json",
     "call_text",
     "cron_text",
+    "failing_json",
+    "interval_text",
     "iso",
     "last_run",
+    "overdue_text",
     "policy",
+    "result_json",
+    "result_text",
+    "rule_of",
     "schedule_text",
     "stored",
+    "timing_text",
 )
 
 #: The fields of a crontab, in the order that the command line uses.
@@ -40,14 +53,27 @@ def iso(instant: datetime | None) -> str | None:
     return None if instant is None else as_utc(instant).isoformat()
 
 
+def failing_json(failing: Failing | None) -> dict[str, Any] | None:
+    """Return the JSON object of the failed attempts to send a run, None if there are none."""
+    if failing is None:
+        return None
+    return {
+        "attempts": failing.attempts,
+        "first_at": iso(failing.first_at),
+        "first_error": failing.first_error,
+        "last_at": iso(failing.last_at),
+        "last_error": failing.last_error,
+        "next_attempt_at": iso(failing.next_attempt_at),
+    }
+
+
 def schedule_text(when: Any) -> str:
     """Return a schedule as one line of text, in the syntax of the command-line options.
 
     Examples: ``every 30 s``, ``cron 0 9 * * *``, ``at 2027-01-01T09:00:00+00:00``.
     """
     if isinstance(when, schedule):
-        relative = " (relative)" if when.relative else ""
-        return f"every {duration(when.run_every.total_seconds())}{relative}"
+        return f"every {interval_text(when)}"
     if isinstance(when, crontab):
         return f"cron {cron_text(when)}"
     if isinstance(when, solar):
@@ -57,6 +83,20 @@ def schedule_text(when: Any) -> str:
     if isinstance(when, (rrule, rruleset)):
         return _rule_text(when)
     return str(when)
+
+
+def interval_text(when: schedule) -> str:
+    """Return the interval, such as ``1 h 30 min`` or ``1 d (relative)``."""
+    relative = " (relative)" if when.relative else ""
+    return f"{exact_duration(when.run_every.total_seconds())}{relative}"
+
+
+def timing_text(entry: RedBeatSchedulerEntry) -> str:
+    """Return the schedule of an entry as :func:`schedule_text`, with its spread if it has one."""
+    text = schedule_text(entry.schedule)
+    if not entry.spread:
+        return text
+    return f"{text} +{duration(round(entry.spread_offset))} (spread {duration(entry.spread)})"
 
 
 def cron_text(when: crontab) -> str:
@@ -77,6 +117,25 @@ def _rule_text(when: rrule | rruleset) -> str:
     except ValueError:
         return repr(when)
     return " ".join((*rest, start))  # moves DTSTART to the end
+
+
+def rule_of(when: Any) -> tuple[str, str] | None:
+    """Return a schedule as a rule, see ``rule_text``; None if no rule can describe the schedule."""
+    if isinstance(when, schedule):
+        relative = " relative" if when.relative else ""
+        return "every", f"{plain_number(when.run_every.total_seconds())}{relative}"
+    if isinstance(when, crontab):
+        return "cron", cron_text(when)
+    if isinstance(when, solar):
+        return "solar", f"{when.event},{when.lat},{when.lon}"
+    if isinstance(when, clocked):
+        return "at", when.clocked_time.isoformat()
+    if isinstance(when, (rrule, rruleset)):
+        try:
+            return "rrule", when.to_ical()
+        except ValueError:
+            return None
+    return None
 
 
 def call_text(entry: RedBeatSchedulerEntry) -> str:
@@ -106,20 +165,21 @@ def _plain(value: Any) -> Any:
 
 def policy(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
     """Return the policy fields that differ from their defaults, with instants in ISO 8601."""
-    fields = entry.policy.given()
+    fields = entry.policy.non_defaults()
     return {
         name: iso(value) if isinstance(value, datetime) else value for name, value in fields.items()
     }
 
 
 def as_json(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
-    """Return the JSON form of an entry; ``docs/operating.rst`` documents the fields."""
-    fields = stored(entry)
+    """Return the JSON form of an entry; ``docs/json.rst`` documents the fields."""
+    fields, rule = stored(entry), rule_of(entry.schedule)
     return {
         "name": entry.name,
         "task": entry.task,
         "schedule": fields["schedule"],
-        "schedule_text": schedule_text(entry.schedule),
+        "schedule_text": timing_text(entry),
+        "rule": None if rule is None else dict([rule]),
         "args": fields["args"] or [],
         "kwargs": fields["kwargs"] or {},
         "options": fields["options"] or {},
@@ -130,11 +190,43 @@ def as_json(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
     }
 
 
-def last_run(entry: RedBeatSchedulerEntry) -> datetime | None:
+def overdue_text(item: Overdue) -> str:
+    """Return what is wrong with an overdue entry, such as ``had no success for 3 h, ...``."""
+    since = "since it was saved or resumed" if item.last_success is None else ""
+    if item.last_success is not None:
+        since = f"since {as_utc(item.last_success).isoformat(timespec='seconds')}"
+    ago, within = duration(round(item.seconds)), duration(item.expect_within)
+    return f"had no success for {ago}, {since}; one is expected within {within}"
+
+
+def result_text(result: RunResult | None) -> str:
+    """Return what became of a run, such as ``failed in 1.2 s: ValueError: 3``; "" if unknown."""
+    if result is None:
+        return ""
+    text: str = result.state
+    if result.seconds is not None:
+        text += f" in {duration(round(result.seconds, 3))}"
+    if result.retries:
+        text += f" after {plural(result.retries, 'retry', 'retries')}"
+    return f"{text}: {result.error}" if result.error else text
+
+
+def result_json(result: RunResult | None) -> dict[str, Any] | None:
+    """Return what became of a run as JSON, None if unknown."""
+    if result is None:
+        return None
+    times = {"started_at": iso(result.started_at), "ended_at": iso(result.ended_at)}
+    return {**result._asdict(), **times}
+
+
+def last_run(entry: RedBeatSchedulerEntry, history: Iterable[Occurrence] = ()) -> datetime | None:
     """Return the time of the last run, or None for an entry that never ran.
 
     An entry that never ran may also have a ``last_run_at``: the time from which its first run is
-    computed.
+    computed. A triggered run does not change ``last_run_at``; it is found in the ``history``.
     """
     ran = entry.total_run_count or entry.scheduled_at is not None
-    return aware(entry.last_run_at) if ran and entry.last_run_at is not None else None
+    runs = [run.dispatched_at for run in history if run.outcome == TRIGGERED]
+    if ran and entry.last_run_at is not None:
+        runs.append(aware(entry.last_run_at))
+    return max(runs, default=None)

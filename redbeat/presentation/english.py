@@ -65,9 +65,9 @@ def joined(items: Sequence[str], word: str = "and") -> str:
     return f"{', '.join(most)} {word} {last}" if most else last
 
 
-def plural(count: int, noun: str) -> str:
-    """Return a number with a noun: ``1 hour`` or ``2 hours``."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+def plural(count: int, noun: str, nouns: str = "") -> str:
+    """Return a number with a noun: ``1 hour`` or ``2 hours``; ``nouns`` is an irregular plural."""
+    return f"{count} {noun}" if count == 1 else f"{count} {nouns or noun + 's'}"
 
 
 def ordinal(number: int) -> str:

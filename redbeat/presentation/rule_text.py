@@ -8,25 +8,29 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import datetime, tzinfo
-from typing import Any, Final
+from decimal import Decimal
+from typing import Any, Final, NamedTuple
 
 from celery.exceptions import ImproperlyConfigured
 from celery.schedules import BaseSchedule, ParseException, crontab, schedule, solar
 from dateutil.parser import isoparse
 
+from redbeat.calendar.cron import without_nickname
 from redbeat.calendar.zones import zone_key
 from redbeat.errors import InvalidEntryError
+from redbeat.schedules.hashed import has_hash, hashed_crontab
 from redbeat.schedules.ical import from_ical
 from redbeat.schedules.one_time import clocked
-from redbeat.schedules.rule import RuleSchedule, rrule
-from redbeat.schedules.rule_set import rruleset
+from redbeat.schedules.rule import RuleSchedule
 
-from .describe import cron_text
+from .describe import CRON_FIELDS, rule_of
 
 __all__ = (
     "BAD_RULE",
     "KINDS",
+    "Interval",
     "has_own_zone",
+    "interval_from",
     "make_schedule",
     "parse_rule",
     "rule_of",
@@ -40,22 +44,54 @@ KINDS: Final = ("every", "cron", "rrule", "at", "solar")
 #: The exceptions that :func:`make_schedule` raises for an invalid rule.
 BAD_RULE: Final = (ImproperlyConfigured, ParseException, TypeError, ValueError)
 
-UNITS: Final = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+#: The units of durations with their lengths in seconds, the longest unit first.
+UNITS: Final = {"w": 604800, "d": 86400, "h": 3600, "m": 60, "min": 60, "s": 1}
+
+#: Matches a number with a unit, such as ``1.5 h``.
+QUANTITY: Final = re.compile(r"(\d+(?:\.\d*)?|\.\d+) *(min|[wdhms])")
+
+#: Matches the space before each line of a recurrence rule that is written on one line.
+BETWEEN_LINES: Final = re.compile(
+    r"\s+(?=(?:DTSTART|RRULE|RDATE|EXRULE|EXDATE)[:;])", re.IGNORECASE
+)
 
 #: Number of fields of a solar rule, which are event, latitude and longitude.
 SOLAR_FIELDS: Final = 3
 
 
 def seconds_from(text: str) -> float:
-    """Return a duration such as ``30``, ``30s``, ``5m``, ``2h`` or ``1d`` in seconds.
+    """Return a duration such as ``30``, ``30s``, ``1h30m``, ``2 d 12 h`` or ``1w`` in seconds.
+
+    A number without a unit is a number of seconds. Raises ValueError for any other text.
+    """
+    text = text.strip()
+    with_unit = f"{text}s" if re.fullmatch(r"[0-9.]+", text) else text
+    quantities = QUANTITY.findall(with_unit)
+    sizes = [UNITS[unit] for _, unit in quantities]
+    is_whole = re.fullmatch(rf"(?:{QUANTITY.pattern} *)+", with_unit) is not None
+    if not is_whole or sizes != sorted(set(sizes), reverse=True):
+        problem = "is not a duration: give seconds, or numbers with w, d, h, m or s"
+        raise ValueError(f"{text!r} {problem}, the longest unit first")
+    seconds = sum(Decimal(number) * UNITS[unit] for number, unit in quantities)
+    return int(seconds) if seconds == int(seconds) else float(seconds)
+
+
+class Interval(NamedTuple):
+    """An interval in seconds; a relative one is rounded to its unit, as in Celery."""
+
+    seconds: float
+    relative: bool = False
+
+
+def interval_from(text: str) -> Interval:
+    """Return an interval: a duration, which the word ``relative`` may follow.
 
     Raises ValueError for any other text.
     """
-    match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+) *(s|m|min|h|d|)", text.strip())
-    if match is None:
-        raise ValueError(f"{text!r} is not a number of seconds, nor a number with s, m, h or d")
-    seconds = float(match[1]) * UNITS[match[2]]
-    return int(seconds) if seconds.is_integer() else seconds
+    length, found, rest = text.strip().partition("relative")
+    if found and not rest.strip(" )"):
+        return Interval(seconds_from(length.rstrip(" (")), True)
+    return Interval(seconds_from(text))
 
 
 def time_from(text: str) -> datetime:
@@ -69,17 +105,22 @@ def time_from(text: str) -> datetime:
         raise ValueError(f"{text!r} is not a time in ISO 8601") from error
 
 
-def make_schedule(kind: str, value: Any, zone: tzinfo, app: Any) -> BaseSchedule:
+def make_schedule(kind: str, value: Any, zone: tzinfo, app: Any, name: str = "") -> BaseSchedule:
     """Return a schedule of this kind; raise one of :data:`BAD_RULE` for an invalid value.
 
-    ``value`` is a number of seconds for ``every``, a datetime for ``at``, and a string for all
-    other kinds. ``zone`` applies to times and rules that name no time zone.
+    ``value`` is an :class:`Interval` for ``every``, a datetime for ``at``, and a string for all
+    other kinds. ``zone`` applies to times and rules that name no time zone. ``name`` is the entry
+    name, which determines the numbers for ``H`` in a crontab.
     """
+    if kind == "cron" and has_hash(value):
+        if not name:
+            raise ValueError("H in a crontab needs the name of one entry")
+        return hashed_crontab(name, **_cron_fields(value), app=app)
     return MAKERS[kind](value, zone, app)
 
 
-def parse_rule(kind: str, text: str, zone: tzinfo, app: Any) -> BaseSchedule:
-    """Return the schedule that a rule describes.
+def parse_rule(kind: str, text: str, zone: tzinfo, app: Any, name: str = "") -> BaseSchedule:
+    """Return the schedule that a rule describes; ``name`` is the entry name.
 
     Raises :exc:`InvalidEntryError` for an invalid rule; its field is ``kind`` or ``rule``.
     """
@@ -89,29 +130,11 @@ def parse_rule(kind: str, text: str, zone: tzinfo, app: Any) -> BaseSchedule:
     if not text:
         raise InvalidEntryError("rule", "is empty; enter when the entry runs")
     try:
-        return make_schedule(kind, READERS.get(kind, str)(text), zone, app)
+        return make_schedule(kind, READERS.get(kind, str)(text), zone, app, name)
     except InvalidEntryError as error:
         raise InvalidEntryError("rule", error.problem) from error
     except (*BAD_RULE, OverflowError) as error:
         raise InvalidEntryError("rule", str(error)) from error
-
-
-def rule_of(when: Any) -> tuple[str, str] | None:
-    """Return the kind and the text of a schedule, or None if no rule can describe the schedule."""
-    if isinstance(when, schedule):
-        return "every", f"{when.run_every.total_seconds():.15g}"
-    if isinstance(when, crontab):
-        return "cron", cron_text(when)
-    if isinstance(when, solar):
-        return "solar", f"{when.event},{when.lat},{when.lon}"
-    if isinstance(when, clocked):
-        return "at", when.clocked_time.isoformat()
-    if isinstance(when, (rrule, rruleset)):
-        try:
-            return "rrule", when.to_ical()
-        except ValueError:
-            return None
-    return None
 
 
 def has_own_zone(when: Any) -> bool:
@@ -119,31 +142,28 @@ def has_own_zone(when: Any) -> bool:
     return isinstance(when, (schedule, solar, RuleSchedule))
 
 
-def _every(seconds: float, _zone: tzinfo, app: Any) -> BaseSchedule:
-    if not seconds:
+def _every(interval: Interval, _zone: tzinfo, app: Any) -> BaseSchedule:
+    if not interval.seconds:
         raise ValueError("must be above 0 seconds")
-    return schedule(seconds, app=app)
+    return schedule(interval.seconds, interval.relative, app=app)
 
 
 def _cron(text: str, _zone: tzinfo, app: Any) -> BaseSchedule:
-    fields = text.split()
+    return crontab(**_cron_fields(text), app=app)
+
+
+def _cron_fields(text: str) -> dict[str, str]:
+    fields = (without_nickname(text) if text.startswith("@") else text).split()
     if len(fields) != 5:
         raise ValueError(
             f"{text!r} has {len(fields)} field{'s' * (len(fields) != 1)}, not 5: minute, hour, day "
             "of month, month, day of week"
         )
-    minute, hour, day_of_month, month_of_year, day_of_week = fields
-    return crontab(
-        minute=minute,
-        hour=hour,
-        day_of_month=day_of_month,
-        month_of_year=month_of_year,
-        day_of_week=day_of_week,
-        app=app,
-    )
+    return dict(zip(CRON_FIELDS, fields, strict=True))
 
 
 def _rrule(text: str, zone: tzinfo, _app: Any) -> BaseSchedule:
+    text = BETWEEN_LINES.sub("\n", text.strip())
     key = zone_key(zone)
     # Only DTSTART can contain a time zone, so this adds a DTSTART at the epoch to a rule without a
     # start. A rule with COUNT needs a start from the user, because COUNT counts from the start.
@@ -173,4 +193,4 @@ MAKERS: Final[dict[str, Callable[[Any, tzinfo, Any], BaseSchedule]]] = {
 }
 
 #: Functions that convert the text of a rule. Kinds without a function use the text unchanged.
-READERS: Final[dict[str, Callable[[str], Any]]] = {"every": seconds_from, "at": time_from}
+READERS: Final[dict[str, Callable[[str], Any]]] = {"every": interval_from, "at": time_from}

@@ -1,40 +1,37 @@
-"""Formats text for terminals: tables, times, durations, and names with control characters."""
+"""Formats text for terminals: tables, times and durations."""
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Sequence
 from datetime import datetime, tzinfo
+from decimal import Decimal
 from typing import Final
 
-__all__ = ("clipped", "columns", "duration", "moment", "printable", "width_of")
+__all__ = (
+    "clipped",
+    "columns",
+    "duration",
+    "exact_duration",
+    "moment",
+    "plain_number",
+    "width_of",
+)
 
 GAP: Final = "  "
 
 #: The units of durations with their lengths in seconds, the longest unit first.
 UNITS: Final = (("d", 86400), ("h", 3600), ("min", 60))
 
-#: Unicode categories of characters that could control the terminal or that cannot be encoded.
-UNPRINTABLE: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-
-
-def printable(text: str) -> str:
-    """Return ``text`` with control characters and unencodable characters escaped."""
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(_escaped(char) for char in text)
-
-
-def _escaped(char: str) -> str:
-    if unicodedata.category(char) not in UNPRINTABLE:
-        return char
-    if "\udc80" <= char <= "\udcff":  # a byte that is not UTF-8
-        return f"\\x{ord(char) - 0xDC00:02x}"
-    return char.encode("unicode_escape").decode("ascii")
+#: Matches the escape sequence of a text style. Only our own styles have one, see `printable`.
+STYLE: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def width_of(text: str) -> int:
-    """Return the width of ``text`` in terminal cells."""
+    """Return the width of ``text`` in terminal cells; colours have no width."""
+    if "\x1b" in text:
+        text = STYLE.sub("", text)
     if text.isascii():
         return len(text)
     return sum(_cells(char) for char in text)
@@ -48,21 +45,31 @@ def _cells(char: str) -> int:
 
 def clipped(text: str, width: int) -> str:
     """Return ``text``, shortened to at most ``width`` cells; a shortened text ends with ``~``."""
-    if width_of(text) <= width:
-        return text
-    while width_of(text) >= width:
-        text = text[:-1]
-    return f"{text}~"
+    used, kept = 0, 0
+    for number, char in enumerate(text):
+        used += _cells(char)
+        if used < width:
+            kept = number + 1
+        elif used > width:
+            return f"{text[:kept]}~"
+    return text
+
+
+#: Maximum width of an aligned column. A longer cell is printed whole and moves only its own line.
+MAX_COLUMN: Final = 200
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:
     """Return one line for each row, with aligned columns."""
-    widths = [max(map(width_of, column)) for column in zip(*rows, strict=True)]
-    return [_line(row, widths) for row in rows]
+    sizes = [[width_of(cell) for cell in row] for row in rows]
+    widths = [min(max(column), MAX_COLUMN) for column in zip(*sizes, strict=True)]
+    return [_line(row, size, widths) for row, size in zip(rows, sizes, strict=True)]
 
 
-def _line(row: Sequence[str], widths: Sequence[int]) -> str:
-    cells = (cell + " " * (width - width_of(cell)) for cell, width in zip(row, widths, strict=True))
+def _line(row: Sequence[str], sizes: Sequence[int], widths: Sequence[int]) -> str:
+    cells = (
+        cell + " " * (width - size) for cell, size, width in zip(row, sizes, widths, strict=True)
+    )
     return GAP.join(cells).rstrip()
 
 
@@ -82,12 +89,27 @@ def duration(seconds: float) -> str:
     """Return a duration in at most two units: ``1 h 30 min``, ``0.5 s``."""
     if seconds < 0:
         return f"-{duration(-seconds)}"
+    return " ".join(_quantities(seconds, 3)[:2])
+
+
+def exact_duration(seconds: float) -> str:
+    """Return a duration to the microsecond, which ``seconds_from`` reads: ``1 d 2 h 3 min``."""
+    return " ".join(_quantities(seconds, 6))
+
+
+def _quantities(seconds: float, digits: int) -> list[str]:
     parts = []
-    rest = round(seconds, 3)
+    rest = round(Decimal(repr(seconds)), digits)
     for unit, size in UNITS:
         count, rest = divmod(rest, size)
         if count:
             parts.append(f"{count:.0f} {unit}")
-    if round(rest, 3) or not parts:
-        parts.append(f"{round(rest, 3):g} s")
-    return " ".join(parts[:2])
+    if rest or not parts:
+        parts.append(f"{plain_number(rest)} s")
+    return parts
+
+
+def plain_number(number: float | Decimal) -> str:
+    """Return a number without an exponent and without zeros at the end: ``0.000001``, ``60``."""
+    text = f"{Decimal(str(number)):f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text

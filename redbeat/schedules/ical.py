@@ -12,11 +12,12 @@ from redbeat.calendar.ical_text import DAYS, MOMENT, NUMBERS
 from redbeat.calendar.zones import EPOCH, UTC, zone_named
 
 from .rule import rrule
-from .rule_set import rruleset
+from .rule_set import MAX_DATES, rruleset
 
 __all__ = ("from_ical",)
 
 MAX_LINES = 3000
+MAX_CHARACTERS = 150_000
 
 
 def from_ical(text: str) -> rrule | rruleset:
@@ -34,6 +35,8 @@ def from_ical(text: str) -> rrule | rruleset:
     zone = (start and start.tzinfo) or UTC
     rules, rdates, exdates = [], list[datetime](), list[datetime]()
     for line in lines:
+        if line[2].count(",") >= MAX_DATES:
+            raise ValueError(f"{line[0]}: the line has more than {MAX_DATES} values")
         if line[0] == "RRULE":
             rules.append(_rule(line[2], start))
         elif line[0] == "RDATE":
@@ -51,6 +54,8 @@ Line = tuple[str, dict[str, str], str]
 
 
 def _lines(text: str) -> list[Line]:
+    if len(text) > MAX_CHARACTERS:
+        raise ValueError(f"the text has {len(text)} characters; the maximum is {MAX_CHARACTERS}")
     unfolded = re.sub(r"\r?\n[ \t]", "", text)
     lines = [line.strip() for line in unfolded.splitlines() if line.strip()]
     if len(lines) > MAX_LINES:

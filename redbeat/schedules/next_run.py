@@ -16,7 +16,7 @@ from celery.utils.time import remaining
 
 from redbeat.calendar.cron import cron_rule
 from redbeat.calendar.sun import next_event
-from redbeat.calendar.walltime import next_instant
+from redbeat.calendar.walltime import TICK, next_instant
 from redbeat.calendar.zones import UTC, as_utc, wall_zone
 
 from .one_time import clocked
@@ -24,18 +24,26 @@ from .rule import RuleSchedule, rrule
 from .rule_set import rruleset
 
 __all__ = (
+    "MIN_EVERY",
     "asks_itself",
     "count_runs",
+    "find_latest",
     "finder_of",
     "first_run",
     "in_zone",
     "latest_run",
     "next_run",
     "on_clock_of",
+    "run_before",
     "unstored_parts",
 )
 
 ZERO = timedelta(0)
+
+#: The shortest interval, which is the precision of the waits of Celery's beat. Intervals that
+#: RedBeat 2 stored may be shorter; they run at this rate.
+MIN_EVERY = timedelta(milliseconds=10)
+
 #: :func:`count_runs` stops at this number of runs for a solar schedule.
 SOLAR_LIMIT = 10
 FIRST_STEP = timedelta(minutes=1)
@@ -74,7 +82,20 @@ def latest_run(
         run = finder(schedule, moment, timezone)
         return None if run is None or run > until else run
 
-    return _latest(probe, after, until)
+    return find_latest(probe, after, until)
+
+
+def run_before(
+    schedule: Any, anchor: datetime, before: datetime, timezone: tzinfo | None = None
+) -> datetime:
+    """Return the last run of an interval before ``before``, in UTC; ``anchor`` is a later run."""
+    anchor, before, step = as_utc(anchor), as_utc(before), _step(schedule)
+    if not schedule.relative:
+        return anchor - ((anchor - before) // step + 1) * step
+    step = _rounded(step)
+    # Steps of a day or more have the length of a local day, so a DST change may be among them.
+    start = _shifted(anchor, -((anchor - before) // step + 2), step, timezone or schedule.tz)
+    return _latest_relative(schedule, start, before - TICK, timezone) or start
 
 
 def count_runs(
@@ -200,7 +221,8 @@ def _next_relative(schedule: Any, after: datetime, timezone: tzinfo | None) -> d
     start = after.astimezone(timezone or schedule.tz)
     wait: timedelta = remaining(start, schedule.run_every, after, True)
     # Celery rounds down, so the run of a short interval may be at or before ``after``.
-    return after + (wait if wait > ZERO else _step(schedule))
+    usable = wait > ZERO and schedule.run_every >= MIN_EVERY
+    return after + (wait if usable else _step(schedule))
 
 
 def _next_crontab(schedule: Any, after: datetime, timezone: tzinfo | None) -> datetime | None:
@@ -231,7 +253,7 @@ def _step(schedule: Any) -> timedelta:
     step: timedelta = schedule.run_every
     if step <= ZERO:
         raise ValueError(f"schedule.every: {step} is not above 0; use a positive interval")
-    return step
+    return max(step, MIN_EVERY)
 
 
 FINDERS: tuple[tuple[type, Finder], ...] = (
@@ -299,7 +321,7 @@ def _latest_relative(
     while following <= until:
         if latest is None:
             zone = timezone or schedule.tz
-            following = _jump(following, until, _rounded(schedule.run_every), zone)
+            following = _jump(following, until, _rounded(_step(schedule)), zone)
         latest, following = following, _next_relative(schedule, following, timezone)
     return latest
 
@@ -311,18 +333,22 @@ def _rounded(step: timedelta) -> timedelta:
 
 
 def _jump(start: datetime, until: datetime, step: timedelta, zone: tzinfo) -> datetime:
-    """Return the run after ``start`` that is two or three steps before ``until``.
+    """Return the run after ``start`` that is two or three steps before ``until``."""
+    return _shifted(start, max((until - start) // step - 2, 0), step, zone)
+
+
+def _shifted(start: datetime, slots: int, step: timedelta, zone: tzinfo) -> datetime:
+    """Return the instant that is ``slots`` steps after ``start``, or before it if negative.
 
     Steps of a day or more are added in wall-clock time of ``zone``.
     """
-    slots = max((until - start) // step - 2, 0)
     if step < UNITS[0]:
         return start + slots * step
     wall = start.astimezone(zone).replace(tzinfo=None) + slots * step
     return wall.replace(tzinfo=wall_zone(zone)).astimezone(UTC)
 
 
-def _latest(
+def find_latest(
     probe: Callable[[datetime], datetime | None], after: datetime, until: datetime
 ) -> datetime | None:
     """Return the last run in ``(after, until]``; calls ``probe`` a logarithmic number of times.

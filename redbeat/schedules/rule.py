@@ -15,7 +15,7 @@ from redbeat.calendar.counting import is_computed, nth_from, number_between
 from redbeat.calendar.daysets import UNIT
 from redbeat.calendar.ical_text import rule_to_ical
 from redbeat.calendar.recurrence import Recurrence
-from redbeat.calendar.rules import FREQUENCIES, frequency, positive, recurrence
+from redbeat.calendar.rules import FREQUENCIES, Frequency, frequency, positive, recurrence
 from redbeat.calendar.walltime import END, TICK, at_offset, next_instant, offset_spans
 from redbeat.calendar.zones import (
     EPOCH,
@@ -210,7 +210,7 @@ class rrule(RuleSchedule):  # noqa: N801 - the name users import
 
     def __init__(
         self,
-        freq: int | str,
+        freq: int | Frequency,
         dtstart: datetime | None = None,
         interval: int = 1,
         wkst: Any = None,

@@ -1,27 +1,28 @@
-"""Checks of the Redis server: missing ACL rights, eviction of keys and misspelt keys."""
+"""Checks of the Redis server: its refusals, eviction of keys, and misspelt keys."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
-from celery.utils.log import get_logger
-from redis.exceptions import NoPermissionError, RedisError, ResponseError
+from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
 
+from redbeat.codec.stored import text_of
 from redbeat.config import RedBeatConfig
 from redbeat.connection.borrowing import borrowed, connection_of
 from redbeat.connection.cluster import cluster_errors, node_of
 from redbeat.errors import RedBeatKeyExpiryError
+from redbeat.printing import get_logger
 
 from .records import Keys
 from .store import Store
-from .wire import text_of
 
 __all__ = (
     "check_eviction",
     "check_rights",
     "explained",
+    "missing_rights",
     "misspelt_keys",
     "untagged_prefix",
     "warn_about_misspelt",
@@ -95,12 +96,16 @@ NEEDED: Final[Mapping[str, tuple[Any, ...]]] = {
     "PTTL": (KEY,),
 }
 
-#: Commands that a beat uses but can work without.
+#: Commands that a beat can work without. The dashboard and the command line need some of them.
 USEFUL: Final[Mapping[str, tuple[Any, ...]]] = {
     "HGETALL": (KEY,),
     "HSCAN": (KEY, 0),
+    "SSCAN": (KEY, 0),
     "HINCRBY": (KEY, "f", "no number"),
     "ZRANK": (KEY, "m"),
+    "ZRANGE": (KEY, 0, 0),
+    "ZSCAN": (KEY, 0),
+    "SISMEMBER": (KEY, "m"),
     "EXPIRE": (KEY, 1),
     "TYPE": (KEY,),
     "SCAN": (0, "COUNT", 1),
@@ -112,17 +117,42 @@ USEFUL: Final[Mapping[str, tuple[Any, ...]]] = {
 UNTRIED: Final = ("SADD", "PUBLISH", "SUBSCRIBE")
 
 
-def explained(error: Exception, store: Store) -> Exception:
-    """Return ``error``, or if ``error`` is about a missing right, an error with all missing rights.
+#: Part of the error message of Redis for wrong credentials -> what to do.
+CREDENTIALS: Final[Mapping[str, str]] = {
+    "invalid username-password pair": "correct the user name and password in {setting}",
+    "without any password configured": "the server has no password; remove it from {setting}",
+    "uthentication required": "the server needs a password; add it to {setting}",
+    "already authenticated": "the server needs a password; add it to {setting}",
+}
+URL_SETTING: Final = "redbeat_redis_url (or broker_url)"
 
-    One round trip if ``error`` is about a missing right, else none.
+
+def explained(error: Exception, store: Store) -> Exception:
+    """Return an error of the same kind whose message says what to do, or ``error`` itself.
+
+    This function explains missing rights, wrong credentials and databases that do not exist. One
+    round trip for a missing right, else none.
     """
-    if not isinstance(error, ResponseError) or not REFUSAL.search(str(error)):
-        return error
+    text = str(error)
     try:
-        check_rights(store)
+        if isinstance(error, AuthenticationError):
+            return _with_remedy(error, CREDENTIALS)
+        if not isinstance(error, ResponseError):
+            return error
+        if REFUSAL.search(text):
+            missing = missing_rights(store)
+            return NoPermissionError(missing) if missing else error
     except RedisError as explanation:
         return explanation
+    database = "correct the number of the database in {setting}, or raise databases in redis.conf"
+    return _with_remedy(error, {"DB index is out of range": database})
+
+
+def _with_remedy(error: Exception, remedies: Mapping[str, str]) -> Exception:
+    text = str(error)
+    for part, remedy in remedies.items():
+        if part in text:
+            return type(error)(f"{text.rstrip('.')}: {remedy.format(setting=URL_SETTING)}")
     return error
 
 
@@ -131,25 +161,44 @@ def check_rights(store: Store) -> None:
 
     The message lists the missing rights and the ACL command that grants them. One round trip.
     """
+    missing = missing_rights(store, NEEDED)
+    if missing:
+        raise NoPermissionError(missing)
+
+
+#: The page of the manual that lists all rights.
+ACL_PAGE: Final = "deployment/acl"
+
+
+def missing_rights(store: Store, needed: Collection[str] = frozenset((*NEEDED, *USEFUL))) -> str:
+    """Return which rights the Redis user lacks, with the ACL command that grants the rights.
+
+    Returns "" if the user has the rights for all commands in ``needed``. One round trip.
+    """
     with cluster_errors():
         node = node_of(store.client, store.keys.schedule)
     pool = getattr(node, "connection_pool", None)
     if pool is None:
-        return
+        return ""
     connection = connection_of(pool, "TIME")
     with borrowed(connection, pool):
         user = _user_of(connection)
         refused = dict(_refused(connection, store.keys.entry(":probe")))
     commands = [name for name, why in refused.items() if "command" in why]
-    if not refused.keys() & NEEDED.keys():
-        return
+    if not refused.keys() & needed:
+        return ""
     if commands:
         missing = f"run {', '.join(commands)}"
-        rights = " ".join(f"+{name.lower()}" for name in (*commands, *UNTRIED))
+        # A beat lacks all commands that cannot be probed if it lacks a command that it needs.
+        untried = UNTRIED if NEEDED.keys() & set(commands) else ()
+        rights = " ".join(f"+{name.lower()}" for name in (*commands, *untried))
     else:
         missing = f"use keys that begin with {store.keys.prefix!r}"
         rights = f"'~{store.keys.prefix}*'"
-    raise NoPermissionError(f"the user may not {missing}; grant it: ACL SETUSER {user} {rights}")
+    return (
+        f"the user may not {missing} (see {ACL_PAGE} in the manual); "
+        f"grant it: ACL SETUSER {user} {rights}"
+    )
 
 
 def _refused(connection: Any, key: str) -> Iterator[tuple[str, str]]:

@@ -8,12 +8,14 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from celery.utils.log import get_logger
+from redbeat.codec.stored import bytes_of, record_in, string_in
+from redbeat.printing import get_logger
 
+from .reading import START
 from .records import Claim
 from .store import Store
 
-__all__ = ("START", "Quarantine", "printable")
+__all__ = ("Quarantine",)
 
 logger = get_logger("celery.beat")
 
@@ -21,16 +23,11 @@ logger = get_logger("celery.beat")
 REVIEW_INTERVAL: Final = 5.0
 REVIEW_TIME: Final = 0.05
 
-#: The cursor at the start and at the end of a scan of the quarantine.
-START: Final = "0"
+#: Maximum number of characters of the reason in a log line and in a note.
+LONGEST_REASON: Final = 500
 
 #: Stored instead of a digest if the key is not a hash.
 NO_HASH = "not-a-hash"
-
-
-def printable(key: str) -> str:
-    """Return ``key`` for a log line or the terminal, with escapes for bytes that are not UTF-8."""
-    return key.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def digest_of(claim: Claim) -> str:
@@ -38,7 +35,7 @@ def digest_of(claim: Claim) -> str:
     if claim.definition is None:
         return NO_HASH
     text = f"{claim.definition}\n{claim.policy}\n{claim.meta}"
-    return hashlib.sha1(text.encode("utf-8", "surrogateescape"), usedforsecurity=False).hexdigest()
+    return hashlib.sha1(bytes_of(text), usedforsecurity=False).hexdigest()
 
 
 class Quarantine:
@@ -56,7 +53,8 @@ class Quarantine:
 
         ``now`` is in UNIX seconds.
         """
-        logger.error("beat: Entry %s is quarantined: %s", printable(claim.key), reason)
+        reason = string_in(reason, LONGEST_REASON)
+        logger.error("beat: Entry %s is quarantined: %s", claim.key, reason)
         note = {"reason": reason, "since": now, "digest": digest_of(claim)}
         claim_id = "" if claim.definition is None else claim.id
         self._notes.append((claim.key, claim_id, json.dumps(note)))
@@ -81,7 +79,7 @@ class Quarantine:
         while True:
             self._cursor, notes = self._store.quarantine_page(self._cursor)
             for key in self._store.review((key, _digest_in(note)) for key, note in notes.items()):
-                logger.info("beat: Entry %s was changed and leaves the quarantine", printable(key))
+                logger.info("beat: Entry %s was changed and leaves the quarantine", key)
                 released = True
             if self._cursor == START or self._clock() - began >= REVIEW_TIME:
                 return released
@@ -89,7 +87,4 @@ class Quarantine:
 
 def _digest_in(note: str) -> str:
     """Return the digest in the JSON note, or "" (which equals no digest) if the note has none."""
-    try:
-        return str(json.loads(note)["digest"])
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return ""
+    return string_in(record_in(note).get("digest"), LONGEST_REASON)

@@ -1,33 +1,38 @@
 """Commands that only read the schedule. Commands that change the schedule are in ``store``.
 
-Redis errors pass through unchanged, with one exception: loading a key that is not a hash raises
-:exc:`~redbeat.errors.DecodeError`.
+Redis errors pass through unchanged, with two exceptions: loading a key that is not a hash raises
+:exc:`~redbeat.errors.DecodeError`, and an error about a key of the schedule with a wrong type names
+the key.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any, TypeVar
 
-from celery.utils.log import get_logger
 from redis.client import NEVER_DECODE
 from redis.exceptions import NoPermissionError, ResponseError
 
+from redbeat.codec.stored import seconds_in, text_in, text_of, valid_text
 from redbeat.config import key_aside
 from redbeat.connection.cluster import cluster_errors, node_of
 from redbeat.connection.topology import refusals
 from redbeat.errors import DecodeError
+from redbeat.printing import get_logger
 
 from .records import Keys, key_of
 from .scripts import load_script
-from .wire import Counts, Cursor, Page, Presence, pairs_of, read_counts, read_page, text_in, text_of
+from .wire import Counts, Cursor, Page, Presence, identity_in, pairs_of, read_counts, read_page
 
 __all__ = (
     "BATCH",
+    "ESCAPED",
     "GLOB_SPECIAL",
     "LAST_TICK",
+    "START",
     "Reading",
     "Texts",
     "batches",
@@ -45,6 +50,9 @@ logger = get_logger("celery.beat")
 #: Characters with a special meaning in a SCAN pattern.
 GLOB_SPECIAL = re.compile(r"[\\\[\]*?]")
 
+#: The replacement that makes such a character literal.
+ESCAPED = r"\\\g<0>"
+
 #: Matches the error message of Redis for a user who may not access a key.
 NO_KEY = re.compile(r"access .*\bkey")
 
@@ -57,11 +65,17 @@ TIME_ZONE = "timezone"
 #: The field of the stats for the reason why a beat sends no runs.
 PROBLEM = "problem"
 
+#: The field of the stats for the time when a worker first reported the end of a run.
+REPORTS_SINCE = "reports_since"
+
 #: The field of the stats for a digest of the static entries that a beat last wrote at its start.
 STATICS = "statics"
 
-#: Maximum number of keys per round trip if only keys are read.
-KEYS_PAGE = 5000
+#: The cursor of the first part of a scan, and of the part after the last one.
+START = "0"
+
+#: Number of entries that Redis looks at in one part of a scan.
+SCAN_COUNT = 2000
 
 
 def batches(items: Iterable[Any], size: int = BATCH) -> Iterator[list[Any]]:
@@ -87,7 +101,11 @@ def read_texts(reply: Sequence[Any]) -> Texts:
     """Return the stored fields of an entry from a reply with the fields :data:`TEXTS`."""
     definition = None if reply[0] is None else text_of(reply[0])
     meta, policy, runtime, identity = map(text_of, reply[1:])
-    return definition, meta, policy, runtime, text_in(identity)
+    return definition, meta, policy, runtime, identity_in(identity)
+
+
+def _cursor_text(cursor: Any) -> str:
+    return str(cursor) if isinstance(cursor, int) else text_of(cursor)
 
 
 class Reading:
@@ -106,12 +124,62 @@ class Reading:
 
     def _run_once(self, script: str, keys: Sequence[Any], args: Sequence[Any]) -> Any:
         self.round_trips += 1
-        return load_script(script)(self.client, keys, args)
+        with self._naming_wrong_types():
+            return load_script(script)(self.client, keys, args)
+
+    def _begin(
+        self, script: str, keys: Sequence[Any], args: Sequence[Any], then: Any = None
+    ) -> Callable[[], Any]:
+        """Send the request of a script; return a function that waits for the reply."""
+        reply = load_script(script).begin(self.client, self._replace_denied(keys), args, then)
+
+        def read() -> Any:
+            with self._naming_wrong_types():
+                return reply()
+
+        return read
 
     def _read(self, *command: Any) -> Any:
         self.round_trips += 1
-        with cluster_errors(), refusals():
+        with self._naming_wrong_types(), cluster_errors(), refusals():
             return self.client.execute_command(*command, **{NEVER_DECODE: True})
+
+    @contextmanager
+    def _naming_wrong_types(self) -> Iterator[None]:
+        """Make an error about a key of a wrong type name the key. One round trip after an error."""
+        try:
+            yield
+        except ResponseError as error:
+            wrong = self._wrong_type() if "WRONGTYPE" in str(error) else ""
+            if not wrong:
+                raise
+            raise ResponseError(wrong) from error
+
+    def _wrong_type(self) -> str:
+        """Return an error message about a key of the schedule with a wrong type; "" if none.
+
+        The message names the key, both types, and what to do. One round trip.
+        """
+        keys = self.keys
+        expected = {
+            **dict.fromkeys((keys.statics, keys.calendar_users), ("set", "set")),
+            **dict.fromkeys((keys.quarantine, keys.stats, keys.calendars), ("hash", "hash")),
+            **dict.fromkeys(
+                (keys.schedule, keys.beats, keys.failing, keys.expected), ("zset", "sorted set")
+            ),
+        }
+        pipe = self.client.pipeline(transaction=False)
+        for key in expected:
+            pipe.type(key)
+        replies = pipe.execute(raise_on_error=False)
+        for (key, (kind, name)), reply in zip(expected.items(), replies, strict=True):
+            found = kind if isinstance(reply, Exception) else text_of(reply)
+            if found not in (kind, "none"):
+                return (
+                    f"WRONGTYPE the key {key!r} is a {found}, but it must be a {name}: rename or "
+                    "delete the key, or set redbeat_key_prefix to another prefix"
+                )
+        return ""
 
     def _read_aside(self, *command: Any) -> Any:
         """Read a key outside the prefix; None if the user may not use such keys. One round trip."""
@@ -142,7 +210,7 @@ class Reading:
         else:
             return False
         keys.denied.update(keys.aside)
-        pattern = GLOB_SPECIAL.sub(r"\\\g<0>", key_aside(keys.prefix, "")) + "*"
+        pattern = GLOB_SPECIAL.sub(ESCAPED, key_aside(keys.prefix, "")) + "*"
         logger.warning(
             "redbeat: The Redis user may not use the keys %s. Everything runs, but nothing is "
             "counted, entries in quarantine have no reason, and beats are not listed. To allow "
@@ -179,10 +247,30 @@ class Reading:
             raise
         return read_texts(reply)
 
-    def history(self, key: str) -> tuple[str, str]:
-        """Return the entry's run history, latest line first, and identity. One round trip."""
-        lines, identity = self._read("HMGET", key_of(key), "history", "identity")
-        return text_in(text_of(lines)), text_in(text_of(identity))
+    def history(self, key: str) -> tuple[str, str, str]:
+        """Return the history, latest run first, the results and the identity. One round trip."""
+        reply = self._read("HMGET", key_of(key), "history", "results", "identity")
+        lines, results, identity = map(text_of, reply)
+        return text_in(lines), text_in(results), identity_in(identity)
+
+    def expected_after(self, now: float, offset: int) -> list[str]:
+        """Return the keys of at most 500 entries that may be overdue at ``now``, in UNIX seconds.
+
+        Skips the first ``offset`` of them. One round trip.
+        """
+        limit = ("LIMIT", offset, BATCH)
+        reply = self._read_aside("ZRANGEBYSCORE", self.keys.expected, "-inf", f"{now:.6f}", *limit)
+        return [text_of(key) for key in reply or ()]
+
+    def reports_since(self) -> float | None:
+        """Return when a worker first reported a run, in UNIX seconds, None if never.
+
+        One round trip.
+        """
+        try:
+            return float(self._noted(REPORTS_SINCE))
+        except ValueError:
+            return None
 
     def rank(self, key: str) -> int | None:
         """Return the entry's position in due order, None if it has none. One round trip."""
@@ -207,7 +295,33 @@ class Reading:
         """Return the quarantined entries: key -> JSON note. One round trip."""
         reply = self._read_aside("HGETALL", self.keys.quarantine) or {}
         pairs = pairs_of(reply)
-        return {text_of(key): text_of(note) for key, note in pairs}
+        return {text_of(key): valid_text(note) for key, note in pairs}
+
+    def calendars(self, names: Iterable[str] | None = None) -> dict[str, str]:
+        """Return the JSON of the calendars with these names (default: all). One round trip."""
+        key = self.keys.calendars
+        if names is None:
+            reply = pairs_of(self._read_aside("HGETALL", key) or {})
+            return {text_of(name): text_of(text) for name, text in reply}
+        wanted = list(names)
+        texts = self._read_aside("HMGET", key, *wanted) or [None] * len(wanted)
+        return {
+            name: text_of(text)
+            for name, text in zip(wanted, texts, strict=True)
+            if text is not None
+        }
+
+    def calendar_users(self, cursor: str) -> tuple[str, list[str]]:
+        """Return the cursor of the next page, and a page of keys of entries with calendars.
+
+        Pass the cursor "0" to start. A returned "0" means that this page is the last. One round
+        trip.
+        """
+        reply = self._read_aside("SSCAN", self.keys.calendar_users, cursor, "COUNT", BATCH)
+        if not reply:
+            return "0", []
+        after, keys = reply
+        return _cursor_text(after), [text_of(key) for key in keys]
 
     def quarantine_page(self, cursor: str) -> tuple[str, dict[str, str]]:
         """Return the cursor of the next page, and a page of about 500 :meth:`quarantined` entries.
@@ -220,9 +334,7 @@ class Reading:
             return "0", {}
         after, notes = reply
         pairs = pairs_of(notes)
-        return text_of(str(after) if isinstance(after, int) else after), {
-            text_of(key): text_of(note) for key, note in pairs
-        }
+        return _cursor_text(after), {text_of(key): valid_text(note) for key, note in pairs}
 
     def read(self, keys: Sequence[str]) -> Page:
         """Return one row per key, in the same order. One round trip; pass at most 500 keys."""
@@ -236,11 +348,25 @@ class Reading:
         score, member = after or ("", "")
         return self._page(limit, score, key_of(member), "history" if history else "")
 
-    def keys_after(self, after: Cursor | None = None) -> tuple[list[str], Cursor | None]:
-        """Return up to 5000 entry keys and the cursor of the next page. One round trip."""
-        score, member = after or ("", "")
-        page = self._page(KEYS_PAGE, score, key_of(member), "keys")
-        return [row.key for row in page.rows], page.after
+    def scan(self, cursor: str = START, text: str = "*") -> tuple[str, list[tuple[str, float]]]:
+        """Return the cursor of the next part, and pairs (entry key, score) in no special order.
+
+        ``text`` is a glob pattern of Redis for the keys. A returned cursor :data:`START` means that
+        this part is the last. The parts contain every key that is in the schedule all the time; a
+        key may be in several parts. One round trip, in which Redis looks at about 2000 entries.
+        """
+        match = ("MATCH", text) if text != "*" else ()
+        reply = self._read("ZSCAN", self.keys.schedule, cursor, *match, "COUNT", SCAN_COUNT)
+        pairs = [(text_of(member), float(score)) for member, score in pairs_of(reply[1])]
+        return _cursor_text(reply[0]), pairs
+
+    def scan_all(self, text: str = "*") -> Iterator[tuple[str, float]]:
+        """Yield the pairs of all parts of :meth:`scan`. One round trip per 2000 entries."""
+        cursor, pairs = self.scan(START, text)
+        yield from pairs
+        while cursor != START:
+            cursor, pairs = self.scan(cursor, text)
+            yield from pairs
 
     def _page(self, *args: Any) -> Page:
         names = self.keys
@@ -261,20 +387,24 @@ class Reading:
     def counts(self, lock_key: str | None, disabled: float, within: float) -> Counts:
         """Return the number of entries of each kind, and the active beats.
 
-        A beat is active if it was seen in the last ``within`` seconds. ``disabled`` is the score
-        of disabled entries. One round trip.
+        Also returns the keys of at most 500 entries that may be overdue. A beat is active if it was
+        seen in the last ``within`` seconds. ``disabled`` is the score of disabled entries. One
+        round trip.
         """
         names = self.keys
-        keys = [names.schedule, names.statics, names.quarantine, names.beats, names.stats]
+        keys = self._with_missing_key(
+            *(names.schedule, names.statics, names.quarantine, names.beats, names.stats),
+            *(names.failing, names.expected),
+        )
         if lock_key is not None:
             keys.append(lock_key)
-        return read_counts(self._run("count", keys, [disabled, within]))
+        return read_counts(self._run("count", keys, [disabled, within, BATCH]))
 
     # -- beats -------------------------------------------------------------------------------
 
     def lock_holder(self, key: str) -> str:
         """Return the token of the beat that holds the lock, "" if it is free. One round trip."""
-        return text_of(self._read("GET", key))
+        return valid_text(self._read("GET", key))
 
     def time(self) -> float:
         """Return the time of the Redis server in UNIX seconds. One round trip."""
@@ -283,10 +413,11 @@ class Reading:
 
     def beats(self, within: float) -> list[Presence]:
         """Return the beats seen in the last ``within`` seconds, latest last. Two round trips."""
-        since = int(self.time()) - within
-        reply = self._read_aside("ZRANGEBYSCORE", self.keys.beats, since, "+inf", "WITHSCORES")
+        now = int(self.time())
+        span = now - within, now + within
+        beats = self._read_aside("ZRANGEBYSCORE", self.keys.beats, *span, "WITHSCORES")
         return [
-            Presence.read(text_of(member), float(seen)) for member, seen in pairs_of(reply or ())
+            Presence.read(valid_text(beat), float(seen)) for beat, seen in pairs_of(beats or ())
         ]
 
     def lock_left(self, key: str) -> float | None:
@@ -303,10 +434,7 @@ class Reading:
 
         One round trip.
         """
-        try:
-            return float(self._noted(LAST_TICK) or 0.0)
-        except ValueError:
-            return 0.0
+        return seconds_in(self._noted(LAST_TICK)) or 0.0
 
     def problem(self) -> str:
         """Return the reason why a beat sends no runs, "" if there is none. One round trip."""
@@ -318,7 +446,7 @@ class Reading:
 
     def _noted(self, field: str) -> str:
         try:
-            return text_of(self._read_aside("HGET", self.keys.stats, field))
+            return valid_text(self._read_aside("HGET", self.keys.stats, field))
         except ResponseError:
             return ""  # the key is not a hash, or the Redis user may not read it
 
@@ -334,7 +462,7 @@ class Reading:
                 return {}
             raise
         pairs = pairs_of(reply)
-        return {text_of(field): text_of(value) for field, value in pairs}
+        return {valid_text(field): valid_text(value) for field, value in pairs}
 
     # -- the server --------------------------------------------------------------------------
 

@@ -11,9 +11,11 @@ from json.encoder import encode_basestring_ascii
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from redbeat.codec.stored import bytes_of as key_of
+from redbeat.codec.stored import is_valid_text, text_of, valid_text
 from redbeat.config import KEYS_ASIDE, key_aside
 
-from .wire import pack, pack_binary, text_in, text_of, unpack_binary
+from .wire import identity_in, pack, pack_binary, unpack_binary
 
 __all__ = (
     "BEFORE_RECORD",
@@ -29,6 +31,7 @@ __all__ = (
     "NEW_LEADER",
     "NOT_A_HASH",
     "NOT_SENT",
+    "NO_RESULT",
     "OVERTAKEN",
     "PARK",
     "RAN",
@@ -48,9 +51,11 @@ __all__ = (
     "ClaimRequest",
     "Completion",
     "Counted",
+    "Ended",
     "Keys",
     "LockTerms",
     "Result",
+    "RunReport",
     "Saved",
     "StaticRow",
     "Swept",
@@ -122,6 +127,26 @@ class Keys:
         """The hash of the stats: counters of all beats."""
         return key_aside(self.prefix, "stats")
 
+    @cached_property
+    def failing(self) -> str:
+        """The sorted set of entries whose run could not be sent: entry key -> when it was due."""
+        return key_aside(self.prefix, "failing")
+
+    @cached_property
+    def expected(self) -> str:
+        """The sorted set of entries with ``expect_within``, see ``ended.lua``."""
+        return key_aside(self.prefix, "expected")
+
+    @cached_property
+    def calendars(self) -> str:
+        """The hash of calendars: name -> JSON."""
+        return key_aside(self.prefix, "calendars")
+
+    @cached_property
+    def calendar_users(self) -> str:
+        """The set of keys of all entries with calendars. Keys of other entries do no harm."""
+        return key_aside(self.prefix, "calendar-users")
+
     def turn(self, beat: str) -> str:
         """Return the key that stores the last ``claim.lua`` call of a beat.
 
@@ -154,7 +179,8 @@ class Claim(NamedTuple):
             not exist.
         running_until: when an earlier run is assumed to have ended, as a string of UNIX seconds; ""
             if no earlier run is active.
-        trigger: the waiting triggered runs, in the format of ``trigger.lua``.
+        trigger: the waiting triggered runs and backfills, in the formats of ``trigger.lua`` and
+            ``backfill.lua``.
         identity: a value that distinguishes the entry from a deleted entry of the same name.
         since: when the occurrence was first claimed, as a string of UNIX seconds, if its run may
             have been sent since then. The beat must repeat the decision that it made at that
@@ -202,10 +228,12 @@ class Completion(NamedTuple):
         definition: the new definition of an entry to disable.
         running: task id of the run and its time limit in seconds, "" if runs may overlap, or
             :data:`WAITS`.
-        trigger: id of the waiting triggered run to remove, "" for none.
+        trigger: id of the waiting run to remove, "" for none. A space and the waiting run that
+            replaces it may follow.
         history: a line for the run history, "" for none.
         messages: Redis commands that publish the run on the server of the schedule; see
             ``claim.lua``.
+        failure: why the run could not be sent, "" if it was sent or not tried.
     """
 
     key: str
@@ -221,6 +249,7 @@ class Completion(NamedTuple):
     trigger: str = ""
     history: str = ""
     messages: str = ""
+    failure: str = ""
 
 
 class Broker(NamedTuple):
@@ -393,6 +422,39 @@ def _believed_text(definition: str, policy: str) -> str:
     return f"={definition}\n{policy}" if definition else "-"
 
 
+class RunReport(NamedTuple):
+    """The result of a run, as ``ended.lua`` records it.
+
+    Attributes:
+        state: the state of the run; "" records no result.
+        run: the nominal instant of the run in UNIX seconds, "-" if unknown.
+        age: seconds since the run ended.
+        line: the rest of the line of the run, see ``entries/runs.py``.
+        lines: maximum number of lines that the entry keeps.
+    """
+
+    state: str = ""
+    run: str = "-"
+    age: float = 0.0
+    line: str = ""
+    lines: int = 0
+
+
+NO_RESULT = RunReport()
+
+
+class Ended(NamedTuple):
+    """What ``ended.lua`` returns.
+
+    Attributes:
+        active: whether this was the run that the entry recorded as active.
+        failures: the number of failed runs in a row if the entry must be paused now, else 0.
+    """
+
+    active: bool
+    failures: int
+
+
 class Saved(NamedTuple):
     """The result of a :class:`Writing`.
 
@@ -443,17 +505,12 @@ def read_saved(reply: Sequence[bytes]) -> list[Saved]:
 def _read_saved(code: int, texts: Iterator[str]) -> Saved:
     fields = dict(zip(SAVED_FIELDS.get(code, ()), texts))  # noqa: B905 - more results follow
     saved = Saved(SAVED if code == SAVED_AS else code, **fields)
-    return saved if saved.identity is None else saved._replace(identity=text_in(saved.identity))
+    return saved if saved.identity is None else saved._replace(identity=identity_in(saved.identity))
 
 
 def json_text(text: str) -> str:
     r"""Return a JSON string in which ``\n`` appears only as the escape of a line feed."""
     return encode_basestring_ascii(text).replace("\\\\", "\\u005c")
-
-
-def key_of(key: str) -> bytes:
-    """Return a key as the bytes to send to Redis; the inverse of :func:`text_of`."""
-    return key.encode("utf-8", "surrogateescape")
 
 
 def read_claims(kinds: bytes, sizes: bytes, packed: bytes, turn_id: str) -> list[Claim]:
@@ -470,7 +527,7 @@ def read_claims(kinds: bytes, sizes: bytes, packed: bytes, turn_id: str) -> list
         strict=True,
     )
     claims = list(map(partial(tuple.__new__, Claim), rows))
-    for place, kind in enumerate(kinds.decode()):
+    for place, kind in enumerate(text_of(kinds)):
         if kind != "e":
             claims[place] = UNREADABLE_CLAIMS[kind](claims[place])
     return claims if packed.isascii() else list(map(with_utf8_check, claims))
@@ -490,13 +547,11 @@ UNREADABLE_CLAIMS: dict[str, Callable[[Claim], Claim]] = {"g": _gone, "x": _no_h
 
 
 def with_utf8_check(claim: Claim) -> Claim:
-    """Return the claim, with a ``problem`` if its stored fields are not UTF-8."""
-    texts = (claim.definition or "", claim.meta, claim.policy, claim.runtime)
-    try:
-        "".join(texts).encode()
-    except UnicodeEncodeError:
-        return claim._replace(problem="its texts are not UTF-8")
-    return claim
+    """Return the claim, with a ``problem`` if definition, meta or policy are not UTF-8."""
+    texts = (claim.definition or "", claim.meta, claim.policy)
+    valid = is_valid_text("".join(texts))
+    problem = "" if valid else "its texts are not UTF-8"
+    return claim._replace(problem=claim.problem or problem, identity=valid_text(claim.identity))
 
 
 def pack_completions(completions: Sequence[Completion]) -> tuple[bytes, str | bytes]:
@@ -507,7 +562,7 @@ def pack_completions(completions: Sequence[Completion]) -> tuple[bytes, str | by
         texts += done.key, done.claim_id, done.operation, done.end, f"{done.score:.6f}"
         running, line = json_text(done.running)[1:-1], json_text(done.history)[1:-1]
         texts += done.meta, done.runtime, seen, done.definition, running, done.trigger, line
-        texts.append(done.messages)
+        texts += done.messages, json_text(done.failure)[1:-1] if done.failure else ""
     return pack_binary(texts)
 
 
@@ -522,7 +577,7 @@ def read_results(codes: bytes, texts: Sequence[bytes]) -> list[Result]:
     remaining = map(text_of, texts)
     return [
         COMMON_RESULTS.get(code) or Result(code, tuple(islice(remaining, TEXT_COUNTS[code])))
-        for code in map(int, codes.decode())
+        for code in map(int, text_of(codes))
     ]
 
 
@@ -535,7 +590,7 @@ def read_turn(reply: Sequence[Any], turn_id: str) -> ClaimReply:
         members=reply[3],
         statics=reply[4],
         quarantined=reply[5],
-        holder=text_of(reply[6]),
+        holder=valid_text(reply[6]),
         holder_ttl=reply[7] / 1000,
         results=read_results(reply[8], reply[9]),
         claims=read_claims(reply[10], reply[11], reply[12], turn_id),

@@ -12,15 +12,17 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from celery.utils.log import get_logger
 from redis.exceptions import RedisError, ResponseError
 
+from redbeat.codec.stored import text_of
 from redbeat.config import ensure_conf
 from redbeat.errors import InvalidEntryError
+from redbeat.printing import get_logger
 
 from .client import client_of
 from .reading import (
     BATCH,
+    ESCAPED,
     GLOB_SPECIAL,
     PROBLEM,
     STATICS,
@@ -32,11 +34,14 @@ from .reading import (
     read_texts,
 )
 from .records import (
+    NO_RESULT,
     NOT_A_HASH,
     SAVED,
     ClaimReply,
     ClaimRequest,
+    Ended,
     Keys,
+    RunReport,
     Saved,
     StaticRow,
     Swept,
@@ -50,7 +55,7 @@ from .records import (
     read_turn,
 )
 from .scripts import load_script, overlaps, runs_once
-from .wire import Presence, pack, text_of
+from .wire import Presence, pack
 
 __all__ = (
     "BATCH",
@@ -172,7 +177,7 @@ class Store(Reading):
         self.round_trips += 1
         keys, args = self._claim_call(request)
         then = self._replicas.wait if request.completions and self._replicas.required else None
-        reply = load_script("claim").begin(self.client, self._replace_denied(keys), args, then)
+        reply = self._begin("claim", keys, args, then)
         return lambda: read_turn(reply(), request.turn_id)
 
     @property
@@ -184,7 +189,8 @@ class Store(Reading):
         names = self.keys
         last_turn = names.turn(request.turn_id.partition("-")[0])
         keys = self._with_missing_key(
-            *(names.schedule, names.statics, names.quarantine, names.beats, names.stats, last_turn)
+            *(names.schedule, names.statics, names.quarantine, names.beats, names.stats),
+            *(last_turn, names.failing),
         )
         token, ttl, dead = request.token, 0.0, ""
         if request.lock is not None:
@@ -250,7 +256,7 @@ class Store(Reading):
         set as due now if they are still missing. One round trip.
         """
         prefix = self.keys.prefix
-        scan = (cursor, GLOB_SPECIAL.sub(r"\\\g<0>", prefix) + "*", SCAN_PAGE)
+        scan = (cursor, GLOB_SPECIAL.sub(ESCAPED, prefix) + "*", SCAN_PAGE)
         args = [prefix, *scan, disabled, offset, limit, *map(key_of, known)]
         reply = self._run("sweep", self._with_missing_key(self.keys.schedule), args)
         orphans, returned, enabled = ([text_of(key) for key in keys] for keys in reply[1:4])
@@ -311,7 +317,9 @@ class Store(Reading):
 
     def _save_call(self, writings: Sequence[Writing]) -> tuple[list[Any], tuple[Any, ...]]:
         first_key = key_of(writings[0].key)
-        keys = self._with_missing_key(self.keys.schedule, self.keys.quarantine, first_key)
+        names = self.keys
+        keys = self._with_missing_key(names.schedule, names.quarantine, first_key)
+        keys.append(names.expected)
         return keys, (self.keys.wakeup, MAX_WAIT, *pack_writings(writings))
 
     def delete(self, key: str) -> bool:
@@ -323,19 +331,29 @@ class Store(Reading):
 
         One round trip; pass at most 500 keys.
         """
-        return int(self._run("delete", self._quarantine_keys, [key_of(key) for key in keys]))
+        return int(self._run("delete", self._quarantine_keys, ["", *map(key_of, keys)]))
+
+    def delete_unchanged(self, key: str, definition: str, policy: str) -> bool:
+        """Delete an entry if it is stored with this definition and policy. One round trip.
+
+        Returns False if another definition or policy is stored, True if the entry is gone.
+        """
+        expected = key_of(f"{definition}\n{policy}")
+        return int(self._run("delete", self._quarantine_keys, [expected, key_of(key)])) >= 0
 
     def pop(self, key: str) -> Texts:
         """Delete an entry and return its fields, as :meth:`load` does. One round trip."""
         return read_texts(self._run("pop", self._quarantine_keys, [key_of(key)]))
 
-    def end_run(self, key: str, task_id: str) -> bool:
-        """Record the end of a run, for an entry whose runs must not overlap. One round trip.
-
-        Returns whether this was the run that the entry recorded as active.
-        """
-        keys = [self.keys.schedule, key_of(key)]
-        return bool(self._run("ended", keys, [json_text(task_id)[1:-1], self.keys.wakeup]))
+    def end_run(self, key: str, task_id: str, result: RunReport = NO_RESULT) -> Ended:
+        """Record the end of a run, and its result if any. One round trip."""
+        names = self.keys
+        keys = [names.schedule, key_of(key), names.expected, names.stats]
+        state, run, age, line, lines = result
+        fixed = json_text(task_id)[1:-1], names.wakeup
+        args = [*fixed, state, run, f"{age:.6f}", json_text(line)[1:-1], lines]
+        active, failures = self._run("ended", keys, args)
+        return Ended(bool(active), failures)
 
     def trigger(self, key: str, run_id: str, most: int) -> int:
         """Request an extra run as soon as possible; return the code of ``trigger.lua``.
@@ -345,14 +363,45 @@ class Store(Reading):
         keys = [self.keys.schedule, key_of(key), self.keys.quarantine]
         return int(self._run("trigger", keys, [run_id, most, self.keys.wakeup]))
 
+    def replace_waiting(self, key: str, expected: str, meta: str, waiting: str) -> int:
+        """Replace the waiting runs of an entry; return the code of ``backfill.lua``.
+
+        ``expected`` and ``meta`` are the stored fields ``trigger`` and ``meta``. One round trip.
+        """
+        keys = [self.keys.schedule, key_of(key), self.keys.quarantine]
+        return int(self._run("backfill", keys, [expected, meta, waiting, self.keys.wakeup]))
+
     def tidy_stats(self, most: int) -> int:
-        """Remove the counts of deleted entries from the stats; return how many were removed.
+        """Remove the counts of deleted entries; return how many were removed.
+
+        Also removes beats that were seen in the future, which another program wrote.
+
+        Also removes entries that fail no longer from the index of failing entries.
 
         If the schedule has more than ``most`` entries, the counts of all entries are removed. One
         round trip.
         """
-        keys = self._with_missing_key(self.keys.schedule, self.keys.stats)
+        names = self.keys
+        keys = self._with_missing_key(
+            names.schedule, names.stats, names.beats, names.failing, names.expected
+        )
         return int(self._run("tidy", keys, [self.keys.prefix, most]))
+
+    def save_calendar(self, name: str, text: str) -> None:
+        """Store a calendar as JSON. One round trip."""
+        self._read("HSET", self.keys.calendars, name, text)
+
+    def delete_calendar(self, name: str) -> bool:
+        """Delete a calendar; return whether it existed. One round trip."""
+        return bool(self._read("HDEL", self.keys.calendars, name))
+
+    def note_calendar_users(self, keys: Sequence[str]) -> None:
+        """Note that these entries have calendars. One round trip."""
+        self._read("SADD", self.keys.calendar_users, *map(key_of, keys))
+
+    def forget_calendar_users(self, keys: Sequence[str]) -> None:
+        """Note that these entries have no calendars. One round trip."""
+        self._read("SREM", self.keys.calendar_users, *map(key_of, keys))
 
     def note_time_zone(self, zone: str) -> None:
         """Store the time zone with which the next runs were computed. One round trip."""
@@ -416,8 +465,10 @@ class Store(Reading):
             meta = "" if row.meta == previous else row.meta
             fields += row.name, row.key, row.definition, row.policy, meta, f"{row.score:.6f}"
             previous = row.meta
-        reply = self._run("sync", self._static_keys(lock_key), (token, ttl, *pack(fields)))
-        return reply[0], [int(code) for code in reply[1].decode()] if reply[1:] else []
+        keys = self._static_keys(lock_key)
+        keys.insert(4, self.keys.expected)
+        reply = self._run("sync", keys, (token, ttl, *pack(fields)))
+        return reply[0], [int(code) for code in text_of(reply[1])] if reply[1:] else []
 
     def prune_statics(self, names: Sequence[str], lock_key: str | None, token: str) -> bool:
         """Delete static entries; return False if the caller no longer leads.

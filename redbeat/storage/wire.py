@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, chain
 from typing import Any, NamedTuple
+
+from redbeat.codec.stored import bytes_of, is_valid_text, text_in, text_of, valid_text
 
 __all__ = (
     "Counts",
@@ -14,6 +15,7 @@ __all__ = (
     "Page",
     "Presence",
     "Row",
+    "identity_in",
     "pack",
     "pack_binary",
     "pairs_of",
@@ -24,6 +26,10 @@ __all__ = (
     "unpack",
     "unpack_binary",
 )
+
+
+#: Maximum number of characters of a stored identity. RedBeat writes 10.
+LONGEST_IDENTITY = 200
 
 
 def pack(texts: Sequence[str]) -> tuple[str | bytes, str | bytes]:
@@ -56,7 +62,7 @@ def _join(texts: Sequence[str]) -> tuple[Iterable[int], str | bytes]:
     joined = "".join(texts)
     if joined.isascii():
         return map(len, texts), joined
-    encoded = [text.encode("utf-8", "surrogateescape") for text in texts]
+    encoded = [bytes_of(text) for text in texts]
     return map(len, encoded), b"".join(encoded)
 
 
@@ -64,9 +70,9 @@ def _cut(sizes: Iterable[int], packed: bytes) -> list[str]:
     ends = list(accumulate(sizes))
     pieces = zip(chain((0,), ends), ends)  # noqa: B905 - the two sequences differ in length by one
     if packed.isascii():
-        text = packed.decode("ascii")
+        text = text_of(packed)
         return [text[begin:end] for begin, end in pieces]
-    return [packed[begin:end].decode("utf-8", "surrogateescape") for begin, end in pieces]
+    return [text_of(packed[begin:end]) for begin, end in pieces]
 
 
 def pairs_of(reply: Any) -> Iterable[tuple[Any, Any]]:
@@ -82,20 +88,9 @@ def pairs_of(reply: Any) -> Iterable[tuple[Any, Any]]:
     return zip(reply[::2], reply[1::2], strict=True)
 
 
-def text_of(value: Any) -> str:
-    """Return a reply as ``str``, "" for None; bytes that are not UTF-8 become surrogates."""
-    return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value or ""
-
-
-def text_in(stored: str) -> str:
-    """Decode a JSON string. Returns a value that is not JSON unchanged, "" for other JSON."""
-    if not stored:
-        return ""
-    try:
-        text = json.loads(stored)
-    except (ValueError, RecursionError):
-        return stored
-    return text if isinstance(text, str) else ""
+def identity_in(stored: str) -> str:
+    """Return the identity of an entry, "" if it is not valid; ``claim.lua`` does the same."""
+    return text_in(stored, LONGEST_IDENTITY)
 
 
 #: Suffix that ``claim.lua`` appends to the token of a beat that uses the lock.
@@ -105,12 +100,18 @@ LOCKED = " lock"
 Cursor = tuple[str, str]
 
 
+#: How the problem of a key begins that is not a hash.
+NO_HASH = "the key is not a hash"
+
+
 class Row(NamedTuple):
     """The stored fields of one entry.
 
     ``score`` is None if the entry is not in the sorted set of the schedule. ``definition`` is None
     if the entry has none. ``problem`` is the reason why the entry cannot be read. ``note`` is the
     JSON note of a quarantined entry. ``history`` is "" unless the caller requested it.
+    ``failing`` says why the run of the entry could not be sent, as JSON; see ``still_fails.lua``.
+    ``results`` is the first line of the results, see ``lua/parts/results.lua``.
     """
 
     key: str
@@ -127,6 +128,13 @@ class Row(NamedTuple):
     static: bool = False
     problem: str = ""
     history: str = ""
+    failing: str = ""
+    results: str = ""
+
+    @property
+    def is_hash(self) -> bool:
+        """Whether the key is a hash, so that its other fields can be read."""
+        return not self.problem.startswith(NO_HASH)
 
 
 class Page(NamedTuple):
@@ -163,7 +171,11 @@ class Presence(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """The number of entries of each kind, and the active beats. Times are UNIX seconds of Redis."""
+    """The number of entries of each kind, and the active beats. Times are UNIX seconds of Redis.
+
+    ``due`` and ``first_due`` include the ``failing`` entries: a run that could not be sent is due
+    from its nominal instant on, not from its next attempt on.
+    """
 
     now: float
     members: int
@@ -176,50 +188,45 @@ class Counts(NamedTuple):
     holder: str
     beats: list[Presence]
     problem: str = ""
+    failing: int = 0
+    #: The keys of at most 500 entries that may be overdue.
+    expected: Sequence[str] = ()
 
 
 def read_page(reply: Sequence[Any]) -> Page:
     """Return the parsed reply of ``page.lua``."""
     now, score, member, kinds, sizes, packed = reply
     fields = iter(unpack(sizes, packed))
-    groups = zip(kinds.decode(), *[fields] * 13, strict=True)
+    groups = zip(text_of(kinds), *[fields] * 15, strict=True)
     after = (text_of(score), text_of(member)) if score else None
     return Page(float(now), [_row(*group) for group in groups], after)
 
 
 def _row(kind: str, key: str, score: str, definition: str, *texts: str) -> Row:
-    meta, policy, runtime, claim, running, trigger, identity, note, static, history = texts
+    meta, policy, runtime, claim, running, trigger, identity, note, static, *rest = texts
+    history, failing, results = rest
     place = key, float(score) if score else None
     flags = note, bool(static)
     if kind == "x":
-        return Row(
-            *place, note=note, static=bool(static), problem=f"the key is not a hash ({definition})"
-        )
+        return Row(*place, note=note, static=bool(static), problem=f"{NO_HASH} ({definition})")
     # Keep only the head of the claim. The rest repeats the definition, policy and meta.
     claim = claim.removeprefix('["').partition('"')[0]
-    running, trigger, identity = map(text_in, (running, trigger, identity))
+    running, trigger, identity = text_in(running), text_in(trigger), identity_in(identity)
     fields = meta, policy, runtime, claim, running, trigger, identity
     if kind == "g":
         return Row(*place, None, *fields, *flags, "it has no definition")
-    text = f"{definition}{meta}{policy}{runtime}"
-    problem = "" if text.isascii() or _is_utf8(text) else "its texts are not UTF-8"
-    return Row(*place, definition, *fields, *flags, problem, text_in(history))
-
-
-def _is_utf8(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    text = f"{definition}{meta}{policy}"
+    problem = "" if is_valid_text(text) else "its texts are not UTF-8"
+    return Row(*place, definition, *fields, *flags, problem, text_in(history), failing, results)
 
 
 def read_counts(reply: Sequence[Any]) -> Counts:
     """Return the parsed reply of ``count.lua``."""
     now, members, statics, quarantined, disabled, parked, due, first_due, *rest = reply
-    holder, beats, problem = rest
+    holder, beats, problem, failing, expected = rest
     first = float(first_due) if first_due else None
     numbers = (members, statics, quarantined, disabled, parked, due)
     pairs = zip(beats[::2], beats[1::2], strict=True)
-    present = [Presence.read(text_of(beat), float(seen)) for beat, seen in pairs]
-    return Counts(float(now), *numbers, first, text_of(holder), present, text_of(problem))
+    present = [Presence.read(valid_text(beat), float(seen)) for beat, seen in pairs]
+    state = (valid_text(holder), present, valid_text(problem), failing)
+    return Counts(float(now), *numbers, first, *state, [text_of(key) for key in expected])

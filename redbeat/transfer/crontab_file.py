@@ -10,30 +10,27 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, Final
 
 from celery.schedules import crontab
 
+from redbeat.calendar.cron import without_nickname
 from redbeat.calendar.zones import zone_named
+from redbeat.decoder import MAX_TEXT
+from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import InvalidEntryError
 
-from .importing import EntryType, Incoming, fail
+from .importing import EntryType, Incoming, fail, read_safely
 
 __all__ = ("read_crontab",)
 
+#: Maximum length of a line, in bytes.
+MAX_LINE: Final = MAX_TEXT
+
 #: The five fields of a line, by their names in Celery's crontab.
 FIELDS: Final = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
-
-SHORTHANDS: Final = {
-    "@yearly": "0 0 1 1 *",
-    "@annually": "0 0 1 1 *",
-    "@monthly": "0 0 1 * *",
-    "@weekly": "0 0 * * 0",
-    "@daily": "0 0 * * *",
-    "@midnight": "0 0 * * *",
-    "@hourly": "0 * * * *",
-}
 
 ASSIGNMENT: Final = re.compile(r"(\w+)\s*=\s*(.*)")
 
@@ -50,23 +47,33 @@ def read_crontab(app: Any, entry_class: EntryType, lines: Iterable[bytes]) -> It
         if not text or text.startswith("#"):
             continue
         try:
+            if len(line) > MAX_LINE:
+                raise InvalidEntryError("line", f"is longer than {MAX_LINE} bytes")
             assignment = ASSIGNMENT.fullmatch(text)
             if assignment:
                 zone = _zone(*assignment.groups())
                 continue
             fields, task, kwargs = _split(text)
-            task_counts[task] += 1
-            name = f"{task}-{task_counts[task]}"
-            schedule = _schedule(fields)
-            arguments = {"app": app, "kwargs": _kwargs(kwargs), "timezone": zone}
-            yield Incoming(where, entry_class(name, task, schedule, **arguments))
         except InvalidEntryError as error:
             yield fail(where, error)
+            continue
+        task_counts[task] += 1
+        name = f"{task}-{task_counts[task]}"
+        make = partial(entry_class, name, task, app=app, timezone=zone)
+        yield read_safely(where, partial(_read, where, make, fields, kwargs))
+
+
+def _read(
+    where: str, make: Callable[..., RedBeatSchedulerEntry], fields: list[str], kwargs: str
+) -> Incoming:
+    return Incoming(where, make(schedule=_schedule(fields), kwargs=_kwargs(kwargs)))
 
 
 def _zone(name: str, value: str) -> str | None:
     if name not in ("CRON_TZ", "TZ"):
-        problem = f"{name} is not supported; only CRON_TZ is, the time zone of the following lines"
+        problem = (
+            f"{name:.60} is not supported; only CRON_TZ is, the time zone of the following lines"
+        )
         raise InvalidEntryError("assignment", problem)
     value = value.strip("\"'")
     try:
@@ -80,10 +87,10 @@ def _split(text: str) -> tuple[list[str], str, str]:
     """Return the five schedule fields, the task name, and the kwargs as JSON ("" for none)."""
     first, *rest = text.split(None, 1)
     if first.startswith("@"):
-        if first not in SHORTHANDS:
-            problem = f"{first} is unknown; use one of {', '.join(SHORTHANDS)}, or five fields"
-            raise InvalidEntryError("schedule", problem)
-        text = " ".join((SHORTHANDS[first], *rest))
+        try:
+            text = " ".join((without_nickname(first), *rest))
+        except ValueError as error:
+            raise InvalidEntryError("schedule", str(error)) from error
     fields = text.split(None, 6)
     if len(fields) < 6:
         problem = "is missing; write minute hour day-of-month month day-of-week task [kwargs]"
@@ -96,7 +103,7 @@ def _kwargs(text: str) -> dict[str, Any]:
         return {}
     try:
         kwargs = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidEntryError("kwargs", f"cannot be read as JSON: {error}") from error
     if not isinstance(kwargs, dict):
         raise InvalidEntryError("kwargs", f"must be a JSON object, not {text:.60}")
@@ -116,7 +123,7 @@ def _schedule(texts: list[str]) -> crontab:
         try:
             crontab(**{name: text})
         except Exception as error:  # Celery's crontab parser raises various exceptions
-            raise InvalidEntryError(name, f"{text!r} is not valid: {error}") from error
+            raise InvalidEntryError(name, f"{text!r:.60} is not valid: {error}") from error
     return crontab(**fields)
 
 

@@ -17,7 +17,7 @@ from redbeat.entries.history import encode_meta
 from redbeat.errors import InvalidEntryError
 from redbeat.schedules.one_time import clocked
 
-from .importing import EntryType, Incoming, UnreadableSourceError, fail
+from .importing import EntryType, Incoming, UnreadableSourceError, read_safely
 
 __all__ = (
     "DEFAULT_ALIAS",
@@ -43,6 +43,29 @@ TABLES: Final = {
 
 PERIODS: Final = ("days", "hours", "minutes", "seconds", "microseconds")
 
+#: The types of a field's value, their description, and whether the field is required.
+Kind = tuple[Any, str, bool]
+
+#: Fields of a ``PeriodicTask`` -> their kinds. Other parts of this module check other fields.
+KINDS: Final[dict[str, Kind]] = {
+    "name": (str, "a string", True),
+    "task": (str, "a string", True),
+    "enabled": (bool, "true or false", False),
+    "one_off": (bool, "true or false", False),
+    "total_run_count": (int, "an integer", False),
+    **dict.fromkeys(("queue", "exchange", "routing_key"), (str, "a string", False)),
+    "priority": (int, "an integer", False),
+    "expire_seconds": ((int, float), "a number of seconds", False),
+}
+
+#: Kind of schedule -> its fields -> their kinds.
+ROW_KINDS: Final[dict[str, dict[str, Kind]]] = {
+    "interval": {},
+    "crontab": {"timezone": (object, "the name of a time zone", False)},
+    "solar": {"event": (str, "the name of an event", True)},
+    "clocked": {},
+}
+
 #: Fields of a ``PeriodicTask`` that become options of ``apply_async``.
 OPTIONS: Final = ("queue", "exchange", "routing_key", "priority")
 
@@ -50,7 +73,7 @@ OPTIONS: Final = ("queue", "exchange", "routing_key", "priority")
 Fields = Mapping[str, Any]
 
 #: The rows of all tables, by model label and primary key.
-Tables = Mapping[tuple[str, Any], Fields]
+Tables = Mapping[tuple[str, Any], Any]
 
 
 def converted(
@@ -60,23 +83,21 @@ def converted(
 
     Naive times are interpreted in the time zone of the app.
     """
-    fields = task.get("fields") or {}
-    where = f"periodictask {task.get('pk')} ({fields.get('name')!r:.80})"
-    try:
-        return _convert(app, entry_class, where, fields, tables)
-    except InvalidEntryError as error:
-        return fail(where, error)
+    fields = task.get("fields")
+    name = fields.get("name") if isinstance(fields, Mapping) else None
+    where = f"periodictask {task.get('pk')!r:.40} ({name!r:.80})"
+    return read_safely(where, lambda: _convert(app, entry_class, where, fields, tables))
 
 
-def _convert(
-    app: Any, entry_class: EntryType, where: str, fields: Fields, tables: Tables
-) -> Incoming:
+def _convert(app: Any, entry_class: EntryType, where: str, fields: Any, tables: Tables) -> Incoming:
+    _check_kinds("", fields, KINDS)
     kind, row = _schedule_row(fields, tables)
     policy: dict[str, Any] = {}
     if kind == "crontab" and row.get("timezone"):
         policy["timezone"] = row["timezone"]
     if fields.get("one_off"):
         policy["max_runs"] = 1
+    policy["description"] = fields.get("description") or None
     policy["start_time"] = _instant(app, "start_time", fields.get("start_time"))
     policy["end_time"] = _instant(app, "expires", fields.get("expires"))
     if policy["end_time"] or fields.get("one_off"):
@@ -86,8 +107,8 @@ def _convert(
         # In django-celery-beat, the first interval starts at this time.
         policy["last_run_at"] = _instant(app, "date_changed", fields.get("date_changed"))
     entry = entry_class(
-        fields.get("name"),
-        fields.get("task"),
+        fields["name"],
+        fields["task"],
         _schedule(app, kind, row),
         _json("args", fields.get("args"), list),
         _json("kwargs", fields.get("kwargs"), dict),
@@ -106,11 +127,33 @@ def _schedule_row(fields: Fields, tables: Tables) -> tuple[str, Fields]:
         problem = f"must be one of {', '.join(TABLES)}, not {len(kinds)} of them"
         raise InvalidEntryError("schedule", problem)
     kind = kinds[0]
-    row = tables.get((TABLES[kind], fields[kind]))
+    row = tables.get((TABLES[kind], _primary_key(fields[kind])))
     if row is None:
-        problem = f"the file has no {TABLES[kind]} {fields[kind]!r}; dump the whole application"
+        problem = f"the file has no {TABLES[kind]} {fields[kind]!r:.60}; dump the whole application"
         raise InvalidEntryError(kind, problem)
+    _check_kinds(f"{kind}.", row, ROW_KINDS[kind])
     return kind, row
+
+
+def _primary_key(value: Any) -> Any:
+    """Return a primary key that can be a key of a dict; a natural key may be a list."""
+    return value if isinstance(value, (int, str)) else repr(value)
+
+
+def _check_kinds(parent: str, fields: Any, kinds: Mapping[str, Kind]) -> None:
+    """Raise :exc:`InvalidEntryError` for a field that is missing or has the wrong type.
+
+    ``parent`` is the path of the fields, with a dot at its end.
+    """
+    if not isinstance(fields, Mapping):
+        name = parent.rstrip(".") or "fields"
+        raise InvalidEntryError(name, f"must be an object, not {fields!r:.60}")
+    for name, (types, expected, required) in kinds.items():
+        value = fields.get(name)
+        if value is None and not required:
+            continue
+        if not isinstance(value, types) or (isinstance(value, bool) and types is not bool):
+            raise InvalidEntryError(f"{parent}{name}", f"must be {expected}, not {value!r:.60}")
 
 
 def _schedule(app: Any, kind: str, row: Fields) -> Any:
@@ -164,7 +207,7 @@ def _json(field: str, text: Any, kind: type) -> Any:
         return kind()
     try:
         value = json.loads(text) if isinstance(text, str) else text
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidEntryError(field, f"cannot be read as JSON: {error}") from error
     if not isinstance(value, kind):
         raise InvalidEntryError(field, f"must be a JSON {kind.__name__}, not {text!r:.60}")
@@ -180,7 +223,11 @@ def _instant(app: Any, field: str, text: Any) -> datetime | None:
         raise InvalidEntryError(field, f"{text!r:.60} is not ISO 8601") from error
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=app.timezone)
-    return instant_of(moment).astimezone(timezone.utc)
+    try:
+        return instant_of(moment).astimezone(timezone.utc)
+    except (ValueError, OverflowError) as error:
+        problem = f"{text!r:.60} is not between the years 1 and 9999 in UTC; correct it"
+        raise InvalidEntryError(field, problem) from error
 
 
 def read_fixture(app: Any, entry_class: EntryType, file: IO[bytes]) -> Iterator[Incoming]:
@@ -190,7 +237,9 @@ def read_fixture(app: Any, entry_class: EntryType, file: IO[bytes]) -> Iterator[
     the file cannot be read.
     """
     objects = _objects(file)
-    tables = {(str(row.get("model")), row.get("pk")): row.get("fields", {}) for row in objects}
+    tables = {
+        (str(row.get("model")), _primary_key(row.get("pk"))): row.get("fields") for row in objects
+    }
     tasks = [row for row in objects if row.get("model") == TASK]
     if not tasks:
         raise UnreadableSourceError(
@@ -208,7 +257,7 @@ def _objects(file: IO[bytes]) -> list[dict[str, Any]]:
         objects = json.loads(text) if is_array else [json.loads(line) for line in lines]
     except (ValueError, RecursionError) as error:
         raise UnreadableSourceError(f"cannot be read as JSON: {error}") from error
-    if not all(isinstance(item, dict) for item in objects):
+    if not isinstance(objects, list) or not all(isinstance(item, dict) for item in objects):
         raise UnreadableSourceError("is not a fixture: create the file with manage.py dumpdata")
     return list(objects)
 

@@ -14,7 +14,10 @@ from redbeat.calendar.zones import UTC
 from redbeat.entries.decide import PARKED
 from redbeat.entries.history import encode_meta
 from redbeat.entry import RedBeatSchedulerEntry, new_identity, save_batch
-from redbeat.errors import DecodeError, InvalidEntryError
+from redbeat.errors import DecodeError, InvalidEntryError, described
+from redbeat.management.changes import Change, Difference, differences, next_run_of
+from redbeat.management.find import KeySet
+from redbeat.printing import printable
 from redbeat.storage.reading import BATCH, batches
 from redbeat.storage.records import SAVED, StaticRow, Writing
 from redbeat.storage.store import Store
@@ -29,6 +32,7 @@ __all__ = (
     "UnreadableSourceError",
     "Written",
     "fail",
+    "read_safely",
 )
 
 EntryType = type[RedBeatSchedulerEntry]
@@ -71,11 +75,37 @@ def fail(where: str, error: Exception) -> Incoming:
     return Incoming(where, problem=str(error) or repr(error))
 
 
+#: The actions that write an entry.
+TO_WRITE: Final = ("created", "changed")
+
+
+def read_safely(where: str, read: Callable[[], Incoming]) -> Incoming:
+    """Return the entry that ``read()`` returns; if ``read()`` raises any error, say so.
+
+    Readers check what they know to be wrong, and name the field. But a file may contain anything,
+    and Celery's classes raise various errors, so that one entry must not end the whole import.
+    """
+    try:
+        return read()
+    except (InvalidEntryError, DecodeError) as error:
+        return fail(where, error)
+    except Exception as error:
+        return fail(where, _unexpected("cannot be read", error))
+
+
+def _unexpected(what: str, error: Exception) -> InvalidEntryError:
+    return InvalidEntryError("entry", f"{what}: {described(error)}; correct or remove this entry")
+
+
 #: What to do with an entry if Redis has a different entry with the same name.
 ON_CONFLICT: Final = ("fail", "keep", "replace")
 
 #: Maximum number of problems to keep in memory. The count includes all problems.
 MAX_KEPT: Final = 100
+
+#: Maximum length of a position and of the text of a problem, in characters.
+MAX_WHERE: Final = 200
+MAX_PROBLEM: Final = 700
 
 
 class Problem(NamedTuple):
@@ -92,7 +122,7 @@ class Checked:
     A conflict is an entry for which Redis has a different entry with the same name.
     """
 
-    names: set[str] = field(default_factory=set)
+    names: KeySet = field(default_factory=KeySet)
     problems: list[Problem] = field(default_factory=list)
     problem_count: int = 0
     conflicts: list[Problem] = field(default_factory=list)
@@ -102,13 +132,17 @@ class Checked:
         """Count a problem; keep the first :data:`MAX_KEPT` problems."""
         self.problem_count += 1
         if len(self.problems) < MAX_KEPT:
-            self.problems.append(Problem(where, text))
+            self.problems.append(_problem(where, text))
 
     def add_conflict(self, where: str, text: str) -> None:
         """Count a conflict; keep the first :data:`MAX_KEPT` conflicts."""
         self.conflict_count += 1
         if len(self.conflicts) < MAX_KEPT:
-            self.conflicts.append(Problem(where, text))
+            self.conflicts.append(_problem(where, text))
+
+
+def _problem(where: str, text: str) -> Problem:
+    return Problem(printable(where, MAX_WHERE), printable(text, MAX_PROBLEM))
 
 
 @dataclass
@@ -156,6 +190,19 @@ class Ready(NamedTuple):
             return False
         return not incoming.meta or (row.meta, row.runtime) == (incoming.meta, incoming.runtime)
 
+    def change(
+        self, action: str, plan: Planned | None, old: RedBeatSchedulerEntry | None
+    ) -> Change:
+        """Return what happens to the entry; ``old`` is the stored entry, if it is readable."""
+        incoming, row = self.incoming, self.row
+        fields = {} if action == "unchanged" else differences(old, self.entry)
+        if incoming.meta and incoming.meta != row.meta:
+            fields["meta"] = Difference(row.meta or None, incoming.meta)
+        if incoming.static and not row.static:
+            fields["static"] = Difference(False, True)
+        score = row.score if plan is None else plan.writing.score
+        return Change(str(self.entry.name), action, fields, next_run_of(score))
+
     def plan(self) -> Planned:
         """Return the planned write of this entry.
 
@@ -193,6 +240,15 @@ class Planned(NamedTuple):
     static: bool
 
 
+def _planned(ready: Ready, checked: Checked) -> Planned | None:
+    """Return the plan of an entry; if there can be none, add a problem to ``checked``."""
+    try:
+        return ready.plan()
+    except Exception as error:
+        checked.add_problem(ready.incoming.where, str(_unexpected("cannot be scheduled", error)))
+        return None
+
+
 class Importer:
     """A context manager that imports the entries of a source into a schedule.
 
@@ -201,7 +257,8 @@ class Importer:
     the history differs, ``fail`` also keeps the stored entry.
 
     :meth:`check` saves the planned writes in a temporary file, and :meth:`write` reads that file.
-    The importer keeps the names of all entries in memory, but loads at most 500 entries at a time.
+    The importer keeps a hash of each name in memory, about 10 bytes, and at most 500 entries at a
+    time.
     """
 
     def __init__(
@@ -221,15 +278,34 @@ class Importer:
         self._plans.close()
 
     def check(
-        self, source: Iterable[Incoming], progress: Callable[[int], Any] | None = None
+        self,
+        source: Iterable[Incoming],
+        progress: Callable[[int], Any] | None = None,
+        note: Callable[[Change], Any] | None = None,
+        examine: Callable[[RedBeatSchedulerEntry], Any] | None = None,
     ) -> Checked:
-        """Check all entries without writing to Redis. One round trip per 500 entries."""
+        """Check all entries without writing to Redis. One round trip per 500 entries.
+
+        ``note`` is called with the planned change of each valid entry, and ``examine`` with each
+        entry that :meth:`write` will write.
+        """
         checked = Checked()
         for batch in batches(source, BATCH):
             valid = [parts for incoming in batch for parts in self._validated(incoming, checked)]
             rows = self._rows([entry.key for _, entry, _, _ in valid])
             ready_entries = [Ready(*parts, row) for parts, row in zip(valid, rows, strict=True)]
-            plans = [ready.plan() for ready in ready_entries if self._must_write(ready, checked)]
+            plans = []
+            for ready in ready_entries:
+                action = self._action(ready, checked)
+                plan = _planned(ready, checked) if action in TO_WRITE else None
+                if plan is not None:
+                    plans.append(plan)
+                    if examine is not None:
+                        examine(ready.entry)
+                elif action in TO_WRITE:
+                    continue
+                if note is not None and action is not None:
+                    note(ready.change(action, plan, self._stored_entry(ready.row)))
             pickle.dump(plans, self._plans)
             if progress is not None:
                 progress(len(batch))
@@ -249,7 +325,12 @@ class Importer:
             if progress is not None:
                 progress(len(plans))
 
-    def prune(self, names: set[str], dry_run: bool = False) -> None:
+    def prune(
+        self,
+        names: KeySet,
+        dry_run: bool = False,
+        note: Callable[[Change], Any] | None = None,
+    ) -> None:
         """Delete dynamic entries that are not in ``names``. Two round trips per 500 entries."""
         after, prefix = None, self._store.keys.prefix
         while True:
@@ -260,6 +341,9 @@ class Importer:
                 if not row.static and row.key.removeprefix(prefix) not in names
             ]
             self.written.removed += len(surplus_keys)
+            if note is not None:
+                for key in surplus_keys:
+                    note(Change(printable(key.removeprefix(prefix)), "removed"))
             if surplus_keys and not dry_run:
                 self._store.delete_all(surplus_keys)
             after = page.after
@@ -283,43 +367,58 @@ class Importer:
             entry._static = incoming.static
             texts = incoming.texts or entry.texts()
             entry._own_key()
-        except (InvalidEntryError, ArithmeticError, LookupError) as error:
+        except InvalidEntryError as error:
             checked.add_problem(incoming.where, str(error))
             return
+        except Exception as error:
+            checked.add_problem(incoming.where, str(_unexpected("cannot be stored", error)))
+            return
         name = str(entry.name)
-        if name in checked.names:
+        if not checked.names.add(name):
             checked.add_problem(incoming.where, f"name: {name!r} is already used in this source")
             return
-        checked.names.add(name)
         yield incoming, entry, *texts
 
     def _rows(self, keys: Sequence[str]) -> list[Row]:
         return self._store.read(keys).rows if keys else []
 
-    def _must_write(self, ready: Ready, checked: Checked) -> bool:
-        """Return whether to write an entry.
+    def _stored_entry(self, row: Row) -> RedBeatSchedulerEntry | None:
+        if row.definition is None:
+            return None
+        try:
+            return self._entry_class.from_definition(self._app, row.definition, row.policy)
+        except DecodeError:
+            return None
 
-        Also counts the entry by the planned action, or adds a problem or a conflict to ``checked``.
+    def _action(self, ready: Ready, checked: Checked) -> str | None:
+        """Return the planned action for an entry, a field of :class:`Written`, and count it.
+
+        Returns None for a problem, and "different" for a conflict. Both are added to ``checked``.
         """
+        action = self._action_or_problem(ready, checked)
+        if action not in (None, "different"):
+            setattr(self.written, action, getattr(self.written, action) + 1)
+        return action
+
+    def _action_or_problem(self, ready: Ready, checked: Checked) -> str | None:
         where, name, row = ready.incoming.where, ready.entry.name, ready.row
         if row.definition is None and "hash" in row.problem:
             checked.add_problem(where, f"name: {name!r}: {row.problem}; delete that key")
         elif ready.is_new:
-            self.written.created += 1
-            return True
+            return "created"
         elif ready.is_same:
-            self.written.unchanged += 1
+            return "unchanged"
         elif self._on_conflict == "keep" or (self._on_conflict == "fail" and ready.has_same_texts):
-            self.written.kept += 1
+            return "kept"
         elif row.static and not ready.incoming.static:
             problem = "is an entry of beat_schedule; change it there, or use another name"
             checked.add_problem(where, f"name: {name!r} {problem}")
         elif self._on_conflict == "fail":
             checked.add_conflict(where, f"{name!r} is already stored and differs")
+            return "different"
         else:
-            self.written.changed += 1
-            return True
-        return False
+            return "changed"
+        return None
 
     # -- writing -------------------------------------------------------------------------------
 

@@ -9,20 +9,23 @@ their task ids, and ``identity``.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from functools import partial
 from typing import IO, Any, Final, NamedTuple
 
 from redbeat.config import MAX_HISTORY
 from redbeat.decoder import MAX_TEXT
+from redbeat.entries import lazy, pauses
 from redbeat.entries.history import History
+from redbeat.entries.policy import FIELDS as POLICY_FIELDS
 from redbeat.entries.runs import is_line, with_ids
 from redbeat.entries.templates import Templates
-from redbeat.errors import DecodeError, InvalidEntryError
-from redbeat.storage.quarantine import printable
+from redbeat.errors import DecodeError, InvalidEntryError, did_you_mean
+from redbeat.printing import encodable
 from redbeat.storage.reading import Reading
 from redbeat.storage.wire import Row
 
-from .importing import EntryType, Incoming, fail
+from .importing import EntryType, Incoming, fail, read_safely
 
 __all__ = ("FIELDS", "MAX_LINE", "Exported", "export_lines", "read_lines", "write_line")
 
@@ -31,9 +34,15 @@ FIELDS: Final = (
     *("name", "definition", "policy", "meta", "runtime", "history", "identity", "static"),
 )
 
+#: The fields that the policy in a line may have.
+POLICY: Final = (*POLICY_FIELDS, "dtstart_zone", "until_zone", lazy.FIELD, pauses.FIELD)
+
 #: Maximum length of a line, in bytes.
 MAX_LINE: Final = 8 * MAX_TEXT
 
+
+#: Maximum length of an identity, in characters; RedBeat makes much shorter ones.
+MAX_IDENTITY: Final = 200
 
 #: Field -> its type, and the name of that type in error messages.
 KINDS: Final[dict[str, tuple[type, str]]] = {
@@ -77,14 +86,11 @@ def read_lines(app: Any, entry_class: EntryType, file: IO[bytes]) -> Iterator[In
     while line := file.readline(MAX_LINE + 1):
         number += 1
         where = f"line {number}"
-        try:
-            if len(line) > MAX_LINE:
-                _skip_line(file, line)
-                raise InvalidEntryError("line", f"is longer than {MAX_LINE} bytes")
-            if line.strip():
-                yield _read(templates, where, line)
-        except (InvalidEntryError, DecodeError) as error:
-            yield fail(where, error)
+        if len(line) > MAX_LINE:
+            _skip_line(file, line)
+            yield fail(where, InvalidEntryError("line", f"is longer than {MAX_LINE} bytes"))
+        elif line.strip():
+            yield read_safely(where, partial(_read, templates, where, line))
 
 
 def _skip_line(file: IO[bytes], line: bytes) -> None:
@@ -130,16 +136,27 @@ def _object(text: bytes) -> dict[str, Any]:
         raise InvalidEntryError("line", f"cannot be read as JSON: {error}") from error
     if not isinstance(line, dict):
         raise InvalidEntryError("line", f"must be a JSON object, not {line!r:.60}")
-    for field in line:
-        if field not in FIELDS:
-            problem = f"is an unknown field; a line may have {', '.join(FIELDS)}"
-            raise InvalidEntryError(field, problem)
+    _check_fields("", line, FIELDS)
     for field, (kind, kind_name) in KINDS.items():
         value = line.get(field)
         if value is not None and not isinstance(value, kind):
             raise InvalidEntryError(field, f"must be {kind_name}, not {value!r:.60}")
+    _check_fields("policy.", line.get("policy") or {}, POLICY)
     _check_history(line.get("history"))
+    identity = line.get("identity") or ""
+    if not (identity.isascii() and identity.isprintable() and len(identity) <= MAX_IDENTITY):
+        problem = f"must be at most {MAX_IDENTITY} printable ASCII characters, not {identity!r:.60}"
+        raise InvalidEntryError("identity", problem)
     return _with_name(line)
+
+
+def _check_fields(parent: str, fields: dict[str, Any], known: Collection[str]) -> None:
+    """Raise :exc:`InvalidEntryError` for a field that is not in ``known``."""
+    for field in fields:
+        if field not in known:
+            name = f"{parent}{field:.60}" if field.isidentifier() else f"{parent}{field!r:.60}"
+            problem = f"is an unknown field; {did_you_mean(field, known)}"
+            raise InvalidEntryError(name, problem)
 
 
 def _check_history(lines: Any) -> None:
@@ -198,7 +215,7 @@ def export_lines(
 
 def _exported(templates: Templates, prefix: str, row: Row, history: bool) -> Exported:
     if row.problem or row.definition is None:
-        return Exported("", printable(row.key), row.problem or "it has no definition")
+        return Exported("", encodable(row.key), row.problem or "it has no definition")
     try:
         entry = templates.loaded(row.definition, row.policy)
         if prefix + str(entry.name) != row.key:
@@ -211,4 +228,4 @@ def _exported(templates: Templates, prefix: str, row: Row, history: bool) -> Exp
             row = row._replace(history=with_ids(row.history, entry.own_task_id))
         return Exported(write_line(str(entry.name), row, history))
     except DecodeError as error:
-        return Exported("", printable(row.key), str(error))
+        return Exported("", encodable(row.key), str(error))

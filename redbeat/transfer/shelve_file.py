@@ -2,6 +2,8 @@
 
 The file contains pickles, and a pickle can run any code when it is loaded. This module loads only
 the classes in :data:`KNOWN`. For any other class, it creates an :class:`Unknown` and runs no code.
+A pickle never gets a class itself, because it could set attributes of the class; see
+:class:`StandIn`.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import io
 import pickle
 import zoneinfo
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,7 +25,7 @@ from redbeat.calendar.zones import as_utc
 from redbeat.entries.history import encode_meta
 from redbeat.errors import InvalidEntryError
 
-from .importing import EntryType, Incoming, UnreadableSourceError, fail
+from .importing import EntryType, Incoming, UnreadableSourceError, read_safely
 
 __all__ = ("Unknown", "load_safely", "read_shelve")
 
@@ -51,13 +54,38 @@ class Unknown:
         """Accept any items."""
 
 
+class StandIn(type):
+    """The class of objects that a pickle gets in place of the classes and functions it may use.
+
+    A stand-in calls ``original``, and its instances are those of ``original``. Its attributes
+    cannot be set, although a pickle can ask for that with the state of an object.
+    """
+
+    original: Any
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        return cls.original(*args, **kwargs)
+
+    def __setattr__(cls, name: str, value: Any) -> None:
+        raise pickle.UnpicklingError(f"attribute {name!r:.60} of {cls.__name__} cannot be set")
+
+    @classmethod
+    def of(cls, original: Any) -> StandIn:
+        """Return the stand-in for a class or function."""
+
+        def new(_cls: type, *args: Any, **kwargs: Any) -> Any:
+            return original.__new__(original, *args, **kwargs)
+
+        return cls(original.__name__, (), {"original": original, "__new__": new})
+
+
 def _attribute(owner: Any, name: str) -> Any:
     """Return the attribute for a pickle that calls ``getattr`` to find ``ZoneInfo._unpickle``.
 
     For any other attribute, return a placeholder class.
     """
-    if owner is zoneinfo.ZoneInfo and name == "_unpickle":
-        return _zone
+    if owner is KNOWN["zoneinfo", "ZoneInfo"] and name == "_unpickle":
+        return KNOWN["zoneinfo", "ZoneInfo._unpickle"]
     return _unknown(str(getattr(owner, "path", owner)), str(name))
 
 
@@ -65,8 +93,8 @@ def _zone(key: Any, _from_cache: Any = True) -> zoneinfo.ZoneInfo:
     return zoneinfo.ZoneInfo(str(key))
 
 
-#: The classes and functions that a pickle may load, by module and name.
-KNOWN: Final[Mapping[tuple[str, str], Any]] = {
+#: The classes and functions that a pickle may use, by module and name.
+ORIGINALS: Final[Mapping[tuple[str, str], Any]] = {
     ("celery.beat", "BeatLazyFunc"): BeatLazyFunc,
     ("celery.beat", "ScheduleEntry"): ScheduleEntry,
     ("celery.schedules", "crontab"): crontab,
@@ -83,6 +111,11 @@ KNOWN: Final[Mapping[tuple[str, str], Any]] = {
     ("builtins", "getattr"): _attribute,
     ("builtins", "set"): set,
     ("builtins", "frozenset"): frozenset,
+}
+
+#: The stand-ins for :data:`ORIGINALS`, by module and name.
+KNOWN: Final[Mapping[tuple[str, str], StandIn]] = {
+    path: StandIn.of(original) for path, original in ORIGINALS.items()
 }
 
 
@@ -127,11 +160,8 @@ def read_shelve(app: Any, entry_class: EntryType, path: str) -> Iterator[Incomin
             "is not a file of Celery's scheduler: its entries are not a dict"
         )
     for name, entry in entries.items():
-        where = f"entry {name!r}"
-        try:
-            yield _convert(app, entry_class, where, str(name), entry)
-        except (InvalidEntryError, AttributeError, TypeError) as error:
-            yield fail(where, error)
+        where = f"entry {name!r:.80}"
+        yield read_safely(where, partial(_convert, app, entry_class, where, name, entry))
 
 
 def _pickled_entries(path: str) -> bytes:
@@ -159,11 +189,15 @@ def _database(path: str) -> str:
     raise UnreadableSourceError("does not exist")
 
 
-def _convert(app: Any, entry_class: EntryType, where: str, name: str, source: Any) -> Incoming:
+def _convert(app: Any, entry_class: EntryType, where: str, name: Any, source: Any) -> Incoming:
     if not isinstance(source, ScheduleEntry):
         raise InvalidEntryError("entry", f"is a {_type_of(source)}, not one of Celery's entries")
+    if not isinstance(name, str):
+        raise InvalidEntryError("name", f"must be a string, not {name!r:.60}")
     for field in ("task", "schedule", "args", "kwargs", "options", "last_run_at"):
-        _refuse_unknown(field, getattr(source, field))
+        _refuse_unknown(field, getattr(source, field, None))
+    if not isinstance(getattr(source, "task", None), str):
+        raise InvalidEntryError("task", "is missing, or is not a string")
     _refuse_unknown("schedule.nowfun", getattr(source.schedule, "nowfun", None))
     entry = entry_class(
         name,
@@ -175,16 +209,32 @@ def _convert(app: Any, entry_class: EntryType, where: str, name: str, source: An
         app=app,
     )
     last_run_at = source.last_run_at
-    if not isinstance(last_run_at, dt.datetime):
+    if last_run_at is None:
         return Incoming(where, entry, static=True)
-    if last_run_at.tzinfo is None:
-        last_run_at = last_run_at.replace(tzinfo=app.timezone)
-    meta = encode_meta(as_utc(last_run_at), source.total_run_count or 0)
+    meta = encode_meta(_instant(app, last_run_at), _count(source.total_run_count))
     return Incoming(where, entry, static=True, meta=meta)
 
 
+def _instant(app: Any, last_run_at: Any) -> dt.datetime:
+    if not isinstance(last_run_at, dt.datetime):
+        raise InvalidEntryError("last_run_at", f"must be a datetime, not {last_run_at!r:.60}")
+    if last_run_at.tzinfo is None:
+        last_run_at = last_run_at.replace(tzinfo=app.timezone)
+    try:
+        return as_utc(last_run_at)
+    except (ValueError, OverflowError) as error:
+        problem = f"{last_run_at} is not between the years 1 and 9999 in UTC"
+        raise InvalidEntryError("last_run_at", problem) from error
+
+
+def _count(value: Any) -> int:
+    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
+        return value or 0
+    raise InvalidEntryError("total_run_count", f"must be an integer, not {value!r:.60}")
+
+
 def _type_of(value: Any) -> str:
-    return value.path if isinstance(value, Unknown) else type(value).__name__
+    return str(value.path) if isinstance(value, Unknown) else type(value).__name__
 
 
 def _refuse_unknown(field: str, value: Any) -> None:
@@ -193,6 +243,8 @@ def _refuse_unknown(field: str, value: Any) -> None:
     The function of a ``BeatLazyFunc`` may be unknown, because a beat calls the function that
     ``beat_schedule`` contains.
     """
+    if isinstance(value, StandIn):
+        raise InvalidEntryError(field, f"must be a value, not the class {value.__name__}")
     if isinstance(value, type) and issubclass(value, Unknown):
         value = value()
     if isinstance(value, Unknown):

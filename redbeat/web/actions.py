@@ -1,22 +1,22 @@
-"""Actions on an entry: pause, resume, trigger, change the rule, delete, retry.
+"""Actions on one entry or several: pause, resume, trigger, delete, retry.
 
 Actions are POST requests; a successful action redirects to a page.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Final
 
-from flask import Blueprint, abort, current_app, flash, redirect, render_template, request, url_for
+from flask import Blueprint, abort, current_app, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 
-from redbeat.entries.pauses import digest
-from redbeat.errors import ConflictError, InvalidEntryError, RedBeatError
+from redbeat.entries.pauses import pause_entries, resume_entries
+from redbeat.errors import InvalidEntryError, RedBeatError
 from redbeat.storage.store import store_of
 
-from .auth import audit, current_user
-from .entry import RuleForm, apply_rule, entry_name, get_or_404, render_entry
-from .values import entry_url
+from .auth import audit, user_name
+from .entry import entry_name, entry_or_error, get_or_404
+from .values import clipped, entry_url, name_in, notify
 
 __all__ = ("actions",)
 
@@ -26,25 +26,14 @@ actions = Blueprint("actions", __name__)
 MAX_NOTE = 1000
 
 
-def _entry_or_error(name: str) -> Any:
-    """Return an entry, or abort the request if the entry is missing or unreadable.
-
-    The status is 404 for a missing entry and 409 for an unreadable entry. Takes one round trip.
-    """
-    _, _, record = get_or_404(name)
-    return record.entry or abort(409, f"The entry cannot be read: {record.problem}")
-
-
 def _redirect_to_entry(name: str, message: str, category: str = "done") -> ResponseReturnValue:
-    flash(message, category)
+    notify(message, category)
     return redirect(entry_url(name), 303)
 
 
 @actions.get("/entry/pause")
 @actions.get("/entry/resume")
 @actions.get("/entry/trigger")
-@actions.get("/entry/rule")
-@actions.get("/entry/preview")
 @actions.get("/quarantine/retry")
 def action_reloaded() -> ResponseReturnValue:
     """Redirect to the page of the entry if a browser sends GET for the URL of an action."""
@@ -57,7 +46,7 @@ def pause() -> ResponseReturnValue:
     name = entry_name()
     note = request.form.get("note", "").strip()[:MAX_NOTE]
     try:
-        _entry_or_error(name).pause(note or None, current_user())
+        entry_or_error(name).pause(note or None, user_name())
     except RedBeatError as error:
         return _redirect_to_entry(name, f"The entry was not paused: {error}", "failed")
     audit(f"paused ({note!r})" if note else "paused", name)
@@ -69,7 +58,7 @@ def resume() -> ResponseReturnValue:
     """Resume an entry."""
     name = entry_name()
     try:
-        _entry_or_error(name).resume()
+        entry_or_error(name).resume()
     except RedBeatError as error:
         return _redirect_to_entry(name, f"The entry was not resumed: {error}", "failed")
     audit("resumed", name)
@@ -81,41 +70,11 @@ def trigger() -> ResponseReturnValue:
     """Request one run of an entry; a beat publishes the run at its next tick."""
     name = entry_name()
     try:
-        task_id = _entry_or_error(name).trigger()
+        task_id = entry_or_error(name).trigger()
     except InvalidEntryError as error:
         return _redirect_to_entry(name, f"The entry was not triggered: {error.problem}", "failed")
     audit(f"triggered ({task_id})", name)
     return _redirect_to_entry(name, f"Triggered. The task id is {task_id}.")
-
-
-@actions.post("/entry/preview")
-def preview() -> ResponseReturnValue:
-    """Show the next runs of a rule without saving the rule."""
-    return render_entry(entry_name(), RuleForm.read(request.form))
-
-
-@actions.post("/entry/rule")
-def rule() -> ResponseReturnValue:
-    """Save a new rule for an entry, unless the entry was changed while the form was open."""
-    name, form = entry_name(), RuleForm.read(request.form)
-    entry = _entry_or_error(name)
-    try:
-        if digest(*entry._seen_texts) != form.seen:
-            raise ConflictError(name)
-        apply_rule(entry, form)
-        entry.save(if_unchanged=True)
-    except InvalidEntryError as error:
-        form.add_error(error)
-        return render_entry(name, form, 422)
-    except ConflictError:
-        form.errors[""] = (
-            "Somebody else has changed this entry since you opened this form. The current "
-            "definition is shown above. To replace its rule, save again."
-        )
-        form.seen = digest(*entry._seen_texts)
-        return render_entry(name, form, 409)
-    audit(f"changed the rule to {form.kind} {form.rule!r} {form.timezone}".rstrip(), name)
-    return _redirect_to_entry(name, "The rule was changed.")
 
 
 @actions.route("/entry/delete", methods=["GET", "POST"])
@@ -125,14 +84,13 @@ def delete() -> ResponseReturnValue:
     _, row, record = get_or_404(name)
     if request.method == "GET":
         return render_template("delete.html", name=name, record=record)
-    try:
-        del current_app.extensions["schedule"][name]
-    except (KeyError, InvalidEntryError) as error:
-        abort(409, f"The entry was not deleted: {error}")
+    # The key of the row is exact, also for a name that no new entry may have.
+    if not store_of(current_app.extensions["celery"]).delete(row.key):
+        abort(409, "The entry was not deleted: it does not exist any more.")
     audit("deleted", name)
-    flash(f"Deleted {name}.", "done")
+    notify(f"Deleted {clipped(name, 100)}.")
     if row.static:
-        flash("The entry is in beat_schedule: the next beat that starts adds it again.", "warning")
+        notify("The entry is in beat_schedule: the next beat that starts adds it again.", "warning")
     return redirect(url_for("listing.index"), 303)
 
 
@@ -151,3 +109,85 @@ def retry() -> ResponseReturnValue:
     return _redirect_to_entry(
         name, "A beat will read the entry again. If it still fails, it returns to the quarantine."
     )
+
+
+#: The actions on several entries, each with its past tense.
+ACTIONS: Final = {
+    "pause": "Paused",
+    "resume": "Resumed",
+    "trigger": "Triggered",
+    "delete": "Deleted",
+}
+
+#: Maximum number of entries of one action.
+MAX_SELECTED: Final = 500
+
+
+@actions.get("/selected")
+def selected_reloaded() -> ResponseReturnValue:
+    """Redirect to the list if a browser sends GET for the URL of an action."""
+    return redirect(url_for("listing.index"), 303)
+
+
+@actions.post("/selected")
+def selected() -> ResponseReturnValue:
+    """Show the confirmation page of an action on several entries, or do it if it is confirmed."""
+    action = request.form.get("action", "")
+    if action not in ACTIONS:
+        abort(400, f"Unknown action. Choose one of: {', '.join(ACTIONS)}.")
+    names = list(dict.fromkeys(map(name_in, request.form.getlist("entry"))))
+    if len(names) > MAX_SELECTED:
+        abort(400, f"Select at most {MAX_SELECTED:,} entries.")
+    if not names:
+        notify("No entry was selected.", "warning")
+        return redirect(url_for("listing.index"), 303)
+    if request.form.get("confirmed"):
+        return _act_on(action, names)
+    return render_template("selected.html", action=action, names=names, statics=_statics(names))
+
+
+def _statics(names: list[str]) -> list[str]:
+    statics = store_of(current_app.extensions["celery"]).static_names()
+    return [name for name in names if name in statics]
+
+
+def _act_on(action: str, names: list[str]) -> ResponseReturnValue:
+    """Do an action on several entries, and redirect to the list."""
+    schedule = current_app.extensions["schedule"]
+    store = store_of(schedule.app)
+    keys = [store.keys.entry(name) for name in names]
+    note = request.form.get("note", "").strip()[:MAX_NOTE]
+    problems: list[str] = []
+    done = 0
+    try:
+        if action == "pause":
+            done = len(pause_entries(store, keys, note or None, user_name()))
+        elif action == "resume":
+            done = len(resume_entries(store, keys, schedule.app, schedule.entry_class))
+        elif action == "delete":
+            done = store.delete_all(keys)
+        else:
+            done = _trigger_all(names, problems)
+    except RedBeatError as error:
+        problems.append(str(error))
+    audit(f"{ACTIONS[action].lower()} {done} of {len(names)}: {', '.join(names)}", names[0])
+    notify(f"{ACTIONS[action]} {done:,} {'entry' if done == 1 else 'entries'}.")
+    rest = len(names) - done
+    if rest:
+        reason = problems[0] if problems else "they do not exist any more, or cannot be read"
+        notify(f"{rest:,} of {len(names):,} selected entries were left out: {reason}", "failed")
+    return redirect(url_for("listing.index"), 303)
+
+
+def _trigger_all(names: list[str], problems: list[str]) -> int:
+    """Trigger entries, and return how many were triggered; add the problems of the others."""
+    schedule, done = current_app.extensions["schedule"], 0
+    for name in names:
+        try:
+            schedule[name].trigger()
+            done += 1
+        except KeyError:
+            problems.append(f"{name!r} does not exist")
+        except InvalidEntryError as error:
+            problems.append(f"{name!r}: {error.problem}")
+    return done

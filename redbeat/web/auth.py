@@ -1,19 +1,27 @@
-"""Access control of the dashboard: credentials, allowed hosts, login, headers and audit log."""
+"""Access control of the dashboard: credentials, allowed hosts, sign-in and audit log."""
 
 from __future__ import annotations
 
 import hmac
 import ipaddress
-from collections.abc import Iterable
+import math
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from threading import Lock
 from typing import Any, Final
+from urllib.parse import quote
 
-from celery.utils.log import get_logger
 from flask import (
     Blueprint,
     Flask,
     Response,
+    current_app,
     g,
+    jsonify,
     redirect,
     render_template,
     request,
@@ -22,36 +30,45 @@ from flask import (
 )
 from flask.sessions import SecureCookieSessionInterface
 from flask.typing import ResponseReturnValue
+from flask_login import LoginManager, UserMixin, current_user, login_user, logout_user  # type: ignore[import-untyped]
+from limits import parse
+from limits.storage import MemoryStorage
+from limits.strategies import MovingWindowRateLimiter
+from werkzeug.exceptions import BadRequest
+
+from redbeat.printing import get_logger, printable
 
 __all__ = (
-    "CSP",
     "Access",
     "SessionCookies",
-    "add_headers",
     "audit",
-    "auth",
-    "current_user",
     "host_in",
+    "install_auth",
     "is_loopback",
     "logger",
-    "make_guard",
     "read_users",
+    "user_name",
+    "wants_json",
 )
 
 logger = get_logger("redbeat.web")
 
 
-def current_user() -> str | None:
+def user_name() -> str | None:
     """Return the user name of this request, or None for an anonymous request."""
-    user: str | None = g.get("user")
-    return user
+    name: str | None = getattr(current_user, "name", None)
+    return name
 
 
 def audit(action: str, name: str) -> None:
     """Log an action on an entry, with the user and the client's address."""
-    logger.info(
-        "%s: %s %r, from %s", current_user() or "anonymous", action, name, request.remote_addr
-    )
+    user = printable(user_name() or "anonymous")
+    logger.info("%s: %.300s %.200r, from %s", user, action, name, client_address())
+
+
+def client_address() -> str:
+    """Return the client's address for a log line; a proxy may pass on any text as the address."""
+    return printable(request.remote_addr or "unknown")
 
 
 #: Host names that are always allowed when the dashboard listens on a loopback address.
@@ -69,6 +86,8 @@ class Access:
         allowed_hosts: host names that browsers may use, in addition to the names of this machine.
         read_only: whether the dashboard refuses all actions that change something.
         behind_proxy: whether to trust the ``X-Forwarded-*`` headers of one proxy.
+        user: if the dashboard is part of another application, the function that returns the name of
+            the user from the WSGI environment, and None to refuse the request.
     """
 
     host: str = "127.0.0.1"
@@ -77,6 +96,7 @@ class Access:
     allowed_hosts: frozenset[str] = frozenset()
     read_only: bool = False
     behind_proxy: bool = False
+    user: Callable[[dict[str, Any]], str | None] | None = None
 
     def __repr__(self) -> str:
         """Return a representation without passwords and tokens."""
@@ -85,7 +105,7 @@ class Access:
     @property
     def required(self) -> bool:
         """Whether requests need credentials."""
-        return bool(self.users or self.tokens)
+        return bool(self.users or self.tokens or self.user)
 
     def user_with(self, name: str, password: str) -> str | None:
         """Return the user name if a user has this name and password, otherwise None."""
@@ -107,9 +127,10 @@ class Access:
         If the dashboard listens on a loopback address, a foreign host name is a sign of DNS
         rebinding: the host name of an attacker resolves to this machine, so the browser lets the
         attacker's page read the dashboard. On other addresses the dashboard requires credentials,
-        so this method checks the host name only if ``allowed_hosts`` is set.
+        so this method checks the host name only if ``allowed_hosts`` is set. If the dashboard is
+        part of another application, that application checks the host name.
         """
-        if not is_loopback(self.host) and not self.allowed_hosts:
+        if self.user is not None or (not is_loopback(self.host) and not self.allowed_hosts):
             return True
         return host_in(header) in LOCAL_NAMES | self.allowed_hosts | {host_in(self.host)}
 
@@ -155,31 +176,119 @@ def read_users(texts: Iterable[str]) -> tuple[tuple[str, str], ...]:
     return tuple(pairs)
 
 
+@dataclass(frozen=True, slots=True)
+class User(UserMixin):
+    """The user of a request; ``id`` is the id of the sign-in, "" for a request with credentials."""
+
+    name: str
+    id: str = ""
+
+
+#: The name of a user who has a token.
+TOKEN_USER: Final = "token"
+
+#: Maximum number of users who are signed in; one more ends the oldest sign-in.
+MAX_SIGN_INS: Final = 1000
+
+#: Maximum number of wrong credentials from one client, and from all unknown clients together.
+PER_CLIENT, IN_ALL = parse("10 per minute"), parse("100 per minute")
+
+
+class Guesses:
+    """Limits how often clients may send wrong credentials.
+
+    A client is an IPv4 address, a /64 network of IPv6 addresses, or a browser that has shown right
+    credentials before. Such a browser has a limit of its own, so an attacker who has the same
+    address, as behind a proxy, does not lock it out.
+    """
+
+    def __init__(self) -> None:
+        self._limiter = MovingWindowRateLimiter(MemoryStorage())
+        self._lock = Lock()
+
+    def check(self, find: Callable[[], str | None]) -> tuple[str | None, int]:
+        """Return the user name that ``find`` returns for the credentials of this request.
+
+        Returns the seconds to wait as well: if they are not 0, there were too many wrong
+        credentials, and these were not looked at.
+        """
+        limits = _limits_of_client()
+        with self._lock:
+            waits = [self._wait(*limit) for limit in limits]
+            if any(waits):
+                return None, max(waits)
+            name = find()
+            if name is None:
+                for limit in limits:
+                    self._limiter.hit(*limit)
+        return name, 0
+
+    def _wait(self, limit: Any, client: str) -> int:
+        if self._limiter.test(limit, client):
+            return 0
+        reset_at = self._limiter.get_window_stats(limit, client).reset_time
+        return max(math.ceil(reset_at - time.time()), 1)
+
+
+def _limits_of_client() -> list[tuple[Any, str]]:
+    if known := session.get("known"):
+        return [(PER_CLIENT, f"user {known}")]
+    return [(PER_CLIENT, f"address {_network(request.remote_addr or '')}"), (IN_ALL, "all")]
+
+
+def _network(address: str) -> str:
+    """Return the network of an IPv6 address that one client may have, or the address itself."""
+    try:
+        ip = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    return str(ipaddress.ip_network((ip, 64), strict=False)) if ip.version == 6 else address
+
+
 auth = Blueprint("auth", __name__)
 
 
 @auth.route("/login", methods=["GET", "POST"])
 def login() -> ResponseReturnValue:
     """Show the login form, or start a session if the submitted token is valid."""
-    if not g.access.tokens:
+    access: Access = current_app.extensions["access"]
+    if not access.tokens:
         return redirect(url_for("listing.index"), 303)
     if request.method == "GET":
-        return render_template("login.html", next="")
-    if not g.access.has_token(request.form.get("token", "")):
-        logger.warning("Login failed: wrong token from %s", request.remote_addr)
+        return _login_form("")
+    token = request.form.get("token", "")
+    name, wait = current_app.extensions["guesses"].check(
+        lambda: TOKEN_USER if access.has_token(token) else None
+    )
+    if wait:
+        return _too_many(wait)
+    if name is None:
+        logger.warning("Login failed: wrong token from %s", client_address())
         problem = "Wrong token. Use a token that the dashboard was started with (--token)."
-        return render_template("login.html", next=_next(), problem=problem), 401
+        return _login_form(_next(), problem), 401
     session.clear()
-    session["user"] = "token"
-    logger.info("token: signed in, from %s", request.remote_addr)
+    session["known"] = name
+    user = User(name, secrets.token_urlsafe(16))
+    current_app.extensions["sign_ins"].append(user.id)
+    login_user(user)
+    logger.info("token: signed in, from %s", client_address())
     return redirect(_next() or url_for("listing.index"), 303)
 
 
 @auth.post("/logout")
 def logout() -> ResponseReturnValue:
-    """End the session."""
+    """End the session; a copy of its cookie is worth nothing from now on."""
+    with suppress(ValueError):
+        current_app.extensions["sign_ins"].remove(session.get("_user_id", ""))
+    logout_user()
     session.clear()
     return redirect(url_for("listing.index"), 303)
+
+
+def _login_form(next_path: str, problem: str = "") -> str:
+    """Return the login page, with a warning if others in the network can read the token."""
+    exposed = not request.is_secure and not is_loopback(request.remote_addr or "")
+    return render_template("login.html", next=next_path, problem=problem, exposed=exposed)
 
 
 def _next() -> str:
@@ -191,27 +300,20 @@ def _next() -> str:
     return request.script_root + path
 
 
-CSP: Final = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
-    "connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
-)
-
-HEADERS: Final = {
-    "Content-Security-Policy": CSP,
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
-    # Over TLS, Flask-WTF checks the referrer of a form, so "no-referrer" would break all forms.
-    "Referrer-Policy": "same-origin",
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-}
-
-#: Endpoints that need no credentials: the login form and its style sheet.
-PUBLIC_ENDPOINTS: Final = frozenset({"auth.login", "static"})
+#: Endpoints that need no credentials: the login form, its style sheet, and the health checks.
+PUBLIC_ENDPOINTS: Final = frozenset({"auth.login", "static", "health.alive", "health.ready"})
 
 #: Endpoints that accept POST even if the dashboard is read-only.
 READ_ONLY_POSTS: Final = frozenset({"auth.login", "auth.logout"})
+
+
+#: The methods that change nothing.
+SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+def wants_json() -> bool:
+    """Return whether the request is for the API, so that its errors are JSON."""
+    return request.path.startswith("/api/")
 
 
 class SessionCookies(SecureCookieSessionInterface):
@@ -222,47 +324,81 @@ class SessionCookies(SecureCookieSessionInterface):
         return request.is_secure
 
 
-def make_guard(access: Access) -> Any:
-    """Return a ``before_request`` function that checks access.
+def install_auth(app: Flask, access: Access) -> None:
+    """Add access control to an app. Call this function before the CSRF protection is added."""
+    sign_ins: deque[str] = deque(maxlen=MAX_SIGN_INS)
+    app.extensions.update(access=access, guesses=Guesses(), sign_ins=sign_ins)
+    # Addresses of clients may change, so a session is not bound to an address.
+    app.config["SESSION_PROTECTION"] = None
+    app.session_interface = SessionCookies()
+    manager = LoginManager(app)
+    manager.user_loader(lambda each: User(TOKEN_USER, each) if each in sign_ins else None)
+    manager.request_loader(_user_of_request)
+    app.before_request(_refusal)
+    app.register_blueprint(auth)
 
-    The function returns None to accept a request, or the response to a refused request.
+
+def _refusal() -> ResponseReturnValue | None:
+    """Return the response to a request without access, None for a request with access."""
+    access: Access = current_app.extensions["access"]
+    # Flask builds no URLs for a malformed host name, so the response must not be a page.
+    malformed = isinstance(request.routing_exception, BadRequest)
+    if malformed or not access.admits_host(request.host):
+        text = "Unknown host. To allow it, start the dashboard with --allowed-host NAME.\n"
+        return Response(text, 421, mimetype="text/plain")
+    is_public = request.endpoint in PUBLIC_ENDPOINTS
+    if access.user is not None and not is_public and not current_user.is_authenticated:
+        text = "The application that this dashboard is part of has not signed you in."
+        return _problem(403, "Not signed in", text)
+    needs_user = access.required and not is_public
+    if needs_user and not current_user.is_authenticated:
+        return _too_many(g.wait) if g.get("wait") else _unauthorized()
+    is_change = request.method not in SAFE_METHODS and request.endpoint not in READ_ONLY_POSTS
+    if access.read_only and is_change:
+        text = "This dashboard was started with --read-only, so it changes nothing."
+        return _problem(403, "Read-only", text)
+    return None
+
+
+def _user_of_request(_request: Any) -> User | None:
+    """Return the user that the headers of the request name, None without valid credentials.
+
+    Sets ``g.wait`` if there were too many wrong credentials.
     """
-
-    def check() -> ResponseReturnValue | None:
-        g.access = access
-        if not access.admits_host(request.host):
-            text = "To allow this host name, start the dashboard with --allowed-host NAME."
-            return _refusal(421, "Unknown host", text)
-        g.user = _authenticated_user(access)
-        if access.required and g.user is None and request.endpoint not in PUBLIC_ENDPOINTS:
-            return _unauthorized(access)
-        is_change = request.method == "POST" and request.endpoint not in READ_ONLY_POSTS
-        if access.read_only and is_change:
-            text = "This dashboard was started with --read-only, so it changes nothing."
-            return _refusal(403, "Read-only", text)
-        return None
-
-    return check
+    access: Access = current_app.extensions["access"]
+    if access.user is not None:
+        name = access.user(request.environ)
+    elif not access.required:
+        name = request.headers.get("X-Forwarded-User") if access.behind_proxy else None
+    elif request.authorization is None:
+        name = None
+    else:
+        name, g.wait = current_app.extensions["guesses"].check(lambda: _name_in_header(access))
+        if name and session.get("known") != name:
+            session["known"] = name
+    return User(name) if name else None
 
 
-def _authenticated_user(access: Access) -> str | None:
-    """Return the user name of the request, or None without valid credentials."""
+def _name_in_header(access: Access) -> str | None:
+    """Return the user name in the ``Authorization`` header, None for wrong credentials."""
     credentials = request.authorization
-    if not access.required:
-        return request.headers.get("X-Forwarded-User") if access.behind_proxy else None
     if credentials is not None and credentials.type == "basic":
         return access.user_with(credentials.username or "", credentials.password or "")
     if credentials is not None and credentials.type == "bearer":
-        return "token" if access.has_token(credentials.token or "") else None
-    session_user = session.get("user")
-    return session_user if isinstance(session_user, str) else None
+        return TOKEN_USER if access.has_token(credentials.token or "") else None
+    return None
 
 
-def _unauthorized(access: Access) -> ResponseReturnValue:
+def _unauthorized() -> ResponseReturnValue:
+    access: Access = current_app.extensions["access"]
     if request.authorization is not None:
-        logger.warning("Wrong credentials from %s", request.remote_addr)
-    page = render_template("login.html", next=request.full_path.rstrip("?"))
-    response = Response(page, 401)
+        logger.warning("Wrong credentials from %s", client_address())
+    query = quote(request.query_string, safe="%=&+-._~")
+    if wants_json():
+        response = current_app.make_response(_problem(401, "", "Credentials are missing or wrong."))
+    else:
+        path = quote(request.path) + (f"?{query}" if query else "")
+        response = Response(_login_form(path), 401)
     if access.users:
         response.headers.add("WWW-Authenticate", 'Basic realm="RedBeat", charset="UTF-8"')
     else:
@@ -270,14 +406,14 @@ def _unauthorized(access: Access) -> ResponseReturnValue:
     return response
 
 
-def _refusal(code: int, title: str, text: str) -> ResponseReturnValue:
+def _too_many(seconds: int) -> ResponseReturnValue:
+    logger.warning("Too many wrong credentials: refused %s", client_address())
+    text = f"There were too many wrong credentials. Try again in {seconds} s."
+    page, code = _problem(429, "Too many attempts", text)
+    return page, code, {"Retry-After": str(seconds)}
+
+
+def _problem(code: int, title: str, text: str) -> tuple[Any, int]:
+    if wants_json():
+        return jsonify(error={"field": None, "message": text}), code
     return render_template("problem.html", title=title, text=text), code
-
-
-def add_headers(response: Response) -> Response:
-    """Add the security headers to a response."""
-    for name, value in HEADERS.items():
-        response.headers[name] = value
-    if request.endpoint != "static":
-        response.headers["Cache-Control"] = "no-store"
-    return response

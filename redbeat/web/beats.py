@@ -10,6 +10,7 @@ from flask import Blueprint, current_app, render_template
 from flask.typing import ResponseReturnValue
 
 from redbeat.calendar.zones import UTC
+from redbeat.entries.status import quarantine_note
 from redbeat.storage.store import store_of
 
 from .list import poll_after
@@ -28,14 +29,15 @@ def show() -> ResponseReturnValue:
     """Show the beats page. Takes at most five round trips."""
     started = time.monotonic()
     schedule = current_app.extensions["schedule"]
-    status, notes = schedule.status(), schedule.quarantine()
-    names = list(notes)[:MAX_QUARANTINED]
-    keys = [schedule._key(name) for name in names]
-    rows = store_of(schedule.app).read(keys).rows if keys else []
+    store = store_of(schedule.app)
+    status, notes = schedule.status(), store.quarantined()
+    keys = list(notes)[:MAX_QUARANTINED]
+    names = [key.removeprefix(store.keys.prefix) for key in keys]
+    rows = store.read(keys).rows if keys else []
     return render_template(
         "beats.html",
         status=status,
-        notes={name: notes[name] for name in names},
+        notes={name: quarantine_note(notes[key]) for name, key in zip(names, keys, strict=True)},
         more=len(notes) - len(names),
         texts=dict(zip(names, map(texts_of, rows), strict=True)),
         now=datetime.now(UTC),

@@ -12,6 +12,7 @@ from markupsafe import Markup
 from redbeat.calendar.zones import UTC, wall_zone
 
 __all__ = (
+    "Row",
     "Tick",
     "ValueAxis",
     "clock",
@@ -211,15 +212,18 @@ MARK_WIDTH: Final = 3
 SLOTS: Final = 400
 
 
-def lanes(
-    rows: Sequence[tuple[str, str, Sequence[float]]], start: datetime, seconds: float
-) -> Markup:
+#: The label, the URL, the positions of the runs, and the number of runs of a lane.
+Row = tuple[str, str, Sequence[float], int]
+
+
+def lanes(rows: Sequence[Row], start: datetime, seconds: float) -> Markup:
     """Return a time axis and, below the axis, one lane of runs for each row.
 
-    A row is ``(label, href, positions)``. Positions are sorted; 0 is ``start`` and 1 is ``seconds``
-    later. Positions outside of this range are ignored. Times are shown in the zone of ``start``.
-    The lanes are a list of links, for keyboard users and screen readers. Raises ``ValueError`` if
-    ``start`` is naive or ``seconds`` is not positive.
+    A row is ``(label, href, positions, total)``; if there are more runs than positions, the lane is
+    one block from the first to the last position. Positions are sorted; 0 is ``start`` and 1 is
+    ``seconds`` later. Positions outside of this range are ignored. Times are shown in the zone of
+    ``start``. The lanes are a list of links, for keyboard users and screen readers. Raises
+    ``ValueError`` if ``start`` is naive or ``seconds`` is not positive.
     """
     if start.tzinfo is None or seconds <= 0:
         raise ValueError("start must be aware, and seconds positive")
@@ -237,15 +241,15 @@ def lanes(
     return element("div", head, element("ol", *items), class_="lanes")
 
 
-def _lane(
-    row: tuple[str, str, Sequence[float]], ticks: Sequence[Tick], start: datetime, seconds: float
-) -> Markup:
-    label, href, positions = row
+def _lane(row: Row, ticks: Sequence[Tick], start: datetime, seconds: float) -> Markup:
+    label, href, positions, total = row
     visible = [position for position in positions if 0 <= position <= 1]
-    marks = [_mark(runs, start, seconds) for runs in _merged(visible)]
+    is_block = total > len(positions)
+    groups = [visible] if is_block else _merged(visible)
+    marks = [_mark(runs, start, seconds, total if is_block else len(runs)) for runs in groups]
     picture = element(
         "svg",
-        element("title", _summary(visible, start, seconds)),
+        element("title", _summary(visible, start, seconds, total if is_block else len(visible))),
         time_axis(ticks, 0, LANE_HEIGHT, label_at=None),
         element("line", class_="base", x1="0", x2="100%", y1=LANE_HEIGHT // 2, y2=LANE_HEIGHT // 2),
         *marks,
@@ -272,18 +276,18 @@ def _merged(positions: Sequence[float]) -> list[list[float]]:
     return groups
 
 
-def _mark(runs: Sequence[float], start: datetime, seconds: float) -> Markup:
-    """Return the mark that represents one run or a group of runs."""
+def _mark(runs: Sequence[float], start: datetime, seconds: float, total: int) -> Markup:
+    """Return the mark that represents one run or a group of ``total`` runs."""
     first, last = runs[0], runs[-1]
-    tooltip = element("title", _summary(runs, start, seconds))
+    tooltip = element("title", _summary(runs, start, seconds, total))
     box = {"x": percent(first), "y": 4, "height": LANE_HEIGHT - 8}
     if len(runs) == 1:
         return element("rect", tooltip, class_="run", width=MARK_WIDTH, rx=1, **box)
-    width = percent(last - first + 1 / SLOTS)
+    width = percent(min(last + 1 / SLOTS, 1) - first)
     return element("rect", tooltip, class_="run many", width=width, rx=1, **box)
 
 
-def _summary(positions: Sequence[float], start: datetime, seconds: float) -> str:
+def _summary(positions: Sequence[float], start: datetime, seconds: float, total: int) -> str:
     if not positions:
         return "no runs"
     times = [
@@ -292,7 +296,7 @@ def _summary(positions: Sequence[float], start: datetime, seconds: float) -> str
     ]
     if len(positions) == 1:
         return f"1 run, {times[0]}"
-    return f"{len(positions):,} runs, {times[0]} to {times[1]}"
+    return f"{total:,} runs, {times[0]} to {times[1]}"
 
 
 #: The y coordinates of the plot's top and bottom and of the time labels, and the chart's height.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 from typing import Any, Final
@@ -67,7 +68,12 @@ def query_of(args: Mapping[str, str]) -> Query:
 
 def size_of(text: str) -> int:
     """Return the number of entries per page; the default number if ``text`` is not valid."""
-    return int(text) if text.isdecimal() and int(text) in SIZES else SIZE
+    return next((size for size in SIZES if text == str(size)), SIZE)
+
+
+def first_of(text: str) -> int:
+    """Return the number of the first entry on the page, 1 if ``text`` is not valid."""
+    return int(text) if re.fullmatch("[1-9][0-9]{0,8}", text) else 1
 
 
 @listing.get("/")
@@ -80,9 +86,12 @@ def index() -> ResponseReturnValue:
     context.update(states=STATES, size=size, sorted_at_most=SORTED)
     try:
         query = query_of(args)
-        page = browse(schedule, query, args.get("after") or None, size)
+        first = first_of(args.get("at", ""))
+        page = browse(schedule, query, args.get("after") or None, size, first - 1)
     except InvalidEntryError as error:
         return render_template("listing.html", problem=str(error), page=None, **context), 400
-    context.update(query=query, page=page, now=now_of(page.now), status=schedule.status())
+    status = schedule.status()
+    context.update(query=query, page=page, now=now_of(page.now), status=status, first=first)
+    context["total"] = sum(status.entries.values()) if query.plain else page.total
     context["poll"] = poll_after(time.monotonic() - started)
     return render_template("listing.html", **context)

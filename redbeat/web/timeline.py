@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Sequence
 from datetime import datetime, timedelta
+from itertools import islice
 from threading import Lock
 from typing import Any, Final, NamedTuple
 
@@ -12,10 +14,10 @@ from flask import Blueprint, abort, current_app, render_template, request
 from flask.typing import ResponseReturnValue
 
 from redbeat.calendar.zones import UTC
-from redbeat.management.forecast import Forecast, per_minute
+from redbeat.management.forecast import Load, first_runs
 from redbeat.schedule import Schedule
 
-from .charts import lanes, load_chart
+from .charts import Row, lanes, load_chart
 from .values import entry_url, zone
 
 __all__ = ("Forecasts", "timeline")
@@ -27,7 +29,10 @@ MINUTE: Final = timedelta(minutes=1)
 #: Maximum number of entries with a lane. The chart above the lanes includes all entries.
 LANES: Final = 40
 
-#: Number of busiest minutes to list.
+#: Maximum number of runs of an entry that its lane shows one by one.
+MARKS: Final = 1500
+
+#: Number of busiest periods to list.
 BUSIEST: Final = 5
 
 #: A forecast stays in the cache for 20 times its computation time, but at least 2 seconds.
@@ -58,21 +63,22 @@ class Forecasts:
 
     def __init__(self, schedule: Schedule) -> None:
         self._schedule = schedule
-        self._cached: dict[str, tuple[float, Forecast]] = {}
+        self._cached: dict[str, tuple[float, Load, datetime]] = {}
         self._locks = {name: Lock() for name in SPANS}
 
-    def get(self, name: str) -> tuple[Forecast, float]:
-        """Return the forecast for a span, and the seconds until the forecast expires."""
+    def get(self, name: str) -> tuple[Load, datetime, float]:
+        """Return the forecast for a span, its time, and the seconds until it expires."""
         with self._locks[name]:
-            expires, forecast = self._cached.get(name, (0.0, None))
+            expires, forecast, now = self._cached.get(name, (0.0, None, datetime.now(UTC)))
             started = time.monotonic()
             if forecast is None or started >= expires:
-                now = datetime.now(UTC)
-                forecast = self._schedule.forecast(_end(now, SPANS[name]), now)
+                now, span = datetime.now(UTC), SPANS[name]
+                bar = span.minutes * MINUTE
+                forecast = self._schedule.load(_start(now), bar, span.length // bar, now)
                 ended = time.monotonic()
                 expires = ended + max(MIN_CACHE_SECONDS, CACHE_FACTOR * (ended - started))
-                self._cached[name] = expires, forecast
-        return forecast, max(expires - time.monotonic(), MIN_CACHE_SECONDS)
+                self._cached[name] = expires, forecast, now
+        return forecast, now, max(expires - time.monotonic(), MIN_CACHE_SECONDS)
 
 
 @timeline.get("/timeline")
@@ -82,21 +88,14 @@ def show() -> ResponseReturnValue:
     if name not in SPANS:
         abort(404, f"Unknown span. Choose one of: {', '.join(SPANS)}.")
     span = SPANS[name]
-    forecast, expires_in = current_app.extensions["forecasts"].get(name)
-    start = _start(forecast.since)
-    bars = max(int((forecast.until - start) / MINUTE) // span.minutes, 1)
-    load = per_minute(forecast.runs, start, bars * span.minutes)
-    counts = [sum(load[at : at + span.minutes]) for at in range(0, len(load), span.minutes)]
-    context: dict[str, Any] = {"forecast": forecast, "span": name, "spans": SPANS, "bar": span.bar}
-    context.update(total=sum(map(len, forecast.runs.values())), peak=max(load))
-    context["load"] = load_chart(counts, start.astimezone(zone()), span.minutes * 60)
-    length = _end(forecast.since, span) - forecast.since
-    rows = _rows(forecast, length)
-    context["lanes"] = lanes(rows, forecast.since.astimezone(zone()), length.total_seconds())
-    context["left_out"] = max(len(forecast.runs) - LANES, 0)
-    context["busiest"] = [
-        _runs_in_minute(forecast, start + minute * MINUTE) for minute in _busiest(load)
-    ]
+    load, since, expires_in = current_app.extensions["forecasts"].get(name)
+    start = load.start.astimezone(zone())
+    context: dict[str, Any] = {"load": load, "span": name, "spans": SPANS, "bar": span.bar}
+    context.update(total=sum(load.counts), peak=max(load.counts))
+    context["chart"] = load_chart(load.counts, start, span.minutes * 60)
+    context["lanes"] = lanes(_rows(load, since, span), start, span.length.total_seconds())
+    context["left_out"] = max(len(load.entries) - LANES, 0)
+    context["busiest"] = [_period(load, number) for number in _busiest(load.counts)]
     context["poll"] = round(min(expires_in, 60.0), 1)
     return render_template("timeline.html", now=datetime.now(UTC), **context)
 
@@ -109,43 +108,40 @@ def _start(since: datetime) -> datetime:
     return since.replace(second=0, microsecond=0) + MINUTE
 
 
-def _end(since: datetime, span: Span) -> datetime:
-    """Return the end of the last full minute of a span."""
-    return _start(since) + span.length
+def _rows(load: Load, since: datetime, span: Span) -> list[Row]:
+    """Return the name, the URL, the run positions and the number of runs of the first entries.
 
-
-def _rows(forecast: Forecast, length: timedelta) -> list[tuple[str, str, list[float]]]:
-    """Return the name, the URL and the run positions of the first entries.
-
-    Position 0 is the start of the forecast, and position 1 is ``length`` later.
+    Position 0 is the start of the chart, and position 1 is its end. An entry with more runs than
+    :data:`MARKS` has only the positions of its first and its last run.
     """
-    rows = []
-    for name, runs in list(forecast.runs.items())[:LANES]:
-        positions = [(at - forecast.since) / length for at in runs]
-        rows.append((name, entry_url(name), positions))
+    rows: list[Row] = []
+    end = load.start + span.length
+    for name, counts in islice(load.entries.items(), LANES):
+        total = sum(counts)
+        if total > MARKS:
+            filled = [number for number, count in enumerate(counts) if count]
+            positions = [filled[0] / len(counts), (filled[-1] + 1) / len(counts)]
+        else:
+            runs = first_runs(load.found[name], since, end, MARKS)
+            positions = [(at - load.start) / span.length for at in runs]
+        rows.append((name, entry_url(name), positions, total))
     return rows
 
 
-def _busiest(load: list[int]) -> list[int]:
-    """Return the indexes of the busiest minutes with more than one run, the busiest first.
+def _busiest(counts: Sequence[int]) -> list[int]:
+    """Return the indexes of the busiest periods with more than one run, the busiest first.
 
-    Among minutes with the same number of runs, the earliest minute comes first.
+    Among periods with the same number of runs, the earliest period comes first.
     """
-    minutes = [minute for minute, count in enumerate(load) if count > 1]
-    return sorted(minutes, key=lambda minute: -load[minute])[:BUSIEST]
+    periods = [number for number, count in enumerate(counts) if count > 1]
+    return sorted(periods, key=lambda number: -counts[number])[:BUSIEST]
 
 
-def _runs_in_minute(
-    forecast: Forecast, start: datetime
-) -> tuple[datetime, int, list[tuple[str, int]]]:
-    """Return ``start``, the number of runs in that minute, and the entries with the most runs.
+def _period(load: Load, number: int) -> tuple[datetime, int, list[tuple[str, int]]]:
+    """Return the start of a period, its number of runs, and the entries with the most runs.
 
     At most eight entries are returned, each with its number of runs.
     """
-    counts = Counter(
-        {
-            name: sum(start <= at < start + MINUTE for at in runs)
-            for name, runs in forecast.runs.items()
-        }
-    )
-    return start, counts.total(), [(name, n) for name, n in counts.most_common(8) if n]
+    counts = Counter({name: each[number] for name, each in load.entries.items()})
+    start = load.start + number * load.length
+    return start, load.counts[number], [(name, n) for name, n in counts.most_common(8) if n]

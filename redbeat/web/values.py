@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from datetime import datetime, tzinfo
 from typing import Any, Final
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, unquote, urlencode
 
-from flask import Flask, current_app, request, url_for
+from flask import Flask, current_app, flash, get_flashed_messages, request, url_for
 from markupsafe import Markup, escape
 
 from redbeat import __version__
 from redbeat.calendar.zones import UTC, from_timestamp, zone_key, zone_named
-from redbeat.presentation.describe import call_text, iso, last_run, schedule_text
+from redbeat.config import ensure_conf
+from redbeat.entries.status import Record
+from redbeat.presentation.describe import call_text, iso, last_run, timing_text
 from redbeat.presentation.rule_text import has_own_zone
 from redbeat.presentation.rules import in_words
 from redbeat.presentation.text import duration
@@ -19,8 +21,12 @@ from redbeat.storage.wire import Row
 
 __all__ = (
     "app_zone",
+    "clipped",
     "entry_url",
+    "in_zone",
     "install",
+    "name_in",
+    "notify",
     "now_of",
     "rule_words",
     "texts_of",
@@ -28,8 +34,9 @@ __all__ = (
     "zone_name",
 )
 
-#: Maximum number of characters to show of a stored string.
+#: Maximum number of characters to show of a stored string, and of a message.
 MAX_TEXT: Final = 4000
+MAX_NOTICE: Final = 200
 
 
 def texts_of(row: Row) -> dict[str, str]:
@@ -37,13 +44,22 @@ def texts_of(row: Row) -> dict[str, str]:
     texts = {"definition": row.definition, "policy": row.policy, "meta": row.meta}
     if row.definition is None:
         return {"key": row.problem}
-    return {name: clean(text) for name, text in texts.items() if text}
+    return {name: clipped(text) for name, text in texts.items() if text}
 
 
-def clean(text: str) -> str:
-    """Return at most ``MAX_TEXT`` characters of a string; escape bytes that are not UTF-8."""
-    valid = text[:MAX_TEXT].encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-    return valid + ("…" if len(text) > MAX_TEXT else "")
+def clipped(text: str, length: int = MAX_TEXT) -> str:
+    """Return at most ``length`` characters of a string."""
+    return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def notify(message: str, category: str = "done") -> None:
+    """Show a message on the next page.
+
+    The message is stored in a cookie, so it is short, and messages of earlier requests that no page
+    has shown are dropped.
+    """
+    get_flashed_messages()
+    flash(clipped(message, MAX_NOTICE), category)
 
 
 #: Pages show a run as late after this many seconds. Pages refresh only every few seconds, so with a
@@ -112,7 +128,15 @@ def late(seconds: float) -> str:
 
 def to_the_second(instant: datetime, of: tzinfo) -> str:
     """Return an instant in a time zone as text, in the same format as redbeat.js."""
-    return instant.astimezone(of).strftime("%Y-%m-%d %H:%M:%S")
+    return in_zone(instant, of).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def in_zone(instant: datetime, of: tzinfo) -> datetime:
+    """Return an instant in a time zone, or unchanged at the ends of the calendar."""
+    try:
+        return instant.astimezone(of)
+    except OverflowError:
+        return instant
 
 
 def until(instant: datetime, now: datetime) -> str:
@@ -133,17 +157,41 @@ def entry_url(name: str, endpoint: str = "entries.show") -> str:
     """Return the URL of an entry's page, or of an action on the entry.
 
     The entry name is a query parameter, because some names, such as ``..``, do not work in a path.
+    Surrogates in the name stand for bytes that are not UTF-8, and the URL contains these bytes.
     """
-    query = quote(name.encode("utf-8", "backslashreplace"), safe="")
-    return f"{url_for(endpoint)}?name={query}"
+    return f"{url_for(endpoint)}?name={quote(name, safe='', errors='surrogateescape')}"
+
+
+def record_url(record: Record) -> str:
+    """Return the URL of the page of a listed entry."""
+    prefix = ensure_conf(current_app.extensions["celery"]).key_prefix
+    return entry_url(record.key.removeprefix(prefix))
+
+
+def quoted(record: Record) -> str:
+    """Return the exact name of a listed entry as a value of a form, which :func:`name_in` reads."""
+    prefix = ensure_conf(current_app.extensions["celery"]).key_prefix
+    return quoted_name(record.key.removeprefix(prefix))
+
+
+def quoted_name(name: str) -> str:
+    """Return a name as a value of a form, which :func:`name_in` reads.
+
+    A form contains only UTF-8, but some names contain other bytes.
+    """
+    return quote(name, safe="", errors="surrogateescape")
+
+
+def name_in(text: str) -> str:
+    """Return the name of an entry from the value of a form."""
+    return unquote(text, errors="surrogateescape")
 
 
 def with_query(**changes: Any) -> str:
     """Return the query string of this request with changed fields; None removes a field."""
     fields = {**request.args.to_dict(), **changes}
-    return "?" + urlencode(
-        {name: value for name, value in fields.items() if value not in (None, "")}
-    )
+    query = {name: value for name, value in fields.items() if value not in (None, "")}
+    return "?" + urlencode(query, errors="surrogateescape")
 
 
 def install(app: Flask) -> None:
@@ -159,13 +207,16 @@ def install(app: Flask) -> None:
         local=lambda instant: to_the_second(instant, zone()),
         minute=lambda instant: to_the_second(instant, zone())[:-3],
         moment=to_the_second,
-        rule=lambda entry: schedule_text(entry.schedule),
+        quoted=quoted,
+        quoted_name=quoted_name,
+        rule=timing_text,
         until=until,
         words=rule_words,
     )
     app.jinja_env.globals.update(
         app_zone=app_zone,
         entry_url=entry_url,
+        record_url=record_url,
         late_after=LATE,
         zone_cookie=ZONE_COOKIE,
         with_query=with_query,

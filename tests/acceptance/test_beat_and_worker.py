@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import socket
 import time
 from datetime import datetime, timedelta, timezone
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import pytest
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry
-from tests.acceptance.processes import Project
+from redbeat.errors import EX_CONFIG
+from tests.acceptance.processes import ROOT, Project
 from tests.servers import RedisServer
 from tests.waiting import wait_until
 
@@ -240,8 +245,79 @@ def test_a_broker_url_that_celery_does_not_know(project: Project) -> None:
     beat = project.beat(settings=settings)
     assert beat.popen.wait(30) != 0
     assert beat.output().rstrip().splitlines()[-1] == (
-        "redbeat.errors.ConfigurationError: broker_url is 'redis-sentinel://nowhere', which Celery "
+        "Error: broker_url is 'redis-sentinel://nowhere', which Celery "
         "does not know: use sentinel:// as broker_url, and set redbeat_redis_url to the Redis that "
         "holds the schedule"
     )
     assert "KeyError" not in beat.output()
+
+
+def without_prometheus(directory: Path) -> dict[str, str]:
+    """Return the environment of a process that cannot import ``prometheus_client``."""
+    hook = "import sys\nsys.modules['prometheus_client'] = None\n"
+    (directory / "sitecustomize.py").write_text(hook)
+    return {"PYTHONPATH": f"{directory}{os.pathsep}{ROOT}"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "fix"),
+    [
+        pytest.param(
+            {"redbeat_lock_timeout": "long"},
+            "it must be a number of seconds above 0",
+            id="a bad value",
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            {"redbeat_metrics_port": 9540},
+            "pip install 'celery-redbeat[metrics]'",
+            id="a missing package",
+        ),
+        pytest.param(
+            {"redbeat_metrics_port": "taken"},
+            "Set redbeat_metrics_port to a free port",
+            id="a port in use",
+        ),
+    ],
+)
+def test_an_error_at_start_is_one_line_with_the_fix(
+    project: Project, tmp_path: Path, settings: dict[str, Any], fix: str
+) -> None:
+    (name,) = settings
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        if settings[name] == "taken":
+            settings = {name: taken.getsockname()[1]}
+        env = without_prometheus(tmp_path) if "pip" in fix else {}
+        beat = project.beat(settings=settings, env=env)
+        assert beat.popen.wait(30) == EX_CONFIG
+    (line,) = [line for line in beat.output().splitlines() if name in line]
+    assert fix in line
+    assert "Traceback" not in beat.output()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(("-q", "beat", "--scheduler", "redbeat"), id="quiet"),
+        pytest.param(
+            ("worker", "-B", "--scheduler", "redbeat", "-c", "1", "-l", "info"),
+            id="in a worker",
+            marks=[pytest.mark.long],
+        ),
+    ],
+)
+def test_an_error_at_start_without_a_banner_is_one_line_too(
+    project: Project, command: tuple[str, ...]
+) -> None:
+    process = project.start(*command, settings={"redbeat_lock_timeout": "long"})
+    process.wait_for("it must be a number of seconds above 0")
+    if command[0] == "worker":
+        process.wait_for("ready.")
+        assert process.stop() == 0
+    else:
+        assert process.popen.wait(30) == EX_CONFIG
+    (line,) = [line for line in process.output().splitlines() if "redbeat_lock_timeout" in line]
+    assert "CRITICAL" in line
+    assert "Traceback" not in process.output()

@@ -7,9 +7,10 @@ import shutil
 from typing import Any
 from urllib.parse import urlsplit
 
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, Playwright, Request
 
-__all__ = ("Watch", "launched")
+__all__ = ("Watch", "inaccessible", "launched")
 
 HINT = "Chromium was not found. Install it: apt-get install chromium"
 
@@ -31,6 +32,18 @@ def launched(playwright: Playwright) -> Browser:
     # Chromium has no sandbox for root. Here it opens only pages of RedBeat.
     args = [LOOPBACK_ONLY, *(["--no-sandbox"] if os.geteuid() == 0 else [])]
     return playwright.chromium.launch(executable_path=path, args=args)
+
+
+def inaccessible(page: Page) -> list[str]:
+    """Return what axe finds on a page: for each element the rule, its selector and the reason."""
+    # Without ``preload`` axe makes no requests, which the Content-Security-Policy would block.
+    options = {"resultTypes": ["violations"], "preload": False}
+    violations = Axe().run(page, options=options).response["violations"]
+    return [
+        f"{rule['id']}: {' '.join(node['target'])}: {node['failureSummary']}"
+        for rule in violations
+        for node in rule["nodes"]
+    ]
 
 
 class Watch:

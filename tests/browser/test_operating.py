@@ -72,6 +72,7 @@ def test_edit_a_rule_after_a_preview_of_its_runs(
     project.worker()
     project.beat()
     open_entry(page, "nightly")
+    page.get_by_role("link", name="Edit").click()
     before = page.locator("#preview").inner_text()
     form = page.locator("form", has=page.get_by_role("textbox", name="Rule"))
     rule = form.get_by_role("textbox", name="Rule")
@@ -86,7 +87,7 @@ def test_edit_a_rule_after_a_preview_of_its_runs(
     wait_until(lambda: page.locator("#preview").inner_text() != before, 20, "another preview")
     assert schedule["nightly"].schedule.run_every.total_seconds() == 3600
     form.get_by_role("button", name="Save").click()
-    expect(page.get_by_text("The rule was changed")).to_be_visible()
+    expect(page.get_by_text("The entry was changed")).to_be_visible()
     assert schedule["nightly"].schedule.run_every.total_seconds() == 1
     project.wait_for_runs("nightly", 2)
 
@@ -194,3 +195,33 @@ def test_quarantine_is_shown_and_retried(
     page.goto("/beats")
     expect(page.locator("#beats")).to_be_visible()
     expect(page.get_by_text("not JSON")).to_have_count(0)
+
+
+def test_create_an_entry_with_the_crontab_builder(
+    page: Page, schedule: Schedule, redis_url: str
+) -> None:
+    assert redis_url
+    page.goto("/")
+    page.get_by_role("link", name="New entry").click()
+    page.get_by_label("Name", exact=True).fill("monthly")
+    page.get_by_label("Task", exact=True).fill(TASK)
+    page.get_by_label("Repeat").select_option("month")
+    page.get_by_role("spinbutton", name="Day of the month").fill("15")
+    expect(page.get_by_role("textbox", name="Rule")).to_have_value("0 9 15 * *")
+    expect(page.locator("#preview li")).to_have_count(10)
+    page.get_by_role("button", name="Create entry").click()
+    expect(page.get_by_role("heading", name="monthly")).to_be_visible()
+    assert "monthly" in schedule
+
+
+def test_pause_several_entries(page: Page, schedule: Schedule, make: Make) -> None:
+    for name in ("a", "b", "c"):
+        make(name)
+    page.goto("/")
+    page.get_by_label("Select a", exact=True).check()
+    page.get_by_label("Select c", exact=True).check()
+    expect(page.locator("#selected")).to_have_text("2 selected")
+    page.get_by_role("button", name="Pause").click()
+    page.get_by_role("button", name="Pause 2 entries").click()
+    expect(page.get_by_text("Paused 2 entries.")).to_be_visible()
+    assert [schedule[name].enabled for name in ("a", "b", "c")] == [False, True, False]

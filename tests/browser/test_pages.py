@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import re
+from typing import Any
 from urllib.parse import quote
 
 import pytest
 import redis
 from celery.schedules import crontab
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 from redbeat.schedule import Schedule
+from tests.acceptance.processes import Project
+from tests.browser.chromium import inaccessible
 from tests.browser.conftest import NewPage
 from tests.conftest import Make
+from tests.servers import free_port
 from tests.waiting import wait_until
 
 HOSTILE = "<script>alert(1)</script>"
@@ -27,6 +32,15 @@ PATHS = (
     f"/entry?name={quote(HOSTILE)}",
     f"/entry?name={LONG}",
     "/beats",
+    "/new",
+    f"/entry/edit?name={quote(HOSTILE)}",
+    f"/entry/edit?name={LONG}",
+    f"/entry/delete?name={LONG}",
+    f"/entry/simulate?name={LONG}",
+    "/entry?name=held",
+    "/entry?name=done",
+    "/entry?name=ended",
+    "/entry/simulate?name=report&kind=cron&rule=0+8+*+*+*",
 )
 PHONE = {"width": 390, "height": 844}
 DESKTOP = {"width": 1280, "height": 900}
@@ -43,6 +57,13 @@ def entries(make: Make, redis_client: redis.Redis) -> None:
     redis_client.hset("redbeat:broken", "definition", HOSTILE)
     redis_client.zadd("redbeat::schedule", {"redbeat:broken": -1})
     redis_client.hset(".redbeat::quarantine", "redbeat:broken", "[]")
+    make("done", 60.0, max_runs=1, total_run_count=1, description=f"{HOSTILE} once")
+    make("ended", 60.0)
+    outcomes = "1790000120.0 1790000120.2 id-2 sent\n1790000060.0 1790000060.1 - missed:4\n"
+    redis_client.hset("redbeat:ended", "history", f"1790000180 +0.1\n{outcomes}")
+    results = "1790000001.5 1 - 1790000000\n1790000180 1790000181 0.5 0 failed ValueError: <b>\n"
+    results += "1790000120 1790000121 1 0 succeeded\n"
+    redis_client.hset("redbeat:ended", "results", json.dumps(results))
 
 
 WIDER = """() => {
@@ -100,9 +121,19 @@ def sticking_out(page: Page) -> list[str]:
     return found[:5]
 
 
+def problems(page: Page) -> list[str]:
+    """Return what sticks out, what has too little contrast, and what axe finds."""
+    expect(page.get_by_role("heading").first).to_be_visible()
+    return sticking_out(page) + faint(page) + inaccessible(page)
+
+
+each_scheme = pytest.mark.parametrize("scheme", ["light", "dark"])
+each_size = pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
+
+
 @pytest.mark.usefixtures("entries")
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
+@each_scheme
+@each_size
 def test_pages_are_quiet_and_fit(new_page: NewPage, scheme: str, size: dict[str, int]) -> None:
     page = new_page(viewport=size, color_scheme=scheme)
     for path in PATHS:
@@ -110,9 +141,71 @@ def test_pages_are_quiet_and_fit(new_page: NewPage, scheme: str, size: dict[str,
         assert answer is not None
         assert answer.ok, path
         assert "default-src 'none'" in (answer.header_value("content-security-policy") or "")
-        expect(page.get_by_role("heading").first).to_be_visible()
-        assert sticking_out(page) == [], path
-        assert faint(page) == [], path
+        assert problems(page) == [], path
+
+
+@pytest.mark.usefixtures("entries")
+@each_scheme
+@each_size
+def test_forms_that_are_filled_in_are_accessible(
+    new_page: NewPage, schedule: Schedule, scheme: str, size: dict[str, int]
+) -> None:
+    page = new_page(expected="status of 4", viewport=size, color_scheme=scheme)
+    page.goto("/")
+    for name in ("report", LONG):
+        page.get_by_label(f"Select {name}", exact=True).check()
+    expect(page.locator("#selected")).to_have_text("2 selected")
+    assert problems(page) == []
+    for action in ("Pause", "Delete"):
+        page.goto("/")
+        page.get_by_label("Select report", exact=True).check()
+        page.get_by_role("button", name=f"{action}…").click()
+        expect(page.get_by_role("heading", name=f"{action} 1 entry?")).to_be_visible()
+        assert problems(page) == [], action
+
+    page.goto("/new")
+    page.get_by_text("Limits, overlap and delivery").first.click()
+    for repeat in ("minutes", "hour", "day", "week", "month"):
+        page.get_by_label("Repeat").select_option(repeat)
+        expect(page.locator("#preview li")).to_have_count(10)
+        assert problems(page) == [], repeat
+    page.get_by_label("Name", exact=True).fill("report")
+    page.get_by_label("Task", exact=True).fill("proj.note")
+    page.get_by_role("button", name="Create entry").click()
+    expect(page.locator("#name-error")).to_contain_text("an entry with this name exists")
+    assert problems(page) == []
+
+    page.goto("/entry/edit?name=report")
+    entry = schedule["report"]
+    entry.description = "word " * 40
+    entry.save()
+    page.get_by_role("textbox", name="Rule").fill("0 8 * * *")
+    page.get_by_role("button", name="Save").click()
+    expect(page.locator("#conflict")).to_contain_text("Description")
+    assert problems(page) == []
+    page.get_by_role("textbox", name="Rule").fill("never")
+    expect(page.get_by_role("textbox", name="Rule")).to_have_attribute("aria-invalid", "true")
+    assert problems(page) == []
+    page.goto("/entry?name=nobody")
+    assert problems(page) == []
+
+
+@each_scheme
+@each_size
+def test_the_sign_in_page_is_accessible(
+    browser: Browser, project: Project, scheme: str, size: dict[str, int]
+) -> None:
+    port = str(free_port())
+    web = project.start("redbeat", "web", "--port", port, "--token", "b1946ac92492d2347c6235b4")
+    web.wait_for("The schedule is at")
+    options: dict[str, Any] = {"viewport": size, "color_scheme": scheme}
+    with browser.new_context(**options) as context:
+        page = context.new_page()
+        page.goto(f"http://127.0.0.1:{port}/")
+        page.get_by_label("Token").fill("wrong")
+        page.get_by_role("button", name="Sign in").click()
+        expect(page.get_by_role("alert")).to_be_visible()
+        assert problems(page) == []
 
 
 def lightness(page: Page, of: str) -> float:
@@ -229,10 +322,12 @@ def test_page_works_without_scripts(new_page: NewPage, schedule: Schedule, make:
     assert not schedule["report"].enabled
 
 
-def test_the_checks_find_overflow_and_low_contrast(page: Page) -> None:
+def test_the_checks_find_what_is_wrong(page: Page) -> None:
     page.goto("/")
-    assert (sticking_out(page), faint(page)) == ([], [])
+    assert problems(page) == []
     page.evaluate("document.querySelector('h1').style.color = '#888'")
     page.evaluate("document.querySelector('h1').style.width = '2000px'")
     assert sticking_out(page) == ["H1."]
     assert len(faint(page)) == 1
+    page.evaluate("document.querySelector('html').removeAttribute('lang')")
+    assert "html-has-lang" in "".join(inaccessible(page))

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import subprocess
+import sys
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -11,7 +15,10 @@ from celery import Celery
 from celery.bin.celery import celery
 from click.testing import CliRunner
 
-__all__ = ("CommandResult", "run_command")
+from tests.acceptance.processes import ROOT
+from tests.waiting import wait_until
+
+__all__ = ("CommandResult", "in_terminal", "run_command")
 
 #: The first version of click whose runner always separates the standard output and standard error.
 SEPARATE_OUTPUTS = (8, 2)
@@ -57,3 +64,35 @@ def run_command(
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return CommandResult(result.stdout, result.stderr, result.exit_code)
+
+
+def in_terminal(url: str, *words: str, environ: dict[str, str] | None = None) -> tuple[str, int]:
+    """Run `celery redbeat <words>` in a pseudo terminal; return its output and exit code."""
+    terminal, program_side = pty.openpty()
+    variables = {"PYTHONPATH": str(ROOT), "PROJECT_REDIS_URL": url, "TERM": "xterm-256color"}
+    inherited = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+    command = [sys.executable, "-m", "celery", "-A", "tests.acceptance.project", "redbeat"]
+    process = subprocess.Popen(
+        [*command, *words],
+        env={**inherited, **variables, **(environ or {})},
+        stdin=program_side,
+        stdout=program_side,
+        stderr=program_side,
+    )
+    os.close(program_side)
+    output = bytearray()
+
+    def ended() -> bool:
+        try:
+            output.extend(os.read(terminal, 4096))
+        except OSError:  # the process has closed the terminal
+            return True
+        return False
+
+    try:
+        wait_until(ended, 60, "the end of the output")
+        return output.decode(), process.wait(30)
+    finally:
+        process.kill()
+        process.wait(10)
+        os.close(terminal)

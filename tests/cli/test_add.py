@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime, timezone
+from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -10,9 +12,10 @@ import redis
 from celery import Celery
 from celery.schedules import crontab, schedule, solar
 
-from redbeat import RedBeatSchedulerEntry, clocked, from_ical
+from redbeat import RedBeatSchedulerEntry, clocked, from_ical, hashed_crontab
 from redbeat.cli.command import EX_CONFLICT
 from tests.cli.conftest import Run
+from tests.conftest import Make
 
 RULE = "RRULE:FREQ=DAILY;BYHOUR=9;BYMINUTE=0"
 PARIS = ZoneInfo("Europe/Paris")
@@ -67,6 +70,7 @@ def test_all_options_of_an_entry_can_be_added(run: Run, app: Celery) -> None:
         "--coalesce": "all",
         "--catch-up-limit": "5",
         "--jitter": "2.5",
+        "--spread": "1h",
         "--delivery": "at_most_once",
     }
     words = [word for pair in options.items() for word in pair]
@@ -76,7 +80,7 @@ def test_all_options_of_an_entry_can_be_added(run: Run, app: Celery) -> None:
     assert (entry.args, entry.kwargs) == ([1, None], {"user": 7})
     assert entry.options == {"priority": 5, "expires": 60, "queue": "reports"}
     assert not entry.enabled
-    given = entry.policy.given()
+    given = entry.policy.non_defaults()
     assert given == {
         "timezone": "Europe/Paris",
         "start_time": datetime(2026, 11, 30, 23, tzinfo=timezone.utc),
@@ -87,8 +91,31 @@ def test_all_options_of_an_entry_can_be_added(run: Run, app: Celery) -> None:
         "coalesce": "all",
         "catch_up_limit": 5,
         "jitter": 2.5,
+        "spread": 3600,
         "delivery": "at_most_once",
     }
+
+
+def test_a_spread_is_shown_with_the_schedule_in_every_listing(run: Run) -> None:
+    text = "every 1 h +12 min 39 s (spread 30 min)"
+    added = run("add", "new", "proj.note", "--every", "1h", "--spread", "30m")
+    assert text in added.out + added.err
+    assert text in run("list").out
+    shown = run("show", "new").out
+    assert "Schedule  every 1 h\n" in shown
+    assert "Offset    12 min 38.586 s after" in shown
+    assert run("show", "new", "--json").json[0]["schedule_text"] == text
+
+
+def test_h_in_a_crontab_is_a_value_that_the_name_determines(run: Run, app: Celery) -> None:
+    assert run("add", "new", "proj.note", "--cron", "H H(0-5) * * *").code == 0
+    expected = hashed_crontab("new", "H", "H(0-5)")
+    assert load(app, "new").schedule == expected
+    assert run("edit", "new", "--cron", "H/20 * * * *").code == 0
+    assert load(app, "new").schedule == hashed_crontab("new", "H/20")
+    ran = run("add", "bad", "proj.note", "--cron", "H(70-80) * * * *")
+    assert ran.code == 2
+    assert "is not within 0-59" in ran.err
 
 
 def test_an_overlap_policy_of_an_app_whose_workers_report_ends(run: Run, app: Celery) -> None:
@@ -117,12 +144,12 @@ def test_the_value_none_sets_no_option(run: Run, app: Celery) -> None:
     options = ("--end", "none", "--max-runs", "none", "--queue", "none", "--timezone", "none")
     assert run("add", "new", "proj.note", "--cron", "* * * * *", *options).code == 0
     entry = load(app, "new")
-    assert (entry.policy.given(), entry.options) == ({}, {})
+    assert (entry.policy.non_defaults(), entry.options) == ({}, {})
 
 
 WRONG = [
     ([], "--every 30", "Give a schedule"),
-    (["--every", "soon"], "--every 30", "'soon' is not a number of seconds"),
+    (["--every", "soon"], "--every 30", "'soon' is not a duration"),
     (["--every", "0"], "--every 30", "must be above 0"),
     (["--every", "999999999999"], "--every 30", "1000 years"),
     (["--every", "1", "--cron", "* * * * *"], "--cron '*/5 * * * *'", "--every and --cron"),
@@ -140,7 +167,7 @@ WRONG = [
     (["--every", "1", "--max-runs", "few"], "--max-runs 10", "not a valid integer"),
     (["--every", "1", "--coalesce", "all"], "--catch-up-limit 100", "needs a bound"),
     (["--every", "1", "--coalesce", "x"], "--coalesce latest", "not one of"),
-    (["--every", "1", "--jitter", "-1"], "--jitter 10", "not a number of seconds"),
+    (["--every", "1", "--jitter", "-1"], "--jitter 10", "is not a duration"),
     (["--every", "1", "--overlap", "skip"], "--overlap allow", "redbeat.worker.enable(app)"),
     (["--every", "1", "--timezone", "Mars"], "--timezone Europe/Paris", "unknown time zone"),
     (
@@ -185,3 +212,145 @@ def test_quiet_prints_nothing_and_json_prints_the_entry(run: Run) -> None:
     assert (ran.code, ran.out, ran.err) == (0, "", "")
     (added,) = run("add", "other", "proj.note", "--every", "30", "--json").json
     assert (added["name"], added["schedule"]["every"]) == ("other", 30)
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--every", "1h30m"], "every 1 h 30 min"),
+        (["--every", "1w"], "every 7 d"),
+        (["--every", "1 d relative"], "every 1 d (relative)"),
+        (["--cron", "@daily"], "cron 0 0 * * *"),
+        (["--cron", "@hourly"], "cron 0 * * * *"),
+        (["--cron", "@weekly"], "cron 0 0 * * 0"),
+        (["--cron", "@monthly"], "cron 0 0 1 * *"),
+        (["--cron", "@yearly"], "cron 0 0 1 1 *"),
+    ],
+)
+def test_durations_with_units_and_nicknames_of_crontabs(
+    run: Run, words: list[str], text: str
+) -> None:
+    assert run("add", "new", "proj.note", *words, "--json").json[0]["schedule_text"] == text
+
+
+def test_an_unknown_nickname_of_a_crontab_is_refused_with_the_known_ones(run: Run) -> None:
+    ran = run("add", "new", "proj.note", "--cron", "@reboot")
+    assert ran.code == 2
+    assert "@reboot is unknown; use one of @yearly" in ran.err
+
+
+def test_other_options_take_durations_with_units_too(run: Run) -> None:
+    assert run("add", "new", "t", "--every", "1h", "--jitter", "1m30s").code == 0
+    assert run("show", "new", "--json").json[0]["policy"] == {"jitter": 90.0}
+    assert "Each column" in run("timeline", "--span", "1w").out
+    assert run("status", "--max-late", "1h30m").code == 1
+
+
+@pytest.fixture
+def task(app: Celery) -> str:
+    """Register a task in the app; return its name."""
+
+    @app.task(name="proj.tasks.report", shared=False)
+    def report() -> None:
+        pass
+
+    return str(report.name)
+
+
+def test_an_unregistered_task_is_accepted_with_the_closest_match(run: Run, task: str) -> None:
+    ran = run("add", "new", "proj.tasks.reprot", "--every", "1h")
+    assert ran.code == 0
+    problem = "the task 'proj.tasks.reprot' is not registered in this app"
+    assert f"{problem}; did you mean '{task}'?" in ran.err
+    assert "did you mean" in run("edit", "new", "--task", "proj.tasks.reportt").err
+    assert "Warning" not in run("edit", "new", "--task", task).err
+    assert "Warning" not in run("add", "other", task, "--every", "1h").err
+
+
+@pytest.mark.parametrize("dry_run", [(), ("--dry-run",)])
+def test_an_import_warns_once_of_each_unknown_name(
+    run: Run, task: str, tmp_path: Path, dry_run: tuple[str, ...]
+) -> None:
+    lines = [("0", "proj.tasks.reprot"), ("1", "proj.tasks.reprot"), ("2", task)]
+    file = tmp_path / "crontab"
+    crontab = "".join(f"{minute} * * * * {name}\n" for minute, name in lines)
+    file.write_text(crontab + "".join(f"0 0 * * * no.{n}\n" for n in range(25)), encoding="ascii")
+    words = ("import", str(file), "--from", "crontab", *dry_run)
+    ran = run(*words)
+    assert ran.code == 0
+    warnings = [line for line in ran.err.splitlines() if line.startswith("Warning")]
+    entries = "proj.tasks.reprot-1 and 1 other entry"
+    problem = "the task 'proj.tasks.reprot' is not registered in this app"
+    assert warnings[0] == f"Warning: {entries}: {problem}; did you mean '{task}'?"
+    assert "no.0" in warnings[1]
+    assert warnings[20:] == ["Warning: other unknown names, in 6 entries, are not listed"]
+    if not dry_run:
+        assert "Warning" not in run(*words).err, "nothing is written"
+
+
+def test_an_app_without_tasks_accepts_any_task(run: Run) -> None:
+    assert "Warning" not in run("add", "new", "somewhere.else", "--every", "1h").err
+
+
+def test_an_unknown_option_is_accepted_with_the_closest_match(run: Run) -> None:
+    ran = run("add", "new", "t", "--every", "1h", "--options", '{"prioritty": 5}')
+    assert ran.code == 0
+    problem = "'prioritty' is not an option of apply_async; did you mean 'priority'?"
+    assert problem in ran.err
+    assert problem in run("edit", "new", "--options", '{"prioritty": 6}').err
+
+
+KNOWN = {
+    "queue": "q",
+    "exchange": "e",
+    "routing_key": "k",
+    "priority": 5,
+    "expires": 60,
+    "eta": "2030-01-01",
+    "countdown": 1,
+    "serializer": "json",
+    "compression": "gzip",
+    "headers": {},
+    "retry": True,
+    "retry_policy": {},
+    "time_limit": 5,
+    "soft_time_limit": 4,
+    "shadow": "s",
+    "task_id": "i",
+    "link": [],
+    "link_error": [],
+    "chain": [],
+    "chord": None,
+    "delivery_mode": 1,
+    "reply_to": "r",
+    "correlation_id": "c",
+    "ignore_result": True,
+    "mandatory": True,
+    "expiration": 1,
+    "timeout": 1,
+    "confirm_timeout": 1,
+    "user_id": "u",
+    "stamped_headers": ["team"],
+    "team": "blue",
+    "replaced_task_nesting": 1,
+    "root_id": "i",
+}
+
+
+def test_the_options_of_celery_and_kombu_are_known(run: Run) -> None:
+    ran = run("add", "new", "t", "--every", "1h", "--options", json.dumps(KNOWN))
+    assert (ran.code, "Warning" in ran.err) == (0, False), ran.err
+
+
+def test_modules_that_cannot_be_imported_are_named(run: Run, app: Celery) -> None:
+    app.conf.imports = ["no_such_module"]
+    ran = run("add", "new", "t", "--every", "1h")
+    assert ran.code == 0
+    assert "task names are not checked" in ran.err
+    assert "no_such_module" in ran.err
+
+
+def test_an_edit_of_a_managed_entry_warns(run: Run, make: Make) -> None:
+    make("a", 60, managed_by="billing")
+    assert "a is managed by billing" in run("edit", "a", "--every", "1h").err
+    assert "Warning" not in run("edit", "a", "--managed-by", "none").err

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from redbeat.cli.command import EX_UNREADABLE
 from tests.acceptance.processes import ROOT
 from tests.cli.conftest import Run
 
@@ -229,7 +230,7 @@ def test_a_database_that_cannot_be_read(
     shop: Shop, redis_client: Any, options: list[str], env: dict[str, str], problem: str
 ) -> None:
     ended = shop.load(*options, **env)
-    assert ended.code == 1
+    assert ended.code == EX_UNREADABLE
     assert problem in ended.err
     assert "Traceback" not in ended.err
     assert redis_client.keys("*") == []
@@ -240,7 +241,7 @@ def test_a_project_without_django_celery_beat_is_an_error(shop: Shop) -> None:
     text = SETTINGS.replace(', "django_celery_beat"', "")
     (shop.directory / "bare_settings.py").write_text(text, encoding="utf-8")
     ended = shop.load(DJANGO_SETTINGS_MODULE="bare_settings")
-    assert ended.code == 1
+    assert ended.code == EX_UNREADABLE
     assert "database default: needs django_celery_beat in INSTALLED_APPS" in ended.err
 
 

@@ -269,3 +269,42 @@ def test_an_entry_that_needs_other_code_or_settings_is_reported(
     assert problems.count("cannot run with this code and settings: ") == 2
     assert "no pattern of redbeat_task_allowlist" in problems
     assert "unknown '__type__' 'lunar'" in problems
+
+
+def test_a_score_that_redbeat_2_rounded_down_is_no_finding(
+    run: Run, make: Make, redis_client: Any
+) -> None:
+    make("a", 3600)
+    score = redis_client.zscore(SCHEDULE, "redbeat:a")
+    redis_client.zadd(SCHEDULE, {"redbeat:a": int(score)})
+    assert run("doctor").code == 0
+    redis_client.zadd(SCHEDULE, {"redbeat:a": score + 0.1})
+    assert [finding["kind"] for finding in run("doctor", "--json").json] == ["score"]
+
+
+def test_the_busiest_minutes_are_named_with_what_a_spread_would_do(
+    run: Run, redis_client: Any
+) -> None:
+    at = int(datetime.now(timezone.utc).timestamp()) // 3600 * 3600 + 7200
+    pipe = redis_client.pipeline()
+    for number in range(1200):
+        rule = {"__type__": "crontab", "minute": "0"}
+        definition = {"name": f"e{number}", "task": "t", "schedule": rule}
+        last = {"last_run_at": {"__type__": "datetime", "timezone": "UTC", **parts_of(at - 3600)}}
+        pipe.hset(f"redbeat:e{number}", mapping={"definition": json.dumps(definition)})
+        pipe.hset(f"redbeat:e{number}", "meta", json.dumps(last))
+        pipe.zadd(SCHEDULE, {f"redbeat:e{number}": at})
+    pipe.execute()
+    ran = run("doctor", "--json")
+    assert ran.code == 1
+    assert [finding["kind"] for finding in ran.json] == ["busy"]
+    assert "1200 entries are due in the minute of" in ran.json[0]["problem"]
+    assert "60 times the mean" in ran.json[0]["problem"]
+    assert "about 20 are due in each minute" in ran.json[0]["remedy"]
+
+
+def parts_of(seconds: int) -> dict[str, int]:
+    """Return the parts of an instant, as RedBeat stores them."""
+    at = datetime.fromtimestamp(seconds, timezone.utc)
+    names = ("year", "month", "day", "hour", "minute", "second", "microsecond")
+    return {name: getattr(at, name) for name in names}

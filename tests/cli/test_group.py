@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import json
 import os
+import pty
+import re
+import select
 import subprocess
 import sys
+from functools import partial
 from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
 
 import click
 import pytest
 from celery import Celery
 from celery.bin.base import CeleryCommand, CeleryOption
 from celery.bin.celery import celery
+from celery.platforms import EX_UNAVAILABLE
 from click.shell_completion import BashComplete
 
 from redbeat.cli import COMMANDS, redbeat
 from tests.acceptance.processes import ROOT
 from tests.cli.commands import run_command
 from tests.cli.conftest import Run
+from tests.conftest import Make
+from tests.waiting import wait_until
 
 
 def test_celery_finds_it_by_its_entry_point() -> None:
@@ -54,7 +63,7 @@ def test_an_unknown_command_suggests_the_nearest(run: Run) -> None:
     ("words", "start", "completions"),
     [
         (["redbeat"], "tr", ["trigger"]),
-        (["redbeat"], "p", ["pause"]),
+        (["redbeat"], "p", ["pause", "plan"]),
         (["redbeat", "list"], "--st", ["--state", "--static"]),
         (["redbeat", "list", "--state"], "pa", ["paused"]),
         (["redbeat", "add", "--coalesce"], "", ["latest", "earliest", "all"]),
@@ -96,3 +105,96 @@ def test_other_commands_of_celery_do_not_import_redbeat() -> None:
     )
     loaded = json.loads(found.stdout)
     assert sorted(loaded) == ["redbeat", "redbeat.cli"]
+
+
+@pytest.mark.parametrize("name", [None, *COMMANDS])
+def test_the_help_contains_no_markup(run: Run, name: str | None) -> None:
+    out = run(*([name] if name else []), "--help").out
+    assert not re.search(r"``|:\w+:`|\*\*|\\b|\.\. \w+::", out)
+
+
+#: Commands with an entry name and what is typed of it -> what bash inserts.
+TYPED = {"show ni": "show nightly ", "delete other my": "delete other my\\ job "}
+
+
+def test_bash_completes_the_names_of_entries(redis_url: str, make: Make) -> None:
+    for name in ("nightly", "my job", "other"):
+        make(name)
+    terminal, program_side = pty.openpty()
+    variables = {"PYTHONPATH": str(ROOT), "PROJECT_REDIS_URL": redis_url, "TERM": "dumb"}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    shell = subprocess.Popen(
+        ["bash", "--norc", "--noprofile", "-i"],
+        env={**os.environ, **variables, "PATH": path},
+        stdin=program_side,
+        stdout=program_side,
+        stderr=program_side,
+        start_new_session=True,
+    )
+    os.close(program_side)
+    output = ""
+
+    def prints(text: str) -> bool:
+        nonlocal output
+        if select.select([terminal], [], [], 0.1)[0]:
+            output += os.read(terminal, 4096).decode()
+        return text in output
+
+    try:
+        source = 'eval "$(_CELERY_COMPLETE=bash_source celery)"; echo rea""dy'
+        os.write(terminal, f"{source}\n".encode())
+        wait_until(lambda: prints("ready"), 30, "the completion of celery")
+        for typed, completed in TYPED.items():
+            output = ""
+            os.write(terminal, f"celery -A tests.acceptance.project redbeat {typed}\t".encode())
+            wait_until(partial(prints, completed), 30, completed)
+            os.write(terminal, b"\x15")  # Ctrl-U erases the line
+    finally:
+        shell.kill()
+        shell.wait(10)
+        os.close(terminal)
+
+
+def test_the_shell_completes_nothing_without_an_app_or_redis() -> None:
+    complete = BashComplete(celery, {}, "celery", "_CELERY_COMPLETE")
+    for app in ("no.such.module", "celery.app.defaults:nothing"):
+        assert complete.get_completions(["-A", app, "redbeat", "show"], "") == []
+
+
+@pytest.mark.standalone
+def test_a_key_of_a_wrong_type_is_named(run: Run, redis_client: Any) -> None:
+    redis_client.set("redbeat::schedule", "x")
+    ran = run("list")
+    assert ran.code == EX_UNAVAILABLE
+    assert "WRONGTYPE the key 'redbeat::schedule' is a string, but it must be a sorted " in ran.err
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"redbeat_redis_url": "rediss://127.0.0.1:1/0?ssl_cert_reqs=none"},
+        {
+            "redbeat_redis_url": "rediss://127.0.0.1:1/0",
+            "redbeat_redis_use_ssl": {"ssl_cert_reqs": "none"},
+        },
+        {"broker_url": "redis://127.0.0.1:1/0", "broker_use_ssl": {"ssl_cert_reqs": None}},
+    ],
+)
+def test_an_unverified_certificate_is_a_warning(settings: dict[str, Any]) -> None:
+    app = Celery("unverified", set_as_current=False)
+    app.conf.update(settings)
+    ran = run_command(app, "list")
+    assert ran.code == EX_UNAVAILABLE
+    warning = "Warning: The certificate of the Redis server is not verified: "
+    assert ran.err.count(warning) == ran.err.count("not verified") == 1
+    quiet = Celery("unverified", set_as_current=False)
+    quiet.conf.update(settings)
+    assert "not verified" not in run_command(quiet, "list", before=("-q",)).err
+
+
+def test_a_huge_name_does_not_widen_the_other_lines(run: Run, make: Make) -> None:
+    for name in ("a", "b", "x" * 100_000):
+        make(name)
+    lines = run("list").out.splitlines()
+    assert len(max(lines, key=len)) > 100_000
+    assert sum(map(len, lines)) < 102_000

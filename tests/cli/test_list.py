@@ -47,7 +47,7 @@ def names(ran: CommandResult) -> list[str]:
         (["--pattern", "billing-*"], ["billing-minute", "billing-day"]),
         (["--task", "billing.*"], ["billing-minute", "billing-day"]),
         (["--state", "paused"], ["off"]),
-        (["--state", "paused", "--state", "quarantined"], ["old", "off"]),
+        (["--state", "paused", "--state", "quarantined"], ["off", "old"]),
         (["--static"], ["old"]),
         (["--dynamic", "--task", "proj.*"], ["hour", "off"]),
         (["--sort", "name"], ["billing-day", "billing-minute", "hour", "off", "old"]),

@@ -10,7 +10,7 @@ import pytest
 import redis
 from celery import Celery
 
-from redbeat import RedBeatSchedulerEntry
+from redbeat import RedBeatSchedulerEntry, Schedule
 from redbeat.beat.lock import new_token
 from redbeat.cli.command import EX_CONFLICT
 from redbeat.management.prefixes import copy_prefix
@@ -135,6 +135,17 @@ def test_the_last_runs_keep_their_ids(app: Celery, make: Make, redis_client: Any
     del app.redbeat_conf
     found = RedBeatSchedulerEntry.from_key("new:ö{b}", app=app).history
     assert (found, len(found)) == (before, 2)
+
+
+def test_an_expected_success_stays_expected(app: Celery, make: Make, redis_client: Any) -> None:
+    app.redbeat_tracks_runs = True
+    make("backup", expect_within=0.001)
+    copy_prefix(redis_client, "redbeat:", "new:", delete=True)
+    app.conf.redbeat_key_prefix = "new:"
+    del app.redbeat_conf
+    (item,) = Schedule(app).status().overdue
+    assert (item.name, item.last_success) == ("backup", None)
+    assert not redis_client.exists(".redbeat::expected")
 
 
 def test_delete_removes_what_was_copied(

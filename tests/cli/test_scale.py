@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from tests.acceptance.processes import ROOT
+from tests.cli.commands import in_terminal
 from tests.cli.conftest import Run
-from tests.waiting import wait_until
 
 FEW, MANY = 2_000, 20_000
 #: Maximum additional memory in MiB for the additional entries: names and allocator overhead.
@@ -82,32 +82,13 @@ def test_round_trips_are_one_per_500_entries(run: Run, redis_client: Any, tmp_pa
 def test_a_terminal_shows_a_progress_bar(
     redis_url: str, run: Run, tmp_path: Path, verb: str, labels: list[str]
 ) -> None:
-    file = write_lines(tmp_path / "in", FEW)
+    file = write_lines(tmp_path / "in", FEW + 7)
     if verb == "export":
         assert run("import", file).code == 0
-    terminal, program_side = pty.openpty()
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "PROJECT_REDIS_URL": redis_url, "TERM": "xterm"}
-    command = [sys.executable, "-m", "celery", "-A", "tests.acceptance.project", "redbeat"]
-    process = subprocess.Popen(
-        [*command, verb, file], env=env, stdin=program_side, stderr=program_side
-    )
-    os.close(program_side)
-    output = bytearray()
-
-    def ended() -> bool:
-        try:
-            output.extend(os.read(terminal, 4096))
-        except OSError:  # the process has closed the terminal
-            return True
-        return False
-
-    try:
-        wait_until(ended, 60, "the end of the output")
-        assert process.wait(30) == 0, output.decode()
-    finally:
-        process.kill()
-        process.wait(10)
-        os.close(terminal)
-    text = output.decode()
-    assert all(label in text for label in labels)
-    assert "100%" in text
+    text, code = in_terminal(redis_url, verb, file)
+    assert code == 0, text
+    for label in labels:
+        bars = [part for part in re.split("[\r\n]+", text) if label in part]
+        assert "100%" in bars[-1]
+        assert "-" not in bars[-1]
+    assert "100%" not in bars[0]

@@ -48,7 +48,8 @@ def test_show_prints_everything(run: Run) -> None:
     fields = {name: value for name, _, value in (text.partition("  ") for text in ran.lines)}
     values = {name: value.strip() for name, value in fields.items()}
     assert values["Name"] == "nightly"
-    assert values["Task"] == 'proj.report(1, to="a")'
+    assert (values["Task"], values["Args"]) == ("proj.report", "[1]")
+    assert values["Kwargs"] == '{"to": "a"}'
     assert values["Schedule"] == "cron 15 3 * * *"
     assert values["Options"] == '{"queue": "slow"}'
     assert values["Timezone"] == "Europe/Paris"
@@ -80,6 +81,7 @@ def test_history_prints_the_runs(run: Run) -> None:
         "dispatched_at": "2026-01-01T12:01:30+00:00",
         "task_id": "id-2",
         "outcome": "sent",
+        "result": None,
     }
     assert second["outcome"] == "failed:OperationalError"
     ran = run("history", "nightly")
@@ -122,3 +124,22 @@ def test_unknown_names_are_refused(
     ran = run(command, "nightly")
     assert ran.code == EX_UNREADABLE
     assert "definition.task: is missing" in ran.err
+
+
+def test_jitter_is_no_lateness(run: Run, make: Make, redis_client: redis.Redis) -> None:
+    now = datetime.now(timezone.utc).replace(microsecond=0)
+    entry = make("a", 3600, jitter=1800, last_run_at=now)
+    scheduled_at = now + timedelta(hours=1)
+    assert entry.due_at is not None
+    jitter = (entry.due_at - scheduled_at).total_seconds()
+    assert jitter > 0
+    text = f"{scheduled_at.timestamp():.6f} {jitter + 0.25:+.6f}\n"
+    redis_client.hset("redbeat:a", "history", text)
+    row = run("history", "a").lines[-1]
+    assert "  0.25 s  sent" in row
+
+
+def test_a_triggered_run_is_the_last_run(run: Run, make: Make, redis_client: redis.Redis) -> None:
+    make("a", 3600)
+    redis_client.hset("redbeat:a", "history", f"{RAN.timestamp():.6f} +0.5 triggered id-1\n")
+    assert f"Last run  {RAN + timedelta(seconds=0.5):%Y-%m-%d %H:%M:%S}" in run("show", "a").out

@@ -52,7 +52,7 @@ def test_a_leader_and_its_entries(run: Run, make: Make, redis_client: redis.Redi
         "last_seen": None,
     }
     assert (found["healthy"], found["leader"], found["beats"]) == (True, leader, [leader])
-    entries = {"scheduled": 2, "paused": 1, "finished": 0, "quarantined": 0}
+    entries = {"scheduled": 2, "failing": 0, "paused": 1, "finished": 0, "quarantined": 0}
     assert (found["total"], found["statics"], found["entries"]) == (3, 1, entries)
     server: Any = redis_client.info("server")
     assert found["redis"]["version"] == server.get("valkey_version", server["redis_version"])
@@ -64,7 +64,23 @@ def test_a_beat_of_redbeat_2_leads(run: Run, redis_client: redis.Redis) -> None:
     redis_client.set("redbeat::lock", "d2f1\x1b")
     ran = run("status")
     assert ran.code == 0
-    assert "Leader    d2f1\\x1b" in ran.lines
+    assert "Leader    d2f1\\x1b, a beat of RedBeat 2" in ran.lines
+
+
+def test_under_a_beat_of_redbeat_2_a_disabled_entry_is_neither_due_nor_late(
+    run: Run, make: Make, redis_client: redis.Redis
+) -> None:
+    """RedBeat 2 looks at a disabled entry every 5 seconds, and never changes its score."""
+    redis_client.set("redbeat::lock", "d2f1")
+    redis_client.hset(".redbeat::stats", mapping={"problem": "of an earlier beat", "last_tick": 1})
+    make("off", enabled=False)
+    make("late")
+    now = redis_client.time()[0]
+    redis_client.zadd("redbeat::schedule", {"redbeat:off": now - 9000, "redbeat:late": now - 5})
+    (found,) = run("status", "--json").json
+    assert (found["healthy"], found["problems"]) == (True, [])
+    assert (found["due_now"], found["entries"]["paused"]) == (1, 1)
+    assert 5 <= found["most_late"] < 60
 
 
 @pytest.mark.parametrize(("most", "code"), [("60", EX_UNHEALTHY), ("1h", 0)])

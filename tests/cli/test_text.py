@@ -7,24 +7,13 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from celery.schedules import crontab, schedule, solar
+from hypothesis import given
+from hypothesis import strategies as st
 
 from redbeat import clocked, from_ical, rrule
 from redbeat.presentation.describe import schedule_text
-from redbeat.presentation.text import columns, duration, moment, printable
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("nightly", "nightly"),
-        ("日本 é", "日本 é"),
-        ("a\x1b[31mred\n", "a\\x1b[31mred\\n"),
-        ("bad \udcff byte", "bad \\xff byte"),
-        ("a\u202eb", "a\\u202eb"),
-    ],
-)
-def test_control_characters_of_a_name_are_escaped(text: str, shown: str) -> None:
-    assert printable(text) == shown
+from redbeat.presentation.rule_text import seconds_from
+from redbeat.presentation.text import columns, duration, exact_duration, moment, plain_number
 
 
 def test_wide_and_combining_letters_keep_the_columns_aligned() -> None:
@@ -79,3 +68,34 @@ def test_a_schedule_is_one_line(when: object, text: str) -> None:
 def test_a_rule_that_rfc_5545_cannot_express_is_shown_in_other_words() -> None:
     offset = datetime.fromisoformat("2026-01-01T00:00:00+05:30")
     assert schedule_text(rrule("DAILY", dtstart=offset)).startswith("<rrule: freq: 3")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("30", 30),
+        (".5", 0.5),
+        ("90s", 90),
+        ("1h30m", 5400),
+        ("1 h 30 min", 5400),
+        ("1w", 604_800),
+        ("1w2d3h4m5.5s", 788_645.5),
+        ("1.5 h", 5400),
+        ("0.1s", 0.1),
+    ],
+)
+def test_a_duration_is_read_with_its_units(text: str, seconds: float) -> None:
+    assert seconds_from(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "h", "1h30", "30m1h", "1h1h", "1e5", "1,5h", "-1", "nan"])
+def test_a_text_that_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a duration"):
+        seconds_from(text)
+
+
+@given(st.integers(1, 10**15))
+def test_a_duration_is_written_so_that_it_is_read_as_the_same(microseconds: int) -> None:
+    seconds = microseconds / 1_000_000
+    assert seconds_from(exact_duration(seconds)) == seconds
+    assert seconds_from(plain_number(seconds)) == seconds

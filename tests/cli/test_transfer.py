@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dbm
 import json
 import os
 import pickle
@@ -12,11 +13,11 @@ from typing import Any
 
 import pytest
 from celery import Celery
-from celery.beat import BeatLazyFunc, PersistentScheduler
+from celery.beat import BeatLazyFunc, PersistentScheduler, ScheduleEntry
 from celery.schedules import crontab, schedule, solar
 
 from redbeat import RedBeatSchedulerEntry, clocked, rrule
-from redbeat.cli.command import EX_CONFLICT
+from redbeat.cli.command import EX_CONFLICT, EX_UNREADABLE
 from tests.acceptance.processes import Project
 from tests.cli.conftest import Run
 from tests.conftest import Make
@@ -217,7 +218,7 @@ def test_a_file_is_replaced_only_when_all_is_written(
         ("{", "line: cannot be read as JSON"),
         ("[1]", "line: must be a JSON object"),
         ({"name": "x"}, "definition: is missing"),
-        (line("x", defintion={}), "defintion: is an unknown field"),
+        (line("x", defintion={}), "defintion: is an unknown field; did you mean definition?"),
         (line("x", policy=[1]), "policy: must be an object"),
         (line("x", policy={"jitter": -1}), "policy.jitter: must be seconds"),
         (line("x", meta={"last_run_at": 3}), "meta.last_run_at: must be a datetime"),
@@ -235,7 +236,16 @@ def test_a_file_is_replaced_only_when_all_is_written(
             "options.expires: '?' is not ISO 8601",
         ),
         ({**line(""), "definition": {**line("")["definition"], "name": ""}}, "definition.name"),
-        ({**line("x"), "definition": {**line("x")["definition"], "colour": 1}}, "definition: "),
+        (
+            {**line("x"), "definition": {**line("x")["definition"], "kwarg": {}}},
+            "definition.kwarg: is an unknown field of RedBeatSchedulerEntry; did you mean kwargs?",
+        ),
+        (
+            {**line("x"), "definition": {**line("x")["definition"], "app": 1}},
+            "definition.app: is an unknown field of RedBeatSchedulerEntry; ",
+        ),
+        (line("x", policy={"max_run": 3}), "policy.max_run: is an unknown field; did you mean max"),
+        (line("x", identity="a\nb"), "identity: must be at most 200 printable ASCII characters"),
     ],
 )
 def test_a_bad_line_is_reported_and_nothing_is_written(
@@ -262,7 +272,7 @@ def test_a_line_that_is_too_long_is_skipped_whole(
     ran = run("import", write(tmp_path / "f", "x" * 1000, "{"))
     assert "line 1: line: is longer than 300 bytes" in ran.err
     assert "line 2: line: cannot be read" in ran.err
-    assert "2 entries are wrong" in ran.err
+    assert "2 entries of " in ran.err
 
 
 def test_an_entry_that_differs_is_a_conflict(
@@ -424,7 +434,7 @@ def test_imports_of_several_pages_are_complete(run: Run, tmp_path: Path) -> None
 def test_a_missing_file_is_an_error_message(run: Run) -> None:
     """The command prints no traceback."""
     ran = run("import", "/nonexistent/file")
-    assert ran.code == 1
+    assert ran.code == EX_UNREADABLE
     assert "cannot be read: No such file" in ran.err
 
 
@@ -585,7 +595,7 @@ def test_a_file_that_is_not_a_fixture_is_an_error(
 ) -> None:
     """The error says what is wrong with the file."""
     ran = run("import", "--from", "django-celery-beat", write(tmp_path / "f", text))
-    assert ran.code == 1
+    assert ran.code == EX_UNREADABLE
     assert problem in ran.err
 
 
@@ -663,13 +673,38 @@ def test_a_pickle_runs_no_code(run: Run, redis_client: Any, shelf: Path, tmp_pat
     assert trap.exists(), "the bomb is none"
 
 
+#: A pickle that sets the state of the class itself: ``ScheduleEntry.is_due = "forged"``.
+CLASS_STATE = (
+    b"\x80\x04ccelery.beat\nScheduleEntry\nN}X\x06\x00\x00\x00is_dueX\x06\x00\x00\x00forgeds\x86b."
+)
+
+ZONE = b"zoneinfo._zoneinfo\nZoneInfo._unpickle"
+
+
+def test_a_pickle_cannot_change_a_class(run: Run, redis_client: Any, shelf: Path) -> None:
+    """The state of an object in a pickle may name attributes of a live class."""
+    before = ScheduleEntry.is_due
+    for forged in (CLASS_STATE, CLASS_STATE.replace(b"celery.beat\nScheduleEntry", ZONE)):
+        with dbm.open(str(shelf), "w") as file:
+            file[b"entries"] = forged
+        ran = run("import", "--from", "celery-shelve", str(shelf))
+        assert ran.code == EX_UNREADABLE
+        assert "attribute 'is_due' of" in ran.err
+        assert "cannot be set" in ran.err
+        assert ScheduleEntry.is_due is before
+    assert redis_client.keys("*") == []
+    pickle.loads(CLASS_STATE)
+    forged_value, ScheduleEntry.is_due = ScheduleEntry.is_due, before
+    assert forged_value == "forged", "the pickle is harmless"
+
+
 @pytest.mark.parametrize("content", [b"", b"nothing of the kind"])
 def test_a_file_that_is_not_a_shelf_is_an_error(run: Run, tmp_path: Path, content: bytes) -> None:
     """The error is a message without a traceback."""
     file = tmp_path / "f"
     file.write_bytes(content)
     ran = run("import", "--from", "celery-shelve", str(file))
-    assert ran.code == 1
+    assert ran.code == EX_UNREADABLE
     assert "is not a database that this Python can open" in ran.err or "cannot be opened" in ran.err
 
 

@@ -9,6 +9,7 @@ import pytest
 from celery import Celery
 from celery.schedules import crontab
 
+from redbeat import clocked
 from redbeat.cli.command import EX_NOT_FOUND
 from redbeat.cli.timeline import ASCII_BARS, Picture
 from tests.cli.conftest import Run
@@ -132,3 +133,10 @@ def test_the_timeline_as_json(run: Run, make: Make) -> None:
     assert found["per_minute"] == [minutes[n] for n in range(len(found["per_minute"]))]
     since, until = (datetime.fromisoformat(found[name]) for name in ("since", "until"))
     assert until - since == timedelta(minutes=30)
+
+
+def test_a_timeline_with_a_single_run_has_no_plural(run: Run, make: Make) -> None:
+    make("once", clocked(datetime.now(timezone.utc) + timedelta(minutes=30)))
+    last = run("timeline").lines[-1]
+    assert "; 1 run, at " in last
+    assert "runs" not in last

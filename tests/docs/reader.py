@@ -53,7 +53,9 @@ class Reader:
 
     def save(self, name: str, text: str) -> None:
         """Save an example as a file of the project."""
-        (self.directory / name).write_text(text.replace(WRITTEN, self.address), encoding="utf-8")
+        file = self.directory / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text.replace(WRITTEN, self.address), encoding="utf-8")
 
     def python(self, text: str) -> str:
         """Run an example in Python in the project directory; return its output."""

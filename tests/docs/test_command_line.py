@@ -1,4 +1,4 @@
-"""Tests that commands print what the manual's page on operating shows.
+"""Tests that commands print what the manual's pages show.
 
 Numbers, ids and times differ each time, so the tests compare only words. Tables and charts also
 contain other stored data, so the tests compare only their first line.
@@ -20,21 +20,20 @@ from celery.beat import PersistentScheduler
 from celery.schedules import crontab, solar
 
 from redbeat import RedBeatSchedulerEntry, clocked, from_ical
-from redbeat.cli import redbeat
+from redbeat.cli import COMMANDS, redbeat
 from redbeat.schedulers import get_redis
 from redbeat.storage.wire import Presence
 from tests.cli.commands import CommandResult, run_command
-from tests.docs.blocks import Block, blocks
+from tests.docs.blocks import ROOT, Block, blocks
 from tests.docs.test_shell import FIXTURE, ORPHAN
 
 #: Commands that print tables or charts of stored data.
-TABLES = {"list", "show", "upcoming", "timeline", "doctor"}
+TABLES = {"list", "show", "upcoming", "timeline", "doctor", "simulate"}
 LEADER = "redbeat3:beat-1:16452:1795282614:ee25cb57386d418f804a1d14bbff9598"
 STANDBY = "redbeat3:beat-2:16453:1795282614:0b5f3c1d9a7e4c26b8d2f4a691c3e705"
 #: Beginnings of command lines that are not run here, and the reasons.
 NOT_RUN = {
-    "python manage.py": "it needs a Django project; tests/cli/test_django.py has one",
-    "export DJANGO_SETTINGS_MODULE=": "the same; it is what tells the next command",
+    "export DJANGO_SETTINGS_MODULE=": "it needs a Django project; tests/cli/test_django.py has one",
     "celery -A proj redbeat import --from django-celery-beat\n": "the same; it reads the tables",
     "pip install": ".ci/check_package.py installs the wheel in an empty environment",
     "celery -A proj redbeat web": "it does not end; tests/web/test_serving.py starts it",
@@ -79,6 +78,8 @@ def save_files(app: Celery) -> None:
     Path("broken.jsonl").write_text("\n".join(map(json.dumps, lines)))
     Path("beat.json").write_text(json.dumps(FIXTURE))
     Path("bad.json").write_text(json.dumps([ORPHAN]))
+    entries = {"reminders": {"task": "proj.report", "every": "1h30m"}}
+    Path("billing.json").write_text(json.dumps({"managed_by": "billing", "entries": entries}))
     (cron,) = (b.text for b in blocks("text") if b.text.startswith("# minute hour"))
     Path("tasks.cron").write_text(cron)
     app.conf.beat_schedule = {"old": {"task": "proj.report", "schedule": 60}}
@@ -107,6 +108,8 @@ def prepare(app: Celery, verb: str, names: list[str], output: str) -> None:
         client.delete(f"redbeat:{names[0]}")
     elif names == ["schedule.jsonl"]:
         run_command(app, "export", "--history", "schedule.jsonl")
+    elif verb == "simulate":
+        Path("billing.json").write_text('{"managed_by": "billing", "entries": {}}')
     elif verb == "migrate-prefix":
         client.delete("redbeat::lock", ".redbeat::beats")
     elif verb == "doctor":
@@ -126,6 +129,16 @@ def type_in(app: Celery, line: str, output: str) -> CommandResult:
 def test_every_reason_belongs_to_a_command() -> None:
     lines = [line + "\n" for block in blocks("console") for line, _ in commands(block)]
     assert [s for s in NOT_RUN if not any(line.startswith(s) for line in lines)] == []
+
+
+def test_the_page_of_commands_has_every_command() -> None:
+    table = (ROOT / "docs" / "cli.rst").read_text(encoding="utf-8").partition("\nstatus\n---")[0]
+    named = {
+        words.split()[0]
+        for row in re.findall(r"\* - (.+)", table)
+        for words in re.findall(r"``(.+?)``", row)
+    }
+    assert named == {*COMMANDS}
 
 
 def servers() -> list[str]:

@@ -15,6 +15,8 @@ from tests.docs.interpreter import run_page
 
 #: ``test_guides.py`` runs the examples of these pages as files of a project.
 GUIDES = {"README.rst", "docs/quickstart.rst"}
+#: ``test_howto.py`` follows these pages, which have files with captions.
+PROJECTS = {block.page for block in blocks("python") if block.caption}
 
 COMMON = """
 import os
@@ -46,7 +48,7 @@ def pages() -> dict[str, list[Block]]:
     """Return the Python examples by page."""
     found: dict[str, list[Block]] = {}
     for block in blocks("python"):
-        if block.page not in GUIDES:
+        if block.page not in GUIDES and block.page not in PROJECTS:
             found.setdefault(block.page, []).append(block)
     return found
 

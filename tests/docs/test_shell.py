@@ -32,7 +32,8 @@ NOT_RUN = {
     ".venv/bin/pip install pre-commit": "it changes the clone; test_deploy_files.py reads the file",
     ".venv/bin/python -m pytest tests/faults --faults full": "two hours; .ci/long does a part",
     ".venv/bin/python -m tests.simulation": "minutes each; tests/simulation runs them",
-    "REDBEAT_FUZZ=full": "half an hour; .ci/run does a part",
+    ".venv/bin/python -m tests.fuzz": "half an hour; .ci/long does a part",
+    "python -m tests.fuzz": "half an hour; .ci/long does a part",
     "useradd": "it changes the machine; test_deploy_files.py checks the unit",
     "docker build": "it needs Docker; test_deploy_files.py checks the Dockerfile",
     "kubectl": "it needs a cluster; test_deploy_files.py checks the manifest",
@@ -73,6 +74,9 @@ ORPHAN = {
     "fields": {"name": "orphan", "task": "proj.poll", "interval": 7, "args": "[]"},
 }
 
+#: The directory of the pages that test_howto.py follows.
+HOWTO = "docs/howto/"
+
 #: Pages with many commands, which only the long run tests.
 LONG = {"docs/switching.rst", "docs/languages.rst"}
 
@@ -86,7 +90,7 @@ def runnable() -> dict[str, list[Block]]:
     """Return the shell examples that are run, by page."""
     found: dict[str, list[Block]] = {}
     for block in blocks("sh"):
-        if not reason(block):
+        if not reason(block) and not block.page.startswith(HOWTO):
             found.setdefault(block.page, []).append(block)
     return found
 

@@ -204,7 +204,7 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     ({"options": 1}, "definition.options"),
     ({"enabled": "yes"}, "definition.enabled"),
     ({"enabled": 2}, "definition.enabled"),
-    ({"owner": "me"}, "definition"),
+    ({"owner": "me"}, "definition.owner"),
 ]
 
 

@@ -207,8 +207,9 @@ def test_resets_strike_before_and_after_delivery(
     def delivered() -> int:
         return int(redis_client.get("counter") or 0)
 
-    wait_until(lambda: proxy.connections <= sum(answered))
-    assert sum(answered) < delivered() < 60
+    # A chunk that was delivered before its connection was reset reaches the server a little later.
+    wait_until(lambda: proxy.connections <= sum(answered) < delivered())
+    assert delivered() < 60
     assert proxy.struck == 60 - sum(answered)
 
 

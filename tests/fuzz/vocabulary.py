@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
-__all__ = ("FIELDS", "NUMBERS", "TAGGED", "TEXTS")
+from redbeat.entries.policy import FIELDS as POLICY_FIELDS
+
+__all__ = (
+    "BYTES",
+    "DEFINITION",
+    "FIELDS",
+    "HASH_FIELDS",
+    "LAST_RUN",
+    "NOTE",
+    "NUMBERS",
+    "SCORES",
+    "STATS",
+    "TAGGED",
+    "TEXTS",
+)
 
 #: Valid objects of every kind, as JSON.
 TAGGED = (
@@ -22,6 +36,7 @@ TAGGED = (
 )
 
 FIELDS = (
+    *POLICY_FIELDS,
     *("__type__", "name", "task", "args", "kwargs", "options", "schedule", "enabled", "delivery"),
     *("every", "relative", "minute", "hour", "day_of_week", "day_of_month", "month_of_year"),
     *("freq", "dtstart", "dtstart_tz", "dtstart_zone", "interval", "wkst", "count", "until"),
@@ -54,4 +69,88 @@ TEXTS = (
 NUMBERS = (
     *(0, 1, -1, 2, 7, 24, 31, 53, 60, 366, 367, 86_400, 2**31, 2**53, 2**63, 2**64, 10**30),
     *(-(2**63), 10**400, 0.5, 1e-9, 1e-320, 1e18, 1e308, -1e308, 253402300799, -62135596800),
+)
+
+#: Bytes that are not text, and text that is dangerous to print.
+BYTES = (
+    *(b"\xff", b"\x80", b"\xc3", b"\xed\xa0\x80", b"\x00", b"\n", b"\r\n", b"\x1b[31m", b"\x9b31m"),
+    *(
+        b"\xe2\x80\xa8",
+        b"\xe2\x80\xae",
+        b"\xef\xbb\xbf",
+        b"%s",
+        b"%",
+        b"{",
+        b'"',
+        b"\\",
+        b"/",
+        b"*",
+    ),
+    *(b"9" * 400, b"1e400", b"-1", b"nan", b"inf", b"1 2", b" ", b"&", b"=", b"%ff", b"%00", b";"),
+    *(b"<script>", b"A" * 5000, b"0" * 5000),
+)
+
+#: A valid definition, into which a schedule is put.
+DEFINITION = {
+    "name": "",
+    "task": "proj.task",
+    "args": [1, "a"],
+    "kwargs": {"day": "monday"},
+    "options": {"queue": "q", "priority": 3, "headers": {"a": 1}, "expires": 60},
+    "enabled": True,
+}
+
+LAST_RUN = {
+    "__type__": "datetime",
+    "year": 2026,
+    "month": 1,
+    "day": 2,
+    "hour": 3,
+    "minute": 4,
+    "second": 5,
+    "microsecond": 6,
+    "timezone": "UTC",
+}
+
+#: Valid contents of the other fields of an entry, by name.
+HASH_FIELDS = {
+    "meta": {"last_run_at": LAST_RUN, "total_run_count": 3},
+    "policy": {
+        "timezone": "Europe/Paris",
+        "misfire_grace_time": 60,
+        "max_runs": 5,
+        "overlap": "skip",
+        "start_time": LAST_RUN,
+        "end_time": LAST_RUN,
+        "jitter": 5,
+        "on_finish": "disable",
+        "delivery": "at_most_once",
+        "pause": {"note": "why", "since": "2026-11-23T19:30:49+00:00", "of": "a" * 40, "by": "me"},
+    },
+    "runtime": {"scheduled_at": 1795462249.9, "last_run_at": 1795462250.1},
+    "claim": ["c3cd42b15715-2 1795462249.9 1795462280.0 1795462249.9 l2", "{}", ""],
+    "history": (
+        "1795462249.994258 +0.016094 triggered 9990889f-cecf-5b01-8e31-0e063db84179\n"
+        "1795462259.5 +1.5 sent 9990889f-cecf-5b01-8e31-0e063db84170\n"
+    ),
+    "identity": "dYQ3TU6Q",
+    "running": "9990889f-cecf-5b01-8e31-0e063db84179 1795462280.0",
+    "ended": "9990889f-cecf-5b01-8e31-0e063db84179",
+    "trigger": "9990889f-cecf-5b01-8e31-0e063db84179:1795462249.9",
+    "unknown": {"a": 1},
+}
+
+#: A valid note of a quarantined entry.
+NOTE = {"reason": "definition: cannot be read as JSON", "since": 1795462250.0, "digest": "a" * 40}
+
+#: Scores of the schedule and of the list of beats, as other programs may write them.
+SCORES = (
+    *("0", "1", "-1", "-2", "0.5", "-0.5", "inf", "-inf", "4e11", "1e308", "-1e300", "1e-300"),
+    *("1795462249.994258", "99999999999", "253402300800", "-62135596801", "1e19"),
+)
+
+#: Fields of the stats.
+STATS = (
+    *("timezone", "batch", "last_tick", "dispatched", "dispatched a", "quarantined", "leader"),
+    *("tick:0.05", "tick:sum", "tick:x", "round_trips", "problem", "statics", "late:1", "late:sum"),
 )

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from redbeat.entries.overdue import Overdue
 from redbeat.metrics.counters import KINDS, entry_field
 from redbeat.metrics.families import counters_of, health_gauges, histograms_of, schedule_gauges
 from redbeat.metrics.snapshot import Snapshot
@@ -88,7 +89,9 @@ class Target:
 def own_names() -> set[str]:
     """Return the names of all metrics of RedBeat, without the metrics of the process."""
     counts = Counts(1.0, 1, 0, 0, 0, 0, 1, 0.5, "token", [])
-    found = Snapshot(counts, {"leader": "0.5 token"}, 0.0, 1.0, False)
+    found = Snapshot(
+        counts, {"leader": "0.5 token"}, 0.0, 1.0, False, [Overdue("a", None, 2.0, 1.0)]
+    )
     totals = {entry_field(kind, "a"): 1 for kind in KINDS}
     families = (
         *health_gauges(True, 1.0, True),

@@ -116,19 +116,23 @@ def test_a_smaller_setting_shortens_the_stored_history(make: Make, world: World)
     assert [found.task_id for found in entry.history[1:3]] == ["id0", "id1"]
 
 
-def test_failures_are_recorded_once(make: Make, world: World) -> None:
+def test_the_first_and_the_last_failure_are_recorded(make: Make, world: World) -> None:
     entry = make("a", last_run_at=(ran := world.ago(4000))).save()
     scheduler = world.scheduler()
     scheduler.before_send = lambda task: void(NO_TASKS[task])
     for _ in range(3):
         scheduler.tick()
         world.client.zadd(SCHEDULE, {"redbeat:a": 1})
-    (found,) = entry.history
+    last, found = entry.history
     assert (found.outcome, found.task_id) == ("failed:KeyError", None)
+    assert (last.outcome, last.task_id) == ("failed:KeyError:3", None)
+    assert last.scheduled_at == found.scheduled_at
+    assert last.dispatched_at > found.dispatched_at
     assert found.scheduled_at >= ran + timedelta(seconds=3600)
     scheduler.before_send = lambda _task: None
     scheduler.tick()
-    assert [found.outcome for found in entry.history] == ["sent", "failed:KeyError"]
+    outcomes = [found.outcome for found in entry.history]
+    assert outcomes == ["sent", "failed:KeyError:3", "failed:KeyError"]
 
 
 def test_runs_that_are_too_old(make: Make, world: World) -> None:

@@ -112,4 +112,4 @@ def test_pages_go_from_due_to_parked(store: Store, world: World) -> None:
 
 def test_an_empty_schedule_has_one_empty_page(store: Store) -> None:
     assert store.page()[1:] == ([], None)
-    assert store.keys_after() == ([], None)
+    assert store.scan() == ("0", [])

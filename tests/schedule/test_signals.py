@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import redis
+from kombu.exceptions import OperationalError
 
 from redbeat import signals
 from tests.scheduler.clients import Wire
@@ -159,6 +160,25 @@ def test_an_outage_of_redis(world: World, received: Received, wire: Wire) -> Non
     assert received.names == ["redis_lost", "redis_back"]
     assert received.one("redis_lost") == {"sender": scheduler, "error": error}
     assert received.one("redis_back") == {"sender": scheduler, "failures": 3}
+
+
+def test_an_outage_of_the_broker(make: Make, world: World, received: Received) -> None:
+    make("a", last_run_at=world.ago(5000)).save()
+    scheduler, errors = world.scheduler(), [OperationalError(str(number)) for number in range(3)]
+    first = errors[0]
+
+    def fail(_task: str) -> None:
+        if errors:
+            raise errors.pop(0)
+
+    scheduler.before_send = fail
+    for _ in range(4):
+        scheduler.tick()
+        world.client.zadd(SCHEDULE, {"redbeat:a": 1})
+    outage = [name for name in received.names if name.startswith("broker")]
+    assert outage == ["broker_lost", "broker_back"]
+    assert received.one("broker_lost") == {"sender": scheduler, "error": first}
+    assert received.one("broker_back") == {"sender": scheduler, "failures": 3}
 
 
 def test_a_lost_schedule_can_be_saved_again(make: Make, world: World, received: Received) -> None:

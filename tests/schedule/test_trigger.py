@@ -308,7 +308,7 @@ def test_an_invalid_trigger_is_dropped(
     scheduler = world.scheduler()
     scheduler.tick()
     assert [sent.id for sent in scheduler.sent] == [task_id]
-    assert "removed the first trigger" in log.text
+    assert "removed the waiting run" in log.text
     assert not world.client.hexists("redbeat:a", "trigger")
 
 

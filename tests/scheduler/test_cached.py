@@ -8,12 +8,11 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from hypothesis import given
 
 from redbeat import RedBeatSchedulerEntry
 from tests.deployments import PREFIX
-from tests.fuzz.hostile import definitions, policies
-from tests.fuzz.profile import cases
+from tests.fuzz.mutator import TAGGED_VALUES, Mutator
+from tests.fuzz.vocabulary import DEFINITION, HASH_FIELDS
 from tests.samples import one_in
 
 from .conftest import (
@@ -174,21 +173,21 @@ def test_a_cached_entry_equals_a_newly_loaded_one(world: World, policy: str) -> 
         assert len(found[1]["reasons"]) > 20
 
 
-@cases(40, 5000)
-@given(definitions, policies)
-def test_any_text_has_the_same_result_with_a_cache(world: World, text: str, policy: str) -> None:
+@pytest.mark.parametrize("seed", one_in(5, range(20)))
+def test_any_text_has_the_same_result_with_a_cache(world: World, seed: int) -> None:
     world.app.conf.redbeat_lock_key = None
-    if not world.schedulers:
-        world.scheduler()
-    warm, ran = world.schedulers[0], world.ago(3700)
-    assert isinstance(warm, RecordingScheduler)
-    put(world, [("bad", text)], policy)
-    outcome(world, warm, ["bad"], ran)
-    found = outcome(world, warm, ["bad"], ran)
-    cold = world.scheduler()
-    assert found == outcome(world, cold, ["bad"], ran)
-    cold.close()
-    world.schedulers.remove(cold)
+    mutator = Mutator(f"cached {seed}")
+    names = [f"bad{number}" for number in range(20)]
+    warm, ran = world.scheduler(), world.ago(3700)
+    policy = mutator.json(HASH_FIELDS["policy"]).decode("utf-8", "replace")
+    texts = []
+    for name in names:
+        fields = {**DEFINITION, "name": name, "schedule": mutator.choice(TAGGED_VALUES)}
+        texts.append((name, mutator.json(fields).decode("utf-8", "replace")))
+    put(world, texts, mutator.choice(("", policy)))
+    outcome(world, warm, names, ran)
+    found = outcome(world, warm, names, ran)
+    assert found == outcome(world, world.scheduler(), names, ran)
 
 
 def test_the_cached_history_equals_the_stored_history(world: World) -> None:

@@ -11,11 +11,14 @@ import pytest
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry
+from redbeat.beat.ticker import SUMMARY_INTERVAL
+from redbeat.config import ensure_conf
 from redbeat.entries.decide import task_id_of
+from redbeat.errors import ConfigurationError
 from redbeat.schedulers import RedBeatScheduler
 from tests.deployments import PREFIX
 
-from .conftest import RecordingScheduler, World, interval_json
+from .conftest import Clock, RecordingScheduler, World, interval_json
 
 NOON = datetime(2030, 7, 1, 12, tzinfo=ZoneInfo("Europe/Berlin"))
 
@@ -148,3 +151,29 @@ def test_times_among_the_options_arrive_at_the_worker(
             assert found is None
         else:
             assert abs(found.timestamp() - time.time() - expected) < 3
+
+
+def test_a_summary_in_place_of_a_line_per_run(
+    app: Celery, world: World, log: pytest.LogCaptureFixture
+) -> None:
+    app.conf.redbeat_log_dispatch = "summary"
+    clock = Clock()
+    scheduler = world.scheduler(clock=clock)
+    world.put_many(3)
+    scheduler.tick()
+    RedBeatSchedulerEntry("e0", app=app).trigger()
+    scheduler.tick()  # within the same second
+    assert [line for line in log.messages if "Sen" in line] == ["Scheduler: Sent 3 runs"]
+    clock.advance(SUMMARY_INTERVAL)
+    scheduler.tick()
+    assert [line for line in log.messages if "Sen" in line][1:] == ["Scheduler: Sent 1 run"]
+    world.put("last")
+    scheduler.tick()
+    scheduler.close()
+    assert [line for line in log.messages if "Sen" in line][2:] == ["Scheduler: Sent 1 run"]
+
+
+def test_a_wrong_value_of_the_setting(app: Celery) -> None:
+    app.conf.redbeat_log_dispatch = "none"
+    with pytest.raises(ConfigurationError, match=r"redbeat_log_dispatch is 'none'.*each, summary"):
+        ensure_conf(app)

@@ -9,10 +9,13 @@ import pytest
 import redis
 from celery import Celery
 
+from redbeat.config import ensure_conf
+from redbeat.connection.urls import safe_url
 from tests.deployments import PREFIX
 from tests.servers import RedisServer
 
-from .conftest import LOCK, RecordingScheduler, World, interval_json
+from .clients import Wire
+from .conftest import LOCK, Clock, RecordingScheduler, World, interval_json
 
 
 @pytest.fixture
@@ -207,3 +210,84 @@ def test_an_own_tick_after_a_start_without_redis(server: RedisServer, restartabl
     server.restart()
     scheduler.tick()
     assert restartable.score("a") == pytest.approx(restartable.now() + 3600, abs=30)
+
+
+@pytest.mark.parametrize(
+    ("key", "kind"),
+    [
+        (f"{PREFIX}:schedule", "sorted set"),
+        (f"{PREFIX}:statics", "set"),
+        (f".{PREFIX}:quarantine", "hash"),
+    ],
+)
+def test_a_key_of_a_wrong_type_is_named(
+    world: World, log: pytest.LogCaptureFixture, key: str, kind: str
+) -> None:
+    """Redis answers, and reports only that some key holds a value of the wrong kind."""
+    world.client.set(key, "x")
+    scheduler = world.scheduler()
+    scheduler.tick()
+    scheduler.tick()
+    assert (
+        lines(
+            log,
+            f"ResponseError: WRONGTYPE the key '{key}' is a string, but it must be a {kind}",
+        )
+        == 1
+    )
+    assert lines(log, "Redis is not available") == 0
+    world.client.delete(key)
+    world.put("a")
+    scheduler.tick()
+    assert scheduler.names == ["a"]
+
+
+@pytest.mark.standalone
+@pytest.mark.parametrize(
+    ("database", "user", "reason"),
+    [
+        ("99", "", "DB index is out of range: correct the number of the database in redbeat_redis"),
+        ("0", "nobody:x@", "correct the user name and password in redbeat_redis_url"),
+        ("0", "", "the server needs a password; add it to redbeat_redis_url (or broker_url)"),
+        ("0", ":right@", ""),
+    ],
+)
+def test_a_refused_connection_says_what_to_do(
+    log: pytest.LogCaptureFixture, database: str, user: str, reason: str
+) -> None:
+    with RedisServer() as server:
+        with redis.Redis.from_url(server.url) as client:
+            client.config_set("requirepass", "right")
+        authority = user or (":right@" if database == "99" else "")
+        url = f"redis://{authority}127.0.0.1:{server.port}/{database}"
+        app = Celery("refused", broker="memory://", set_as_current=False)
+        app.conf.update(redbeat_redis_url=url, redbeat_key_prefix=PREFIX, result_expires=None)
+        scheduler = RecordingScheduler(app)
+        scheduler.tick()
+        app.redbeat_redis.close()
+    found = [record.getMessage() for record in log.records if record.levelname == "ERROR"]
+    assert len(found) == bool(reason)
+    assert all(reason in message for message in found)
+
+
+def test_a_failure_of_redis_is_logged_at_growing_intervals_and_summed_up(
+    world: World, wire: Wire, log: pytest.LogCaptureFixture
+) -> None:
+    clock = Clock()
+    scheduler = world.scheduler(clock=clock)
+    scheduler.tick()
+
+    def fail() -> None:
+        raise redis.ConnectionError("gone")
+
+    for _ in range(130):
+        wire.before_command(fail)
+        clock.advance(scheduler.tick())
+    scheduler.tick()
+    away = [line for line in log.messages if "Redis is not available" in line]
+    assert len(away) == 4, "the attempts 1, 32, 64 and 128"
+    host = safe_url(ensure_conf(world.app).redis_url)
+    assert all(host in line and "trying again every 2 s" in line for line in away)
+    (back,) = [line for line in log.messages if "Redis is back" in line]
+    assert host in back
+    assert "after 130 failed ticks in 25" in back

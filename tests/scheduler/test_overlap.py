@@ -14,7 +14,6 @@ from celery import Celery, signals, states
 from celery.app.task import Context
 from celery.exceptions import Reject, TimeLimitExceeded, WorkerLostError
 
-import redbeat.worker
 from redbeat import RedBeatSchedulerEntry
 from redbeat.beat.publisher import OVERLAP_HEADER
 from redbeat.beat.wakeup import DUE
@@ -22,7 +21,7 @@ from redbeat.errors import InvalidEntryError
 from redbeat.schedulers import RedBeatScheduler
 from tests.deployments import PREFIX
 from tests.waiting import wait_until
-from tests.workers import Sender
+from tests.workers import Sender, reporting
 
 from .conftest import SCHEDULE, RecordingScheduler, Sent, World, end_run, once
 
@@ -33,22 +32,11 @@ HOUR = 3600
 @pytest.fixture
 def app(app: Celery) -> Iterator[Celery]:
     """An app whose workers report the end of each run."""
-    redbeat.worker.enable(app)
-    yield app
-    for signal in (
-        signals.task_postrun,
-        signals.task_failure,
-        signals.task_internal_error,
-        signals.task_revoked,
-        signals.task_unknown,
-        signals.task_rejected,
-    ):
-        receivers = [function for function in vars(redbeat.worker).values() if callable(function)]
-        for function in receivers:
-            signal.disconnect(function)
+    with reporting(app):
+        yield app
 
 
-def store(world: World, overlap: str, every: float = HOUR, **more: Any) -> RedBeatSchedulerEntry:
+def store(world: World, overlap: Any, every: float = HOUR, **more: Any) -> RedBeatSchedulerEntry:
     """Store the entry ``a`` with a last run one and a half intervals ago."""
     entry = RedBeatSchedulerEntry(
         "a",
@@ -512,7 +500,7 @@ def test_a_worker_without_redis_logs_that_and_goes_on(
     worker.task.app = away
     worker.postrun(states.SUCCESS)
     assert worker.is_running
-    assert f"Could not record the completion of {KEY}" in caplog.text
+    assert f"Could not record the end of a run of {KEY}" in caplog.text
 
 
 def test_a_worker_without_a_configuration_logs_that_and_goes_on(
@@ -521,7 +509,8 @@ def test_a_worker_without_a_configuration_logs_that_and_goes_on(
     worker.task.app = Celery("none", broker="memory://", set_as_current=False)
     worker.postrun(states.SUCCESS)
     assert worker.is_running
-    assert "Could not record the completion" in caplog.text
+    worker.postrun(states.SUCCESS)
+    assert caplog.text.count("Could not record the ends of runs") == 1
 
 
 def test_a_task_that_runs_within_beat(world: World) -> None:

@@ -332,6 +332,20 @@ def test_jitter_moves_the_score_and_not_the_nominal_instant(world: World) -> Non
     assert score == load(world, "a").score
 
 
+def test_spread_moves_each_score_by_the_same_offset(world: World) -> None:
+    put(world, "a", 90, 60, spread=20)
+    put(world, "b", 90, 60, spread=20)
+    scheduler = world.scheduler()
+    scheduler.tick()
+    nominal = {message.name: message.scheduled_at.timestamp() for message in scheduler.sent}
+    offsets = {name: (world.score(name) or 0) - at - 60 for name, at in nominal.items()}
+    assert offsets == {
+        name: pytest.approx(load(world, name).spread_offset, abs=0.001) for name in nominal
+    }
+    assert len(set(offsets.values())) == 2
+    assert load(world, "a").score == world.score("a")
+
+
 class TestUpcoming:
     def test_upcoming_runs_follow_the_last_run(self, world: World) -> None:
         put(world, "a", 90)

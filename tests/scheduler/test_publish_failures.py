@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from celery.schedules import schedule
 from kombu.exceptions import OperationalError
 
+from redbeat import RedBeatSchedulerEntry, Schedule
 from redbeat.beat.retries import BROKER_WAIT, ENTRY_WAIT
+from redbeat.beat.ticker import BROKER_CHECK
+from redbeat.errors import LONGEST_REASON, reason_of
+from redbeat.management.status import status_of
+from redbeat.storage.store import store_of
+from redbeat.web.auth import Access
+from redbeat.web.site import create_app
 from tests.deployments import PREFIX
+from tests.waiting import wait_until
 
-from .conftest import LOCK, SCHEDULE, RecordingScheduler, World, interval_json
+from .conftest import LOCK, SCHEDULE, Clock, RecordingScheduler, World, interval_json
 
 
 class Breaker:
@@ -194,6 +204,167 @@ class TestBroker:
         make_due(world, "a")
         scheduler.tick()
         assert scheduler.names == ["a"]
+
+
+class TestFailing:
+    """An entry whose run cannot be sent is in the state ``failing``."""
+
+    FAILING = f".{PREFIX}:failing"
+
+    @staticmethod
+    def entry(world: World) -> RedBeatSchedulerEntry:
+        return RedBeatSchedulerEntry.from_key(f"{PREFIX}a", app=world.app)
+
+    def test_two_beats_count_the_attempts_of_one_run(self, world: World) -> None:
+        due = world.now() - 100
+        world.put("a", score=due)
+        for error in (ValueError("first"), KeyError("second"), TypeError("x" * 9000)):
+            scheduler = world.scheduler()
+            Breaker(scheduler, error)
+            scheduler.tick()
+            world.client.zadd(SCHEDULE, {f"{PREFIX}a": world.now()})
+            scheduler.close()
+        status = self.entry(world).status
+        assert status.state == "failing"
+        assert status.due_at is not None
+        assert status.due_at.timestamp() == pytest.approx(due, abs=1e-5)
+        failing = status.failing
+        assert failing is not None
+        assert failing.attempts == 3
+        assert failing.first_error == "ValueError: first"
+        assert failing.last_error.startswith("TypeError: xxx")
+        assert len(failing.last_error) == LONGEST_REASON
+        assert failing.first_at < failing.last_at
+        assert "3 attempts" in (status.reason or "")
+        counted = status_of(world.app)
+        assert (counted.due_now, counted.entries["failing"]) == (1, 1)
+        assert counted.entries["scheduled"] == 0
+        assert counted.most_late == pytest.approx(100, abs=30)
+        outcomes = [run.outcome for run in self.entry(world).history]
+        assert outcomes == ["failed:TypeError:3", "failed:ValueError"]
+
+    @pytest.mark.parametrize("text", ['a","b', "\\", 'x"]', "\n\x00", "日 é", "%s %1", "", "]"])
+    def test_any_text_of_an_error(self, world: World, text: str) -> None:
+        world.put("a")
+        scheduler = world.scheduler()
+        for error in (ValueError(text), KeyError(text), ValueError(text)):
+            Breaker(scheduler, error)
+            world.client.zadd(SCHEDULE, {f"{PREFIX}a": world.now()})
+            scheduler.tick()
+        failing = self.entry(world).status.failing
+        assert failing is not None
+        assert failing.attempts == 3
+        reason = reason_of(ValueError(text))
+        assert (failing.first_error, failing.last_error) == (reason, reason)
+        assert status_of(world.app).entries["failing"] == 1
+        assert len(self.entry(world).history) == 2
+        world.field("a", "failing")  # any program can decode it
+        page = create_app(Schedule(world.app), Access()).test_client()
+        assert "badge failing" in page.get("/entry?name=a").text
+
+    def test_a_reason_can_be_encoded(self) -> None:
+        assert reason_of(ValueError("a\ud800\nb")) == r"ValueError: a\ud800 b"
+
+    def test_the_first_success_ends_it(self, world: World, log: pytest.LogCaptureFixture) -> None:
+        world.put("a")
+        scheduler = world.scheduler()
+        breaker = Breaker(scheduler, ValueError("x"))
+        for _ in range(5):
+            scheduler.tick()
+            make_due(world, "a")
+        assert log.text.count("Could not send") == 3, "it is logged at the attempts 1, 2 and 4"
+        breaker.error = None
+        scheduler.tick()
+        assert scheduler.names == ["a"]
+        assert self.entry(world).status.state == "scheduled"
+        assert not world.client.hexists(f"{PREFIX}a", "failing")
+        assert not world.client.exists(self.FAILING)
+        assert f"Entry {PREFIX}a can be sent again, after 5 failed attempts" in log.text
+
+    def test_a_triggered_run_that_is_sent_ends_it(self, world: World) -> None:
+        world.put("a", interval_json(3600), world.ago(5), score=world.now() + 3595)
+        scheduler = world.scheduler()
+        breaker = Breaker(scheduler, ValueError("x"))
+        self.entry(world).trigger()
+        scheduler.tick()
+        assert self.entry(world).status.state == "failing"
+        breaker.error = None
+        make_due(world, "a")
+        scheduler.tick()
+        assert scheduler.names == ["a"]
+        assert self.entry(world).status.state == "scheduled"
+        assert status_of(world.app).entries["failing"] == 0
+
+    @pytest.mark.parametrize("how", ["saved", "deleted", "sent by RedBeat 2", "paused"])
+    def test_what_ends_it_besides(self, world: World, how: str) -> None:
+        world.put("a", interval_json(60), world.ago(90))
+        scheduler = world.scheduler()
+        Breaker(scheduler, ValueError("x"))
+        scheduler.tick()
+        entry = self.entry(world)
+        assert entry.status.state == "failing"
+        if how == "saved":
+            entry.schedule = schedule(timedelta(hours=1))
+            entry.save()
+        elif how == "deleted":
+            entry.delete()
+        elif how == "paused":
+            entry.pause()
+        else:
+            world.put_meta("a", world.ago(0))
+        found = status_of(world.app)
+        assert found.entries["failing"] == 0
+        assert found.due_now == 0
+        assert found.most_late is None
+        if how != "deleted":
+            state = self.entry(world).status.state
+            assert state == ("paused" if how == "paused" else "scheduled")
+        store_of(world.app).tidy_stats(100)
+        assert bool(world.client.exists(self.FAILING)) is (how == "sent by RedBeat 2")
+
+    def test_an_entry_that_kills_each_beat_is_failing_and_late(self, world: World) -> None:
+        """Each claim moves the score by a lease, so the score alone would never be late."""
+        due = world.now() - 100
+        world.put("a", score=due)
+        store = store_of(world.app)
+        for number in range(3):
+            (claim,) = store.claim(f"c{number}-1", 1, 0.001).claims
+            assert claim.due == pytest.approx(due, abs=1e-5)
+            wait_until(lambda: (world.score("a") or 0) < world.now(), 10, "the claim ends")
+        failing = self.entry(world).status.failing
+        assert failing is not None
+        assert failing.attempts == 2
+        assert "a beat claimed the run and recorded nothing" in failing.last_error
+        found = status_of(world.app)
+        assert found.entries["failing"] == 1
+        assert found.most_late == pytest.approx(100, abs=30)
+        world.scheduler().tick()
+        assert self.entry(world).status.state == "scheduled"
+        assert status_of(world.app).most_late is None
+
+    def test_many_failing_entries_are_all_counted(self, world: World) -> None:
+        """The script looks at 1000 of them only."""
+        world.put_many(1200)
+        store = store_of(world.app)
+        claims = store.claim("c-1", 2000, 30).claims
+        failed = [claim.put_back(claim.due + 60)._replace(failure="E: no") for claim in claims]
+        store.claim("c-2", 0, 30, failed)
+        found = status_of(world.app)
+        assert found.entries["failing"] == len(failed)
+        assert found.entries["scheduled"] == 1200 - len(failed)
+
+    def test_a_broker_that_is_back_is_noticed_without_a_run(self, world: World) -> None:
+        clock = Clock()
+        world.put("a")
+        scheduler = world.scheduler(clock=clock)
+        Breaker(scheduler, OperationalError("gone"))
+        scheduler.tick()
+        assert "gone" in status_of(world.app).problem
+        self.entry(world).delete()
+        scheduler.tick()  # within the interval of the check
+        clock.advance(BROKER_CHECK)
+        scheduler.tick()
+        assert status_of(world.app).problem == ""
 
 
 class TestStopping:

@@ -6,7 +6,12 @@ from collections import Counter
 from functools import partial
 
 import pytest
+from celery import Celery
+from kombu.exceptions import OperationalError
 
+from redbeat.beat import ticker
+from redbeat.management.status import status_of
+from redbeat.storage.store import store_of
 from tests.deployments import PREFIX
 from tests.samples import long
 
@@ -143,3 +148,32 @@ def test_a_single_beat_sends_all_in_one_tick(world: World) -> None:
     world.put_many(400)
     beats[0].tick()
     assert len(beats[0].sent) == 400
+
+
+def test_a_beat_that_starts_removes_the_problem_of_one_that_died(app: Celery, world: World) -> None:
+    app.conf.redbeat_lock_key = None
+    store = store_of(app)
+    world.scheduler().tick()
+    store.note_problem("the broker is not available")
+    assert status_of(app).problem
+    world.scheduler().tick()
+    assert status_of(app).problem == ""
+
+
+def test_a_beat_stores_a_problem_again_that_another_beat_removed(
+    app: Celery, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ticker, "PROBLEM_INTERVAL", 0.0)
+    app.conf.redbeat_lock_key = None
+    world.put("a")
+    scheduler = world.scheduler()
+
+    def refuse(_task: str) -> None:
+        raise OperationalError("gone")
+
+    scheduler.before_send = refuse
+    scheduler.tick()
+    store_of(app).note_problem("")
+    world.client.zadd(SCHEDULE, {f"{PREFIX}a": world.now()})
+    scheduler.tick()
+    assert "gone" in status_of(app).problem

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -14,7 +15,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.beat.wakeup import DUE, LOCK, SLICE, WakeUp
+from redbeat.beat.wakeup import DUE, LOCK, MAX_DISCARDED, SLICE, WakeUp
 from tests.deployments import PREFIX
 from tests.servers import RedisServer
 from tests.waiting import wait_until
@@ -303,6 +304,41 @@ class TestListening:
         wakeup.listen()
         redis_client.publish(CHANNEL, DUE.decode())
         assert wakeup.wait(30, DUE, never)
+
+    def test_a_message_of_any_length_only_ends_the_wait(
+        self, wakeup: WakeUp, redis_client: redis.Redis
+    ) -> None:
+        """Redis closes the connection of a subscriber that would have to read 40 MB."""
+        wakeup.listen()
+        assert redis_client.publish(CHANNEL, b"9" * 40_000_000) == 1
+        assert not wakeup.wait(0.05, DUE, never)
+        wait_until(lambda: wakeup.listen() or subscribers(redis_client) == 1)
+        redis_client.publish(CHANNEL, DUE.decode())
+        wait_until(lambda: wakeup.listen() or wakeup.wait(1, DUE, never))
+
+    def test_messages_without_end_do_not_prolong_the_wait(
+        self, wakeup: WakeUp, redis_client: redis.Redis
+    ) -> None:
+        wakeup.listen()
+        pipeline = redis_client.pipeline(transaction=False)
+        for _ in range(MAX_DISCARDED + 10):
+            pipeline.publish(CHANNEL, "due")
+        pipeline.execute()
+        assert wakeup.wait(30, DUE, never)
+        assert wakeup.wait(30, DUE, never)
+
+    @pytest.mark.parametrize("kind", ["spublish", "pattern"])
+    def test_messages_of_other_kinds_are_ignored(
+        self, wakeup: WakeUp, redis_client: Any, kind: str
+    ) -> None:
+        """Neither a sharded message, nor a message on a channel with a similar name."""
+        wakeup.listen()
+        if kind == "spublish":
+            with suppress(redis.ResponseError):  # before Redis 7
+                redis_client.execute_command("SPUBLISH", CHANNEL, "due")
+        else:
+            redis_client.publish(f"{CHANNEL}x", "due")
+        assert not wakeup.wait(0.05, DUE, never)
 
     @pytest.mark.parametrize(("other", "expected"), [(DUE, LOCK), (LOCK, DUE)])
     def test_a_wait_for_one_message_ignores_the_other(

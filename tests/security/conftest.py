@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.scheduler.conftest import log, world
+from tests.scheduler.conftest import clock, log, world
 
-__all__ = ("log", "world")
+__all__ = ("clock", "log", "world")

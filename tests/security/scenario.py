@@ -17,6 +17,7 @@ from redbeat.beat.lock import active_beats
 from redbeat.beat.wakeup import PING_INTERVAL, WakeUp
 from redbeat.entry import store_of
 from redbeat.errors import RedBeatError
+from redbeat.schedules.calendars import Calendar
 from tests.scheduler.conftest import Clock, RecordingScheduler, on_clock
 
 __all__ = ("Scenario", "overdue")
@@ -53,7 +54,7 @@ class Scenario:
         """Run all steps on an empty server."""
         self.admin.flushall()
         self.admin.script_flush()
-        for step in (self.api, self.lead, self.stand_by, self.no_lock, self.listen):
+        for step in (self.api, self.calendars, self.lead, self.stand_by, self.no_lock, self.listen):
             with suppress(redis.RedisError, RedBeatError):
                 step()
         for app in self.apps:
@@ -62,6 +63,7 @@ class Scenario:
     def api(self) -> None:
         """Save, load, reschedule, rank, pause, list and delete entries, and read the quarantine."""
         app = self._app()
+        schedule = Schedule(app)
         entry = RedBeatSchedulerEntry("edited", "t", 3600, app=app)
         steps: tuple[Callable[[], Any], ...] = (
             entry.save,
@@ -71,13 +73,20 @@ class Scenario:
             lambda: store_of(app).due(store_of(app).time()),
             entry.pause,
             entry.resume,
-            lambda: list(Schedule(app)),
-            lambda: Schedule(app).quarantine(),
+            lambda: list(schedule),
+            lambda: list(schedule.find("a*")),
+            schedule.quarantine,
             entry.delete,
             overdue("dynamic", app).save,
         )
         for step in steps:
             self._try(step)
+
+    def calendars(self) -> None:
+        """Save and delete a calendar, which a user of RedBeat 2 may not do."""
+        schedule = Schedule(self._app())
+        schedule.save_calendar(Calendar("days-off", days=["2030-01-01"]))
+        schedule.delete_calendar("days-off")
 
     def lead(self) -> None:
         """Run a leader with static entries and with every kind of damaged entry."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -75,10 +76,21 @@ def test_the_user_has_all_rights_that_are_needed(server: RedisServer, admin: red
 
 
 @pytest.mark.parametrize("command", one_in(4, COMMANDS))
-def test_each_right_is_needed(server: RedisServer, admin: redis.Redis, command: str) -> None:
+def test_each_command_is_needed(server: RedisServer, admin: redis.Redis, command: str) -> None:
     set_user(admin, [rule for rule in acl_rules() if rule != f"+{command}"])
     Scenario(admin, settings(server)).play()
     assert refused(admin) == {command}
+
+
+@pytest.mark.parametrize("pattern", [rule for rule in acl_rules() if rule[0] in "~&"])
+def test_each_key_and_channel_is_needed(
+    server: RedisServer, admin: redis.Redis, pattern: str
+) -> None:
+    set_user(admin, [rule for rule in acl_rules() if rule != pattern])
+    Scenario(admin, settings(server)).play()
+    objects = refused(admin)
+    assert objects
+    assert all(fnmatchcase(name, pattern[1:]) for name in objects)
 
 
 def test_a_user_of_redbeat_2_lacks_only_keys_outside_the_prefix(
@@ -97,8 +109,8 @@ def test_a_user_of_redbeat_2_lacks_only_keys_outside_the_prefix(
     }
     assert "Redis is not available" not in caplog.text
     warned = [text for text in caplog.messages if "ACL SETUSER <user> '~.redbeat::*'" in text]
-    # The scenario's last app only listens, so it logs no warning.
-    assert len(warned) == len(scenario.apps) - 1
+    # One app only listens, so it logs no warning; for another one, the calendar is an error.
+    assert len(warned) == len(scenario.apps) - 2
 
 
 def test_editing_without_the_keys_outside_the_prefix(
@@ -121,6 +133,8 @@ def test_editing_without_the_keys_outside_the_prefix(
     assert store_of(app).quarantined() == {}
     del schedule["a"]
     assert list(schedule) == ["b"]
+    with pytest.raises(redis.exceptions.NoPermissionError):
+        schedule.delete_calendar("days-off")
     assert len([text for text in caplog.messages if "ACL SETUSER" in text]) == 1
     app.redbeat_redis.close()
 
@@ -159,28 +173,6 @@ def test_a_real_beat(server: RedisServer, admin: redis.Redis, tmp_path: Path) ->
         project.end()
 
 
-@pytest.mark.long
-def test_a_real_beat_that_may_send_messages_with_records(
-    server: RedisServer, admin: redis.Redis, tmp_path: Path
-) -> None:
-    """Broker and schedule share a server, so the beat publishes and records a run in one step."""
-    set_user(admin, [*acl_rules(), *acl_rules(block=1)])
-    project = Project(tmp_path, server.url)
-    try:
-        beat = project.beat(settings={**settings(server), "redbeat_delivery": "exactly_once"})
-        web = Celery("web", broker="memory://", set_as_current=False)
-        web.conf.update(settings(server))
-        overdue("dynamic", web).save()
-        popped: Any = wait_until(lambda: admin.blpop(["celery"], timeout=1), 30, "a message")
-        assert json.loads(popped[1])["headers"]["periodic_task_name"] == "dynamic"
-        web.redbeat_redis.close()
-        assert beat.stop() == 0
-        assert "ERROR" not in beat.output()
-        assert refused(admin) == set()
-    finally:
-        project.end()
-
-
 #: The commands that RedBeat 2 uses, including transactions.
 OLD_COMMANDS = (
     *("hget", "hset", "hsetnx", "zadd", "zrem", "zrank", "zrangebyscore", "smembers", "sadd"),
@@ -211,7 +203,7 @@ def test_a_user_with_the_rights_of_redbeat_2(
         assert 0 < beat.tick() <= 2
     assert beat.names == []
     (line,) = refusals(caplog)
-    missing = line.partition("may not run ")[2].partition(";")[0].split(", ")
+    missing = line.partition("may not run ")[2].partition(" (see")[0].split(", ")
     assert {"EVAL", "TIME", "HMGET", "SCAN", "INFO"} <= set(missing)
     assert not {name.upper() for name in OLD_COMMANDS} & set(missing)
 
@@ -238,7 +230,8 @@ def test_a_user_without_the_keys(
     for _ in range(3):
         beat.tick()
     (line,) = [line for line in refusals(caplog) if "grant it" in line]
-    assert f"may not use keys that begin with 'redbeat:'; grant it: ACL SETUSER {NAME}" in line
+    assert "may not use keys that begin with 'redbeat:'" in line
+    assert f"grant it: ACL SETUSER {NAME}" in line
     assert line.endswith("'~redbeat:*'")
     beat.close()
     app.redbeat_redis.close()

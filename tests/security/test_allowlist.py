@@ -11,6 +11,7 @@ from celery import Celery, signature
 from redbeat import RedBeatSchedulerEntry
 from redbeat.config import RedBeatConfig
 from redbeat.errors import ConfigurationError, InvalidEntryError
+from redbeat.schedulers import RedBeatScheduler
 from tests.scheduler.conftest import SCHEDULE, RecordingScheduler, World, interval_json
 
 PATTERNS = ["tasks.*", "proj.report"]
@@ -182,3 +183,62 @@ def test_a_beat_with_another_list_sends_it(limited: World, patterns: list[str] |
     second = limited.scheduler()
     second.tick()
     assert second.names == ["a"]
+
+
+class TestTheFinalMessage:
+    """The producer of the beat checks the message that is about to leave, however it was made."""
+
+    @pytest.fixture(params=["exactly_once", "at_least_once", "at_most_once"])
+    def sending(self, limited: World, request: pytest.FixtureRequest, redis_url: str) -> World:
+        """Return a world whose beat sends to a real queue, with each kind of delivery."""
+        limited.app.conf.update(broker_url=redis_url, redbeat_delivery=request.param)
+        return limited
+
+    @pytest.mark.parametrize("how", ["headers", "callbacks", "another task"])
+    def test_user_code_cannot_bypass_the_list(
+        self, sending: World, log: pytest.LogCaptureFixture, how: str
+    ) -> None:
+        """This scheduler replaces the whole method that sends, as programs for RedBeat 2 do."""
+        additions: dict[str, dict[str, Any]] = {
+            "headers": {"headers": [{"task": "tasks.a", "evil": 1}]},
+            "callbacks": {"link": [signature("evil")]},
+            "another task": {},
+        }
+
+        class Own(RedBeatScheduler):
+            def apply_async(
+                self,
+                entry: Any,
+                producer: Any = None,
+                advance: bool = True,  # noqa: ARG002 - Celery's argument
+                **_: Any,
+            ) -> Any:
+                task = "evil" if how == "another task" else entry.task
+                return self.send_task(task, [], {}, producer=producer, **additions[how])
+
+        sending.put("a", task="tasks.a")
+        scheduler = sending.scheduler_of(Own)
+        scheduler.tick()
+        assert sending.client.llen("celery") == 0
+        assert "redbeat_task_allowlist" in log.text
+        assert "The tick failed" not in log.text
+
+    def test_what_is_allowed_is_sent(self, sending: World) -> None:
+        options = {"link": [dict(signature("proj.report"))], "headers": {"trace": 1}}
+        sending.put(
+            "a", task="tasks.a", options=options, kwargs={"task": "evil"}, args=[["task", 1]]
+        )
+        sending.scheduler_of(RedBeatScheduler).tick()
+        assert sending.client.llen("celery") == 1
+
+
+def test_headers_whose_pairs_are_objects(limited: World) -> None:
+    """Python makes {"task": "evil"} of these headers, although no key has that value."""
+    options = {"headers": [{"task": "tasks.a", "evil": 1}]}
+    with pytest.raises(InvalidEntryError, match=r"^options\.headers: "):
+        RedBeatSchedulerEntry("new", "tasks.a", 60, app=limited.app, options=options).save()
+    limited.put("bad", task="tasks.a", options=options)
+    scheduler = limited.scheduler()
+    scheduler.tick()
+    assert scheduler.sent == []
+    assert list(limited.quarantine()) == ["redbeat:bad"]

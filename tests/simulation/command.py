@@ -16,6 +16,7 @@ from pathlib import Path
 
 from tests.simulation.engine import Engine
 from tests.simulation.exhaustive import explore
+from tests.simulation.lookback import SPANS, violations
 from tests.simulation.oracle import judge
 from tests.simulation.record import Record
 from tests.simulation.runner import simulate
@@ -44,6 +45,9 @@ def main() -> None:
     parser.add_argument("--years", type=int, help="live through this many years with one beat")
     parser.add_argument("--zones", help="in these zones only, separated by commas")
     parser.add_argument("--all-zones", action="store_true", help="in all zones whose clocks change")
+    parser.add_argument(
+        "--look-back", type=int, metavar="N", help="simulate and backfill N spans; 0: a short one"
+    )
     parser.add_argument("--replay", type=Path, nargs="+", help="scenarios in files")
     parser.add_argument("--json", action="store_true", help="print one line of JSON a scenario")
     parser.add_argument("--trace", action="store_true", help="print what happened")
@@ -72,6 +76,8 @@ def work(arguments: argparse.Namespace) -> int:
         engines = {name: stack.enter_context(kind(name)) for name in ("redis", "broker")}
         if arguments.exhaustive:
             return explore_all(engines, arguments)
+        if arguments.look_back is not None:
+            return look_back(engines, arguments.look_back)
         for scenario in scenarios(arguments):
             if arguments.stop:
                 print(f"begins {scenario.profile} {scenario.seed}", flush=True)
@@ -165,6 +171,16 @@ def explore_all(engines: dict[str, Engine], arguments: argparse.Namespace) -> in
         f"{found.points} decision points, {spent:.1f} s of CPU"
     )
     return 1 if found.failures else 0
+
+
+def look_back(engines: dict[str, Engine], count: int) -> int:
+    """Compare simulations and backfills with beats; return the exit code."""
+    spans = SPANS[: count or 1]
+    wrong = [line for span in spans for line in violations(engines, *span, short=not count)]
+    for line in wrong:
+        print(line)
+    print(f"{len(spans)} spans, {len(wrong)} wrong")
+    return 1 if wrong else 0
 
 
 def scenarios(arguments: argparse.Namespace) -> list[Scenario]:

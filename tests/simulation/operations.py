@@ -9,12 +9,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any, Final
+from zoneinfo import ZoneInfo
 
 import redis
 from celery import Celery
-from celery.schedules import crontab, schedule
+from celery.schedules import crontab, schedule, solar
 
-from redbeat import RedBeatScheduler, RedBeatSchedulerEntry, clocked, register_schedule_type, rrule
+from redbeat import (
+    RedBeatScheduler,
+    RedBeatSchedulerEntry,
+    clocked,
+    register_schedule_type,
+    rrule,
+    rruleset,
+)
 from tests.simulation.clocks import SECOND
 from tests.simulation.record import Action
 from tests.simulation.scenario import Step
@@ -94,6 +102,14 @@ def trigger(by: Application, step: Step, _action: Action) -> str:
     return by.load(step).trigger()
 
 
+def backfill(by: Application, step: Step, _action: Action) -> int:
+    """Backfill the span from ``since`` to the present; return the number of runs."""
+    now = datetime.fromtimestamp(by.world.now / SECOND, timezone.utc)
+    start = datetime.fromtimestamp(by.world.start / SECOND, timezone.utc)
+    since = start + timedelta(seconds=step.fields["since"])
+    return len(by.load(step).backfill(since, now, rate=100).instants)
+
+
 def delete(by: Application, step: Step, _action: Action) -> None:
     by.load(step).delete()
 
@@ -139,6 +155,7 @@ OPERATIONS: Final[dict[str, Callable[[Application, Step, Action], Any]]] = {
     "pause": pause,
     "resume": resume,
     "trigger": trigger,
+    "backfill": backfill,
     "delete": delete,
     "raw save": raw_save,
     "raw delete": raw_delete,
@@ -164,21 +181,41 @@ def fields_of(fields: dict[str, Any], version: int, now: int) -> dict[str, Any]:
 
 def schedule_of(fields: dict[str, Any], now: datetime) -> Any:
     """Return the schedule object that a scenario describes."""
-    kind = fields["kind"]
-    if kind == "every":
-        return timedelta(seconds=fields["seconds"])
-    if kind == "crontab":
-        names = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
-        return crontab(**{name: fields[name] for name in names if name in fields})
-    if kind == "rrule":
-        more = {name: fields[name] for name in ("count",) if name in fields}
-        start = now.replace(microsecond=0) + timedelta(seconds=1)
-        return rrule(fields["freq"], start, interval=fields["interval"], **more)
-    if kind == "own":
-        return OwnSchedule(fields["answer"], fields["after"])
-    if kind == "foreign":
-        return ForeignSchedule(fields["seconds"], fields["missing_on"])
-    return clocked(now + timedelta(seconds=fields["after"]))
+    return SCHEDULES[fields["kind"]](fields, now)
+
+
+def crontab_of(fields: dict[str, Any], _now: datetime) -> crontab:
+    names = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
+    return crontab(**{name: fields[name] for name in names if name in fields})
+
+
+def rrule_of(fields: dict[str, Any], now: datetime) -> rrule:
+    more = {name: fields[name] for name in ("count",) if name in fields}
+    start = now.replace(microsecond=0) + timedelta(seconds=1)
+    if "zone" in fields:
+        start = start.astimezone(ZoneInfo(fields["zone"]))
+    return rrule(fields["freq"], start, interval=fields["interval"], **more)
+
+
+def rruleset_of(fields: dict[str, Any], now: datetime) -> rruleset:
+    """Return the rule, with a date 100 minutes after its start, and without its second run."""
+    rule = rrule_of(fields, now)
+    excluded = rule.dtstart + timedelta(hours=fields["interval"])
+    return rruleset([rule], [rule.dtstart + timedelta(minutes=100)], [excluded])
+
+
+SCHEDULES: Final[dict[str, Callable[[dict[str, Any], datetime], Any]]] = {
+    "every": lambda fields, _now: timedelta(seconds=fields["seconds"]),
+    "relative": lambda fields, _now: schedule(timedelta(seconds=fields["seconds"]), relative=True),
+    "crontab": crontab_of,
+    "rrule": rrule_of,
+    "rruleset": rruleset_of,
+    "clocked": lambda fields, now: clocked(now + timedelta(seconds=fields["after"])),
+    "solar": lambda _fields, _now: solar("sunset", 52.52, 13.41),
+    "own": lambda fields, _now: OwnSchedule(fields["answer"], fields["after"]),
+    "subclass": lambda fields, _now: SubclassOfInterval(fields["seconds"]),
+    "foreign": lambda fields, _now: ForeignSchedule(fields["seconds"], fields["missing_on"]),
+}
 
 
 def schedule_text(fields: dict[str, Any]) -> dict[str, Any]:
@@ -204,6 +241,13 @@ class OwnSchedule(schedule):
         if self.answer == "offline":
             raise ConnectionError("the calendar of holidays does not answer")
         return False, NAN
+
+
+class SubclassOfInterval(schedule):
+    """A user-defined schedule class with its own ``is_due``, which does what Celery's does."""
+
+    def is_due(self, last_run_at: datetime) -> Any:
+        return super().is_due(last_run_at)
 
 
 class OwnEntry(RedBeatSchedulerEntry):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from itertools import pairwise
@@ -759,27 +759,36 @@ def crontab_slots(definition: dict[str, Any], begin: float, end: float) -> Itera
     hour = str(definition.get("hour", "*"))
     hours = field_values(hour, 24)
     months = field_values(definition.get("month_of_year", "*"), 13)
+    days = field_values(definition.get("day_of_month", "*"), 32)
+
+    def runs_on(day: datetime) -> bool:
+        return day.month in months and day.day in days
+
     if "*" not in hour:
         times = [(hour, minute) for hour in sorted(hours) for minute in sorted(minutes)]
-        yield from wall_slots(zone, times, months, begin, end)
+        yield from wall_slots(zone, times, runs_on, begin, end)
         return
     at = datetime.fromtimestamp(int(begin // 60) * 60, timezone.utc)
     while (at := at + timedelta(minutes=1)).timestamp() <= end:
         wall = at.astimezone(zone)
-        if wall.month not in months:
+        if not runs_on(wall):
             at += timedelta(minutes=14 - at.minute % 15)  # Go to the next quarter of an hour.
         elif wall.minute in minutes and wall.hour in hours and at.timestamp() > begin:
             yield at.timestamp()
 
 
 def wall_slots(
-    zone: ZoneInfo, times: list[tuple[int, int]], months: set[int], begin: float, end: float
+    zone: ZoneInfo,
+    times: list[tuple[int, int]],
+    runs_on: Callable[[datetime], bool],
+    begin: float,
+    end: float,
 ) -> Iterator[float]:
-    """Yield the instants of wall-clock times on each day of some months."""
+    """Yield the instants of wall-clock times on each day on which an entry runs."""
     day = datetime.fromtimestamp(begin, zone).replace(tzinfo=None) - timedelta(days=2)
     latest = begin
     while day.replace(tzinfo=zone).timestamp() <= end + 2 * DAY:
-        for hour, minute in times if day.month in months else ():
+        for hour, minute in times if runs_on(day) else ():
             wall = day.replace(hour=hour, minute=minute, second=0, microsecond=0)
             instant = first_instant(wall, zone)
             if latest < instant <= end:

@@ -46,6 +46,10 @@ def test_a_year_of_wall_clocks() -> None:
     assert "1 scenarios, 0 failed" in simulation("--years", "1", "--zones", "Australia/Lord_Howe")
 
 
+def test_simulations_and_backfills_equal_what_beats_send() -> None:
+    assert "1 spans, 0 wrong" in simulation("--look-back", "0")
+
+
 def test_a_scenario_follows_from_its_seed() -> None:
     one = generate(7, "everything")
     assert Scenario.from_json(one.to_json()).to_json() == one.to_json()
@@ -80,6 +84,9 @@ class TestAtLength:
 
     def test_a_year_in_all_zones(self) -> None:
         assert ", 0 failed" in simulation("--years", "1", "--all-zones", longest=900)
+
+    def test_simulations_and_backfills_in_all_zones(self) -> None:
+        assert "4 spans, 0 wrong" in simulation("--look-back", "4", longest=900)
 
     def test_every_mutant_is_killed(self) -> None:
         simulation("--all", command="tests.simulation.mutate", longest=900)

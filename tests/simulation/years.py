@@ -29,8 +29,13 @@ def years(first: int, count: int, zones: Sequence[str] = ZONES) -> Scenario:
     """Return a scenario that covers ``count`` years from the start of the year ``first``."""
     statics: dict[str, dict[str, Any]] = {}
     for zone in zones:
-        months = ",".join(map(str, months_of_change(zone, first, count)))
-        common = {"kind": "crontab", "timezone": zone, "month_of_year": months}
+        days = days_near_changes(zone, first, count)
+        common = {
+            "kind": "crontab",
+            "timezone": zone,
+            "month_of_year": ",".join(map(str, sorted({day.month for day in days}))),
+            "day_of_month": ",".join(map(str, sorted({day.day for day in days}))),
+        }
         for hour, minute in ((0, 0), (0, 30), (1, 30), (2, 0), (2, 30), (3, 0)):
             statics[f"{zone} {hour}:{minute:02}"] = {**common, "hour": hour, "minute": minute}
         statics[f"{zone} every six hours"] = {**common, "hour": "*/6", "minute": 15}
@@ -62,13 +67,15 @@ def changes_of(name: str, first: int, count: int) -> list[tuple[datetime, timede
     return changes
 
 
-def months_of_change(name: str, first: int, count: int) -> list[int]:
-    """Return the months in which the clocks of a zone change; January for a zone without changes.
+def days_near_changes(name: str, first: int, count: int) -> list[datetime]:
+    """Return the days around each clock change of a zone; around New Year without a change.
 
-    A simulation of whole years takes long, and only clock changes can cause errors.
+    A simulation of all days takes long, and only clock changes can cause errors.
     """
-    days = [day for day, _ in changes_of(name, first, count)[1:]]
-    return sorted({(day - timedelta(days=ago)).month for day in days for ago in (0, 1)}) or [1]
+    changes = changes_of(name, first, count)
+    return [
+        day + timedelta(days=ahead) for day, _ in changes[1:] or changes for ahead in range(-2, 2)
+    ]
 
 
 def changing_zones(first: int, count: int) -> list[str]:

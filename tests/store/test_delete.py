@@ -105,3 +105,18 @@ def test_the_eviction_policy_is_read_from_the_server(store: Store) -> None:
     maxmemory, policy = store.eviction()
     assert maxmemory == 0
     assert policy == "noeviction"
+
+
+def test_delete_unchanged_leaves_an_entry_that_has_changed(
+    store: Store, redis_client: redis.Redis, put: Put
+) -> None:
+    key = put("a", policy="p")
+    definition = str(redis_client.hget(key, "definition"))
+    assert store.delete_unchanged(key, definition, "") is False
+    assert store.delete_unchanged(key, "other", "p") is False
+    assert redis_client.exists(key)
+    assert redis_client.zscore(KEYS.schedule, key) is not None
+    assert store.delete_unchanged(key, definition, "p") is True
+    assert store.delete_unchanged(key, definition, "p") is True  # the reply was lost
+    assert not redis_client.exists(key)
+    assert redis_client.zscore(KEYS.schedule, key) is None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import redis
 
-from examples.embedded import START_ATTEMPTS, find_redis_server
+from examples.embedded import find_redis_server
 from tests.certificates import CertificateFiles
 from tests.servers import RedisServer, port_with_bus
 from tests.waiting import wait_until
@@ -194,16 +193,9 @@ class ClusterNode(RedisServer):
         bus = ("--tls-cluster", "yes") if tls else ()
         super().__init__(*REPLICATION, *cluster, *bus, *arguments, tls=tls)
 
-    def start(self) -> Self:
-        """Start on a free port with a free bus port."""
-        self._temporary = tempfile.TemporaryDirectory(prefix="redbeat-cluster-")
-        for _ in range(START_ATTEMPTS):
-            self.port = port_with_bus()
-            if self._launch():
-                return self
-        log = self._log()
-        self.stop()
-        raise RuntimeError(f"the Redis server did not start:\n{log}")
+    def _choose_ports(self) -> None:
+        super()._choose_ports()
+        self.port = port_with_bus()
 
 
 class ClusterGroup:

@@ -6,6 +6,7 @@ that becomes ``Any``. Each checker runs as in a project that has RedBeat install
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import shutil
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 
 import redbeat
+from redbeat.entries.policy import FIELDS
 
 ROOT = Path(__file__).resolve().parents[2]
 USAGE = Path(__file__).with_name("usage.py")
@@ -30,13 +32,27 @@ follow_imports = silent
 """
 WRONG = """
 from redbeat import RedBeatSchedulerEntry, clocked, current_leader, register_schedule_type, rrule
+from redbeat.signals import run_failed
 
 RedBeatSchedulerEntry.generate_key(None, 5)
 register_schedule_type(7, rrule, lambda s: {}, lambda f: None)
 current_leader(None).token
 clocked("tomorrow")
+RedBeatSchedulerEntry("a", "t", 60, overlap="skp")
+RedBeatSchedulerEntry("a", "t", 60, bogus=1)
+RedBeatSchedulerEntry("a", "t", 60, max_runs="3")
+rrule("DAYLY")
+RedBeatSchedulerEntry("a", "t", 60).status.state == "sleeping"
+RedBeatSchedulerEntry("a", "t", 60).coalesce = "none"
+
+
+def receive(name: int, **kwargs: object) -> None:
+    pass
+
+
+run_failed.connect(receive)
 """
-WRONG_LINES = (4, 5, 6, 7)
+WRONG_LINES = (5, 6, 7, 8, 9, 10, 11, 12, 14, 21)
 
 
 def program(name: str) -> str:
@@ -99,3 +115,14 @@ def test_the_checker_refuses_wrong_use(checker: str, tmp_path: Path) -> None:
 def test_everything_that_is_exported_is_used() -> None:
     text = USAGE.read_text()
     assert [name for name in redbeat.__all__ if name not in text] == []
+
+
+def test_type_checkers_know_every_policy_field() -> None:
+    tree = ast.parse((ROOT / "redbeat" / "entry.py").read_text())
+    (arguments,) = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef) and node.name == "EntryArguments"
+    ]
+    known = {ast.unparse(node.target) for node in arguments.body if isinstance(node, ast.AnnAssign)}
+    assert {*FIELDS} - known == set()

@@ -13,21 +13,31 @@ import redbeat
 import redbeat.worker
 from redbeat import (
     BeatInfo,
+    CannotRunHereError,
+    ConfigurationError,
     ConflictError,
+    DecodeError,
+    InvalidEntryError,
+    NotAllowedError,
+    RedBeatError,
     RedBeatKeyExpiryError,
     RedBeatScheduler,
     RedBeatSchedulerEntry,
     Schedule,
+    UnknownTypeError,
     active_beats,
     clocked,
     current_leader,
     from_dateutil,
     from_ical,
+    hashed_crontab,
     register_schedule_type,
     rrule,
     rruleset,
+    signals,
 )
-from redbeat.errors import ConfigurationError, DecodeError, InvalidEntryError
+from redbeat.entries.runs import Occurrence, RunResult
+from redbeat.entries.status import Record
 from redbeat.schedulers import RedBeatConfig, ensure_conf, get_redis
 
 app = Celery("proj", broker="redis://localhost:6379/0")
@@ -51,7 +61,7 @@ def create() -> RedBeatSchedulerEntry:
     start = datetime(2030, 1, 1, 9, tzinfo=timezone.utc)
     rule = rrule("MONTHLY", start, bymonthday=1, count=12)
     kinds: list[float | timedelta | BaseSchedule] = [30, 0.5, timedelta(hours=1), crontab(hour=7)]
-    kinds += [rule, rruleset([rule], exdates=[start]), clocked(start)]
+    kinds += [rule, rruleset([rule], exdates=[start]), clocked(start), hashed_crontab("entry")]
     for number, kind in enumerate(kinds):
         RedBeatSchedulerEntry(f"entry-{number}", "proj.task", kind, app=app).save()
     entry = RedBeatSchedulerEntry(
@@ -65,6 +75,9 @@ def create() -> RedBeatSchedulerEntry:
         app=app,
         delivery="at_most_once",
         max_runs=3,
+        overlap="skip",
+        pause_after_failures=3,
+        expect_within=86400,
     )
     assert_type(entry.save(), RedBeatSchedulerEntry)
     return entry
@@ -183,7 +196,9 @@ def extend() -> None:
     assert_type(from_ical("RRULE:FREQ=DAILY"), rrule | rruleset)
     redbeat.worker.enable(app)
     assert_type(redbeat.__version__, str)
-    assert issubclass(RedBeatKeyExpiryError, Exception)
+    assert issubclass(RedBeatKeyExpiryError, RedBeatError)
+    assert issubclass(UnknownTypeError, CannotRunHereError)
+    assert issubclass(NotAllowedError, RedBeatError)
     assert callable(from_dateutil)
 
 
@@ -199,3 +214,30 @@ def operate() -> list[str]:
     task_id = schedule["report"].trigger()
     assert_type(task_id, str)
     return [run.outcome for run in schedule["report"].history]
+
+
+async def operate_asynchronously(schedule: Schedule) -> str:
+    """Use the schedule from an event loop."""
+    entry = await schedule.aget("report")
+    assert_type(await schedule.asave(entry), RedBeatSchedulerEntry)
+    await schedule.apause("report", "the disk is full")
+    await schedule.aresume("report")
+    assert_type(await schedule.alist(states=["paused"]), list[Record])
+    assert_type(await schedule.ahistory("report"), list[Occurrence])
+    assert_type(await schedule.aupcoming(3), list[tuple[datetime, str]])
+    assert_type((await schedule.astatus()).due_now, int)
+    await schedule.adelete("report")
+    return await schedule.atrigger("report")
+
+
+@signals.run_failed.connect
+def alert(name: str, result: RunResult, **_more: Any) -> str:
+    """Report a failed run."""
+    assert_type(result.error, str | None)
+    return f"{name}: {result.error}"
+
+
+@signals.entry_dispatched.connect(weak=False)
+def note(entry: RedBeatSchedulerEntry, task_id: str, **_more: Any) -> str:
+    """Report a run that was sent."""
+    return f"{entry.name}: {task_id}"

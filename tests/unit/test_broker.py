@@ -12,7 +12,7 @@ import pytest
 from celery import Celery
 from kombu.exceptions import OperationalError
 
-from redbeat.beat.broker import declaring_once, publishing_connection, warn_about_confirms
+from redbeat.beat.broker import checked_producer, publishing_connection, warn_about_confirms
 from redbeat.beat.publisher import LONGEST_TIMEOUT, ONE_RETRY, retry_options
 from redbeat.errors import ConfigurationError
 
@@ -251,24 +251,24 @@ class TestDeclaringOnce:
     def test_a_queue_is_declared_once_on_a_connection(
         self, connection: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        producer, queue = declaring_once(KOMBU.Producer)(connection), KOMBU.Queue("once")
+        producer, queue = checked_producer(KOMBU.Producer)(connection), KOMBU.Queue("once")
         assert self.declarations(producer, queue, monkeypatch) == ["once"]
         assert queue(connection.default_channel).get().payload == {"n": 0}
 
     def test_a_queue_is_declared_again_on_the_next_connection(
         self, connection: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        producer, queue = declaring_once(KOMBU.Producer)(connection), KOMBU.Queue("again")
+        producer, queue = checked_producer(KOMBU.Producer)(connection), KOMBU.Queue("again")
         self.declarations(producer, queue, monkeypatch)
         connection.close()
-        producer = declaring_once(KOMBU.Producer)(connection)
+        producer = checked_producer(KOMBU.Producer)(connection)
         assert self.declarations(producer, queue, monkeypatch) == ["again"]
 
     def test_a_queue_that_may_be_gone_is_declared_each_time(
         self, connection: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         producer, queue = (
-            declaring_once(KOMBU.Producer)(connection),
+            checked_producer(KOMBU.Producer)(connection),
             KOMBU.Queue("short", auto_delete=True),
         )
         assert self.declarations(producer, queue, monkeypatch) == ["short"] * 3
@@ -276,7 +276,7 @@ class TestDeclaringOnce:
     def test_a_declared_queue_is_not_copied(
         self, connection: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        producer, queue = declaring_once(KOMBU.Producer)(connection), KOMBU.Queue("copied")
+        producer, queue = checked_producer(KOMBU.Producer)(connection), KOMBU.Queue("copied")
         producer.publish({}, routing_key="copied", declare=[queue], retry=True)
         copies: list[Any] = []
         monkeypatch.setattr(KOMBU.Queue, "__copy__", copies.append)
@@ -287,4 +287,4 @@ class TestDeclaringOnce:
         def factory(channel: Any) -> Any:
             return KOMBU.Producer(channel)
 
-        assert declaring_once(factory) is factory
+        assert checked_producer(factory) is factory

@@ -26,6 +26,7 @@ from redis.sentinel import (
 from redbeat.config import RedBeatConfig, ensure_conf
 from redbeat.connection.parameters import client_parameters
 from redbeat.connection.retrying import RetryingConnection
+from redbeat.connection.urls import parse_url
 from redbeat.errors import ConfigurationError
 from redbeat.storage.client import build_client, get_redis, safe_url, unretried
 from tests.certificates import KEY_PASSWORD, CertificateFiles, write_certificates
@@ -695,3 +696,29 @@ def test_password_of_the_server_is_sent(redis_url: str, redis_client: Redis) -> 
         assert client.acl_whoami() == "tester"
     finally:
         redis_client.acl_deluser("tester")
+
+
+@pytest.mark.parametrize(
+    ("url", "port"),
+    [
+        ("redis://127.0.0.1:99999/0", "99999"),
+        ("redis://user:p%40ss@host:65536", "65536"),
+        ("redis://host:0/1", "0"),
+        ("redis://host:-1", "-1"),
+        ("redis://host:http/0", "http"),
+        ("redis://[::1]:70000", "70000"),
+        ("redis-sentinel://a:26379;redis-sentinel://b:99999", "99999"),
+    ],
+)
+def test_a_wrong_port_is_named(url: str, port: str) -> None:
+    with pytest.raises(ConfigurationError, match="a port is a number from 1 to 65535") as caught:
+        parse_url(url, "redbeat_redis_url")
+    assert f"redbeat_redis_url has the port {port!r}: " in str(caught.value)
+    assert "quote" not in str(caught.value)
+    assert "p%40ss" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["redis://user:p/ss@host:6379", "redis://user:p#1@host"])
+def test_an_unquoted_password_is_not_taken_for_a_port(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="quote special characters of the user name"):
+        parse_url(url, "redbeat_redis_url")

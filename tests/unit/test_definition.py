@@ -37,7 +37,7 @@ STORABLE: tuple[dict[str, Any], ...] = (
     {"args": [[1], {"a": 1}, ()]},
     {"args": [NOON, crontab()]},
     {"args": [Colour.RED], "kwargs": {Colour.RED: 1}},
-    {"name": 'sn"ow \u2603\n\ud83d\ude00', "task": "\\", "kwargs": {"\u00e9": "\x00"}},
+    {"name": 'sn"ow \u2603\n\U0001f600', "task": "\\", "kwargs": {"\u00e9": "\x00"}},
     {"name": "percent %s %d", "args": ["%s"], "kwargs": {"{": "}"}},
     {"kwargs": {"a": 1, "b": None, "c": [True]}, "options": {"queue": "q", "expires": NOON}},
     {"kwargs": OrderedDict(b=1, a=2)},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -123,20 +124,20 @@ class TestJitter:
     @each_hourly
     def test_jitter_delays_but_never_past_the_next_occurrence(self, rule: Any) -> None:
         plan = Plan(rule, UTC, Policy.of({"jitter": 7200}), "key")
-        found = [plan.with_jitter(at(hour + 0.5)) - at(hour + 0.5) for hour in range(24)]
+        found = [plan.due_at(at(hour + 0.5)) - at(hour + 0.5) for hour in range(24)]
         assert all(timedelta(0) <= late < HOUR for late in found)
         assert len(set(found)) == 24
 
     def test_jitter_is_constant_and_differs_between_entries(self) -> None:
         policy = Policy.of({"jitter": 600})
         one, same, other = (Plan(HOURLY[0], UTC, policy, key) for key in ("a", "a", "b"))
-        assert one.with_jitter(NOON) == same.with_jitter(NOON) != other.with_jitter(NOON)
+        assert one.due_at(NOON) == same.due_at(NOON) != other.due_at(NOON)
 
     @each_hourly
     def test_jitter_is_spread_evenly(self, rule: Any) -> None:
         policy = Policy.of({"jitter": 1000})
         plans = [Plan(rule, UTC, policy, f"e{number}") for number in range(500)]
-        late = sorted((plan.with_jitter(at(6.5)) - at(6.5)).total_seconds() for plan in plans)
+        late = sorted((plan.due_at(at(6.5)) - at(6.5)).total_seconds() for plan in plans)
         assert late[0] >= 0
         assert late[-1] < 1000
         assert 420 < late[250] < 580
@@ -144,7 +145,7 @@ class TestJitter:
     @each_hourly
     def test_the_nominal_instant_stays(self, rule: Any) -> None:
         policy = Policy.of({"jitter": 600})
-        up = Plan(rule, UTC, policy, "key").with_jitter(at(11.5))
+        up = Plan(rule, UTC, policy, "key").due_at(at(11.5))
         early = up - timedelta(milliseconds=1)
         assert decision(rule, at(10.5), now=early, jitter=600) == Decision(None, up)
         found = decision(rule, at(10.5), now=up, jitter=600)
@@ -157,6 +158,38 @@ class TestJitter:
         found = decision(rule, at(6.5), now=at(11.5), jitter=600)
         assert found.scheduled_at == at(10.5)
         assert found.missed == 3
+
+
+class TestSpread:
+    @each_hourly
+    def test_the_offset_is_the_same_for_all_occurrences_of_an_entry(self, rule: Any) -> None:
+        plan = Plan(rule, UTC, Policy.of({"spread": 3600}), "key")
+        offsets = {plan.due_at(at(hour + 0.5)) - at(hour + 0.5) for hour in range(24)}
+        assert len(offsets) == 1
+        assert timedelta(0) < offsets.pop() < HOUR
+
+    @each_hourly
+    def test_the_offset_never_reaches_the_next_occurrence(self, rule: Any) -> None:
+        policy = Policy.of({"spread": 86400, "jitter": 3600})
+        plans = [Plan(rule, UTC, policy, f"e{number}") for number in range(100)]
+        assert all(timedelta(0) <= plan.due_at(NOON) - NOON < HOUR for plan in plans)
+
+    @pytest.mark.parametrize("name", ["entry-{}", "tenant-{:04}:report", "sync user {}", "{}"])
+    def test_ten_thousand_hourly_entries_are_due_evenly_over_the_minutes(self, name: str) -> None:
+        policy = Policy.of({"spread": 3600})
+        plans = (Plan(HOURLY[1], UTC, policy, name.format(number)) for number in range(10_000))
+        minutes = Counter(
+            (plan.due_at(at(6.5)) - at(6.5)) // timedelta(minutes=1) for plan in plans
+        )
+        assert set(minutes) == set(range(60))
+        assert max(minutes.values()) / (10_000 / 60) <= 1.2
+
+    @each_hourly
+    def test_the_nominal_instant_is_without_the_offset(self, rule: Any) -> None:
+        up = Plan(rule, UTC, Policy.of({"spread": 600}), "key").due_at(at(11.5))
+        early = up - timedelta(milliseconds=1)
+        assert decision(rule, at(10.5), now=early, spread=600) == Decision(None, up)
+        assert decision(rule, at(10.5), now=up, spread=600).scheduled_at == at(11.5)
 
 
 def test_each_occurrence_runs_once_whatever_the_policy() -> None:

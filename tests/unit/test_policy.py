@@ -18,7 +18,7 @@ NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
 def test_an_empty_policy_has_the_defaults() -> None:
     assert Policy.of({}) is DEFAULT
     assert Policy.of(dict.fromkeys(FIELDS)) is DEFAULT
-    assert DEFAULT.given() == {}
+    assert DEFAULT.non_defaults() == {}
 
 
 @pytest.mark.parametrize(
@@ -44,8 +44,8 @@ def test_an_empty_policy_has_the_defaults() -> None:
 def test_valid_values_are_accepted(field: str, value: Any, kept: Any) -> None:
     policy = Policy.of({field: value})
     assert getattr(policy, field) == kept
-    assert policy.given() == {field: kept}
-    assert Policy.of(policy.given()) == policy
+    assert policy.non_defaults() == {field: kept}
+    assert Policy.of(policy.non_defaults()) == policy
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,7 @@ RULES = st.builds(
 EXPRESSIONS = st.sampled_from(("*", "*/7", "1-5", "3,6", 4, [1, 5], {2, 6}))
 SCHEDULES: dict[str, st.SearchStrategy[Any]] = {
     "interval": st.builds(
-        schedule, st.timedeltas(timedelta(microseconds=1), timedelta(days=400)), st.booleans()
+        schedule, st.timedeltas(timedelta(milliseconds=10), timedelta(days=400)), st.booleans()
     ),
     "crontab": st.builds(crontab, EXPRESSIONS, EXPRESSIONS, EXPRESSIONS, EXPRESSIONS, EXPRESSIONS),
     "rrule": RULES,

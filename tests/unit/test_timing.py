@@ -12,6 +12,7 @@ from celery import Celery
 from celery.schedules import BaseSchedule, crontab, schedstate, schedule
 from celery.utils.time import remaining
 
+from redbeat.calendar.rules import Frequency
 from redbeat.schedules import rrule
 from redbeat.schedules.next_run import asks_itself, count_runs, first_run, latest_run, next_run
 from tests.samples import one_in
@@ -180,7 +181,7 @@ class Searched:
 
 
 @pytest.mark.parametrize("freq", ["SECONDLY", "HOURLY", "YEARLY"])
-def test_the_latest_run_after_years_takes_few_searches(freq: str) -> None:
+def test_the_latest_run_after_years_takes_few_searches(freq: Frequency) -> None:
     kind = Counting(freq, START)
     assert latest_run(kind, START, START + timedelta(days=3650)) is not None
     assert kind.searches < 80

@@ -40,7 +40,7 @@ EACH_MINUTE = "crontab: each minute"
 Make = Callable[[], Any]
 
 
-def rule(freq: str, interval: int = 1, **fields: Any) -> Make:
+def rule(freq: Any, interval: int = 1, **fields: Any) -> Make:
     return lambda: rrule(freq, OLD, interval, **fields)
 
 

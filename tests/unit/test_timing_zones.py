@@ -21,6 +21,7 @@ from celery.schedules import crontab, schedule
 from dateutil import tz
 
 from redbeat import RedBeatSchedulerEntry
+from redbeat.calendar.rules import Frequency
 from redbeat.calendar.zones import from_timestamp, to_timestamp
 from redbeat.entries.decide import aware, decide
 from redbeat.entries.history import History, encode_meta, encode_runtime
@@ -297,7 +298,9 @@ def test_every_kind_of_zone(fields: dict[str, object], night: datetime, kind: st
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("night", NIGHTS)
 @pytest.mark.parametrize("freq", ["DAILY", "HOURLY", "MINUTELY"])
-def test_a_rule_that_starts_in_every_kind_of_zone(freq: str, night: datetime, kind: str) -> None:
+def test_a_rule_that_starts_in_every_kind_of_zone(
+    freq: Frequency, night: datetime, kind: str
+) -> None:
     start = night - 3 * DAY + timedelta(minutes=30)
     found = walk(rrule(freq, start.astimezone(KINDS[kind])), night)
     assert found == walk(rrule(freq, start.astimezone(NEW_YORK)), night)
@@ -368,7 +371,7 @@ def test_a_last_run_that_is_moved_by_the_repeated_hour_is_the_new_anchor(kind: s
 
 @pytest.mark.parametrize("kind", [kind for kind in ANCHORS if "naive" not in kind])
 @pytest.mark.parametrize("freq", ["YEARLY", "DAILY", "HOURLY", "MINUTELY"])
-def test_a_rule_has_no_run_before_its_start(freq: str, kind: str) -> None:
+def test_a_rule_has_no_run_before_its_start(freq: Frequency, kind: str) -> None:
     """The start is the second of two equal wall-clock times; the rule does not run at the first."""
     instant = FOLDED.astimezone(UTC)
     rule = rrule(freq, ANCHORS[kind], count=3)
@@ -433,7 +436,7 @@ def test_a_rule_that_starts_in_the_repeated_hour_does_not_pause(minute: int) -> 
 
 @pytest.mark.parametrize("night", NIGHTS)
 @pytest.mark.parametrize("freq", ["HOURLY", "MINUTELY"])
-def test_a_count_holds_across_a_change_of_the_clock(freq: str, night: datetime) -> None:
+def test_a_count_holds_across_a_change_of_the_clock(freq: Frequency, night: datetime) -> None:
     """The number of runs is exact even if the clock repeats or skips an hour."""
     start = (night + timedelta(hours=1)).astimezone(NEW_YORK)
     assert len(walk(rrule(freq, start, count=300), night, count=400)) == 300

@@ -40,20 +40,20 @@ class Browser:
         """Return the response to a GET request."""
         return self.client.get(path, query_string=query or None, headers=self.headers)
 
-    def send(self, path: str, name: str = "", **fields: str) -> TestResponse:
+    def send(self, path: str, name: str = "", /, **fields: str) -> TestResponse:
         """Submit a form with these fields and a valid CSRF token; return the response."""
-        page = self.ask("/entry", name=name).text
+        page = (self.ask("/entry", name=name) if name else self.ask("/new")).text
         found = TOKEN.search(page)
         token = {"csrf_token": unescape(found[1])} if found else {}
         return self.post(path, name, **token, **fields)
 
-    def post(self, path: str, name: str = "", **fields: str) -> TestResponse:
+    def post(self, path: str, name: str = "", /, **fields: str) -> TestResponse:
         """Submit a form with exactly these fields; return the response."""
         return self.client.post(
             path, query_string={"name": name}, data=fields, headers=self.headers
         )
 
-    def done(self, path: str, name: str, **fields: str) -> str:
+    def done(self, path: str, name: str, /, **fields: str) -> str:
         """Submit a form that must be accepted; return the page it redirects to."""
         answer = self.send(path, name, **fields)
         assert answer.status_code == 303, answer.text

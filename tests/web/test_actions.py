@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from html import unescape
+from urllib.parse import unquote
 
 import pytest
 import redis
@@ -18,8 +19,12 @@ from tests.conftest import Make
 from tests.samples import long
 from tests.web.conftest import Browser, Open
 
-ACTIONS = ["/entry/pause", "/entry/resume", "/entry/trigger", "/entry/rule", "/entry/delete"]
+ACTIONS = ["/entry/pause", "/entry/resume", "/entry/trigger", "/entry/edit", "/entry/delete"]
 ACTIONS += ["/quarantine/retry", "/entry/preview"]
+
+
+#: Actions whose URL shows a form if a browser opens it.
+FORMS = ("/entry/delete", "/entry/edit")
 
 
 def form_of(page: str) -> dict[str, str]:
@@ -29,10 +34,15 @@ def form_of(page: str) -> dict[str, str]:
     return {"seen": unescape(found[1])}
 
 
+def rule_in(page: str) -> str:
+    """Return the rule in the form of a page."""
+    return unescape(re.split(r'<textarea id="rule-text"[^>]*>\n?([^<]*)</textarea>', page)[1])
+
+
 def edited(browser: Browser, name: str, kind: str, rule: str, timezone: str = "") -> str:
     """Change a rule with the form of its page; return the next page."""
-    seen = form_of(browser.get("/entry", name=name))
-    return browser.done("/entry/rule", name, kind=kind, rule=rule, timezone=timezone, **seen)
+    seen = form_of(browser.get("/entry/edit", name=name))
+    return browser.done("/entry/edit", name, kind=kind, rule=rule, timezone=timezone, **seen)
 
 
 def test_pause_and_resume(
@@ -102,15 +112,16 @@ def test_every_kind_of_rule_can_be_saved(
     make("orders", crontab(minute="1"), timezone="Europe/Berlin", kwargs={"a": 1})
     before = schedule["orders"]
     page = edited(browser, "orders", kind, rule, timezone)
-    assert "The rule was changed." in page
+    assert "The entry was changed" in page
     entry = schedule["orders"]
     assert entry.schedule != before.schedule
     assert entry.kwargs == {"a": 1}
+    page = browser.get("/entry/edit", name="orders")
     assert f"<option selected>{kind}</option>" in page
     # The form shows the saved rule in a form that it accepts: saving again changes nothing.
-    typed = unescape(re.split(r"</?textarea[^>]*>", page)[1]).strip()
+    typed = rule_in(page)
     zone = timezone if kind == "cron" else ""
-    assert "The rule was changed." in edited(browser, "orders", kind, typed, zone)
+    assert "Nothing was changed" in edited(browser, "orders", kind, typed, zone)
     assert schedule["orders"].texts() == entry.texts()
 
 
@@ -118,18 +129,18 @@ def test_every_kind_of_rule_can_be_saved(
     ("fields", "message"),
     [
         ({"kind": "cron", "rule": "*/5 * *"}, "3 fields, not 5"),
-        ({"kind": "every", "rule": "often"}, "not a number of seconds"),
+        ({"kind": "every", "rule": "often"}, "is not a duration"),
         ({"kind": "every", "rule": "0"}, "above 0"),
         ({"kind": "every", "rule": ""}, "is empty"),
-        ({"kind": "every", "rule": "1" * 400}, "Rule:"),
-        ({"kind": "rrule", "rule": "RRULE:FREQ=OFTEN"}, "Rule:"),
+        ({"kind": "every", "rule": "1" * 400}, "error"),
+        ({"kind": "rrule", "rule": "RRULE:FREQ=OFTEN"}, "OFTEN"),
         ({"kind": "at", "rule": "tomorrow"}, "ISO 8601"),
         ({"kind": "solar", "rule": "sunset"}, "EVENT,LAT,LON"),
         ({"kind": "odd", "rule": "1"}, "must be one of"),
         ({"kind": "cron", "rule": "1 * * * *", "timezone": "Mars/Base"}, "unknown time zone"),
     ],
 )
-@pytest.mark.parametrize("path", ["/entry/rule", long("/entry/preview")])
+@pytest.mark.parametrize("path", ["/entry/edit", long("/entry/preview")])
 def test_a_wrong_rule_is_an_error_and_the_input_is_kept(
     browser: Browser,
     make: Make,
@@ -139,11 +150,11 @@ def test_a_wrong_rule_is_an_error_and_the_input_is_kept(
     message: str,
 ) -> None:
     before = make("orders").texts()
-    seen = form_of(browser.get("/entry", name="orders"))
+    seen = form_of(browser.get("/entry/edit", name="orders"))
     answer = browser.send(path, "orders", **seen, **fields)
-    assert answer.status_code == (422 if path == "/entry/rule" else 200)
+    assert answer.status_code == (422 if path == "/entry/edit" else 200)
     assert message in unescape(answer.text)
-    assert fields["rule"] in unescape(answer.text.split("<textarea")[1])
+    assert rule_in(answer.text) == fields["rule"]
     assert schedule["orders"].texts() == before
 
 
@@ -177,15 +188,15 @@ def test_a_change_by_another_user_is_not_lost(
     browser: Browser, make: Make, schedule: Schedule
 ) -> None:
     make("orders")
-    seen = form_of(browser.get("/entry", name="orders"))
+    seen = form_of(browser.get("/entry/edit", name="orders"))
     make("orders", 77)
     fields = {"kind": "every", "rule": "5", "timezone": ""}
-    answer = browser.send("/entry/rule", "orders", **seen, **fields)
+    answer = browser.send("/entry/edit", "orders", **seen, **fields)
     assert answer.status_code == 409
     assert "Somebody else has changed this entry" in answer.text
     assert schedule["orders"].schedule.run_every.total_seconds() == 77
-    again = browser.done("/entry/rule", "orders", **form_of(answer.text), **fields)
-    assert "The rule was changed." in again
+    again = browser.done("/entry/edit", "orders", **form_of(answer.text), **fields)
+    assert "The entry was changed" in again
     assert schedule["orders"].schedule.run_every.total_seconds() == 5
 
 
@@ -193,7 +204,7 @@ def test_a_change_during_the_save_is_not_lost(
     browser: Browser, make: Make, schedule: Schedule, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make("orders")
-    seen = form_of(browser.get("/entry", name="orders"))
+    seen = form_of(browser.get("/entry/edit", name="orders"))
     check = RedBeatSchedulerEntry.check_allowed
 
     def change_meanwhile(_entry: RedBeatSchedulerEntry) -> None:
@@ -201,7 +212,7 @@ def test_a_change_during_the_save_is_not_lost(
         make("orders", 77)
 
     monkeypatch.setattr(RedBeatSchedulerEntry, "check_allowed", change_meanwhile)
-    answer = browser.post("/entry/rule", "orders", **seen, kind="every", rule="5", **token(browser))
+    answer = browser.post("/entry/edit", "orders", **seen, kind="every", rule="5", **token(browser))
     assert answer.status_code == 409
     assert schedule["orders"].schedule.run_every.total_seconds() == 77
 
@@ -241,7 +252,7 @@ def test_actions_on_missing_entries_do_nothing(browser: Browser, make: Make, pat
     assert answer.status_code == 404
 
 
-@pytest.mark.parametrize("path", [path for path in ACTIONS if path != "/entry/delete"])
+@pytest.mark.parametrize("path", [path for path in ACTIONS if path not in FORMS])
 def test_reloading_an_action_does_nothing(
     browser: Browser, make: Make, schedule: Schedule, path: str
 ) -> None:
@@ -256,7 +267,7 @@ def test_a_form_from_another_site_is_refused(
     browser: Browser, make: Make, schedule: Schedule, path: str, redis_client: redis.Redis
 ) -> None:
     before = make("orders").texts()
-    seen = form_of(browser.get("/entry", name="orders"))
+    seen = form_of(browser.get("/entry/edit", name="orders"))
     for fields in ({}, {"csrf_token": "guessed"}):
         answer = browser.post(path, "orders", kind="every", rule="5", **seen, **fields)
         assert answer.status_code == 400
@@ -277,3 +288,96 @@ def test_a_read_only_dashboard_refuses_actions(
     answer = reader.post(path, "orders", kind="every", rule="5", **token(browser))
     assert answer.status_code == 403
     assert schedule["orders"].texts() == before
+
+
+def select(browser: Browser, action: str, *names: str, **fields: str) -> str:
+    """Select entries in the list, choose an action and confirm it; return the next page."""
+    page = browser.get("/")
+    chosen = [f"{name}" for name in re.findall(r'name="entry" value="([^"]*)"', page)]
+    boxes = {unquote(text, errors="surrogateescape"): text for text in chosen}
+    asked = browser.client.post(
+        "/selected",
+        data={**token_in(page), "action": action, "entry": [boxes[name] for name in names]},
+    )
+    assert asked.status_code == 200, asked.text
+    hidden = re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)"', asked.text)
+    data: dict[str, list[str]] = {}
+    for name, value in hidden:
+        data.setdefault(name, []).append(unescape(value))
+    answer = browser.client.post("/selected", data={**data, **fields})
+    assert answer.status_code == 303, answer.text
+    return browser.get(answer.location)
+
+
+def token_in(page: str) -> dict[str, str]:
+    """Return the form field with the CSRF token of a page."""
+    found = re.search(r'name="csrf_token" value="([^"]+)"', page)
+    assert found is not None
+    return {"csrf_token": found[1]}
+
+
+def test_several_entries_are_paused_resumed_triggered_and_deleted(
+    browser: Browser, make: Make, schedule: Schedule, redis_client: redis.Redis
+) -> None:
+    for name in ("a", "b/%41 ü", "rest"):
+        make(name)
+    chosen = ("a", "b/%41 ü")
+    assert "Paused 2 entries." in select(browser, "pause", *chosen, note="shop is closed")
+    assert [schedule[name].status.note for name in chosen] == ["shop is closed"] * 2
+    assert schedule["rest"].enabled
+    assert "Resumed 2 entries." in select(browser, "resume", *chosen)
+    assert all(schedule[name].enabled for name in chosen)
+    assert "Triggered 1 entry." in select(browser, "trigger", "a")
+    assert redis_client.hget("redbeat:a", "trigger")
+    assert not redis_client.hget("redbeat:rest", "trigger")
+    assert "Deleted 2 entries." in select(browser, "delete", *chosen)
+    assert list(schedule) == ["rest"]
+
+
+def test_a_name_that_is_no_utf8_can_be_selected(
+    browser: Browser, make: Make, redis_client: redis.Redis
+) -> None:
+    make("orders")
+    definition = redis_client.hget("redbeat:orders", "definition")
+    redis_client.hset(b"redbeat:\xff", "definition", definition)
+    redis_client.zadd("redbeat::schedule", {b"redbeat:\xff": 5e9})
+    assert "Deleted 1 entry." in select(browser, "delete", "\udcff")
+    assert not redis_client.exists(b"redbeat:\xff")
+
+
+def test_a_selection_is_confirmed_before_anything_changes(
+    browser: Browser, make: Make, schedule: Schedule, redis_client: redis.Redis
+) -> None:
+    make("a")
+    redis_client.sadd("redbeat::statics", "a")
+    data = {**token_in(browser.get("/")), "action": "delete", "entry": "a"}
+    page = browser.client.post("/selected", data=data).text
+    assert "Delete 1 entry?" in page
+    assert "adds this entry again: a" in page
+    assert "a" in schedule
+    del data["entry"]
+    answer = browser.client.post("/selected", data={**data, "confirmed": "1"})
+    assert "No entry was selected." in browser.get(answer.location)
+
+
+def test_what_was_left_out_of_a_selection_is_shown(
+    browser: Browser, make: Make, schedule: Schedule
+) -> None:
+    make("a")
+    make("gone")
+    data = {**token_in(browser.get("/")), "confirmed": "1", "entry": ["a", "gone"]}
+    del schedule["gone"]
+    for action in ("trigger", "pause"):
+        answer = browser.client.post("/selected", data={**data, "action": action})
+        assert "1 of 2 selected entries were left out" in browser.get(answer.location)
+    assert not schedule["a"].enabled
+
+
+@pytest.mark.parametrize("fields", [{"action": "explode"}, {"action": "pause", "csrf_token": ""}])
+def test_a_wrong_selection_changes_nothing(
+    browser: Browser, make: Make, schedule: Schedule, fields: dict[str, str]
+) -> None:
+    make("a")
+    data = {**token_in(browser.get("/")), "entry": "a", "confirmed": "1", **fields}
+    assert browser.client.post("/selected", data=data).status_code == 400
+    assert schedule["a"].enabled

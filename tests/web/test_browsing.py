@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
+from html import unescape
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from redbeat.errors import InvalidEntryError
 from redbeat.management.find import SORTS, Query, browse, like
 from redbeat.schedule import Schedule
 from redbeat.storage.client import get_redis
+from redbeat.storage.reading import SCAN_COUNT
 from tests.conftest import Make
 from tests.samples import long
 from tests.schedule.conftest import RoundTrips
@@ -195,9 +198,34 @@ def test_a_large_schedule_costs_no_more_than_a_small_one(
         counts.append((first, second, trips.take()))
     assert all(trips <= most for row in counts for trips, most in zip(row, (3, 3, 2), strict=True))
     page = browser.get("/", q=f"e{MANY - 1:07}")
-    assert trips.take() <= MANY / 10_000 + 4
+    assert trips.take() <= MANY / SCAN_COUNT + 4
     assert page.count("<tr data-key") == 1
     browser.get("/", sort="-name")
-    assert trips.take() <= MANY / 10_000 + 4
+    assert trips.take() <= MANY / SCAN_COUNT + 4
     browser.get("/", state="paused")
-    assert trips.take() <= MANY / 10_000 + 8
+    assert trips.take() <= MANY / SCAN_COUNT + 8
+
+
+@pytest.mark.parametrize("query", [{}, {"sort": "name"}, {"sort": "-due"}, {"sort": "task"}])
+def test_the_position_is_shown_and_a_jump_leads_to_it(
+    browser: Browser, make: Make, query: dict[str, Any]
+) -> None:
+    for number in range(45):
+        make(f"entry-{number:02}", 3600 + number)
+    names = []
+    page, position = browser.get("/", per="20", **query), 1
+    while True:
+        found = re.findall(r'<tr data-key="(entry-\d\d)"', page)
+        names += found
+        assert f">{position}-{position + len(found) - 1} of 45<" in page
+        position += len(found)
+        following = re.search(r'href="(\?[^"]*)" rel="next"', page)
+        if following is None:
+            break
+        page = browser.get("/" + unescape(following[1]))
+    assert len(set(names)) == len(names) == 45
+    jumped = browser.get("/", per="20", at="31", **query)
+    assert re.findall(r'<tr data-key="(entry-\d\d)"', jumped) == names[30:]
+    assert ">31-45 of 45<" in jumped
+    assert "No entr" in browser.get("/", per="20", at="100", **query)
+    assert ">1-20 of 45<" in browser.get("/", per="20", at="odd", **query)

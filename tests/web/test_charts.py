@@ -197,7 +197,9 @@ def test_lateness_stays_in_the_plot(seconds: list[float]) -> None:
 
 
 def test_lanes_link_to_their_entries() -> None:
-    root = parsed(lanes([("report", "/entry/report", [0.5]), ("empty", "/e", [])], START, 3600))
+    root = parsed(
+        lanes([("report", "/entry/report", [0.5], 1), ("empty", "/e", [], 0)], START, 3600)
+    )
     assert [(link.text, link.get("href"), link.get("tabindex")) for link in root.iter("a")] == [
         ("report", "/entry/report", None),
         (None, "/entry/report", "-1"),  # the marks are links too, but the Tab key skips them
@@ -216,7 +218,7 @@ def test_lanes_link_to_their_entries() -> None:
 
 
 def test_lanes_escape_names_and_addresses() -> None:
-    markup = lanes([(EVIL, f"/entry?name={EVIL}", [0.1])], START, 3600)
+    markup = lanes([(EVIL, f"/entry?name={EVIL}", [0.1], 1)], START, 3600)
     root = parsed(markup)
     link, picture = root.iter("a")
     assert picture.get("href") == link.get("href")
@@ -226,17 +228,23 @@ def test_lanes_escape_names_and_addresses() -> None:
 
 def test_runs_at_the_same_position_are_one_mark() -> None:
     often = [at / 3600 for at in range(3600)]
-    root = parsed(lanes([("often", "/often", often)], START, 3600))
+    root = parsed(lanes([("often", "/often", often, 3600)], START, 3600))
     (mark,) = classed(root, "run")
     assert part(mark.get("width", "")) == pytest.approx(100, abs=0.5)
     assert mark.findtext("title") == "3,600 runs, Mon 05 Jan 09:00 to Mon 05 Jan 09:59:59"
 
 
 def test_runs_outside_of_the_span_are_left_out() -> None:
-    assert not classed(parsed(lanes([("x", "/x", [-0.1, 1.1])], START, 60)), "run")
+    assert not classed(parsed(lanes([("x", "/x", [-0.1, 1.1], 2)], START, 60)), "run")
 
 
 def test_lanes_refuse_an_empty_span() -> None:
     with pytest.raises(ValueError, match="start must be aware"):
         lanes([], datetime(2026, 1, 1), 60)
     assert not list(parsed(lanes([], START, 60)).iter("li"))
+
+
+def test_a_lane_with_too_many_runs_is_one_block_that_fits_the_axis() -> None:
+    (mark,) = classed(parsed(lanes([("often", "/often", [0.25, 1.0], 50_000)], START, 3600)), "run")
+    assert part(mark.get("x", "")) + part(mark.get("width", "")) == 100
+    assert mark.findtext("title") == "50,000 runs, Mon 05 Jan 09:15 to Mon 05 Jan 10:00"

@@ -71,3 +71,39 @@ def test_the_load_of_minutes() -> None:
     before = NOON - timedelta(seconds=1)
     runs = {"a": [before, NOON, NOON + timedelta(seconds=59)], "b": [NOON + timedelta(minutes=2)]}
     assert per_minute(runs, NOON, 4) == [2, 0, 1, 0]
+
+
+def test_the_counts_of_periods_are_those_of_the_forecast(schedule: Schedule, make: Make) -> None:
+    start = NOON + timedelta(seconds=30)
+    make("often", crontab())
+    make("tokyo", crontab(minute="*/20", hour="*/5"), timezone="Asia/Tokyo")
+    make("seven", 7.5)
+    make("few", 60, max_runs=40)
+    make("ends", 60, end_time=NOON + timedelta(hours=2))
+    make("late", crontab(minute="1"), start_time=NOON + timedelta(hours=5))
+    make("asleep", 60).pause()
+    length, number = timedelta(minutes=15), 40
+    found = schedule.forecast(start + number * length, NOON)
+    load = schedule.load(start, length, number, NOON)
+    assert found.complete
+    assert load.complete
+    for name, counts in load.entries.items():
+        periods = [(at - start) // length for at in found.runs[name] if at >= start]
+        assert list(counts) == [periods.count(period) for period in range(number)], name
+    assert sum(load.counts) == sum(at >= start for runs in found.runs.values() for at in runs)
+    assert set(load.entries) == set(found.runs)
+
+
+@pytest.mark.long
+def test_a_week_of_many_entries_is_counted_to_its_end(schedule: Schedule, make: Make) -> None:
+    first = make("first", 10)
+    entries = [
+        type(first)(f"e{number}", "proj.note", 5.0 + number % 50, app=first.app)
+        for number in range(5000)
+    ]
+    schedule.save_all(entries)
+    now = datetime.now(timezone.utc)
+    load = schedule.load(now, timedelta(hours=2), 84, now)
+    assert load.complete
+    assert len(load.entries) == 5001
+    assert min(load.counts) > 0.9 * max(load.counts)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
+from html import unescape
 from typing import Any
 
 import pytest
@@ -74,9 +76,10 @@ def test_a_crontab_is_shown_with_its_zone(browser: Browser, make: Make) -> None:
 def test_any_name_has_a_page_and_is_escaped(browser: Browser, make: Make, name: str) -> None:
     make(name, args=[HOSTILE], kwargs={HOSTILE: HOSTILE}).pause(f"note {HOSTILE}")
     listed = browser.get("/")
-    link = listed.split('<th scope="row"><a href="')[1].split('"')[0]
+    link = unescape(re.split(r'<th scope="row">.*?<a href="', listed)[1].split('"')[0])
     pages = [listed, browser.get(link), browser.get("/timeline"), browser.get("/beats")]
     pages.append(browser.get(link.replace("/entry?", "/entry/delete?")))
+    pages.append(browser.get(link.replace("/entry?", "/entry/edit?")))
     assert all(HOSTILE not in page for page in pages)
     assert browser.done("/entry/resume", name).count("Resumed.") == 1
     assert HOSTILE not in browser.done("/entry/delete", name)
@@ -95,8 +98,25 @@ def test_the_entry_page_shows_all_of_it(browser: Browser, make: Make, schedule: 
     assert "by bob" in page
     assert "<q>ask Ann</q>" in page
     assert "No recorded runs yet." in page
+    page = browser.get("/entry/edit", name="orders")
     assert 'name="rule"' in page
     assert "<option selected>every</option>" in page
+
+
+def test_the_history_has_results(browser: Browser, make: Make, redis_client: redis.Redis) -> None:
+    make("orders")
+    redis_client.hset("redbeat:orders", "history", json.dumps("1790000060 +0.1\n1790000000 +0.1\n"))
+    lines = (
+        "1790000001.5 1 - 1790000000",
+        "1790000061 0.5 0 failed ValueError: <b>",
+        "1790000001.5 1 0 succeeded",
+    )
+    stored = f"{lines[0]}\n1790000060 {lines[1]}\n1790000000 {lines[2]}\n"
+    redis_client.hset("redbeat:orders", "results", json.dumps(stored))
+    history = part_of(browser.get("/entry", name="orders"), "history")
+    assert 'class="badge succeeded">succeeded' in history
+    assert "ValueError: &lt;b&gt;" in history
+    assert "<b>" not in history
 
 
 def test_the_history_is_drawn(browser: Browser, make: Make, redis_client: redis.Redis) -> None:
@@ -167,7 +187,7 @@ def test_times_are_in_the_zone_of_the_viewer(browser: Browser, make: Make) -> No
     page = browser.get("/entry", name="noon")
     coming = part_of(page, "coming")
     assert coming.count(" 12:00:00<") == coming.count(" 21:00:00<") == 10
-    assert 'placeholder="UTC"' in page
+    assert 'placeholder="UTC"' in browser.get("/entry/edit", name="noon")
     assert "every day at 12:00, <span" in page
     assert 'class="zone" x="42" y="164" text-anchor="end">JST<' in browser.get(
         "/timeline", span="day"
@@ -203,7 +223,7 @@ def test_the_preview_of_a_wrong_rule_has_no_runs(browser: Browser, make: Make) -
     page = browser.send("/entry/preview", "orders", kind="cron", rule="*/5").text
     assert "has 1 field, not 5" in page
     assert "<li" not in part_of(page, "preview")
-    assert "the rule is not valid" in page
+    assert "No preview" in page
 
 
 @pytest.mark.parametrize(
@@ -308,11 +328,11 @@ def test_an_outage_of_redis_is_shown(app: Celery) -> None:
 def test_an_expensive_forecast_is_cached(browser: Browser, make: Make) -> None:
     forecasts: Any = browser.client.application.extensions["forecasts"]
     make("often", 60)
-    found, fresh = forecasts.get("hour")
+    found, _, fresh = forecasts.get("hour")
     assert forecasts.get("hour")[0] is found
     assert fresh > 0
-    assert timedelta(hours=1) < found.until - found.since <= timedelta(hours=1, minutes=1)
-    assert found.until.second == found.until.microsecond == 0
+    assert len(found.counts) * found.length == timedelta(hours=1)
+    assert found.start.second == found.start.microsecond == 0
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,27 @@ def test_a_port_in_use_is_an_error(app: Celery) -> None:
     assert "Cannot listen on" in ran.err
 
 
-@pytest.mark.parametrize("module", ["flask", "flask_wtf", "waitress"])
+@pytest.mark.parametrize(
+    ("options", "warning"),
+    [
+        (["--host", "0.0.0.0"], "cross the network unencrypted"),
+        (["--host", "0.0.0.0", "--behind-proxy"], "can forge the X-Forwarded headers"),
+        ([], ""),
+    ],
+)
+def test_plain_http_for_other_hosts_is_warned_about(
+    app: Celery, options: list[str], warning: str
+) -> None:
+    with socket.create_server(("0.0.0.0", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        ran = run_command(app, "web", "--port", port, "--basic-auth", "ann:hunter2", *options)
+    assert warning in " ".join(ran.err.split())
+    assert ("Warning" in ran.err) is bool(warning)
+
+
+@pytest.mark.parametrize(
+    "module", ["flask", "flask_login", "flask_wtf", "limits", "secure", "waitress"]
+)
 def test_a_missing_extra_is_an_error(
     app: Celery, monkeypatch: pytest.MonkeyPatch, module: str
 ) -> None:

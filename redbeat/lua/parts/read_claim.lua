@@ -8,18 +8,26 @@
 -- seconds later than it says. If `now` is passed, a claim that ends more than LONGEST_CLAIM seconds
 -- after `now` counts as ended. No lease is that long, so the clock of Redis was ahead when the
 -- claim was made.
-local FORMAT, PATIENCE, LONGEST_CLAIM = 2, 30, 90
+-- Another program may have written the field, so a time that is not a plain number of seconds is
+-- nil. LATEST is near the end of the year 9999.
+local FORMAT, PATIENCE, LONGEST_CLAIM, LATEST = 2, 30, 90, 253402128000
+
+local function instant(text)
+  local seconds = string.match(text or '', '^%d+%.?%d*$') and tonumber(text)
+  return seconds and seconds <= LATEST and text or nil
+end
+
 
 local function read_claim(claim, now)
   local head = string.match(claim or '', '^%["([^"]*)"')
   local id, due, expires, rest = string.match(head or '', '^(%S+) (%S+) (%S+)(.*)$')
   local since, delivery, format = string.match(rest or '', '^ (%S+) (%a)(%d+)')
-  local ends = tonumber(expires) or 0
+  local ends = tonumber(instant(expires)) or 0
   if ends > 0 and (tonumber(format) or 0) > FORMAT then
     ends = ends + PATIENCE
   end
   if now and ends > now + LONGEST_CLAIM then
     ends = 0
   end
-  return id, due, ends, since, delivery
+  return id, instant(due), ends, since == '-' and since or instant(since), delivery
 end

@@ -1,4 +1,4 @@
-// Refreshes open pages, counts down, shows times in the zone of the browser, and previews rules.
+// Refreshes open pages, counts down, shows times in the zone of the browser, and previews runs.
 // Without JavaScript, users reload pages and times are in the zone of the app.
 "use strict";
 
@@ -110,58 +110,68 @@
       const fresh = page.getElementById(element.id);
       if (fresh) morph(element, fresh);
     }
+    countSelected();
     if (focused && focused.isConnected && focused !== document.activeElement) {
       focused.focus({ preventScroll: true });
     }
     localize();
   };
 
-  const load = async (url, options) => {
-    const response = await fetch(url, { credentials: "same-origin", ...options });
-    const text = await response.text();
-    return [response, new DOMParser().parseFromString(text, "text/html")];
-  };
-
-  // -- refreshing ---------------------------------------------------------------------------------
-
   const stale = document.getElementById("stale");
-  let interval = parseFloat(document.body.dataset.poll); // seconds; NaN or 0: no refresh
-  let preview = () => {}; // shows the next runs of the rule in the form
 
   const showStale = (text) => {
     stale.hidden = !text;
     setText(stale, text);
   };
 
+  // Returns the response and its page. If the dashboard does not answer, returns no response and
+  // warns that `what` is out of date.
+  const load = async (what, url, options) => {
+    let response, text;
+    try {
+      response = await fetch(url, { credentials: "same-origin", ...options });
+      text = await response.text();
+    } catch {
+      showStale(`The dashboard does not answer. ${what} is out of date.`);
+      return [];
+    }
+    return [response, new DOMParser().parseFromString(text, "text/html")];
+  };
+
+  const showProblem = (page, what) => {
+    const title = page.querySelector("h1");
+    showStale(`${title ? title.textContent : "Server error"}. ${what} is out of date.`);
+  };
+
+  // -- refreshing ---------------------------------------------------------------------------------
+
+  let interval = parseFloat(document.body.dataset.poll); // seconds; NaN or 0: no refresh
+  let preview = () => {}; // shows the next runs of the entry in the form
+
   const refresh = async () => {
     if (document.hidden) return;
     const url = location.href;
-    try {
-      const [response, page] = await load(url);
-      if (url !== location.href) return; // the filter was changed while the request ran
-      if (response.status === 404) { // the entry is deleted or finished: stop refreshing
-        interval = 0;
-        showStale(page.querySelector(".message:not(#stale)").textContent);
-        return;
-      }
-      if (!response.ok) {
-        const title = page.querySelector("h1");
-        showStale(`${title ? title.textContent : "Server error"}. This page is out of date.`);
-        return;
-      }
-      showStale("");
-      updateOffset(page.body);
-      interval = parseFloat(page.body.dataset.poll) || interval;
-      replace(page, "[data-live]");
-      const first = document.querySelector("#preview time");
-      if (first && Date.parse(first.dateTime) < Date.now() + offset) preview();
-    } catch {
-      showStale("The dashboard does not answer. This page is out of date.");
+    const [response, page] = await load("This page", url);
+    if (!response || url !== location.href) return; // the filter was changed in between
+    if (response.status === 404) { // the entry is deleted or finished: stop refreshing
+      interval = 0;
+      showStale(page.querySelector(".message:not(#stale)").textContent);
+      return;
     }
+    if (!response.ok) {
+      showProblem(page, "This page");
+      return;
+    }
+    showStale("");
+    updateOffset(page.body);
+    interval = parseFloat(page.body.dataset.poll) || interval;
+    replace(page, "[data-live]");
+    const first = document.querySelector("#preview time");
+    if (first && Date.parse(first.dateTime) < Date.now() + offset) preview();
   };
 
   const keepRefreshing = () => {
-    if (interval) setTimeout(async () => { await refresh(); keepRefreshing(); }, interval * 1000);
+    if (interval) setTimeout(() => refresh().finally(keepRefreshing), interval * 1000);
   };
 
   // -- forms --------------------------------------------------------------------------------------
@@ -183,6 +193,8 @@
       refresh();
     }, 250);
     filter.addEventListener("input", search);
+    filter.addEventListener("change", search);
+    document.getElementById("search").hidden = true; // filters apply when they are changed
   }
 
   // The <details> holds rarely used filters: on narrow screens it stays closed until it is needed.
@@ -195,28 +207,73 @@
     fit();
   }
 
-  const rule = document.getElementById("rule-form");
-  if (rule) {
+  // Selecting entries: without JavaScript, users tick single entries.
+  const boxes = () => [...document.querySelectorAll("#selection tbody input[type=checkbox]")];
+  const countSelected = () => {
+    const all = boxes(), label = document.getElementById("select-all");
+    if (!label) return;
+    const count = all.filter((box) => box.checked).length;
+    label.hidden = false;
+    label.querySelector("input").checked = count > 0 && count === all.length;
+    setText(document.getElementById("selected"), count ? `${count} selected` : "");
+  };
+  document.addEventListener("change", ({ target }) => {
+    if (target.closest("#select-all")) for (const box of boxes()) box.checked = target.checked;
+    if (target.closest("#selection")) countSelected();
+  });
+  countSelected();
+
+  const form = document.getElementById("entry-form");
+  if (form) {
     let latest = 0;
     preview = debounce(async () => {
       const requestNumber = ++latest;
-      const body = new URLSearchParams(new FormData(rule));
-      try {
-        const [response, page] = await load(rule.dataset.preview, { method: "POST", body });
-        if (!response.ok || requestNumber !== latest) return; // a newer preview was requested
-        replace(page, "#preview, #rule-error");
-        const validated = page.getElementById("rule-form").elements;
-        for (const field of rule.querySelectorAll("[aria-describedby]")) {
-          field.toggleAttribute("aria-invalid", false);
-          if (validated[field.name].hasAttribute("aria-invalid")) {
-            field.setAttribute("aria-invalid", "true");
-          }
+      const body = new URLSearchParams(new FormData(form));
+      const options = { method: "POST", body };
+      const [response, page] = await load("The preview", form.dataset.preview, options);
+      if (!response || requestNumber !== latest) return; // a newer preview was requested
+      if (!response.ok) {
+        showProblem(page, "The preview");
+        return;
+      }
+      showStale("");
+      replace(page, "#preview, #entry-form .error");
+      const validated = page.getElementById("entry-form").elements;
+      for (const field of form.querySelectorAll("[aria-describedby]")) {
+        field.toggleAttribute("aria-invalid", false);
+        if (validated[field.name].hasAttribute("aria-invalid")) {
+          field.setAttribute("aria-invalid", "true");
         }
-      } catch {
-        showStale("The dashboard does not answer. The preview is out of date.");
       }
     }, 250);
-    rule.addEventListener("input", preview);
+    form.addEventListener("input", preview);
+  }
+
+  // The builder writes a crontab into the text field of the rule, where users can still change it.
+  const builder = document.getElementById("builder");
+  if (builder) {
+    const value = (id) => document.getElementById(id).value;
+    const crontab = () => {
+      const [hour, minute] = (value("build-time") || "00:00").split(":").map(Number);
+      const days = [...builder.querySelectorAll(".days input:checked")].map((day) => day.value);
+      return {
+        minutes: `*/${value("build-step")} * * * *`,
+        hour: `${Number(value("build-minute"))} * * * *`,
+        day: `${minute} ${hour} * * *`,
+        week: `${minute} ${hour} * * ${days.join(",") || "*"}`,
+        month: `${minute} ${hour} ${Number(value("build-monthday"))} * *`,
+      }[value("build-repeat")];
+    };
+    const fit = () => { builder.hidden = form.elements.kind.value !== "cron"; };
+    builder.addEventListener("input", () => {
+      const repeat = value("build-repeat");
+      for (const part of builder.querySelectorAll("[data-for]")) {
+        part.hidden = !part.dataset.for.split(" ").includes(repeat);
+      }
+      if (repeat) form.elements.rule.value = crontab();
+    });
+    form.elements.kind.addEventListener("input", fit);
+    fit();
   }
 
   // The server draws the charts, so it needs the zone of the browser.

@@ -1,4 +1,4 @@
-"""The Python examples of docs/operating.rst work."""
+"""The Python examples of docs/python.rst work."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import pytest
 from redbeat import Schedule, signals
 from tests.scheduler.conftest import World
 
-PAGE = Path(__file__).parents[2] / "docs" / "operating.rst"
+PAGE = Path(__file__).parents[2] / "docs" / "python.rst"
 BLOCK = re.compile(r"^\.\. code-block:: python\n\n((?:   .*\n|\n)+)", re.MULTILINE)
 
 
 def test_the_examples_run(world: World, capsys: pytest.CaptureFixture[str]) -> None:
-    section = PAGE.read_text(encoding="utf-8").partition("\nFrom Python\n")[2]
-    blocks = [textwrap.dedent(found) for found in BLOCK.findall(section)]
+    text = PAGE.read_text(encoding="utf-8")
+    blocks = [textwrap.dedent(found) for found in BLOCK.findall(text)]
     assert len(blocks) == 7
     names: dict[str, Any] = {"app": world.app}
     try:

@@ -1,0 +1,58 @@
+"""What the reports of a worker cost: microseconds a task, with Redis on this host.
+
+Run ``python -m benchmarks.reports REDIS_URL``; the entries go to the prefix ``bench-reports:``.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+
+from celery import Celery
+
+import redbeat.worker
+from redbeat import RedBeatSchedulerEntry
+from redbeat.storage.client import get_redis
+
+__all__ = ("main",)
+
+ROUNDS, TASKS = 40, 200
+
+
+def microseconds(call: Callable[[], object]) -> float:
+    """Return the time of a call in microseconds, in the fastest of several rounds."""
+    times = []
+    for _ in range(ROUNDS):
+        begun = time.perf_counter()
+        for _ in range(TASKS):
+            call()
+        times.append((time.perf_counter() - begun) / TASKS)
+    return min(times) * 1e6
+
+
+def main(url: str) -> dict[str, float]:
+    """Print and return the microseconds a task, by the kind of task."""
+    app = Celery("reports", broker="memory://", set_as_current=False)
+    app.conf.update(redbeat_redis_url=url, redbeat_key_prefix="bench-reports:", result_expires=None)
+
+    @app.task(name="nothing", shared=False)
+    def nothing() -> None:
+        """Return."""
+
+    headers = {"periodic_task_name": "a", "scheduled_at": "2026-01-01T00:00:00+00:00"}
+    app.finalize()
+    found = {"without reports": microseconds(nothing.apply)}
+    redbeat.worker.enable(app)
+    entry = RedBeatSchedulerEntry("a", "nothing", 60, app=app).save()
+    found["with reports, a task that no beat sent"] = microseconds(nothing.apply)
+    found["with reports, a run of an entry"] = microseconds(lambda: nothing.apply(headers=headers))
+    entry.delete()
+    found["for comparison, a PING"] = microseconds(get_redis(app).ping)
+    for kind, time_of_task in found.items():
+        print(f"{time_of_task:8.1f} us  {kind}")
+    return found
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

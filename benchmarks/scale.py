@@ -1,0 +1,190 @@
+"""``python -m benchmarks.scale`` measures what reading and editing a large schedule costs.
+
+Each command of the command line runs in its own process. The table has the CPU seconds of this
+process and of Redis, which vary less than the elapsed time, the memory of the process, and the
+longest command of Redis. The slow log measures elapsed time: on a busy machine, use the CPU seconds
+of Redis, divided by the number of calls.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime, timezone
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import redis
+from celery.schedules import schedule
+
+import redbeat
+from examples.embedded import EmbeddedRedis
+from redbeat.management.find import Query, browse
+
+from .prepared import make_app
+
+__all__ = ("COMMANDS", "Cost", "entries", "main")
+
+#: Number of entries of each tenant; the names are ``tenant-0042:entry-7``.
+TENANT = 100
+
+#: One in so many entries is paused.
+PAUSED = 50
+
+#: One in so many entries has the task ``proj.rare``.
+RARE = 1000
+
+#: Title -> arguments of ``celery redbeat``.
+COMMANDS = {
+    "list --limit 20": ("list", "--limit", "20"),
+    "list --pattern 'tenant-0042:*'": ("list", "--pattern", "tenant-0042:*"),
+    "list --sort name --limit 20": ("list", "--sort", "name", "--limit", "20"),
+    "list --sort task --limit 20": ("list", "--sort", "task", "--limit", "20"),
+    "list --state paused --limit 20": ("list", "--state", "paused", "--limit", "20"),
+    "list --state paused": ("list", "--state", "paused"),
+    "list --state running": ("list", "--state", "running"),
+    "list --task proj.rare": ("list", "--task", "proj.rare"),
+    "status": ("status",),
+    "doctor": ("doctor",),
+    "export": ("export", "{file}"),
+    "import, nothing differs": ("import", "{file}"),
+    "import, a new schedule": ("import", "{file}"),
+}
+
+
+class Cost(NamedTuple):
+    """What an operation costs.
+
+    Attributes:
+        seconds: the elapsed time.
+        process: the CPU seconds of the process.
+        server: the CPU seconds of Redis.
+        kilobytes: the peak memory of the process, 0 if unknown.
+        blocked: the seconds of the longest command of Redis; 0 if it was shorter than 1 ms.
+    """
+
+    seconds: float
+    process: float
+    server: float
+    kilobytes: int
+    blocked: float
+
+
+def entries(app: Any, count: int) -> Iterator[redbeat.RedBeatSchedulerEntry]:
+    """Yield new entries, spread over the next hours."""
+    for index in range(count):
+        yield redbeat.RedBeatSchedulerEntry(
+            f"tenant-{index // TENANT:04}:entry-{index % TENANT}",
+            "proj.rare" if index % RARE == 7 else f"proj.tasks.job{index % 20}",
+            schedule(3600 + index % 600),
+            args=[index],
+            enabled=index % PAUSED != 3,
+            last_run_at=datetime.now(timezone.utc),
+            app=app,
+        )
+
+
+def slowest(client: Any) -> float:
+    """Return the seconds of the longest command since the last call."""
+    found = client.slowlog_get(1000)
+    client.slowlog_reset()
+    return max((float(item["duration"]) for item in found), default=0.0) / 1e6
+
+
+def server_cpu(client: Any) -> float:
+    """Return the CPU seconds that Redis has used."""
+    found = client.info("cpu")
+    return float(found["used_cpu_user"]) + float(found["used_cpu_sys"])
+
+
+def run(client: Any, program: Sequence[str], environment: dict[str, str], log: Any) -> Cost:
+    """Run a program and return what it cost; its output goes to ``log``."""
+    slowest(client)
+    began, before = time.perf_counter(), server_cpu(client)
+    child = subprocess.Popen(program, env=environment, stdout=log, stderr=subprocess.STDOUT)
+    _, code, usage = os.wait4(child.pid, 0)
+    seconds = time.perf_counter() - began
+    child.returncode = os.waitstatus_to_exitcode(code)
+    process, server = usage.ru_utime + usage.ru_stime, server_cpu(client) - before
+    return Cost(seconds, process, server, usage.ru_maxrss, slowest(client))
+
+
+def here(client: Any, operation: Callable[[], Any]) -> Cost:
+    """Run an operation in this process and return what it cost, without memory."""
+    slowest(client)
+    began, before, cpu = time.perf_counter(), server_cpu(client), time.process_time()
+    operation()
+    process, seconds = time.process_time() - cpu, time.perf_counter() - began
+    return Cost(seconds, process, server_cpu(client) - before, 0, slowest(client))
+
+
+def load(app: Any, count: int) -> None:
+    """Store the entries, 10,000 per call of ``save_all``."""
+    schedule, source = redbeat.Schedule(app), entries(app, count)
+    while schedule.save_all(entry for _, entry in zip(range(10_000), source, strict=False)):
+        pass
+
+
+def measure(count: int, titles: Sequence[str]) -> Iterator[tuple[str, Cost]]:
+    """Yield the title and the cost of each operation on a schedule of ``count`` entries."""
+    with EmbeddedRedis() as server, tempfile.TemporaryDirectory() as directory:
+        client: Any = redis.Redis.from_url(server.url, socket_timeout=600)
+        client.config_set("slowlog-log-slower-than", 1000)
+        client.config_set("slowlog-max-len", 1000)
+        app = make_app(server.url)
+        yield "save_all, 10,000 per call", here(client, partial(load, app, count))
+        memory = client.info("memory")["used_memory"]
+        print(f"{memory / count:.0f} bytes of Redis per entry")
+        everything = redbeat.Schedule(app)
+        for title, query in {
+            "page": Query(),
+            "page, search by name": Query(name="tenant-0042:"),
+            "page, sorted by name": Query(sort="name"),
+            "page, paused": Query(state="paused"),
+            "page, by task": Query(task="proj.rare"),
+        }.items():
+            yield title, here(client, partial(browse, everything, query))
+        environment = {
+            **os.environ,
+            "REDBEAT_REDIS_URL": server.url,
+            "CELERY_BROKER_URL": "memory://",
+        }
+        module = Path(directory) / "scaleapp.py"
+        module.write_text(
+            f"from benchmarks.prepared import make_app\napp = make_app({server.url!r})\n"
+        )
+        environment["PYTHONPATH"] = os.pathsep.join((directory, str(Path.cwd())))
+        file = str(Path(directory) / "entries.jsonl")
+        with (Path(directory) / "log").open("wb") as log:
+            for title in titles:
+                if "new schedule" in title:
+                    client.execute_command("FLUSHALL", "SYNC")
+                words = [word.format(file=file) for word in COMMANDS[title]]
+                program = (sys.executable, "-m", "celery", "-A", "scaleapp", "redbeat", *words)
+                yield title, run(client, program, environment, log)
+        client.close()
+
+
+def main(argv: Sequence[str]) -> None:
+    """Measure and print the table."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__)
+    parser.add_argument("--entries", type=int, default=100_000)
+    parser.add_argument("--only", action="append", choices=COMMANDS)
+    options = parser.parse_args(argv)
+    print(f"{options.entries:,} entries: CPU of the process, of Redis, elapsed, memory, blocked")
+    for title, cost in measure(options.entries, options.only or list(COMMANDS)):
+        print(
+            f"{title:32}{cost.process:10.2f} s{cost.server:9.2f} s{cost.seconds:9.2f} s"
+            f"{cost.kilobytes / 1024:7.0f} MiB{cost.blocked * 1e3:8.1f} ms",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,180 @@
+"""The commands ``celery redbeat plan`` and ``celery redbeat apply``, for files of entries."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from typing import Any, Final
+
+import click
+from celery.exceptions import CeleryCommandException
+
+from redbeat.errors import ConflictError
+from redbeat.management.apply import PlannedChange, plan_entries
+from redbeat.storage.store import store_of
+from redbeat.transfer.entry_file import EntryFile, read_entry_file
+from redbeat.transfer.importing import UnreadableSourceError
+
+from .changes import print_change, summary
+from .checks import warn_of_unknown_names
+from .command import (
+    EX_CONFLICT,
+    EX_DIFFERENT,
+    EX_FAILED,
+    EX_UNREADABLE,
+    RedBeatCommand,
+    command,
+    failure,
+)
+from .console import Console, save_unchanged
+from .options import option
+
+__all__ = ("apply", "plan")
+
+DETAILED: Final = "--detailed-exitcode"
+
+FILE: Final = click.argument("file", type=click.Path(allow_dash=True))
+ADOPT: Final = option(
+    "--adopt",
+    is_flag=True,
+    help="Take over stored entries that this file does not manage yet.",
+)
+
+
+class DetailedCommand(RedBeatCommand):
+    """A command that exits with 1 for any error if ``--detailed-exitcode`` is given."""
+
+    def make_context(self, info_name: str | None, args: list[str], *rest: Any, **extra: Any) -> Any:
+        """Return the context of the command; an invalid command line is an error, too."""
+        detailed = DETAILED in args
+        try:
+            return super().make_context(info_name, args, *rest, **extra)
+        except click.UsageError as error:
+            if detailed:
+                vars(error)["exit_code"] = EX_FAILED
+            raise
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except (click.ClickException, CeleryCommandException) as error:
+            if ctx.params["detailed_exitcode"]:
+                vars(error)["exit_code"] = EX_FAILED
+            raise
+
+
+@command("plan", DetailedCommand)
+@FILE
+@ADOPT
+@option(
+    DETAILED,
+    is_flag=True,
+    help="Exit with 0 if nothing would change, 2 if something would, and 1 for any error.",
+)
+def plan(console: Console, file: str, adopt: bool, detailed_exitcode: bool) -> None:
+    """Show what 'apply FILE' would change, and write nothing.
+
+    FILE names its owner and its entries, in TOML or JSON. The FILE - is JSON from standard input.
+    """
+    planned = _plan(console, file, adopt)
+    counts = _counts(planned)
+    if console.as_json:
+        console.emit({**counts, "dry_run": True})
+    else:
+        console.note(f"Plan for {file}: {summary(counts)}; nothing was written")
+    _fail_on_problems(console, planned)
+    if detailed_exitcode and _to_write(planned):
+        console.ctx.exit(EX_DIFFERENT)
+
+
+@command("apply")
+@FILE
+@ADOPT
+@option("--dry-run", is_flag=True, help="Show what would change and write nothing, as 'plan' does.")
+@option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+def apply(console: Console, file: str, adopt: bool, dry_run: bool, yes: bool) -> None:
+    """Make the stored entries those of FILE.
+
+    The command creates and changes the entries of FILE. It removes the entries that carry the
+    name of the file in their field managed_by, but are no longer in the file. Other entries are
+    never changed.
+    """
+    planned = _plan(console, file, adopt)
+    _fail_on_problems(console, planned)
+    to_write, counts = _to_write(planned), _counts(planned)
+    if to_write and not (dry_run or yes):
+        console.note(f"{file}: {summary(counts)}")
+        click.confirm("Apply these changes?", abort=True, err=True)
+    conflicts = [] if dry_run else [item for item in to_write if not _write(console, item)]
+    for item in conflicts:
+        counts[item.change.action] -= 1
+        console.ctx.obj.error(console.name(f"{item.change.name}: changed since the plan"))
+    if console.as_json:
+        console.emit({**counts, "dry_run": dry_run})
+    elif dry_run:
+        console.note(f"Dry run, nothing was written: {summary(counts)}")
+    else:
+        console.note(f"Applied {file}: {summary(counts)}")
+    if conflicts:
+        number = "1 entry" if len(conflicts) == 1 else f"{len(conflicts)} entries"
+        problem = f"Not written, because somebody else changed the stored entry: {number}"
+        raise failure(f"{problem}; run the command again", EX_CONFLICT)
+
+
+def _plan(console: Console, file: str, adopt: bool) -> list[PlannedChange]:
+    """Read the file, print each change, and return the changes."""
+    schedule = console.schedule
+    try:
+        content = read_entry_file(console.app, schedule.entry_class, file, sys.stdin.buffer)
+    except UnreadableSourceError as error:
+        raise failure(f"{file}: {error}", EX_UNREADABLE) from error
+    _fail_on_invalid(console, file, content)
+    planned = list(plan_entries(schedule, content.managed_by, content.entries, adopt))
+    for item in planned:
+        print_change(console, item.change)
+    written = ("created", "changed")
+    entries = [item.entry for item in planned if item.change.action in written]
+    warn_of_unknown_names(console, *entries)
+    return planned
+
+
+def _fail_on_invalid(console: Console, file: str, content: EntryFile) -> None:
+    for problem in content.problems:
+        console.ctx.obj.error(console.name(f"{problem.where}: {problem.text}"))
+    count = len(content.problems)
+    if count:
+        entries = "entry is" if count == 1 else "entries are"
+        raise failure(f"{file}: nothing was written, {count} {entries} invalid", EX_FAILED)
+
+
+def _fail_on_problems(console: Console, planned: list[PlannedChange]) -> None:
+    """End the command if an entry must not be written."""
+    problems = [item for item in planned if item.problem]
+    for item in problems:
+        console.ctx.obj.error(console.name(f"{item.change.name} {item.problem}"))
+    if problems:
+        count = len(problems)
+        raise failure(
+            f"Nothing was written: {count} {'conflict' if count == 1 else 'conflicts'}", EX_CONFLICT
+        )
+
+
+def _to_write(planned: list[PlannedChange]) -> list[PlannedChange]:
+    return [item for item in planned if item.change.action != "unchanged"]
+
+
+def _counts(planned: list[PlannedChange]) -> dict[str, int]:
+    found = Counter(item.change.action for item in planned)
+    return {action: found[action] for action in ("created", "changed", "unchanged", "removed")}
+
+
+def _write(console: Console, item: PlannedChange) -> bool:
+    """Write a change; return False if the stored entry has changed since the plan."""
+    if item.change.action == "removed":
+        return item.remove(store_of(console.app))
+    try:
+        save_unchanged(item.entry)
+    except ConflictError:
+        return False
+    return True

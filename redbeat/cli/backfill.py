@@ -1,0 +1,213 @@
+"""The command ``celery redbeat backfill``."""
+
+from __future__ import annotations
+
+import re
+import time
+from datetime import datetime
+from typing import Any, Final
+
+import click
+
+from redbeat.config import ensure_conf
+from redbeat.entries.backfill import Backfill, Planned, Span
+from redbeat.entry import BACKFILL_RATE, RedBeatSchedulerEntry
+from redbeat.errors import ConflictError, InvalidEntryError
+from redbeat.management.as_json import progress_json
+from redbeat.presentation.describe import iso
+from redbeat.presentation.english import plural
+from redbeat.presentation.text import duration
+
+from .command import EX_CONFLICT, command, failure
+from .completion import entry_names
+from .console import Console, progress
+from .options import TIME, load, option, option_error
+
+__all__ = ("backfill", "progress_text")
+
+#: Seconds between two looks at the progress.
+POLL: Final = 0.5
+
+
+class Rate(click.ParamType):  # type: ignore[type-arg]
+    """A number of runs per second, such as ``10/s``, ``10`` or ``30/m``."""
+
+    name = "rate"
+    UNITS: Final = {"s": 1, "m": 60, "h": 3600}
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number of runs per second."""
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)(?:/([smh]))?", str(value))
+        if match is None:
+            self.fail(f"{value!r} is not a rate", param, ctx)
+        return float(match[1]) / self.UNITS[match[2] or "s"]
+
+
+@command("backfill")
+@click.argument("name", shell_complete=entry_names)
+@option(
+    "--from",
+    "since",
+    type=TIME,
+    example="2026-10-24T00:00",
+    help="Start of the span (ISO 8601).",
+)
+@option("--to", "until", type=TIME, example="2026-10-27T00:00", help="End of the span (ISO 8601).")
+@option(
+    "--rate",
+    type=Rate(),
+    default=f"{BACKFILL_RATE:g}/s",
+    show_default=True,
+    metavar="N/s",
+    example="10/s",
+    help="Maximum number of runs per second; also N/m and N/h.",
+)
+@option("--dry-run", is_flag=True, help="List the runs and send nothing.")
+@option("--again", is_flag=True, help="Also send runs of earlier backfills that have finished.")
+@option("--wait", is_flag=True, help="Wait until all runs are sent, and show the progress.")
+@option("--cancel", is_flag=True, help="Do not send the runs that are left.")
+def backfill(
+    console: Console,
+    name: str,
+    since: datetime | None,
+    until: datetime | None,
+    rate: float,
+    dry_run: bool,
+    again: bool,
+    wait: bool,
+    cancel: bool,
+) -> None:
+    """Send the runs of the entry NAME that were not sent in a span.
+
+    A beat sends them, with the task ids that they would have had. Runs that the history or an
+    earlier backfill shows as sent are left out. Without --from and --to, the command shows the
+    progress of the backfills of NAME.
+    """
+    entry = load(console, name)
+    if (since is None) != (until is None):
+        problem = "Give both --from and --to, or neither of them to see the progress"
+        raise click.UsageError(problem, console.ctx)
+    if cancel and since is not None:
+        raise option_error(console.ctx, "cancel", "does not go with --from and --to")
+    if cancel:
+        for one in entry.cancel_backfill():
+            _report(console, name, "cancelled", one)
+        return
+    begin, end = console.instant(since), console.instant(until)
+    if begin is not None and end is not None:
+        plan = _request(console, entry, (begin, end), rate, again, dry_run)
+        _report_plan(console, entry, plan, end, dry_run)
+    if wait and not dry_run:
+        _wait(console, entry)
+    elif since is None:
+        _show(console, name, entry.backfills)
+
+
+def _request(
+    console: Console,
+    entry: RedBeatSchedulerEntry,
+    span: Span,
+    rate: float,
+    again: bool,
+    dry_run: bool,
+) -> Planned:
+    try:
+        return entry.backfill(*span, rate, again, dry_run)
+    except ConflictError as error:
+        problem = f"A beat runs {entry.name!r} at the moment; try again"
+        raise failure(problem, EX_CONFLICT) from error
+    except InvalidEntryError as error:
+        if error.field not in ("since", "until", "rate"):
+            raise
+        raise option_error(console.ctx, error.field, error.problem) from error
+
+
+def _report_plan(
+    console: Console,
+    entry: RedBeatSchedulerEntry,
+    plan: Planned,
+    end: datetime,
+    dry_run: bool,
+) -> None:
+    name = str(entry.name)
+    if console.as_json:
+        console.emit(
+            {
+                "name": name,
+                "dry_run": dry_run,
+                "runs": len(plan.instants),
+                "left_out": plan.left_out,
+                "since": iso(plan.since),
+                "until": iso(plan.until),
+            }
+        )
+    if dry_run:
+        _list(console, entry, plan)
+    if plan.until < end:
+        console.warn(
+            f"the span ends at {console.time(plan.until)}: the schedule itself has yet to send "
+            "later runs"
+        )
+    size = ensure_conf(console.app).history_size
+    runs = entry.history
+    if plan.instants and len(runs) >= size > 0 and plan.since < runs[-1].scheduled_at:
+        console.warn(
+            f"the history has the last {plural(size, 'run')} only; runs before "
+            f"{console.time(runs[-1].scheduled_at)} count as not sent"
+        )
+    if not entry.enabled and plan.instants and not dry_run:
+        console.warn(f"{console.name(name)} is paused: the runs wait until you resume the entry")
+    left_out = f", {plural(plan.left_out, 'run')} left out" if plan.left_out else ""
+    verb = "would be sent" if dry_run else "will be sent"
+    console.note(f"{console.name(name)}: {plural(len(plan.instants), 'run')} {verb}{left_out}")
+
+
+def _list(console: Console, entry: RedBeatSchedulerEntry, plan: Planned) -> None:
+    if console.as_json:
+        for instant in plan.instants:
+            console.emit({"scheduled_at": iso(instant), "task_id": entry.task_id_of(instant)})
+    elif plan.instants:
+        rows = [(console.time(instant), entry.task_id_of(instant)) for instant in plan.instants]
+        console.table((f"SCHEDULED ({console.zone})", "TASK ID"), rows)
+
+
+def progress_text(console: Console, one: Backfill) -> str:
+    """Return the progress of a backfill in words."""
+    span = f"{console.time(one.since)} to {console.time(one.until)}"
+    if one.finished:
+        return f"{span}: {one.sent} of {one.total} runs sent, finished"
+    left = duration((one.total - one.sent) / one.rate)
+    return f"{span}: {one.sent} of {one.total} runs sent, about {left} left"
+
+
+def _show(console: Console, name: str, backfills: list[Backfill]) -> None:
+    for one in backfills:
+        if console.as_json:
+            console.emit({"name": name, **progress_json(one)})
+        else:
+            console.write(progress_text(console, one))
+    if not backfills:
+        console.note(f"{console.name(name)} has no backfills")
+
+
+def _report(console: Console, name: str, action: str, one: Backfill) -> None:
+    if console.as_json:
+        console.emit({"name": name, "action": action, **progress_json(one)})
+    else:
+        console.note(f"{action.capitalize()} {console.name(name)}: {progress_text(console, one)}")
+
+
+def _wait(console: Console, entry: RedBeatSchedulerEntry) -> None:
+    """Wait until the backfills of the entry have finished, and show a progress bar."""
+    waiting = [one for one in entry.backfills if not one.finished]
+    ids, total = {one.id for one in waiting}, sum(one.total for one in waiting)
+    shown = 0
+    with progress(console, "Sending", total) as advance:
+        while waiting:
+            time.sleep(POLL)
+            backfills = [one for one in entry.backfills if one.id in ids]
+            waiting = [one for one in backfills if not one.finished]
+            sent = sum(one.sent for one in backfills)
+            advance(sent - shown)
+            shown = sent
+    _show(console, str(entry.name), [one for one in entry.backfills if one.id in ids])

@@ -1,0 +1,106 @@
+"""The commands of ``celery redbeat`` for calendars: ``calendars`` and ``calendar``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from redbeat.errors import InvalidEntryError
+from redbeat.schedules.calendars import Calendar
+
+from .command import EX_CONFLICT, EX_NOT_FOUND, command, failure
+from .console import Console
+from .options import option, option_error
+
+__all__ = ("calendar", "calendars")
+
+TITLES = ("NAME", "ZONE", "DAYS", "RULES")
+
+
+@command("calendars")
+def calendars(console: Console) -> None:
+    """List the calendars, which contain the days on which entries do not run."""
+    found = sorted(console.schedule.calendars.values(), key=lambda one: one.name)
+    if console.as_json:
+        for one in found:
+            console.emit({"name": one.name, **one.fields()})
+    elif found:
+        console.table(TITLES, [_row(console, one) for one in found])
+    else:
+        console.note("There are no calendars; add one with: calendar NAME --day 2026-12-25")
+
+
+def _row(console: Console, one: Calendar) -> tuple[str, ...]:
+    days = ", ".join("/".join(day) if isinstance(day, list) else str(day) for day in one.days)
+    rules = "; ".join(rule.replace("\n", " ") for rule in one.rules)
+    fields = (one.name, one.zone or "of the entry", days or "-", rules or "-")
+    return tuple(map(console.name, fields))
+
+
+@command("calendar")
+@click.argument("name")
+@option(
+    "--day",
+    "days",
+    multiple=True,
+    metavar="DAY",
+    example="2026-12-25",
+    help="Excluded day, or the first and last day of a span: 2026-12-24/2027-01-01. Repeat it.",
+)
+@option(
+    "--rule",
+    "rules",
+    multiple=True,
+    metavar="RULE",
+    example="'FREQ=WEEKLY;BYDAY=SA,SU'",
+    help="RFC 5545 rule whose occurrences are excluded days. Repeat the option for several rules.",
+)
+@option("--zone", metavar="ZONE", example="Europe/Paris", help="Time zone of the days.")
+@option(
+    "--ical", type=click.File("rb"), help="Take the days from the events of this iCalendar file."
+)
+@option("--delete", is_flag=True, help="Delete the calendar; no entry may name it.")
+def calendar(
+    console: Console,
+    name: str,
+    days: tuple[str, ...],
+    rules: tuple[str, ...],
+    zone: str | None,
+    ical: Any,
+    delete: bool,
+) -> None:
+    """Store the calendar NAME, which replaces a calendar of this name, or delete it.
+
+    The change takes effect at once on all entries that name the calendar.
+    """
+    if delete:
+        _delete(console, name)
+        return
+    given: list[Any] = [day.split("/") if "/" in day else day for day in days]
+    try:
+        if ical is not None:
+            given += Calendar.from_ical(name, ical.read()).days
+        one = Calendar(name, given, rules, zone)
+    except InvalidEntryError as error:
+        field = "ical" if ical is not None and error.field == "days" else error.field
+        raise option_error(console.ctx, field, error.problem) from error
+    count = console.schedule.save_calendar(one)
+    if console.as_json:
+        console.emit({"name": name, "action": "saved", "entries": count})
+    else:
+        entries = "1 entry" if count == 1 else f"{count} entries"
+        console.note(f"Saved the calendar {console.name(name)}; {entries} computed again")
+
+
+def _delete(console: Console, name: str) -> None:
+    try:
+        existed = console.schedule.delete_calendar(name)
+    except InvalidEntryError as error:
+        raise failure(f"The calendar {name!r} {error.problem}", EX_CONFLICT) from error
+    if not existed:
+        raise failure(f"There is no calendar {name!r}", EX_NOT_FOUND)
+    if console.as_json:
+        console.emit({"name": name, "action": "deleted"})
+    else:
+        console.note(f"Deleted the calendar {console.name(name)}")

@@ -1,0 +1,283 @@
+"""The command ``celery redbeat simulate``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from datetime import datetime, timedelta, tzinfo
+from typing import Any, Final
+
+import click
+
+from redbeat.calendar.zones import zone_key
+from redbeat.entries.policy import DEFAULT
+from redbeat.entry import RedBeatSchedulerEntry
+from redbeat.management.forecast import (
+    ADDED,
+    REMOVED,
+    SAME,
+    ClockChange,
+    EntrySimulation,
+    Simulation,
+)
+from redbeat.presentation.describe import iso
+from redbeat.transfer.entry_file import read_entry_file
+from redbeat.transfer.importing import Problem, UnreadableSourceError
+
+from .command import EX_UNREADABLE, command, failure
+from .completion import entry_names
+from .console import Console
+from .entry_options import as_option_errors, schedule_from, schedule_options, settings_from
+from .import_export import FORMATS, read_source
+from .options import CLEARED, TIME, not_found, option, option_error
+from .timeline import draw
+
+__all__ = ("simulate",)
+
+#: How a table marks a run that takes place under both rules, only before, or only after the change.
+MARKS: Final = {SAME: "", REMOVED: "- only before", ADDED: "+ only after"}
+
+#: The format of the commands ``plan`` and ``apply``.
+PLAN: Final = "plan"
+
+#: Maximum number of rows of a timeline.
+MAX_ROWS: Final = 40
+
+
+@command("simulate")
+@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=entry_names)
+@option(
+    "--from",
+    "since",
+    type=TIME,
+    required=True,
+    example="2026-10-24T00:00",
+    help="Start of the period (ISO 8601). It may be in the past.",
+)
+@option(
+    "--to",
+    "until",
+    type=TIME,
+    required=True,
+    example="2026-10-27T00:00",
+    help="End of the period (ISO 8601).",
+)
+@option(
+    "--file",
+    metavar="FILE",
+    example="billing.toml",
+    help="Compare with the entries in FILE: a file of the command apply, or of import.",
+)
+@option(
+    "--format",
+    "file_format",
+    type=click.Choice((PLAN, *FORMATS)),
+    default=PLAN,
+    show_default=True,
+    help="Format of FILE.",
+)
+@option("--timeline", is_flag=True, help="Draw the runs instead of listing them.")
+@schedule_options
+def simulate(
+    console: Console,
+    names: tuple[str, ...],
+    since: datetime,
+    until: datetime,
+    file: str | None,
+    file_format: str,
+    timeline: bool,
+    **values: Any,
+) -> None:
+    """Show which runs took place, or will take place, in a period.
+
+    Without NAME, all enabled entries are simulated. With schedule options or --file, the runs
+    under these rules are compared with the runs under the stored rules. The simulation assumes
+    that a beat is always on time.
+    """
+    begin, end = console.instant(since), console.instant(until)
+    assert begin is not None
+    assert end is not None
+    if not begin < end:
+        raise option_error(console.ctx, "until", f"must be later than --from ({since})")
+    changes = _changes(console, names, file, file_format, values)
+    wanted = list(names) or (None if file is None else list(changes))
+    if file is not None and names:
+        changes = {name: entry for name, entry in changes.items() if name in names}
+    try:
+        found = console.schedule.simulate(begin, end, wanted, changes)
+    except KeyError as error:
+        raise not_found(console, str(error.args[0])) from None
+    _warn(console, names, found, end)
+    if console.as_json:
+        console.emit(_json(found))
+    elif timeline:
+        _draw(console, found)
+    else:
+        _print(console, found)
+
+
+def _changes(
+    console: Console,
+    names: tuple[str, ...],
+    file: str | None,
+    file_format: str,
+    values: dict[str, Any],
+) -> dict[str, Any]:
+    """Return the rules to compare with, for each entry."""
+    given = [name for name, value in values.items() if value not in (None, ())]
+    if given and file is not None:
+        problem = f"give --file or --{given[0]}, not both"
+        raise option_error(console.ctx, "file", problem)
+    if file is not None:
+        return _entries_in(console, file, file_format)
+    if not given:
+        return {}
+    if not names:
+        raise click.UsageError(f"Give the names of the entries to change with --{given[0]}")
+    with as_option_errors(console.ctx, values):
+        settings = settings_from(console, values, values["timezone"])
+        schedule = schedule_from(console, values, values["timezone"])
+    change = {
+        name: getattr(DEFAULT, name) if value is CLEARED else value
+        for name, value in settings.items()
+    }
+    if schedule is not None:
+        change["schedule"] = schedule
+    return dict.fromkeys(names, change)
+
+
+def _entries_in(console: Console, file: str, file_format: str) -> dict[str, RedBeatSchedulerEntry]:
+    app, entry_class, stdin = console.app, console.schedule.entry_class, sys.stdin.buffer
+    entries: dict[str, RedBeatSchedulerEntry] = {}
+    try:
+        if file_format == PLAN:
+            content = read_entry_file(app, entry_class, file, stdin)
+            entries, problems = content.entries, content.problems
+        else:
+            items = list(read_source(file_format, app, entry_class, file, stdin))
+            entries = {str(item.entry.name): item.entry for item in items if item.entry}
+            problems = [Problem(item.where, item.problem) for item in items if not item.entry]
+    except UnreadableSourceError as error:
+        raise failure(f"{file}: {error}", EX_UNREADABLE) from error
+    for problem in problems[:1]:
+        raise option_error(console.ctx, "file", f"{problem.where}: {problem.text}")
+    return entries
+
+
+def _warn(console: Console, names: tuple[str, ...], found: Simulation, until: datetime) -> None:
+    if not found.complete:
+        end = console.time(found.until)
+        console.warn(f"too many runs: the simulation ends at {end}, not at {console.time(until)}")
+    if names and not console.as_json:
+        for name in names:
+            entry = found.entries[name]
+            if not entry.enabled:
+                console.warn(f"{console.name(name)} is paused: its runs only show its rules")
+
+
+# -- output ------------------------------------------------------------------------------------
+
+
+def _print(console: Console, found: Simulation) -> None:
+    compared = any(entry.after is not None for entry in found.entries.values())
+    titles = [f"SCHEDULED ({console.zone})", "LOCAL", "NAME"] + (["CHANGE"] if compared else [])
+    rows = [
+        (change.at, [console.time(change.at), _clock_text(change, zone), "", ""])
+        for zone, changes in found.clock_changes().items()
+        for change in changes
+    ]
+    for run, name, entry, kind in _runs(found):
+        row = [console.time(run), _local(run, entry.zone), console.name(name), MARKS[kind]]
+        rows.append((run, row))
+    if not any(entry.before or entry.after for entry in found.entries.values()):
+        console.note("No runs in this period")
+        return
+    rows.sort(key=lambda item: item[0])  # a change of the clocks stays before a run at that time
+    console.table(titles, [row[: len(titles)] for _, row in rows])
+    for name, entry in found.entries.items():
+        if entry.after is not None:
+            counts = entry.count()
+            console.note(
+                f"{console.name(name)}: {counts[SAME]} the same, "
+                f"{counts[REMOVED]} only before, {counts[ADDED]} only after"
+            )
+
+
+def _runs(found: Simulation) -> Iterator[tuple[datetime, str, EntrySimulation, str]]:
+    for name, entry in found.entries.items():
+        for run, change in entry.runs():
+            yield run.scheduled_at, name, entry, change
+
+
+def _local(instant: datetime, zone: tzinfo) -> str:
+    """Return a wall-clock time with its UTC offset, such as ``02:30:00 +01:00``."""
+    local = instant.astimezone(zone)
+    return f"{local:%a %H:%M:%S} {_offset(local.utcoffset())}"
+
+
+def _offset(offset: timedelta | None) -> str:
+    seconds = int((offset or timedelta()).total_seconds())
+    hours, minutes = divmod(abs(seconds) // 60, 60)
+    return f"{'-' if seconds < 0 else '+'}{hours:02}:{minutes:02}"
+
+
+def _clock_text(change: ClockChange, zone: str) -> str:
+    later = change.offset_after > change.offset_before
+    offsets = f"{_offset(change.offset_before)} to {_offset(change.offset_after)}"
+    return f"-- clocks go {'forward' if later else 'back'}, {offsets} ({zone})"
+
+
+def _json(found: Simulation) -> dict[str, Any]:
+    return {
+        "since": iso(found.since),
+        "until": iso(found.until),
+        "complete": found.complete,
+        "clock_changes": [
+            {
+                "zone": zone,
+                "at": iso(change.at),
+                "utc_offset_before": _offset(change.offset_before),
+                "utc_offset_after": _offset(change.offset_after),
+            }
+            for zone, changes in found.clock_changes().items()
+            for change in changes
+        ],
+        "entries": [_entry_json(name, entry) for name, entry in found.entries.items()],
+    }
+
+
+def _entry_json(name: str, entry: EntrySimulation) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        "name": name,
+        "timezone": zone_key(entry.zone) or str(entry.zone),
+        "enabled": entry.enabled,
+        "compared": entry.after is not None,
+    }
+    fields.update(entry.count())
+    fields["runs"] = [
+        {
+            "scheduled_at": iso(run.scheduled_at),
+            "local": run.scheduled_at.astimezone(entry.zone).isoformat(),
+            "due_at": iso(run.due_at),
+            "change": change,
+        }
+        for run, change in entry.runs()
+    ]
+    return fields
+
+
+def _draw(console: Console, found: Simulation) -> None:
+    """Draw a row per entry, or a row each before and after the change."""
+    rows: dict[str, list[datetime]] = {}
+    for name, entry in found.entries.items():
+        rows[name] = [run.scheduled_at for run in entry.before]
+        if entry.after is not None:
+            rows[f"{name} (after)"] = [run.scheduled_at for run in entry.after]
+    rows = {name: runs for name, runs in rows.items() if runs}
+    if not rows:
+        console.note("No runs in this period")
+        return
+    draw(console, found.since, found.until, rows, MAX_ROWS)
+    for zone, changes in found.clock_changes().items():
+        for change in changes:
+            console.write(f"{console.time(change.at)} {_clock_text(change, zone)}")

@@ -1,0 +1,236 @@
+"""Parse what is stored in Redis. No other module decodes bytes or JSON that come from Redis.
+
+Any program may write any bytes into any key. The functions for definitions, metas and policies
+raise :exc:`DecodeError`, after which a beat quarantines the entry. The functions for RedBeat's own
+records return an empty value instead, because a beat can continue without the record.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any, Final
+
+from redbeat.calendar.zones import UTC, from_timestamp, to_timestamp
+from redbeat.errors import DecodeError
+from redbeat.printing import SURROGATES, encodable
+
+from .writers import MAX_DEPTH
+
+__all__ = (
+    "MAX_TEXT",
+    "MAX_WHOLE",
+    "TOO_DEEP",
+    "bytes_of",
+    "exceeded_limit",
+    "instant_in",
+    "is_valid_text",
+    "json_in",
+    "moment_in",
+    "number_in",
+    "object_in",
+    "record_in",
+    "seconds_in",
+    "string_in",
+    "text_in",
+    "text_of",
+    "valid_text",
+    "whole_in",
+)
+
+#: Maximum number of characters of a JSON text.
+MAX_TEXT: Final = 1024 * 1024
+
+#: Maximum number of characters of a number. RedBeat and Redis write at most 24.
+MAX_DIGITS: Final = 64
+
+#: The maximum of counts: the largest integer that Redis can store.
+MAX_WHOLE: Final = 2**63 - 1
+
+#: The instants that the program accepts, in UNIX seconds: the years 1 to 9999, without the first
+#: and the last two days. These days would exceed the range of a datetime in some time zones.
+EARLIEST: Final = -62_135_424_000.0
+LATEST: Final = 253_402_128_000.0
+
+TOO_DEEP: Final = f"is nested more than {MAX_DEPTH} levels deep; flatten it"
+
+
+def text_of(value: Any) -> str:
+    """Return a reply of Redis as ``str``, "" for None.
+
+    Bytes that are not UTF-8 become surrogates, which :func:`bytes_of` converts back.
+    """
+    return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value or ""
+
+
+def bytes_of(text: str) -> bytes:
+    """Return a text as the bytes to send to Redis; the inverse of :func:`text_of`."""
+    return text.encode("utf-8", "surrogateescape")
+
+
+def valid_text(value: Any) -> str:
+    r"""Return a reply of Redis, or a text, as valid Unicode.
+
+    A byte that is not UTF-8 becomes ``\xff``, a lone surrogate becomes ``\ud800``.
+    """
+    return encodable(text_of(value))
+
+
+def is_valid_text(text: str) -> bool:
+    """Return whether a text has no surrogates: neither bytes that are not UTF-8, nor lone ones."""
+    return text.isascii() or SURROGATES.search(text) is None
+
+
+# -- JSON ------------------------------------------------------------------------------------------
+
+
+def json_in(text: str | bytes, field: str, decoder: type[json.JSONDecoder] | None = None) -> Any:
+    """Return the value in the JSON ``text``; ``decoder`` creates objects from tagged dicts.
+
+    Raises ``DecodeError`` if ``text`` is not JSON, is not UTF-8, has more than ``MAX_TEXT``
+    characters, or is nested more than ``MAX_DEPTH`` levels deep. The message names ``field``.
+    """
+    text = text_of(text)
+    if len(text) > MAX_TEXT:
+        raise DecodeError(field, _too_long(text))
+    if not is_valid_text(text):
+        raise DecodeError(field, "cannot be read as JSON: it is not UTF-8")
+    try:
+        value = json.loads(text, cls=decoder)
+    except RecursionError as error:
+        raise DecodeError(field, TOO_DEEP) from error
+    except Exception as error:
+        # Invalid JSON raises ValueError. A custom decoder may raise any error.
+        raise DecodeError(field, f"cannot be read as JSON: {error!s:.300}") from error
+    if _brackets(text) > MAX_DEPTH and _deeper_than(value, MAX_DEPTH):
+        raise DecodeError(field, TOO_DEEP)
+    return value
+
+
+def object_in(text: str, field: str) -> dict[str, Any]:
+    """Return the JSON object in ``text``, ``{}`` for ""; raises ``DecodeError``."""
+    value = json_in(text, field) if text else {}
+    if not isinstance(value, dict):
+        raise DecodeError(field, f"must be an object, not {value!r:.60}")
+    return value
+
+
+def record_in(text: str) -> dict[str, Any]:
+    """Return the JSON object in a record of RedBeat, ``{}`` for anything else."""
+    try:
+        return object_in(text, "record")
+    except DecodeError:
+        return {}
+
+
+def string_in(value: object, longest: int) -> str:
+    """Return a decoded string as valid Unicode, shortened to ``longest`` characters; "" for None.
+
+    Other values are converted with ``repr()``.
+    """
+    if value is None:
+        return ""
+    text = value if isinstance(value, str) else repr(value)
+    return valid_text(text if len(text) <= longest else f"{text[: longest - 3]}...")
+
+
+def text_in(stored: str, longest: int = MAX_TEXT) -> str:
+    """Return the JSON string in a record. Returns a text that is not JSON unchanged, else "".
+
+    Returns "" also if the record has more than ``longest`` characters. Early versions of RedBeat 3
+    stored records without quotes.
+    """
+    if not stored or len(stored) > longest:
+        return ""
+    try:
+        text = json_in(stored, "record") if is_valid_text(stored) else stored
+    except DecodeError:
+        text = stored
+    return valid_text(text) if isinstance(text, str) else ""
+
+
+def exceeded_limit(text: str) -> str:
+    """Return a message about the limit that a JSON text exceeds, "" if it exceeds none."""
+    if len(text) > MAX_TEXT:
+        return _too_long(text)
+    if _brackets(text) > MAX_DEPTH and _deeper_than(json.loads(text), MAX_DEPTH):
+        return TOO_DEEP
+    return ""
+
+
+def _too_long(text: str) -> str:
+    return (
+        f"has {len(text)} characters of JSON; the maximum is {MAX_TEXT}, store large data elsewhere"
+    )
+
+
+def _brackets(text: str) -> int:
+    """Return the number of opening brackets. The nesting is never deeper than this number."""
+    return text.count("[") + text.count("{")
+
+
+def _deeper_than(value: Any, limit: int) -> bool:
+    level = [value]
+    for _ in range(limit):
+        level = [child for item in level for child in _children(item)]
+        if not level:
+            return False
+    return True
+
+
+def _children(value: Any) -> Iterable[Any]:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [child for child in inner if isinstance(child, (dict, list))]
+
+
+# -- numbers and instants --------------------------------------------------------------------------
+
+
+def number_in(value: Any) -> float | None:
+    """Return a finite number, None for anything else; ``value`` is a text or a JSON number."""
+    if isinstance(value, bool) or not isinstance(value, (str, bytes, int, float)):
+        return None
+    try:
+        if isinstance(value, (str, bytes)) and len(value) > MAX_DIGITS:
+            return None
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def whole_in(text: str) -> int | None:
+    """Return an integer from 0 to ``MAX_WHOLE`` in decimal digits, None for anything else."""
+    if not (text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS):
+        return None
+    number = int(text)
+    return number if number <= MAX_WHOLE else None
+
+
+def seconds_in(value: Any) -> float | None:
+    """Return an instant in UNIX seconds, None if ``value`` is not one in the years 1 to 9999."""
+    seconds = number_in(value)
+    return seconds if seconds is not None and EARLIEST <= seconds <= LATEST else None
+
+
+def instant_in(value: Any) -> datetime | None:
+    """Return an instant in UTC from UNIX seconds, None if ``value`` is not such an instant."""
+    seconds = seconds_in(value)
+    return None if seconds is None else from_timestamp(seconds)
+
+
+def moment_in(value: Any) -> datetime | None:
+    """Return an instant in UTC from ISO 8601, None if ``value`` is not such an instant.
+
+    A time without a UTC offset is interpreted as UTC.
+    """
+    if not isinstance(value, str) or len(value) > MAX_DIGITS:
+        return None
+    try:
+        moment = datetime.fromisoformat(value.replace("Z", "+00:00"))
+        aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        return instant_in(to_timestamp(aware))
+    except (ValueError, OverflowError):
+        return None

@@ -1,0 +1,280 @@
+"""Backfills: spans of an entry's schedule whose runs a beat sends later, one by one.
+
+A backfill is a waiting run in the field ``trigger`` of an entry, next to those that were triggered
+manually; see ``trigger.lua`` and ``backfill.lua``. The functions in this module depend only on
+their arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from datetime import datetime
+from itertools import islice
+from typing import Final, NamedTuple
+
+from redbeat.calendar.walltime import TICK
+from redbeat.calendar.zones import from_timestamp
+from redbeat.codec.stored import bytes_of, text_of
+from redbeat.errors import InvalidEntryError
+
+from .runs import nominal
+
+__all__ = (
+    "Backfill",
+    "Planned",
+    "Span",
+    "backfills_in",
+    "cancelled",
+    "first_ready",
+    "is_backfill",
+    "planned",
+    "waits",
+    "with_backfill",
+)
+
+#: The end of a backfill that has nothing left to send.
+DONE: Final = "done"
+
+#: Seconds that a backfill may be behind its rate and catch up.
+BURST: Final = 1.0
+
+#: Maximum number of runs in a backfill.
+MAX_RUNS: Final = 100_000
+
+#: Maximum number of spans that a backfill, and all finished backfills, may consist of.
+MAX_SPANS: Final = 100
+
+#: From this instant on, and before this instant.
+Span = tuple[datetime, datetime]
+
+#: Yields the nominal instants of an entry from an instant on.
+Occurrences = Callable[[datetime], Iterator[datetime]]
+
+
+class Backfill(NamedTuple):
+    """The span ``since`` to before ``until`` of a schedule, and how many runs a beat has sent.
+
+    Attributes:
+        id: a random id.
+        rate: maximum number of runs per second.
+        sent: the number of runs that beats have sent.
+        total: the number of runs to send, when the backfill was requested.
+        left: the parts of the span that are not sent yet. Empty if the backfill has finished.
+        ready_at: when the next run may be sent, in UNIX seconds; None if the backfill has finished.
+    """
+
+    id: str
+    since: datetime
+    until: datetime
+    rate: float
+    sent: int
+    total: int
+    left: tuple[Span, ...]
+    ready_at: float | None
+
+    @property
+    def finished(self) -> bool:
+        """Whether no run is left."""
+        return self.ready_at is None
+
+    @classmethod
+    def read(cls, token: str) -> Backfill:
+        """Return the backfill in a waiting run of the field ``trigger``; raises ValueError."""
+        head, _, ready = token.rpartition(":")
+        run_id, rate, sent, total, span, left = head.split("/")
+        since, until = _span(span)
+        spans = tuple(map(_span, left.split(","))) if left else ()
+        ready_at = None if ready == DONE else float(ready)
+        return cls(run_id, since, until, float(rate), int(sent), int(total), spans, ready_at)
+
+    @property
+    def token_id(self) -> str:
+        """The waiting run without its end, ``:<when it may be sent>``."""
+        left = ",".join(map(_span_text, self.left))
+        span = _span_text((self.since, self.until))
+        return f"{self.id}/{self.rate:g}/{self.sent}/{self.total}/{span}/{left}"
+
+    @property
+    def token(self) -> str:
+        """The waiting run to store in the field ``trigger``."""
+        ready = DONE if self.ready_at is None else f"{self.ready_at:.6f}"
+        return f"{self.token_id}:{ready}"
+
+    def instants(self, occurrences: Occurrences) -> Iterator[datetime]:
+        """Yield the nominal instants of the runs that are left."""
+        return _instants(self.left, occurrences)
+
+    def after_run(self, following: datetime | None, now: float, sent: int = 1) -> Backfill:
+        """Return the backfill after ``sent`` runs; ``following`` is the next run, None if none."""
+        done = self._replace(sent=self.sent + sent, left=(), ready_at=None)
+        if following is None or self.ready_at is None:
+            return done
+        left = tuple((max(a, following), b) for a, b in self.left if b > following)
+        ready_at = max(self.ready_at + 1 / self.rate, now - BURST)
+        return done._replace(left=left, ready_at=ready_at)
+
+
+def _span(text: str) -> Span:
+    since, until = text.split("~")
+    return from_timestamp(float(since)), from_timestamp(float(until))
+
+
+def _span_text(span: Span) -> str:
+    return "~".join([nominal(instant).short for instant in span])
+
+
+def _instants(spans: Iterable[Span], occurrences: Occurrences) -> Iterator[datetime]:
+    for since, until in spans:
+        for instant in occurrences(since):
+            if instant >= until:
+                break
+            yield instant
+
+
+def _tokens(waiting: str) -> list[str]:
+    """Return the waiting runs; only ASCII white space separates them, as in Lua."""
+    return [text_of(part) for part in bytes_of(waiting).split()]
+
+
+def is_backfill(token: str) -> bool:
+    """Return whether a waiting run is a backfill, and not a run that was triggered manually."""
+    return "/" in token
+
+
+def backfills_in(waiting: str) -> list[Backfill]:
+    """Return the backfills in a field ``trigger``, also those that have finished.
+
+    Invalid ones are left out; a beat logs and removes them.
+    """
+    found = []
+    for token in filter(is_backfill, _tokens(waiting)):
+        try:
+            found.append(Backfill.read(token))
+        except (ValueError, OverflowError):
+            continue
+    return found
+
+
+def waits(waiting: str) -> bool:
+    """Return whether a field ``trigger`` has a run to send, now or later."""
+    return any(not token.endswith(f":{DONE}") for token in _tokens(waiting))
+
+
+def first_ready(waiting: str, now: float, enabled: bool) -> str | None:
+    """Return the waiting run to send at ``now`` (UNIX seconds), None if none is ready.
+
+    Runs that were triggered manually come first. Backfills wait while the entry is not enabled.
+    """
+    ready: list[tuple[float, str]] = []
+    for token in _tokens(waiting):
+        if not is_backfill(token):
+            return token
+        text = token.rpartition(":")[2]
+        if not enabled or text == DONE:
+            continue
+        try:
+            at = float(text)
+        except ValueError:
+            at = 0.0  # invalid: the beat logs and removes it
+        if not at > now:
+            ready.append((at, token))
+    return min(ready, key=lambda item: item[0])[1] if ready else None
+
+
+class Planned(NamedTuple):
+    """What a request to backfill a span does.
+
+    The span is from ``since`` to before ``until``. It ends before the runs that the schedule itself
+    has yet to send.
+
+    Attributes:
+        instants: the nominal instants of the runs to send.
+        left_out: the number of runs in the span that were sent before, or that wait in another
+            backfill.
+        backfill: the backfill to store, None if there is nothing to send.
+    """
+
+    instants: list[datetime]
+    left_out: int
+    since: datetime
+    until: datetime
+    backfill: Backfill | None
+
+
+def planned(
+    run_id: str,
+    span: Span,
+    rate: float,
+    occurrences: Occurrences,
+    sent: Collection[datetime],
+    earlier: Iterable[Backfill],
+    now: float,
+) -> Planned:
+    """Return what a request to backfill ``span`` does.
+
+    ``sent`` are the nominal instants that the history shows as sent. ``earlier`` are the backfills
+    whose spans count as sent. Raises :exc:`InvalidEntryError` if there are too many runs, or too
+    many gaps between them.
+    """
+    since, until = span
+    covered = [(one.since, one.until) for one in earlier]
+    everything = list(islice(_instants([span], occurrences), MAX_RUNS + 1))
+    if len(everything) > MAX_RUNS:
+        problem = f"more than {MAX_RUNS} runs are in the span; backfill it in parts"
+        raise InvalidEntryError("until", problem)
+    instants, left, in_gap = list[datetime](), list[list[datetime]](), True
+    for instant in everything:
+        if instant in sent or any(begin <= instant < end for begin, end in covered):
+            in_gap = True
+            continue
+        if in_gap:
+            left.append([instant, instant])
+            in_gap = False
+        left[-1][1] = instant + TICK
+        instants.append(instant)
+    if len(left) > MAX_SPANS:
+        problem = f"the runs to send have more than {MAX_SPANS} gaps; backfill the span in parts"
+        raise InvalidEntryError("until", problem)
+    backfill = None
+    if instants:
+        spans = tuple((begin, end) for begin, end in left)
+        backfill = Backfill(run_id, since, until, rate, 0, len(instants), spans, now)
+    return Planned(instants, len(everything) - len(instants), since, until, backfill)
+
+
+def with_backfill(waiting: str, backfill: Backfill, again: bool) -> str:
+    """Return a field ``trigger`` with another backfill; finished ones with common spans are merged.
+
+    ``again`` removes all finished backfills. Raises :exc:`InvalidEntryError` if too many are left.
+    """
+    others = [token for token in _tokens(waiting) if not token.endswith(f":{DONE}")]
+    finished = [] if again else _merged([one for one in backfills_in(waiting) if one.finished])
+    if len(finished) + len(others) > MAX_SPANS:
+        problem = f"{MAX_SPANS} backfills are stored; use 'again' to forget the finished ones"
+        raise InvalidEntryError("backfill", problem)
+    return " ".join([*(one.token for one in finished), *others, backfill.token])
+
+
+def _merged(finished: Sequence[Backfill]) -> list[Backfill]:
+    merged: list[Backfill] = []
+    for one in sorted(finished, key=lambda one: one.since):
+        last = merged[-1] if merged else None
+        if last is None or one.since > last.until:
+            merged.append(one)
+        else:
+            until, sent = max(last.until, one.until), last.sent + one.sent
+            merged[-1] = last._replace(until=until, sent=sent, total=last.total + one.total)
+    return merged
+
+
+def cancelled(waiting: str) -> str:
+    """Return a field ``trigger`` in which the waiting backfills end with the runs sent so far."""
+    tokens = []
+    for token in _tokens(waiting):
+        one = next(iter(backfills_in(token)), None)
+        if one is None or one.finished:
+            tokens.append(token)
+        elif one.sent:
+            ended = one._replace(total=one.sent, until=one.left[0][0], left=(), ready_at=None)
+            tokens.append(ended.token)
+    return " ".join(tokens)

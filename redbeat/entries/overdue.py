@@ -1,0 +1,89 @@
+"""Finds entries without a success within ``expect_within`` seconds, also if no beat ever sent them.
+
+The hash of an entry decides. The sorted set ``expected`` only says which entries to look at: its
+score is a time before which the entry cannot be overdue.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from redbeat.codec.stored import record_in
+from redbeat.decoder import decode
+from redbeat.errors import DecodeError, InvalidEntryError
+from redbeat.printing import encodable
+from redbeat.storage.reading import BATCH, Reading
+from redbeat.storage.wire import Counts, Row
+
+from .policy import Policy
+from .runs import Results
+
+__all__ = ("Overdue", "overdue_entries", "overdue_of")
+
+
+class Overdue(NamedTuple):
+    """An entry without a success within its ``expect_within``.
+
+    Attributes:
+        name: the name of the entry.
+        last_success: when the last successful run ended (UTC), None if none is known.
+        seconds: how long ago that was. Without a success, seconds since the field was first saved,
+            or since ``start_time`` if that is later. A resumed entry counts from then.
+        expect_within: the field of the entry, in seconds.
+    """
+
+    name: str
+    last_success: datetime | None
+    seconds: float
+    expect_within: float
+
+
+def overdue_of(row: Row, prefix: str, now: float) -> Overdue | None:
+    """Return how overdue the entry in a row is, None if it is not; ``now`` is in UNIX seconds.
+
+    Paused, finished and unreadable entries are never overdue.
+    """
+    texts = f"{row.policy}{row.definition or ''}"
+    if row.problem or row.score is None or row.score < 0 or '"expect_within"' not in texts:
+        return None
+    fields = _fields_of(row)
+    try:
+        policy = Policy.of({name: fields.get(name) for name in ("expect_within", "start_time")})
+    except InvalidEntryError:  # a beat quarantines the entry
+        return None
+    if policy.expect_within is None or fields.get("enabled") is False:
+        return None
+    results = Results.read(row.results)
+    known = (results.last_success, results.since, policy.start_time)
+    seconds = now - max((at.timestamp() for at in known if at is not None), default=0.0)
+    if seconds <= policy.expect_within:
+        return None
+    name = encodable(row.key.removeprefix(prefix))
+    return Overdue(name, results.last_success, seconds, policy.expect_within)
+
+
+def _fields_of(row: Row) -> dict[str, Any]:
+    fields: dict[str, Any] = dict(record_in(row.definition or ""))
+    with suppress(DecodeError, ValueError, TypeError):
+        fields.update(decode(row.policy or "{}", "policy"))
+    return fields
+
+
+def overdue_entries(store: Reading, counts: Counts) -> list[Overdue]:
+    """Return all overdue entries, those without a success for longest first.
+
+    ``counts`` is the reply of :meth:`Reading.counts`. No round trip if no entry has
+    ``expect_within``, or all have had a success in time. Otherwise one per 500 entries to look at,
+    and one more per 500 if there are at least 500.
+    """
+    found: list[Overdue] = []
+    keys, offset = list(counts.expected), 0
+    while keys:
+        rows = store.read(keys).rows
+        items = (overdue_of(row, store.keys.prefix, counts.now) for row in rows)
+        found += [item for item in items if item is not None]
+        offset += BATCH
+        keys = store.expected_after(counts.now, offset) if len(keys) == BATCH else []
+    return sorted(found, key=lambda item: -item.seconds)

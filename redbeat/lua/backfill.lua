@@ -1,0 +1,50 @@
+-- Replace the waiting runs of an entry, to add a backfill or to cancel it.
+--
+-- KEYS[1]  schedule (zset)
+-- KEYS[2]  entry (hash)
+-- KEYS[3]  quarantine (hash), or the schedule key if the user may not access it, see aside.lua
+-- ARGV[1]  the expected field `trigger`, without quotes; '' for none
+-- ARGV[2]  the expected field `meta`
+-- ARGV[3]  the new field `trigger`, without quotes; '' for none
+-- ARGV[4]  wake-up channel
+--
+-- Returns 1 if the waiting runs are replaced, 0 if the entry does not exist, -1 if the entry is
+-- quarantined, -2 if `trigger` or `meta` is not the expected one, -3 if the key is not a hash. A
+-- repeated call returns 1 and has no further effect.
+--
+-- A backfill is a waiting run in the format of trigger.lua:
+--   <id>/<rate>/<sent>/<total>/<span>/<parts of the span that are left>:<when the next run is due>
+-- A span is <since>~<until> in UNIX seconds; several spans are separated by commas. A backfill that
+-- has finished ends with ':done'. It is kept so that another request does not send its runs again.
+
+-- include: aside
+-- include: read_claim
+-- include: text_in
+-- include: make_due
+
+local schedule, entry, quarantine = KEYS[1], KEYS[2], KEYS[3]
+local expected, expected_meta, waiting, channel = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+
+local clock = redis.call('TIME')
+local now = string.format('%d.%06d', tonumber(clock[1]), tonumber(clock[2]))
+
+local found = redis.pcall('HMGET', entry, 'definition', 'claim', 'trigger', 'meta')
+local refused = refusal(found, quarantine, entry)
+if refused then
+  return refused
+end
+local stored = found[3] and text_in(found[3]) or ''
+if stored == waiting then
+  return 1
+end
+if stored ~= expected or (found[4] or '') ~= expected_meta then
+  return -2
+end
+local member = redis.call('ZSCORE', schedule, entry)
+if waiting == '' then
+  redis.call('HDEL', entry, 'trigger')
+else
+  redis.call('HSET', entry, 'trigger', '"' .. waiting .. '"')
+end
+make_due(schedule, entry, member, found[2], now, channel)
+return 1

@@ -1,0 +1,69 @@
+-- results(stored) returns the parts of the field `results` of an entry: the four words of its first
+-- line, and the lines of the runs. The field is a JSON string: a first line about all runs, then a
+-- line per run, the run that ended last first. The first line has four words, '-' for none:
+--   when the last successful run ended, UNIX seconds
+--   the number of failed runs since then, or since the entry was resumed
+--   the last failed run: its nominal instant in UNIX seconds
+--   since when a success is expected: when the field was first written, or the entry was resumed
+-- The line of a run has its nominal instant, when it ended, how many seconds it took ('-' if
+-- unknown), its retries, its state and the error, see entries/runs.py. Each line ends with the two
+-- characters \n, the line feed of JSON.
+--
+-- results_text(...) returns the field.
+--
+-- setting(name, definition, policy) returns a number in the policy or the definition, or nil.
+--
+-- watch(key, expected, definition, policy, before, now) must be called after an entry was written.
+-- `before` is the earlier definition, or nil. It begins to count anew if the entry was enabled, and
+-- adds an entry with `expect_within` to the sorted set `expected`.
+
+local function results(stored)
+  local text = text_in(stored or '')
+  local success, failures, failed, since = string.match(text, '^(%S+) (%d+) (%S+) (%S+)\\n')
+  if not success then
+    return '-', 0, '-', nil, ''
+  end
+  local _, stop = string.find(text, '\\n', 1, true)
+  return success, tonumber(failures), failed, since, string.sub(text, stop + 1)
+end
+
+local function results_text(success, failures, failed, since, lines)
+  return '"' .. table.concat({success, failures, failed, since}, ' ') .. '\\n' .. lines .. '"'
+end
+
+local function has(name, definition, policy)
+  return string.find(policy or '', '"' .. name .. '"', 1, true)
+    or string.find(definition, '"' .. name .. '"', 1, true)
+end
+
+local function setting(name, definition, policy)
+  if not has(name, definition, policy) then
+    return nil
+  end
+  local value = (decoded(policy or '') or {})[name]
+  if value == nil then
+    value = (decoded(definition) or {})[name]
+  end
+  return type(value) == 'number' and value or nil
+end
+
+local function is_disabled(definition)
+  return string.find(definition, '"enabled"%s*:%s*false') ~= nil
+end
+
+local function watch(key, expected, definition, policy, before, now)
+  local expects = has('expect_within', definition, policy)
+  local resumed = before and is_disabled(before) and not is_disabled(definition)
+  if not expects and not resumed then
+    return
+  end
+  local stored = redis.call('HGET', key, 'results')
+  if (resumed and stored) or (expects and not stored) then
+    local success, _, _, _, lines = results(stored)
+    redis.call('HSET', key, 'results', results_text(success, 0, '-', now, lines))
+  end
+  if expects then
+    -- The score is a time before which the entry need not be looked at, see entries/overdue.py.
+    aside('ZADD', expected, 0, key)
+  end
+end

@@ -1,0 +1,27 @@
+-- still_fails(field, claim, meta) returns whether the run of an entry still could not be sent. RedBeat
+-- 2 writes the meta when it sends the run, but does not remove the field.
+--
+-- failure_after(field, now, problem) returns the field after one more failed attempt, and the number
+-- of attempts.
+--
+-- `field` is the field `failing` of the entry, as JSON:
+-- ["<attempts> <first> <last>","<first error>","<last error>"]. `first` and `last` are when the
+-- first and the last attempt failed, UNIX seconds. The errors are escaped as in JSON (a backslash as
+-- \u005c), so that `","` appears only between them. The sorted set of failing entries (entry key ->
+-- when its run was due) is an index of these fields. It may contain entries that fail no longer.
+
+local function failure_after(field, now, problem)
+  local head, first = string.match(field or '', '^%["([^"]*)","(.-)",".*"%]$')
+  local attempts, since = string.match(head or '', '^(%d+) (%S+) ')
+  attempts = (tonumber(attempts) or 0) + 1
+  return '["' .. attempts .. ' ' .. (since or now) .. ' ' .. now .. '","' .. (first or problem) ..
+    '","' .. problem .. '"]', attempts
+end
+
+local function still_fails(field, claim, meta)
+  if not field or not claim then
+    return false
+  end
+  local _, same_meta = made_of(claim, '', '', meta)
+  return same_meta
+end

@@ -1,0 +1,160 @@
+"""The JSON objects of entries, runs and the status, for the command line and the API of the page.
+
+``docs/json.rst`` documents their fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.metadata import version
+from platform import python_version
+from typing import Any, Final
+
+from redbeat.beat.lock import BeatInfo
+from redbeat.entries.backfill import Backfill
+from redbeat.entries.overdue import Overdue
+from redbeat.entries.runs import Occurrence
+from redbeat.entries.status import EntryStatus, Record
+from redbeat.entry import RedBeatSchedulerEntry
+from redbeat.presentation.describe import as_json, failing_json, iso, overdue_text, result_json
+from redbeat.presentation.text import duration
+
+from .forecast import upcoming_or_problem
+from .status import Status
+
+__all__ = (
+    "UPCOMING",
+    "entry_json",
+    "occurrence_json",
+    "overdue_json",
+    "problems_of",
+    "progress_json",
+    "record_json",
+    "status_json",
+    "versions",
+)
+
+#: Number of upcoming runs of an entry.
+UPCOMING: Final = 5
+
+#: Number of entries without a success in time that the problems name.
+MAX_OVERDUE: Final = 20
+
+
+def record_json(record: Record) -> dict[str, Any]:
+    """Return the JSON object of a listed entry."""
+    stored = {"name": record.name} if record.entry is None else as_json(record.entry)
+    return {
+        **stored,
+        "state": record.state,
+        "due_at": iso(record.due_at),
+        "static": record.static,
+        "problem": record.problem,
+        "failing": failing_json(record.failing),
+    }
+
+
+def entry_json(
+    entry: RedBeatSchedulerEntry,
+    status: EntryStatus,
+    occurrences: list[Occurrence],
+    backfills: list[Backfill],
+    static: bool,
+) -> dict[str, Any]:
+    """Return the JSON object of an entry with its state and its runs."""
+    upcoming, problem = upcoming_or_problem(entry, UPCOMING)
+    return {
+        **as_json(entry),
+        "state": status.state,
+        "due_at": iso(status.due_at),
+        "static": static,
+        "problem": problem,
+        "failing": failing_json(status.failing),
+        "reason": status.reason,
+        "note": status.note,
+        "last_success": iso(status.last_success),
+        "consecutive_failures": status.consecutive_failures,
+        "upcoming": [iso(instant) for instant in upcoming],
+        "backfills": [progress_json(one) for one in backfills],
+        "history": [occurrence_json(item) for item in occurrences],
+    }
+
+
+def occurrence_json(item: Occurrence) -> dict[str, Any]:
+    """Return the JSON object of a recorded run."""
+    return {
+        "scheduled_at": iso(item.scheduled_at),
+        "dispatched_at": iso(item.dispatched_at),
+        "task_id": item.task_id or None,
+        "outcome": item.outcome,
+        "result": result_json(item.result),
+    }
+
+
+def progress_json(one: Backfill) -> dict[str, Any]:
+    """Return the progress of a backfill as a JSON object."""
+    return {
+        "since": iso(one.since),
+        "until": iso(one.until),
+        "sent": one.sent,
+        "total": one.total,
+        "rate": one.rate,
+        "finished": one.finished,
+    }
+
+
+def problems_of(status: Status, max_late: float) -> Iterator[str]:
+    """Yield what is wrong; an entry may be due for ``max_late`` seconds."""
+    if not status.beats:
+        yield "no beat leads" if status.lock_key else "no beat is at work"
+    if status.problem:
+        yield status.problem
+    failing = status.entries["failing"]
+    if failing:
+        noun = "entry fails" if failing == 1 else "entries fail"
+        yield f"{failing} {noun}, see celery redbeat list --state failing"
+    if status.most_late is not None and status.most_late > max_late:
+        yield f"an entry is {duration(status.most_late)} late"
+    for item in status.overdue[:MAX_OVERDUE]:
+        yield f"{item.name} {overdue_text(item)}"
+    if len(status.overdue) > MAX_OVERDUE:
+        yield f"{len(status.overdue) - MAX_OVERDUE} more entries had no success in time"
+
+
+def _beat_json(beat: BeatInfo) -> dict[str, Any]:
+    times = {"since": iso(beat.since), "last_seen": iso(beat.last_seen)}
+    return {"token": beat.token, "host": beat.host, "pid": beat.pid, **times}
+
+
+def status_json(status: Status, problems: list[str]) -> dict[str, Any]:
+    """Return the JSON object of a status with its problems."""
+    return {
+        "healthy": not problems,
+        "problems": problems,
+        "leader": None if status.leader is None else _beat_json(status.leader),
+        "beats": [_beat_json(beat) for beat in status.beats],
+        "standbys": [_beat_json(beat) for beat in status.standbys],
+        "lock_key": status.lock_key,
+        "total": sum(status.entries.values()),
+        "entries": status.entries,
+        "statics": status.statics,
+        "due_now": status.due_now,
+        "most_late": status.most_late,
+        "overdue": [overdue_json(item) for item in status.overdue],
+        "clock_offset": status.clock_offset,
+        "key_prefix": status.key_prefix,
+        "redis": {"url": status.redis_url, **status.server},
+        "versions": versions(),
+    }
+
+
+def overdue_json(item: Overdue) -> dict[str, Any]:
+    """Return an overdue entry as JSON."""
+    return {**item._asdict(), "last_success": iso(item.last_success)}
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of the packages in use."""
+    packages = {"redbeat": "celery-redbeat", "celery": "celery", "redis": "redis"}
+    versions = {name: version(package) for name, package in packages.items()}
+    return {**versions, "python": python_version()}

@@ -1,0 +1,99 @@
+"""Warnings about entries that are valid but probably misspelt: unknown tasks and options."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Collection, Iterator
+from difflib import get_close_matches
+from functools import lru_cache, partial
+from typing import Any, Final, NamedTuple
+
+from celery import Celery, Task
+from celery.app.amqp import AMQP
+from kombu.messaging import Producer
+
+from redbeat.entries.definition import RESERVED
+from redbeat.entry import RedBeatSchedulerEntry
+
+__all__ = ("NameChecker", "UnknownName", "registered_tasks")
+
+#: Prefix of the tasks that every app has.
+BUILT_IN: Final = "celery."
+
+#: Parameters of the functions below that an entry cannot set.
+NOT_OPTIONS: Final = RESERVED | {
+    *("self", "options", "properties", "message", "event_dispatcher"),
+}
+
+#: The AMQP properties of a message that ``Producer.publish`` passes on.
+PROPERTIES: Final = frozenset(
+    {
+        *("app_id", "cluster_id", "correlation_id", "message_id", "reply_to", "timestamp"),
+        *("type", "user_id"),
+    }
+)
+
+
+def registered_tasks(app: Any) -> set[str]:
+    """Return the names of the tasks that the app registers; import its task modules first.
+
+    Raises any error of these imports. The tasks of Celery itself are left out.
+    """
+    app.loader.import_default_modules()
+    return {name for name in app.tasks if not name.startswith(BUILT_IN)}
+
+
+def known_options(app: Any, task: str) -> set[str]:
+    """Return the names of the options of ``apply_async``, also those of this task's own method."""
+    functions = [
+        *(Task.apply_async, Celery.send_task, AMQP.as_task_v2, Producer.publish),
+        app.amqp.send_task_message,
+    ]
+    if task in app.tasks:
+        functions.append(app.tasks[task].apply_async)
+    names = {name for function in functions for name in inspect.signature(function).parameters}
+    return (names | PROPERTIES) - NOT_OPTIONS
+
+
+class UnknownName(NamedTuple):
+    """A task that is not registered, or an unknown option of the entries of a task."""
+
+    task: str
+    option: str = ""
+
+
+class NameChecker:
+    """Finds tasks that are not registered, and unknown options.
+
+    An app without tasks of its own sends tasks of other programs, so any task name is fine. The
+    constructor imports the task modules of the app, and raises any error of these imports.
+    """
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+        self._tasks = registered_tasks(app)
+        self._options = lru_cache(256)(partial(known_options, app))
+
+    def unknown(self, entry: RedBeatSchedulerEntry) -> Iterator[UnknownName]:
+        """Yield the task of an entry, and each of its options, if it is unknown."""
+        task = str(entry.task)
+        if self._tasks and task not in self._app.tasks:
+            yield UnknownName(task)
+        options = entry.options or {}
+        for name in options:
+            if name in self._options(task) or name in (options.get("stamped_headers") or ()):
+                continue
+            yield UnknownName(task, str(name))
+
+    def warning(self, unknown: UnknownName) -> str:
+        """Return a warning about an unknown name, with the most similar known name."""
+        task, option = unknown
+        if option:
+            similar = _closest(option, self._options(task))
+            return f"{option!r} is not an option of apply_async{similar}"
+        return f"the task {task!r} is not registered in this app{_closest(task, self._tasks)}"
+
+
+def _closest(name: str, known: Collection[str]) -> str:
+    similar = get_close_matches(name, sorted(known), 1)
+    return f"; did you mean {similar[0]!r}?" if similar else ""

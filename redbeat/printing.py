@@ -1,0 +1,178 @@
+"""Makes text safe to print: in logs, on terminals, in labels. Each logger of the package is here.
+
+A stored name may contain line feeds, terminal escapes or bytes that are not UTF-8. Printed as it
+is, such a name can forge log lines, colour a terminal, or fail to be encoded.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import traceback
+import unicodedata
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from numbers import Number
+from typing import Any, Final
+
+from celery.utils.log import get_logger as celery_logger
+
+__all__ = ("LOG_LIMIT", "SURROGATES", "encodable", "get_logger", "printable", "warnings_to")
+
+#: Unicode categories of characters that could control the terminal or that cannot be encoded.
+UNPRINTABLE: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+
+#: Characters that UTF-8 cannot encode. The decoded replies of Redis contain them for other bytes.
+SURROGATES: Final = re.compile("[\ud800-\udfff]")
+
+#: Maximum length of one argument of a log line, in characters.
+LOG_LIMIT: Final = 1000
+
+#: Maximum length of the message of one exception in a logged traceback, in characters.
+TRACEBACK_LIMIT: Final = 2000
+
+
+def printable(text: str, limit: int | None = None) -> str:
+    """Return ``text`` with control characters and unencodable characters escaped.
+
+    A result longer than ``limit`` characters is shortened in the middle to this length. The
+    shortened text includes the original length.
+    """
+    if limit is None or len(text) <= limit:
+        escaped = _escaped(text)
+    else:
+        # An escaped text is never shorter, so the characters in the middle cannot be printed.
+        escaped = _escaped(text[:limit] + text[-limit:])
+    if limit is None or len(escaped) <= limit:
+        return escaped
+    mark = f" ...({len(text)} characters)... "
+    end = (limit - len(mark)) // 3
+    return f"{escaped[: limit - len(mark) - end]}{mark}{escaped[-end:]}"
+
+
+def _escaped(text: str) -> str:
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(map(_escaped_char, text))
+
+
+def _escaped_char(char: str) -> str:
+    if unicodedata.category(char) not in UNPRINTABLE:
+        return char
+    if "\udc80" <= char <= "\udcff":  # a byte that is not UTF-8
+        return f"\\x{ord(char) - 0xDC00:02x}"
+    return char.encode("unicode_escape").decode("ascii")
+
+
+def encodable(text: str) -> str:
+    """Return ``text`` as valid Unicode, with escapes for bytes that are not UTF-8 and surrogates.
+
+    Use this function for names in data, such as JSON and signals: it changes no valid name.
+    """
+    if text.isascii():
+        return text
+    return SURROGATES.sub(lambda match: _escaped_char(match[0]), text)
+
+
+def get_logger(name: str) -> logging.Logger:
+    """Return a logger whose lines are safe to print, whatever their arguments contain.
+
+    The logger makes each argument printable and shortens it to :data:`LOG_LIMIT` characters. It
+    does the same with the exceptions in tracebacks. Handlers need no configuration.
+    """
+    logger: logging.Logger = celery_logger(name)
+    logger.addFilter(_PRINTABLE)
+    return logger
+
+
+@contextmanager
+def warnings_to(write: Callable[[str], None]) -> Iterator[None]:
+    """Pass the warnings and errors that RedBeat logs to ``write`` while the context lasts.
+
+    The command line uses this function, because Celery configures no logging for commands.
+    """
+    logger = get_logger("celery.beat")
+    handler = _Writer(logging.WARNING)
+    handler.write = write
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+
+
+class _Writer(logging.Handler):
+    """Passes each message to the function ``write``."""
+
+    write: Callable[[str], None]
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Pass on the message, without time and level."""
+        self.write(record.getMessage())
+
+
+class _Printed:
+    """An argument of a log line; its ``str`` and ``repr`` are printable and of limited length."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def __str__(self) -> str:
+        return self._text(str)
+
+    def __repr__(self) -> str:
+        return self._text(repr)
+
+    def _text(self, convert: Callable[[Any], str]) -> str:
+        try:
+            return printable(convert(self._value), LOG_LIMIT)
+        except Exception as error:
+            kinds = type(self._value).__name__, type(error).__name__
+            return "<a {} that cannot be printed: {}>".format(*kinds)
+
+
+class _PrintableFilter(logging.Filter):
+    """Makes the arguments and the traceback of each log record printable."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Change the record in place; always return True."""
+        args = record.args
+        if isinstance(args, Mapping):
+            record.args = {name: _safe_argument(value) for name, value in args.items()}
+        elif args:
+            record.args = tuple(map(_safe_argument, args))
+        if record.exc_info and record.exc_info[1] is not None and not record.exc_text:
+            record.exc_text = _safe_traceback(record.exc_info[1])
+        return True
+
+
+_PRINTABLE: Final = _PrintableFilter()
+
+
+def _safe_argument(value: Any) -> Any:
+    """Return a number or a short printable string unchanged, and any other value wrapped."""
+    if value is None or isinstance(value, Number):
+        return value
+    if type(value) is str and value.isascii() and value.isprintable() and len(value) <= LOG_LIMIT:
+        return value
+    return _Printed(value)
+
+
+def _safe_traceback(error: BaseException) -> str | None:
+    """Return a printable traceback, or None if the formatter of the handler may make it."""
+    parts = traceback.format_exception(error)
+    safe_parts = [_safe_part(part) for part in parts]
+    return None if parts == safe_parts else "".join(safe_parts).rstrip("\n")
+
+
+#: The beginnings of the parts of a traceback that Python itself writes in several lines.
+_BY_PYTHON: Final = ("Traceback (", "  ", "\nDuring handling", "\nThe above exception")
+
+
+def _safe_part(part: str) -> str:
+    """Return a part of a traceback with each message in one line of limited length."""
+    if part.startswith(_BY_PYTHON):
+        return "\n".join(printable(line, TRACEBACK_LIMIT) for line in part.split("\n"))
+    return f"{printable(part.rstrip(), TRACEBACK_LIMIT)}\n"

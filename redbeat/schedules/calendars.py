@@ -1,0 +1,345 @@
+"""Calendars: named sets of days on which entries do not run. No function here accesses Redis."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import date, datetime, time, timedelta, tzinfo
+from typing import Any, Final, Literal, get_args
+
+from celery.schedules import BaseSchedule
+
+from redbeat.calendar.walltime import TICK, instant_of
+from redbeat.calendar.zones import UTC, zone_key, zone_named
+from redbeat.errors import DecodeError, InvalidEntryError
+
+from .ical import from_ical
+from .next_run import find_latest, latest_run, next_run
+from .rule import RuleSchedule
+
+__all__ = ("MAX_DAYS", "ON_EXCLUDED", "Calendar", "Exclusion", "OnExcluded")
+
+#: What happens to an occurrence on an excluded day: it is skipped, or moved to the next or the
+#: previous day that is not excluded, at the same wall-clock time.
+OnExcluded = Literal["skip", "next", "previous"]
+
+ON_EXCLUDED: Final[tuple[OnExcluded, ...]] = get_args(OnExcluded)
+
+#: Maximum number of days and rules in one calendar.
+MAX_DAYS: Final = 4000
+
+#: If more days in a row are excluded, an entry has no runs left.
+MAX_ROW: Final = 1100
+
+#: Maximum number of occurrences to move to find the next run.
+MAX_MOVED: Final = 4000
+
+DAY: Final = timedelta(days=1)
+
+#: A day, or the first and the last day of a span, as a ``date`` or in ISO 8601.
+Days = date | str | Sequence["date | str"]
+
+
+@dataclass(frozen=True)
+class Calendar:
+    """A named set of days on which the entries that name the calendar do not run.
+
+    Arguments:
+        name: the name of the calendar.
+        days: excluded days. Each is a ``date``, a string in ISO 8601, or a pair of the first and
+            the last day of a span.
+        rules: RFC 5545 rules whose occurrences are excluded days, such as
+            ``"FREQ=WEEKLY;BYDAY=SA,SU"``.
+        zone: the IANA name of the time zone in which the days begin and end. None means the time
+            zone of each entry.
+
+    Raises :exc:`InvalidEntryError` with the name of an invalid argument.
+    """
+
+    name: str
+    days: Sequence[Days] = ()
+    rules: Sequence[Any] = ()
+    zone: str | None = None
+    _spans: list[tuple[date, date]] = field(init=False, repr=False, compare=False)
+    _schedules: list[RuleSchedule] = field(init=False, repr=False, compare=False)
+    _known: dict[date, bool] = field(init=False, repr=False, compare=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        name: Any = self.name
+        if not isinstance(name, str) or not name or "," in name:
+            raise InvalidEntryError("name", f"{name!r:.60} is not a name; use text without commas")
+        if len(self.days) + len(self.rules) > MAX_DAYS:
+            problem = f"more than {MAX_DAYS} days and rules; use rules for days that repeat"
+            raise InvalidEntryError("days", problem)
+        set_field = object.__setattr__  # the fields are frozen
+        set_field(self, "_spans", [_span(days) for days in self.days])
+        texts = [_rule_text(rule) for rule in self.rules]
+        set_field(self, "_schedules", [_schedule(text) for text in texts])
+        set_field(self, "rules", tuple(texts))
+        set_field(self, "days", tuple(_plain(*span) for span in self._spans))
+        zone: Any = self.zone
+        if zone is not None:
+            try:
+                key = zone if isinstance(zone, str) else zone_key(zone)
+                zone_named(key or "")
+            except ValueError as error:
+                raise InvalidEntryError("zone", str(error)) from error
+            set_field(self, "zone", key)
+
+    def excludes(self, day: date) -> bool:
+        """Return whether ``day`` is excluded."""
+        known = self._known.get(day)
+        if known is None:
+            known = any(first <= day <= last for first, last in self._spans) or any(
+                _occurs(schedule, day) for schedule in self._schedules
+            )
+            if len(self._known) > MAX_DAYS:
+                self._known.clear()
+            self._known[day] = known
+        return known
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields to store, as values of JSON."""
+        return {"days": list(self.days), "rules": list(self.rules), "zone": self.zone}
+
+    def to_json(self) -> str:
+        """Return the fields as JSON to store."""
+        return json.dumps(self.fields())
+
+    @classmethod
+    def from_ical(
+        cls, name: str, text: str | bytes, zone: str | None = None, now: date | None = None
+    ) -> Calendar:
+        """Return a calendar with the days of the events of an iCalendar file.
+
+        Repeated events are taken from last year to ten years after ``now`` (default: today). Needs
+        the extra ``calendars``. Raises :exc:`InvalidEntryError` if the file cannot be read.
+        """
+        days = _days_of_events(text, now or datetime.now(UTC).date())
+        return cls(name, days, zone=zone)
+
+    @classmethod
+    def from_fields(cls, name: str, fields: Mapping[str, Any]) -> Calendar:
+        """Return the calendar with this name and stored fields; raises :exc:`DecodeError`."""
+        try:
+            return cls(name, fields["days"], fields["rules"], fields["zone"])
+        except InvalidEntryError as error:
+            raise DecodeError(f"calendar {name!r:.60}.{error.field}", error.problem) from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise DecodeError(f"calendar {name!r:.60}", f"is not a calendar: {error!r}") from error
+
+
+#: The days of events in this number of years from now are taken from an iCalendar file.
+YEARS: Final = 10
+
+
+def _days_of_events(text: str | bytes, now: date) -> list[tuple[date, date]]:
+    try:
+        import icalendar  # noqa: PLC0415 - libraries of an extra
+        import recurring_ical_events  # type: ignore[import-untyped]  # noqa: PLC0415
+    except ImportError as error:
+        problem = "reading iCalendar files needs: pip install 'celery-redbeat[calendars]'"
+        raise InvalidEntryError("days", problem) from error
+    try:
+        parsed = icalendar.Calendar.from_ical(text)
+        events = recurring_ical_events.of(parsed).between(
+            date(now.year - 1, 1, 1), date(now.year + YEARS, 1, 1)
+        )
+        return sorted({_event_span(event) for event in events})
+    except Exception as error:  # the libraries raise many types of errors for invalid files
+        raise InvalidEntryError("days", f"cannot be read from iCalendar text: {error}") from error
+
+
+def _event_span(event: Any) -> tuple[date, date]:
+    """Return the first and the last day of an event; the end of an event is exclusive."""
+    start, end = event.start, event.end
+    last = end - TICK if isinstance(end, datetime) else end - DAY
+    return _date(start), max(_date(start), _date(last))
+
+
+def _span(days: Days) -> tuple[date, date]:
+    if isinstance(days, (str, date)):
+        return _date(days), _date(days)
+    with suppress(TypeError, ValueError):
+        first, last = days
+        if _date(first) <= _date(last):
+            return _date(first), _date(last)
+    raise InvalidEntryError("days", f"{days!r:.60} is not a day, nor a pair of first and last day")
+
+
+def _date(day: Any) -> date:
+    if isinstance(day, datetime):
+        return day.date()
+    if isinstance(day, date):
+        return day
+    try:
+        return date.fromisoformat(day)
+    except (TypeError, ValueError) as error:
+        problem = f"{day!r:.60} is not a day; use a date, or a string such as '2026-12-25'"
+        raise InvalidEntryError("days", problem) from error
+
+
+def _plain(first: date, last: date) -> str | list[str]:
+    return first.isoformat() if first == last else [first.isoformat(), last.isoformat()]
+
+
+def _rule_text(rule: Any) -> str:
+    text = rule.to_ical() if isinstance(rule, RuleSchedule) else rule
+    if not isinstance(text, str):
+        raise InvalidEntryError("rules", f"{rule!r:.60} is not a rule; use RFC 5545 text")
+    return text if ":" in text else f"RRULE:{text}"
+
+
+def _schedule(text: str) -> RuleSchedule:
+    try:
+        return from_ical(text)
+    except ValueError as error:
+        raise InvalidEntryError("rules", f"{text!r:.60}: {error}") from error
+
+
+def _occurs(schedule: RuleSchedule, day: date) -> bool:
+    zone = getattr(getattr(schedule, "dtstart", None), "tzinfo", None) or UTC
+    start = _midnight(day, zone)
+    occurrence = schedule.occurrence_after(start, inclusive=True)
+    return occurrence is not None and occurrence < _midnight(day + DAY, zone)
+
+
+def _midnight(day: date, zone: tzinfo) -> datetime:
+    return instant_of(datetime.combine(day, time(), zone))
+
+
+@dataclass(frozen=True)
+class Exclusion:
+    """The occurrences of an entry with calendars.
+
+    Attributes:
+        calendars: the calendars that the entry names.
+        zone: the time zone of the entry.
+        on_excluded: one of :data:`ON_EXCLUDED`.
+    """
+
+    calendars: Sequence[Calendar]
+    zone: tzinfo
+    on_excluded: str = "skip"
+
+    def next_run(self, schedule: BaseSchedule, after: datetime) -> datetime | None:
+        """Return the first occurrence after ``after``, None if no occurrence follows.
+
+        Also returns None if more than :data:`MAX_ROW` days in a row are excluded.
+        """
+        if self.on_excluded != "skip":
+            return self._next_moved(schedule, after)
+        found = next_run(schedule, after, self.zone)
+        while found is not None and self.excludes(found):
+            end = self._end(found)
+            if end is None:
+                return None
+            last = latest_run(schedule, found, end - TICK, self.zone) or found
+            found = next_run(schedule, last, self.zone)
+        return found
+
+    def latest_run(
+        self, schedule: BaseSchedule, first: datetime, until: datetime
+    ) -> datetime | None:
+        """Return the last occurrence in ``(first, until]``; ``first`` is an occurrence."""
+        if self.on_excluded != "skip":
+
+            def probe(moment: datetime) -> datetime | None:
+                found = self._next_moved(schedule, moment)
+                return None if found is None or found > until else found
+
+            return find_latest(probe, first, until)
+        found = latest_run(schedule, first, until, self.zone)
+        while found is not None and self.excludes(found):
+            found = latest_run(schedule, first, self._begin(found) - TICK, self.zone)
+        return found
+
+    def count_runs(
+        self, schedule: BaseSchedule, first: datetime, until: datetime, limit: int
+    ) -> int:
+        """Return the number of occurrences in ``(first, until]``, at most ``limit``."""
+        count, found = 0, self.next_run(schedule, first)
+        while found is not None and found <= until and count < limit:
+            count, found = count + 1, self.next_run(schedule, found)
+        return count
+
+    def excludes(self, instant: datetime) -> bool:
+        """Return whether a calendar excludes the day of ``instant``."""
+        return self._excluding(instant) is not None
+
+    def _excluding(self, instant: datetime) -> Calendar | None:
+        calendars = self.calendars
+        return next((one for one in calendars if one.excludes(self._day(one, instant))), None)
+
+    def _zone_of(self, calendar: Calendar) -> tzinfo:
+        return self.zone if calendar.zone is None else zone_named(calendar.zone)
+
+    def _day(self, calendar: Calendar, instant: datetime) -> date:
+        return instant.astimezone(self._zone_of(calendar)).date()
+
+    def _end(self, instant: datetime) -> datetime | None:
+        """Return the end of the excluded days in a row around ``instant``, None if it is too far.
+
+        Returns ``instant`` if its day is not excluded.
+        """
+        for _ in range(MAX_ROW):
+            calendar = self._excluding(instant)
+            if calendar is None:
+                return instant
+            instant = _midnight(self._day(calendar, instant) + DAY, self._zone_of(calendar))
+        return None
+
+    def _begin(self, instant: datetime) -> datetime:
+        """Return the beginning of the excluded days in a row around ``instant``.
+
+        Returns ``instant`` if its day is not excluded.
+        """
+        begin = instant
+        for _ in range(MAX_ROW):
+            calendar = self._excluding(instant)
+            if calendar is None:
+                break
+            begin = _midnight(self._day(calendar, instant), self._zone_of(calendar))
+            instant = begin - TICK
+        return begin
+
+    # -- moved occurrences -----------------------------------------------------------------------
+
+    def _moved(self, occurrence: datetime) -> datetime | None:
+        """Return the occurrence, moved to a day that is not excluded; None if there is none."""
+        step = DAY if self.on_excluded == "next" else -DAY
+        local = occurrence.astimezone(self.zone)
+        for _ in range(MAX_ROW):
+            if not self.excludes(occurrence):
+                return occurrence
+            local += step  # wall-clock time: the time of day stays
+            occurrence = instant_of(local)
+        return None
+
+    def _next_moved(self, schedule: BaseSchedule, after: datetime) -> datetime | None:
+        """Return the first moved occurrence after ``after``.
+
+        An occurrence before ``after`` may move to a day after it, and the other way round. So the
+        search begins before the excluded days around ``after``, and goes on past the excluded days
+        that follow the best result.
+        """
+        best: datetime | None = None
+        found = next_run(schedule, self._begin(after - DAY) - DAY, self.zone)
+        for _ in range(MAX_MOVED):
+            if found is None or (best is not None and found > self._last_to_search(best)):
+                break
+            moved = self._moved(found)
+            if moved is not None and moved > after and (best is None or moved < best):
+                best = moved
+            found = next_run(schedule, found, self.zone)
+        if best is None and found is not None:  # too many occurrences on the excluded days to move
+            return replace(self, on_excluded="skip").next_run(schedule, after)
+        return best
+
+    def _last_to_search(self, best: datetime) -> datetime:
+        """Return the last instant whose occurrence may move to a time before ``best``."""
+        if self.on_excluded == "next":
+            return best
+        return (self._end(best + DAY) or best) + DAY

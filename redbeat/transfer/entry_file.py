@@ -1,0 +1,285 @@
+"""Reads and writes files of entries that people keep under version control, in TOML or JSON.
+
+A file names its owner and has a table of entries. The fields of an entry are those of an entry
+object, except that its schedule is one of the rules that the command line takes::
+
+    managed_by = "billing"
+
+    [entries.invoices]
+    task = "proj.invoices"
+    cron = "0 9 * * mon-fri"
+    timezone = "Europe/Paris"
+    max_runs = 100
+
+TOML has comments, and a line per field, so that a review shows what changes. JSON has the same
+structure, for files that programs write.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import date, datetime
+from difflib import get_close_matches
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import IO, Any, Final, NamedTuple
+
+from redbeat.calendar.zones import as_utc, zone_named
+from redbeat.decoder import decode
+from redbeat.entries.policy import FIELDS as POLICY_FIELDS
+from redbeat.entry import RedBeatSchedulerEntry
+from redbeat.errors import DecodeError, InvalidEntryError
+from redbeat.presentation.describe import policy, rule_of, stored
+from redbeat.presentation.rule_text import KINDS, has_own_zone, parse_rule, seconds_from
+
+from .importing import EntryType, Problem, UnreadableSourceError
+
+__all__ = (
+    "CALL",
+    "FIELDS",
+    "EntryFile",
+    "change_entry",
+    "current_fields",
+    "new_entry",
+    "read_entry_file",
+)
+
+#: The JSON fields of a task call with their types.
+CALL: Final[dict[str, type]] = {"args": list, "kwargs": dict, "options": dict}
+
+#: The policy fields that a file may set.
+POLICY: Final = tuple(name for name in POLICY_FIELDS if name != "managed_by")
+
+#: The fields that an entry of a file may have.
+FIELDS: Final = ("task", *KINDS, *CALL, "queue", "enabled", *POLICY)
+
+
+class EntryFile(NamedTuple):
+    """The content of a file: its name as an owner, its valid entries, and its problems."""
+
+    managed_by: str
+    entries: dict[str, RedBeatSchedulerEntry]
+    problems: list[Problem]
+
+
+def read_entry_file(app: Any, entry_class: EntryType, path: str, stdin: IO[bytes]) -> EntryFile:
+    """Return the entries of a file in TOML, if its name ends with ``.toml``, else in JSON.
+
+    The path ``-`` means JSON from standard input. Raises :exc:`UnreadableSourceError` if the file
+    cannot be read or does not name its owner.
+    """
+    content = _parsed(path, stdin)
+    unknown = [name for name in content if name not in ("managed_by", "entries")]
+    if unknown:
+        raise UnreadableSourceError(f"{unknown[0]}: is unknown; use managed_by and entries")
+    owner = content.get("managed_by")
+    if not isinstance(owner, str) or not owner:
+        raise UnreadableSourceError(
+            'managed_by: is missing; give the file a name such as managed_by = "billing". The '
+            "file owns the entries that carry this name"
+        )
+    tables = content.get("entries", {})
+    if not isinstance(tables, dict):
+        raise UnreadableSourceError("entries: must be a table with a table for each entry")
+    file = EntryFile(owner, {}, [])
+    for name, table in tables.items():
+        try:
+            file.entries[name] = _entry(app, entry_class, owner, name, table)
+        except (InvalidEntryError, ArithmeticError, LookupError) as error:
+            file.problems.append(Problem(name, str(error)))
+    return file
+
+
+def _parsed(path: str, stdin: IO[bytes]) -> dict[str, Any]:
+    is_toml = path.lower().endswith(".toml")
+    try:
+        text = (stdin.read() if path == "-" else Path(path).read_bytes()).decode("utf-8")
+        content = _toml().loads(text) if is_toml else json.loads(text, object_pairs_hook=_unique)
+    except OSError as error:
+        raise UnreadableSourceError(f"cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        kind = "TOML" if is_toml else "JSON"
+        raise UnreadableSourceError(f"cannot be read as {kind}: {error}") from error
+    if not isinstance(content, dict):
+        raise UnreadableSourceError("must be a JSON object with managed_by and entries")
+    return content
+
+
+def _toml() -> ModuleType:
+    for name in ("tomllib", "tomli"):  # the first one is in the standard library of Python 3.11
+        with suppress(ImportError):
+            return import_module(name)
+    raise UnreadableSourceError("TOML needs Python 3.11, or: pip install 'celery-redbeat[toml]'")
+
+
+def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{twice!r} is given twice")
+    return found
+
+
+# -- an entry --------------------------------------------------------------------------------------
+
+
+def _entry(
+    app: Any, entry_class: EntryType, owner: str, name: str, table: Any
+) -> RedBeatSchedulerEntry:
+    """Return the entry of a table; raises :exc:`InvalidEntryError` with the name of a field."""
+    return new_entry(app, entry_class, name, table, managed_by=owner)
+
+
+def new_entry(
+    app: Any, entry_class: EntryType, name: str, table: Any, **arguments: Any
+) -> RedBeatSchedulerEntry:
+    """Return an entry with the fields of a table; ``arguments`` are further arguments of its class.
+
+    The entry is checked as ``save()`` checks it. Raises :exc:`InvalidEntryError` with the name of
+    a field.
+    """
+    _check_fields(table)
+    if "task" not in table:
+        raise InvalidEntryError("task", "is missing; add the name of the task")
+    zone = _zone(app, table.get("timezone"))
+    schedule = _schedule(app, name, table, zone)
+    values = _attributes(table, zone, has_own_zone(schedule))
+    entry = entry_class(name=name, schedule=schedule, app=app, **values, **arguments)
+    entry._writing()
+    return entry
+
+
+def change_entry(entry: RedBeatSchedulerEntry, table: Any) -> None:
+    """Set the fields of a table on an entry; None resets a field to its default.
+
+    A field whose value is already stored stays as it is, because its text may not contain every
+    detail. The entry is checked as ``save()`` checks it. Raises :exc:`InvalidEntryError` with the
+    name of a field; the entry may then have some of the new values.
+    """
+    _check_fields(table)
+    old = current_fields(entry)
+    changed = {
+        name: value for name, value in table.items() if name not in old or old[name] != value
+    }
+    timezone = table.get("timezone", entry.timezone)
+    zone = _zone(entry.app, timezone)
+    if any(kind in changed for kind in KINDS):
+        entry.schedule = _schedule(entry.app, str(entry.name), changed, zone)
+    own_zone = has_own_zone(entry.schedule)
+    values = _attributes(changed, zone, own_zone)
+    if changed.get("queue") is not None and "options" not in changed:
+        values["options"] = {**entry.options, "queue": changed["queue"]}
+    if own_zone and "timezone" in table:
+        entry.__dict__.pop("timezone", None)
+    if values.get("task", "") is None:
+        raise InvalidEntryError("task", "is missing; add the name of the task")
+    for name in [name for name, value in changed.items() if value is None]:
+        if name in CALL:
+            values[name] = CALL[name]()
+        else:
+            entry.__dict__.pop(name, None)
+            values.pop(name, None)
+    for name, value in values.items():
+        setattr(entry, name, value)
+    entry._writing()
+
+
+def current_fields(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
+    """Return the fields of an entry that have a value, as JSON values that the field accepts.
+
+    The rule is missing if no rule describes the schedule.
+    """
+    definition = stored(entry)
+    fields: dict[str, Any] = {"task": entry.task, **dict(filter(None, [rule_of(entry.schedule)]))}
+    fields |= {name: definition[name] for name in CALL if definition[name]}
+    fields["enabled"] = entry.enabled
+    return fields | {name: value for name, value in policy(entry).items() if name in POLICY}
+
+
+def _attributes(table: Mapping[str, Any], zone: Any, own_zone: bool) -> dict[str, Any]:
+    """Return the attributes of an entry that a table sets, without the schedule."""
+    values = {name: table[name] for name in ("task", "enabled") if name in table}
+    if not isinstance(values.get("enabled", True), bool):
+        raise InvalidEntryError("enabled", f"must be true or false, not {values['enabled']!r:.60}")
+    for field in CALL:
+        if table.get(field) is not None:
+            values[field] = _call_value(field, table[field])
+    if table.get("queue") is not None:
+        values["options"] = {**values.get("options", {}), "queue": table["queue"]}
+    for field in POLICY_FIELDS:
+        if table.get(field) is not None:
+            values[field] = _policy_value(field, table[field], zone)
+    if own_zone:
+        values.pop("timezone", None)
+    return values
+
+
+def _check_fields(table: Any) -> None:
+    if not isinstance(table, dict):
+        raise InvalidEntryError("entry", f"must be a table, not {table!r:.60}")
+    for field in table:
+        if field not in FIELDS:
+            similar = get_close_matches(field, FIELDS, 1)
+            hint = f"did you mean {similar[0]!r}?" if similar else f"use {', '.join(FIELDS)}"
+            raise InvalidEntryError(field, f"is unknown; {hint}")
+
+
+def _zone(app: Any, name: Any) -> Any:
+    if name is None:
+        return app.timezone
+    try:
+        return zone_named(name)
+    except (ValueError, TypeError) as error:
+        raise InvalidEntryError("timezone", str(error)) from error
+
+
+def _schedule(app: Any, name: str, table: Mapping[str, Any], zone: Any) -> Any:
+    """Return the schedule of a table; ``name`` determines the numbers for ``H`` in a crontab."""
+    kinds = [kind for kind in KINDS if kind in table]
+    if len(kinds) != 1:
+        problem = f"give one of {', '.join(KINDS)}, not {' and '.join(kinds) or 'none of them'}"
+        raise InvalidEntryError("schedule", problem)
+    kind, value = kinds[0], table[kinds[0]]
+    if kind == "rrule" and isinstance(value, list):
+        value = "\n".join(map(str, value))
+    if isinstance(value, (datetime, date)):
+        value = value.isoformat()
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        raise InvalidEntryError(kind, f"must be a text, not {value!r:.60}")
+    try:
+        return parse_rule(kind, str(value), zone, app, name)
+    except InvalidEntryError as error:
+        raise InvalidEntryError(kind, error.problem) from error
+
+
+def _call_value(field: str, value: Any) -> Any:
+    if not isinstance(value, CALL[field]):
+        kind = "a list" if CALL[field] is list else "a table"
+        raise InvalidEntryError(field, f"must be {kind}, not {value!r:.60}")
+    try:
+        return decode(json.dumps(value), field)
+    except TypeError:  # a time of TOML
+        return value
+    except DecodeError as error:
+        raise InvalidEntryError(field, error.problem) from error
+
+
+def _policy_value(field: str, value: Any, zone: Any) -> Any:
+    """Return a value of the policy; durations may have units, and times may lack a UTC offset."""
+    kind = POLICY_FIELDS[field].metadata["type"].name
+    if kind == "seconds" and isinstance(value, str):
+        try:
+            return seconds_from(value)
+        except ValueError as error:
+            raise InvalidEntryError(field, str(error)) from error
+    if kind == "instant":
+        if isinstance(value, str):
+            with suppress(ValueError):  # the policy reports an invalid time
+                value = datetime.fromisoformat(value.replace("Z", "+00:00"))
+        if isinstance(value, datetime):
+            return as_utc(value if value.tzinfo else value.replace(tzinfo=zone))
+    return value

@@ -1,0 +1,369 @@
+"""The pages that create and change an entry, with a preview of its next runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from flask import Blueprint, current_app, redirect, render_template, request, url_for
+from flask.typing import ResponseReturnValue
+
+from redbeat.calendar.zones import UTC
+from redbeat.entries.pauses import digest
+from redbeat.entries.policy import DEFAULT
+from redbeat.entries.policy import FIELDS as POLICY_FIELDS
+from redbeat.errors import ConflictError, InvalidEntryError
+from redbeat.management.changes import Difference, differences
+from redbeat.management.task_names import NameChecker
+from redbeat.presentation.rule_text import KINDS, rule_of
+from redbeat.presentation.text import plain_number
+from redbeat.transfer.entry_file import CALL, change_entry, current_fields, new_entry
+
+from .auth import audit, logger
+from .entry import entry_name, entry_or_error, get_or_404
+from .values import entry_url, notify, now_of
+
+__all__ = ("EntryForm", "forms")
+
+forms = Blueprint("forms", __name__)
+
+#: Number of runs in the preview.
+PREVIEWED: Final = 10
+
+#: Maximum number of task names that the field for the task suggests.
+SUGGESTED: Final = 500
+
+
+class FormField(NamedTuple):
+    """A field of the form.
+
+    ``kind`` is the type of a policy field, ``task`` or ``json``. ``choices`` are the valid values
+    of a field that has only a few; the first one is the default.
+    """
+
+    name: str
+    kind: str
+    example: str
+    description: str
+    choices: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """The name of the field on the page."""
+        return self.name.replace("_", " ").capitalize()
+
+    def value_of(self, text: str) -> Any:
+        """Return the JSON value that a text stands for, None for an empty text.
+
+        Raises :exc:`InvalidEntryError` for a text that stands for none.
+        """
+        if not text:
+            return None
+        try:
+            if self.kind == "json":
+                return json.loads(text)
+            if self.kind == "count":
+                return int(text)
+        except (ValueError, RecursionError) as error:
+            kind = "JSON" if self.kind == "json" else "a whole number"
+            problem = f"is not {kind}; for example: {self.example}"
+            raise InvalidEntryError(self.name, problem) from error
+        return text
+
+    def text_of(self, value: Any) -> str:
+        """Return a JSON value as the text that :meth:`value_of` reads."""
+        if value is None:
+            return ""
+        if self.kind == "json":
+            return json.dumps(value)
+        if isinstance(value, float):
+            return plain_number(value)
+        return ", ".join(value) if isinstance(value, (list, tuple)) else str(value)
+
+
+def _policy_field(name: str) -> FormField:
+    about = POLICY_FIELDS[name].metadata
+    default = getattr(DEFAULT, name)
+    choices = about["type"].choices
+    if choices:
+        others = tuple(choice for choice in choices if choice != default)
+        choices = (default or "", *others)
+    example = about["example"].strip("'")
+    return FormField(name, about["type"].name, example, about["description"], choices)
+
+
+SCHEDULE_FIELDS: Final = tuple(map(_policy_field, ("timezone", "start_time", "end_time")))
+TASK_FIELDS: Final = (
+    FormField("task", "task", "proj.tasks.report", "The task to run."),
+    FormField("args", "json", "[1, 2]", "Positional arguments of the task, as a JSON array."),
+    FormField("kwargs", "json", '{"user": 7}', "Keyword arguments, as a JSON object."),
+    FormField("options", "json", '{"queue": "reports"}', "Options of apply_async, as JSON."),
+    _policy_field("description"),
+)
+#: The name in ``managed_by`` is the business of the command ``apply``.
+RULED_FIELDS: Final = tuple(
+    _policy_field(name)
+    for name in POLICY_FIELDS
+    if name not in ("timezone", "start_time", "end_time", "description", "managed_by")
+)
+FIELDS: Final = {each.name: each for each in (*TASK_FIELDS, *SCHEDULE_FIELDS, *RULED_FIELDS)}
+
+#: The fields that are no fields of an entry's table.
+TEXTS: Final = ("name", "kind", "rule", "paused")
+
+
+@dataclass(slots=True)
+class EntryForm:
+    """What a user entered in the form, with its errors.
+
+    Attributes:
+        texts: the fields as the user entered them, by name.
+        seen: the digest of the stored entry when the user opened the form, to detect a concurrent
+            change.
+        errors: field name -> error message; the key "" is for errors of the whole form.
+        conflict: what saving the form would change, if somebody else has changed the entry.
+    """
+
+    texts: dict[str, str]
+    seen: str = ""
+    errors: dict[str, str] = field(default_factory=dict)
+    conflict: Mapping[str, Difference] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, data: Mapping[str, str]) -> EntryForm:
+        """Return the form that a POST request contains; a missing field keeps its stored value."""
+        texts = {
+            name: data[name].strip().replace("\r\n", "\n")
+            for name in (*FIELDS, *TEXTS)
+            if name in data
+        }
+        return cls(texts, data.get("seen", "").strip())
+
+    @classmethod
+    def of_rule(cls, data: Mapping[str, str]) -> EntryForm:
+        """Return the form with the rule in the query of a URL, and no other field."""
+        names = ("kind", "rule", "timezone")
+        return cls({name: data[name].strip() for name in names if name in data})
+
+    @classmethod
+    def of_entry(cls, entry: Any) -> EntryForm:
+        """Return the form that shows a stored entry."""
+        fields = current_fields(entry)
+        texts = {name: each.text_of(fields.get(name)) for name, each in FIELDS.items()}
+        texts["kind"], texts["rule"] = rule_of(entry.schedule) or ("cron", "")
+        return cls(texts, digest(*entry.seen_texts))
+
+    def __getitem__(self, name: str) -> str:
+        return self.texts.get(name, "")
+
+    @property
+    def opens_policy(self) -> bool:
+        """Whether a field of the policy has a value or an error, so that the user should see it."""
+        return any(
+            self[each.name] not in ("", *each.choices[:1]) and self._differs(each)
+            for each in RULED_FIELDS
+        ) or any(each.name in self.errors for each in RULED_FIELDS)
+
+    def _differs(self, each: FormField) -> bool:
+        return self[each.name] != each.text_of(getattr(DEFAULT, each.name))
+
+    def add_error(self, error: InvalidEntryError) -> None:
+        """Add an error to the field that caused the error."""
+        head = error.field.replace("[", ".").partition(".")[0]
+        name = "rule" if head in ("schedule", *KINDS) else head
+        if name in FIELDS or name in TEXTS:
+            self.errors[name] = error.problem
+        else:
+            self.errors[""] = str(error)
+
+    def table(self, has_rule: bool = True) -> dict[str, Any]:
+        """Return the fields as a table of JSON values, None for the default.
+
+        ``has_rule`` is whether a rule describes the schedule of the entry; if none does, an empty
+        rule leaves the schedule as it is. Raises :exc:`InvalidEntryError`.
+        """
+        table = {
+            name: each.value_of(self.texts[name])
+            for name, each in FIELDS.items()
+            if name in self.texts
+        }
+        if "rule" in self.texts and (self["rule"] or has_rule):
+            if self["kind"] not in KINDS:
+                problem = f"must be one of {', '.join(KINDS)}, not {self['kind']!r:.60}"
+                raise InvalidEntryError("kind", problem)
+            if not self["rule"]:
+                raise InvalidEntryError("rule", "is empty; enter when the entry runs")
+            table[self["kind"]] = self["rule"]
+        for name, kind in CALL.items():
+            if table.get(name) == kind():
+                table[name] = None
+        return table
+
+    def change(self, entry: Any) -> None:
+        """Set the fields on an entry; raises :exc:`InvalidEntryError`."""
+        change_entry(entry, self.table(rule_of(entry.schedule) is not None))
+
+    def new_entry(self, **defaults: str) -> Any:
+        """Return a new entry; ``defaults`` are for empty fields. Raises InvalidEntryError."""
+        schedule = current_app.extensions["schedule"]
+        texts = {**self.texts, **{name: self[name] or text for name, text in defaults.items()}}
+        form = EntryForm(texts)
+        if not form["name"]:
+            raise InvalidEntryError("name", "is empty; give the entry a name")
+        table = {name: value for name, value in form.table().items() if value is not None}
+        if form["paused"]:
+            table["enabled"] = False
+        if not any(kind in table for kind in KINDS):
+            raise InvalidEntryError("rule", "is empty; enter when the entry runs")
+        return new_entry(schedule.app, schedule.entry_class, form["name"], table)
+
+    def preview(self, entry: Any) -> list[datetime]:
+        """Return the next runs with this form; ``entry`` is the stored entry, None for a new one.
+
+        An error goes to its field.
+        """
+        if self.errors:
+            return []
+        try:
+            if entry is None:
+                changed = self.new_entry(name="new", task="task")
+            else:
+                changed = entry._copy()
+                self.change(changed)
+                changed._arm(entry.seen_texts, changed.texts(), datetime.now(UTC))
+            runs: list[datetime] = changed.upcoming(PREVIEWED)
+        except InvalidEntryError as error:
+            self.add_error(error)
+            return []
+        return runs
+
+
+def _page(name: str | None, entry: Any, form: EntryForm, code: int = 200) -> ResponseReturnValue:
+    """Return the page with the form; ``name`` is None for a new entry."""
+    app = current_app.extensions["celery"]
+    context: dict[str, Any] = {"name": name, "form": form, "kinds": KINDS, "record": None}
+    context.update(task_fields=TASK_FIELDS, schedule_fields=SCHEDULE_FIELDS, fields=FIELDS)
+    context.update(policy_fields=RULED_FIELDS, has_no_text=False)
+    if name is not None:
+        seconds, _, record = get_or_404(name)
+        context.update(record=record, now=now_of(seconds))
+        context["has_no_text"] = entry is not None and rule_of(entry.schedule) is None
+    else:
+        context["now"] = datetime.now(UTC)
+    context["preview"] = form.preview(entry) if name is not None or form["rule"] else []
+    tasks = (task for task in sorted(app.tasks) if not task.startswith("celery."))
+    context["tasks"] = [task for task, _ in zip(tasks, range(SUGGESTED), strict=False)]
+    return render_template("edit.html", **context), code
+
+
+@forms.get("/entry/edit")
+def edit() -> ResponseReturnValue:
+    """Show the form with the stored entry. Takes two round trips."""
+    entry = entry_or_error(entry_name())
+    return _page(entry_name(), entry, EntryForm.of_entry(entry))
+
+
+@forms.post("/entry/preview")
+def preview() -> ResponseReturnValue:
+    """Show the next runs of the form without saving."""
+    name = entry_name()
+    return _page(name, entry_or_error(name), EntryForm.read(request.form))
+
+
+@forms.post("/entry/edit")
+def save() -> ResponseReturnValue:
+    """Save the form, unless the entry was changed while the form was open."""
+    name, form = entry_name(), EntryForm.read(request.form)
+    entry = entry_or_error(name)
+    try:
+        if digest(*entry.seen_texts) != form.seen:
+            raise ConflictError(name)
+        stored = entry._copy()
+        form.change(entry)
+        changes = differences(stored, entry)
+        entry.save(if_unchanged=True)
+    except InvalidEntryError as error:
+        form.add_error(error)
+        return _page(name, entry_or_error(name), form, 422)
+    except ConflictError:
+        return _conflict(name, form)
+    if not changes:
+        notify("Nothing was changed: the form has the stored values.")
+        return redirect(entry_url(name), 303)
+    audit(f"changed {', '.join(changes)}", name)
+    notify(f"The entry was changed: {', '.join(changes)}.")
+    _warn_of_unknown_names(entry)
+    return redirect(entry_url(name), 303)
+
+
+def _conflict(name: str, form: EntryForm) -> ResponseReturnValue:
+    """Return the form with what saving it would change of the entry that is stored now."""
+    entry = entry_or_error(name)
+    changed = entry._copy()
+    try:
+        form.change(changed)
+        form.conflict = differences(entry, changed)
+    except InvalidEntryError as error:
+        form.add_error(error)
+    form.errors[""] = (
+        "Somebody else has changed this entry since you opened this form. Saving the form again "
+        "replaces the stored values by yours."
+    )
+    form.seen = digest(*entry.seen_texts)
+    return _page(name, entry, form, 409)
+
+
+@forms.get("/new")
+def new() -> ResponseReturnValue:
+    """Show an empty form. Takes no round trip."""
+    return _page(None, None, EntryForm({"kind": "cron"}))
+
+
+@forms.post("/new/preview")
+def preview_new() -> ResponseReturnValue:
+    """Show the next runs of a new entry without saving."""
+    return _page(None, None, EntryForm.read(request.form))
+
+
+@forms.post("/new")
+def create() -> ResponseReturnValue:
+    """Save a new entry, unless an entry of its name exists."""
+    form = EntryForm.read(request.form)
+    try:
+        entry = form.new_entry()
+        entry.save(if_unchanged=True)
+    except InvalidEntryError as error:
+        form.add_error(error)
+        return _page(None, None, form, 422)
+    except ConflictError:
+        form.errors["name"] = "an entry with this name exists; choose another name, or edit it"
+        return _page(None, None, form, 409)
+    name = str(entry.name)
+    audit("created", name)
+    notify("The entry was created.")
+    _warn_of_unknown_names(entry)
+    return redirect(entry_url(name), 303)
+
+
+def _warn_of_unknown_names(entry: Any) -> None:
+    try:
+        checker = NameChecker(entry.app)
+        for unknown in checker.unknown(entry):
+            notify(f"Please check: {checker.warning(unknown)}.", "warning")
+    except Exception as error:  # the modules of an app raise any error when they are imported
+        logger.warning("The names of tasks are not checked: %s: %s", type(error).__name__, error)
+
+
+@forms.get("/entry/preview")
+def preview_reloaded() -> ResponseReturnValue:
+    """Redirect to the page of the entry if a browser sends GET for the URL of a preview."""
+    return redirect(entry_url(entry_name()), 303)
+
+
+@forms.get("/new/preview")
+def preview_new_reloaded() -> ResponseReturnValue:
+    """Redirect to the empty form if a browser sends GET for the URL of its preview."""
+    return redirect(url_for("forms.new"), 303)

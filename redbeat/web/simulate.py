@@ -1,0 +1,100 @@
+"""The page that simulates an entry in a period, under its own or another rule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from flask import Blueprint, abort, render_template, request
+from flask.typing import ResponseReturnValue
+
+from redbeat.calendar.walltime import instant_of
+from redbeat.errors import InvalidEntryError
+from redbeat.management.forecast import simulate as runs_of
+from redbeat.presentation.rule_text import KINDS
+
+from .entry import entry_name, get_or_404
+from .form import EntryForm
+from .values import now_of, zone
+
+__all__ = ("simulate",)
+
+simulate = Blueprint("simulate", __name__)
+
+#: Maximum number of runs in the table.
+MAX_ROWS: Final = 500
+
+#: The default period before and after the present.
+DEFAULT_SPAN: Final = timedelta(days=1)
+
+
+@dataclass(slots=True)
+class Period:
+    """A period as a user entered it, in the time zone of the browser, with an error if any."""
+
+    since: str
+    until: str
+    error: str = ""
+    instants: list[datetime] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, now: datetime) -> Period:
+        """Return the period in the URL, by default a day before and a day after ``now``."""
+        local = now.astimezone(zone()).replace(tzinfo=None, second=0, microsecond=0)
+        defaults = {"from": local - DEFAULT_SPAN, "to": local + DEFAULT_SPAN}
+        texts = [
+            request.args.get(name, "").strip() or default.isoformat(timespec="minutes")
+            for name, default in defaults.items()
+        ]
+        period = cls(texts[0], texts[1])
+        try:
+            given = map(datetime.fromisoformat, texts)
+            period.instants = [
+                instant_of(at if at.tzinfo else at.replace(tzinfo=zone())) for at in given
+            ]
+        except (ValueError, OverflowError):
+            period.error = "Enter times such as 2027-03-28T02:30."
+        else:
+            if period.instants[0] >= period.instants[1]:
+                period.error = "The end must be later than the start."
+        return period
+
+
+@simulate.get("/entry/simulate")
+def show() -> ResponseReturnValue:
+    """Show the runs of an entry in a period, also compared with another rule. One round trip."""
+    name = entry_name()
+    seconds, _, record = get_or_404(name)
+    entry: Any = record.entry
+    if entry is None:
+        abort(409, f"The entry cannot be read: {record.problem}")
+    now = now_of(seconds)
+    period, form = Period.read(now), EntryForm.of_rule(request.args)
+    context: dict[str, Any] = {"name": name, "period": period, "form": form, "kinds": KINDS}
+    changed = _changed(entry, form)
+    if not period.error and not form.errors:
+        since, until = period.instants
+        found = runs_of([(entry, changed)], since, until, now)
+        (result,) = found.entries.values()
+        runs = [
+            (run.scheduled_at, run.scheduled_at.astimezone(result.zone), change)
+            for run, change in result.runs()
+        ]
+        context.update(found=found, result=result, runs=runs[:MAX_ROWS], total=len(runs))
+        context.update(counts=result.count(), changes=found.clock_changes())
+    code = 422 if period.error or form.errors else 200
+    return render_template("simulate.html", now=now, **context), code
+
+
+def _changed(entry: Any, form: EntryForm) -> Any:
+    """Return the entry with the rule in the form, or None if the form is empty or not valid."""
+    if not form["rule"]:
+        return None
+    changed = entry._copy()
+    try:
+        form.change(changed)
+    except InvalidEntryError as error:
+        form.add_error(error)
+        return None
+    return changed

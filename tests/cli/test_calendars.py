@@ -1,0 +1,119 @@
+"""Tests of ``calendars`` and ``calendar``, and of the options that name a calendar."""
+
+from __future__ import annotations
+
+from datetime import date, datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from redbeat import Calendar, Schedule
+
+from .conftest import Run
+
+ICAL = """BEGIN:VCALENDAR
+VERSION:2.0
+PRODID:-//test//EN
+BEGIN:VEVENT
+UID:1
+DTSTAMP:20260101T000000Z
+DTSTART;VALUE=DATE:20261224
+DTEND;VALUE=DATE:20261227
+SUMMARY:Christmas
+END:VEVENT
+BEGIN:VEVENT
+UID:2
+DTSTAMP:20260101T000000Z
+DTSTART;VALUE=DATE:20260501
+RRULE:FREQ=YEARLY;COUNT=3
+SUMMARY:May Day
+END:VEVENT
+END:VCALENDAR
+"""
+
+
+def test_a_calendar_is_stored_listed_and_deleted(run: Run, app: Celery) -> None:
+    options = ("--day", "2026-12-25", "--day", "2026-12-27/2027-01-03")
+    rule = "FREQ=WEEKLY;BYDAY=SA,SU"
+    ran = run("calendar", "de", *options, "--rule", rule, "--zone", "Europe/Berlin")
+    assert ran.code == 0
+    assert ran.err == "Saved the calendar de; 0 entries computed again\n"
+    span = ("2026-12-27", "2027-01-03")
+    expected = Calendar("de", ["2026-12-25", span], [rule], "Europe/Berlin")
+    assert Schedule(app).calendars == {"de": expected}
+    assert (
+        "2026-12-25, 2026-12-27/2027-01-03  RRULE:FREQ=WEEKLY;BYDAY=SA,SU" in run("calendars").out
+    )
+    (stored,) = run("calendars", "--json").json
+    assert (stored["name"], stored["zone"]) == ("de", "Europe/Berlin")
+    assert run("calendar", "de", "--delete").code == 0
+    assert run("calendars").out == ""
+    assert run("calendar", "de", "--delete").code == 3
+
+
+def test_the_days_come_from_an_icalendar_file(run: Run, app: Celery, tmp_path: Path) -> None:
+    path = tmp_path / "holidays.ics"
+    path.write_text(ICAL)
+    assert run("calendar", "de", "--ical", str(path)).code == 0
+    calendar = Schedule(app).calendars["de"]
+    assert [day for day in range(23, 29) if calendar.excludes(date(2026, 12, day))] == [24, 25, 26]
+    assert [year for year in range(2026, 2031) if calendar.excludes(date(year, 5, 1))] == [
+        *(2026, 2027, 2028)
+    ]
+    path.write_text("BEGIN:NOTHING")
+    ran = run("calendar", "de", "--ical", str(path))
+    assert ran.code == 2
+    assert "--ical" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--day", "soon"), ("--day", "2027-01-02/2027-01-01"), ("--rule", "X"), ("--zone", "Nowhere")],
+)
+def test_a_wrong_option_is_named(run: Run, app: Celery, option: str, value: str) -> None:
+    ran = run("calendar", "de", option, value)
+    assert ran.code == 2
+    assert f"'{option}'" in ran.err
+    assert Schedule(app).calendars == {}
+
+
+def test_an_entry_names_calendars(run: Run, app: Celery) -> None:
+    run("calendar", "de")
+    run("calendar", "fr")
+    cron = ("--cron", "0 9 1 * *")
+    assert run("add", "pay", "t", *cron, "--exclude", "de,fr", "--on-excluded", "next").code == 0
+    assert Schedule(app)["pay"].policy.exclude == ("de", "fr")
+    assert "de, fr" in run("show", "pay").out
+    assert run("show", "pay", "--json").json[0]["policy"]["exclude"] == ["de", "fr"]
+    ran = run("calendar", "de", "--delete")
+    assert ran.code == 4
+    assert "is the calendar of 'pay'" in ran.err
+    assert run("edit", "pay", "--exclude", "none", "--on-excluded", "none").code == 0
+    assert run("calendar", "de", "--delete").code == 0
+    ran = run("edit", "pay", "--exclude", "gone")
+    assert ran.code == 2
+    assert "there is no calendar 'gone'" in ran.err
+
+
+@pytest.mark.parametrize("stored", [None, "{", "[]"])
+def test_a_calendar_that_is_missing_or_damaged_stops_only_its_entries(
+    run: Run, app: Celery, redis_client: Any, stored: str | None
+) -> None:
+    """Setup: two entries. Fault: a raw writer breaks the calendar of one. Invariant: no error."""
+    run("calendar", "de")
+    run("add", "pay", "t", "--every", "60", "--exclude", "de")
+    run("add", "other", "t", "--every", "60")
+    redis_client.delete(".redbeat::calendars")
+    if stored is not None:
+        redis_client.hset(".redbeat::calendars", "de", stored)
+    schedule, now = Schedule(app), datetime.now(timezone.utc)
+    assert {name for _, name in schedule.upcoming(5)} == {"other"}
+    assert set(schedule.forecast(now + timedelta(hours=1)).runs) == {"other"}
+    assert set(schedule.load(now, timedelta(minutes=1), 60, now).found) == {"other"}
+    shown = run("show", "pay")
+    assert shown.code == 0
+    assert "calendar 'de'" in shown.out
+    (found,) = run("show", "pay", "--json").json
+    assert (found["upcoming"], "calendar 'de'" in found["problem"]) == ([], True)

@@ -1,0 +1,151 @@
+"""Tests that every command exits with the same codes for the same reasons."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+from celery import Celery
+from celery.platforms import EX_OK, EX_UNAVAILABLE
+
+from redbeat.cli import COMMANDS, command
+from redbeat.cli.command import (
+    EX_CONFIG,
+    EX_CONFLICT,
+    EX_FAILED,
+    EX_NOT_FOUND,
+    EX_UNREADABLE,
+    EX_USAGE,
+    EXIT_CODES,
+)
+from tests.acceptance.processes import ROOT
+from tests.cli.conftest import Run
+from tests.conftest import Make
+from tests.servers import free_port
+
+#: Valid arguments of each command, for the entry ``one``.
+WORDS = {
+    "add": ["two", "proj.t", "--every", "30"],
+    "apply": ["FILE", "--yes"],
+    "backfill": ["one", "--from", "2026-01-01", "--to", "2026-01-02", "--dry-run"],
+    "calendar": ["de", "--day", "2026-12-25"],
+    "calendars": [],
+    "delete": ["one", "--yes"],
+    "doctor": [],
+    "edit": ["one", "--every", "30"],
+    "export": [],
+    "history": ["one"],
+    "import": ["/dev/null", "--prune"],
+    "list": [],
+    "migrate-prefix": ["old:", "new:"],
+    "pause": ["one"],
+    "plan": ["FILE"],
+    "resume": ["one"],
+    "show": ["one"],
+    "simulate": ["one", "--from", "2026-01-01", "--to", "2026-01-02"],
+    "status": ["--max-late", "1d"],
+    "timeline": [],
+    "trigger": ["one"],
+    "upcoming": [],
+}
+
+#: Commands that run until they are stopped, also while Redis is away.
+SERVERS = {"exporter", "web"}
+
+#: Commands that report a problem with their own means: Redis or the settings are what they check.
+NAMED = ("backfill", "delete", "edit", "history", "pause", "resume", "show", "simulate", "trigger")
+
+
+def test_each_command_is_tested_here() -> None:
+    assert {*WORDS} | SERVERS == {*COMMANDS}
+
+
+@pytest.fixture
+def words(tmp_path: Path, name: str) -> list[str]:
+    """Return the command with its arguments."""
+    file = tmp_path / "entries.json"
+    file.write_text('{"managed_by": "x", "entries": {}}', encoding="ascii")
+    return [name, *(str(file) if word == "FILE" else word for word in WORDS[name])]
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_success(run: Run, make: Make, words: list[str], name: str) -> None:
+    make("one", 3600)
+    expected = EX_FAILED if name == "status" else EX_OK  # no beat is active
+    ran = run(*words)
+    assert ran.code == expected, ran.err
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_invalid_command_line(run: Run, name: str) -> None:
+    assert run(name, "--no-such-option").code == EX_USAGE
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_redis_is_away(run: Run, app: Celery, words: list[str]) -> None:
+    app.conf.redbeat_redis_url = f"redis://127.0.0.1:{free_port()}"
+    ran = run(*words)
+    assert ran.code == EX_UNAVAILABLE, ran.err
+    assert ran.err.startswith("Error: Redis cannot be used: ConnectionError")
+
+
+@pytest.mark.parametrize("name", sorted({*WORDS} - {"doctor"}))
+def test_an_invalid_setting(run: Run, app: Celery, words: list[str]) -> None:
+    app.conf.redbeat_lock_timeout = "long"
+    ran = run(*words)
+    assert ran.code == EX_CONFIG, ran.err
+    assert "redbeat_lock_timeout is 'long'" in ran.err
+
+
+def test_doctor_reports_an_invalid_setting_as_a_problem(run: Run, app: Celery) -> None:
+    app.conf.redbeat_lock_timeout = "long"
+    assert run("doctor").code == EX_FAILED
+
+
+@pytest.mark.parametrize("name", [*NAMED, "upcoming"])
+def test_an_unknown_entry(run: Run, name: str) -> None:
+    words = [name, *WORDS[name]] if name != "upcoming" else [name, "one"]
+    assert run(*words).code == EX_NOT_FOUND
+
+
+@pytest.mark.parametrize("name", ["backfill", "edit", "show", "history", "simulate", "upcoming"])
+def test_an_unreadable_entry(run: Run, make: Make, redis_client: object, name: str) -> None:
+    make("one", 3600)
+    redis_client.hset("redbeat:one", "definition", "{")  # type: ignore[attr-defined]
+    words = [name, *WORDS[name]] if name != "upcoming" else [name, "one"]
+    assert run(*words).code == EX_UNREADABLE
+
+
+@pytest.mark.parametrize("name", ["import", "plan", "apply"])
+def test_an_unreadable_file(run: Run, name: str) -> None:
+    words = [name, "/nonexistent/file.json"]
+    assert run(*words).code == EX_UNREADABLE
+
+
+def test_a_conflict(run: Run, make: Make) -> None:
+    make("two", 3600)
+    assert run("add", *WORDS["add"]).code == EX_CONFLICT
+
+
+def test_a_question_without_an_answer(run: Run, make: Make) -> None:
+    make("one", 3600)
+    assert run("delete", "one").code == EX_FAILED
+
+
+def test_commands_use_no_other_codes() -> None:
+    """Each call that ends a command names one of the codes; this reads the source code."""
+    names = {name for name in vars(command) if name.startswith("EX_")}
+    found = 0
+    for file in (ROOT / "redbeat" / "cli").glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Call):
+                continue
+            called = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            if called in ("failure", "exit") and node.args:
+                code = node.args[-1]
+                assert isinstance(code, ast.Name), (file.name, node.lineno)
+                assert code.id in names, (file.name, node.lineno, code.id)
+                assert getattr(command, code.id) in EXIT_CODES
+                found += 1
+    assert found > 10

@@ -1,0 +1,314 @@
+"""Tests that follow each how-to page from top to bottom, and check what its reader gets."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import json
+import re
+import shlex
+import shutil
+import subprocess
+from typing import Any
+
+import pytest
+import redis
+import yaml  # type: ignore[import-untyped]
+from celery import Celery
+
+from redbeat import RedBeatSchedulerEntry, Schedule
+from tests.acceptance.processes import Process
+from tests.docs.blocks import PAGES, ROOT, Block, blocks_of
+from tests.docs.reader import Reader
+from tests.docs.test_shell import NOT_RUN, PROJECT
+from tests.waiting import wait_until
+
+#: A page has up to ten commands, each in its own process.
+pytestmark = pytest.mark.timeout(600)
+
+HOWTO = ROOT / "docs" / "howto"
+COMPOSE = ROOT / "docs" / "deploy" / "compose.yaml"
+#: Beginnings of commands that are not run with their page, and the reasons.
+SERVERS = {
+    "celery -A mysite worker": "it does not end; other tests start workers and beats",
+    "flask --app": "it does not end; a test sends requests to the application",
+    "uvicorn": "it does not end; a test sends requests to the application",
+    "docker compose": "it needs Docker; a test runs the commands of the file",
+}
+
+
+def command_pages() -> list[str]:
+    """Return the pages with commands, which a reader follows from top to bottom."""
+    found = [page for page in PAGES if page.parent == HOWTO]
+    return [page.stem for page in found if any(map(is_run, blocks_of(page)))]
+
+
+def is_run(block: Block) -> bool:
+    """Return whether a block is a shell example that ends, and needs nothing that is not here."""
+    return block.language == "sh" and not block.text.startswith((*NOT_RUN, *SERVERS))
+
+
+def save_files(reader: Reader, name: str) -> None:
+    """Save the files of a page in the directory of the reader."""
+    reader.save("proj.py", PROJECT)
+    for block in blocks_of(HOWTO / f"{name}.rst"):
+        if block.caption:
+            reader.save(block.caption, block.text)
+
+
+def follow(reader: Reader, name: str) -> None:
+    """Save the files of a page, run its Python examples as one program, then its commands."""
+    save_files(reader, name)
+    page = blocks_of(HOWTO / f"{name}.rst")
+    programs = [block.text for block in page if block.language == "python" and not block.caption]
+    if programs:
+        reader.python("\n".join(["from proj import app", *programs]))
+    for block in filter(is_run, page):
+        reader.shell(block.text)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", sorted({*command_pages()} - {"django", "deploy-from-ci"}))
+def test_a_reader_can_follow_the_page(name: str, reader: Reader) -> None:
+    follow(reader, name)
+
+
+@pytest.mark.long
+def test_the_commands_resume_what_they_paused(reader: Reader, app: Celery) -> None:
+    for name in ("running", "old"):
+        RedBeatSchedulerEntry(name, "proj.report", 3600, app=app).save()
+    schedule = Schedule(app)
+    schedule["old"].pause("another reason")
+    reader.save("proj.py", PROJECT)
+    (commands,) = filter(is_run, blocks_of(HOWTO / "pause-everything.rst"))
+    pause, resume = commands.text.split("\n\n")
+    reader.shell(pause)
+    assert [record.state for record in schedule.records()] == ["paused", "paused"]
+    reader.shell(resume)
+    assert {entry.name: entry.enabled for entry in schedule.values()} == {
+        "running": True,
+        "old": False,
+    }
+
+
+@pytest.mark.long
+def test_the_pipeline_applies_a_change(reader: Reader, redis_client: redis.Redis) -> None:
+    follow(reader, "deploy-from-ci")
+    definition = json.loads(str(redis_client.hget("redbeat:poll", "definition")))
+    assert definition["schedule"]["every"] == 600
+
+
+def test_every_server_is_in_a_page() -> None:
+    texts = [b.text for page in PAGES if page.parent == HOWTO for b in blocks_of(page)]
+    assert [s for s in SERVERS if not any(text.startswith(s) for text in texts)] == []
+
+
+def test_the_index_lists_every_page() -> None:
+    listed = re.findall(r"^   (\w[\w-]*)$", (HOWTO / "index.rst").read_text(), re.MULTILINE)
+    assert sorted(listed) == sorted({p.stem for p in HOWTO.glob("*.rst")} - {"index"})
+
+
+# -- frameworks ----------------------------------------------------------------------------------
+
+DJANGO = """
+import django
+from django.conf import settings
+
+django.setup()
+
+from django.core.management import call_command
+from django.db import transaction
+from redbeat import Schedule
+from mysite.celery import app
+from reports.models import Report
+
+schedule = Schedule(app)
+assert app.conf.timezone == "Europe/Paris"
+with transaction.atomic():
+    report = Report.objects.create(title="sales")
+    assert f"report-{report.pk}" not in schedule
+assert schedule[f"report-{report.pk}"].args == [report.pk]
+try:
+    with transaction.atomic():
+        lost = Report.objects.create(title="rolled back")
+        raise KeyError
+except KeyError:
+    assert f"report-{lost.pk}" not in schedule
+report.seconds = 60
+report.save()
+assert schedule[f"report-{report.pk}"].schedule.seconds == 60
+Report.objects.bulk_create([Report(title="bulk")])
+(bulk,) = Report.objects.filter(title="bulk")
+call_command("sync_reports")
+assert {*schedule.keys()} == {f"report-{report.pk}", f"report-{bulk.pk}"}
+Report.objects.filter(pk=bulk.pk).delete()
+report.delete()
+assert [*schedule.keys()] == [f"report-{bulk.pk}"]
+call_command("sync_reports")
+assert len(schedule) == 0
+print("done")
+"""
+
+FLASK = """
+from web import app, schedule
+
+client = app.test_client()
+assert client.put("/reminders/tea", json={"every": 60, "text": "tea"}).status_code == 204
+assert client.put("/reminders/bad", json={"every": -1, "text": "tea"}).status_code == 400
+assert client.get("/reminders").json == ["reminder-tea"]
+assert client.delete("/reminders/tea").status_code == 204
+assert client.delete("/reminders/tea").status_code == 404
+assert len(schedule) == 0
+print("done")
+"""
+
+FASTAPI = """
+from fastapi.testclient import TestClient
+from api import app, schedule
+
+client = TestClient(app)
+body = {"url": "https://example.com", "every": 60}
+assert client.put("/polls/one", json=body).status_code == 204
+assert client.put("/polls/bad", json={**body, "every": 0.001}).status_code == 400
+assert client.get("/polls").json() == ["poll-one"]
+assert client.post("/polls/one/run").json()["task_id"]
+assert client.post("/polls/two/run").status_code == 404
+assert client.delete("/polls/one").status_code == 204
+assert client.delete("/polls/one").status_code == 404
+assert len(schedule) == 0
+print("done")
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "program"),
+    [
+        ("flask", FLASK),
+        pytest.param("fastapi", FASTAPI, marks=pytest.mark.long),
+        pytest.param("django", DJANGO, marks=pytest.mark.long),
+    ],
+)
+def test_the_application_of_the_page_works(name: str, program: str, reader: Reader) -> None:
+    save_files(reader, name)
+    if name == "django":  # its commands create the tables
+        follow(reader, name)
+        program = 'import os\nos.environ["DJANGO_SETTINGS_MODULE"] = "mysite.settings"\n' + program
+    assert reader.python(program).endswith("done\n")
+
+
+# -- Docker Compose ------------------------------------------------------------------------------
+
+
+def services() -> dict[str, dict[str, Any]]:
+    """Return the services of the Compose file."""
+    found: dict[str, dict[str, Any]] = yaml.safe_load(COMPOSE.read_text())["services"]
+    return found
+
+
+def test_the_compose_file_keeps_the_schedule_and_publishes_no_redis() -> None:
+    found = services()
+    assert found["redis"]["command"][1:] == [
+        *("--appendonly", "yes", "--maxmemory-policy", "noeviction")
+    ]
+    volumes = yaml.safe_load(COMPOSE.read_text())["volumes"]
+    assert [v.partition(":")[0] for v in found["redis"]["volumes"]] == [*volumes]
+    assert "ports" not in found["redis"]
+    assert all(port.startswith("127.0.0.1:") for port in found["dashboard"]["ports"])
+    assert found["beat"]["deploy"]["replicas"] == 2
+    assert found["beat"]["stop_grace_period"] == "30s"
+
+
+def test_compose_accepts_the_file(reader: Reader) -> None:
+    docker = shutil.which("docker")
+    if not docker or subprocess.run([docker, "compose", "version"], check=False).returncode:
+        pytest.skip("Docker Compose is not installed; another test runs the commands of the file")
+    reader.save("compose.yaml", COMPOSE.read_text())
+    reader.shell("REDBEAT_WEB_TOKEN=0123456789abcdef docker compose config --quiet")
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("redis_client")
+def test_the_commands_of_the_compose_file_run_together(reader: Reader, unused_port: int) -> None:
+    """Runs the commands of each container as processes, with the Redis of the tests."""
+    page, found = HOWTO / "docker-compose.rst", services()
+    save_files(reader, "docker-compose")
+    reader.environment["REDIS_URL"] = f"redis://{reader.address}"
+    reader.environment["REDBEAT_WEB_TOKEN"] = "0123456789abcdef"
+    started: dict[str, list[Process]] = {}
+    for name in ("worker", "beat", "dashboard"):
+        command = " ".join(found[name]["command"])
+        command += f" --port {unused_port}" if name == "dashboard" else ""
+        for _ in range(found[name].get("deploy", {}).get("replicas", 1)):
+            started.setdefault(name, []).append(reader.start(command))
+    (worker,), beats, (dashboard,) = started.values()
+    worker.wait_for("hello world")
+    dashboard.wait_for("http://0.0.0.0:")
+    wait_until(lambda: sum("standing by" in beat.output() for beat in beats) == 1, 30)
+
+    (add,) = re.findall(r"docker compose exec beat (celery .* add .*)", page.read_text())
+    reader.shell(add)
+    worker.wait_for("hello Redis")
+    kind, *check = found["beat"]["healthcheck"]["test"]
+    assert kind == "CMD"
+    reader.shell(shlex.join(check))
+
+    leading = next(beat for beat in beats if "standing by" not in beat.output())
+    assert leading.stop() == 0
+    (standby,) = (beat for beat in beats if beat is not leading)
+    standby.wait_for("Acquired lock")
+
+
+# -- troubleshooting -----------------------------------------------------------------------------
+
+
+@functools.cache
+def messages() -> list[str]:
+    """Return the string constants of the package; each value in them is replaced by ``…``."""
+    found = []
+    for file in sorted((ROOT / "redbeat").rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.append(re.sub(r"%[-\d.]*[a-z]", "…", node.value))
+            elif isinstance(node, ast.JoinedStr):
+                parts = (p.value if isinstance(p, ast.Constant) else "…" for p in node.values)
+                found.append("".join(map(str, parts)))
+    return found
+
+
+def error_texts() -> list[str]:
+    """Return the texts of errors in the tables of the page about troubleshooting."""
+    page = (HOWTO / "troubleshooting.rst").read_text(encoding="utf-8")
+    _, tables = page.split("By the text of the error\n")
+    return re.findall(r"^   \* - ``([^`]+)``$", tables, re.MULTILINE)
+
+
+@pytest.mark.parametrize("text", error_texts())
+def test_redbeat_has_the_error_text(text: str) -> None:
+    """The page writes ``...`` in place of values."""
+    pattern = ".+".join(re.escape(part) for part in text.split("..."))
+    assert any(re.search(pattern, message, re.DOTALL) for message in messages()), text
+
+
+def test_the_page_has_many_error_texts() -> None:
+    assert len(error_texts()) > 40
+
+
+def logged() -> list[str]:
+    """Return the warnings and errors that a beat logs; each value in them is replaced by ``…``."""
+    found = []
+    places = ("redbeat/beat/*.py", "redbeat/storage/*.py", "redbeat/schedulers.py")
+    for file in sorted(file for place in places for file in ROOT.glob(place)):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+                continue
+            if node.func.attr in ("warning", "error", "exception") and node.args:
+                (text, *_) = node.args
+                if isinstance(text, ast.Constant) and isinstance(text.value, str):
+                    found.append(re.sub(r"%[-\d.]*[a-z]", "…", text.value))
+    return found
+
+
+@pytest.mark.parametrize("message", [m for m in logged() if m.strip("…: ")])
+def test_the_page_has_each_warning_of_a_beat(message: str) -> None:
+    patterns = [".+".join(map(re.escape, text.split("..."))) for text in error_texts()]
+    assert any(re.search(pattern, message, re.DOTALL) for pattern in patterns), message

@@ -1,0 +1,126 @@
+"""The cases that found a defect: by the fuzzer, or by a person. A test runs each of them."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+__all__ = ("SEEDS", "Seed")
+
+
+class Seed(NamedTuple):
+    """A case that found a defect: the surface, what was wrong, and the case."""
+
+    surface: str
+    title: str
+    case: Any
+
+
+DEFINITION: Final = b'{"name": "a", "task": "t", "schedule": {"__type__": "interval", "every": 60}}'
+META: Final = (
+    b'{"last_run_at": {"__type__": "datetime", "year": %s, "month": 11, "day": 23, "hour": 19, '
+    b'"minute": 30, "second": 49, "microsecond": 5, "timezone": "UTC"}, "total_run_count": 3}'
+)
+NESTED: Final = b"[" * 100_000
+#: A surrogate in UTF-8, which Python does not decode.
+SURROGATE: Final = b"\xed\xa0\x80"
+
+
+def entry(field: bytes, text: bytes) -> list[tuple[Any, ...]]:
+    """Return the commands that store an entry with this content of a field."""
+    return [
+        ("HSET", b"redbeat:a", b"definition", DEFINITION),
+        ("HSET", b"redbeat:a", field, text),
+        ("ZADD", b"redbeat::schedule", "1", b"redbeat:a"),
+    ]
+
+
+def page(path: str, query: bytes) -> tuple[Any, ...]:
+    """Return a GET request."""
+    return "GET", path, query, b"", "", b""
+
+
+STORED: Final = {
+    "a long text in running blocked Redis for 22 seconds": entry(
+        b"running", b'{"a":' * 5000 + b" "
+    ),
+    "a trigger that is not UTF-8 kept all entries from being sent": entry(
+        b"trigger", b"\xe6\x86u|:1"
+    ),
+    "a calendar that does not exist": entry(b"policy", b'{"exclude": "1-0"}'),
+    "nested brackets in runtime": entry(b"runtime", NESTED),
+    "closed nested brackets in runtime": entry(b"runtime", NESTED + b"]" * 100_000),
+    "a huge number in runtime": entry(b"runtime", b'{"scheduled_at": 1e308}'),
+    "a huge year in meta": entry(b"meta", META % (b"9" * 10)),
+    "a claim of an entry that ends in the year 56897905": entry(
+        b"claim", b'["c3cd42b15715-2 1795462295462249.9 l2", "{}", ""]'
+    ),
+    "a surrogate in the identity": entry(b"identity", rb'"\uda1c"'),
+    "a surrogate in an unknown field of the definition": [
+        *entry(b"meta", META % b"2026"),
+        ("HSET", b"redbeat:a", b"definition", rb'{"\uda1c": 1, ' + DEFINITION[1:]),
+    ],
+    "a count of 400 digits in max_runs": entry(b"policy", b'{"max_runs": %s}' % (b"9" * 400)),
+    "the page of a key of another type": [
+        ("XADD", b"redbeat:a", "*", "a", b"b"),
+        ("ZADD", b"redbeat::schedule", "1", b"redbeat:a"),
+    ],
+    "the page of a name that is not UTF-8": [
+        ("HSET", b"redbeat:e\xde1", b";", b"{}"),
+        ("ZADD", b"redbeat::schedule", "1", b"redbeat:e\xde1"),
+    ],
+}
+
+OWN: Final = {
+    "a beat that was last seen in the year 14000": ("ZADD", b".redbeat::beats", "4e11", b"h-1-0"),
+    "a beat that was last seen at infinity": ("ZADD", b".redbeat::beats", "inf", b"h-1-0"),
+    "a beat with a surrogate": ("ZADD", b".redbeat::beats", "1", SURROGATE),
+    "a note that is not UTF-8": (
+        *("HSET", b".redbeat::quarantine", b"redbeat:a"),
+        b'{"reason": "x", "di\xc8',
+    ),
+    "a digest in a note that is not UTF-8": (
+        *("HSET", b".redbeat::quarantine", b"redbeat:a"),
+        b'{"reason": "x", "since": 1795462250.0, "digest": "aaa\xff"}',
+    ),
+    "a note with nested brackets": ("HSET", b".redbeat::quarantine", b"redbeat:a", NESTED),
+    "a count of 400 digits in the stats": (
+        *("HSET", b".redbeat::stats", b"dispatched a"),
+        b"9" * 400,
+    ),
+    "a member of the schedule with a surrogate": ("ZADD", b"redbeat::schedule", "1", SURROGATE),
+    "a static entry with a surrogate": ("SADD", b"redbeat::statics", SURROGATE),
+}
+
+FILES: Final = {
+    "a crontab line that never runs": ("crontab", b"0 0 31 2 * proj.task"),
+    "a time zone of many parts": ("crontab", b"CRON_TZ=" + b"Europe/Paris=" * 700),
+    "nested brackets in JSON lines": ("jsonlines", NESTED),
+    "nested brackets in a fixture": ("django-celery-beat", NESTED),
+    "a fixture whose primary keys are lists": (
+        "django-celery-beat",
+        b'[{"model": "django_celery_beat.periodictask", "pk": [1], "fields": {}}]',
+    ),
+    "a fixture whose models are objects": (
+        "django-celery-beat",
+        b'[{"model": {"a": 1}, "pk": [1], "fields": {"name": "a"}}]',
+    ),
+    "a fixture whose fields are no object": (
+        "django-celery-beat",
+        b'[{"model": "django_celery_beat.periodictask", "pk": 1, "fields": [1]}]',
+    ),
+}
+
+PAGES: Final = {
+    "a page size of 5000 digits": page("/", b"per=" + b"9" * 5000),
+    "a page size in superscript": page("/", b"per=%C2%B2"),
+    "a cursor that is no number": page("/", b"after=nan+x"),
+    "a name that is not UTF-8": page("/entry", b"name=nm%ff"),
+}
+
+SEEDS: Final = (
+    *(Seed("stored", title, case) for title, case in STORED.items()),
+    *(Seed("own keys", title, [command]) for title, command in OWN.items()),
+    *(Seed("files", title, case) for title, case in FILES.items()),
+    *(Seed("pages", title, case) for title, case in PAGES.items()),
+    Seed("messages", "a message that is not UTF-8", b"\xff"),
+)

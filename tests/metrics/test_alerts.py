@@ -1,0 +1,283 @@
+"""Each alert rule fires on what a real beat or exporter serves in the situation that it is for."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kombu.exceptions import OperationalError
+from prometheus_client import CollectorRegistry, generate_latest
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from redbeat.config import ensure_conf
+from redbeat.metrics.families import RedisCollector
+from redbeat.metrics.snapshot import take_snapshot
+from redbeat.storage.store import Store, store_of
+from tests.deployments import PREFIX
+from tests.metrics.promql import Scrapes, evaluate
+from tests.metrics.scrapes import Scrape, Target
+from tests.scheduler.conftest import LOCK, SCHEDULE, Clock, RecordingScheduler, World, interval_json
+from tests.test_deploy_files import ALERTS, check, rules, tool
+
+#: Seconds by which an entry is late in a situation with lateness.
+LATE = 100
+
+
+class Situation:
+    """A schedule with or without a beat; ``minute`` is what happens between two scrapes."""
+
+    def __init__(self, world: World, port: int) -> None:
+        self.world = world
+        self.clock = Clock()
+        self.port = port
+        self.target = Target(port)
+        self.beat: RecordingScheduler | None = None
+        self.minute: Callable[[], Any] = self.tick
+        self.scrape: Callable[[], Scrape] = self.target.scrape
+
+    def start(self) -> RecordingScheduler:
+        """Start a beat that serves metrics, and let it do the first tick."""
+        self.world.app.conf.redbeat_metrics_port = self.port
+        self.beat = self.world.scheduler(clock=self.clock)
+        self.beat.tick()
+        return self.beat
+
+    def tick(self) -> None:
+        """Let the beat send what is due."""
+        if self.beat is not None:
+            self.beat.tick()
+
+    def export(self, **options: Any) -> None:
+        """Scrape an exporter from now on; ``options`` are arguments of ``take_snapshot``."""
+        store, conf = options.pop("store", None), ensure_conf(self.world.app)
+        store = store or store_of(self.world.app)
+        collector = RedisCollector(lambda: take_snapshot(store, conf, **options), 200)
+
+        def scrape() -> Scrape:
+            registry = CollectorRegistry()
+            registry.register(collector)
+            return Scrape(generate_latest(registry).decode())
+
+        self.scrape = scrape
+
+    def put_late(self, name: str) -> None:
+        """Store an entry whose first run has been due for :data:`LATE` seconds."""
+        self.world.put(name, interval_json(3600), score=self.world.now() - LATE)
+
+    def scrapes(self) -> Scrapes:
+        """Return the samples before and after a minute."""
+        self.minute()
+        first = self.scrape()
+        self.minute()
+        return Scrapes.of(first.samples, self.scrape().samples)
+
+
+def well(it: Situation) -> None:
+    """A beat that sends a run each minute, on time."""
+    it.start()
+    it.world.put("other", interval_json(3600), it.world.ago(5), score=it.world.now() + 3595)
+
+    def minute() -> None:
+        it.world.client.delete(f"{PREFIX}a")
+        it.world.put("a")
+        it.tick()
+
+    it.minute = minute
+
+
+def broker_away(it: Situation) -> None:
+    """A beat that cannot reach its broker."""
+
+    def refuse(_task: str) -> None:
+        raise OperationalError("refused")
+
+    it.start().before_send = refuse
+    it.put_late("a")
+
+    def minute() -> None:
+        it.tick()
+        it.world.client.zadd(SCHEDULE, {f"{PREFIX}a": it.world.now()})
+
+    it.minute = minute
+
+
+def failing_entry(it: Situation) -> None:
+    """A beat that sends all entries but one, whose runs cannot be sent."""
+    well(it)
+    it.put_late("bad")
+
+    def refuse(task: str) -> None:
+        if task == "tasks.bad":
+            raise TypeError("not JSON")
+
+    assert it.beat is not None
+    it.beat.before_send = refuse
+    send = it.minute
+
+    def minute() -> None:
+        send()
+        it.world.client.zadd(SCHEDULE, {f"{PREFIX}bad": it.world.now()})
+
+    it.minute = minute
+
+
+def overloaded(it: Situation) -> None:
+    """A beat that sends its runs late."""
+    it.start()
+
+    def minute() -> None:
+        it.world.client.delete(f"{PREFIX}a")
+        it.put_late("a")
+        it.tick()
+
+    it.minute = minute
+
+
+def no_beat(it: Situation) -> None:
+    """An exporter of a schedule on which no beat works."""
+    it.export()
+
+
+def redbeat_2_leads(it: Situation) -> None:
+    """An exporter under a beat of RedBeat 2, which keeps disabled entries in the past."""
+    it.start().close()
+    it.world.client.set(LOCK, "d2f1")
+    it.world.put("off", score=it.world.now() - LATE, enabled=False)
+    it.world.client.hset(f".{PREFIX}:stats", mapping={"last_tick": 1, "problem": "old"})
+    it.export()
+
+
+def redis_away(it: Situation) -> None:
+    """An exporter whose Redis is down."""
+    store = store_of(it.world.app)
+    it.export(store=Store(Redis(port=it.port, retry=Retry(NoBackoff(), 0)), store.keys))
+
+
+def hanging(it: Situation) -> None:
+    """A beat whose last tick was long ago."""
+    it.start()
+    it.minute = lambda: it.clock.advance(61)
+
+
+def unreadable(it: Situation) -> None:
+    """An entry in quarantine."""
+    it.start()
+    it.world.put("a")
+    it.world.client.hset(f"{PREFIX}a", "definition", "{")
+
+
+def missed(it: Situation) -> None:
+    """An entry whose runs are too late to catch up."""
+    it.start()
+
+    def minute() -> None:
+        it.world.put("a", last_run_at=it.world.ago(3 * 3600 + 1800), schedule=interval_json(3600))
+        it.world.client.hset(f"{PREFIX}a", "policy", json.dumps({"misfire_grace_time": 60}))
+        it.world.client.hdel(f"{PREFIX}a", "runtime")
+        it.tick()
+
+    it.minute = minute
+
+
+def no_success(it: Situation) -> None:
+    """An entry without a success within the time in which one is expected."""
+    it.start()
+    it.world.put("a", interval_json(3600), it.world.ago(7200), score=it.world.now() + 3600)
+    policy = {"expect_within": 3600}
+    it.world.client.hset(f"{PREFIX}a", "policy", json.dumps(policy))
+    it.world.client.hset(f".{PREFIX}:stats", "reports_since", it.world.now() - 7200)
+    it.world.client.zadd(f".{PREFIX}:expected", {f"{PREFIX}a": 1})
+
+
+def clock_off(it: Situation) -> None:
+    """A host whose clock is ahead."""
+    it.start()
+    it.export(clock=lambda: time.time() + 5)
+
+
+#: What fires in each situation.
+FIRES: dict[Callable[[Situation], None], set[str]] = {
+    well: set(),
+    redbeat_2_leads: set(),
+    broker_away: {
+        *("RedBeatBrokerAway", "RedBeatFailingEntries", "RedBeatLate"),
+        *("RedBeatNothingDispatched", "RedBeatPublishingFails"),
+    },
+    failing_entry: {"RedBeatFailingEntries", "RedBeatLate", "RedBeatPublishingFails"},
+    overloaded: {"RedBeatDispatchesLate"},
+    no_beat: {"RedBeatNoLeader"},
+    redis_away: {"RedBeatRedisAway"},
+    hanging: {"RedBeatHangs"},
+    unreadable: {"RedBeatQuarantine"},
+    missed: {"RedBeatMissedRuns"},
+    no_success: {"RedBeatNoSuccess"},
+    clock_off: {"RedBeatClockOff"},
+}
+
+
+def test_a_situation_for_every_alert() -> None:
+    fires = set().union(*FIRES.values()) | {"RedBeatNotScraped"}
+    assert fires == {rule["alert"] for rule in rules()}
+
+
+def fired(scrapes: Scrapes) -> set[str]:
+    """Return the alerts that fire, by our own reader of the rules."""
+    return {rule["alert"] for rule in rules() if evaluate(str(rule["expr"]), scrapes)}
+
+
+def test_without_a_scrape() -> None:
+    assert fired(Scrapes({}, {})) == {"RedBeatNotScraped"}
+
+
+@pytest.mark.parametrize("situation", FIRES, ids=lambda situation: situation.__name__)
+def test_alerts_fire_in_real_situations(
+    world: World, unused_port: int, situation: Callable[[Situation], None]
+) -> None:
+    it = Situation(world, unused_port)
+    situation(it)
+    assert fired(it.scrapes()) == FIRES[situation]
+
+
+def series_of(scrapes: Scrapes) -> list[dict[str, str]]:
+    """Return the samples as time series of promtool, with one value a minute."""
+    series = []
+    for name, vector in scrapes.second.items():
+        for labels, value in vector.items():
+            text = ",".join(f"{label}={json.dumps(text)}" for label, text in sorted(labels))
+            start = scrapes.first.get(name, {}).get(labels, value)
+            grows = name.endswith(("_total", "_bucket", "_sum", "_count"))
+            values = f"{start!r}+{max(value - start, 0.0)!r}x30" if grows else f"{value!r}x30"
+            series.append({"series": f'{name}{{job="redbeat",{text}}}', "values": values})
+    return series
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("situation", FIRES, ids=lambda situation: situation.__name__)
+def test_prometheus_agrees(
+    world: World, unused_port: int, tmp_path: Path, situation: Callable[[Situation], None]
+) -> None:
+    """The real rule engine fires the same alerts on the same scrapes."""
+    program = tool("promtool")
+    it = Situation(world, unused_port)
+    situation(it)
+    alerts = [
+        {"labels": f'{{alertname="{alert}"}}', "value": 1} for alert in sorted(FIRES[situation])
+    ]
+    firing = 'count by (alertname) (ALERTS{alertstate="firing"})'
+    asked = [{"expr": firing, "eval_time": "20m", "exp_samples": alerts}]
+    tests = tmp_path / "tests.json"
+    group = {"interval": "1m", "input_series": series_of(it.scrapes()), "promql_expr_test": asked}
+    tests.write_text(json.dumps({"rule_files": [str(ALERTS)], "tests": [group]}))
+    assert "SUCCESS" in check(program, "test", "rules", tests)
+
+
+def test_the_reader_refuses_what_it_does_not_know() -> None:
+    for text in ("topk(3, a)", "a % b", "max by (job) (a) >> 1", "a or b"):
+        with pytest.raises(AssertionError):
+            evaluate(text, Scrapes({}, {"a": {frozenset(): 1.0}}))

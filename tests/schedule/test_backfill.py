@@ -1,0 +1,378 @@
+"""Tests of backfills: spans of a schedule whose runs a beat sends later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from celery.schedules import crontab
+
+import redbeat.worker
+from redbeat import RedBeatSchedulerEntry, Schedule
+from redbeat.entries.backfill import Backfill
+from redbeat.errors import InvalidEntryError
+from redbeat.storage.store import Store
+from tests.scheduler.clients import CountingRedis
+from tests.scheduler.conftest import QUARANTINE, RecordingScheduler, World, counting, end_run
+
+from .conftest import Make, RoundTrips
+
+__all__ = ("counting",)
+
+UTC = timezone.utc
+HOUR = timedelta(hours=1)
+
+
+def tick_until(scheduler: RecordingScheduler, done: Callable[[], bool], most: int = 300) -> None:
+    for _ in range(most):
+        if done():
+            return
+        scheduler.tick()
+    raise AssertionError("the backfill did not end")
+
+
+def finish(scheduler: RecordingScheduler, entry: RedBeatSchedulerEntry) -> list[datetime]:
+    """Tick until all backfills of the entry have finished; return the instants of the messages."""
+    tick_until(scheduler, lambda: all(one.finished for one in entry.backfills))
+    return [sent.scheduled_at for sent in scheduler.sent]
+
+
+@pytest.fixture
+def ran(world: World, make: Make) -> RedBeatSchedulerEntry:
+    """An hourly entry that ran half an hour ago, after a gap of 20 hours."""
+    return make("a", last_run_at=world.ago(1800)).save()
+
+
+def last_run(entry: RedBeatSchedulerEntry) -> datetime:
+    assert entry.last_run_at is not None
+    return entry.last_run_at.astimezone(UTC)
+
+
+def score_of(world: World) -> float:
+    score = world.score("a")
+    assert score is not None
+    return score
+
+
+def test_the_runs_of_a_span_are_sent_with_their_ids(
+    ran: RedBeatSchedulerEntry, world: World
+) -> None:
+    last, scheduler = last_run(ran), world.scheduler()
+    before = world.client.hgetall("redbeat:a")
+    plan = ran.backfill(last - 5 * HOUR, last, rate=1000)
+    assert plan.instants == [last - number * HOUR for number in (5, 4, 3, 2, 1)]
+    assert finish(scheduler, ran) == plan.instants
+    assert [sent.id for sent in scheduler.sent] == [ran.task_id_of(at) for at in plan.instants]
+    for sent in scheduler.sent:
+        headers = sent.options["headers"]
+        assert headers["backfilled"] is True
+        assert "triggered" not in headers
+    after = world.client.hgetall("redbeat:a")
+    for field in ("meta", "runtime", "definition"):
+        assert after.get(field) == before.get(field)
+    assert abs(score_of(world) - (last + HOUR).timestamp()) < 1e-3
+    assert ran.history == []
+    (progress,) = ran.backfills
+    assert (progress.sent, progress.total, progress.left) == (5, 5, ())
+
+
+def test_a_second_request_adds_nothing(make: Make, world: World) -> None:
+    ran = make("a", last_run_at=world.ago(1800)).save()
+    last, scheduler = last_run(ran), world.scheduler()
+    ran.backfill(last - 5 * HOUR, last, rate=1000)
+    waiting = ran.backfill(last - 5 * HOUR, last)  # before the first run
+    assert (waiting.instants, waiting.left_out, waiting.backfill) == ([], 5, None)
+    finish(scheduler, ran)
+    again = ran.backfill(last - 7 * HOUR, last - 2 * HOUR, rate=1000)
+    assert (again.instants, again.left_out) == ([last - 7 * HOUR, last - 6 * HOUR], 3)
+    finish(scheduler, ran)
+    assert len(scheduler.sent) == 7
+    assert ran.backfill(last - 7 * HOUR, last).instants == []
+    forgotten = ran.backfill(last - 7 * HOUR, last, again=True, dry_run=True)
+    assert (forgotten.left_out, len(forgotten.instants)) == (0, 7)
+
+
+def test_runs_in_the_history_and_runs_to_come_are_left_out(make: Make, world: World) -> None:
+    start = world.ago(4.5 * 3600)
+    entry = make("a", last_run_at=start, coalesce="all", catch_up_limit=9)
+    entry.save()
+    scheduler = world.scheduler()
+    tick_until(scheduler, lambda: len(scheduler.sent) == 4)
+    found = entry.backfill(start - 2 * HOUR, start + 9 * HOUR, dry_run=True)
+    grid = start.astimezone(UTC)
+    assert found.instants == [grid - 2 * HOUR, grid - HOUR, grid]
+    assert found.left_out == 4
+    assert found.until == grid + 4 * HOUR + timedelta(microseconds=1)
+    overdue = make("b", last_run_at=start).save()
+    assert overdue.backfill(start + HOUR, start + 9 * HOUR).instants == []
+
+
+def test_a_run_of_the_schedule_comes_first(make: Make, world: World) -> None:
+    entry = make("a", last_run_at=(start := world.ago(5000))).save()
+    entry.backfill(start - 3 * HOUR, start, rate=1000)
+    scheduler = world.scheduler()
+    first, *_ = finish(scheduler, entry)
+    assert first == start.astimezone(UTC) + HOUR
+    assert len(scheduler.sent) == 4
+    assert world.run_count("a") == 1
+
+
+def test_a_backfill_keeps_its_rate(ran: RedBeatSchedulerEntry, world: World) -> None:
+    last, scheduler = last_run(ran), world.scheduler()
+    ran.backfill(last - 5 * HOUR, last, rate=0.01)
+    for _ in range(5):
+        seconds = scheduler.tick()
+    assert len(scheduler.sent) == 1
+    assert seconds > 1
+    (progress,) = ran.backfills
+    assert (progress.sent, progress.total, progress.finished) == (1, 5, False)
+    assert abs(score_of(world) - (world.now() + 100)) < 30
+
+
+def test_a_trigger_does_not_wait_for_a_backfill(ran: RedBeatSchedulerEntry, world: World) -> None:
+    last, scheduler = last_run(ran), world.scheduler()
+    ran.backfill(last - 5 * HOUR, last, rate=0.01)
+    for _ in range(3):
+        scheduler.tick()
+    task_id = ran.trigger()
+    for _ in range(3):
+        scheduler.tick()
+    assert scheduler.sent[-1].id == task_id
+    assert len(scheduler.sent) == 2
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_pause_stops_a_backfill(ran: RedBeatSchedulerEntry, world: World, before: bool) -> None:
+    last, scheduler = last_run(ran), world.scheduler()
+    if before:
+        ran.pause()
+    ran.backfill(last - 5 * HOUR, last, rate=1000)
+    ran.pause()
+    for _ in range(5):
+        scheduler.tick()
+    assert scheduler.sent == []
+    assert world.score("a") == -2
+    ran.trigger()
+    for _ in range(5):
+        scheduler.tick()
+    assert len(scheduler.sent) == 1
+    ran.resume()
+    assert len(finish(scheduler, ran)) == 6
+
+
+def test_a_backfill_can_be_cancelled(ran: RedBeatSchedulerEntry, world: World) -> None:
+    last, scheduler = last_run(ran), world.scheduler()
+    ran.backfill(last - 5 * HOUR, last, rate=0.01)
+    for _ in range(3):
+        scheduler.tick()
+    (ended,) = ran.cancel_backfill()
+    assert (ended.sent, ended.total) == (1, 5)
+    (left,) = ran.backfills
+    assert (left.sent, left.total, left.finished) == (1, 1, True)
+    assert ran.cancel_backfill() == []
+    scheduler.tick()
+    assert abs(score_of(world) - (last + HOUR).timestamp()) < 1e-3
+    assert ran.backfill(last - 5 * HOUR, last, rate=1000).left_out == 1
+    assert len(finish(scheduler, ran)) == 5
+
+
+@pytest.mark.parametrize("on_finish", ["keep", "delete"])
+def test_a_finished_entry_sends_its_backfill(make: Make, world: World, on_finish: str) -> None:
+    start = world.ago(5000)
+    entry = make("a", last_run_at=start, max_runs=1, on_finish=on_finish).save()
+    entry.backfill(start - 3 * HOUR, start, rate=1000)
+    scheduler = world.scheduler()
+    for _ in range(20):
+        scheduler.tick()
+    assert len(scheduler.sent) == 4
+    assert bool(world.client.exists("redbeat:a")) is (on_finish == "keep")
+    if on_finish == "keep":
+        assert world.score("a") == -1
+
+
+@pytest.mark.parametrize("delivery", ["at_least_once", "at_most_once"])
+def test_each_delivery_sends_each_run_once(make: Make, world: World, delivery: str) -> None:
+    entry = make("a", last_run_at=world.ago(1800), delivery=delivery).save()
+    plan = entry.backfill(last_run(entry) - 5 * HOUR, last_run(entry), rate=1000)
+    assert finish(world.scheduler(), entry) == plan.instants
+
+
+def test_a_beat_that_exits_after_a_message_repeats_its_id(
+    ran: RedBeatSchedulerEntry, world: World
+) -> None:
+    plan = ran.backfill(last_run(ran) - 3 * HOUR, last_run(ran), rate=1000)
+    first, second = world.scheduler(), world.scheduler()
+
+    def exit_at_second_run(_task: str) -> None:
+        if first.sent:
+            raise SystemExit(1)
+
+    first.before_send = exit_at_second_run
+    with pytest.raises(SystemExit):
+        tick_until(first, lambda: len(first.sent) > 1)
+    first.close()
+    finish(second, ran)
+    ids = [sent.id for scheduler in (first, second) for sent in scheduler.sent]
+    assert ids == [ran.task_id_of(at) for at in plan.instants]
+
+
+def test_a_backfilled_run_waits_for_an_earlier_run(make: Make, world: World) -> None:
+    redbeat.worker.enable(world.app)
+    entry = make("a", last_run_at=world.ago(1800), overlap="skip").save()
+    plan = entry.backfill(last_run(entry) - 3 * HOUR, last_run(entry), rate=1000)
+    scheduler = world.scheduler()
+    for number, at in enumerate(plan.instants, 1):
+        for _ in range(4):
+            scheduler.tick()
+        assert len(scheduler.sent) == number
+        assert scheduler.sent[-1].id == entry.task_id_of(at)
+        end_run(world.app, scheduler.sent[-1])
+    assert finish(scheduler, entry) == plan.instants
+
+
+def test_a_deleted_entry_has_no_backfill(ran: RedBeatSchedulerEntry) -> None:
+    last = last_run(ran)
+    ran.backfill(last - 5 * HOUR, last)
+    ran.delete()
+    ran.save()
+    assert ran.backfills == []
+    ran.delete()
+    with pytest.raises(KeyError):
+        ran.backfill(last - 5 * HOUR, last)
+    with pytest.raises(KeyError):
+        ran.cancel_backfill()
+
+
+@pytest.mark.parametrize(
+    ("field", "arguments"),
+    [
+        ("until", {"until": -6}),
+        ("until", {"since": -5, "until": -5}),
+        ("until", {"since": -30, "schedule": 1}),
+        ("since", {"since": -24 * 365 * 70}),
+        ("rate", {"rate": 0}),
+        ("rate", {"rate": float("nan")}),
+        ("rate", {"rate": float("inf")}),
+    ],
+)
+def test_a_wrong_request_is_refused(
+    make: Make, world: World, field: str, arguments: dict[str, Any]
+) -> None:
+    entry = make("a", schedule=arguments.get("schedule", 3600)).save()
+    last = last_run(entry)
+    since, until = (
+        last + arguments.get(name, hours) * HOUR for name, hours in (("since", -5), ("until", 0))
+    )
+    with pytest.raises(InvalidEntryError) as raised:
+        entry.backfill(since, until, rate=arguments.get("rate", 10))
+    assert raised.value.field == field
+    assert not world.client.hexists("redbeat:a", "trigger")
+
+
+class WithClock(RedBeatSchedulerEntry):
+    """An entry whose schedule has a clock of its own, so that only its ``is_due`` decides."""
+
+    @classmethod
+    def from_definition(cls, app: Any, definition: str, policy: str = "") -> WithClock:
+        entry = super().from_definition(app, definition, policy)
+        entry.schedule.nowfun = lambda: datetime.now(UTC)
+        return entry
+
+
+def test_a_schedule_with_its_own_clock_is_refused(make: Make, world: World) -> None:
+    last = last_run(make("a").save())
+    entry = WithClock.from_key("redbeat:a", app=world.app)
+    with pytest.raises(InvalidEntryError, match="schedule: has its own is_due"):
+        entry.backfill(last - HOUR, last)
+
+
+@pytest.mark.usefixtures("ran")
+def test_an_invalid_backfill_is_removed(world: World, log: pytest.LogCaptureFixture) -> None:
+    world.client.hset("redbeat:a", "trigger", '"x/1/2:0"')
+    world.client.zadd("redbeat::schedule", {"redbeat:a": world.now()})
+    scheduler = world.scheduler()
+    for _ in range(3):
+        scheduler.tick()
+    assert not world.client.hexists("redbeat:a", "trigger")
+    assert scheduler.sent == []
+    assert "removed the waiting run 'x/1/2:0'" in log.text
+
+
+def test_a_run_that_is_recorded_meanwhile_refuses_a_backfill(
+    ran: RedBeatSchedulerEntry, store: Store
+) -> None:
+    last = last_run(ran)
+    backfill = ran.backfill(last - 5 * HOUR, last, dry_run=True).backfill
+    assert backfill is not None
+    meta = store.load("redbeat:a")[1]
+    assert store.replace_waiting("redbeat:a", "", "older", backfill.token) == -2
+    assert store.replace_waiting("redbeat:a", "x:1", meta, backfill.token) == -2
+    assert ran.backfills == []
+    assert store.replace_waiting("redbeat:a", "", meta, backfill.token) == 1
+    assert store.replace_waiting("redbeat:a", "", meta, backfill.token) == 1
+    assert store.replace_waiting("redbeat:b", "", meta, backfill.token) == 0
+    assert ran.backfills == [backfill]
+
+
+def test_a_quarantined_entry_has_no_backfill(ran: RedBeatSchedulerEntry, world: World) -> None:
+    last = last_run(ran)
+    world.client.hset(QUARANTINE, "redbeat:a", "{}")
+    with pytest.raises(InvalidEntryError, match="quarantine"):
+        ran.backfill(last - 5 * HOUR, last)
+
+
+def test_round_trips(ran: RedBeatSchedulerEntry, trips: RoundTrips) -> None:
+    last = last_run(ran)
+    ran.backfill(last - 5 * HOUR, last, rate=0.01)
+    trips.take()
+    ran.backfill(last - 5 * HOUR, last, dry_run=True)
+    assert trips.take() == 2
+    ran.backfill(last - 6 * HOUR, last)
+    assert trips.take() == 3
+    assert ran.backfills
+    assert trips.take() == 1
+    ran.cancel_backfill()
+    assert trips.take() == 2
+
+
+def test_many_entries_take_no_more_round_trips(
+    make: Make, world: World, counting: CountingRedis
+) -> None:
+    def tick_with(number: int) -> int:
+        names = [f"{number}-{place}" for place in range(number)]
+        entries = [make(name, last_run_at=world.ago(1800)).save() for name in names]
+        for entry in entries:
+            entry.backfill(last_run(entry) - 3 * HOUR, last_run(entry), rate=1000)
+        before = counting.trips
+        scheduler.tick()
+        assert len(scheduler.sent) == 3 * number
+        scheduler.sent.clear()
+        return counting.trips - before
+
+    scheduler = world.scheduler()
+    scheduler.tick()
+    assert tick_with(40) <= tick_with(1) + 1
+
+
+def test_the_stored_text_reads_back() -> None:
+    since = datetime(2026, 3, 28, 23, 30, 0, 250_000, UTC)
+    one = Backfill("ab", since, since + HOUR, 0.5, 3, 9, ((since + HOUR / 2, since + HOUR),), 1.5)
+    assert Backfill.read(one.token) == one
+    done = one._replace(left=(), ready_at=None)
+    assert Backfill.read(done.token) == done
+    assert " " not in one.token
+
+
+def test_a_schedule_that_changes_during_a_backfill(
+    ran: RedBeatSchedulerEntry, world: World, schedule: Schedule
+) -> None:
+    last, scheduler = last_run(ran), world.scheduler()
+    ran.backfill(last - 5 * HOUR, last, rate=1000)
+    entry = schedule["a"]
+    entry.schedule = crontab(minute=30, hour=3, day_of_month=1, month_of_year=2)
+    entry.save()
+    assert finish(scheduler, ran) == []
+    (progress,) = ran.backfills
+    assert (progress.sent, progress.finished) == (0, True)

@@ -1,0 +1,84 @@
+"""Tests of ``Schedule.simulate``; ``tests/simulation/lookback.py`` compares it with beats."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from celery.schedules import crontab
+
+from redbeat import Calendar, RedBeatSchedulerEntry, Schedule
+from redbeat.entries.decide import Expected
+from redbeat.errors import InvalidEntryError
+from tests.scheduler.conftest import World
+
+from .conftest import Make, RoundTrips
+
+UTC = timezone.utc
+DAY = timedelta(days=1)
+START = datetime(2027, 1, 1, tzinfo=UTC)
+
+
+def hours(runs: Sequence[Expected] | None) -> list[float]:
+    """Return the hours after the start at which runs are scheduled."""
+    return [(run.scheduled_at - START) / timedelta(hours=1) for run in runs or ()]
+
+
+def test_an_interval_keeps_its_grid_in_the_past(make: Make, schedule: Schedule) -> None:
+    make("a", last_run_at=START + timedelta(minutes=20)).save()
+    found = schedule.simulate(START - timedelta(hours=2), START + timedelta(hours=2))
+    assert [round(hour * 60) for hour in hours(found.entries["a"].before)] == [-100, -40, 20, 80]
+
+
+def test_changes_keep_the_history(make: Make, schedule: Schedule) -> None:
+    make("a", last_run_at=START, max_runs=5).save()
+    until = START + timedelta(hours=9)
+    changes = {"a": {"schedule": 7200}, "new": {"task": "t", "schedule": 3600 * 4}}
+    found = schedule.simulate(START, until, changes=changes)
+    assert hours(found.entries["a"].before) == [0, 1, 2, 3, 4]
+    # Two hours after the last run under the stored rules, which is an hour before the start.
+    assert hours(found.entries["a"].after) == [1, 3, 5, 7]
+    assert found.entries["a"].count() == {"same": 2, "removed": 3, "added": 2}
+    assert hours(found.entries["new"].before) == []
+    assert hours(found.entries["new"].after) == [4, 8]
+    assert schedule["a"].schedule.run_every == timedelta(hours=1)
+    assert "new" not in schedule
+
+
+def test_max_runs_counts_from_the_present(make: Make, schedule: Schedule, world: World) -> None:
+    now = world.ago(0)
+    make("a", schedule=crontab(minute=0), last_run_at=world.ago(1800), max_runs=30).save()
+    tomorrow = schedule.simulate(now + DAY, now + 3 * DAY).entries["a"].before
+    assert len(tomorrow) in (5, 6, 7)
+    whole = RedBeatSchedulerEntry("b", "t", crontab(minute=0), app=world.app, max_runs=30)
+    assert len(schedule.simulate(now, now + 3 * DAY, changes={"b": whole}).entries["b"].after or ())
+
+
+def test_calendars_and_windows_apply(make: Make, schedule: Schedule) -> None:
+    schedule.save_calendar(Calendar("holidays", days=["2027-01-02"], zone="UTC"))
+    make("a", schedule=crontab(minute=0, hour=12), exclude="holidays").save()
+    make("b", schedule=crontab(minute=0, hour=12), end_time=START + DAY).save()
+    found = schedule.simulate(START, START + 3 * DAY)
+    assert hours(found.entries["a"].before) == [12, 60]
+    assert hours(found.entries["b"].before) == [12]
+    changed = schedule.simulate(START, START + 3 * DAY, changes={"a": {"exclude": None}})
+    assert hours(changed.entries["a"].after) == [12, 36, 60]
+
+
+def test_wrong_arguments(make: Make, schedule: Schedule) -> None:
+    make("a").save()
+    with pytest.raises(KeyError):
+        schedule.simulate(START, START + DAY, ["nobody"])
+    with pytest.raises(InvalidEntryError, match="a: cron"):
+        schedule.simulate(START, START + DAY, changes={"a": {"cron": "* * * * *"}})
+    with pytest.raises(InvalidEntryError, match="jitter"):
+        schedule.simulate(START, START + DAY, changes={"a": {"jitter": -1}})
+
+
+def test_one_round_trip(make: Make, schedule: Schedule, trips: RoundTrips) -> None:
+    for name in ("a", "b", "c"):
+        make(name).save()
+    trips.take()
+    schedule.simulate(START, START + DAY, ["a", "b"], {"a": {"schedule": 60}})
+    assert trips.take() == 1

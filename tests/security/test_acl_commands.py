@@ -1,0 +1,284 @@
+"""Tests that the users of docs/deployment/acl.rst can run every command and serve every page."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+from celery.platforms import EX_UNAVAILABLE
+
+from redbeat.cli import COMMANDS
+from redbeat.schedule import Schedule
+from redbeat.schedulers import RedBeatScheduler
+from redbeat.web.auth import Access
+from redbeat.web.site import create_app
+from tests.acceptance.processes import Project
+from tests.cli.commands import CommandResult, run_command
+from tests.deployments import SENDER, USER, acl_rules
+from tests.metrics.scrapes import Target
+from tests.security.scenario import definition, overdue
+from tests.servers import RedisServer, free_port
+from tests.waiting import wait_until
+from tests.web.conftest import Browser
+
+NAME = "new"
+
+#: The content of the file ``PLAN``.
+PLAN = '{"managed_by": "tests", "entries": {"planned": {"task": "proj.task", "every": 60}}}'
+
+#: For each command, the command lines to run, in this order. ``FILE`` and ``PLAN`` are
+#: paths of files.
+LINES: dict[str, list[str]] = {
+    "add": [f"add {NAME} proj.task --every 60", "add other proj.task --cron '*/5 * * * *'"],
+    "edit": [f"edit {NAME} --every 120"],
+    "pause": [f"pause {NAME} --note x", "pause --match o* --yes"],
+    "resume": [f"resume {NAME}", "resume --match o* --yes"],
+    "trigger": [f"trigger {NAME}"],
+    "list": ["list", "list --sort name --limit 1", "list --static", "list --due-before 2999-01-01"],
+    "show": [f"show {NAME}"],
+    "history": [f"history {NAME}"],
+    "upcoming": ["upcoming", f"upcoming {NAME}"],
+    "timeline": ["timeline"],
+    "simulate": [f"simulate {NAME} --from 2027-01-01 --to 2027-01-02 --every 600"],
+    "backfill": [
+        f"backfill {NAME} --from 2026-01-01 --to 2026-01-02",
+        f"backfill {NAME}",
+        f"backfill {NAME} --cancel",
+    ],
+    "status": ["status"],
+    "doctor": ["doctor", "doctor --fix"],
+    "export": ["export --history FILE", "export"],
+    "import": ["import FILE --on-conflict replace --prune", "import FILE --dry-run"],
+    "plan": ["plan PLAN"],
+    "apply": ["apply PLAN --yes", "apply PLAN --dry-run"],
+    "calendar": ["calendar de --day 2026-12-25", "calendar fr", "calendar fr --delete"],
+    "calendars": ["calendars"],
+    "migrate-prefix": ["migrate-prefix --delete redbeat: moved:", "migrate-prefix moved: redbeat:"],
+    "delete": [f"delete {NAME} --yes", "delete --match o* --yes"],
+    "exporter": [],  # test_the_servers runs these two
+    "web": [],
+}
+
+#: Commands whose exit code reports the state of the schedule.
+MAY_EXIT_WITH_1 = {"status", "doctor"}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RedisServer]:
+    """Yield a separate server, because ACL users and the ACL log belong to the whole server."""
+    with RedisServer() as server:
+        yield server
+
+
+@pytest.fixture
+def admin(server: RedisServer) -> Iterator[Any]:
+    """Yield an admin client of an empty server on which both users of the manual exist."""
+    with redis.Redis.from_url(server.url, decode_responses=True) as admin:
+        admin.flushall()
+        for name, rules in ((USER, acl_rules()), (SENDER, acl_rules(1))):
+            admin.acl_deluser(name)
+            admin.execute_command("ACL", "SETUSER", name, *rules)
+        admin.acl_log_reset()
+        yield admin
+
+
+def grant(admin: Any, *rules: str) -> None:
+    """Change the rights of the first user."""
+    admin.execute_command("ACL", "SETUSER", USER, *rules)
+
+
+def settings(server: RedisServer, user: str = USER) -> dict[str, Any]:
+    """Return the settings of an app that connects as a user of the manual."""
+    return {"redbeat_redis_url": f"redis://{user}:PASSWORD@127.0.0.1:{server.port}/0"}
+
+
+@pytest.fixture
+def app(server: RedisServer) -> Iterator[Celery]:
+    """Yield an app that connects as the first user."""
+    app = Celery("acl", broker="memory://", set_as_current=False)
+    app.conf.update(settings(server), timezone="UTC", result_expires=None)
+    yield app
+    app.redbeat_redis.close()
+
+
+def refused(admin: Any) -> list[tuple[str, str]]:
+    """Return reason and object of each refusal, except CLIENT, which redis-py does not need."""
+    log = [(str(line["reason"]), str(line["object"]).lower()) for line in admin.acl_log()]
+    return [line for line in log if not line[1].startswith("client")]
+
+
+def run(app: Celery, line: str, directory: Path) -> CommandResult:
+    """Run one command line."""
+    plan = directory / "entries.json"
+    plan.write_text(PLAN)
+    files = {"FILE": directory / "export.jsonl", "PLAN": plan}
+    words = [str(files.get(word, word)) for word in shlex.split(line)]
+    return run_command(app, *words)
+
+
+def test_every_command_has_a_line() -> None:
+    assert LINES.keys() == COMMANDS.keys()
+
+
+def test_every_command(app: Celery, admin: Any, tmp_path: Path) -> None:
+    admin.hset("redbeat:bad", "definition", "{")
+    admin.zadd("redbeat::schedule", {"redbeat:bad": 0})
+    admin.hset("redbeat:orphan", "definition", definition("orphan"))
+    admin.set("redbeat:no-hash", "x")
+    grant(admin, *acl_rules(2))  # for migrate-prefix
+    admin.sadd("redbeat::statics", "static")
+    for name, line in ((name, line) for name, lines in LINES.items() for line in lines):
+        result = run(app, line, tmp_path)
+        allowed = {0, 1} if name in MAY_EXIT_WITH_1 else {0}
+        assert result.code in allowed, (line, result.err)
+        assert refused(admin) == [], line
+        if name == "doctor":
+            admin.delete("redbeat:bad", "redbeat:no-hash")  # they change no right of the rest
+    assert admin.hget("moved:orphan", "definition")
+
+
+def test_the_dashboard(app: Celery, admin: Any) -> None:
+    overdue("a", app).save()
+    admin.hset("redbeat:bad", "definition", "{")
+    admin.hset(".redbeat::quarantine", "redbeat:bad", json.dumps({"reason": "x", "since": 1}))
+    admin.zadd("redbeat::schedule", {"redbeat:bad": -1})
+    browser = Browser(create_app(Schedule(app), Access()).test_client(), {})
+    for path in ("/", "/?sort=name", "/?q=a&state=paused", "/timeline", "/beats", "/entry?name=a"):
+        browser.get(path)
+    browser.done("/entry/pause", "a", note="x")
+    browser.done("/entry/resume", "a")
+    browser.done("/entry/trigger", "a")
+    form = {"kind": "interval", "rule": "90", "timezone": ""}
+    assert browser.send("/entry/preview", "a", **form).status_code == 200
+    browser.send("/entry/edit", "a", **form)
+    browser.done("/quarantine/retry", "bad")
+    assert browser.get("/entry/delete", name="a")
+    assert browser.send("/entry/delete", "a").status_code == 303
+    assert "a" not in Schedule(app)
+    assert refused(admin) == []
+
+
+def test_the_servers(server: RedisServer, admin: Any, app: Celery, tmp_path: Path) -> None:
+    """The dashboard, the exporter and a beat run as the first user, in their own processes."""
+    project = Project(tmp_path, server.url)
+    metrics_port, exporter_port = free_port(), free_port()
+    overdue("a", app).save()
+    try:
+        web = project.start("redbeat", "web", "--port", "0", settings=settings(server))
+        own = {**settings(server), "redbeat_metrics_port": metrics_port}
+        # The broker is on another server for this user, see test_a_beat_that_sends.
+        beat = project.beat(settings={**own, "broker_url": "memory://"})
+        line = ("redbeat", "exporter", "--port", str(exporter_port))
+        exporter = project.start(*line, settings=settings(server))
+        exporter.wait_for("Metrics are at")
+        web.wait_for("until Ctrl-C")
+        found = re.search(r"http://\S+/", web.output())
+        assert found
+        assert ">a</a>" in Target(int(found[0].split(":")[-1].strip("/"))).get("/").text
+        wait_until(lambda: admin.hexists("redbeat:a", "meta"), 30, "a run")
+        for port in (metrics_port, exporter_port):
+            assert "redbeat_redis_up 1.0" in Target(port).get("/metrics").text
+        for process in (web, exporter, beat):
+            assert process.stop() == 0
+            assert "Traceback" not in process.output()
+            assert "ERROR" not in process.output()
+        assert refused(admin) == []
+    finally:
+        project.end()
+
+
+@pytest.mark.parametrize("database", [0, pytest.param(1, marks=pytest.mark.long)])
+def test_a_beat_that_sends(server: RedisServer, admin: Any, tmp_path: Path, database: int) -> None:
+    """The second user sends with priority, to another database and as an event."""
+    project = Project(tmp_path, server.url)
+    sends = {
+        **settings(server, SENDER),
+        "broker_url": f"redis://127.0.0.1:{server.port}/{database}",
+        "redbeat_delivery": "exactly_once",
+        "task_send_sent_event": True,
+    }
+    web = Celery("web", broker="memory://", set_as_current=False)
+    web.conf.update(settings(server, SENDER))
+    broker: Any = redis.Redis(port=server.port, db=database, decode_responses=True)
+    events = broker.pubsub()
+    events.psubscribe("/*celeryev*")
+    try:
+        beat = project.beat(settings=sends)
+        overdue("plain", web).save()
+        entry = overdue("urgent", web)
+        entry.options["priority"] = 3
+        entry.save()
+        for queue, name in (("celery", "plain"), ("celery\x06\x163", "urgent")):
+            popped: Any = wait_until(partial(broker.blpop, [queue], 1), 30, queue)
+            assert json.loads(popped[1])["headers"]["periodic_task_name"] == name
+        wait_until(lambda: (events.get_message() or {}).get("type") == "pmessage", 10, "an event")
+        assert beat.stop() == 0
+        assert "ERROR" not in beat.output()
+        assert "at least once" not in beat.output()
+        assert refused(admin) == []
+    finally:
+        project.end()
+        events.close()
+        broker.close()
+        web.redbeat_redis.close()
+
+
+#: The rights that only the second user has.
+MORE = [rule for rule in acl_rules(1) if rule not in acl_rules()]
+
+
+@pytest.mark.parametrize("rule", MORE)
+def test_each_right_of_the_second_user_is_needed(
+    server: RedisServer, admin: Any, rule: str
+) -> None:
+    admin.acl_deluser(SENDER)
+    rules = [right for right in acl_rules(1) if right != rule]
+    admin.execute_command("ACL", "SETUSER", SENDER, *rules)
+    broker = f"redis://127.0.0.1:{server.port}/{int(rule == '+select')}"
+    app = Celery("acl", broker=broker, set_as_current=False)
+    app.conf.update(settings(server, SENDER), task_send_sent_event=True, timezone="UTC")
+    overdue("a", app).save()
+    beat = RedBeatScheduler(app)
+    beat.tick()
+    wait_until(lambda: beat.tick() is not None and admin.hexists("redbeat:a", "meta"))
+    assert refused(admin), "the beat handed the message over without this right"
+    beat.close()
+    app.redbeat_redis.close()
+    app.close()
+
+
+def test_the_second_user_may_do_all_that_the_first_may() -> None:
+    assert set(acl_rules()) <= set(acl_rules(1))
+    assert sorted(MORE) == ["&/*", "+lpush", "+select", "~celery*"]
+
+
+@pytest.mark.parametrize("right", ["+zrange", "+hlen", "+scard", "+time"])
+def test_a_missing_right_is_named(app: Celery, admin: Any, right: str) -> None:
+    """The command line and the dashboard name the command, the remedy and the page, in one line."""
+    overdue("a", app).save()
+    grant(admin, right.replace("+", "-"))
+    result = run(app, "list", Path())
+    assert result.code == EX_UNAVAILABLE
+    (line,) = result.err.strip().splitlines()
+    answer = create_app(Schedule(app), Access()).test_client().get("/")
+    assert answer.status_code == 503
+    for text in (line, answer.text):
+        assert f"may not run {right[1:].upper()} (see deployment/acl" in text
+        assert f"ACL SETUSER {USER} {right}" in text
+
+
+def test_missing_keys_are_named(app: Celery, admin: Any) -> None:
+    grant(admin, "resetkeys")
+    result = run(app, "list", Path())
+    assert result.code == EX_UNAVAILABLE
+    line = result.err.strip().splitlines()[-1]
+    assert f"ACL SETUSER {USER} '~redbeat:*'" in line
+    assert "deployment/acl" in line

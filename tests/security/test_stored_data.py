@@ -1,0 +1,161 @@
+"""Hostile data in every field of every key of RedBeat: the beat and all readers survive."""
+
+from __future__ import annotations
+
+import json
+import traceback
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import pytest
+
+from redbeat import Schedule
+from redbeat.storage.quarantine import REVIEW_INTERVAL
+from redbeat.web.auth import Access
+from redbeat.web.site import create_app
+from tests.cli.commands import run_command
+from tests.deployments import PREFIX
+from tests.samples import one_in
+from tests.scheduler.conftest import (
+    BEATS,
+    QUARANTINE,
+    STATICS,
+    STATS,
+    Clock,
+    RecordingScheduler,
+    World,
+)
+
+DEEP = 100_000
+SURROGATE = json.dumps("\ud800").encode()
+
+#: Values that another program may write into any field.
+HOSTILE: dict[str, bytes] = {
+    "nested lists": b"[" * DEEP,
+    "nested lists, closed": b"[" * DEEP + b"]" * DEEP,
+    "nested objects": b'{"a":' * DEEP,
+    "not UTF-8": b"\xff\xfe",
+    "not UTF-8 in a string": b'"a\xff"',
+    "lone surrogate": SURROGATE,
+    "lone surrogate in an object": b'{"note": "\\ud800", "reason": "\\ud800", "since": 1}',
+    "long number": b"9" * 5_000,
+    "infinite": b"1e999",
+    "not a number": b"NaN",
+    "far number": b"4e11",
+    "instants": b'{"scheduled_at": NaN, "last_run_at": 1e999, "reason": 5, "since": 1e300}',
+    "null": b"null",
+    "empty": b"",
+    "blank": b'" \\n "',
+    "long": b'"' + b"x" * 2_000_000 + b'"',
+}
+
+#: Values of the field ``claim`` that have the right form.
+CLAIMS = {
+    f"{due} {ends} {since}": f'["x {due} {ends} {since} l2","",""]'.encode()
+    for due, ends, since in [
+        *(("nan", "0", "-"), ("inf", "0", "-"), ("1e300", "0", "nan"), ("-1", "0", "-")),
+        *(("1", "inf", "nan"), ("1", "nan", "1"), ("1", "0", "inf"), ("0x10", "1", "0x10")),
+        *(("1", "0", "1e300"), ("1", "1e300", "1"), ("99999999999999", "1", "-5")),
+    ]
+}
+
+#: Values of other fields that have the right form, but not a time that the program can use.
+TIMES = {
+    "trigger": [b'"id:nan"', b'"id:inf"', b'"id:1e300"', b'"id:-1e300"', b'"\xff:1"', b'":"'],
+    "running": [b'"id nan"', b'"id inf"', b'"id 1e300"', b'"id -5"', b'"\xff"', b'" "'],
+    "history": [b'"nan +1\\n1e300 +1\\n1 +1e300\\n1 +nan\\n-1e300 +1\\n1 inf x y\\n"'],
+    "runtime": [
+        b'{"scheduled_at":nan,"last_run_at":nan}',
+        b'{"scheduled_at":inf,"last_run_at":1}',
+        b'{"scheduled_at":%s,"last_run_at":%s}' % (b"9" * 5000, b"9" * 5000),
+    ],
+    "ended": [b'"\xff"'],
+    "results": [b'"nan 1 - inf\\n1 nan nan 0 lost x\\n1e300 1e300 -1 9 failed \xff\\n"', b'"1 2"'],
+}
+
+FIELDS = (
+    *("definition", "meta", "policy", "runtime", "claim", "running", "trigger", "identity"),
+    *("history", "ended", "results"),
+)
+
+
+def put_hostile(world: World, value: bytes) -> list[str]:
+    """Store ``value`` in each field of each key; return the names of the entries."""
+    names = []
+    for field in FIELDS:
+        name = f"bad-{field}"
+        world.put(name, last_run_at=world.ago(90))
+        world.client.hset(f"{PREFIX}{name}", field, value)
+        names.append(name)
+    world.client.hset(QUARANTINE, mapping={f"{PREFIX}bad-meta": value, f"{PREFIX}none": value})
+    world.client.zadd(BEATS, {value[:1000]: world.now()})
+    world.client.sadd(STATICS, value[:1000])
+    fields = ("last_tick", "timezone", "problem", "statics", "leader", "batch", "sent", value[:99])
+    world.client.hset(STATS, mapping=dict.fromkeys(fields, value))
+    return names
+
+
+def tick_three_times(world: World, clock: Clock) -> RecordingScheduler:
+    """Run a beat on the schedule, and let it review its quarantine."""
+    world.put("good")
+    scheduler = world.scheduler_of(RecordingScheduler, clock)
+    for _ in range(3):
+        scheduler.tick()
+        clock.advance(REVIEW_INTERVAL + 1)
+    return scheduler
+
+
+def readers(world: World, names: list[str]) -> Iterator[tuple[str, Callable[[], object]]]:
+    """Yield each way to read the schedule, with a function that does so."""
+    app, schedule = world.app, Schedule(world.app)
+    yield "records", schedule.records
+    for entry in schedule.values():
+        for attribute in ("history", "status"):
+            yield f"{attribute} of {entry.name}", partial(getattr, entry, attribute)
+        yield f"upcoming of {entry.name}", entry.upcoming
+    commands = [["list"], ["status"], ["upcoming"], ["timeline"], ["doctor"]]
+    commands += [[*command, "--json"] for command in commands] + [["export"]]
+    commands += [[command, name] for name in names for command in ("show", "history", "upcoming")]
+    for command in commands:
+        yield " ".join(command), partial(run_command, app, *command)
+    browser = create_app(schedule, Access()).test_client()
+    for path in ("/", "/timeline", "/beats", *(f"/entry?name={name}" for name in names)):
+        yield path, partial(browser.get, path)
+
+
+def problems_of(world: World, names: list[str]) -> list[str]:
+    """Return the errors of all readers of the schedule."""
+    problems = []
+    for what, read in readers(world, names):
+        try:
+            read()
+        except Exception as error:
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            problems.append(f"{what}: {error!r:.200} {place.filename}:{place.lineno}")
+    return problems
+
+
+@pytest.mark.parametrize("value", one_in(4, HOSTILE.values()), ids=[*HOSTILE])
+def test_a_value_in_each_field(
+    world: World, clock: Clock, log: pytest.LogCaptureFixture, value: bytes
+) -> None:
+    names = put_hostile(world, value)
+    scheduler = tick_three_times(world, clock)
+    assert scheduler.names.count("good") == 1
+    assert "The tick failed" not in log.text
+    assert "Redis is not available" not in log.text
+    assert problems_of(world, names) == []
+
+
+def test_times_of_the_right_form(world: World, clock: Clock, log: pytest.LogCaptureFixture) -> None:
+    names = []
+    for field, values in {"claim": CLAIMS.values(), **TIMES}.items():
+        for number, value in enumerate(values):
+            names.append(f"{field}-{number}")
+            world.put(names[-1], last_run_at=world.ago(90), overlap="skip")
+            world.client.hset(f"{PREFIX}{names[-1]}", field, value)
+    scheduler = tick_three_times(world, clock)
+    assert scheduler.names.count("good") == 1
+    assert "The tick failed" not in log.text
+    assert "Redis is not available" not in log.text
+    assert problems_of(world, names) == []

@@ -1,0 +1,188 @@
+"""Tests of calendars: which days they exclude, and which occurrences remain."""
+
+from __future__ import annotations
+
+import random
+from datetime import date, datetime, timedelta, timezone
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from celery.schedules import BaseSchedule, crontab, schedule
+
+from redbeat import Calendar, rrule
+from redbeat.entries.decide import Plan
+from redbeat.entries.policy import Policy
+from redbeat.entry import calendar_of
+from redbeat.errors import DecodeError, InvalidEntryError
+from redbeat.schedules.calendars import Exclusion
+from redbeat.schedules.next_run import next_run
+
+UTC = timezone.utc
+BERLIN = ZoneInfo("Europe/Berlin")
+WEEKENDS = Calendar("weekends", rules=["FREQ=WEEKLY;BYDAY=SA,SU"])
+CHRISTMAS = Calendar("christmas", days=[date(2026, 12, 25), ("2026-12-27", "2027-01-03")])
+MORNINGS = crontab(minute=0, hour=9)
+
+
+def berlin(year: int, month: int, day: int, hour: int = 0) -> datetime:
+    return datetime(year, month, day, hour, tzinfo=BERLIN).astimezone(UTC)
+
+
+def test_days_spans_and_rules_are_excluded() -> None:
+    both = Calendar("both", days=["2026-12-25", ["2026-12-28", "2026-12-30"]], rules=WEEKENDS.rules)
+    excluded = [day for day in range(21, 32) if both.excludes(date(2026, 12, day))]
+    assert excluded == [25, 26, 27, 28, 29, 30]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        ({"name": ""}, "name"),
+        ({"name": "a,b"}, "name"),
+        ({"days": ["someday"]}, "days"),
+        ({"days": [("2027-01-02", "2027-01-01")]}, "days"),
+        ({"days": [7]}, "days"),
+        ({"days": ["2026-01-01"] * 5000}, "days"),
+        ({"rules": ["FREQ=SOMETIMES"]}, "rules"),
+        ({"rules": [3]}, "rules"),
+        ({"zone": "Europe/Atlantis"}, "zone"),
+    ],
+)
+def test_an_invalid_argument_is_named(arguments: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidEntryError) as info:
+        Calendar(**{"name": "x", **arguments})
+    assert info.value.field == field
+
+
+def test_a_calendar_is_the_same_after_it_was_stored() -> None:
+    for one in (WEEKENDS, CHRISTMAS, Calendar("z", rules=[rrule("YEARLY")], zone="Asia/Tokyo")):
+        assert calendar_of(one.name, one.to_json()) == one
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"days": 1, "rules": [], "zone": null}', "[" * 9]
+)
+def test_a_stored_calendar_that_cannot_be_read_is_named(text: str) -> None:
+    with pytest.raises(DecodeError, match="calendar 'x'"):
+        calendar_of("x", text)
+
+
+def test_days_begin_and_end_in_the_zone_of_the_calendar() -> None:
+    late = crontab(minute=30, hour=23)
+    tokyo = Exclusion([Calendar("x", days=["2026-06-02"], zone="Asia/Tokyo")], UTC)
+    # 23:30 UTC on 1 June is 8:30 on 2 June in Tokyo.
+    runs = [
+        tokyo.next_run(late, datetime(2026, 5, 31 - back, 23, 30, tzinfo=UTC)) for back in (1, 0)
+    ]
+    assert [run and run.day for run in runs] == [31, 2]
+
+
+@pytest.mark.parametrize(
+    ("on_excluded", "days"),
+    [
+        ("skip", [23, 24, 4]),
+        # 25 to 27 December and 28 December to 3 January are excluded.
+        ("next", [23, 24, 4]),
+        ("previous", [23, 24, 4]),
+    ],
+)
+def test_daily_runs_never_fall_on_excluded_days(on_excluded: str, days: list[int]) -> None:
+    exclusion = Exclusion([WEEKENDS, CHRISTMAS], BERLIN, on_excluded)
+    instant, found = berlin(2026, 12, 22, 12), []
+    for _ in days:
+        run = exclusion.next_run(MORNINGS, instant)
+        assert run is not None
+        assert run.astimezone(BERLIN).hour == 9
+        found.append(run.astimezone(BERLIN).day)
+        instant = run
+    assert found == days
+
+
+@pytest.mark.parametrize(("on_excluded", "day"), [("skip", 1), ("next", 2), ("previous", 31)])
+def test_a_monthly_run_on_a_weekend_is_skipped_or_moved(on_excluded: str, day: int) -> None:
+    """The first of August 2026 is a Saturday; Monday is the third, Friday the 31 July."""
+    monthly = crontab(minute=0, hour=9, day_of_month=1)
+    exclusion = Exclusion([WEEKENDS], BERLIN, on_excluded)
+    run = exclusion.next_run(monthly, berlin(2026, 7, 15))
+    expected = {1: berlin(2026, 9, 1, 9), 2: berlin(2026, 8, 3, 9), 31: berlin(2026, 7, 31, 9)}
+    assert run == expected[day]
+
+
+def test_a_run_that_was_moved_is_found_from_the_middle_of_the_excluded_days() -> None:
+    monthly = crontab(minute=0, hour=9, day_of_month=1)
+    exclusion = Exclusion([WEEKENDS], BERLIN, "next")
+    assert exclusion.next_run(monthly, berlin(2026, 8, 2, 15)) == berlin(2026, 8, 3, 9)
+
+
+def test_an_interval_keeps_its_grid() -> None:
+    exclusion = Exclusion([WEEKENDS], UTC)
+    friday = datetime(2026, 7, 31, 23, 7, tzinfo=UTC)
+    run = exclusion.next_run(schedule(5 * 3600), friday)
+    assert run == datetime(2026, 8, 3, 1, 7, tzinfo=UTC)  # ten intervals of five hours
+
+
+def test_a_calendar_that_excludes_every_day_leaves_no_run() -> None:
+    always = Exclusion([Calendar("always", rules=["FREQ=DAILY"])], UTC)
+    assert always.next_run(MORNINGS, datetime(2026, 1, 1, tzinfo=UTC)) is None
+
+
+SCHEDULES: dict[str, BaseSchedule] = {
+    "daily": MORNINGS,
+    "thrice": crontab(minute=30, hour="0,2,23"),
+    "monthly": crontab(minute=0, hour=9, day_of_month="1,15"),
+    "rule": rrule("DAILY", dtstart=datetime(2026, 1, 1, 2, 30, tzinfo=BERLIN), interval=3),
+}
+
+
+@pytest.mark.parametrize("on_excluded", ["skip", "next", "previous"])
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_the_occurrences_equal_those_of_a_search_through_all_of_them(
+    name: str, on_excluded: str
+) -> None:
+    """The zone has both DST changes within the span."""
+    chance = random.Random(f"{name}{on_excluded}")
+    days = [date(2026, 3, 1) + timedelta(days=chance.randrange(300)) for _ in range(60)]
+    exclusion = Exclusion([WEEKENDS, Calendar("some", days=days)], BERLIN, on_excluded)
+    rule, instant, every = SCHEDULES[name], berlin(2026, 1, 15), set[datetime]()
+    run = next_run(rule, instant, BERLIN)
+    while run is not None and run < berlin(2027, 2, 15):
+        moved = naive_move(run, exclusion, on_excluded)
+        every |= {moved} if moved else set()
+        run = next_run(rule, run, BERLIN)
+    begin, end = berlin(2026, 2, 15), berlin(2027, 1, 1)
+    expected = sorted(run for run in every if begin < run < end)
+    found, run = [], exclusion.next_run(rule, begin)
+    while run is not None and run < end:
+        found.append(run)
+        run = exclusion.next_run(rule, run)
+    assert found == expected
+    plan = Plan(rule, BERLIN, Policy.of({"exclude": "weekends"}), "x", exclusion)
+    for _ in range(4):
+        until = begin + (end - begin) * chance.random()
+        before = [run for run in expected if run <= until]
+        assert plan.latest_run(expected[0], until) == (before[-1] if before[1:] else None)
+        assert plan.count(expected[0], until, 1000) == max(len(before) - 1, 0)
+
+
+def naive_move(run: datetime, exclusion: Exclusion, on_excluded: str) -> datetime | None:
+    """Move one run day by day in wall-clock time."""
+    local = run.astimezone(BERLIN).replace(tzinfo=None)
+    moved = run
+    while exclusion.excludes(moved):
+        if on_excluded == "skip":
+            return None
+        local += timedelta(days=1 if on_excluded == "next" else -1)
+        wall = next_run(
+            crontab(
+                minute=local.minute,
+                hour=local.hour,
+                day_of_month=local.day,
+                month_of_year=local.month,
+            ),
+            (local - timedelta(hours=3)).replace(tzinfo=BERLIN).astimezone(UTC),
+            BERLIN,
+        )
+        assert wall is not None
+        moved = wall
+    return moved
