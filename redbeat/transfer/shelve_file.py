@@ -12,6 +12,7 @@ import datetime as dt
 import dbm
 import io
 import pickle
+import pickletools
 import zoneinfo
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -143,9 +144,20 @@ def load_safely(pickled: bytes) -> Any:
     Raises :exc:`UnreadableSourceError` if the pickle is invalid.
     """
     try:
+        _check_memo(pickled)
         return SafeUnpickler(io.BytesIO(pickled)).load()
     except Exception as error:  # an invalid pickle may raise any error
         raise UnreadableSourceError(f"its entries cannot be loaded: {error}") from error
+
+
+def _check_memo(pickled: bytes) -> None:
+    """Raise an error if a pickle makes Python allocate memory for objects that it does not have.
+
+    A pickle numbers its objects. For the number 2 ** 32 - 1, Python allocates more than 32 GiB.
+    """
+    for opcode, number, _ in pickletools.genops(pickled):
+        if opcode.name in {"PUT", "BINPUT", "LONG_BINPUT"} and number > len(pickled):
+            raise pickle.UnpicklingError(f"it keeps an object under the number {number}")
 
 
 def read_shelve(app: Any, entry_class: EntryType, path: str) -> Iterator[Incoming]:

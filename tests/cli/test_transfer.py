@@ -698,6 +698,19 @@ def test_a_pickle_cannot_change_a_class(run: Run, redis_client: Any, shelf: Path
     assert forged_value == "forged", "the pickle is harmless"
 
 
+@pytest.mark.parametrize(
+    "forged", [b"\x80\x02}r\x00\x00\x00\x01.", b"\x80\x02}p16777216\n."], ids=["binary", "text"]
+)
+def test_a_pickle_cannot_take_all_memory(run: Run, shelf: Path, forged: bytes) -> None:
+    """Python makes room for the highest number under which a pickle keeps an object."""
+    with dbm.open(str(shelf), "w") as file:
+        file[b"entries"] = forged
+    ran = run("import", "--from", "celery-shelve", str(shelf))
+    assert ran.code == EX_UNREADABLE
+    assert "keeps an object under the number 16777216" in ran.err
+    assert pickle.loads(forged) == {}, "the pickle is invalid"
+
+
 @pytest.mark.parametrize("content", [b"", b"nothing of the kind"])
 def test_a_file_that_is_not_a_shelf_is_an_error(run: Run, tmp_path: Path, content: bytes) -> None:
     """The error is a message without a traceback."""
