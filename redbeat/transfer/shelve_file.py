@@ -156,7 +156,7 @@ def _check_memo(pickled: bytes) -> None:
     A pickle numbers its objects. For the number 2 ** 32 - 1, Python allocates more than 32 GiB.
     """
     for opcode, number, _ in pickletools.genops(pickled):
-        if opcode.name in {"PUT", "BINPUT", "LONG_BINPUT"} and number > len(pickled):
+        if opcode.name in {"PUT", "BINPUT", "LONG_BINPUT"} and int(number or 0) > len(pickled):
             raise pickle.UnpicklingError(f"it keeps an object under the number {number}")
 
 
