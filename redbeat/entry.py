@@ -1435,12 +1435,21 @@ def calendar_of(name: str, text: str) -> Calendar:
     return Calendar.from_fields(name, object_in(text, f"calendar {name!r:.60}"))
 
 
+def decode_calendars(texts: Mapping[str, str], names: Iterable[str]) -> dict[str, Calendar]:
+    """Return the calendars with these names from their stored JSON; leave out missing calendars.
+
+    ``texts`` maps names to JSON. Raises :exc:`DecodeError` for a calendar that cannot be read.
+    """
+    return {name: calendar_of(name, texts[name]) for name in names if name in texts}
+
+
 def load_calendars(store: Store, names: Iterable[str] | None = None) -> dict[str, Calendar]:
     """Return the stored calendars with these names (default: all); leave out missing calendars.
 
     Raises :exc:`DecodeError` for a calendar that cannot be read. One round trip.
     """
-    return {name: calendar_of(name, text) for name, text in store.calendars(names).items()}
+    texts = store.calendars(names)
+    return decode_calendars(texts, texts)
 
 
 def new_identity() -> str:

@@ -25,7 +25,7 @@ from redbeat.entries.history import (
 from redbeat.entries.lazy import LazyArgumentError, evaluated
 from redbeat.entries.runs import TRIGGERED, nominal, run_line
 from redbeat.entries.templates import Histories, Prototypes
-from redbeat.entry import RedBeatSchedulerEntry, calendar_of
+from redbeat.entry import RedBeatSchedulerEntry, decode_calendars
 from redbeat.errors import CannotRunHereError, ConfigurationError, DecodeError, InvalidEntryError
 from redbeat.metrics.counters import Counters
 from redbeat.printing import encodable, get_logger
@@ -199,8 +199,7 @@ class Dispatcher:
         """Return the calendars with these names; reads all calendars once per reply."""
         if self._calendar_texts is None:
             self._calendar_texts = self._session.read_calendars()
-        texts = self._calendar_texts
-        return {name: calendar_of(name, texts[name]) for name in names if name in texts}
+        return decode_calendars(self._calendar_texts, names)
 
     def dispatch(self, entry: Loaded, claim: Claim, now: float) -> None:
         """Run a claimed entry that was loaded, and record the result.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -20,7 +20,7 @@ from redbeat.entries.decide import DISABLED, Run
 from redbeat.entries.overdue import overdue_of
 from redbeat.entries.status import Failing, claimed_until, ends_at, quarantine_note
 from redbeat.entries.templates import Templates
-from redbeat.entry import RedBeatSchedulerEntry
+from redbeat.entry import RedBeatSchedulerEntry, decode_calendars
 from redbeat.errors import CannotRunHereError, DecodeError
 from redbeat.metrics.snapshot import count_entries
 from redbeat.presentation.describe import overdue_text
@@ -115,19 +115,21 @@ def examine(
 ) -> Iterator[Finding]:
     """Yield the problems of an app's schedule; if ``fix`` is true, repair the fixable problems.
 
-    Raises :exc:`ConfigurationError` for invalid settings. Takes one round trip per 500 entries, one
-    per 1000 keys of the database, one per 500 repairs, and one per 500 entries that are missing
-    from the sorted set.
+    Raises :exc:`ConfigurationError` for invalid settings. Takes one round trip for the calendars,
+    one per 500 entries, one per 1000 keys of the database, one per 500 repairs, and one per 500
+    entries that are missing from the sorted set.
     """
     conf = ensure_conf(app)
     yield from _of_settings(conf)
     yield from _of_server(store, conf)
     minutes: Counter[int] = Counter()
-    templates = Templates(app, entry_class)
+    templates, calendars = Templates(app, entry_class), store.calendars()
     for page in _pages(store):
         scores = (seconds_in(row.score) for row in page.rows)
         minutes.update(int(at // 60) for at in scores if at is not None and at > page.now)
-        findings = [finding for row in page.rows for finding in _of_row(row, templates, page.now)]
+        findings = [
+            finding for row in page.rows for finding in _of_row(row, templates, calendars, page.now)
+        ]
         yield from _repaired(store, findings, fix)
     yield from _busy(minutes)
     yield from _orphans(store, templates, fix)
@@ -197,7 +199,9 @@ def _pages(store: Store) -> Iterator[Page]:
         yield page
 
 
-def _of_row(row: Row, templates: Templates, now: float) -> Iterator[Finding]:
+def _of_row(
+    row: Row, templates: Templates, calendars: Mapping[str, str], now: float
+) -> Iterator[Finding]:
     key = encodable(row.key)
     if row.definition is None and "definition" in row.problem:
         problem = "is in the schedule, but there is no definition of it"
@@ -212,6 +216,8 @@ def _of_row(row: Row, templates: Templates, now: float) -> Iterator[Finding]:
         yield Finding("overdue", key, overdue_text(overdue), LOOK)
     try:
         entry = _entry_of(row, templates)
+        entry.use_calendars(decode_calendars(calendars, entry.policy.exclude))
+        entry.exclusion(entry.policy, entry.app.timezone)  # an error if a calendar does not exist
         problem = wrong_score(row, entry, now)
     except CannotRunHereError as error:
         yield Finding("unreadable", key, f"cannot run with this code and settings: {error}", OTHER)

@@ -11,8 +11,9 @@ import pytest
 from celery import Celery
 from celery.schedules import crontab
 
-from redbeat import RedBeatSchedulerEntry, clocked, rrule
+from redbeat import Calendar, RedBeatSchedulerEntry, Schedule, clocked, rrule
 from redbeat.schedulers import RedBeatScheduler
+from redbeat.storage.store import store_of
 from tests.acceptance.processes import Project
 from tests.cli.conftest import Run
 from tests.conftest import Make
@@ -308,3 +309,24 @@ def parts_of(seconds: int) -> dict[str, int]:
     at = datetime.fromtimestamp(seconds, timezone.utc)
     names = ("year", "month", "day", "hour", "minute", "second", "microsecond")
     return {name: getattr(at, name) for name in names}
+
+
+def test_a_missing_calendar_is_reported_before_the_entry_is_due(
+    run: Run, make: Make, redis_client: Any, app: Celery
+) -> None:
+    """Also for paused entries."""
+    schedule = Schedule(app)
+    schedule.save_calendar(Calendar("lost"))
+    schedule.save_calendar(Calendar("kept"))
+    for number in range(3):
+        make(f"kept{number}", exclude=["kept"])
+        make(f"lost{number}", exclude=["kept", "lost"], last_run_at=None)
+    make("later", crontab("0", "4"), exclude=["lost"])
+    make("paused", exclude=["lost"]).pause("why")
+    redis_client.hdel(store_of(app).keys.calendars, "lost")
+    report = run("doctor", "--json").json
+    assert kinds(report) == [
+        ("unreadable", f"redbeat:{name}") for name in ("later", "lost0", "lost1", "lost2", "paused")
+    ]
+    problem = "cannot be read: exclude: there is no calendar 'lost'; save the calendar first, or "
+    assert {finding["problem"][: len(problem)] for finding in report} == {problem}
