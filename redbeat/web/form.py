@@ -53,7 +53,7 @@ class FormField(NamedTuple):
     @property
     def label(self) -> str:
         """The name of the field on the page."""
-        return self.name.replace("_", " ").capitalize()
+        return self.name.replace("timezone", "time zone").replace("_", " ").capitalize()
 
     def value_of(self, text: str) -> Any:
         """Return the JSON value that a text stands for, None for an empty text.

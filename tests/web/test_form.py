@@ -70,6 +70,11 @@ def test_every_field_of_the_policy_can_be_edited(browser: Browser, make: Make) -
     assert set(FIELDS) - set(values) == {"managed_by"}
 
 
+def test_a_time_zone_has_two_words(browser: Browser, make: Make) -> None:
+    make("orders")
+    assert '<label for="timezone">Time zone</label>' in browser.get("/entry/edit", name="orders")
+
+
 def test_an_entry_is_created(browser: Browser, schedule: Schedule) -> None:
     page = browser.done(
         "/new",
