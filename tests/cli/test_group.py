@@ -74,6 +74,49 @@ def test_the_shell_completes(words: list[str], start: str, completions: list[str
     assert [item.value for item in complete.get_completions(words, start)] == completions
 
 
+@pytest.fixture
+def app_module(tmp_path: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a module whose app has the schedule of the tests and one task."""
+    module = "completed_project"
+    lines = [
+        "from celery import Celery",
+        "app = Celery('completed', broker='memory://', set_as_current=False)",
+        f"app.conf.redbeat_redis_url = {redis_url!r}",
+        "@app.task(name='proj.note', shared=False)",
+        "def note(): pass",
+    ]
+    (tmp_path / f"{module}.py").write_text("\n".join(lines), encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("words", "start", "completions"),
+    [
+        (["show"], "ni", ["nightly", "nightly*"]),
+        (["show"], "nightly*", ["nightly*"]),
+        (["delete", "nightly"], "o", ["odd name"]),
+        (["show"], "nobody", []),
+        (["add", "new"], "proj", ["proj.note"]),
+    ],
+)
+def test_names_are_completed(
+    make: Make, app_module: str, words: list[str], start: str, completions: list[str]
+) -> None:
+    """Names with control characters are left out."""
+    for name in ("nightly", "nightly*", "odd name", "odd\nline"):
+        make(name)
+    complete = BashComplete(celery, {}, "celery", "_CELERY_COMPLETE")
+    found = complete.get_completions(["-A", app_module, "redbeat", *words], start)
+    assert sorted(item.value for item in found) == completions
+
+
+def test_an_app_that_cannot_be_loaded_completes_nothing() -> None:
+    complete = BashComplete(celery, {}, "celery", "_CELERY_COMPLETE")
+    assert complete.get_completions(["-A", "no_such_project", "redbeat", "show"], "") == []
+
+
 def test_options_that_an_app_adds_to_every_command_are_accepted(app: Celery) -> None:
     option = CeleryOption(["--tenant"])
     app.user_options["preload"].add(option)

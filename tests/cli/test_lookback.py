@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from celery.schedules import crontab
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.cli.command import EX_NOT_FOUND, EX_UNREADABLE
+from tests.scheduler.conftest import RecordingScheduler
 
 from .conftest import Run
 
@@ -182,6 +184,29 @@ def test_backfill_shows_its_progress(run: Run) -> None:
     assert run("show", "a", "--json").json[0]["backfills"][0]["total"] == 4
     assert "Cancelled a" in run("backfill", "a", "--cancel").err
     assert "a has no backfills" in run("backfill", "a").err
+
+
+def test_backfill_waits_until_a_beat_has_sent_the_runs(
+    run: Run, app: Celery, ran: RedBeatSchedulerEntry
+) -> None:
+    scheduler, stop = RecordingScheduler(app), Event()
+
+    def beat() -> None:
+        while not stop.wait(0.01):
+            scheduler.tick()
+
+    thread = Thread(target=beat)
+    thread.start()
+    try:
+        found = run("backfill", "a", *SPAN, "--wait")
+    finally:
+        stop.set()
+        thread.join()
+        scheduler.close()
+    assert found.lines[-1].endswith("12:00:00: 4 of 4 runs sent, finished")
+    sent = {str(message.options["task_id"]) for message in scheduler.sent}
+    runs = [datetime(2026, 1, 1, hour, tzinfo=UTC) for hour in (8, 9, 10, 11)]
+    assert {ran.task_id_of(at) for at in runs} <= sent
 
 
 @pytest.mark.usefixtures("ran")
