@@ -265,7 +265,7 @@ def test_a_missing_right_is_named(app: Celery, admin: Any, right: str) -> None:
     """The command line and the dashboard name the command, the remedy and the page, in one line."""
     overdue("a", app).save()
     grant(admin, right.replace("+", "-"))
-    result = run(app, "list", Path())
+    result = run_command(app, "list")
     assert result.code == EX_UNAVAILABLE
     (line,) = result.err.strip().splitlines()
     answer = create_app(Schedule(app), Access()).test_client().get("/")
@@ -277,7 +277,7 @@ def test_a_missing_right_is_named(app: Celery, admin: Any, right: str) -> None:
 
 def test_missing_keys_are_named(app: Celery, admin: Any) -> None:
     grant(admin, "resetkeys")
-    result = run(app, "list", Path())
+    result = run_command(app, "list")
     assert result.code == EX_UNAVAILABLE
     line = result.err.strip().splitlines()[-1]
     assert f"ACL SETUSER {USER} '~redbeat:*'" in line
