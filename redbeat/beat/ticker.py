@@ -158,7 +158,8 @@ class Ticker:
         self._others_first_until = 0.0
         self._members_to_remove: list[str] = []
         self._redis_failures = 0
-        self._redis_failed_at = 0.0
+        #: Local times of the first and the last failed tick of an outage.
+        self._redis_failed_at = self._redis_failed_last = 0.0
         self._broker_checked_at = 0.0
         self._logs_each = conf.log_dispatch == LOG_EACH
         self._sent_logged, self._sent_logged_at = 0, float("-inf")
@@ -313,6 +314,8 @@ class Ticker:
 
     def _redis_worked(self, wait: W) -> W:
         if self._redis_failures:
+            if not self._redis_answered_again():
+                return wait
             logger.warning(
                 "beat: Redis is back, after %s in %.0f s: %s",
                 plural(self._redis_failures, "failed tick"),
@@ -325,8 +328,17 @@ class Ticker:
         self._logged_errors.clear()
         return wait
 
+    def _redis_answered_again(self) -> bool:
+        """Return whether Redis answered since the last failed tick.
+
+        A tick may work with the reply to an earlier request, and ask Redis nothing.
+        """
+        asks = isinstance(self._lock, CustomLock)  # a custom lock asks its server in each tick
+        return asks or self._session.answered_at > self._redis_failed_last
+
     def _redis_failed(self, error: Exception) -> float:
         self.health.failed()
+        self._redis_failed_last = self._clock()
         if not self._redis_failures:
             self._redis_failed_at = self._clock()
             emit(redis_lost, self._scheduler, error=error)

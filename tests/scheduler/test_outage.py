@@ -101,6 +101,35 @@ def test_sent_runs_are_recorded_after_the_outage(server: RedisServer, restartabl
     assert not restartable.is_claimed("a")
 
 
+def test_a_reply_from_before_the_outage_is_no_sign_that_redis_is_back(
+    server: RedisServer, restartable: World, log: pytest.LogCaptureFixture
+) -> None:
+    """Setup: 120 entries are due, more than a beat records in one request.
+
+    Fault: the memory is full from the third run on, when Redis has answered the request that the
+    beat sent ahead.
+
+    Invariant: the beat logs that Redis is back once, when it is.
+    """
+    scheduler = restartable.scheduler()
+    scheduler.tick()
+    restartable.put_many(120)
+
+    def fill(_: str) -> None:
+        if len(scheduler.sent) == 2:
+            restartable.client.config_set("maxmemory", 1)
+
+    scheduler.before_send = fill
+    tick_until_gone(scheduler)
+    assert lines(log, "Redis is not available") == 1
+    assert not lines(log, "Redis is back")
+    restartable.client.config_set("maxmemory", 0)
+    scheduler.tick()
+    scheduler.tick()
+    assert lines(log, "Redis is back") == 1
+    assert len(scheduler.names) == len(set(scheduler.names))
+
+
 def test_redis_came_back_empty(restartable: World, log: pytest.LogCaptureFixture) -> None:
     """If Redis loses all data, the leader writes the static entries again, and runs none."""
     restartable.app.conf.beat_schedule = {
