@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
+from kombu.exceptions import OperationalError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -315,10 +316,13 @@ class CommonServer:
         if pool is None:
             raise NotSameServerError("the broker is a Redis Cluster")
         self._watched_connection = connection = connection_like(pool)
-        with _translating_errors("broker"):
-            connection.connect()
-            connection.send_command("INFO", "server")
-            info = text_of(connection.read_response())
+        try:
+            with _translating_errors("broker"):
+                connection.connect()
+                connection.send_command("INFO", "server")
+                info = text_of(connection.read_response())
+        except RedisError as error:  # kombu raises this class if its own client fails
+            raise OperationalError(str(error)) from error
         run_id = re.search(r"^run_id:(\w+)", info, re.MULTILINE)
         return _checked_run_id("broker", run_id and run_id[1]), _database(pool)
 

@@ -982,6 +982,27 @@ class TestNotTheSameServer:
             assert queues.names() == ["good"]
             assert len(lines(log, "on one Redis server again")) == 1
 
+    def test_a_broker_that_fails_when_the_servers_are_compared_again(
+        self, world: World, clock: Clock, own_server: RedisServer, log: pytest.LogCaptureFixture
+    ) -> None:
+        """Setup: the broker dies after the beat found two servers, and before it looks again."""
+        world.app.conf.broker_url = own_server.url
+        scheduler = world.scheduler_of(RedBeatScheduler, clock=clock)
+        put_one_off(world, "first")
+        ticks(scheduler, clock)
+        assert Queues(own_server.url).names() == ["first"]
+        own_server.kill()
+        clock.advance(CHECK_INTERVAL + 1)
+        put_one_off(world, "a")
+        put_one_off(world, "b")
+        ticks(scheduler, clock)
+        assert len(lines(log, "The broker is not available")) == 1
+        assert not lines(log, "Could not send")
+        own_server.restart()
+        make_due(world, "a", "b")
+        ticks(scheduler, clock)
+        assert sorted(Queues(own_server.url).names()) == ["a", "b"]
+
     def test_an_entry_may_choose_a_weaker_delivery(
         self, world: World, queues: Queues, log: pytest.LogCaptureFixture
     ) -> None:
