@@ -15,7 +15,7 @@ from redis.cluster import RedisCluster
 from redbeat.connection.options import is_number
 from redbeat.connection.parameters import Endpoint, read_endpoint
 from redbeat.connection.urls import safe_url
-from redbeat.errors import ConfigurationError
+from redbeat.errors import ConfigurationError, described
 from redbeat.printing import get_logger
 from redbeat.settings import APP_DELIVERIES, MISSING, find_setting, is_set, unknown_settings
 
@@ -231,6 +231,7 @@ class RedBeatConfig:
         self._read_metrics()
         self.wait_replicas = self._read_wait_replicas()
         self.cron_deadline = self._read_cron_deadline()
+        self._check_timezone()
         self.on_lock_lost = self._read_choice("redbeat_on_lock_lost", ON_LOCK_LOST)
         self.log_dispatch = self._read_choice("redbeat_log_dispatch", LOG_DISPATCH)
         self.task_allowlist = read_allowlist(self.either_or(ALLOWLIST))
@@ -390,6 +391,15 @@ class RedBeatConfig:
         raise ConfigurationError(
             f"beat_cron_starting_deadline is {value!r}, it must be a number of seconds, at least 0"
         )
+
+    def _check_timezone(self) -> None:
+        try:
+            _ = self.app.timezone
+        except Exception as error:  # each library of time zones has its own error
+            raise ConfigurationError(
+                f"timezone is {self.app.conf.timezone!r}, which is not the name of a time zone, or "
+                f"the package tzdata is missing: {described(error)}"
+            ) from None
 
     def _read_metrics(self) -> None:
         port = "redbeat_metrics_port"

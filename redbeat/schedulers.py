@@ -154,6 +154,9 @@ class RedBeatScheduler(Scheduler):
     #: Whether :meth:`setup_schedule` is running; then :meth:`update_from_dict` adds static entries.
     _setting_up = False
 
+    #: The exit code of the beat if it ends because of a setting, else 0.
+    _exit_code = 0
+
     #: Whether the static entries must still be written, because Redis was not available.
     _statics_unwritten = False
 
@@ -364,7 +367,15 @@ class RedBeatScheduler(Scheduler):
         _ = self._server
         self._ticker.use_lock(self.lock, self.lock_timeout)
         ticker: Ticker = self._ticker
-        seconds = self._tick_overridden_schedule() if self._overrides_schedule else ticker.tick()
+        try:
+            seconds = (
+                self._tick_overridden_schedule() if self._overrides_schedule else ticker.tick()
+            )
+        except ConfigurationError as error:
+            if self.service is None:
+                raise
+            self._exit_code = error.exit_code  # Celery ignores the SystemExit of a tick
+            _exit(error)
         self._save_unsaved()
         self._sync_periodically()
         if self.service is None:
@@ -591,6 +602,8 @@ class RedBeatScheduler(Scheduler):
 
         Celery also calls this method from its signal handler. During a tick, the call does nothing:
         the tick first records its runs, and afterwards Celery calls this method again.
+
+        Raises ``SystemExit`` if a setting ended the beat.
         """
         ticker = self.__dict__.get("_ticker")
         if ticker is not None and ticker.running:
@@ -602,6 +615,8 @@ class RedBeatScheduler(Scheduler):
         if self.__dict__.get("_server") is not None:
             self._server.close()
         super().close()
+        if self._exit_code:
+            raise SystemExit(self._exit_code)
 
     def _close(self, ticker: Ticker | None) -> None:
         try:

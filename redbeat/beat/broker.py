@@ -21,6 +21,8 @@ __all__ = (
     "broker_address",
     "broker_connection",
     "checked_producer",
+    "is_about_one_message",
+    "is_refusal",
     "means_no_broker",
     "publishing_connection",
     "warn_about_confirms",
@@ -141,12 +143,12 @@ def means_no_broker(error: BaseException, connection: Any = None) -> bool:
     """Return whether an error of a run means that the broker is not available.
 
     Broker errors return True, unless they concern only one message (see
-    :func:`_is_about_one_message`). Errors of user code return False, except the builtin
+    :func:`is_about_one_message`). Errors of user code return False, except the builtin
     ``ConnectionError`` and ``TimeoutError``: user code may have published the message itself.
     ``connection`` is the broker connection, if any; it defines the error classes of its transport.
     """
     cause = cause_of(error)
-    if _is_about_one_message(cause):
+    if is_about_one_message(cause):
         return False
     if isinstance(cause, RedisError):
         return _comes_from_broker_client(cause)
@@ -156,7 +158,7 @@ def means_no_broker(error: BaseException, connection: Any = None) -> bool:
     return isinstance(cause, (OperationalError, ConnectionError, TimeoutError, *own))
 
 
-def _is_about_one_message(error: BaseException) -> bool:
+def is_about_one_message(error: BaseException) -> bool:
     """Return whether the broker is available, but refuses the message or queue of one entry.
 
     Examples: the Redis key of the queue is not a list, the Redis ACL forbids access to this key,
@@ -169,6 +171,11 @@ def _is_about_one_message(error: BaseException) -> bool:
     wrong_type = isinstance(cause, ResponseError) and "WRONGTYPE" in str(cause)
     # Kombu wraps a KeyError, for example of an unknown compression, in an OperationalError.
     return wrong_type or isinstance(cause, (ChannelError, DataError, KeyError))
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Return whether the broker refused a message, perhaps after another queue accepted it."""
+    return isinstance(error.__cause__ or error, (ResponseError, ChannelError))
 
 
 def _comes_from_broker_client(error: BaseException) -> bool:

@@ -26,7 +26,17 @@ from redbeat.presentation.english import plural
 from redbeat.printing import get_logger
 from redbeat.schedules.next_run import asks_itself
 from redbeat.signals import emit, entry_dispatched, entry_finished, entry_missed
-from redbeat.storage.records import DELETE, DISABLE, PARK, RAN, SKIP, WAITS, Claim, Completion
+from redbeat.storage.records import (
+    DELETE,
+    DISABLE,
+    PARK,
+    RAN,
+    RUN_ENDED,
+    SKIP,
+    WAITS,
+    Claim,
+    Completion,
+)
 
 from .scheduler_protocol import SchedulerProtocol
 
@@ -224,7 +234,8 @@ class Completions:
         runtime = encode_runtime(nominal(decision.anchor or scheduled_at), ran_at)
         score = score_of(decision.next_at) if entry.enabled else DISABLED
         line = run_line(nominal(scheduled_at), now, PERHAPS_SENT, task_id)
-        completion = claim.done(SKIP, score, meta, runtime)._replace(history=line)
+        running = "" if claim.running_until == RUN_ENDED else running_marker(entry, task_id)
+        completion = claim.done(SKIP, score, meta, runtime)._replace(running=running, history=line)
         return self._with_end(entry, claim, completion) if score == PARKED else completion
 
     def overlapping(self, entry: RedBeatSchedulerEntry, claim: Claim, now: float) -> Completion:

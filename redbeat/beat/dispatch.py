@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from redbeat.calendar.zones import UTC
 from redbeat.codec.stored import instant_in, seconds_in
@@ -43,6 +43,7 @@ from redbeat.storage.records import (
     OVERTAKEN,
     RECORDED,
     REFUSED,
+    RETRY,
     SKIP,
     WAITS,
     WITH_RECORD,
@@ -53,6 +54,7 @@ from redbeat.storage.records import (
 )
 
 from .at_most_once import AtMostOnce, PendingRun
+from .broker import is_about_one_message
 from .completions import Completions, custom_score, is_running, running_marker, score_of_not_due
 from .exactly_once import Capture, CommonServer
 from .publisher import InFlightMessage, Publisher, publish
@@ -283,7 +285,9 @@ class Dispatcher:
 
     # -- sending: with the record, before it, or after it ------------------------------------------
 
-    def _capture_for(self, entry: RedBeatSchedulerEntry, producer: Any) -> Capture | None:
+    def _capture_for(
+        self, entry: RedBeatSchedulerEntry, claim: Claim, producer: Any
+    ) -> Capture | None:
         """Return a capture for a message that leaves with its record, None if it cannot do so."""
         if entry.policy_field("delivery") == AT_LEAST_ONCE:
             return None
@@ -292,12 +296,12 @@ class Dispatcher:
         safe = (
             session.broker
             and not self._scheduler.overrides_sending
-            and not self._server.bypassing_tasks
+            and self._server.sends_in_one_step
         )
         session.way = WITH_RECORD if safe else BEFORE_RECORD
         if self._server.problem:
             raise ConnectionError(self._server.problem)
-        if session.broker is None:
+        if session.broker is None or not self._server.may_send(claim.key):
             return None
         if self._capture is None or self._capture.channel is not producer.channel:
             self._capture = Capture(producer.channel)
@@ -316,7 +320,7 @@ class Dispatcher:
         capture, unsure = None, False  # type: Capture | None, bool | None
         try:
             producer = self._scheduler.producer
-            capture = self._capture_for(entry, producer)
+            capture = self._capture_for(entry, claim, producer)
             if capture is None and self._was_claimed_for_capture(entry):
                 self._session.record(claim.put_back(now))
                 return
@@ -389,6 +393,7 @@ class Dispatcher:
         """Handle the result of a completion that was to send its message in the same step."""
         entry, claim = message.entry, message.claim
         if result.code in (RECORDED, OVERTAKEN):
+            self._server.note_sent()
             self._report_sent(entry, claim, completion)
         elif result.code == CHANGED:
             definition, policy, _ = result.texts
@@ -409,13 +414,20 @@ class Dispatcher:
             )
 
     def _on_message_refused(self, claim: Claim, why: str) -> None:
-        """Put back a run whose message the script could not send."""
+        """Put back a run whose message the script could not send.
+
+        A refused queue affects only its entry. With any other missing right, no script can send.
+        """
         now = self._session.time()
-        if REFUSAL.search(why):
+        refused = REFUSAL.search(why) is not None
+        error = NoPermissionError(why) if refused else ResponseError(why)
+        one_queue = refused and is_about_one_message(error)
+        if not refused or (one_queue and self._server.demanded):
+            self._handle_publish_error(claim, now, error, shared=False)
+            return
+        if not one_queue or not self._server.note_refused_queue(claim.key, why):
             self._server.refuse(f"the Redis user of the schedule may not send messages: {why}")
-            self._session.record(claim.put_back(now))
-        else:
-            self._handle_publish_error(claim, now, ResponseError(why), shared=False)
+        self._session.record(claim.put_back(now))
 
     def _report_sent(
         self, entry: RedBeatSchedulerEntry, claim: Claim, completion: Completion
@@ -642,6 +654,10 @@ class Dispatcher:
         run.trigger, task_id = trigger, entry.task_id_of(trigger.id)
         line = run_line(nominal(trigger.at), now, TRIGGERED, task_id)
         completion = claim.put_back(now)._replace(trigger=trigger.id, history=line)
+        if trigger.at.timestamp() <= (seconds_in(claim.since) or 0.0):
+            # The trigger waited already when this claim's occurrence was first claimed. So only the
+            # triggered run can have been sent, and the next claim decides on the occurrence.
+            completion = completion._replace(operation=RETRY)
         self._send_waiting(entry, run, claim, now, task_id, completion)
 
     def _send_waiting(
@@ -665,7 +681,7 @@ class Dispatcher:
                 self.at_most_once.add(PendingRun(entry, claim, completion))
                 return
             producer = self._scheduler.producer
-            capture = self._capture_for(entry, producer)
+            capture = self._capture_for(entry, claim, producer)
             with capture or nullcontext():
                 publish(self._scheduler, entry, producer)
         except Exception as error:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
+from kombu.exceptions import OperationalError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -29,6 +30,7 @@ from redbeat.storage.store import Store
 
 from .broker import broker_connection
 from .redis_pipe import ClientStandIn
+from .retries import RecentEntries
 
 __all__ = ("Capture", "CommonServer", "check_possible")
 
@@ -44,6 +46,10 @@ CHECK_INTERVAL: Final = 30.0
 #: Seconds between two checks whether the watched connection is open. A check for each message would
 #: take too much time.
 OPEN_CHECK_INTERVAL: Final = 0.01
+
+#: Seconds for which runs are published before their records, after Redis refused the message of a
+#: script.
+REFUSED_FOR: Final = 300.0
 
 #: Maximum number of stored names of tasks whose messages were not captured.
 MAX_BYPASSING_TASKS: Final = 1000
@@ -151,7 +157,8 @@ class CommonServer:
 
     def __init__(self, store: Store, delivery: str | None, clock: Callable[[], float]) -> None:
         self._store = store
-        self._demanded = delivery == EXACTLY_ONCE
+        #: Whether messages may only be sent exactly once.
+        self.demanded = delivery == EXACTLY_ONCE
         self._allowed = delivery in (None, EXACTLY_ONCE)
         self._clock = clock
         self._channel: Any = None
@@ -162,10 +169,14 @@ class CommonServer:
         self._was_common = False
         #: The last server on which a script could not send messages, the reason, and the time.
         self._failed_server: tuple[Broker | None, str, float] = (None, "", 0.0)
+        #: The server on which a script has sent a message.
+        self._sends_on: Broker | None = None
         #: The server of broker and schedule, None if they are on two servers or it is unknown.
         self.broker: Broker | None = None
         #: The names of tasks with a message that could not be captured.
         self.bypassing_tasks: set[str] = set()
+        #: The entries whose queues a script may not access, and until when (monotonic seconds).
+        self._refused_until: RecentEntries[float] = RecentEntries()
         #: Why no message is sent: exactly-once delivery is set, but has become impossible. Else "".
         self.problem = ""
 
@@ -203,34 +214,44 @@ class CommonServer:
         """Store why a script cannot send messages on this server, and check the server again."""
         if self.broker is not None:  # only for the first refused message of a script
             self._failed_server = self.broker, reason, self._clock()
-            self._channel = self.broker = None
+            self._channel = self.broker = self._sends_on = None
 
     def _check(self, channel: Any) -> Broker | None:
         try:
             broker = self._find_common_server(channel)
             failed_server, failure, since = self._failed_server
-            # If exactly-once delivery is set, nothing can be sent in any other way. So this server
-            # is tried again after CHECK_INTERVAL.
-            lasts = not self._demanded or self._clock() - since <= CHECK_INTERVAL
-            if broker == failed_server and lasts:
+            # If exactly-once delivery is set, nothing can be sent in any other way.
+            pause = CHECK_INTERVAL if self.demanded else REFUSED_FOR
+            if broker == failed_server and self._clock() - since <= pause:
                 raise NotSameServerError(failure)
         except NotSameServerError as reason:
             self._report_apart(str(reason))
             return None
-        if self._logged_reason:
-            logger.warning("beat: Broker and schedule are on one Redis server again")
-        self._logged_reason = self.problem = ""
+        if broker != failed_server:
+            self._report_together()
+        self.problem = ""
         self._was_common = True
         return broker
 
+    def _report_together(self) -> None:
+        if self._logged_reason:
+            logger.warning("beat: Broker and schedule are on one Redis server again")
+        self._logged_reason = ""
+
+    def note_sent(self) -> None:
+        """Store that a script has sent a message on the present server."""
+        if self.broker is not None and self._sends_on != self.broker:
+            self._sends_on, self._failed_server = self.broker, (None, "", 0.0)
+            self._report_together()
+
     def _report_apart(self, reason: str) -> None:
-        if self._demanded and not self._was_common:
+        if self.demanded and not self._was_common:
             raise impossible(reason)
-        if self._demanded:
+        if self.demanded:
             self.problem = f"nothing is sent, exactly once is not possible any more: {reason}"
         if reason != self._logged_reason:
             self._logged_reason = reason
-            if self._demanded:
+            if self.demanded:
                 logger.error("beat: PROBLEM: %s", self.problem)
             elif self._was_common:
                 logger.warning("beat: Runs are sent at least once from now on: %s", reason)
@@ -249,6 +270,30 @@ class CommonServer:
                 "on another channel, or they go to no queue",
                 *(entry.name, entry.task),
             )
+
+    @property
+    def sends_in_one_step(self) -> bool:
+        """Whether a script can send the message of every entry, as far as this beat knows."""
+        return not self.bypassing_tasks and not self._refused_until
+
+    def note_refused_queue(self, key: str, why: str) -> bool:
+        """Store that a script may not access the queue of the entry with this key.
+
+        Returns False if there is no room, or if no script has sent a message on this server: then
+        perhaps no queue is accessible. The log has one warning per entry.
+        """
+        now = self._clock()
+        known = self._refused_until.get(key) is not None
+        if self._sends_on is None or not self._refused_until.keep(key, now + REFUSED_FOR, now):
+            return False
+        if not known:
+            logger.warning("beat: Runs of %s are sent at least once: %s", key, why)
+        return True
+
+    def may_send(self, key: str) -> bool:
+        """Return whether a script may send the messages of the entry with this key."""
+        until = self._refused_until and self._refused_until.get(key)
+        return not until or self._clock() > until
 
     def _find_common_server(self, channel: Any) -> Broker:
         """Return the server of broker and schedule; raises :exc:`NotSameServerError`."""
@@ -271,10 +316,13 @@ class CommonServer:
         if pool is None:
             raise NotSameServerError("the broker is a Redis Cluster")
         self._watched_connection = connection = connection_like(pool)
-        with _translating_errors("broker"):
-            connection.connect()
-            connection.send_command("INFO", "server")
-            info = text_of(connection.read_response())
+        try:
+            with _translating_errors("broker"):
+                connection.connect()
+                connection.send_command("INFO", "server")
+                info = text_of(connection.read_response())
+        except RedisError as error:  # kombu raises this class if its own client fails
+            raise OperationalError(str(error)) from error
         run_id = re.search(r"^run_id:(\w+)", info, re.MULTILINE)
         return _checked_run_id("broker", run_id and run_id[1]), _database(pool)
 

@@ -15,7 +15,7 @@ from redbeat.printing import encodable, get_logger
 from redbeat.signals import broker_back, broker_lost, emit, entry_failed
 from redbeat.storage.records import Claim, Completion
 
-from .broker import NO_BROKER, broker_address
+from .broker import NO_BROKER, broker_address, is_refusal
 from .scheduler_protocol import SchedulerProtocol, name_of
 
 __all__ = (
@@ -173,9 +173,9 @@ class Retries:
     ) -> Completion:
         """Return the completion that puts a run back after its publish failed.
 
-        ``unsure`` is True if the message may have been sent. It is None if the message may have
-        been sent only in case of a broker error. After a broker error the entry waits too, so that
-        the next attempt uses another entry.
+        ``unsure`` is True if the message may have been sent. If it is None, the message may have
+        been sent to some of its queues before the broker returned an error. After a broker error
+        the entry waits too, so that the next attempt uses another entry.
         """
         cause = cause_of(error)
         if isinstance(cause, CannotRunHereError):
@@ -195,7 +195,9 @@ class Retries:
                 *(claim.key, attempt, wait, reason_of(cause_of(error))),
                 exc_info=error if attempt == 1 else None,
             )
-        return _failed(claim.put_back(now + wait, bool(unsure)), claim, now, error)
+        if unsure is None:
+            unsure = is_refusal(cause)
+        return _failed(claim.put_back(now + wait, unsure), claim, now, error)
 
     def leave_to_others(self, claim: Claim, now: float, error: Exception) -> Completion:
         """Return the completion that puts back a run which this beat cannot execute.

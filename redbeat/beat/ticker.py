@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeGuard, TypeVar
 
@@ -16,7 +17,7 @@ from redbeat.connection.tls import hint
 from redbeat.connection.urls import safe_url
 from redbeat.entries.decide import CLOCK_STEP
 from redbeat.entry import RedBeatSchedulerEntry
-from redbeat.errors import RedBeatError, described
+from redbeat.errors import RedBeatError, described, reason_of
 from redbeat.metrics.counters import Counters
 from redbeat.metrics.health import BeatHealth
 from redbeat.presentation.english import plural
@@ -84,6 +85,9 @@ SUMMARY_INTERVAL = 1.0
 
 #: Seconds between two checks of a broker that is not available, while no entry is due.
 BROKER_CHECK = 10.0
+
+#: Waits between two ticks that fail for another reason than Redis.
+TICK_WAIT = BackOff(1.0, 8.0)
 
 #: Waits between two ticks while Redis is not available.
 REDIS_WAIT = BackOff(0.1, 2.0)
@@ -158,6 +162,8 @@ class Ticker:
         self._others_first_until = 0.0
         self._members_to_remove: list[str] = []
         self._redis_failures = 0
+        #: Consecutive ticks that failed for another reason, and this reason.
+        self._tick_failures, self._tick_error = 0, ""
         #: Local times of the first and the last failed tick of an outage.
         self._redis_failed_at = self._redis_failed_last = 0.0
         self._broker_checked_at = 0.0
@@ -248,12 +254,31 @@ class Ticker:
             return self._redis_failed(explained(error, self._store))
         except RedBeatError:
             raise
-        except Exception:
-            logger.exception("beat: The tick failed, trying again in %.0f s", STANDBY_POLL)
-            return STANDBY_POLL
+        except Exception as error:
+            return self._tick_failed(error)
         finally:
             self.running = False
             self._count_tick(started)
+
+    def _tick_failed(self, error: Exception) -> float:
+        """Log and report an error that no other code handles; return the seconds to wait."""
+        self._tick_failures += 1
+        wait, reason = TICK_WAIT.after(self._tick_failures), reason_of(error)
+        self.health.tick_error = self._tick_error = f"the tick fails: {reason}"
+        if self._tick_failures == 1:
+            logger.error("beat: The tick failed, trying again in %.0f s", wait, exc_info=error)
+        elif should_log(self._tick_failures):
+            message = "beat: The tick failed %d times, trying again every %.0f s: %s"
+            logger.error(message, self._tick_failures, wait, reason)
+        with suppress(RedisError, OSError):
+            self._report_problem()
+        return wait
+
+    def _tick_worked(self) -> None:
+        logger.warning(
+            "beat: The tick works again, after %s", plural(self._tick_failures, "failed tick")
+        )
+        self._tick_failures, self.health.tick_error, self._tick_error = 0, "", ""
 
     def _report_problem(self) -> None:
         """Store why this beat cannot send, for health checks and ``redbeat status``.
@@ -261,7 +286,7 @@ class Ticker:
         One round trip when the problem changed, and every :data:`PROBLEM_INTERVAL` seconds while
         there is a problem, because another beat may have removed it. Else none.
         """
-        problem = self._server.problem or self._dispatcher.retries.problem
+        problem = self._tick_error or self._server.problem or self._dispatcher.retries.problem
         self.health.problem = problem
         again = problem and self._clock() - self._problem_stored_at >= PROBLEM_INTERVAL
         if problem != self._reported_problem or again:
@@ -313,6 +338,8 @@ class Ticker:
             self._server.close()
 
     def _redis_worked(self, wait: W) -> W:
+        if self._tick_failures:
+            self._tick_worked()
         if self._redis_failures:
             if not self._redis_answered_again():
                 return wait

@@ -51,7 +51,8 @@
 --   kinds       a letter per claim: e readable, g the hash does not exist, x the key is not a hash
 --   sizes       the sizes of the fields of all claims in bytes, four bytes each, big-endian
 --   fields      ten per claim: key, due, definition (for x the error), meta, policy, runtime,
---               when an earlier run is assumed to have ended or '', waiting triggered runs in the
+--               when an earlier run is assumed to have ended or '' ('0' if the run that may have
+--               been sent has ended already), waiting triggered runs in the
 --               format of trigger.lua or '', identity of the entry, and when the occurrence was
 --               first claimed ('' if its run cannot have been sent since)
 --   expires     when the claims end
@@ -700,6 +701,9 @@ local function same_rules(claim, definition, policy, meta)
   return equal(before[2].schedule, now.schedule) and equal(rules, ruled)
 end
 
+-- The end of a run that was reported before the run was recorded.
+local RUN_ENDED = '0'
+
 -- Claims an entry. Returns when the claim expires, which becomes the score of the entry.
 local function claim(key, found, due)
   local first, delivery, since = now_text, delivery_of(found[3]), ''
@@ -729,12 +733,14 @@ local function claim(key, found, due)
     found[9] = found[5] and '""' or new_identity(found[1], found[2])
     redis.call('HSET', key, 'claim', text, 'identity', found[9])
   end
+  local running = found[6]
   if found[7] then
     -- The field may be from an earlier message whose task id this claim uses again.
     redis.call('HDEL', key, 'ended')
+    running = since ~= '' and RUN_ENDED or running
   end
-  add_claim('e', key, due, found[1], found[2], found[3], found[4], found[6], found[8],
-    found[9], since)
+  add_claim('e', key, due, found[1], found[2], found[3], found[4], running, found[8], found[9],
+    since)
   return lease_end
 end
 

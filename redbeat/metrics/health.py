@@ -38,6 +38,8 @@ class BeatHealth:
         self._no_lock = False
         #: Why the beat publishes nothing, "" if it can publish.
         self.problem = ""
+        #: Why ticks fail although Redis answers, "" if they do not.
+        self.tick_error = ""
         #: Whether the beat is active: the leader, or any beat without a lock. None if unknown.
         self.leads: bool | None = None
 
@@ -79,6 +81,8 @@ class BeatHealth:
     def ready(self) -> ProbeResult:
         """Return whether the beat can dispatch runs, or can take over as a standby."""
         age = self.tick_age
+        if self.tick_error:
+            return ProbeResult(False, self.tick_error)
         if age is None:
             return ProbeResult(False, "no successful tick yet: Redis has not answered")
         if age > (FAILING_WITHIN if self._failing else READY_WITHIN):

@@ -38,6 +38,7 @@ __all__ = (
     "RECORDED",
     "REFUSED",
     "RETRY",
+    "RUN_ENDED",
     "SAME",
     "SAVED",
     "SKIP",
@@ -92,6 +93,9 @@ CONFLICT, CLOCK_AHEAD, NOT_A_HASH, GONE, HISTORY_DIFFERS, SAVED, SAME = -4, -3, 
 
 #: Value of ``running``: the occurrence waits until the earlier run ends.
 WAITS = "-"
+
+#: The ``running_until`` of a claim whose run may have been sent, if a worker reported its end.
+RUN_ENDED = "0"
 
 
 @dataclass(frozen=True)

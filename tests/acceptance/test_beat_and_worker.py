@@ -269,6 +269,11 @@ def without_prometheus(directory: Path) -> dict[str, str]:
             marks=pytest.mark.long,
         ),
         pytest.param(
+            {"timezone": "Mars/Olympus"},
+            "not the name of a time zone",
+            id="an unknown time zone",
+        ),
+        pytest.param(
             {"redbeat_metrics_port": 9540},
             "pip install 'celery-redbeat[metrics]'",
             id="a missing package",
@@ -294,6 +299,21 @@ def test_an_error_at_start_is_one_line_with_the_fix(
         assert beat.popen.wait(30) == EX_CONFIG
     (line,) = [line for line in beat.output().splitlines() if name in line]
     assert fix in line
+    assert "Traceback" not in beat.output()
+
+
+def test_a_setting_that_only_the_servers_can_disprove_ends_beat_with_one_line(
+    project: Project,
+) -> None:
+    """Setup: exactly-once delivery is set, and the schedule is not on the broker's server."""
+    with RedisServer() as server:
+        settings = {"redbeat_delivery": "exactly_once", "redbeat_redis_url": server.url}
+        schedule = {"now": {"task": "t", "schedule": 1}}
+        beat = project.beat(settings={**settings, "beat_schedule": schedule})
+        assert beat.popen.wait(30) == EX_CONFIG
+    (line,) = [line for line in beat.output().splitlines() if "redbeat_delivery" in line]
+    assert "CRITICAL" in line
+    assert "two Redis servers" in line
     assert "Traceback" not in beat.output()
 
 

@@ -60,6 +60,13 @@ def test_redis_away(health: BeatHealth, clock: Clock) -> None:
     assert health.redis_up
 
 
+def test_a_tick_that_fails_although_redis_answers(health: BeatHealth) -> None:
+    health.completed()
+    health.tick_error = "the tick fails: ValueError: out of order"
+    assert health.ready() == (False, "the tick fails: ValueError: out of order")
+    assert health.alive().ok
+
+
 def test_a_long_tick(health: BeatHealth, clock: Clock) -> None:
     health.observe(leads=True, no_lock=False)
     health.completed()

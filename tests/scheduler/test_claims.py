@@ -217,6 +217,45 @@ class TestPerhapsSent:
         assert (heir.sent, world.run_count("a"), world.score("a")) == ([], 1, -2)
         assert f"may have been sent as {dead.sent[0].id}" in log.text
 
+    def test_after_a_run_that_is_too_late_to_repeat_the_next_run_does_not_overlap(
+        self, world: World, wire: Wire
+    ) -> None:
+        """Setup: ``overlap`` is "skip", and the run may be active in a worker."""
+        dead = die_after_sending(world, wire, overlap="skip", misfire_grace_time=50)
+        decided_before(world, 30)
+        heir = world.scheduler()
+        heir.tick()
+        heir.tick()
+        assert (len(dead.sent), heir.sent) == (1, [])
+
+    def test_after_the_reported_end_of_such_a_run_the_next_run_is_sent(
+        self, world: World, wire: Wire
+    ) -> None:
+        dead = die_after_sending(world, wire, overlap="skip", misfire_grace_time=50)
+        decided_before(world, 30)
+        world.client.hset(f"{PREFIX}a", "ended", f'"{dead.sent[0].id}"')
+        heir = world.scheduler()
+        heir.tick()
+        heir.tick()
+        assert len(heir.sent) == 1
+
+    def test_a_trigger_that_may_have_been_sent_counts_as_an_active_run(
+        self, world: World, wire: Wire
+    ) -> None:
+        """Setup: a trigger and a run are due, ``overlap`` is "skip", and the trigger was sent."""
+        dead = die_after_publishing(world, wire)
+        key = world.put("a", interval_json(60), world.ago(70))
+        policy, trigger = json.dumps({"overlap": "skip"}), f'"t1:{world.now():.6f}"'
+        world.client.hset(key, mapping={"policy": policy, "trigger": trigger})
+        with pytest.raises(DeadError):
+            dead.tick()
+        world.expire_claim("a")
+        world.client.delete(f"{PREFIX}:lock")
+        heir = world.scheduler()
+        heir.tick()
+        heir.tick()
+        assert [sent.id for sent in heir.sent] == [sent.id for sent in dead.sent]
+
 
 @pytest.mark.standalone
 class TestOneStep:

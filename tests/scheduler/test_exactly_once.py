@@ -19,7 +19,7 @@ from kombu.pools import producers
 from kombu.transport.redis import Channel, Transport
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.beat.exactly_once import CHECK_INTERVAL
+from redbeat.beat.exactly_once import CHECK_INTERVAL, REFUSED_FOR
 from redbeat.errors import ConfigurationError
 from redbeat.schedulers import RedBeatScheduler
 from redbeat.signals import entry_dispatched, entry_failed
@@ -927,6 +927,81 @@ class TestNotTheSameServer:
             possible = rules == "-select" and database == 0
             assert len(lines(log, AT_LEAST_ONCE)) == (0 if possible else 1)
             assert not lines(log, "on one Redis server again")
+
+    @pytest.mark.parametrize("delivery", ["exactly_once", None])
+    def test_a_forbidden_queue_affects_only_its_entry(
+        self,
+        world: World,
+        clock: Clock,
+        own_server: RedisServer,
+        log: pytest.LogCaptureFixture,
+        delivery: str | None,
+    ) -> None:
+        """Setup: the Redis user of the schedule may not write to the queue of one entry."""
+        world.app.conf.redbeat_delivery = delivery
+        with redis.Redis.from_url(own_server.url, decode_responses=True) as admin:
+            keys = "~redbeat* ~.redbeat* ~celery* ~_kombu*"
+            admin.execute_command("ACL SETUSER beat on >pw &* +@all", *keys.split())
+            queues = elsewhere(world, own_server)
+            world.app.conf.redbeat_redis_url = f"redis://beat:pw@127.0.0.1:{own_server.port}/0"
+            there = World(world.app, admin, world.schedulers)
+            scheduler = there.scheduler_of(RedBeatScheduler, clock=clock)
+            names = ["first", *(f"good{number}" for number in range(20))]
+            put_one_off(there, "first")
+            ticks(scheduler, clock)
+            there.put("bad", interval_json(3600), options={"queue": "forbidden"}, score=1)
+            for name in names[1:]:
+                there.put(name, interval_json(3600), score=2)
+                scheduler.tick()
+                clock.advance(5)
+            ticks(scheduler, clock)
+            assert sorted(queues.names()) == sorted(names)
+            # The user of the broker may write to that queue, so the run is sent at least once.
+            assert queues.names("forbidden") == ([] if delivery else ["bad"])
+            assert not lines(log, "PROBLEM")
+            assert len(lines(log, "bad", AT_LEAST_ONCE)) == (0 if delivery else 1)
+
+    def test_a_forbidden_queue_as_the_first_queue(
+        self, world: World, clock: Clock, own_server: RedisServer, log: pytest.LogCaptureFixture
+    ) -> None:
+        """The beat assumes that all queues are forbidden, and tries again after minutes."""
+        with redis.Redis.from_url(own_server.url, decode_responses=True) as admin:
+            keys = "~redbeat* ~.redbeat* ~celery* ~_kombu*"
+            admin.execute_command("ACL SETUSER beat on >pw &* +@all", *keys.split())
+            queues = elsewhere(world, own_server)
+            world.app.conf.redbeat_redis_url = f"redis://beat:pw@127.0.0.1:{own_server.port}/0"
+            there = World(world.app, admin, world.schedulers)
+            scheduler = there.scheduler_of(RedBeatScheduler, clock=clock)
+            there.put("bad", interval_json(3600), options={"queue": "forbidden"})
+            ticks(scheduler, clock)
+            assert queues.names("forbidden") == ["bad"]
+            assert len(lines(log, AT_LEAST_ONCE)) == 1
+            clock.advance(REFUSED_FOR)
+            put_one_off(there, "good")
+            ticks(scheduler, clock)
+            assert queues.names() == ["good"]
+            assert len(lines(log, "on one Redis server again")) == 1
+
+    def test_a_broker_that_fails_when_the_servers_are_compared_again(
+        self, world: World, clock: Clock, own_server: RedisServer, log: pytest.LogCaptureFixture
+    ) -> None:
+        """Setup: the broker dies after the beat found two servers, and before it looks again."""
+        world.app.conf.broker_url = own_server.url
+        scheduler = world.scheduler_of(RedBeatScheduler, clock=clock)
+        put_one_off(world, "first")
+        ticks(scheduler, clock)
+        assert Queues(own_server.url).names() == ["first"]
+        own_server.kill()
+        clock.advance(CHECK_INTERVAL + 1)
+        put_one_off(world, "a")
+        put_one_off(world, "b")
+        ticks(scheduler, clock)
+        assert len(lines(log, "The broker is not available")) == 1
+        assert not lines(log, "Could not send")
+        own_server.restart()
+        make_due(world, "a", "b")
+        ticks(scheduler, clock)
+        assert sorted(Queues(own_server.url).names()) == ["a", "b"]
 
     def test_an_entry_may_choose_a_weaker_delivery(
         self, world: World, queues: Queues, log: pytest.LogCaptureFixture

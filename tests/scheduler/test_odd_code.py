@@ -12,10 +12,11 @@ import pytest
 from celery.schedules import BaseSchedule, crontab, schedule
 
 from redbeat import RedBeatSchedulerEntry, register_schedule_type
+from redbeat.management.status import status_of
 from tests.deployments import PREFIX
 from tests.samples import one_in
 
-from .conftest import RecordingScheduler, World, interval_json
+from .conftest import Clock, RecordingScheduler, World, interval_json
 
 HUGE = 10**400
 
@@ -158,3 +159,40 @@ def test_an_odd_entry_class(
 def dunder(name: str, method: Any) -> dict[str, Any]:
     """Return the aliases of a method that an entry class must also override."""
     return {"__next__": method} if name == "next" else {}
+
+
+def test_a_tick_that_always_fails_is_a_problem(
+    world: World, clock: Clock, log: pytest.LogCaptureFixture
+) -> None:
+    """Setup: the lock object of a program raises an error that nothing handles."""
+
+    class BrokenLock:
+        broken = False
+
+        def extend(self, *_: Any, **__: Any) -> bool:
+            if self.broken:
+                raise ValueError("out of order")
+            return True
+
+        def owned(self) -> bool:
+            return True
+
+        def release(self) -> None:
+            pass
+
+    scheduler = world.scheduler(clock=clock)
+    scheduler.lock = lock = BrokenLock()  # type: ignore[assignment]
+    scheduler.tick()
+    lock.broken = True
+    for _ in range(40):
+        clock.advance(scheduler.tick())
+    assert clock() > 1200, "the ticks do not back off"
+    failures = [record for record in log.records if "The tick failed" in record.getMessage()]
+    assert 2 <= len(failures) <= 4
+    assert status_of(world.app).problem == "the tick fails: ValueError: out of order"
+    lock.broken = False
+    world.put("a")
+    scheduler.tick()
+    scheduler.tick()
+    assert scheduler.names == ["a"]
+    assert status_of(world.app).problem == ""

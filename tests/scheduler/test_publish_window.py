@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import kombu
 import kombu.entity
 import pytest
 import redis
@@ -17,8 +18,9 @@ from redbeat.signals import entry_dispatched
 from tests.deployments import PREFIX
 from tests.faults.proxy import Proxy
 from tests.servers import RedisServer
+from tests.waiting import wait_until
 
-from .conftest import Clock, World
+from .conftest import SCHEDULE, Clock, World, interval_json
 
 COUNT = 250
 
@@ -148,6 +150,30 @@ class TestOneIsRefused:
         assert f"Could not send {PREFIX}bad, attempt 1" in log.text
         assert "WRONGTYPE" in log.text
         assert "broker is not available" not in log.text
+
+    @pytest.mark.parametrize("window", [1, 100])
+    def test_a_message_of_two_queues_keeps_its_id(
+        self, world: World, broker: Broker, window: int
+    ) -> None:
+        """Setup: the second queue refuses the message until the next run is due."""
+        world.app.conf.redbeat_publish_window = window
+        exchange = kombu.entity.Exchange("both", "direct")
+        with kombu.Connection(broker.server.url) as connection:
+            for name in ("good", "refusing"):
+                queue = kombu.entity.Queue(name, exchange, "key")
+                queue(connection.default_channel).declare()
+        broker.client.set("refusing", "no list")
+        options = {"exchange": "both", "routing_key": "key"}
+        world.put("a", interval_json(1), world.ago(1.2), options=options)
+        scheduler = world.scheduler_of(RedBeatScheduler)
+        scheduler.tick()
+        due_again = world.now() + 1.2
+        wait_until(lambda: world.now() > due_again)
+        broker.client.delete("refusing")
+        world.client.zadd(SCHEDULE, {f"{PREFIX}a": 1})
+        scheduler.tick()
+        world.client.zrem(SCHEDULE, f"{PREFIX}a")
+        assert broker.messages("good")[0] == broker.messages("refusing")[0]
 
     def test_an_error_after_a_message_affects_no_other_message(
         self, world: World, broker: Broker
