@@ -112,6 +112,8 @@ local now_text = seconds(now)
 
 -- include: decoded
 
+-- include: same_rules
+
 -- include: aside
 
 -- include: read_claim
@@ -371,7 +373,7 @@ local function put_back(key, claim, unsure)
   local _, due, _, since, delivery = read_claim(claim)
   local rest = string.sub(claim, (string.find(claim, '"', 3, true) or #claim) + 1)
   local decided = unsure and since and (since .. ' l') or '- ' .. (delivery or 'l')
-  redis.call('HSET', key, 'claim', '["- ' .. (due or now_text) .. ' 0 ' .. decided .. FORMAT .. '"' .. rest)
+  redis.call('HSET', key, 'claim', '["' .. put_back_head(due or now_text, decided) .. '"' .. rest)
 end
 
 -- Removes or replaces a waiting run. Returns when the first of the waiting runs that are left may be
@@ -677,27 +679,6 @@ local function delivery_of(policy)
     return 'x'
   end
   return default_delivery
-end
-
--- Whether schedule, policy (except a pause) and meta are unchanged since the claim, so that the
--- decision of the claim stays valid. Returns false for any change of long JSON, because the claim
--- has only its digest.
-local function same_rules(claim, definition, policy, meta)
-  local same, same_meta = made_of(claim, definition, policy, meta)
-  if same or not same_meta then
-    return same
-  end
-  local before, now = decoded(claim), decoded(definition)
-  local ruled = decoded(policy and policy ~= '' and policy or '{}')
-  if not before or not now or not ruled or type(before[2]) ~= 'table' then
-    return false
-  end
-  local rules = type(before[4]) ~= 'nil' and before[3] or {}
-  if type(rules) ~= 'table' then
-    return false
-  end
-  rules.pause, ruled.pause = nil, nil
-  return equal(before[2].schedule, now.schedule) and equal(rules, ruled)
 end
 
 -- Claims an entry. Returns when the claim expires, which becomes the score of the entry.
