@@ -39,7 +39,7 @@ from redbeat.storage.checks import (
 )
 from redbeat.storage.quarantine import Quarantine
 from redbeat.storage.records import NEW_LEADER, STANDBY, Claim, ClaimReply
-from redbeat.storage.store import MAX_WAIT, Store
+from redbeat.storage.store import BATCH, MAX_WAIT, Store
 
 from .dispatch import CallerEntry, Dispatcher
 from .exactly_once import CommonServer
@@ -526,7 +526,7 @@ class Ticker:
         claimed.
         """
         more = _has_due(reply)
-        worth_it = more or (self._session.pending and len(reply.claims) > self._session.batch // 2)
+        worth_it = more or (self._session.pending and len(reply.claims) > BATCH // 2)
         if worth_it and not self._dispatcher.retries.broker_failures:
             try:
                 self._session.begin(self._limit() if more else 0)
@@ -545,7 +545,7 @@ class Ticker:
     def _limit(self) -> int:
         if not self._synced:
             return 0
-        return 1 if self._dispatcher.retries.broker_failures else self._session.batch
+        return 1 if self._dispatcher.retries.broker_failures else BATCH
 
     def _longest_wait(self) -> float:
         longest = min(MAX_WAIT, self._scheduler.max_interval)

@@ -34,6 +34,7 @@
 -- ARGV[18] the server of the broker: '' or '<run id> <its database> <the database of the schedule>'
 -- ARGV[19] maximum number of claims for entries that are more than a second late; entries on time
 --          are claimed first. '' for no limit: all entries are claimed in due order
+-- ARGV[20] seconds after which no more entries are claimed, because other clients of Redis wait
 --
 -- Returns {standing, now, next score or '', members, statics, quarantined, holder, holder's
 --          PTTL in ms, codes, texts, kinds, sizes, fields, expires, run time of this script in
@@ -99,6 +100,14 @@ local reply_lost, lines = ARGV[11] == '1', tonumber(ARGV[12])
 local only, default_delivery, broker, late_limit = ARGV[16], ARGV[17], ARGV[18], ARGV[19]
 local clock = redis.call('TIME')
 local now = tonumber(clock[1]) + tonumber(clock[2]) / 1000000
+
+-- TIME stands still during a script of Redis 7.2 and later. Scripts of Redis 7.0 have no os.clock.
+local _, cpu_seconds = pcall(function() return os.clock end)
+cpu_seconds = type(cpu_seconds) == 'function' and cpu_seconds or function()
+  local time = redis.call('TIME')
+  return time[1] - clock[1] + (time[2] - clock[2]) / 1000000
+end
+local started = cpu_seconds()
 
 local function seconds(number)
   return string.format('%.6f', number)
@@ -616,6 +625,16 @@ local kinds, sizes, fields = {}, {}, {}
 -- Total size of the claimed entries in bytes. When it exceeds MOST_BYTES, the remaining due entries
 -- wait for the next turn.
 local MOST_BYTES, bytes = 4194304, 0
+-- When this turn has run for MOST_SECONDS, the remaining due entries wait for the next turn, but at
+-- least SMALLEST_BATCH entries or SMALLEST_BYTES are claimed. The reply takes about BYTE_SECONDS
+-- for each byte.
+local MOST_SECONDS, SMALLEST_BATCH, SMALLEST_BYTES = tonumber(ARGV[20]), 50, 262144
+local BYTE_SECONDS = 0.000000004
+
+local function is_time_over()
+  return (#kinds >= SMALLEST_BATCH or bytes >= SMALLEST_BYTES)
+    and cpu_seconds() - started + bytes * BYTE_SECONDS > MOST_SECONDS
+end
 
 -- Number of characters at the end of `running` that may contain a time. '%S+$' takes quadratic time:
 -- 30 KB that another program wrote would block Redis for seconds.
@@ -741,7 +760,7 @@ end
 if standing == 1 and limit > 0 and not (earlier and repeat_claims()) then
   local members = due_members()
   for i = 1, #members, 2 do
-    if bytes > MOST_BYTES then
+    if bytes > MOST_BYTES or (i % 8 == 1 and is_time_over()) then
       break
     end
     local key, found, err = resolve(members[i])
@@ -790,9 +809,8 @@ end
 -- If the rate limit allowed no claim, return the score of the first entry that is not due yet.
 local least = late_limit ~= '' and #kinds == 0 and '(' .. now_text or 0
 local first = redis.call('ZRANGEBYSCORE', schedule, least, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
-local ended = redis.call('TIME')  -- older Redis has no os.clock
 return {
   standing, now_text, first[2] or '', redis.call('ZCARD', schedule),
   redis.call('SCARD', statics), aside('HLEN', quarantine), holder, pttl,
   codes, texts, table.concat(kinds), table.concat(sizes), table.concat(fields), lease_end,
-  (ended[1] - clock[1]) * 1000000 + ended[2] - clock[2]}
+  (cpu_seconds() - started) * 1000000}
