@@ -690,19 +690,22 @@ local function repeat_claims()
   return #kinds > 0
 end
 
--- Returns the delivery of an entry: the delivery in its policy, else the default delivery.
-local function delivery_of(policy)
-  if policy and string.find(policy, '"at_least_once"', 1, true) then
-    return 'l'
-  elseif policy and string.find(policy, '"at_most_once"', 1, true) then
-    return 'x'
+local DELIVERIES = {at_least_once = 'l', at_most_once = 'x'}
+
+-- Returns the delivery of an entry: that in its policy, else in its definition, else the default.
+local function delivery_of(definition, policy)
+  for _, text in ipairs({policy or '', definition}) do
+    local chosen = string.find(text, '"delivery"', 1, true) and (decoded(text) or {}).delivery
+    if chosen then
+      return DELIVERIES[chosen] or default_delivery
+    end
   end
   return default_delivery
 end
 
 -- Claims an entry. Returns when the claim expires, which becomes the score of the entry.
 local function claim(key, found, due)
-  local first, delivery, since = now_text, delivery_of(found[3]), ''
+  local first, delivery, since = now_text, delivery_of(found[1], found[3]), ''
   if found[5] then
     local id, was_due, expires, decided, old_delivery = read_claim(found[5], now)
     due = was_due or due

@@ -79,7 +79,7 @@ def assert_cost(cost: Cost, trips: int, commands: int, sent: int = 0, received: 
     """Assert the cost of an operation.
 
     ``sent`` and ``received`` are upper bounds. :data:`TRIP` is added to both for each round trip.
-    ``commands`` excludes ``HINCRBY``, whose number depends on how late runs were, and ``TIME``, with
+    ``commands`` excludes ``HINCRBY``, whose number depends on how late runs were, and ``TIME``, by
     which a script measures its run time on some servers.
     """
     counted = cost.calls["hincrby"]

@@ -590,18 +590,30 @@ def test_a_claim_after_an_expired_one_returns_the_time_of_the_first_claim(
 
 
 @pytest.mark.parametrize(
-    ("policy", "way", "may_be_sent"),
+    ("definition", "policy", "way", "may_be_sent"),
     [
-        ({}, BEFORE_RECORD, True),
-        ({}, WITH_RECORD, False),
-        ({"delivery": "at_least_once"}, WITH_RECORD, True),
-        ({"delivery": "at_most_once"}, BEFORE_RECORD, False),
+        ({}, {}, BEFORE_RECORD, True),
+        ({}, {}, WITH_RECORD, False),
+        ({}, {"delivery": "at_least_once"}, WITH_RECORD, True),
+        ({}, {"delivery": "at_most_once"}, BEFORE_RECORD, False),
+        ({"delivery": "at_least_once"}, {}, WITH_RECORD, True),
+        ({"delivery": "at_most_once"}, {}, BEFORE_RECORD, False),
+        ({"delivery": "at_most_once"}, {"delivery": "at_least_once"}, WITH_RECORD, True),
+        ({"delivery": "at_most_once"}, {"delivery": None}, BEFORE_RECORD, True),
+        ({"kwargs": {"delivery": "at_most_once"}}, {}, BEFORE_RECORD, True),
+        ({}, {"description": '"delivery": "at_most_once"'}, BEFORE_RECORD, True),
+        ({}, {"description": "at_most_once"}, BEFORE_RECORD, True),
     ],
 )
 def test_only_runs_sent_before_their_record_may_have_been_sent(
-    store: Store, put: Put, policy: dict[str, str], way: str, may_be_sent: bool
+    store: Store,
+    put: Put,
+    definition: dict[str, Any],
+    policy: dict[str, Any],
+    way: str,
+    may_be_sent: bool,
 ) -> None:
-    put("a", definition=definition_of(60), policy=policy_of(**policy))
+    put("a", definition=definition_of(60, **definition), policy=policy_of(**policy))
     store.claim("dead", 500, -1, way=way)
     (claim,) = store.claim("alive", 500, 30, way=way).claims
     assert bool(claim.since) is may_be_sent
@@ -625,6 +637,19 @@ LONG_ARGS = ["a" * LONG]
         ({}, {"policy": policy_of(pause={"by": "ann"})}, True),
         ({"policy": policy_of(pause={"by": "ann"})}, {"policy": policy_of()}, True),
         ({}, {"meta": '{"total_run_count": 1}'}, False),
+        ({"definition": definition_of(60, max_runs=2)}, {}, False),
+        (
+            {"definition": definition_of(60, max_runs=2)},
+            {"definition": definition_of(60, max_runs=3)},
+            False,
+        ),
+        (
+            {"definition": definition_of(60, max_runs=2)},
+            {"policy": policy_of(max_runs=2)},
+            True,
+        ),
+        ({}, {"policy": policy_of(description="what for", overlap="skip")}, True),
+        ({}, {"definition": definition_of(60, timezone=None)}, True),
     ],
 )
 def test_the_decision_on_a_run_stays_until_its_schedule_changes(
