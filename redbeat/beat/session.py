@@ -243,10 +243,11 @@ class Session:
         self.pending, self._unanswered, self._bytes = [], None, 0
         if unanswered is None:
             self._request_count += 1
-            turn_id = f"{self._beat_id}-{self._request_count}"
+            turn_id, way = f"{self._beat_id}-{self._request_count}", self.way
         else:
             records, limit = [*unanswered.records, *records], max(limit, unanswered.body.limit)
             turn_id, only = unanswered.body.turn_id, unanswered.body.only or only
+            way = unanswered.body.way  # that of the claims which the lost reply has
         body = ClaimRequest(
             *(turn_id, limit, self.lease),
             completions=[record.completion for record in records],
@@ -256,7 +257,7 @@ class Session:
             history=self._history,
             counted=self._counters.take(),
             only=only,
-            way=self.way,
+            way=way,
             broker=self.broker,
             late=self.pace.allowed(self._clock()) if limit else None,
             seconds=MAX_SCRIPT_SECONDS,

@@ -21,6 +21,7 @@ from redbeat.metrics.counters import Counters
 from redbeat.metrics.health import BeatHealth
 from redbeat.presentation.english import plural
 from redbeat.printing import get_logger
+from redbeat.settings import AT_MOST_ONCE
 from redbeat.signals import (
     emit,
     lock_acquired,
@@ -38,7 +39,7 @@ from redbeat.storage.checks import (
     warn_about_untagged,
 )
 from redbeat.storage.quarantine import Quarantine
-from redbeat.storage.records import NEW_LEADER, STANDBY, Claim, ClaimReply
+from redbeat.storage.records import NEW_LEADER, STANDBY, WITH_RECORD, Claim, ClaimReply
 from redbeat.storage.store import BATCH, MAX_WAIT, Store
 
 from .dispatch import CallerEntry, Dispatcher
@@ -142,6 +143,8 @@ class Ticker:
         self._session = Session(
             *(store, lock, clock, lease, conf.history_size, self.counters, pace)
         )
+        if conf.delivery == AT_MOST_ONCE:
+            self._session.way = WITH_RECORD  # an unrecorded run cannot have been sent
         self._server = CommonServer(store, conf.delivery, clock)
         self._dispatcher = Dispatcher(
             *(scheduler, self._quarantine, self._session, self._publisher, self._server, statics),
