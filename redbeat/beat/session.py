@@ -166,9 +166,16 @@ class Session:
     def request(self, limit: int, only: str = "") -> Response:
         """Renew the lock, record pending completions and claim up to ``limit`` due entries.
 
-        With a key in ``only``, that entry alone is claimed, even when it is not due. One round
-        trip.
+        With a key in ``only``, that entry alone is claimed, even when it is not due. With a limit
+        of 0, the response may still have the claims of a request whose reply was lost; they are
+        kept for :meth:`finish`. One round trip.
         """
+        response = self._request(limit, only)
+        if not limit and response.reply.claims:
+            self._ready = response
+        return response
+
+    def _request(self, limit: int, only: str = "") -> Response:
         self.wait_for_reply()
         request = self._next_request(limit, only)
         try:
@@ -215,7 +222,7 @@ class Session:
     def next_response(self, limit: int) -> Response:
         """Return the response to the request in flight, or to a new request when there is none."""
         ready = self.finish()
-        return self.request(limit) if ready is None else ready
+        return self._request(limit) if ready is None else ready
 
     def finish(self) -> Response | None:
         """Return the response to the request in flight, None when there is none."""
