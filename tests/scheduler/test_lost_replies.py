@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 
 from redbeat.settings import AT_LEAST_ONCE, AT_MOST_ONCE
-from redbeat.storage.records import BEFORE_RECORD, WITH_RECORD
-from tests.deployments import PREFIX
 from tests.waiting import wait_until
 
 from .clients import Wire
@@ -149,34 +147,6 @@ def test_claims_of_a_lost_request_that_a_record_repeats_are_sent(
     for _ in range(4):
         scheduler.tick()
     assert sorted(scheduler.names) == sorted(f"e{n}" for n in range(700))
-
-
-def test_claims_of_a_lost_request_are_kept_when_the_lock_is_renewed(
-    world: World, wire: Wire, scheduler: RecordingScheduler
-) -> None:
-    world.put("a")
-    lose_claims(world, wire)
-    scheduler.tick()
-    scheduler._ticker._renew_lock()
-    scheduler.tick()
-    assert scheduler.names == ["a"]
-
-
-def test_a_repeated_request_keeps_the_order_of_message_and_record(
-    world: World, wire: Wire, scheduler: RecordingScheduler
-) -> None:
-    """The claims in the reply were made for the order in the first request."""
-    session = scheduler._ticker._session
-    session.way = WITH_RECORD
-    world.put("a")
-    lose_claims(world, wire)
-    scheduler.tick()
-    session.way = BEFORE_RECORD
-    response = session.next_response(1)
-    assert ([claim.key for claim in response.reply.claims], response.request.way) == (
-        [f"{PREFIX}a"],
-        WITH_RECORD,
-    )
 
 
 def test_a_history_written_by_an_application_survives_a_lost_refusal(
