@@ -24,7 +24,8 @@
 -- ARGV[10] the fields of all completions, joined; fourteen per completion, see below
 -- ARGV[11] '1' if the reply to an earlier call with this turn id was lost. Completions that the
 --          earlier call recorded are not repeated, and its claims are returned again. New claims
---          are made only if the earlier call made none
+--          are made only if the earlier call made none. The ids of a beat end with a number that
+--          grows: a copy of a call that arrives after its repetition makes no claims
 -- ARGV[12] maximum number of history lines per entry, latest first; 0 for none
 -- ARGV[13] id of the counts, '' for no counts; counts with the same id are added only once
 -- ARGV[14] sizes of the fields in ARGV[15] in bytes, separated by spaces
@@ -502,6 +503,18 @@ local function read_last_turn()
   return string.match(type(found) == 'string' and found or '', '^(%S+) (%S+) (%d*)$')
 end
 
+-- Whether this call is a late copy of a call that the caller has repeated since: its reply is lost,
+-- so its claims would be held for nobody.
+local function is_late_copy()
+  local last = read_last_turn()
+  if not last or last == turn_id then
+    return last == turn_id and not reply_lost
+  end
+  local beat, number = string.match(last, '^(.*)%-(%d+)$')
+  local own_beat, own_number = string.match(turn_id, '^(.*)%-(%d+)$')
+  return beat ~= nil and beat == own_beat and tonumber(number) > tonumber(own_number)
+end
+
 local function complete_all(sizes, packed, known)
   local codes, fields, start = {}, nil, 1
   for at = 1, #sizes, 56 do
@@ -762,6 +775,9 @@ end
 
 if standing == 1 and limit > 0 and not (earlier and repeat_claims()) then
   local members = due_members()
+  if #members > 0 and is_late_copy() then
+    members = {}
+  end
   for i = 1, #members, 2 do
     if bytes > MOST_BYTES or (i % 8 == 1 and is_time_over()) then
       break
@@ -799,7 +815,7 @@ if lock and standing == 2 then
   redis.pcall('HDEL', stats, 'problem')  -- the problem of the previous leader
 end
 add_counts(ARGV[13], ARGV[14], ARGV[15])
-if last_turn ~= schedule and (#kinds > 0 or string.find(codes, RECORDED, 1, true)) then
+if last_turn ~= schedule and (#kinds > 0 or reply_lost or string.find(codes, RECORDED, 1, true)) then
   redis.pcall('SET', last_turn, turn_id .. ' ' .. lease_end .. ' ' .. codes, 'EX', REMEMBERED)
 end
 

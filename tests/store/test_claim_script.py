@@ -261,10 +261,10 @@ def test_an_identity_is_the_same_after_a_loss_of_data(
     first = claim_one().identity
     redis_client.delete(key)
     put("a")
-    assert claim_one().identity == first
+    assert claim_one("c2").identity == first
     redis_client.delete(key)
     put("a", meta="another history")
-    assert claim_one().identity not in ("", first)
+    assert claim_one("c3").identity not in ("", first)
 
 
 def test_a_run_that_was_claimed_without_an_identity_keeps_its_id(
@@ -803,6 +803,26 @@ def test_claims_that_are_handed_out_again_are_the_same(store: Store, put: Put) -
     }
     assert sorted(bool(claim.since) for claim in again.claims) == [False, True]
     assert again.expires == first.expires
+
+
+@pytest.mark.parametrize("repeated", ["claims", "nothing"])
+@pytest.mark.parametrize("later_turn", [False, True])
+@pytest.mark.parametrize("lost_again", [False, True])
+def test_a_copy_that_arrives_after_its_repetition_claims_nothing(
+    store: Store, put: Put, repeated: str, later_turn: bool, lost_again: bool
+) -> None:
+    if repeated == "claims":
+        put("a")
+    store.claim("beat-9", 1, 30, reply_lost=True)
+    if later_turn:
+        put("b")
+        assert len(store.claim("beat-10", 1, 30).claims) == 1
+    key = put("c")
+    late = store.claim("beat-9", 1, 30, reply_lost=lost_again)
+    if later_turn or not lost_again:
+        assert late.claims == []
+        (claim,) = store.claim("beat-11", 1, 30).claims
+        assert claim.key == key
 
 
 # -- messages that are sent with their records -------------------------------------------------
