@@ -20,7 +20,7 @@ from redbeat.storage.records import (
     Completion,
     Result,
 )
-from redbeat.storage.store import BATCH, Store
+from redbeat.storage.store import Store
 
 from .lock import BeatLock, new_token
 from .retries import Pace
@@ -50,10 +50,8 @@ LATE_AFTER = 1.0
 #: recorded.
 MAX_PENDING_RUNS, MAX_PENDING_BYTES, MAX_PENDING_SECONDS = 50, 1 << 20, 0.02
 
-#: Seconds that Redis may spend on one request, because its other clients wait for that long. A
-#: slower request shrinks the next batch, down to this number of entries. A full batch that takes
-#: less than half of these seconds lets the batch grow again.
-MAX_SCRIPT_SECONDS, SMALLEST_BATCH = 0.008, 50
+#: Seconds of Redis after which a request claims no more entries: other clients wait for that long.
+MAX_SCRIPT_SECONDS = 0.008
 
 #: How often a flush tries to record runs whose entries an application changes at the same time.
 FLUSH_ATTEMPTS = 3
@@ -125,8 +123,6 @@ class Session:
         #: Bytes of the messages among the pending completions.
         self._bytes = 0
         self._store = store
-        #: How many entries one request claims.
-        self.batch = BATCH
         #: The beat lock; None when several beats share the work.
         self.lock = lock
         self._clock = clock
@@ -170,9 +166,16 @@ class Session:
     def request(self, limit: int, only: str = "") -> Response:
         """Renew the lock, record pending completions and claim up to ``limit`` due entries.
 
-        With a key in ``only``, that entry alone is claimed, even when it is not due. One round
-        trip.
+        With a key in ``only``, that entry alone is claimed, even when it is not due. With a limit
+        of 0, the response may still have the claims of a request whose reply was lost; they are
+        kept for :meth:`finish`. One round trip.
         """
+        response = self._request(limit, only)
+        if not limit and response.reply.claims:
+            self._ready = response
+        return response
+
+    def _request(self, limit: int, only: str = "") -> Response:
         self.wait_for_reply()
         request = self._next_request(limit, only)
         try:
@@ -219,7 +222,7 @@ class Session:
     def next_response(self, limit: int) -> Response:
         """Return the response to the request in flight, or to a new request when there is none."""
         ready = self.finish()
-        return self.request(limit) if ready is None else ready
+        return self._request(limit) if ready is None else ready
 
     def finish(self) -> Response | None:
         """Return the response to the request in flight, None when there is none."""
@@ -247,10 +250,11 @@ class Session:
         self.pending, self._unanswered, self._bytes = [], None, 0
         if unanswered is None:
             self._request_count += 1
-            turn_id = f"{self._beat_id}-{self._request_count}"
+            turn_id, way = f"{self._beat_id}-{self._request_count}", self.way
         else:
             records, limit = [*unanswered.records, *records], max(limit, unanswered.body.limit)
             turn_id, only = unanswered.body.turn_id, unanswered.body.only or only
+            way = unanswered.body.way  # that of the claims which the lost reply has
         body = ClaimRequest(
             *(turn_id, limit, self.lease),
             completions=[record.completion for record in records],
@@ -260,9 +264,10 @@ class Session:
             history=self._history,
             counted=self._counters.take(),
             only=only,
-            way=self.way,
+            way=way,
             broker=self.broker,
             late=self.pace.allowed(self._clock()) if limit else None,
+            seconds=MAX_SCRIPT_SECONDS,
         )
         self._sent_at = self._clock()
         return SentRequest(body, records, self._sent_at)
@@ -275,7 +280,6 @@ class Session:
             )
         self.answered_at, self._redis_time = self._clock(), reply.now
         self._counters.confirm(reply.members)
-        self._adapt_batch(reply)
         if self.lock is not None:
             self.lock.observe(reply)
         for record, result in zip(request.records, reply.results, strict=True):
@@ -288,13 +292,6 @@ class Session:
             self.pace.spend(min(late, request.body.late))
         usable = reply.expires - reply.now - self.lease * (1 - USABLE_LEASE_PART)
         return Response(reply, request.sent_at + usable, request.body)
-
-    def _adapt_batch(self, reply: ClaimReply) -> None:
-        """Set how many entries the next request claims; other Redis clients must not wait long."""
-        if reply.took > MAX_SCRIPT_SECONDS:
-            self.batch = max(int(self.batch * MAX_SCRIPT_SECONDS / reply.took), SMALLEST_BATCH)
-        elif reply.took < MAX_SCRIPT_SECONDS / 2 and len(reply.claims) >= self.batch:
-            self.batch = min(self.batch + SMALLEST_BATCH, BATCH)
 
     def _log_unrecorded(self, completion: Completion, result: Result, repeated: bool) -> None:
         if result.code == REFUSED and not repeated:

@@ -22,6 +22,7 @@ from redbeat.metrics.counters import Counters
 from redbeat.metrics.health import BeatHealth
 from redbeat.presentation.english import plural
 from redbeat.printing import get_logger
+from redbeat.settings import AT_MOST_ONCE
 from redbeat.signals import (
     emit,
     lock_acquired,
@@ -39,8 +40,8 @@ from redbeat.storage.checks import (
     warn_about_untagged,
 )
 from redbeat.storage.quarantine import Quarantine
-from redbeat.storage.records import NEW_LEADER, STANDBY, Claim, ClaimReply
-from redbeat.storage.store import MAX_WAIT, Store
+from redbeat.storage.records import NEW_LEADER, STANDBY, WITH_RECORD, Claim, ClaimReply
+from redbeat.storage.store import BATCH, MAX_WAIT, Store
 
 from .dispatch import CallerEntry, Dispatcher
 from .exactly_once import CommonServer
@@ -146,6 +147,8 @@ class Ticker:
         self._session = Session(
             *(store, lock, clock, lease, conf.history_size, self.counters, pace)
         )
+        if conf.delivery == AT_MOST_ONCE:
+            self._session.way = WITH_RECORD  # an unrecorded run cannot have been sent
         self._server = CommonServer(store, conf.delivery, clock)
         self._dispatcher = Dispatcher(
             *(scheduler, self._quarantine, self._session, self._publisher, self._server, statics),
@@ -553,7 +556,7 @@ class Ticker:
         claimed.
         """
         more = _has_due(reply)
-        worth_it = more or (self._session.pending and len(reply.claims) > self._session.batch // 2)
+        worth_it = more or (self._session.pending and len(reply.claims) > BATCH // 2)
         if worth_it and not self._dispatcher.retries.broker_failures:
             try:
                 self._session.begin(self._limit() if more else 0)
@@ -572,7 +575,7 @@ class Ticker:
     def _limit(self) -> int:
         if not self._synced:
             return 0
-        return 1 if self._dispatcher.retries.broker_failures else self._session.batch
+        return 1 if self._dispatcher.retries.broker_failures else BATCH
 
     def _longest_wait(self) -> float:
         longest = min(MAX_WAIT, self._scheduler.max_interval)

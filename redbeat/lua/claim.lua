@@ -24,7 +24,8 @@
 -- ARGV[10] the fields of all completions, joined; fourteen per completion, see below
 -- ARGV[11] '1' if the reply to an earlier call with this turn id was lost. Completions that the
 --          earlier call recorded are not repeated, and its claims are returned again. New claims
---          are made only if the earlier call made none
+--          are made only if the earlier call made none. The ids of a beat end with a number that
+--          grows: a copy of a call that arrives after its repetition makes no claims
 -- ARGV[12] maximum number of history lines per entry, latest first; 0 for none
 -- ARGV[13] id of the counts, '' for no counts; counts with the same id are added only once
 -- ARGV[14] sizes of the fields in ARGV[15] in bytes, separated by spaces
@@ -34,6 +35,7 @@
 -- ARGV[18] the server of the broker: '' or '<run id> <its database> <the database of the schedule>'
 -- ARGV[19] maximum number of claims for entries that are more than a second late; entries on time
 --          are claimed first. '' for no limit: all entries are claimed in due order
+-- ARGV[20] seconds after which no more entries are claimed, because other clients of Redis wait
 --
 -- Returns {standing, now, next score or '', members, statics, quarantined, holder, holder's
 --          PTTL in ms, codes, texts, kinds, sizes, fields, expires, run time of this script in
@@ -101,6 +103,14 @@ local only, default_delivery, broker, late_limit = ARGV[16], ARGV[17], ARGV[18],
 local clock = redis.call('TIME')
 local now = tonumber(clock[1]) + tonumber(clock[2]) / 1000000
 
+-- TIME stands still during a script of Redis 7.2 and later. Scripts of Redis 7.0 have no os.clock.
+local _, cpu_seconds = pcall(function() return os.clock end)
+cpu_seconds = type(cpu_seconds) == 'function' and cpu_seconds or function()
+  local time = redis.call('TIME')
+  return time[1] - clock[1] + (time[2] - clock[2]) / 1000000
+end
+local started = cpu_seconds()
+
 local function seconds(number)
   return string.format('%.6f', number)
 end
@@ -112,6 +122,8 @@ local now_text = seconds(now)
 -- include: marks
 
 -- include: decoded
+
+-- include: same_rules
 
 -- include: aside
 
@@ -372,7 +384,7 @@ local function put_back(key, claim, unsure)
   local _, due, _, since, delivery = read_claim(claim)
   local rest = string.sub(claim, (string.find(claim, '"', 3, true) or #claim) + 1)
   local decided = unsure and since and (since .. ' l') or '- ' .. (delivery or 'l')
-  redis.call('HSET', key, 'claim', '["- ' .. (due or now_text) .. ' 0 ' .. decided .. FORMAT .. '"' .. rest)
+  redis.call('HSET', key, 'claim', '["' .. put_back_head(due or now_text, decided) .. '"' .. rest)
 end
 
 -- Removes or replaces a waiting run. Returns when the first of the waiting runs that are left may be
@@ -490,6 +502,18 @@ local read_completion = row_reader(14)
 local function read_last_turn()
   local found = aside('GET', last_turn)
   return string.match(type(found) == 'string' and found or '', '^(%S+) (%S+) (%d*)$')
+end
+
+-- Whether this call is a late copy of a call that the caller has repeated since: its reply is lost,
+-- so its claims would be held for nobody.
+local function is_late_copy()
+  local last = read_last_turn()
+  if not last or last == turn_id then
+    return last == turn_id and not reply_lost
+  end
+  local beat, number = string.match(last, '^(.*)%-(%d+)$')
+  local own_beat, own_number = string.match(turn_id, '^(.*)%-(%d+)$')
+  return beat ~= nil and beat == own_beat and tonumber(number) > tonumber(own_number)
 end
 
 local function complete_all(sizes, packed, known)
@@ -615,6 +639,16 @@ local kinds, sizes, fields = {}, {}, {}
 -- Total size of the claimed entries in bytes. When it exceeds MOST_BYTES, the remaining due entries
 -- wait for the next turn.
 local MOST_BYTES, bytes = 4194304, 0
+-- When this turn has run for MOST_SECONDS, the remaining due entries wait for the next turn, but at
+-- least SMALLEST_BATCH entries or SMALLEST_BYTES are claimed. The reply takes about BYTE_SECONDS
+-- for each byte.
+local MOST_SECONDS, SMALLEST_BATCH, SMALLEST_BYTES = tonumber(ARGV[20]), 50, 262144
+local BYTE_SECONDS = 0.000000004
+
+local function is_time_over()
+  return (#kinds >= SMALLEST_BATCH or bytes >= SMALLEST_BYTES)
+    and cpu_seconds() - started + bytes * BYTE_SECONDS > MOST_SECONDS
+end
 
 -- Number of characters at the end of `running` that may contain a time. '%S+$' takes quadratic time:
 -- 30 KB that another program wrote would block Redis for seconds.
@@ -670,35 +704,17 @@ local function repeat_claims()
   return #kinds > 0
 end
 
--- Returns the delivery of an entry: the delivery in its policy, else the default delivery.
-local function delivery_of(policy)
-  if policy and string.find(policy, '"at_least_once"', 1, true) then
-    return 'l'
-  elseif policy and string.find(policy, '"at_most_once"', 1, true) then
-    return 'x'
+local DELIVERIES = {at_least_once = 'l', at_most_once = 'x'}
+
+-- Returns the delivery of an entry: that in its policy, else in its definition, else the default.
+local function delivery_of(definition, policy)
+  for _, text in ipairs({policy or '', definition}) do
+    local chosen = string.find(text, '"delivery"', 1, true) and (decoded(text) or {}).delivery
+    if chosen then
+      return DELIVERIES[chosen] or default_delivery
+    end
   end
   return default_delivery
-end
-
--- Whether schedule, policy (except a pause) and meta are unchanged since the claim, so that the
--- decision of the claim stays valid. Returns false for any change of long JSON, because the claim
--- has only its digest.
-local function same_rules(claim, definition, policy, meta)
-  local same, same_meta = made_of(claim, definition, policy, meta)
-  if same or not same_meta then
-    return same
-  end
-  local before, now = decoded(claim), decoded(definition)
-  local ruled = decoded(policy and policy ~= '' and policy or '{}')
-  if not before or not now or not ruled or type(before[2]) ~= 'table' then
-    return false
-  end
-  local rules = type(before[4]) ~= 'nil' and before[3] or {}
-  if type(rules) ~= 'table' then
-    return false
-  end
-  rules.pause, ruled.pause = nil, nil
-  return equal(before[2].schedule, now.schedule) and equal(rules, ruled)
 end
 
 -- The end of a run that was reported before the run was recorded.
@@ -706,7 +722,7 @@ local RUN_ENDED = '0'
 
 -- Claims an entry. Returns when the claim expires, which becomes the score of the entry.
 local function claim(key, found, due)
-  local first, delivery, since = now_text, delivery_of(found[3]), ''
+  local first, delivery, since = now_text, delivery_of(found[1], found[3]), ''
   if found[5] then
     local id, was_due, expires, decided, old_delivery = read_claim(found[5], now)
     due = was_due or due
@@ -765,8 +781,11 @@ end
 
 if standing == 1 and limit > 0 and not (earlier and repeat_claims()) then
   local members = due_members()
+  if #members > 0 and is_late_copy() then
+    members = {}
+  end
   for i = 1, #members, 2 do
-    if bytes > MOST_BYTES then
+    if bytes > MOST_BYTES or (i % 8 == 1 and is_time_over()) then
       break
     end
     local key, found, err = resolve(members[i])
@@ -802,7 +821,7 @@ if lock and standing == 2 then
   redis.pcall('HDEL', stats, 'problem')  -- the problem of the previous leader
 end
 add_counts(ARGV[13], ARGV[14], ARGV[15])
-if last_turn ~= schedule and (#kinds > 0 or string.find(codes, RECORDED, 1, true)) then
+if last_turn ~= schedule and (#kinds > 0 or reply_lost or string.find(codes, RECORDED, 1, true)) then
   redis.pcall('SET', last_turn, turn_id .. ' ' .. lease_end .. ' ' .. codes, 'EX', REMEMBERED)
 end
 
@@ -815,9 +834,8 @@ end
 -- If the rate limit allowed no claim, return the score of the first entry that is not due yet.
 local least = late_limit ~= '' and #kinds == 0 and '(' .. now_text or 0
 local first = redis.call('ZRANGEBYSCORE', schedule, least, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
-local ended = redis.call('TIME')  -- older Redis has no os.clock
 return {
   standing, now_text, first[2] or '', redis.call('ZCARD', schedule),
   redis.call('SCARD', statics), aside('HLEN', quarantine), holder, pttl,
   codes, texts, table.concat(kinds), table.concat(sizes), table.concat(fields), lease_end,
-  (ended[1] - clock[1]) * 1000000 + ended[2] - clock[2]}
+  (cpu_seconds() - started) * 1000000}

@@ -42,7 +42,8 @@
 --          and identity; for 3 the identity; for -3 the time of Redis
 -- If one key is not a hash, no entry is written. While a beat holds a claim, this script does not
 -- change the score, because the completion of the claim detects the change and makes the entry due
--- now.
+-- now. If an earlier claim may have sent its run, and the save does not change what decides, the
+-- entry is due now with the same decision.
 
 local schedule, quarantine, expected = KEYS[1], KEYS[2], KEYS[5]
 local channel, longest_wait = ARGV[1], tonumber(ARGV[2])
@@ -56,6 +57,9 @@ local TOLERANCE = 0.5
 -- include: aside
 -- include: read_claim
 -- include: decoded
+-- include: sha1hex
+-- include: marks
+-- include: same_rules
 -- include: text_in
 -- include: results
 
@@ -162,6 +166,25 @@ local function is_ahead(made_up)
   return (tonumber(made_up) or 0) > now + TOLERANCE
 end
 
+-- Puts a run back that may have been sent, unless the save changes what decides. The next claim then
+-- repeats the decision. Returns whether the run is put back. `stored` are the fields before the save.
+local function keep_decision(entry, stored, definition, policy, meta)
+  local claim, was, was_policy, was_meta = stored[4], stored[1], stored[5] or '', stored[2] or ''
+  local _, due, _, since, delivery = read_claim(claim)
+  if delivery ~= 'l' or not tonumber(since) or (meta ~= '' and meta ~= was_meta)
+    or not same_rules(claim, was, was_policy, was_meta) then
+    return false
+  end
+  if definition == '' then
+    definition, policy = was, was_policy
+  elseif not equal_rules(was, was_policy, definition, policy) then
+    return false
+  end
+  local head = put_back_head(due or string.format('%.6f', now), since .. ' l')
+  redis.call('HSET', entry, 'claim', claim_text(head, definition, policy, was_meta))
+  return true
+end
+
 local function save(
   entry, definition, policy, meta, runtime, seen, score, made_up, believed, history, identity)
   local stored = loaded[entry] or load(entry)
@@ -217,7 +240,11 @@ local function save(
     if expires > now and redis.call('ZSCORE', schedule, entry) then
       return code, stored_identity
     end
-    redis.call('HDEL', entry, 'claim', 'failing')
+    if keep_decision(entry, stored, definition, policy, meta) then
+      score = 'now'
+    else
+      redis.call('HDEL', entry, 'claim', 'failing')
+    end
   end
   write_score(entry, score, stored[6])
   return code, stored_identity

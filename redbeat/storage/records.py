@@ -297,6 +297,7 @@ class ClaimRequest(NamedTuple):
         broker: the broker, if the script itself publishes the messages of completions.
         late: maximum number of claims for entries that are more than a second late, None for no
             limit. With a limit, the script first claims the entries that are on time.
+        seconds: run time of the script after which it claims no more entries.
     """
 
     turn_id: str
@@ -312,6 +313,7 @@ class ClaimRequest(NamedTuple):
     way: str = BEFORE_RECORD
     broker: Broker | None = None
     late: int | None = None
+    seconds: float = 10.0
 
 
 class Result(NamedTuple):
@@ -343,7 +345,7 @@ class ClaimReply:
     results: list[Result]
     claims: list[Claim]
     expires: float
-    #: Seconds that Redis took to run the script.
+    #: Seconds that the script ran: CPU time of Redis if the server measures it.
     took: float = 0.0
 
 

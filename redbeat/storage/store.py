@@ -204,7 +204,8 @@ class Store(Reading):
         rest = (int(request.reply_lost), request.history, *counted, only, request.way)
         broker = "" if request.broker is None else " ".join(map(str, request.broker))
         late = "" if request.late is None else request.late
-        return keys, (*turn, *lock, MISSING_RETRY, *completions, *rest, broker, late)
+        last = (broker, late, request.seconds)
+        return keys, (*turn, *lock, MISSING_RETRY, *completions, *rest, *last)
 
     def park(self, notes: Iterable[tuple[str, str, str]]) -> list[str]:
         """Quarantine entries; return the keys of the quarantined ones. One round trip per 500.

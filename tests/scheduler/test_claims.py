@@ -14,6 +14,7 @@ from redbeat import RedBeatSchedulerEntry
 from redbeat.beat.session import LONGEST_LEASE as LEASE
 from redbeat.beat.session import USABLE_LEASE_PART
 from redbeat.schedulers import RedBeatScheduler
+from redbeat.storage.store import store_of
 from tests.deployments import PREFIX
 
 from .clients import Wire
@@ -255,6 +256,82 @@ class TestPerhapsSent:
         heir.tick()
         heir.tick()
         assert [sent.id for sent in heir.sent] == [sent.id for sent in dead.sent]
+
+    @pytest.mark.parametrize("how", ["nothing", "args", "schedule as before", "clock"])
+    def test_a_save_keeps_the_id_of_a_possibly_sent_run(
+        self, world: World, wire: Wire, how: str
+    ) -> None:
+        """The last run of an entry, although a later occurrence is due now."""
+        dead = die_after_sending(world, wire, max_runs=1)
+        decided_before(world, 60)
+        first = dead.sent[0].scheduled_at - timedelta(seconds=60)
+        if how == "clock":  # what a beat does after the clock of Redis went back
+            store_of(world.app).save(f"{PREFIX}a", seen=None)
+        else:
+            entry = RedBeatSchedulerEntry.from_key(f"{PREFIX}a", world.app)
+            if how == "args":
+                entry.args = [1]
+            elif how != "nothing":
+                entry.schedule = schedule(60, app=world.app)
+            entry.save()
+        heir = world.scheduler()
+        heir.tick()
+        heir.tick()
+        assert [sent.scheduled_at for sent in heir.sent] == [first]
+        assert world.run_count("a") == 1
+
+    def test_a_save_with_another_schedule_decides_again(self, world: World, wire: Wire) -> None:
+        dead = die_after_sending(world, wire, max_runs=1)
+        decided_before(world, 60)
+        entry = RedBeatSchedulerEntry.from_key(f"{PREFIX}a", world.app)
+        entry.schedule = schedule(50, app=world.app)
+        entry.save()
+        heir = world.scheduler()
+        heir.tick()
+        (sent,) = heir.sent
+        assert sent.scheduled_at == dead.sent[0].scheduled_at - timedelta(seconds=20)
+
+    def test_a_pause_of_a_possibly_sent_run_counts_it(self, world: World, wire: Wire) -> None:
+        die_after_sending(world, wire, max_runs=3)
+        RedBeatSchedulerEntry.from_key(f"{PREFIX}a", world.app).pause()
+        heir = world.scheduler()
+        heir.tick()
+        assert (heir.sent, world.run_count("a"), world.score("a")) == ([], 1, -2)
+
+    def test_a_pause_and_a_resume_keep_the_id_of_a_possibly_sent_run(
+        self, world: World, wire: Wire
+    ) -> None:
+        dead = die_after_sending(world, wire, max_runs=1)
+        decided_before(world, 60)
+        entry = RedBeatSchedulerEntry.from_key(f"{PREFIX}a", world.app)
+        entry.pause()
+        entry.resume()
+        heir = world.scheduler()
+        heir.tick()
+        first = dead.sent[0].scheduled_at - timedelta(seconds=60)
+        assert [sent.scheduled_at for sent in heir.sent] == [first]
+
+    def test_a_save_keeps_the_id_of_a_run_that_was_put_back(self, world: World) -> None:
+        """The broker did not confirm the message, so the run may have been sent."""
+
+        def lost(_task: str) -> None:
+            raise ConnectionError("the reply is lost")
+
+        key = world.put("a", interval_json(60), world.ago(130))
+        world.client.hset(key, "policy", json.dumps({"max_runs": 1}))
+        scheduler = world.scheduler()
+        scheduler.before_send = lost
+        scheduler.tick()
+        decided_before(world, 60)
+        entry = RedBeatSchedulerEntry.from_key(key, world.app)
+        entry.args = [1]
+        entry.save()
+        heir = world.scheduler()
+        world.client.delete(f"{PREFIX}:lock")
+        heir.tick()
+        heir.tick()
+        (sent,) = heir.sent
+        assert sent.scheduled_at < world.ago(60)
 
 
 @pytest.mark.standalone

@@ -111,6 +111,21 @@ class TestOrder:
         make_due(world, "a", "b")
         assert counts_when_sent(world, world.scheduler(), "ab") == {"a": 1, "b": 0}
 
+    def test_a_claim_says_that_a_run_is_recorded_before(self, world: World, wire: Wire) -> None:
+        world.app.conf.redbeat_delivery = AT_MOST_ONCE
+        put_due(world, "a")
+        put_due(world, "b", delivery=AT_LEAST_ONCE)
+        ways = {}
+
+        def look() -> None:
+            for name in "ab":
+                claim = str(world.client.hget(f"{PREFIX}{name}", "claim"))
+                ways[name] = claim.split('"')[1].split(" ")[4][0]
+
+        wire.after_reply(look, lambda: world.is_claimed("a"))
+        world.scheduler().tick()
+        assert ways == {"a": "x", "b": "l"}
+
     def test_no_claim_is_held_when_it_is_sent(self, world: World) -> None:
         put_due(world, "a", delivery=AT_MOST_ONCE)
         scheduler = world.scheduler()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from redbeat.settings import AT_LEAST_ONCE, AT_MOST_ONCE
 from tests.waiting import wait_until
 
 from .clients import Wire
 from .conftest import (
     LOCK,
+    SCHEDULE,
     Clock,
     RecordingScheduler,
     World,
@@ -16,6 +18,8 @@ from .conftest import (
     interval_json,
     once,
 )
+
+DELIVERIES = (AT_LEAST_ONCE, AT_MOST_ONCE)
 
 
 def lose_claims(world: World, wire: Wire, name: str = "a", times: int = 1) -> None:
@@ -124,6 +128,25 @@ def test_a_lost_reply_to_a_record_and_a_claim(
     assert wire.lost == 1
     assert sorted(scheduler.names) == sorted(f"e{n}" for n in range(1200))
     assert all(world.run_count(f"e{n}") == 1 for n in range(0, 1200, 50))
+
+
+@pytest.mark.parametrize("delivery", DELIVERIES)
+def test_claims_of_a_lost_request_that_a_record_repeats_are_sent(
+    world: World, wire: Wire, delivery: str
+) -> None:
+    """Setup: more entries are due than one request claims.
+
+    Fault: the request for the second batch never arrives. Invariant: the request that records runs
+    of the first batch repeats it, and the beat sends what was claimed.
+    """
+    world.app.conf.redbeat_delivery = delivery
+    scheduler = world.scheduler(clock=Clock())
+    scheduler.tick()
+    world.put_many(700)
+    wire.cut(lambda: world.client.zcount(SCHEDULE, world.now(), "+inf") >= 500)
+    for _ in range(4):
+        scheduler.tick()
+    assert sorted(scheduler.names) == sorted(f"e{n}" for n in range(700))
 
 
 def test_a_history_written_by_an_application_survives_a_lost_refusal(

@@ -138,11 +138,9 @@ class TestRoundTrips:
         self,
         world: World,
         counting: CountingRedis,
-        monkeypatch: pytest.MonkeyPatch,
         due: int,
         limit: int,
     ) -> None:
-        monkeypatch.setattr(session, "MAX_SCRIPT_SECONDS", 10.0)  # full batches on a slow machine
         scheduler = leading(world)
         world.put_many(due)
         trips, calls = counting.trips, world.calls()
@@ -150,6 +148,17 @@ class TestRoundTrips:
         assert len(scheduler.sent) == due
         assert counting.trips - trips <= limit
         assert world.calls() - calls <= limit
+
+    def test_a_slow_server_gets_smaller_requests(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(session, "MAX_SCRIPT_SECONDS", 0.0)
+        scheduler = leading(world)
+        world.put_many(120)
+        calls = world.calls()
+        scheduler.tick()
+        assert len(scheduler.sent) == 120
+        assert world.calls() - calls > 3
 
     def test_an_idle_tick_takes_one_round_trip(self, world: World, counting: CountingRedis) -> None:
         scheduler = leading(world)

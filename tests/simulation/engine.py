@@ -27,8 +27,10 @@ __all__ = ("Engine", "commands_in", "packed")
 #: Milliseconds from a key's virtual expiry to its real expiry in the server.
 FAR: Final = 4_000_000_000_000
 
-#: Code before each script; the last argument of the script is the virtual time in microseconds.
+#: Code before each script; the last argument of the script is the virtual time in microseconds. A
+#: script does not see the real time of ``os.clock``.
 PRELUDE: Final = r"""
+local os = nil
 local real_redis = redis
 local redis = (function(raw, now)
   local now_ms = math.floor(tonumber(now) / 1000)

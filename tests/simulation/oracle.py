@@ -371,7 +371,7 @@ class Entry:
 
     def leaves_with_record(self, arrival: Arrival) -> bool:
         """Return whether a message and the record of its run are one step."""
-        return self.judgement.leaves_with_record and not self.is_at_most_once(arrival)
+        return self.judgement.leaves_with_record and "delivery" not in self.definition_of(arrival)
 
     def may_repeat(self, first: Arrival, again: Arrival) -> bool:
         """Return whether a fault of a server or of the sending beat explains a repeated message."""

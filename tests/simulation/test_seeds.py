@@ -22,6 +22,7 @@ SHORT = [
     "finished-one-off-saved-again",
     "limit-exceeded-after-a-kill",
     "own-schedule-offline",
+    "saved-after-a-lease",
     "stall-longer-than-the-socket-timeout",
     "trigger-during-the-last-run",
 ]

@@ -118,6 +118,26 @@ def test_the_limit_is_kept_and_the_earliest_come_first(store: Store, put: Put) -
     assert [claim.key for claim in store.claim("c2", 500, 30).claims] == keys[2:]
 
 
+def test_a_script_measures_how_long_it_ran(store: Store, put: Put) -> None:
+    """Servers differ: in scripts of some, TIME stands still; others have no os.clock."""
+    for number in range(200):
+        put(f"e{number}")
+    assert 0.0002 < store.claim("c1", 500, 30).took < 10
+
+
+def test_a_script_that_runs_too_long_leaves_the_rest_for_the_next(store: Store, put: Put) -> None:
+    keys = [put(f"e{number:03}", number + 1) for number in range(120)]
+    claimed = [store.claim(f"c{n}", 500, 30, seconds=0).claims for n in range(3)]
+    assert [claim.key for claims in claimed for claim in claims] == keys
+    assert 50 <= len(claimed[0]) < 60
+
+
+def test_few_large_entries_are_claimed_at_a_time(store: Store, put: Put) -> None:
+    for number in range(40):
+        put(f"e{number}", definition=definition_of(60, args=["x" * 60_000]))
+    assert 4 < len(store.claim("c1", 500, 30, seconds=0).claims) <= 12
+
+
 def test_several_beats_share_a_full_batch_disjointly(
     store: Store, redis_client: redis.Redis
 ) -> None:
@@ -241,10 +261,10 @@ def test_an_identity_is_the_same_after_a_loss_of_data(
     first = claim_one().identity
     redis_client.delete(key)
     put("a")
-    assert claim_one().identity == first
+    assert claim_one("c2").identity == first
     redis_client.delete(key)
     put("a", meta="another history")
-    assert claim_one().identity not in ("", first)
+    assert claim_one("c3").identity not in ("", first)
 
 
 def test_a_run_that_was_claimed_without_an_identity_keeps_its_id(
@@ -570,18 +590,30 @@ def test_a_claim_after_an_expired_one_returns_the_time_of_the_first_claim(
 
 
 @pytest.mark.parametrize(
-    ("policy", "way", "may_be_sent"),
+    ("definition", "policy", "way", "may_be_sent"),
     [
-        ({}, BEFORE_RECORD, True),
-        ({}, WITH_RECORD, False),
-        ({"delivery": "at_least_once"}, WITH_RECORD, True),
-        ({"delivery": "at_most_once"}, BEFORE_RECORD, False),
+        ({}, {}, BEFORE_RECORD, True),
+        ({}, {}, WITH_RECORD, False),
+        ({}, {"delivery": "at_least_once"}, WITH_RECORD, True),
+        ({}, {"delivery": "at_most_once"}, BEFORE_RECORD, False),
+        ({"delivery": "at_least_once"}, {}, WITH_RECORD, True),
+        ({"delivery": "at_most_once"}, {}, BEFORE_RECORD, False),
+        ({"delivery": "at_most_once"}, {"delivery": "at_least_once"}, WITH_RECORD, True),
+        ({"delivery": "at_most_once"}, {"delivery": None}, BEFORE_RECORD, True),
+        ({"kwargs": {"delivery": "at_most_once"}}, {}, BEFORE_RECORD, True),
+        ({}, {"description": '"delivery": "at_most_once"'}, BEFORE_RECORD, True),
+        ({}, {"description": "at_most_once"}, BEFORE_RECORD, True),
     ],
 )
 def test_only_runs_sent_before_their_record_may_have_been_sent(
-    store: Store, put: Put, policy: dict[str, str], way: str, may_be_sent: bool
+    store: Store,
+    put: Put,
+    definition: dict[str, Any],
+    policy: dict[str, Any],
+    way: str,
+    may_be_sent: bool,
 ) -> None:
-    put("a", definition=definition_of(60), policy=policy_of(**policy))
+    put("a", definition=definition_of(60, **definition), policy=policy_of(**policy))
     store.claim("dead", 500, -1, way=way)
     (claim,) = store.claim("alive", 500, 30, way=way).claims
     assert bool(claim.since) is may_be_sent
@@ -605,6 +637,19 @@ LONG_ARGS = ["a" * LONG]
         ({}, {"policy": policy_of(pause={"by": "ann"})}, True),
         ({"policy": policy_of(pause={"by": "ann"})}, {"policy": policy_of()}, True),
         ({}, {"meta": '{"total_run_count": 1}'}, False),
+        ({"definition": definition_of(60, max_runs=2)}, {}, False),
+        (
+            {"definition": definition_of(60, max_runs=2)},
+            {"definition": definition_of(60, max_runs=3)},
+            False,
+        ),
+        (
+            {"definition": definition_of(60, max_runs=2)},
+            {"policy": policy_of(max_runs=2)},
+            True,
+        ),
+        ({}, {"policy": policy_of(description="what for", overlap="skip")}, True),
+        ({}, {"definition": definition_of(60, timezone=None)}, True),
     ],
 )
 def test_the_decision_on_a_run_stays_until_its_schedule_changes(
@@ -758,6 +803,26 @@ def test_claims_that_are_handed_out_again_are_the_same(store: Store, put: Put) -
     }
     assert sorted(bool(claim.since) for claim in again.claims) == [False, True]
     assert again.expires == first.expires
+
+
+@pytest.mark.parametrize("repeated", ["claims", "nothing"])
+@pytest.mark.parametrize("later_turn", [False, True])
+@pytest.mark.parametrize("lost_again", [False, True])
+def test_a_copy_that_arrives_after_its_repetition_claims_nothing(
+    store: Store, put: Put, repeated: str, later_turn: bool, lost_again: bool
+) -> None:
+    if repeated == "claims":
+        put("a")
+    store.claim("beat-9", 1, 30, reply_lost=True)
+    if later_turn:
+        put("b")
+        assert len(store.claim("beat-10", 1, 30).claims) == 1
+    key = put("c")
+    late = store.claim("beat-9", 1, 30, reply_lost=lost_again)
+    if later_turn or not lost_again:
+        assert late.claims == []
+        (claim,) = store.claim("beat-11", 1, 30).claims
+        assert claim.key == key
 
 
 # -- messages that are sent with their records -------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -267,6 +268,53 @@ def test_a_claim_that_ran_out_ends_with_the_save(
     (result,) = store.claim("c2", 0, 30, [Completion(KEY, "c1", RAN, 5, "late")]).results
     assert result.code == 0
     assert hash_of(redis_client)["meta"] == "m"
+
+
+SCHEDULE = '"schedule":{"every":60}'
+
+
+@pytest.mark.parametrize(
+    ("definition", "policy", "meta", "kept"),
+    [
+        ("", "", "", True),
+        (f'{{{SCHEDULE},"args":[1]}}', '{"max_runs":1}', "", True),
+        (f'{{{SCHEDULE},"args":["{"a" * 600}"]}}', '{"max_runs":1}', "", True),
+        (f'{{{SCHEDULE},"max_runs":1}}', "", "", True),
+        ('{"schedule":{"every":60,"relative":false}}', '{"max_runs":1}', "", True),
+        (f"{{{SCHEDULE}}}", '{"max_runs":1,"description":"what for"}', "", True),
+        (f"{{{SCHEDULE}}}", "", "", False),
+        ('{"schedule":{"every":61}}', '{"max_runs":1}', "", False),
+        ("no JSON", '{"max_runs":1}', "", False),
+        ("", "", "m2", False),
+    ],
+)
+@pytest.mark.parametrize("long", [False, True])
+def test_a_run_that_may_have_been_sent_keeps_its_decision(
+    store: Store,
+    redis_client: redis.Redis,
+    put: Put,
+    claim_one: ClaimOne,
+    definition: str,
+    policy: str,
+    meta: str,
+    kept: bool,
+    long: bool,
+) -> None:
+    args = ["a" * 600] if long else []
+    old = json.dumps({"schedule": {"every": 60}, "args": args})
+    put("a", 12.5, definition=old, policy='{"max_runs":1}', meta='"m"')
+    claim_one(lease=-1)
+    first = hash_of(redis_client)["claim"].split(" ")[3]
+    meta = meta and f'"{meta}"'
+    assert store.save(KEY, definition, policy, meta, "", None, FUTURE).code == SAVED
+    if kept:
+        assert score_of(redis_client) <= redis_now(redis_client)
+        json.loads(hash_of(redis_client)["claim"])
+        claim = claim_one("c2")
+        assert (claim.since, claim.due) == (first, 12.5)
+    else:
+        assert score_of(redis_client) == FUTURE
+        assert "claim" not in hash_of(redis_client)
 
 
 def test_a_save_leaves_the_quarantine(store: Store, redis_client: redis.Redis, put: Put) -> None:

@@ -42,4 +42,5 @@ def test_a_part_is_not_a_script() -> None:
 def test_scripts_use_no_library_that_an_older_redis_lacks(name: str) -> None:
     """Redis 6.2 and 7.0 have no ``os`` in scripts; no Redis has ``io`` or ``package``."""
     code = re.sub(r"--.*", "", load_script(name).text)
+    code = code.replace("pcall(function() return os.clock end)", "")  # nil on these servers
     assert not re.findall(r"\b(?:os|io|package|debug|coroutine)\.\w+|\brequire\b", code)

@@ -8,6 +8,10 @@
 -- seconds later than it says. If `now` is passed, a claim that ends more than LONGEST_CLAIM seconds
 -- after `now` counts as ended. No lease is that long, so the clock of Redis was ahead when the
 -- claim was made.
+--
+-- put_back_head(due, decided) returns the head of a claim that was put back. `decided` has when the
+-- occurrence was first claimed and the delivery, separated by a space.
+--
 -- Another program may have written the field, so a time that is not a plain number of seconds is
 -- nil. LATEST is near the end of the year 9999.
 local FORMAT, PATIENCE, LONGEST_CLAIM, LATEST = 2, 30, 90, 253402128000
@@ -30,4 +34,8 @@ local function read_claim(claim, now)
     ends = 0
   end
   return id, instant(due), ends, since == '-' and since or instant(since), delivery
+end
+
+local function put_back_head(due, decided)
+  return '- ' .. due .. ' 0 ' .. decided .. FORMAT
 end

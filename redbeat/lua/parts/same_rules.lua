@@ -1,0 +1,54 @@
+-- same_rules(claim, definition, policy, meta) returns whether the decision of a claim stays valid:
+-- the meta and everything that decides when the entry runs are unchanged since the claim. Returns
+-- false for any change of long JSON, because the claim has only its digest.
+--
+-- equal_rules(old_definition, old_policy, definition, policy) returns whether two pairs of texts
+-- decide the same. A field may be in the definition or in the policy, which has priority.
+--
+-- Needs the functions sha1hex, made_of, decoded and equal.
+
+-- Fields that do not decide which occurrence runs, or when.
+local UNDECISIVE = {
+  'name', 'task', 'args', 'kwargs', 'options', 'enabled', 'pause', 'delivery', 'on_finish',
+  'overlap', 'overlap_timeout', 'pause_after_failures', 'expect_within', 'description',
+  'managed_by'}
+
+-- Returns the fields that decide, nil if there are none.
+local function rules_of(definition, policy)
+  if type(definition) ~= 'table' or type(policy) ~= 'table' then
+    return nil
+  end
+  local rules = {}
+  for _, fields in ipairs({definition, policy}) do
+    for name, value in pairs(fields) do
+      if value ~= cjson.null then
+        rules[name] = value
+      end
+    end
+  end
+  for _, name in ipairs(UNDECISIVE) do
+    rules[name] = nil
+  end
+  return rules
+end
+
+local function decoded_policy(policy)
+  return decoded(policy and policy ~= '' and policy or '{}')
+end
+
+local function equal_rules(old_definition, old_policy, definition, policy)
+  local before = rules_of(decoded(old_definition), decoded_policy(old_policy))
+  local now = rules_of(decoded(definition), decoded_policy(policy))
+  return before ~= nil and now ~= nil and equal(before, now, false)
+end
+
+local function same_rules(claim, definition, policy, meta)
+  local same, same_meta = made_of(claim, definition, policy, meta)
+  if same or not same_meta then
+    return same
+  end
+  local parts = decoded(claim) or {}
+  local before = rules_of(parts[2], type(parts[4]) ~= 'nil' and parts[3] or {})
+  local now = rules_of(decoded(definition), decoded_policy(policy))
+  return before ~= nil and now ~= nil and equal(before, now, false)
+end
