@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from redis.exceptions import RedisError
 
@@ -63,6 +64,12 @@ class AtMostOnce:
         self._counters = counters
         self._unrecorded: list[PendingRun] = []
         self._recorded: deque[PendingRun] = deque()
+        #: Whether the broker refused a message in this tick.
+        self._refused = False
+
+    def begin_tick(self) -> None:
+        """Try again to publish after the broker refused a message in an earlier tick."""
+        self._refused = False
 
     def add(self, pending: PendingRun) -> None:
         """Add a run; if the group is full, record the group in one round trip."""
@@ -84,12 +91,17 @@ class AtMostOnce:
         self.publish()
 
     def publish(self) -> None:
-        """Publish the recorded runs; stop if the broker is unavailable."""
-        while self._recorded:
-            pending = self._recorded.popleft()
-            if not self._publish(pending):
-                self._recorded.appendleft(pending)
+        """Publish the recorded runs.
+
+        If the broker refuses one, that run is lost, and the others wait for the next tick.
+        """
+        while self._recorded and not self._refused:
+            try:
+                producer = self._scheduler.producer
+            except Exception as error:
+                self._retries.count_if_broker_failed(error, self._session.time())
                 break
+            self._publish(self._recorded.popleft(), producer)
 
     def _on_result(self, pending: PendingRun, result: Result) -> None:
         """Process the reply of Redis: the run is recorded, must be put back, or is lost."""
@@ -117,23 +129,18 @@ class AtMostOnce:
                 self._recorded.popleft(), "is lost: beat stops and the broker is not available"
             )
 
-    def _publish(self, pending: PendingRun) -> bool:
-        """Publish a recorded run; return False if the broker is unavailable."""
+    def _publish(self, pending: PendingRun, producer: Any) -> None:
+        """Publish a recorded run, or report it as lost."""
         entry, run = pending.entry, pending.entry.run
         assert run is not None
-        try:
-            producer = self._scheduler.producer
-        except Exception as error:
-            self._retries.count_if_broker_failed(error, self._session.time())
-            return False
         run.successor = None
         try:
             publish(self._scheduler, entry, producer)
         except Exception as error:
             run.error = error
         if run.error is not None:
-            self._scheduler.broker_failed(run.error)
             self._report_lost_run(pending, f"is lost, it must not be sent twice: {run.error!r}")
+            self._refused = self._retries.count_if_broker_failed(run.error, self._session.time())
         elif not run.sent and run.successor is None:
             self._report_lost_run(
                 pending, "is lost: is_due() returned true before its record and false after it"
@@ -141,7 +148,6 @@ class AtMostOnce:
         else:
             self._retries.broker_answered()
             self._completions.announce_sent(entry)
-        return True
 
     def _report_lost_run(self, pending: PendingRun, outcome: str) -> None:
         pending.report(outcome)

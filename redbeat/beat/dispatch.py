@@ -578,7 +578,7 @@ class Dispatcher:
             self._retry(claim, now, error)
             return
         if is_due:
-            self.retries.sent(claim)
+            self.retries.forget(claim)
             self.at_most_once.add(
                 PendingRun(entry, claim, self._completion(entry, claim, seconds, now))
             )
@@ -677,7 +677,6 @@ class Dispatcher:
                 self._scheduler.check_broker()
                 entry.args, entry.kwargs = evaluated(entry.args, entry.kwargs)
                 run.task_id = task_id
-                self.retries.broker_answered()
                 self.at_most_once.add(PendingRun(entry, claim, completion))
                 return
             producer = self._scheduler.producer

@@ -234,6 +234,12 @@ class Retries:
 
     def sent(self, claim: Claim) -> None:
         """Reset the failures of an entry and of the broker, after a message was sent."""
+        self.forget(claim)
+        if self.broker_failures:
+            self.broker_answered()
+
+    def forget(self, claim: Claim) -> None:
+        """Reset the failures of an entry; those of the broker remain until it accepts a message."""
         attempts = self._attempts.forget(claim.key) if self._attempts else None
         if attempts is not None:
             logger.warning(
@@ -244,8 +250,6 @@ class Retries:
             )
         if self._released:
             self._released.forget(claim.key)
-        if self.broker_failures:
-            self.broker_answered()
 
     def broker_answered(self) -> None:
         """Reset the failures of the broker, after it accepted a message."""

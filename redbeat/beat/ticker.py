@@ -247,6 +247,7 @@ class Ticker:
     def guarded(self, work: Callable[[], W]) -> W | float:
         """Return the result of ``work``, or the seconds to wait after an error."""
         self.running = True
+        self._at_most_once.begin_tick()
         started = self._clock()
         try:
             with self._stop:
@@ -331,6 +332,7 @@ class Ticker:
 
     def close(self) -> None:
         """Do the last :meth:`flush`, and close the connections of the beat."""
+        self._at_most_once.begin_tick()
         try:
             self.flush()
             self._session.leave()
@@ -686,10 +688,11 @@ class Ticker:
         # Load the longest texts last, so that they delay no other entry.
         response.reply.claims.sort(key=_is_long_text)
         rest = iter(response.reply.claims)
+        failures = self._dispatcher.retries.broker_failures
         try:
             self._dispatch_each(rest, response, caller_entry)
             self._dispatcher.deliver()
-            if not self._dispatcher.retries.broker_failures:
+            if self._dispatcher.retries.broker_failures <= failures:
                 self._at_most_once.record()
         except (SystemExit, KeyboardInterrupt):
             self._release_rest(rest)

@@ -328,13 +328,13 @@ def test_round_trips(ran: RedBeatSchedulerEntry, trips: RoundTrips) -> None:
     ran.backfill(last - 5 * HOUR, last, rate=0.01)
     trips.take()
     ran.backfill(last - 5 * HOUR, last, dry_run=True)
-    assert trips.take() == 2
+    assert 0 < trips.take() <= 2
     ran.backfill(last - 6 * HOUR, last)
-    assert trips.take() == 3
+    assert 0 < trips.take() <= 3
     assert ran.backfills
     assert trips.take() == 1
     ran.cancel_backfill()
-    assert trips.take() == 2
+    assert 0 < trips.take() <= 2
 
 
 def test_many_entries_take_no_more_round_trips(

@@ -125,6 +125,47 @@ def test_a_refusing_broker_is_retried_until_it_accepts_messages(
     assert len(lines(log, BACK)) == 1
 
 
+def test_a_broker_that_refuses_at_most_once_messages_is_not_back_when_it_answers(
+    world: World, broker: RedisServer, log: pytest.LogCaptureFixture
+) -> None:
+    """Setup: a beat is connected to a broker. All entries have at-most-once delivery.
+
+    Fault: the broker accepts connections, but no messages, for some time.
+
+    Invariant: the beat logs the outage once, waits longer after each attempt, and loses at most one
+    run in each attempt. After the fault, all other messages are sent.
+    """
+    refusal, names = REFUSALS["memory"], [f"entry-{number}" for number in range(2 * ATTEMPTS)]
+    world.put("warm")
+    scheduler = world.scheduler_of(RedBeatScheduler, clock=Clock())
+    scheduler.tick()
+    admin = client_of(broker)
+    admin.execute_command(*refusal.begin)
+
+    def put(*names: str) -> None:
+        for name in names:
+            world.put(name)
+            world.client.hset(f"{PREFIX}{name}", "policy", '{"delivery": "at_most_once"}')
+
+    put(*names[:ATTEMPTS])
+    waits = []
+    for name in names[ATTEMPTS:]:
+        waits.append(scheduler.tick())
+        put(name)
+    assert waits == sorted(waits)
+    assert waits[-1] == BROKER_WAIT.longest
+    assert len(lines(log, AWAY)) == 1
+    assert not lines(log, BACK)
+    assert 0 < len(lines(log, "is lost")) <= ATTEMPTS
+    lost = len(lines(log, "is lost"))
+    admin.execute_command(*refusal.end)
+    for _ in range(3):
+        scheduler.tick()
+    assert len(lines(log, "is lost")) == lost
+    assert admin.llen("celery") == 1 + len(names) - lost
+    assert len(lines(log, BACK)) == 1
+
+
 def test_a_replica_behind_the_same_address_is_left_for_the_new_master(
     world: World, broker: RedisServer
 ) -> None:

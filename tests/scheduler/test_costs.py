@@ -1,7 +1,7 @@
 """The cost of ticks, starts and saves in Redis: round trips, commands and bytes.
 
-The expected numbers of round trips and commands are exact. If your change lowers one, update the
-number in the test.
+The expected numbers of round trips and commands are upper bounds. If your change lowers one, lower
+the number in the test too.
 """
 
 from __future__ import annotations
@@ -78,13 +78,13 @@ def seed(world: World, count: int) -> None:
 def assert_cost(cost: Cost, trips: int, commands: int, sent: int = 0, received: int = 0) -> None:
     """Assert the cost of an operation.
 
-    ``sent`` and ``received`` are upper bounds. :data:`TRIP` is added to both for each round trip.
+    All numbers are upper bounds. :data:`TRIP` is added to the bytes for each round trip.
     ``commands`` excludes ``HINCRBY``, whose number depends on how late runs were, and ``TIME``, by
     which a script measures its run time on some servers.
     """
     counted = cost.calls["hincrby"]
-    assert cost.trips == trips, cost
-    assert cost.commands - counted - cost.calls["time"] == commands, cost
+    assert 0 < cost.trips <= trips, cost
+    assert 0 < cost.commands - counted - cost.calls["time"] <= commands, cost
     assert counted <= COUNTED * trips, cost
     assert cost.sent <= trips * TRIP + sent, cost
     assert cost.received <= trips * TRIP + received, cost

@@ -6,6 +6,7 @@ import argparse
 import json
 import logging
 import os
+import resource
 import sys
 import threading
 import time
@@ -23,6 +24,7 @@ from tests.simulation.runner import simulate
 from tests.simulation.scenario import PROFILES, STEP_FAULTS, Scenario, generate
 from tests.simulation.shim import ShimmedEngine
 from tests.simulation.shrink import shrunk
+from tests.simulation.world import WINDOW
 from tests.simulation.years import ZONES, changing_zones, years
 
 __all__ = ("main",)
@@ -129,31 +131,42 @@ class Summary:
     """Totals of the completed simulations."""
 
     def __init__(self) -> None:
-        self.scenarios = self.failed = self.points = self.switches = 0
+        self.scenarios = self.failed = self.switches = 0
+        self.points = self.looks = self.requests = 0
         self.orders: set[int] = set()
         self.struck: Counter[str] = Counter()
-        self._began = time.process_time()
+        self._began = cpu_seconds()
 
     def add(self, record: Record, failed: bool) -> None:
         """Count a simulation."""
         self.scenarios += 1
         self.failed += failed
         self.points += record.points
+        self.looks += record.looks
+        self.requests += record.requests
         self.switches += record.switches
         self.orders |= record.orders
         self.struck.update(record.struck)
 
     def __str__(self) -> str:
-        # The CPU time of the servers, about a third of this time, is not included.
-        spent = time.process_time() - self._began
-        rate = 60 * self.points / spent
+        spent = cpu_seconds() - self._began
+        rate, points = 60 * self.points / spent, max(self.points, 1)
+        others = self.points - self.looks - self.requests
         faults = ", ".join(f"{count} {kind}" for kind, count in sorted(self.struck.items()))
         return (
-            f"{self.scenarios} scenarios, {self.failed} failed; {self.points} decision points, "
-            f"{rate:.0f} a minute of CPU ({spent:.1f} s); {self.switches} changes of process, "
-            f"{len(self.orders)} different orders of requests; "
+            f"{self.scenarios} scenarios, {self.failed} failed; {self.points} decision points "
+            f"({self.looks / points:.0%} looks at a clock, {self.requests / points:.0%} requests, "
+            f"{others / points:.0%} waits and connections), {rate:.0f} a minute of CPU with the "
+            f"servers ({spent:.1f} s); {self.switches} changes of process, "
+            f"{len(self.orders)} different orders of {WINDOW} requests; "
             f"{self.struck.total()} faults: {faults or 'none'}"
         )
+
+
+def cpu_seconds() -> float:
+    """Return the CPU time of this program and of the servers that it has ended, in seconds."""
+    servers = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + servers.ru_utime + servers.ru_stime
 
 
 def explore_all(engines: dict[str, Engine], arguments: argparse.Namespace) -> int:

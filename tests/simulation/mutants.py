@@ -40,6 +40,9 @@ class Mutant:
 
 
 CLAIM: Final = "lua/claim.lua"
+EXACTLY_ONCE: Final = "beat/exactly_once.py"
+AMQP_PIPE: Final = "beat/amqp_pipe.py"
+AMQP_TESTS: Final = "tests/unit/test_amqp_pipe.py"
 
 MUTANTS: Final = (
     # -- the claim: what is due goes to one beat -------------------------------------------------
@@ -1795,5 +1798,121 @@ MUTANTS: Final = (
             "edits",
             "tests/schedule/test_bulk.py",
         ),
+    ),
+    # -- the ways a message leaves ----------------------------------------------------------------
+    Mutant(
+        "two-servers-taken-for-one",
+        "Messages are sent to the server of the schedule although the broker is another one.",
+        EXACTLY_ONCE,
+        "        if schedule_run_id != run_id:\n",
+        "        if False:\n",
+        ("brokers", "tests/scheduler/test_exactly_once.py"),
+    ),
+    Mutant(
+        "message-to-the-wrong-database",
+        "A message goes to the database of the schedule, not to that of the broker.",
+        EXACTLY_ONCE,
+        "Broker(run_id, database, schedule_database)",
+        "Broker(run_id, schedule_database, schedule_database)",
+        ("calm", "tests/scheduler/test_exactly_once.py"),
+    ),
+    Mutant(
+        "moved-broker-not-noticed",
+        "Exactly-once delivery goes on after the broker moved to another server.",
+        EXACTLY_ONCE,
+        "        return not is_idle(self._watched_connection)\n",
+        "        return False\n",
+        ("tests/scheduler/test_exactly_once.py",),
+    ),
+    Mutant(
+        "last-queue-only",
+        "Of a message to several queues, only the copy for the last queue is sent.",
+        EXACTLY_ONCE,
+        "        self.commands += [list(command) for command, _ in self._commands",
+        "        self.commands = [list(command) for command, _ in self._commands",
+        ("tests/scheduler/test_exactly_once.py",),
+    ),
+    Mutant(
+        "unknown-commands-captured",
+        "Commands that a script does not send, such as those of a priority queue, are captured.",
+        EXACTLY_ONCE,
+        "        if any(command[0] not in CAPTURED for command in commands):\n",
+        "        if not commands:\n",
+        ("tests/scheduler/test_exactly_once.py",),
+    ),
+    Mutant(
+        "exactly-once-given-up",
+        "Runs are sent at least once although the settings demand exactly once.",
+        EXACTLY_ONCE,
+        "        if self._demanded and not self._was_common:\n",
+        "        if False:\n",
+        ("tests/scheduler/test_exactly_once.py",),
+    ),
+    Mutant(
+        "connection-ends-outage",
+        "An open connection ends an outage, although the broker refuses at-most-once messages.",
+        "beat/dispatch.py",
+        "            self.retries.forget(claim)\n            self.at_most_once.add",
+        "            self.retries.sent(claim)\n            self.at_most_once.add",
+        (
+            "--replay tests/simulation/seeds/broker-refuses-at-most-once.json",
+            "tests/scheduler/test_broker_refuses.py",
+        ),
+    ),
+    Mutant(
+        "refused-group-lost",
+        "All runs of an at-most-once group are lost when the broker refuses the first.",
+        "beat/at_most_once.py",
+        "        while self._recorded and not self._refused:\n",
+        "        while self._recorded:\n",
+        ("tests/scheduler/test_broker_refuses.py",),
+    ),
+    Mutant(
+        "refusal-confirms",
+        "A message that RabbitMQ refused counts as sent.",
+        AMQP_PIPE,
+        'self._settle(tag, multiple, RuntimeError("RabbitMQ refused the message (basic.nack)"))',
+        "self._settle(tag, multiple, None)",
+        (AMQP_TESTS,),
+    ),
+    Mutant(
+        "one-of-several-confirmed",
+        "One confirmation of several messages confirms only the last one.",
+        AMQP_PIPE,
+        "if multiple else [tag]",
+        "if False else [tag]",
+        (AMQP_TESTS,),
+    ),
+    Mutant(
+        "silence-confirms",
+        "A message without a confirmation counts as sent when the wait times out.",
+        AMQP_PIPE,
+        "        except Exception as error:\n            self._fail_unconfirmed(error)\n",
+        "        except Exception:\n            self._unconfirmed.clear()\n",
+        (AMQP_TESTS,),
+    ),
+    Mutant(
+        "closed-channel-confirms",
+        "Messages on a channel that RabbitMQ closed count as sent after it reopens.",
+        AMQP_PIPE,
+        '        self._fail_unconfirmed(ChannelClosedError("RabbitMQ closed the channel"))\n',
+        "        self._unconfirmed.clear()\n",
+        (AMQP_TESTS,),
+    ),
+    Mutant(
+        "numbers-of-the-closed-channel",
+        "On a reopened channel, messages are numbered after those of the closed channel.",
+        AMQP_PIPE,
+        "        self._tag = 0\n        self.channel.confirm_select()\n",
+        "        self.channel.confirm_select()\n",
+        (AMQP_TESTS,),
+    ),
+    Mutant(
+        "confirmation-of-another",
+        "A confirmation counts for another message after earlier messages were settled.",
+        AMQP_PIPE,
+        "{tag: position - flushed for tag, position in self._unconfirmed.items()}",
+        "dict(self._unconfirmed)",
+        (AMQP_TESTS,),
     ),
 )

@@ -120,7 +120,18 @@ class Trial:
     def kills(self, root: Path, killer: str) -> bool:
         """Return whether a killer from an earlier run still kills the mutant."""
         if killer.startswith(TESTS):
-            command = ["-m", "pytest", "-q", "-x", "-n", "0", "-m", "", "-p", "no:cacheprovider"]
+            command = [
+                "-m",
+                "pytest",
+                "-q",
+                "-x",
+                "-n",
+                "0",
+                "-m",
+                "not long",
+                "-p",
+                "no:cacheprovider",
+            ]
             command.append(killer)
             code, output = self.execute(root, command)
             if code in {2, 4, 5}:

@@ -60,6 +60,8 @@ class State:
     began: float
     since: float
     until: float = INFINITY
+    #: When the operation returned; until then, the previous state may still be in effect.
+    returned: float = 0.0
     definition: dict[str, Any] | None = None
     versions: frozenset[int] = frozenset()
     paused: bool = False
@@ -213,7 +215,7 @@ def states_of(name: str, actions: list[Action], record: Record) -> list[State]:
         if isinstance(action, float):
             states[-1] = replace(last, until=at)
             back = written_again(last) if name in statics else at_time(states, action)
-            states.append(replace(back, began=at, since=at, until=INFINITY))
+            states.append(replace(back, began=at, since=at, until=INFINITY, returned=at))
             continue
         overlapping = action.began <= busy_until
         busy_until = max(busy_until, action.ended)
@@ -244,7 +246,7 @@ def at_time(states: list[State], at: float) -> State:
 def after(action: Action, last: State, certain: bool) -> State | None:
     """Return the state after an operation, or None if the operation does not change it."""
     what, versions = action.step.what, frozenset({action.version})
-    fresh = State(action.began, action.ended)
+    fresh = State(action.began, action.ended, returned=action.ended)
     if what == "trigger":
         return None
     if what in {"save", "rearm", "raw save"}:
@@ -259,7 +261,7 @@ def after(action: Action, last: State, certain: bool) -> State | None:
         known = what == "save" and last.certain and last.definition is not None
         return replace(state, changed=known and timing(last) != timing(state))
     kept = replace(last, began=action.began, since=action.ended, until=INFINITY, new=False)
-    kept = replace(kept, changed=False)
+    kept = replace(kept, returned=action.ended, changed=False)
     if not certain or not last.certain:
         return replace(kept, certain=False, versions=last.versions | versions)
     if what in {"delete", "raw delete"}:
@@ -302,6 +304,14 @@ class Entry:
 
     def fail(self, at: float, what: str) -> None:
         self.judgement.fail(self.name, at, what)
+
+    @property
+    def is_deployed(self) -> bool:
+        """Return whether the entry is in a ``beat_schedule``, now or after a deployment."""
+        scenario = self.judgement.record.scenario
+        return self.name in scenario.statics or any(
+            self.name in step.fields.get("statics", ()) for step in scenario.steps
+        )
 
     def judge(self) -> None:
         self.judge_ids()
@@ -412,7 +422,7 @@ class Entry:
         """Check that each message matches the definition stored when the run was claimed."""
         for arrival in self.arrivals:
             # A deployment replaces static entries as soon as a new beat leads.
-            at_once = self.leaves_with_record(arrival) and not self.name.startswith("static-")
+            at_once = self.leaves_with_record(arrival) and not self.is_deployed
             allowed = 0.0 if at_once else IN_HAND
             lease = self.judgement.recovery
             if allowed and self.judgement.disturbed(arrival.at - lease, arrival.at):
@@ -511,7 +521,12 @@ class Entry:
 
     def states_near(self, at: float, allowed: float) -> list[State]:
         """Return the states of an entry at a time and in the ``allowed`` seconds before."""
-        return [state for state in self.states if state.began <= at and state.until >= at - allowed]
+        returned = [*(following.returned for following in self.states[1:]), INFINITY]
+        return [
+            state
+            for state, replaced in zip(self.states, returned, strict=True)
+            if state.began <= at and max(state.until, replaced) >= at - allowed
+        ]
 
     # -- coverage --------------------------------------------------------------------------------
 
@@ -556,14 +571,13 @@ class Coverage:
             and arrival.nominal <= self.end + SAME
         ]
         self.nominals = [arrival.nominal for arrival in self.sent]
-        scenario = self.judgement.record.scenario
-        static = any(entry.name in step.fields.get("statics", ()) for step in scenario.steps)
+        deployed = entry.is_deployed
         #: When an interval started a new series of runs. While beats have different configurations,
         #: an old leader removes entries that a new beat added.
         self.jumps = [
             last
             for _, last, what in self.judgement.record.disturbances
-            if what in NEW_GRID or (static and what == "deploy")
+            if what in NEW_GRID or (deployed and what == "deploy")
         ]
         #: When a RedBeat 2.4.2 beat sent runs, in UNIX seconds.
         self.legacy = [

@@ -72,9 +72,11 @@ class Record:
     #: For each entry stored at the end, by name: whether the entry is enabled.
     stored: dict[str, bool] = field(default_factory=dict)
     trace: list[tuple[int, str, str]] = field(default_factory=list)
-    #: Three counters: steps with a decision that were not idle, switches between processes, and
-    #: different orders of requests.
+    #: Steps with a decision that were not idle; among them, looks at a clock and requests.
     points: int = 0
+    looks: int = 0
+    requests: int = 0
+    #: Switches between processes, and the different orders of requests.
     switches: int = 0
     orders: set[int] = field(default_factory=set)
     struck: Counter[str] = field(default_factory=Counter)

@@ -110,6 +110,9 @@ class Simulation:
         record.quarantined = self._quarantined()
         record.stored = self._stored()
         record.points, record.switches = world.points - world.idle, world.switches
+        moves = sum(process.moves for process in world.processes) - world.idle_moves
+        record.looks = record.points - moves
+        record.requests = sum(process.requests for process in world.processes)
         record.orders, record.struck = world.orders, world.struck
         record.trace = world.trace
 

@@ -7,6 +7,7 @@ compiled from ``shim.c`` when the server starts; this needs a C compiler.
 from __future__ import annotations
 
 import mmap
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Final
@@ -33,6 +34,8 @@ class ShimmedServer(RedisServer):
     def _command(self) -> list[str]:
         library = self.directory / "shim.so"
         if not library.exists():
+            if shutil.which("cc") is None:
+                raise RuntimeError(f"no C compiler for {SOURCE.name}: install gcc and libc6-dev")
             command = ["cc", "-shared", "-fPIC", "-O2", "-o", str(library), str(SOURCE), "-ldl"]
             subprocess.run(command, check=True)
             self.clock.write_bytes(bytes(8))

@@ -34,7 +34,7 @@ def test_a_replayed_scenario_has_the_same_trace() -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_a_scenario_has_the_same_trace_on_both_engines() -> None:
+def test_a_scenario_has_the_same_trace_with_the_shim() -> None:
     emulated = trace("--seeds", "1:3", hash_seed=1)
     assert emulated
     assert trace("--seeds", "1:3", "--shim", hash_seed=2) == emulated

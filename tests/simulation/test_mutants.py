@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 import redbeat
 from tests.simulation.mutants import MUTANTS, Mutant
-from tests.simulation.mutate import SURVIVED, known_killers
+from tests.simulation.mutate import ROOT, SURVIVED, known_killers
+from tests.simulation.scenario import PROFILES
 
 PACKAGE = Path(redbeat.__file__).parent
 
@@ -23,3 +25,9 @@ def test_each_mutant_was_killed_when_the_table_was_written() -> None:
     killers = known_killers()
     assert list(killers) == [mutant.name for mutant in MUTANTS]
     assert SURVIVED not in killers.values()
+
+
+def test_the_manual_has_the_numbers_of_mutants_and_profiles() -> None:
+    text = " ".join((ROOT / "docs" / "guarantees.rst").read_text().split())
+    assert re.findall(r"[Aa]ll (\d+) mutants", text) == [str(len(MUTANTS))]
+    assert re.findall(r"all (\d+) profiles", text) == [str(len(PROFILES))]

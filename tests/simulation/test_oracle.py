@@ -202,6 +202,14 @@ class TestEdits:
         assert judge(record(new, saved(0.0), done("edit", 99.0))) == []
         assert judge(record(grid(), saved(0.0), done("edit", 99.0)))
 
+    def test_a_run_may_be_sent_while_an_edit_is_under_way(self) -> None:
+        edit = replace(done("edit", 29.0), ended=30.01)
+        arrivals = [replace(one, version=1 if one.at < 30.01 else 9) for one in grid()]
+        assert judge(record(arrivals, saved(0.0), edit)) == []
+        edit.ended = 30.001
+        wrong = judge(record(arrivals, saved(0.0), edit))
+        assert wrong == ["    30.002 s  poll: sent with what was no longer there (v1)"]
+
     def test_an_entry_that_runs_again_keeps_its_time(self) -> None:
         arrivals = [arrival for arrival in grid() if not 50 < arrival.at < 80]
         actions = saved(0.0), done("pause", 51.0), done("resume", 79.0)

@@ -89,4 +89,4 @@ class TestAtLength:
         assert "4 spans, 0 wrong" in simulation("--look-back", "4", longest=900)
 
     def test_every_mutant_is_killed(self) -> None:
-        simulation("--all", command="tests.simulation.mutate", longest=900)
+        simulation("--all", "-j", "2", command="tests.simulation.mutate", longest=1700)

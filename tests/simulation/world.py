@@ -11,7 +11,7 @@ from greenlet import GreenletExit, getcurrent, greenlet
 
 from tests.simulation.clocks import Host, Source, microseconds
 
-__all__ = ("Fault", "Order", "Process", "World")
+__all__ = ("WINDOW", "Fault", "Order", "Process", "World")
 
 #: Minimum and maximum latency of a message in the network, in microseconds.
 LATENCY: Final = (50, 800)
@@ -74,10 +74,10 @@ class Process:
         self.frozen_until = 0
         #: Numbers of steps so far: all steps, steps other than reading a clock, and requests.
         self.steps = self.moves = self.requests = 0
-        #: Whether there was a request since the last check for idleness, and the number of steps
-        #: before this request.
+        #: Whether there was a request since the last check for idleness, and the numbers of steps
+        #: and moves at this check.
         self.busy = True
-        self.looked_at = 0
+        self.looked_at = self.moved_at = 0
         self.faults: list[Fault] = []
         self.sockets: list[Any] = []
         self.on_end: Callable[[], None] | None = None
@@ -123,7 +123,8 @@ class Process:
         """Count the steps of a wait without a result as idle, unless there was a request."""
         if not self.busy:
             self.world.idle += self.steps - self.looked_at
-        self.busy, self.looked_at = False, self.steps
+            self.world.idle_moves += self.moves - self.moved_at
+        self.busy, self.looked_at, self.moved_at = False, self.steps, self.moves
 
     def close_sockets(self) -> None:
         """Close the sockets of the process, as an operating system does."""
@@ -263,9 +264,9 @@ class World(Source):
         self.processes: list[Process] = []
         self.nowhere = Host("nowhere")
         self.trace: list[tuple[int, str, str]] = []
-        #: Numbers of steps with a decision, of idle steps among them, and of switches between
-        #: processes.
-        self.points = self.idle = self.switches = 0
+        #: Numbers of steps with a decision, of idle steps among them, of idle steps that do not
+        #: read a clock, and of switches between processes.
+        self.points = self.idle = self.idle_moves = self.switches = 0
         #: The different orders of :data:`WINDOW` requests from several processes.
         self.orders: set[int] = set()
         self._last_requests: deque[tuple[str, str]] = deque(maxlen=WINDOW)
