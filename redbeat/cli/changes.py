@@ -39,16 +39,20 @@ def print_change(console: Console, change: Change) -> None:
     if change.action in COLORS:
         action = console.style(action, fg=COLORS[change.action])
     parts = list(_details(change))
-    if change.action not in ("removed", "deleted", "unreadable"):
+    if not change.is_calendar and change.action not in ("removed", "deleted", "unreadable"):
         due = change.next_run
         parts.append(f"next run {console.time(due)} {console.zone}" if due else "no next run")
     details = f": {'; '.join(parts)}" if parts else ""
-    console.write(f"{action}  {console.name(change.name)}{console.name(details)}")
+    name = f"calendar {change.name}" if change.is_calendar else change.name
+    console.write(f"{action}  {console.name(name)}{console.name(details)}")
 
 
 def emit_change(console: Console, change: Change, **more: Any) -> None:
     """Print a change as an object of JSON."""
     fields = {name: difference._asdict() for name, difference in change.fields.items()}
+    if change.is_calendar:
+        console.emit({"calendar": change.name, "action": change.action, "changes": fields, **more})
+        return
     due = iso(change.next_run)
     console.emit(
         {"name": change.name, "action": change.action, "changes": fields, "next_run": due, **more}
@@ -56,7 +60,7 @@ def emit_change(console: Console, change: Change, **more: Any) -> None:
 
 
 def _details(change: Change) -> Iterator[str]:
-    if change.action == "created":
+    if change.action == "created" and not change.is_calendar:
         found = [change.fields[name].new for name in SHOWN_OF_NEW if name in change.fields]
         yield ", ".join(map(str, found))
     else:

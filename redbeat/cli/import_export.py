@@ -27,7 +27,7 @@ from redbeat.transfer.importing import (
     UnreadableSourceError,
     Written,
 )
-from redbeat.transfer.jsonlines import export_lines, read_lines
+from redbeat.transfer.jsonlines import Exported, export_lines, read_lines
 from redbeat.transfer.shelve_file import read_shelve
 
 from .changes import print_change
@@ -89,6 +89,11 @@ def _open(path: str) -> IO[bytes]:
 #: Maximum number of problems to print.
 MAX_PRINTED: Final = 20
 
+#: What the export of a calendar means for a rollback.
+ROLLBACK: Final = (
+    "RedBeat 2 ignores calendars: after a rollback, their entries also run on excluded days"
+)
+
 #: Number of lines between two updates of the progress bar.
 PROGRESS_STEP: Final = 500
 
@@ -97,29 +102,40 @@ PROGRESS_STEP: Final = 500
 @click.argument("file", default="-")
 @option("--history", is_flag=True, help="Include the last runs and the number of runs.")
 def export(console: Console, file: str, history: bool) -> None:
-    """Write all entries to FILE as JSON lines.
+    """Write all calendars and entries to FILE as JSON lines.
 
-    The default FILE is standard output. Unreadable entries are left out and listed as warnings,
+    The default FILE is standard output. What cannot be read is left out and listed as a warning,
     and the exit code is 1. FILE is replaced only after everything is written.
     """
     schedule, store = console.schedule, store_of(console.app)
     lines = export_lines(console.app, schedule.entry_class, store, history)
-    count, unreadable = 0, []
+    count, calendar_count, unreadable = 0, 0, []
     with _output(file) as out, progress(console, "Exporting", len(schedule)) as advance:
         for exported in lines:
             if exported.problem:
                 unreadable.append(exported)
                 continue
             out.write(exported.line + "\n")
-            count += 1
-            if count % PROGRESS_STEP == 0:
+            calendar_count += exported.calendar is not None
+            count += exported.calendar is None
+            if exported.calendar is None and count % PROGRESS_STEP == 0:
                 advance(PROGRESS_STEP)
+    _report_export(console, file, count, calendar_count, unreadable)
+
+
+def _report_export(
+    console: Console, file: str, count: int, calendar_count: int, unreadable: list[Exported]
+) -> None:
+    """Print what was exported; end the command with an error if something was unreadable."""
     for exported in unreadable[:MAX_PRINTED]:
-        console.warn(f"{console.name(exported.key)} is left out: {exported.problem}")
+        console.warn(f"{console.name(exported.label)} is left out: {exported.problem}")
     if console.as_json and file != "-":
-        console.emit({"exported": count, "unreadable": [exported.key for exported in unreadable]})
+        left_out = [exported.label for exported in unreadable]
+        console.emit({"exported": count, "calendars": calendar_count, "unreadable": left_out})
     else:
         console.note(f"Exported {plural(count, 'entry', 'entries')}")
+    if calendar_count:
+        console.note(f"Exported {plural(calendar_count, 'calendar', 'calendars')}; {ROLLBACK}")
     if unreadable:
         some = plural(len(unreadable), "unreadable entry", "unreadable entries")
         raise failure(f"{some} left out; list the causes with: celery redbeat doctor", EX_FAILED)
@@ -182,7 +198,7 @@ def import_(
     prune: bool,
     dry_run: bool,
 ) -> None:
-    """Import the entries of FILE.
+    """Import the calendars and entries of FILE.
 
     The FILE - is standard input. All entries are checked first. If any entry is invalid,
     nothing is written and the exit code is 1.
@@ -270,5 +286,8 @@ def _report(console: Console, written: Written, dry_run: bool) -> None:
     if console.as_json:
         console.emit({**counts, "dry_run": dry_run})
         return
+    del counts["calendars"]
     text = ", ".join(f"{count} {action}" for action, count in counts.items())
+    if written.calendars:
+        text += f", {plural(written.calendars, 'calendar', 'calendars')}"
     console.note(f"Dry run, nothing was written: {text}" if dry_run else f"Imported: {text}")

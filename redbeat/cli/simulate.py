@@ -156,7 +156,7 @@ def _entries_in(console: Console, file: str, file_format: str) -> dict[str, RedB
         else:
             items = list(read_source(file_format, app, entry_class, file, stdin))
             entries = {str(item.entry.name): item.entry for item in items if item.entry}
-            problems = [Problem(item.where, item.problem) for item in items if not item.entry]
+            problems = [Problem(item.where, item.problem) for item in items if item.problem]
     except UnreadableSourceError as error:
         raise failure(f"{file}: {error}", EX_UNREADABLE) from error
     for problem in problems[:1]:
@@ -165,7 +165,10 @@ def _entries_in(console: Console, file: str, file_format: str) -> dict[str, RedB
 
 
 def _warn(console: Console, names: tuple[str, ...], found: Simulation, until: datetime) -> None:
-    if not found.complete:
+    if not found.all_entries:
+        number = f"{len(found.entries):,}"
+        console.warn(f"too many entries: only {number} are simulated; name the entries to simulate")
+    if found.until != until:
         end = console.time(found.until)
         console.warn(f"too many runs: the simulation ends at {end}, not at {console.time(until)}")
     if names and not console.as_json:

@@ -1,4 +1,4 @@
-"""Describes what an import, a migration or an apply changes, entry by entry."""
+"""Describes what an import, a migration or an apply does to each entry and calendar."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 from redbeat.calendar.zones import UTC, from_timestamp
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.presentation.describe import policy, schedule_text, stored
+from redbeat.schedules.calendars import Calendar
 
-__all__ = ("Change", "Difference", "differences", "next_run_of")
+__all__ = ("Change", "Difference", "calendar_change", "differences", "next_run_of")
 
 
 class Difference(NamedTuple):
@@ -21,21 +22,23 @@ class Difference(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What happens to an entry.
+    """What happens to an entry or a calendar.
 
     Attributes:
-        name: the name of the entry.
+        name: the name of the entry or calendar.
         action: ``created``, ``changed``, ``unchanged``, ``kept`` (the stored entry differs and
             stays) or ``removed``; for a migration ``copied``, ``same``, ``different``,
             ``unreadable`` or ``deleted``.
         fields: the fields that differ. A new entry has all of its fields, with old values of None.
         next_run: when the entry is due next, in UTC; None if never.
+        is_calendar: whether this is a calendar.
     """
 
     name: str
     action: str
     fields: Mapping[str, Difference] = {}
     next_run: datetime | None = None
+    is_calendar: bool = False
 
 
 def differences(
@@ -58,6 +61,17 @@ def differences(
     elif schedule is not None:
         found["schedule"] = Difference(None, schedule_text(new.schedule))
     return found
+
+
+def calendar_change(action: str, old: Calendar | None, new: Calendar) -> Change:
+    """Return what happens to a calendar; ``old`` is None if no readable calendar is stored."""
+    before: dict[str, Any] = {} if old is None else old.fields()
+    fields = {
+        name: Difference(before.get(name) or None, value or None)
+        for name, value in new.fields().items()
+        if (before.get(name) or None) != (value or None)
+    }
+    return Change(new.name, action, fields, is_calendar=True)
 
 
 def _values(entry: RedBeatSchedulerEntry) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import sys
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -341,13 +342,15 @@ class Simulation:
     Attributes:
         entries: entry name -> its runs.
         complete: False if the simulation ends earlier than requested, because there are more than
-            100,000 runs.
+            100,000 runs, or if it has not all entries.
+        all_entries: False if there are more than 50,000 entries, so that the others are missing.
     """
 
     since: datetime
     until: datetime
     entries: Mapping[str, EntrySimulation]
     complete: bool
+    all_entries: bool = True
 
     def clock_changes(self) -> dict[str, list[ClockChange]]:
         """Return the changes of the UTC offset in the period, for each time zone that has some."""
@@ -368,6 +371,9 @@ def _changes(zone: tzinfo, since: datetime, until: datetime) -> Iterator[ClockCh
         before = offset
 
 
+#: Number of entries after which :func:`simulate` reads no further entry.
+MAX_SIMULATED: Final = 50_000
+
 #: An entry as it is stored, and as it would be; either may be None, but not both.
 Pair = tuple[RedBeatSchedulerEntry | None, RedBeatSchedulerEntry | None]
 
@@ -378,24 +384,43 @@ def simulate(pairs: Iterable[Pair], since: datetime, until: datetime, now: datet
     ``now`` is the time at which the entries were loaded. A run belongs to the period if its nominal
     instant does. A paused entry has runs, too. An entry under other rules has the history that the
     stored entry has at ``since``, as if the rules were saved at that time. If there are more than
-    :data:`MAX_RUNS` runs, the simulation ends before ``until``.
+    :data:`MAX_RUNS` runs, the simulation ends before ``until``. It has the first
+    :data:`MAX_SIMULATED` pairs, and holds at most four times :data:`MAX_RUNS` runs at a time.
     """
     entries: dict[str, EntrySimulation] = {}
-    end, left = until, MAX_RUNS
-    for stored, changed in pairs:
+    end, count, pairs = until, 0, iter(pairs)
+    for stored, changed in islice(pairs, MAX_SIMULATED):
         found: list[list[Expected] | None] = []
         for entry, begin in (stored, since), _saved_at(since, stored, changed, now):
-            runs = None if entry is None else _runs_in(entry, begin, end, left, now)
-            if runs is not None and len(runs) > left:
-                end = runs[-1].scheduled_at
-            left -= min(len(runs or ()), left)
-            found.append(runs)
+            found.append(None if entry is None else _runs_in(entry, begin, end, now))
+            count += len(found[-1] or ())
         either = changed or stored
         if either is not None:
             runs_of = found[0] or (), found[1]
             entries[str(either.name)] = EntrySimulation(zone_of(either), *runs_of, either.enabled)
-    kept = {name: _until(entry, end) for name, entry in entries.items()}
-    return Simulation(since, end, kept, end == until)
+        if count > 2 * MAX_RUNS:
+            end, count = _drop_latest(entries)
+    if count > MAX_RUNS:
+        end, _ = _drop_latest(entries)
+    all_entries = next(pairs, None) is None
+    return Simulation(since, end, entries, end == until and all_entries, all_entries)
+
+
+def _drop_latest(entries: dict[str, EntrySimulation]) -> tuple[datetime, int]:
+    """Drop the runs after the first :data:`MAX_RUNS`; return the new end and the number left.
+
+    The runs of the instant at which the limit is reached are dropped, too.
+    """
+    instants = sorted(
+        run.scheduled_at
+        for entry in entries.values()
+        for runs in (entry.before, entry.after or ())
+        for run in runs
+    )
+    end = instants[MAX_RUNS]
+    for name, entry in entries.items():
+        entries[name] = _until(entry, end)
+    return end, bisect_left(instants, end)
 
 
 def zone_of(entry: RedBeatSchedulerEntry) -> tzinfo:
@@ -421,10 +446,14 @@ def _saved_at(
 
 
 def _runs_in(
-    entry: RedBeatSchedulerEntry, since: datetime, end: datetime, limit: int, now: datetime
+    entry: RedBeatSchedulerEntry, since: datetime, end: datetime, now: datetime
 ) -> list[Expected]:
+    """Return the runs before ``end``; if there are more than :data:`MAX_RUNS`, one more than that.
+
+    No caller keeps the last of these, because :func:`_drop_latest` drops it.
+    """
     runs = takewhile(lambda run: run.scheduled_at < end, entry.runs_from(since, now))
-    return list(islice(runs, limit + 1))
+    return list(islice(runs, MAX_RUNS + 1))
 
 
 def _until(entry: EntrySimulation, end: datetime) -> EntrySimulation:

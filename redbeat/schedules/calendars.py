@@ -14,6 +14,7 @@ from celery.schedules import BaseSchedule
 from redbeat.calendar.walltime import TICK, instant_of
 from redbeat.calendar.zones import UTC, zone_key, zone_named
 from redbeat.errors import DecodeError, InvalidEntryError
+from redbeat.printing import encodable
 
 from .ical import from_ical
 from .next_run import find_latest, latest_run, next_run
@@ -68,7 +69,7 @@ class Calendar:
 
     def __post_init__(self) -> None:
         name: Any = self.name
-        if not isinstance(name, str) or not name or "," in name:
+        if not isinstance(name, str) or not name or "," in name or encodable(name) != name:
             raise InvalidEntryError("name", f"{name!r:.60} is not a name; use text without commas")
         if len(self.days) + len(self.rules) > MAX_DAYS:
             problem = f"more than {MAX_DAYS} days and rules; use rules for days that repeat"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -13,11 +13,19 @@ from typing import Any, Final, NamedTuple
 from redbeat.calendar.zones import UTC
 from redbeat.entries.decide import PARKED
 from redbeat.entries.history import encode_meta
-from redbeat.entry import RedBeatSchedulerEntry, new_identity, save_batch
+from redbeat.entry import RedBeatSchedulerEntry, calendar_of, new_identity, save_batch
 from redbeat.errors import DecodeError, InvalidEntryError, described
-from redbeat.management.changes import Change, Difference, differences, next_run_of
+from redbeat.management.calendars import save_calendar
+from redbeat.management.changes import (
+    Change,
+    Difference,
+    calendar_change,
+    differences,
+    next_run_of,
+)
 from redbeat.management.find import KeySet
 from redbeat.printing import printable
+from redbeat.schedules.calendars import Calendar
 from redbeat.storage.reading import BATCH, batches
 from redbeat.storage.records import SAVED, StaticRow, Writing
 from redbeat.storage.store import Store
@@ -44,12 +52,12 @@ class UnreadableSourceError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """One entry from an import source, or the reason why the entry is unreadable.
+    """One entry or calendar from an import source, or the reason why it is unreadable.
 
     Attributes:
         where: the position in the source, such as ``line 3``.
-        entry: the entry, or None if the entry is unreadable.
-        problem: the field name and what is wrong; "" for a readable entry.
+        entry: the entry, or None for a calendar or an unreadable line.
+        problem: the field name and what is wrong; "" if there is no problem.
         static: whether the entry belongs to ``beat_schedule``.
         meta: the JSON of the field ``meta`` (last run and run count). If ``meta`` is "", the import
             does not change the history in Redis.
@@ -57,6 +65,7 @@ class Incoming:
         history: the last runs, one per line.
         identity: the identity of an exported entry, from which its task ids are computed.
         texts: the JSON of definition and policy, if the source contains both as JSON.
+        calendar: the calendar, or None for an entry or an unreadable line.
     """
 
     where: str
@@ -68,6 +77,7 @@ class Incoming:
     history: str = ""
     identity: str = ""
     texts: tuple[str, str] | None = None
+    calendar: Calendar | None = None
 
 
 def fail(where: str, error: Exception) -> Incoming:
@@ -147,13 +157,17 @@ def _problem(where: str, text: str) -> Problem:
 
 @dataclass
 class Written:
-    """The number of entries for each action of the import, including the actions of a dry run."""
+    """The number of entries for each action of the import, including the actions of a dry run.
+
+    ``calendars`` is the number of calendars that are created or changed.
+    """
 
     created: int = 0
     changed: int = 0
     unchanged: int = 0
     kept: int = 0
     removed: int = 0
+    calendars: int = 0
 
     @property
     def to_write(self) -> int:
@@ -229,7 +243,7 @@ class Ready(NamedTuple):
         fields |= {"score": entry._stored_score(), "history": incoming.history}
         fields["identity"] = incoming.identity or ("" if incoming.static else new_identity())
         writing = Writing(row.key, self.definition, self.policy, **fields)
-        return Planned(str(entry.name), writing, incoming.static)
+        return Planned(str(entry.name), writing, incoming.static, bool(_exclude_of(entry)))
 
 
 class Planned(NamedTuple):
@@ -238,6 +252,7 @@ class Planned(NamedTuple):
     name: str
     writing: Writing
     static: bool
+    has_calendars: bool
 
 
 def _planned(ready: Ready, checked: Checked) -> Planned | None:
@@ -250,11 +265,13 @@ def _planned(ready: Ready, checked: Checked) -> Planned | None:
 
 
 class Importer:
-    """A context manager that imports the entries of a source into a schedule.
+    """A context manager that imports the calendars and entries of a source into a schedule.
 
-    ``on_conflict`` applies if Redis has a different entry with the same name: ``fail`` reports a
-    conflict, ``keep`` keeps the stored entry, and ``replace`` overwrites the stored entry. If only
-    the history differs, ``fail`` also keeps the stored entry.
+    ``on_conflict`` applies if Redis has a different entry or calendar with the same name: ``fail``
+    reports a conflict, ``keep`` keeps what is stored, and ``replace`` overwrites it. If only the
+    history of an entry differs, ``fail`` also keeps the stored entry.
+
+    A calendar must come before the entries that name it, unless Redis has the calendar.
 
     :meth:`check` saves the planned writes in a temporary file, and :meth:`write` reads that file.
     The importer keeps a hash of each name in memory, about 10 bytes, and at most 500 entries at a
@@ -269,6 +286,8 @@ class Importer:
         self._entry_class = entry_class
         self._on_conflict = on_conflict
         self._plans = TemporaryFile()  # noqa: SIM115 - closed by __exit__
+        self._calendars: dict[str, Calendar] = {}
+        self._planned_calendars: list[Calendar] = []
         self.written = Written()
 
     def __enter__(self) -> Importer:
@@ -284,14 +303,17 @@ class Importer:
         note: Callable[[Change], Any] | None = None,
         examine: Callable[[RedBeatSchedulerEntry], Any] | None = None,
     ) -> Checked:
-        """Check all entries without writing to Redis. One round trip per 500 entries.
+        """Check all lines without writing to Redis.
 
-        ``note`` is called with the planned change of each valid entry, and ``examine`` with each
+        One round trip per 500 lines, and another one if some of these lines concern calendars.
+
+        ``note`` is called with the planned change of each valid line, and ``examine`` with each
         entry that :meth:`write` will write.
         """
         checked = Checked()
         for batch in batches(source, BATCH):
-            valid = [parts for incoming in batch for parts in self._validated(incoming, checked)]
+            entries = self._entries_of(batch, checked, note)
+            valid = [parts for incoming in entries for parts in self._validated(incoming, checked)]
             rows = self._rows([entry.key for _, entry, _, _ in valid])
             ready_entries = [Ready(*parts, row) for parts, row in zip(valid, rows, strict=True)]
             plans = []
@@ -312,10 +334,14 @@ class Importer:
         return checked
 
     def write(self, progress: Callable[[int], Any] | None = None) -> None:
-        """Write the entries that :meth:`check` has planned to write.
+        """Write the calendars, then the entries, that :meth:`check` has planned to write.
 
-        Takes one round trip per 500 entries, or two if some of these entries are static.
+        Takes one round trip per 500 entries, one more if some of these entries are static, and one
+        more if some have calendars. Each calendar takes the round trips of
+        :func:`~redbeat.management.calendars.save_calendar`.
         """
+        for calendar in self._planned_calendars:
+            save_calendar(calendar, self._app, self._store, self._entry_class)
         end = self._plans.tell()
         self._plans.seek(0)
         while self._plans.tell() < end:
@@ -351,6 +377,57 @@ class Importer:
                 return
 
     # -- checking ------------------------------------------------------------------------------
+
+    def _entries_of(
+        self, batch: Sequence[Incoming], checked: Checked, note: Callable[[Change], Any] | None
+    ) -> Iterator[Incoming]:
+        """Plan the calendars of a batch, and yield its other lines; entries get their calendars.
+
+        No round trip if the batch has no calendars and no entries with calendars, else one.
+        """
+        names = {name for incoming in batch for name in _calendar_names(incoming)}
+        stored = self._store.calendars(names) if names else {}
+        for incoming in batch:
+            if incoming.calendar is not None:
+                self._plan_calendar(incoming.where, incoming.calendar, stored, checked, note)
+                continue
+            wanted = _calendar_names(incoming)
+            if incoming.entry is not None and wanted:
+                planned = {
+                    name: self._calendars[name] for name in wanted if name in self._calendars
+                }
+                incoming.entry.use_calendars(_readable(stored, wanted) | planned)
+            yield incoming
+
+    def _plan_calendar(
+        self,
+        where: str,
+        calendar: Calendar,
+        stored: Mapping[str, str],
+        checked: Checked,
+        note: Callable[[Change], Any] | None,
+    ) -> None:
+        name = calendar.name
+        if self._calendars.get(name, calendar) != calendar:
+            problem = f"calendar: {name!r} is in this source twice, with different content"
+            checked.add_problem(where, problem)
+            return
+        old = _readable(stored, [name]).get(name)
+        if name in self._calendars or old == calendar:
+            action = "unchanged"
+        elif name not in stored:
+            action = "created"
+        elif self._on_conflict == "fail":
+            checked.add_conflict(where, f"calendar {name!r} is already stored and differs")
+            action = "different"
+        else:
+            action = "kept" if self._on_conflict == "keep" else "changed"
+        self._calendars[name] = old if action == "kept" and old is not None else calendar
+        if action in TO_WRITE:
+            self._planned_calendars.append(calendar)
+            self.written.calendars += 1
+        if note is not None:
+            note(calendar_change(action, old, calendar))
 
     def _validated(
         self, incoming: Incoming, checked: Checked
@@ -423,6 +500,9 @@ class Importer:
     # -- writing -------------------------------------------------------------------------------
 
     def _save(self, plans: Sequence[Planned]) -> None:
+        users = [plan.writing.key for plan in plans if plan.has_calendars]
+        if users:
+            self._store.note_calendar_users(users)
         results = self._store.save_all([plan.writing for plan in plans])
         for plan, saved in zip(plans, results, strict=True):
             # The script refuses to write the entry if another program created an entry with this
@@ -438,6 +518,29 @@ class Importer:
         entry._new_identity = writing.identity
         texts = Writing(writing.key, writing.definition, writing.policy)
         save_batch(self._store, [(entry, texts)])
+
+
+def _exclude_of(entry: RedBeatSchedulerEntry) -> Sequence[str]:
+    """Return the names of the calendars of an entry; none if its policy is invalid."""
+    with suppress(InvalidEntryError):
+        return entry.policy.exclude if entry.policy_field("exclude") else ()
+    return ()
+
+
+def _calendar_names(incoming: Incoming) -> Sequence[str]:
+    """Return the names of the calendars that the line defines or names."""
+    if incoming.calendar is not None:
+        return (incoming.calendar.name,)
+    return () if incoming.entry is None else _exclude_of(incoming.entry)
+
+
+def _readable(stored: Mapping[str, str], names: Iterable[str]) -> dict[str, Calendar]:
+    """Return the calendars with these names whose stored JSON can be read."""
+    found = {}
+    for name in names:
+        with suppress(DecodeError, KeyError):
+            found[name] = calendar_of(name, stored[name])
+    return found
 
 
 def _static_row(plan: Planned) -> StaticRow:

@@ -1,6 +1,9 @@
-"""Exports and imports entries as JSON lines, with one JSON object per entry.
+"""Exports and imports a schedule as JSON lines: a JSON object per calendar, then one per entry.
 
-Each object has the fields ``name``, ``definition`` and ``policy``. The field ``static`` is true for
+A calendar has the fields ``calendar``, which is its name, ``days``, ``rules`` and ``zone``. An
+older RedBeat refuses such a line, because ``calendar`` is an unknown field to it.
+
+An entry has the fields ``name``, ``definition`` and ``policy``. The field ``static`` is true for
 an entry of ``beat_schedule``; all other entries have no field ``static``. An export with run
 history adds four fields: ``meta`` and ``runtime`` as in Redis, ``history`` with the last runs and
 their task ids, and ``identity``.
@@ -20,16 +23,29 @@ from redbeat.entries.history import History
 from redbeat.entries.policy import FIELDS as POLICY_FIELDS
 from redbeat.entries.runs import is_line, with_ids
 from redbeat.entries.templates import Templates
+from redbeat.entry import calendar_of
 from redbeat.errors import DecodeError, InvalidEntryError, did_you_mean
 from redbeat.printing import encodable
+from redbeat.schedules.calendars import Calendar
 from redbeat.storage.reading import Reading
 from redbeat.storage.wire import Row
 
 from .importing import EntryType, Incoming, fail, read_safely
 
-__all__ = ("FIELDS", "MAX_LINE", "Exported", "export_lines", "read_lines", "write_line")
+__all__ = (
+    "CALENDAR",
+    "FIELDS",
+    "MAX_LINE",
+    "Exported",
+    "export_lines",
+    "read_lines",
+    "write_line",
+)
 
-#: The fields that a line may have.
+#: The fields that the line of a calendar may have.
+CALENDAR: Final = ("calendar", "days", "rules", "zone")
+
+#: The fields that the line of an entry may have.
 FIELDS: Final = (
     *("name", "definition", "policy", "meta", "runtime", "history", "identity", "static"),
 )
@@ -47,7 +63,8 @@ MAX_IDENTITY: Final = 200
 #: Field -> its type, and the name of that type in error messages.
 KINDS: Final[dict[str, tuple[type, str]]] = {
     **dict.fromkeys(("definition", "policy", "meta", "runtime"), (dict, "an object")),
-    "identity": (str, "a string"),
+    **dict.fromkeys(("days", "rules"), (list, "a list")),
+    **dict.fromkeys(("calendar", "zone", "identity"), (str, "a string")),
     "static": (bool, "true or false"),
 }
 
@@ -81,7 +98,7 @@ def _one_line(field: str, text: str) -> str:
 
 
 def read_lines(app: Any, entry_class: EntryType, file: IO[bytes]) -> Iterator[Incoming]:
-    """Yield an entry for each line; ignore empty lines."""
+    """Yield a calendar or an entry for each line; ignore empty lines."""
     number, templates = 0, Templates(app, entry_class)
     while line := file.readline(MAX_LINE + 1):
         number += 1
@@ -101,6 +118,9 @@ def _skip_line(file: IO[bytes], line: bytes) -> None:
 
 def _read(templates: Templates, where: str, text: bytes) -> Incoming:
     line = _object(text)
+    if "calendar" in line:
+        return Incoming(where, calendar=_calendar(line))
+    line = _checked_entry(line)
     name = line["definition"]["name"]
     policy, meta, runtime = (_json_text(line.get(field)) for field in ("policy", "meta", "runtime"))
     entry, texts = templates.from_json(line["definition"], policy)
@@ -125,22 +145,29 @@ def _json_text(value: Any) -> str:
     return json.dumps(value) if value else ""
 
 
-def _object(text: bytes) -> dict[str, Any]:
-    """Return the JSON object of a line; check the types of its fields.
+def _calendar(line: dict[str, Any]) -> Calendar:
+    fields = {"days": [], "rules": [], "zone": None}
+    return Calendar.from_fields(line["calendar"], fields | line)
 
-    The name of the entry is also in the definition of the returned object.
-    """
+
+def _object(text: bytes) -> dict[str, Any]:
+    """Return the JSON object of a line; check the names and types of its fields."""
     try:
         line = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InvalidEntryError("line", f"cannot be read as JSON: {error}") from error
     if not isinstance(line, dict):
         raise InvalidEntryError("line", f"must be a JSON object, not {line!r:.60}")
-    _check_fields("", line, FIELDS)
+    _check_fields("", line, CALENDAR if "calendar" in line else FIELDS)
     for field, (kind, kind_name) in KINDS.items():
         value = line.get(field)
         if value is not None and not isinstance(value, kind):
             raise InvalidEntryError(field, f"must be {kind_name}, not {value!r:.60}")
+    return line
+
+
+def _checked_entry(line: dict[str, Any]) -> dict[str, Any]:
+    """Check the values of the fields of an entry; return the line with the name also inside."""
     _check_fields("policy.", line.get("policy") or {}, POLICY)
     _check_history(line.get("history"))
     identity = line.get("identity") or ""
@@ -188,22 +215,37 @@ def _with_name(line: dict[str, Any]) -> dict[str, Any]:
 
 
 class Exported(NamedTuple):
-    """A line of an export, or the key of an unreadable entry and the problem with the entry."""
+    """A line of an export, or what cannot be read and the problem with it.
+
+    Attributes:
+        line: the line, "" if the calendar or the entry cannot be read.
+        key: the key of an entry that cannot be read.
+        problem: why the calendar or the entry cannot be read; "" for a line.
+        calendar: the name of a calendar, None for an entry.
+    """
 
     line: str
     key: str = ""
     problem: str = ""
+    calendar: str | None = None
+
+    @property
+    def label(self) -> str:
+        """What a message calls the calendar or the entry."""
+        return self.key if self.calendar is None else f"calendar {self.calendar}"
 
 
 def export_lines(
     app: Any, entry_class: EntryType, store: Reading, history: bool = False
 ) -> Iterator[Exported]:
-    """Yield one line per entry, in due order.
+    """Yield one line per calendar, then one line per entry, in due order.
 
     If :func:`read_lines` could not read the line of an entry, the entry is yielded as a problem. An
     entry that is added or deleted during the export may be missing. Only 500 entries are in memory
-    at a time. Takes one round trip per 500 entries.
+    at a time. Takes one round trip for the calendars, and one per 500 entries.
     """
+    for name, text in sorted(store.calendars().items()):
+        yield _exported_calendar(name, text)
     page, templates = store.page(history=history), Templates(app, entry_class)
     while True:
         for row in page.rows:
@@ -211,6 +253,14 @@ def export_lines(
         if page.after is None:
             return
         page = store.page(page.after, history=history)
+
+
+def _exported_calendar(name: str, text: str) -> Exported:
+    try:
+        fields = calendar_of(name, text).fields()
+    except DecodeError as error:
+        return Exported("", problem=str(error), calendar=encodable(name))
+    return Exported(json.dumps({"calendar": name, **fields}), calendar=name)
 
 
 def _exported(templates: Templates, prefix: str, row: Row, history: bool) -> Exported:

@@ -14,6 +14,8 @@ from celery.schedules import crontab
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.cli.command import EX_NOT_FOUND, EX_UNREADABLE
+from redbeat.management import forecast
+from tests.conftest import Make
 from tests.scheduler.conftest import RecordingScheduler
 
 from .conftest import Run
@@ -237,3 +239,17 @@ def test_wrong_options_of_backfill(run: Run, arguments: tuple[Any, ...], message
 
 def test_backfill_of_an_unknown_name(run: Run) -> None:
     assert run("backfill", "nobody", *SPAN).code == EX_NOT_FOUND
+
+
+def test_a_simulation_of_too_many_entries_says_so(
+    run: Run, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The JSON is not complete, and a warning says what to do."""
+    for name in "abc":
+        make(name, 3600)
+    monkeypatch.setattr(forecast, "MAX_SIMULATED", 2)
+    ran = run("simulate", "--from", "2027-01-01", "--to", "2027-01-02", "--json")
+    (found,) = ran.json
+    assert (found["complete"], len(found["entries"])) == (False, 2)
+    assert "too many entries: only 2 are simulated; name the entries" in ran.err
+    assert "too many runs" not in ran.err

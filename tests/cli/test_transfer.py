@@ -16,7 +16,7 @@ from celery import Celery
 from celery.beat import BeatLazyFunc, PersistentScheduler, ScheduleEntry
 from celery.schedules import crontab, schedule, solar
 
-from redbeat import RedBeatSchedulerEntry, clocked, rrule
+from redbeat import Calendar, RedBeatSchedulerEntry, Schedule, clocked, rrule
 from redbeat.cli.command import EX_CONFLICT, EX_UNREADABLE
 from tests.acceptance.processes import Project
 from tests.cli.conftest import Run
@@ -80,6 +80,88 @@ def test_an_export_with_history_can_be_restored_exactly(
             assert json.loads(after[key][field]) == json.loads(text), (key, field)
     assert redis_client.zrange("redbeat::schedule", 0, -1) == scores
     assert redis_client.smembers("redbeat::statics") == {"cron"}
+
+
+def test_an_export_restores_calendars_before_the_entries_that_name_them(
+    run: Run, make: Make, app: Celery, redis_client: Any, tmp_path: Path
+) -> None:
+    """The import stores the calendars, and a later change of one reaches the imported entries."""
+    saturdays = Calendar("sat", [], ["FREQ=WEEKLY;BYDAY=SA"], "Europe/Paris")
+    schedule = Schedule(app)
+    schedule.save_calendar(saturdays)
+    schedule.save_calendar(Calendar("hol", ["2026-12-25", ("2026-12-27", "2027-01-03")]))
+    daily = make("daily", crontab("0", "9"), exclude=("sat", "hol"))
+    calendars, file = schedule.calendars, str(tmp_path / "all.jsonl")
+    exported = run("export", file)
+    assert exported.code == 0
+    assert "RedBeat 2 ignores calendars" in exported.err
+    redis_client.flushall()
+
+    planned = run("import", "--dry-run", file)
+    assert planned.code == 0
+    assert "created     calendar hol: days: none -> " in planned.out
+    assert "2 calendars" in planned.err
+    assert redis_client.keys() == []
+    ran = run("import", file)
+    assert (ran.code, ran.err) == (
+        0,
+        "Imported: 1 created, 0 changed, 0 unchanged, 0 kept, 0 removed, 2 calendars\n",
+    )
+    assert schedule.calendars == calendars
+    assert load(app, "daily").due_at == daily.due_at
+    due_at = load(app, "daily").due_at
+    assert due_at is not None
+    schedule.save_calendar(Calendar("hol", [due_at.date()]))
+    moved = load(app, "daily").due_at
+    assert moved is not None
+    assert moved > due_at
+    again = run("import", file, "--json")
+    assert (again.code, Schedule(app).calendars["hol"].days) == (4, (due_at.date().isoformat(),))
+    (problem,) = again.json
+    assert problem["problem"] == "calendar 'hol' is already stored and differs"
+    assert run("import", "--on-conflict", "keep", file).code == 0
+    assert Schedule(app).calendars != calendars
+    assert run("import", "--on-conflict", "replace", file).code == 0
+    assert Schedule(app).calendars == calendars
+    assert load(app, "daily").due_at == due_at
+
+
+def test_a_wrong_calendar_of_a_file_is_named(run: Run, app: Celery, tmp_path: Path) -> None:
+    """Each wrong line is named, nothing is written, and an export names an unreadable calendar."""
+    lines = (
+        {"calendar": "hol", "days": ["soon"]},
+        {"calendar": "", "days": []},
+        {"calendar": "hol", "dys": []},
+        {"calendar": "hol", "rules": "FREQ=DAILY"},
+        {"calendar": "hol"},
+        {"calendar": "hol", "days": ["2026-12-25"]},
+        line("late", policy={"exclude": ["later"]}),
+        {"calendar": "later"},
+    )
+    ran = run("import", write(tmp_path / "wrong.jsonl", *lines), "--json")
+    assert ran.code == 1
+    assert [(found["where"], found["problem"].partition(":")[0]) for found in ran.json] == [
+        ("line 1", "calendar 'hol'.days"),
+        ("line 2", "calendar ''.name"),
+        ("line 3", "dys"),
+        ("line 4", "rules"),
+        ("line 6", "calendar"),
+        ("line 7", "entry"),
+    ]
+    assert "there is no calendar 'later'" in ran.json[-1]["problem"]
+    assert Schedule(app).calendars == {}
+
+
+def test_an_export_leaves_out_a_calendar_that_cannot_be_read(
+    run: Run, redis_client: Any, tmp_path: Path
+) -> None:
+    """The other lines are exported; the calendar is named, and the exit code is 1."""
+    run("calendar", "good")
+    redis_client.hset(".redbeat::calendars", "bad", "{")
+    ran = run("export", str(tmp_path / "all.jsonl"))
+    assert ran.code == 1
+    assert "calendar bad is left out" in ran.err
+    assert json.loads((tmp_path / "all.jsonl").read_text())["calendar"] == "good"
 
 
 def test_an_import_stores_what_a_save_stores(

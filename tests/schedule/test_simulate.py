@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -11,6 +11,8 @@ from celery.schedules import crontab
 from redbeat import Calendar, RedBeatSchedulerEntry, Schedule
 from redbeat.entries.decide import Expected
 from redbeat.errors import InvalidEntryError
+from redbeat.management import forecast
+from redbeat.management.forecast import Pair, simulate
 from tests.scheduler.conftest import World
 
 from .conftest import Make, RoundTrips
@@ -82,3 +84,52 @@ def test_one_round_trip(make: Make, schedule: Schedule, trips: RoundTrips) -> No
     trips.take()
     schedule.simulate(START, START + DAY, ["a", "b"], {"a": {"schedule": 60}})
     assert trips.take() == 1
+
+
+class TestLimits:
+    """A simulation of many entries stops at its limits; the limits are small in these tests."""
+
+    PERIOD = (START, START + timedelta(hours=10))
+
+    def entries(self, world: World, number: int, every: float) -> Iterator[Pair]:
+        """Yield stored entries, and count them in ``self.read``."""
+        self.read = 0
+        for at in range(number):
+            self.read += 1
+            entry = RedBeatSchedulerEntry(f"e{at}", "t", every, app=world.app)
+            entry.last_run_at = START
+            yield entry, None
+
+    @pytest.mark.parametrize("number", [1, 3, 40])
+    def test_too_many_runs_end_the_simulation_earlier(
+        self, world: World, monkeypatch: pytest.MonkeyPatch, number: int
+    ) -> None:
+        """The runs before the earlier end are complete, and at most the limit."""
+        monkeypatch.setattr(forecast, "MAX_RUNS", 120)
+        whole = simulate(self.entries(world, number, 60), *self.PERIOD, START)
+        assert not whole.complete
+        assert whole.all_entries
+        instants = [hours(entry.before) for entry in whole.entries.values()]
+        assert [len(found) for found in instants] == [120 // number] * number
+        assert whole.until == START + timedelta(minutes=120 // number)
+
+    def test_no_entry_is_read_after_the_limit(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A simulation of ten million entries keeps no more than the limit."""
+        monkeypatch.setattr(forecast, "MAX_SIMULATED", 5)
+        found = simulate(self.entries(world, 1000, 3600), *self.PERIOD, START)
+        assert list(found.entries) == ["e0", "e1", "e2", "e3", "e4"]
+        assert (found.complete, found.all_entries, found.until) == (False, False, self.PERIOD[1])
+        assert self.read == 6
+        found = simulate(self.entries(world, 5, 3600), *self.PERIOD, START)
+        assert (found.complete, found.all_entries) == (True, True)
+
+    def test_all_runs_at_one_instant_are_too_many(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The runs of one instant are never cut in two: the simulation then ends before it."""
+        monkeypatch.setattr(forecast, "MAX_RUNS", 10)
+        found = simulate(self.entries(world, 11, 3600), *self.PERIOD, START)
+        assert (found.until, found.complete) == (START, False)
+        assert {len(entry.before) for entry in found.entries.values()} == {0}
