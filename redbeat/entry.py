@@ -28,6 +28,7 @@ from redbeat.codec.writers import warn_of_app
 from redbeat.config import ensure_conf, real_app
 from redbeat.decoder import to_timestamp
 from redbeat.entries.backfill import (
+    MIN_RATE,
     Backfill,
     Planned,
     Span,
@@ -126,9 +127,8 @@ __all__ = ("PARKED", "RedBeatSchedulerEntry", "store_of")
 
 logger = get_logger("celery.beat")
 
-#: Runs per second of a backfill: the default and the minimum.
+#: Runs per second of a backfill, by default.
 BACKFILL_RATE: Final = 10.0
-MIN_RATE: Final = 0.0001
 
 Self = TypeVar("Self", bound="RedBeatSchedulerEntry")
 

@@ -605,17 +605,18 @@ class Dispatcher:
         except (ValueError, OverflowError, OSError) as error:
             self._drop_waiting(entry, claim, now, waiting, error)
             return
+        # Name the waiting run as it was read, so that the script always finds and replaces it.
         ended = claim.done(SKIP, now)
         if instant is None:  # the schedule was changed
             after = backfill.after_run(None, now, sent=0)
-            self._session.record(ended._replace(trigger=f"{backfill.token_id} {after.token}"))
+            self._session.record(ended._replace(trigger=f"{waiting} {after.token}"))
         elif is_running(entry, claim, now):
             self._wait_for_earlier_run(claim)
         else:
             run.trigger, task_id = Trigger(backfill.id, instant, True), entry.task_id_of(instant)
             after = backfill.after_run(following, now)
             # No history line: a long backfill would replace the runs of the schedule there.
-            completion = ended._replace(trigger=f"{backfill.token_id} {after.token}")
+            completion = ended._replace(trigger=f"{waiting} {after.token}")
             self._send_waiting(entry, run, claim, now, task_id, completion)
 
     def _drop_waiting(

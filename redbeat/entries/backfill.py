@@ -13,13 +13,22 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from redbeat.calendar.walltime import TICK
-from redbeat.calendar.zones import from_timestamp
-from redbeat.codec.stored import bytes_of, text_of
+from redbeat.codec.stored import (
+    bytes_of,
+    instant_in,
+    is_valid_text,
+    number_in,
+    seconds_in,
+    text_of,
+    whole_in,
+)
 from redbeat.errors import InvalidEntryError
 
+from .decide import LONGEST_ID
 from .runs import nominal
 
 __all__ = (
+    "MIN_RATE",
     "Backfill",
     "Planned",
     "Span",
@@ -37,6 +46,9 @@ DONE: Final = "done"
 
 #: Seconds that a backfill may be behind its rate and catch up.
 BURST: Final = 1.0
+
+#: The minimum rate of a backfill, in runs per second.
+MIN_RATE: Final = 0.0001
 
 #: Maximum number of runs in a backfill.
 MAX_RUNS: Final = 100_000
@@ -79,26 +91,36 @@ class Backfill(NamedTuple):
 
     @classmethod
     def read(cls, token: str) -> Backfill:
-        """Return the backfill in a waiting run of the field ``trigger``; raises ValueError."""
-        head, _, ready = token.rpartition(":")
-        run_id, rate, sent, total, span, left = head.split("/")
-        since, until = _span(span)
-        spans = tuple(map(_span, left.split(","))) if left else ()
-        ready_at = None if ready == DONE else float(ready)
-        return cls(run_id, since, until, float(rate), int(sent), int(total), spans, ready_at)
+        """Return the backfill in a waiting run of the field ``trigger``; raises ValueError.
 
-    @property
-    def token_id(self) -> str:
-        """The waiting run without its end, ``:<when it may be sent>``."""
-        left = ",".join(map(_span_text, self.left))
-        span = _span_text((self.since, self.until))
-        return f"{self.id}/{self.rate:g}/{self.sent}/{self.total}/{span}/{left}"
+        Accepts only what the property :attr:`token` returns.
+        """
+        head, _, ready = token.rpartition(":")
+        run_id, rate_text, sent_text, total_text, span, left_text = head.split("/")
+        since, until = _span(span)
+        left = tuple(map(_span, left_text.split(","))) if left_text else ()
+        rate, sent, total = number_in(rate_text), whole_in(sent_text), whole_in(total_text)
+        ready_at = None if ready == DONE else seconds_in(ready)
+        if rate is None or sent is None or total is None:
+            raise ValueError("the rate and the numbers of runs must be numbers")
+        if rate < MIN_RATE:
+            raise ValueError(f"the rate must be at least {MIN_RATE} runs a second")
+        backfill = cls(run_id, since, until, rate, sent, total, left, ready_at)
+        if not 0 < len(run_id) <= LONGEST_ID or not is_valid_text(run_id):
+            raise ValueError(f"the id must be valid text of at most {LONGEST_ID} characters")
+        if len(left) > MAX_SPANS:
+            raise ValueError(f"it has more than {MAX_SPANS} spans")
+        if backfill.finished == bool(left) or backfill.token != token:
+            raise ValueError("it is not as RedBeat writes a backfill")
+        return backfill
 
     @property
     def token(self) -> str:
         """The waiting run to store in the field ``trigger``."""
         ready = DONE if self.ready_at is None else f"{self.ready_at:.6f}"
-        return f"{self.token_id}:{ready}"
+        left = ",".join(map(_span_text, self.left))
+        span = _span_text((self.since, self.until))
+        return f"{self.id}/{self.rate:g}/{self.sent}/{self.total}/{span}/{left}:{ready}"
 
     def instants(self, occurrences: Occurrences) -> Iterator[datetime]:
         """Yield the nominal instants of the runs that are left."""
@@ -115,8 +137,10 @@ class Backfill(NamedTuple):
 
 
 def _span(text: str) -> Span:
-    since, until = text.split("~")
-    return from_timestamp(float(since)), from_timestamp(float(until))
+    since, until = map(instant_in, text.split("~"))
+    if since is None or until is None:
+        raise ValueError("a span must have two instants in UNIX seconds")
+    return since, until
 
 
 def _span_text(span: Span) -> str:
@@ -150,7 +174,7 @@ def backfills_in(waiting: str) -> list[Backfill]:
     for token in filter(is_backfill, _tokens(waiting)):
         try:
             found.append(Backfill.read(token))
-        except (ValueError, OverflowError):
+        except ValueError:
             continue
     return found
 
@@ -169,14 +193,13 @@ def first_ready(waiting: str, now: float, enabled: bool) -> str | None:
     for token in _tokens(waiting):
         if not is_backfill(token):
             return token
-        text = token.rpartition(":")[2]
-        if not enabled or text == DONE:
+        if not enabled or token.endswith(f":{DONE}"):
             continue
         try:
-            at = float(text)
+            at = Backfill.read(token).ready_at or 0.0
         except ValueError:
             at = 0.0  # invalid: the beat logs and removes it
-        if not at > now:
+        if at <= now:
             ready.append((at, token))
     return min(ready, key=lambda item: item[0])[1] if ready else None
 

@@ -376,3 +376,73 @@ def test_a_schedule_that_changes_during_a_backfill(
     assert finish(scheduler, ran) == []
     (progress,) = ran.backfills
     assert (progress.sent, progress.finished) == (0, True)
+
+
+#: An hour of a backfill, and runs that another program may store in its place. Each of them was
+#: sent again and again, ended the tick with an error, or ended a command with a traceback.
+VALID = "r/10/1/9/0~3600/60~3600:1.000000"
+HOSTILE = (
+    *("r/10.0/1/9/0~3600/60~3600:1.000000", "r/1e1/1/9/0~3600/60~3600:1.000000"),
+    *("r/1e-9/1/9/0~3600/60~3600:1.000000", "r/1e-09/1/9/0~3600/60~3600:1.000000"),
+    *("r/0/1/9/0~3600/60~3600:1.000000", "r/-1/1/9/0~3600/60~3600:1.000000"),
+    *("r/nan/1/9/0~3600/60~3600:1.000000", "r/inf/1/9/0~3600/60~3600:1.000000"),
+    *("r/10/+1/9/0~3600/60~3600:1.000000", "r/10/1/09/0~3600/60~3600:1.000000"),
+    *("r/10/1/9/0~3600.0/60~3600:1.000000", "r/10/1/9/nan~3600/60~3600:1.000000"),
+    *("r/10/1/9/0~3600/60~inf:1.000000", "r/10/1/9/0~3600/6_0~3600:1.000000"),
+    *("r/10/1/9/0~3600/60~3600:1", "r/10/1/9/0~3600/60~3600:nan", "r/10/1/9/0~3600/60~3600:inf"),
+    # Python reads this number as one in the future, and Lua does not read it.
+    "r/10/1/9/0~3600/60~3600:9_000_000_000",
+    *("r/10/1/9/0~3600/:1.000000", "/10/1/9/0~3600/60~3600:1.000000", "r/10/1/9/0~3600/60~3600:"),
+    *(f"{'r' * 201}{VALID[1:]}", f"r/10/1/9/0~9/{','.join(['0~1'] * 101)}:1.000000", "///////:1"),
+)
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_a_backfill_as_another_program_writes_it(
+    ran: RedBeatSchedulerEntry, world: World, log: pytest.LogCaptureFixture, text: str
+) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - only the type matters
+        Backfill.read(text)
+    world.client.hset("redbeat:a", "trigger", f'"{text} t:1"')
+    world.client.zadd("redbeat::schedule", {"redbeat:a": world.now()})
+    assert ran.backfills == []
+    scheduler = world.scheduler()
+    for _ in range(4):
+        scheduler.tick()
+    assert not world.client.hexists("redbeat:a", "trigger")
+    assert len(scheduler.sent) == 1
+    assert log.text.count("removed the waiting run") == 1
+
+
+def test_a_backfill_whose_id_is_not_utf_8_is_removed(
+    ran: RedBeatSchedulerEntry, world: World, log: pytest.LogCaptureFixture
+) -> None:
+    world.client.hset("redbeat:a", "trigger", b'"\xff%s"' % VALID[1:].encode())
+    world.client.zadd("redbeat::schedule", {ran.key: world.now()})
+    scheduler = world.scheduler()
+    for _ in range(3):
+        scheduler.tick()
+    assert not world.client.hexists("redbeat:a", "trigger")
+    assert scheduler.sent == []
+    assert "removed the waiting run" in log.text
+
+
+def test_a_finished_backfill_as_another_program_writes_it(
+    ran: RedBeatSchedulerEntry, world: World
+) -> None:
+    world.client.hset("redbeat:a", "trigger", '"r/0/1/9/0~3600/:done r/10/1/9/0~3600/5~9:done"')
+    assert ran.backfills == []
+    assert ran.cancel_backfill() == []
+    last, scheduler = last_run(ran), world.scheduler()
+    ran.backfill(last - 3 * HOUR, last, rate=1000)
+    assert len(finish(scheduler, ran)) == 3
+
+
+def test_the_longest_backfill_reads_back() -> None:
+    assert Backfill.read(VALID).token == VALID
+    since = datetime(9999, 12, 1, 1, 2, 3, 456_789, UTC)
+    spans = tuple((since + number * HOUR, since + (number + 1) * HOUR) for number in range(100))
+    one = Backfill("r" * 200, since, since + 99 * HOUR, 1e300, 3, 9, spans, since.timestamp())
+    # A float has fewer digits than the microseconds of this instant.
+    read = Backfill.read(one.token)
+    assert Backfill.read(read.token) == read
