@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from celery import Celery
 
-from redbeat.config import RedBeatConfig, ensure_conf, real_app
+from redbeat.config import App, RedBeatConfig, ensure_conf, real_app
 from redbeat.connection.parameters import client_parameters
 from redbeat.connection.retrying import RetryingConnection
 from redbeat.connection.topology import RawClient, build
@@ -34,7 +34,7 @@ REDBEAT_SENTINEL_KEY: Final = "redbeat_sentinel"
 _creation_lock = RLock()
 
 
-def get_redis(app: Celery | None = None) -> Any:
+def get_redis(app: App | None = None) -> Any:
     """Return the Redis client of ``app`` (default: the current app).
 
     The first call creates the client. It decodes replies to ``str`` and retries commands for
@@ -59,7 +59,7 @@ def use_provider(provider: Callable[[Celery], Any]) -> None:
     _provider = provider
 
 
-def client_of(app: Celery | None = None) -> Any:
+def client_of(app: App | None = None) -> Any:
     """Return the Redis client that RedBeat uses for ``app``; see :func:`get_redis`.
 
     A program may replace ``redbeat.schedulers.get_redis`` to provide its own client. The first call
