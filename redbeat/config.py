@@ -101,7 +101,7 @@ def tasks_in(value: Any) -> Iterator[Any]:
 def read_allowlist(value: Any) -> TaskAllowlist | None:
     """Return the allowlist for a value of ``redbeat_task_allowlist``, None for all tasks.
 
-    Raises :exc:`ConfigurationError` if the value is neither None nor a list of patterns.
+    Raises :exc:`~redbeat.ConfigurationError` if the value is neither None nor a list of patterns.
     """
     if value is None:
         return None
@@ -163,9 +163,9 @@ def key_aside(prefix: str, what: str) -> str:
 class RedBeatConfig:
     """The validated settings of ``app``.
 
-    The constructor reads the settings, and raises :exc:`ConfigurationError` for an invalid value.
-    Later changes of ``app.conf`` have no effect. No round trips. ``redis_url`` is validated only
-    when a client is built from the URL, because a program may set its own client
+    The constructor reads the settings, and raises :exc:`~redbeat.ConfigurationError` for an invalid
+    value. Later changes of ``app.conf`` have no effect. No round trips. ``redis_url`` is validated
+    only when a client is built from the URL, because a program may set its own client
     (``app.redbeat_redis``). The default of ``key_prefix`` depends on whether the client is a Redis
     Cluster client; see :meth:`adopt`.
     """
@@ -265,7 +265,7 @@ class RedBeatConfig:
         """Adapt the keys to ``client``, because a program may set its own client at any time.
 
         The default of ``key_prefix`` depends on whether ``client`` is a Redis Cluster client.
-        Raises :exc:`ConfigurationError` if the prefix does not fit the client.
+        Raises :exc:`~redbeat.ConfigurationError` if the prefix does not fit the client.
         """
         if client is self._client:
             return
@@ -317,8 +317,8 @@ class RedBeatConfig:
         """Return the number of seconds after which the lock expires if it is not renewed.
 
         The result is the first of these values that is neither None nor 0: ``argument``, the
-        setting, five times ``max_interval``, 1500. Raises :exc:`ConfigurationError` if the value is
-        invalid.
+        setting, five times ``max_interval``, 1500. Raises :exc:`~redbeat.ConfigurationError` if the
+        value is invalid.
         """
         if not _is_unset(argument):
             return _check_lock_timeout(argument)

@@ -39,7 +39,8 @@ def get_redis(app: App | None = None) -> Any:
 
     The first call creates the client. It decodes replies to ``str`` and retries commands for
     ``retry_period`` seconds. A client that the user set as ``app.redbeat_redis`` is returned
-    unchanged. Raises :exc:`ConfigurationError` if the settings are invalid. No round trips.
+    unchanged. Raises :exc:`~redbeat.ConfigurationError` if the settings are invalid. No round
+    trips.
     """
     app = real_app(app)
     with _creation_lock:
@@ -64,8 +65,8 @@ def client_of(app: App | None = None) -> Any:
 
     A program may replace ``redbeat.schedulers.get_redis`` to provide its own client. The first call
     also logs the warnings about the settings. (When the app is created, Celery has not configured
-    logging yet.) Raises :exc:`ConfigurationError` if the settings are invalid, or if the key prefix
-    does not fit a client that the program provides.
+    logging yet.) Raises :exc:`~redbeat.ConfigurationError` if the settings are invalid, or if the
+    key prefix does not fit a client that the program provides.
     """
     app = real_app(app)
     conf = ensure_conf(app)
