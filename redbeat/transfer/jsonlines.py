@@ -148,7 +148,7 @@ def _json_text(value: Any) -> str:
 
 
 def _calendar(line: dict[str, Any]) -> Calendar:
-    fields = {"days": [], "rules": [], "zone": None}
+    fields: dict[str, Any] = {"days": [], "rules": [], "zone": None}
     return Calendar.from_fields(line["calendar"], fields | line)
 
 
