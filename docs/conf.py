@@ -29,7 +29,7 @@ napoleon_use_ivar = True
 # where the manual is published: inventories need a network, which a build elsewhere may not have.
 nitpicky = True
 nitpick_ignore_regex = [
-    ("py:.*", r"(celery|collections|dateutil|datetime|kombu|redis|typing)\..*"),
+    ("py:.*", r"(celery|collections|flask|dateutil|datetime|kombu|redis|typing)\..*"),
     ("py:class", r"BaseSchedule|datetime|timedelta"),
     ("py:class", r"redbeat\.[\w.]+\.(Self|T)"),
     # Names for type checkers only, in annotations that autodoc prints.

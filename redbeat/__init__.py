@@ -11,6 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from .beat.lock import BeatInfo, active_beats, current_leader
+    from .entries.backfill import Backfill, Planned
+    from .entries.decide import Expected
+    from .entries.overdue import Overdue
+    from .entries.policy import Policy
+    from .entries.runs import Occurrence, RunResult
+    from .entries.status import EntryStatus, Failing, Record
     from .entry import RedBeatSchedulerEntry
     from .errors import (
         CannotRunHereError,
@@ -23,6 +29,10 @@ if TYPE_CHECKING:
         RedBeatKeyExpiryError,
         UnknownTypeError,
     )
+    from .management.apply import Applied
+    from .management.forecast import ClockChange, EntrySimulation, Forecast, Simulation
+    from .management.prefixes import Copied, PrefixCopy, copy_prefix, copy_untagged
+    from .management.status import Status
     from .schedule import Schedule
     from .schedulers import RedBeatScheduler
     from .schedules.calendars import Calendar
@@ -34,23 +44,43 @@ if TYPE_CHECKING:
     from .schedules.rule_set import from_dateutil, rruleset
 
 __all__ = (
+    "Applied",
+    "Backfill",
     "BeatInfo",
     "Calendar",
     "CannotRunHereError",
+    "ClockChange",
     "ConfigurationError",
     "ConflictError",
+    "Copied",
     "DecodeError",
+    "EntrySimulation",
+    "EntryStatus",
+    "Expected",
+    "Failing",
+    "Forecast",
     "InvalidEntryError",
     "NotAllowedError",
+    "Occurrence",
+    "Overdue",
+    "Planned",
+    "Policy",
+    "PrefixCopy",
+    "Record",
     "RedBeatError",
     "RedBeatKeyExpiryError",
     "RedBeatScheduler",
     "RedBeatSchedulerEntry",
+    "RunResult",
     "Schedule",
+    "Simulation",
+    "Status",
     "UnknownTypeError",
     "__version__",
     "active_beats",
     "clocked",
+    "copy_prefix",
+    "copy_untagged",
     "current_leader",
     "from_dateutil",
     "from_ical",
@@ -64,7 +94,19 @@ __version__ = "3.0.0.dev0"
 
 #: The module of each public name.
 _MODULES: Final = {
-    "clocked": "schedules.one_time",
+    "BeatInfo": "beat.lock",
+    "active_beats": "beat.lock",
+    "current_leader": "beat.lock",
+    "Backfill": "entries.backfill",
+    "Planned": "entries.backfill",
+    "Expected": "entries.decide",
+    "Overdue": "entries.overdue",
+    "Policy": "entries.policy",
+    "Occurrence": "entries.runs",
+    "RunResult": "entries.runs",
+    "EntryStatus": "entries.status",
+    "Failing": "entries.status",
+    "Record": "entries.status",
     "RedBeatSchedulerEntry": "entry",
     "CannotRunHereError": "errors",
     "ConfigurationError": "errors",
@@ -75,18 +117,26 @@ _MODULES: Final = {
     "RedBeatError": "errors",
     "RedBeatKeyExpiryError": "errors",
     "UnknownTypeError": "errors",
-    "Calendar": "schedules.calendars",
-    "from_ical": "schedules.ical",
-    "hashed_crontab": "schedules.hashed",
-    "BeatInfo": "beat.lock",
-    "active_beats": "beat.lock",
-    "current_leader": "beat.lock",
-    "register_schedule_type": "schedules.registry",
-    "from_dateutil": "schedules.rule_set",
-    "rruleset": "schedules.rule_set",
+    "Applied": "management.apply",
+    "ClockChange": "management.forecast",
+    "EntrySimulation": "management.forecast",
+    "Forecast": "management.forecast",
+    "Simulation": "management.forecast",
+    "Copied": "management.prefixes",
+    "PrefixCopy": "management.prefixes",
+    "copy_prefix": "management.prefixes",
+    "copy_untagged": "management.prefixes",
+    "Status": "management.status",
     "Schedule": "schedule",
     "RedBeatScheduler": "schedulers",
     "rrule": "schedules",
+    "Calendar": "schedules.calendars",
+    "hashed_crontab": "schedules.hashed",
+    "from_ical": "schedules.ical",
+    "clocked": "schedules.one_time",
+    "register_schedule_type": "schedules.registry",
+    "from_dateutil": "schedules.rule_set",
+    "rruleset": "schedules.rule_set",
 }
 
 

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterator
 from fnmatch import translate
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from celery import Celery
 from celery.app import app_or_default
@@ -25,6 +25,7 @@ __all__ = (
     "MIN_LOCK_TIMEOUT",
     "ON_LOCK_LOST",
     "SAFE_LOCK_TIMEOUT",
+    "App",
     "RedBeatConfig",
     "TaskAllowlist",
     "ensure_conf",
@@ -34,6 +35,13 @@ __all__ = (
 
 logger = get_logger("celery.beat")
 
+if TYPE_CHECKING:
+    from celery.local import Proxy
+
+    #: A Celery app, or a proxy of an app such as ``celery.current_app``.
+    App: TypeAlias = Celery | Proxy
+else:
+    App = Celery  # the manual shows this name; the representation of Proxy is misleading
 
 ALLOWLIST = "redbeat_task_allowlist"
 
@@ -93,7 +101,7 @@ def tasks_in(value: Any) -> Iterator[Any]:
 def read_allowlist(value: Any) -> TaskAllowlist | None:
     """Return the allowlist for a value of ``redbeat_task_allowlist``, None for all tasks.
 
-    Raises :exc:`ConfigurationError` if the value is neither None nor a list of patterns.
+    Raises :exc:`~redbeat.ConfigurationError` if the value is neither None nor a list of patterns.
     """
     if value is None:
         return None
@@ -155,9 +163,9 @@ def key_aside(prefix: str, what: str) -> str:
 class RedBeatConfig:
     """The validated settings of ``app``.
 
-    The constructor reads the settings, and raises :exc:`ConfigurationError` for an invalid value.
-    Later changes of ``app.conf`` have no effect. No round trips. ``redis_url`` is validated only
-    when a client is built from the URL, because a program may set its own client
+    The constructor reads the settings, and raises :exc:`~redbeat.ConfigurationError` for an invalid
+    value. Later changes of ``app.conf`` have no effect. No round trips. ``redis_url`` is validated
+    only when a client is built from the URL, because a program may set its own client
     (``app.redbeat_redis``). The default of ``key_prefix`` depends on whether the client is a Redis
     Cluster client; see :meth:`adopt`.
     """
@@ -212,7 +220,7 @@ class RedBeatConfig:
 
     _reported = False
 
-    def __init__(self, app: Celery | None = None) -> None:
+    def __init__(self, app: App | None = None) -> None:
         self.app = real_app(app)
         self.endpoint = read_endpoint(self.app)
         self.redis_url = self.endpoint.url
@@ -257,7 +265,7 @@ class RedBeatConfig:
         """Adapt the keys to ``client``, because a program may set its own client at any time.
 
         The default of ``key_prefix`` depends on whether ``client`` is a Redis Cluster client.
-        Raises :exc:`ConfigurationError` if the prefix does not fit the client.
+        Raises :exc:`~redbeat.ConfigurationError` if the prefix does not fit the client.
         """
         if client is self._client:
             return
@@ -309,8 +317,8 @@ class RedBeatConfig:
         """Return the number of seconds after which the lock expires if it is not renewed.
 
         The result is the first of these values that is neither None nor 0: ``argument``, the
-        setting, five times ``max_interval``, 1500. Raises :exc:`ConfigurationError` if the value is
-        invalid.
+        setting, five times ``max_interval``, 1500. Raises :exc:`~redbeat.ConfigurationError` if the
+        value is invalid.
         """
         if not _is_unset(argument):
             return _check_lock_timeout(argument)
@@ -431,19 +439,19 @@ class RedBeatConfig:
         return value
 
 
-def real_app(app: Any = None) -> Celery:
+def real_app(app: App | None = None) -> Celery:
     """Return ``app`` (default: the current app); if ``app`` is a proxy, the app behind it.
 
     ``celery.current_app`` is a proxy. Flask programs often wrap their app in a proxy too.
     """
     # A proxy forwards isinstance() and attribute lookups to its app, so compare the type.
     while not issubclass(type(app), Celery) and hasattr(type(app), "_get_current_object"):
-        app = app._get_current_object()
+        app = cast("Proxy", app)._get_current_object()
     resolved: Celery = app_or_default(app)
     return resolved
 
 
-def ensure_conf(app: Celery | None = None) -> RedBeatConfig:
+def ensure_conf(app: App | None = None) -> RedBeatConfig:
     """Return the configuration of ``app`` (default: the current app).
 
     The first call reads the settings and stores the configuration as ``app.redbeat_conf``. Later

@@ -17,6 +17,7 @@ from time import time
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar
 
+from celery import Celery
 from celery.beat import ScheduleEntry
 from celery.schedules import crontab, schedstate
 from celery.schedules import schedule as Interval  # noqa: N812 - a class
@@ -25,7 +26,7 @@ from redbeat.calendar.walltime import TICK
 from redbeat.calendar.zones import EPOCH, UTC, as_utc, from_timestamp
 from redbeat.codec.stored import bytes_of, is_valid_text, object_in, text_of
 from redbeat.codec.writers import warn_of_app
-from redbeat.config import ensure_conf, real_app
+from redbeat.config import App, ensure_conf, real_app
 from redbeat.decoder import to_timestamp
 from redbeat.entries.backfill import (
     MIN_RATE,
@@ -167,7 +168,7 @@ if TYPE_CHECKING:
     class EntryArguments(TypedDict, total=False):
         """The keyword arguments of an entry, for type checkers and editors."""
 
-        app: Celery | None
+        app: App | None
         last_run_at: datetime | None
         total_run_count: int | None
         relative: bool
@@ -203,8 +204,8 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         args, kwargs: the arguments of the task.
         enabled: False keeps the entry in Redis, but the entry is never due.
         options: the options of ``apply_async``.
-        clsargs: ``app``, ``last_run_at``, ``total_run_count``, ``relative``, and the fields of a
-            :class:`~redbeat.entries.policy.Policy`. ``one_off=True`` means ``max_runs=1``.
+        **fields: ``app``, ``last_run_at``, ``total_run_count``, ``relative``, and the fields of a
+            :class:`~redbeat.Policy`. ``one_off=True`` means ``max_runs=1``.
 
     Creating an entry does not access Redis. You may change its attributes, then store them with
     :meth:`save`. The constructor raises :exc:`InvalidEntryError` if ``schedule`` is not a valid
@@ -352,7 +353,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     # -- names ---------------------------------------------------------------------------------
 
     @staticmethod
-    def generate_key(app: Any, name: str) -> str:
+    def generate_key(app: App | None, name: str) -> str:
         """Return the key of the entry called ``name``."""
         return str(ensure_conf(app).key_prefix) + str(name)
 
@@ -373,14 +374,14 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     @staticmethod
     def decode_meta(
         meta: str | bytes | None,
-        app: Any = None,  # noqa: ARG004 - RedBeat 2 has this parameter
+        app: App | None = None,  # noqa: ARG004 - RedBeat 2 has this parameter
     ) -> dict[str, Any]:
         """Return the run history in a ``meta`` field, ``{"last_run_at": None}`` if it is empty."""
         return decode_meta(meta)
 
     @staticmethod
     def load_definition(
-        key: str, app: Any = None, definition: str | bytes | None = None
+        key: str, app: App | None = None, definition: str | bytes | None = None
     ) -> dict[str, Any]:
         """Return the stored constructor arguments; raises KeyError if unknown. One round trip."""
         if definition is None:
@@ -390,12 +391,12 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         return decode_definition(definition)
 
     @staticmethod
-    def load_meta(key: str, app: Any = None) -> dict[str, Any]:
+    def load_meta(key: str, app: App | None = None) -> dict[str, Any]:
         """Return the stored run history, ``{"last_run_at": None}`` if none. One round trip."""
         return decode_meta(store_of(app).load(text_of(key))[1])
 
     @classmethod
-    def from_key(cls: type[Self], key: str, app: Any = None) -> Self:
+    def from_key(cls: type[Self], key: str, app: App | None = None) -> Self:
         """Load an entry by its full key.
 
         Raises KeyError when the key does not exist and :exc:`DecodeError` when its fields cannot
@@ -410,7 +411,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     @classmethod
     def from_texts(
         cls: type[Self],
-        app: Any,
+        app: Celery,
         definition: str,
         meta: str,
         policy: str,
@@ -423,7 +424,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         return entry
 
     @classmethod
-    def from_definition(cls: type[Self], app: Any, definition: str, policy: str = "") -> Self:
+    def from_definition(cls: type[Self], app: Celery, definition: str, policy: str = "") -> Self:
         """Create an entry without run history. No round trip.
 
         Raises :exc:`DecodeError`, or its subclass :exc:`UnknownTypeError` if another process may be

@@ -31,7 +31,7 @@ from redbeat.management.status import Status, status_of
 from redbeat.schedules.calendars import Calendar
 from redbeat.storage.store import store_of
 
-from .config import ensure_conf, real_app
+from .config import App, ensure_conf, real_app
 from .entry import RedBeatSchedulerEntry, calendar_of, load_calendars, save_batches
 from .errors import DecodeError, InvalidEntryError
 from .printing import encodable
@@ -62,7 +62,9 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
     """
 
     def __init__(
-        self, app: Any = None, entry_class: type[RedBeatSchedulerEntry] = RedBeatSchedulerEntry
+        self,
+        app: App | None = None,
+        entry_class: type[RedBeatSchedulerEntry] = RedBeatSchedulerEntry,
     ) -> None:
         self.app = real_app(app)
         self.entry_class = entry_class
@@ -216,7 +218,7 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
 
         ``after`` is now by default. Reads pages of 500 entries, one round trip each, until no later
         page can have a run before ``until``. If there are too many entries or runs, the forecast
-        ends before ``until``; see :class:`~redbeat.management.forecast.Forecast`.
+        ends before ``until``; see :class:`~redbeat.Forecast`.
         """
         since = aware(after) if after else datetime.now(timezone.utc)
         return forecast(self._agenda_pages(), since, aware(until))
@@ -242,7 +244,7 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
 
         One round trip per 500 entries, and one for each entry with calendars. Raises KeyError for
         an unknown name and :exc:`InvalidEntryError` for rules that cannot be saved. See
-        :class:`~redbeat.management.forecast.Simulation` for the result and its limit.
+        :class:`~redbeat.Simulation` for the result and its limit.
         """
         if names is None and changes:
             names = changes

@@ -12,6 +12,7 @@ from time import monotonic
 from typing import Any, NoReturn
 
 import redis
+from celery import Celery
 from celery.app import app_or_default
 from celery.app.task import Task
 from celery.beat import DEFAULT_MAX_INTERVAL, ScheduleEntry, Scheduler, SchedulingError
@@ -29,6 +30,7 @@ from redbeat.beat.lock import BeatLock
 from redbeat.beat.publisher import TaskMessage, build_message
 from redbeat.beat.session import LONGEST_LEASE, SHORTEST_LEASE
 from redbeat.beat.stop_signals import HeldSignals
+from redbeat.config import App
 from redbeat.entries.runs import nominal
 from redbeat.printing import get_logger
 from redbeat.storage.client import (
@@ -162,7 +164,7 @@ class RedBeatScheduler(Scheduler):
 
     def __init__(
         self,
-        app: Any,
+        app: App,
         lock_key: str | None = None,
         lock_timeout: float | None = None,
         lazy: bool = False,
@@ -179,7 +181,7 @@ class RedBeatScheduler(Scheduler):
 
     def _set_up(
         self,
-        app: Any,
+        app: App,
         lock_key: str | None,
         lock_timeout: float | None,
         lazy: bool,
@@ -686,7 +688,9 @@ def acquire_distributed_beat_lock(sender: Any = None, **kwargs: Any) -> None:
         scheduler.take_lock()
 
 
-def _set_redbeat_connect(app: Any, connect_name: str, connection: Any, retry_period: float) -> None:
+def _set_redbeat_connect(
+    app: Celery, connect_name: str, connection: Any, retry_period: float
+) -> None:
     """Set a client as an attribute of the app; programs for RedBeat 2 call this function."""
     setattr(app, connect_name, RetryingConnection(retry_period, connection))
 

@@ -182,7 +182,7 @@ statics_synced: TypedSignal[Synced] = Signal(
 schedule_lost: TypedSignal[LostSchedule] = Signal(name="schedule_lost", providing_args={"count"})
 
 #: A run succeeded, with ``name``, ``task_id``, ``scheduled_at``, ``result``, the
-#: :class:`~redbeat.entries.runs.RunResult`. Sent by the worker after Redis recorded the result.
+#: :class:`~redbeat.RunResult`. Sent by the worker after Redis recorded the result.
 run_succeeded: TypedSignal[Ended] = Signal(
     name="run_succeeded", providing_args={"name", "task_id", "scheduled_at", "result"}
 )

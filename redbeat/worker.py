@@ -15,14 +15,14 @@ from datetime import datetime
 from threading import Lock
 from typing import Any, Final, NamedTuple
 
-from celery import signals, states
+from celery import Celery, signals, states
 from celery.exceptions import TimeLimitExceeded, WorkerLostError
 from redis import ConnectionPool, Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from redbeat.beat.publisher import OVERLAP_HEADER
-from redbeat.config import ensure_conf
+from redbeat.config import App, ensure_conf
 from redbeat.entries.pauses import pause_entries
 from redbeat.entries.runs import RunResult, RunState, nominal, result_line
 from redbeat.errors import ConflictError
@@ -57,7 +57,7 @@ BACK_OFF: Final = 30.0
 MAX_WAITING: Final = 1000
 
 
-def enable(app: Any) -> None:
+def enable(app: App) -> None:
     """Make the workers of ``app`` report what became of each run that a beat sent.
 
     This allows entries to set ``overlap``, ``pause_after_failures`` and ``expect_within``, and adds
@@ -188,7 +188,7 @@ class End(NamedTuple):
 
 
 def _report(
-    app: Any,
+    app: Celery,
     request: Any,
     task_id: str | None,
     state: RunState,
@@ -250,7 +250,7 @@ class Reports:
     run ends. Until then a report takes no time.
     """
 
-    def __init__(self, app: Any) -> None:
+    def __init__(self, app: Celery) -> None:
         self._app = app
         self._lines = ensure_conf(app).history_size
         self._store = store_of(app, quick(unretried(client_of(app))))
@@ -362,7 +362,7 @@ def quick(client: Any) -> Any:
 REPORTS: Final = "_redbeat_reports"
 
 
-def _reports_of(app: Any) -> Reports | None:
+def _reports_of(app: Celery) -> Reports | None:
     """Return the reports of an app, None if its settings are invalid, which is logged once."""
     reports: Reports | None = getattr(app, REPORTS, None)
     if reports is None and REPORTS not in vars(app):

@@ -7,6 +7,7 @@ from functools import cache
 from traceback import walk_tb
 from typing import Any, Final
 
+from celery import Celery
 from kombu.exceptions import ChannelError, OperationalError
 from redis.exceptions import DataError, NoPermissionError, RedisError, ResponseError
 
@@ -54,7 +55,7 @@ CELERYS_CONNECT_TIMEOUT = 4
 BROKER_SCHEMES: Final = {"redis-sentinel": "sentinel", "unix": "redis+socket"}
 
 
-def broker_connection(app: Any, **options: Any) -> Any:
+def broker_connection(app: Celery, **options: Any) -> Any:
     """Return a lazy connection to the broker of an app. No network traffic.
 
     Raises :exc:`ConfigurationError` if Celery does not know the scheme of ``broker_url``.
@@ -71,7 +72,7 @@ def broker_connection(app: Any, **options: Any) -> Any:
         ) from None
 
 
-def publishing_connection(app: Any, lease: float) -> Any:
+def publishing_connection(app: Celery, lease: float) -> Any:
     """Return a lazy broker connection on which each call has a short timeout.
 
     ``lease`` is the number of seconds until a claim expires. Timeouts in
@@ -184,12 +185,12 @@ def _comes_from_broker_client(error: BaseException) -> bool:
     return not names or any(name.startswith(BROKER_MODULES) for name in names)
 
 
-def broker_address(app: Any) -> str:
+def broker_address(app: Celery) -> str:
     """Return the broker's URL without the password, for the log."""
     return safe_url(app.conf.broker_write_url or app.conf.broker_url)
 
 
-def warn_about_confirms(app: Any) -> None:
+def warn_about_confirms(app: Celery) -> None:
     """Warn if RabbitMQ does not confirm messages, because messages may be lost then.
 
     No network traffic.

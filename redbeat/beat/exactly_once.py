@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
+from celery import Celery
 from kombu.exceptions import OperationalError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
@@ -55,7 +56,7 @@ REFUSED_FOR: Final = 300.0
 MAX_BYPASSING_TASKS: Final = 1000
 
 
-def check_possible(app: Any, conf: RedBeatConfig) -> None:
+def check_possible(app: Celery, conf: RedBeatConfig) -> None:
     """Raise :exc:`ConfigurationError` if exactly-once delivery is set, but is not possible.
 
     Checks only the settings. No network traffic.

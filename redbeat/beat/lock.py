@@ -14,7 +14,7 @@ from redis.exceptions import LockError
 from redis.lock import Lock
 
 from redbeat.codec.stored import instant_in, whole_in
-from redbeat.config import ensure_conf
+from redbeat.config import App, ensure_conf
 from redbeat.entry import store_of
 from redbeat.printing import get_logger
 from redbeat.storage.records import ClaimReply
@@ -87,7 +87,7 @@ class BeatInfo(NamedTuple):
         return cls(token) if pid is None or since is None else cls(token, parts[0], pid, since)
 
 
-def current_leader(app: Any = None) -> BeatInfo | None:
+def current_leader(app: App | None = None) -> BeatInfo | None:
     """Return the beat that holds the lock; None if no beat holds it or the lock is disabled.
 
     One round trip.
@@ -97,7 +97,7 @@ def current_leader(app: Any = None) -> BeatInfo | None:
     return BeatInfo.read(token) if token else None
 
 
-def active_beats(app: Any = None) -> list[BeatInfo]:
+def active_beats(app: App | None = None) -> list[BeatInfo]:
     """Return the active beats: the leader, or all running beats if the lock is disabled.
 
     A killed beat remains in the list for some seconds. One or two round trips.

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
+from celery import Celery
 from celery.schedules import crontab
 from celery.schedules import schedule as interval
 from redis.exceptions import ResponseError
@@ -143,7 +144,7 @@ class Sweep:
 
 
 def follow_time_zone(
-    store: Store, app: Any, entry_class: type[RedBeatSchedulerEntry]
+    store: Store, app: Celery, entry_class: type[RedBeatSchedulerEntry]
 ) -> Iterator[None]:
     """Compute scores again if the last beat had another ``timezone`` or ``enable_utc``.
 
@@ -229,7 +230,7 @@ def _has_future_history(row: Row, now: float) -> bool:
 
 
 def _zone_dependent(
-    row: Row, app: Any, entry_class: type[RedBeatSchedulerEntry]
+    row: Row, app: Celery, entry_class: type[RedBeatSchedulerEntry]
 ) -> Iterator[RedBeatSchedulerEntry]:
     """Yield the entry of a row if its next run depends on the app's time zone."""
     if row.definition is None or row.problem or row.score is None or row.score < 0:

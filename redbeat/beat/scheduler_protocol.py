@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from celery import Celery
+
 from redbeat.config import ensure_conf
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.storage.records import Claim
@@ -17,7 +19,7 @@ __all__ = (
 class SchedulerProtocol(Protocol):
     """The methods of the scheduler that a beat calls; a user's subclass may override them."""
 
-    app: Any
+    app: Celery
     Entry: type[RedBeatSchedulerEntry]
     max_interval: float
 

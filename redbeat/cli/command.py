@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 import click
+from celery import Celery
 from celery.bin.base import CeleryCommand
 from celery.exceptions import CeleryCommandException
 from celery.platforms import EX_OK, EX_UNAVAILABLE
@@ -77,7 +78,7 @@ class RedBeatCommand(CeleryCommand):
 
 
 @contextmanager
-def _translated_errors(app: Any) -> Iterator[None]:
+def _translated_errors(app: Celery) -> Iterator[None]:
     try:
         yield
     except ConfigurationError as error:

@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Any, Final
 
 import click
+from celery import Celery
 from celery.app.utils import find_app
 from click.shell_completion import CompletionItem
 
@@ -83,7 +84,7 @@ def _quoted(name: str) -> str:
     return SPECIAL.sub(r"\\\\\1", name) if is_bash else name
 
 
-def _entries(app: Any, start: str) -> Iterator[str]:
+def _entries(app: Celery, start: str) -> Iterator[str]:
     store = Store(unretried(client_of(app)), Keys.under(ensure_conf(app).key_prefix))
     cursor, glob = START, f"{GLOB_SPECIAL.sub(ESCAPED, store.keys.prefix + start)}*"
     for _ in range(MAX_PARTS):
@@ -97,7 +98,7 @@ def _entries(app: Any, start: str) -> Iterator[str]:
             return
 
 
-def _tasks(app: Any, start: str) -> Iterator[str]:
+def _tasks(app: Celery, start: str) -> Iterator[str]:
     return (name for name in sorted(registered_tasks(app)) if name.startswith(start))
 
 

@@ -15,6 +15,7 @@ from itertools import repeat
 from typing import Any, Final
 
 import click
+from celery import Celery
 from celery.bin.base import CeleryOption
 from celery.utils.imports import load_extension_class_names, symbol_by_name
 
@@ -38,7 +39,7 @@ __all__ = (
 DJANGO: Final = "django_celery_beat."
 
 
-def entry_class_of(app: Any) -> type[RedBeatSchedulerEntry]:
+def entry_class_of(app: Celery) -> type[RedBeatSchedulerEntry]:
     """Return the ``Entry`` class of the scheduler that the setting ``beat_scheduler`` names.
 
     Returns :class:`RedBeatSchedulerEntry` if ``beat_scheduler`` names another kind of scheduler.

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 import click
+from celery import Celery
 
 from redbeat.presentation.english import plural
 from redbeat.storage.store import store_of
@@ -60,7 +61,7 @@ FORMATS: Final = (*READERS, SHELVE)
 
 
 def read_source(
-    file_format: str, app: Any, entry_class: EntryType, path: str, stdin: IO[bytes]
+    file_format: str, app: Celery, entry_class: EntryType, path: str, stdin: IO[bytes]
 ) -> Iterator[Incoming]:
     """Yield the entries of a file; the path ``-`` means standard input.
 

@@ -11,6 +11,7 @@ from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
+from celery import Celery
 from celery.schedules import BaseSchedule, crontab, schedule, solar
 from dateutil._common import weekday as base_weekday
 from dateutil.rrule import weekday
@@ -310,7 +311,7 @@ def warn_of_loss(value: BaseSchedule, written: Any = None) -> None:
     )
 
 
-def warn_of_app(value: BaseSchedule, app: Any) -> None:
+def warn_of_app(value: BaseSchedule, app: Celery) -> None:
     """Log a warning if a crontab belongs to an app whose time zone differs from that of ``app``.
 
     ``app`` is the app of the entry. Like Celery and RedBeat 2, RedBeat uses its time zone.

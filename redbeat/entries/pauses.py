@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from celery import Celery
+
 from redbeat.calendar.zones import UTC
 from redbeat.codec.stored import bytes_of, moment_in, object_in, string_in
 from redbeat.decoder import decode
@@ -140,7 +142,7 @@ def pause_entries(
 
 
 def resume_entries(
-    store: Store, keys: Iterable[str], app: Any, entry_class: type[RedBeatSchedulerEntry]
+    store: Store, keys: Iterable[str], app: Celery, entry_class: type[RedBeatSchedulerEntry]
 ) -> dict[str, Texts]:
     """Resume entries; return definition and policy of each by key. Two round trips per 500 keys.
 

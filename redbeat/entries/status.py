@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Final, Literal, get_args
+
+from celery import Celery
 
 from redbeat.codec.stored import instant_in, json_in, record_in, seconds_in, string_in, whole_in
 from redbeat.errors import DecodeError
@@ -145,7 +147,7 @@ class Record:
         row: Row,
         name: str,
         now: float,
-        app: Any,
+        app: Celery,
         entry_class: type[RedBeatSchedulerEntry],
         templates: Templates | None = None,
     ) -> Record:

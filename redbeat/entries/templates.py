@@ -10,6 +10,8 @@ from datetime import datetime
 from json.encoder import JSONEncoder
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
+from celery import Celery
+
 from redbeat.codec.stored import is_valid_text, json_in, object_in
 from redbeat.decoder import (
     MAX_DEPTH,
@@ -82,7 +84,7 @@ class Templates:
     round trips.
     """
 
-    def __init__(self, app: Any, make: type[RedBeatSchedulerEntry]) -> None:
+    def __init__(self, app: Celery, make: type[RedBeatSchedulerEntry]) -> None:
         self._app = app
         self.make = make
         self._default_codec = make is RedBeatSchedulerEntry and active_codec() == DEFAULT_CODEC
@@ -257,7 +259,7 @@ class Bounded(OrderedDict[str, Value]):
 class Source(Protocol):
     """The app and the entry class of a scheduler, which users may change at any time."""
 
-    app: Any
+    app: Celery
     Entry: type[RedBeatSchedulerEntry]
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+
+from celery import Celery
 
 from redbeat.entry import RedBeatSchedulerEntry, save_batch, score_writing
 from redbeat.errors import ConflictError, InvalidEntryError
@@ -19,7 +20,7 @@ logger = get_logger("celery.beat")
 EntryType = type[RedBeatSchedulerEntry]
 
 
-def save_calendar(calendar: Calendar, app: Any, store: Store, entry_class: EntryType) -> int:
+def save_calendar(calendar: Calendar, app: Celery, store: Store, entry_class: EntryType) -> int:
     """Store a calendar and compute the next run of each entry that names it.
 
     Returns the number of these entries. If the call is interrupted, repeat it. One round trip, and
@@ -33,7 +34,7 @@ def save_calendar(calendar: Calendar, app: Any, store: Store, entry_class: Entry
     return count
 
 
-def delete_calendar(name: str, app: Any, store: Store, entry_class: EntryType) -> bool:
+def delete_calendar(name: str, app: Celery, store: Store, entry_class: EntryType) -> bool:
     """Delete a calendar that no entry names; return whether it existed.
 
     Raises :exc:`InvalidEntryError` if an entry names the calendar. One round trip, and two per 500
@@ -47,7 +48,7 @@ def delete_calendar(name: str, app: Any, store: Store, entry_class: EntryType) -
     return store.delete_calendar(name)
 
 
-def _users_of(name: str, app: Any, store: Store, entry_class: EntryType) -> list[str]:
+def _users_of(name: str, app: Celery, store: Store, entry_class: EntryType) -> list[str]:
     """Return the names of the entries that name a calendar. Two round trips per 500 entries."""
     return [
         str(entry.name)
@@ -57,7 +58,7 @@ def _users_of(name: str, app: Any, store: Store, entry_class: EntryType) -> list
 
 
 def _batches_of_users(
-    name: str, app: Any, store: Store, entry_class: EntryType
+    name: str, app: Celery, store: Store, entry_class: EntryType
 ) -> Iterator[list[RedBeatSchedulerEntry]]:
     """Yield the entries that name a calendar; forget the keys of entries without calendars."""
     cursor = START
@@ -75,7 +76,7 @@ def _batches_of_users(
 
 
 def _users_among(
-    keys: list[str], app: Any, store: Store, entry_class: EntryType
+    keys: list[str], app: Celery, store: Store, entry_class: EntryType
 ) -> tuple[list[RedBeatSchedulerEntry], list[str]]:
     """Return the entries with calendars, and the keys that have no such entry."""
     entries, others = [], []
@@ -93,7 +94,7 @@ def _users_among(
 
 
 def _rescore(
-    entries: list[RedBeatSchedulerEntry], app: Any, store: Store, entry_class: EntryType
+    entries: list[RedBeatSchedulerEntry], app: Celery, store: Store, entry_class: EntryType
 ) -> None:
     """Compute and store the scores of entries; a quarantined entry leaves the quarantine."""
     try:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from celery import Celery
 from redis.exceptions import ResponseError
 
 from redbeat.beat.broker import NO_BROKER
@@ -111,7 +112,7 @@ REPAIRS: Final[dict[str, Repair]] = {
 
 
 def examine(
-    app: Any, store: Store, entry_class: type[RedBeatSchedulerEntry], fix: bool = False
+    app: Celery, store: Store, entry_class: type[RedBeatSchedulerEntry], fix: bool = False
 ) -> Iterator[Finding]:
     """Yield the problems of an app's schedule; if ``fix`` is true, repair the fixable problems.
 

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from redis import Redis, RedisCluster
 from redis.client import NEVER_DECODE
 from redis.exceptions import ResponseError
 
-from redbeat.config import ensure_conf
+from redbeat.config import App, ensure_conf
 from redbeat.entries.decide import task_id_of
 from redbeat.entries.runs import with_ids
 from redbeat.errors import ConfigurationError
@@ -34,10 +35,6 @@ Fields = dict[bytes, bytes]
 #: A function that counts one entry. Arguments: a field of :class:`PrefixCopy`, the entry name, and
 #: the score of the entry under the old prefix.
 Count = Callable[[str, bytes, float], None]
-
-
-def ignore(_outcome: str, _name: str, _score: float) -> None:
-    """Do nothing."""
 
 
 @dataclass
@@ -73,12 +70,12 @@ class SourceEntry(NamedTuple):
 
 
 def copy_prefix(  # noqa: C901 - a dry run takes the same steps, but writes nothing
-    client: Any,
+    client: Redis | RedisCluster,
     old: str,
     new: str,
     delete: bool = False,
-    progress: Callable[[int], Any] | None = None,
-    note: Callable[[str, str, float], Any] = ignore,
+    progress: Callable[[int], object] | None = None,
+    note: Callable[[str, str, float], object] | None = None,
     dry_run: bool = False,
 ) -> PrefixCopy:
     """Copy all entries, with all data about them, and the counters to another prefix.
@@ -100,7 +97,8 @@ def copy_prefix(  # noqa: C901 - a dry run takes the same steps, but writes noth
 
     def count(outcome: str, name: bytes, score: float) -> None:
         setattr(result, outcome, getattr(result, outcome) + 1)
-        note(outcome, text_of(name), score)
+        if note is not None:
+            note(outcome, text_of(name), score)
 
     if not dry_run:
         _copy_hash(client, source.calendars, target.calendars, delete=False)
@@ -317,7 +315,7 @@ class Copied:
     unreadable: list[str] = dataclasses.field(default_factory=list)
 
 
-def copy_untagged(app: Any = None, prefix: str | None = None) -> Copied:
+def copy_untagged(app: App | None = None, prefix: str | None = None) -> Copied:
     """Copy the entries under ``prefix`` to the app's key prefix, with history and score.
 
     The default ``prefix`` is the app's key prefix without braces: ``redbeat:`` for ``{redbeat}:``.

@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+
+from celery import Celery
 
 from redbeat.beat.lock import FORGET_AFTER, SEEN_WITHIN, BeatInfo
 from redbeat.calendar.zones import from_timestamp
@@ -74,7 +75,7 @@ class Status:
     overdue: list[Overdue] = field(default_factory=list)
 
 
-def status_of(app: Any, clock: Callable[[], float] = time.time) -> Status:
+def status_of(app: Celery, clock: Callable[[], float] = time.time) -> Status:
     """Return the status of an app's schedule; ``clock`` returns UNIX seconds.
 
     Two round trips, three under a leader of RedBeat 2, and those of

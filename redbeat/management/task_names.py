@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Collection, Iterator
 from difflib import get_close_matches
 from functools import lru_cache, partial
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from celery import Celery, Task
 from celery.app.amqp import AMQP
@@ -34,7 +34,7 @@ PROPERTIES: Final = frozenset(
 )
 
 
-def registered_tasks(app: Any) -> set[str]:
+def registered_tasks(app: Celery) -> set[str]:
     """Return the names of the tasks that the app registers; import its task modules first.
 
     Raises any error of these imports. The tasks of Celery itself are left out.
@@ -43,7 +43,7 @@ def registered_tasks(app: Any) -> set[str]:
     return {name for name in app.tasks if not name.startswith(BUILT_IN)}
 
 
-def known_options(app: Any, task: str) -> set[str]:
+def known_options(app: Celery, task: str) -> set[str]:
     """Return the names of the options of ``apply_async``, also those of this task's own method."""
     functions = [
         *(Task.apply_async, Celery.send_task, AMQP.as_task_v2, Producer.publish),
@@ -69,7 +69,7 @@ class NameChecker:
     constructor imports the task modules of the app, and raises any error of these imports.
     """
 
-    def __init__(self, app: Any) -> None:
+    def __init__(self, app: Celery) -> None:
         self._app = app
         self._tasks = registered_tasks(app)
         self._options = lru_cache(256)(partial(known_options, app))

@@ -6,6 +6,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
+from celery import Celery
+
 from redbeat.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -41,7 +43,7 @@ def serve_beat(conf: RedBeatConfig, store: Store, health: BeatHealth, counters: 
     return server
 
 
-def serve_exporter(app: Any, host: str, port: int) -> Server:
+def serve_exporter(app: Celery, host: str, port: int) -> Server:
     """Serve the metrics in Redis, of all beats of a schedule.
 
     Raises :exc:`ConfigurationError` if the port is in use or a package is missing.

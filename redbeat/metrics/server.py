@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from threading import Thread
 from typing import Any, Final
 
+from celery import Celery
 from prometheus_client import ProcessCollector, make_wsgi_app
 from prometheus_client.registry import Collector, CollectorRegistry
 from waitress import wasyncore  # type: ignore[import-untyped]
@@ -165,7 +166,7 @@ def serve_beat(conf: RedBeatConfig, store: Store, health: BeatHealth, counters: 
     return server
 
 
-def serve_exporter(app: Any, host: str, port: int) -> Server:
+def serve_exporter(app: Celery, host: str, port: int) -> Server:
     """Serve the metrics in Redis, of all beats of a schedule.
 
     :func:`redbeat.metrics.extra.serve_exporter` calls this function.

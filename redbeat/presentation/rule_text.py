@@ -11,6 +11,7 @@ from datetime import datetime, tzinfo
 from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
+from celery import Celery
 from celery.exceptions import ImproperlyConfigured
 from celery.schedules import BaseSchedule, ParseException, crontab, schedule, solar
 from dateutil.parser import isoparse
@@ -105,7 +106,7 @@ def time_from(text: str) -> datetime:
         raise ValueError(f"{text!r} is not a time in ISO 8601") from error
 
 
-def make_schedule(kind: str, value: Any, zone: tzinfo, app: Any, name: str = "") -> BaseSchedule:
+def make_schedule(kind: str, value: Any, zone: tzinfo, app: Celery, name: str = "") -> BaseSchedule:
     """Return a schedule of this kind; raise one of :data:`BAD_RULE` for an invalid value.
 
     ``value`` is an :class:`Interval` for ``every``, a datetime for ``at``, and a string for all
@@ -119,7 +120,7 @@ def make_schedule(kind: str, value: Any, zone: tzinfo, app: Any, name: str = "")
     return MAKERS[kind](value, zone, app)
 
 
-def parse_rule(kind: str, text: str, zone: tzinfo, app: Any, name: str = "") -> BaseSchedule:
+def parse_rule(kind: str, text: str, zone: tzinfo, app: Celery, name: str = "") -> BaseSchedule:
     """Return the schedule that a rule describes; ``name`` is the entry name.
 
     Raises :exc:`InvalidEntryError` for an invalid rule; its field is ``kind`` or ``rule``.
@@ -142,13 +143,13 @@ def has_own_zone(when: Any) -> bool:
     return isinstance(when, (schedule, solar, RuleSchedule))
 
 
-def _every(interval: Interval, _zone: tzinfo, app: Any) -> BaseSchedule:
+def _every(interval: Interval, _zone: tzinfo, app: Celery) -> BaseSchedule:
     if not interval.seconds:
         raise ValueError("must be above 0 seconds")
     return schedule(interval.seconds, interval.relative, app=app)
 
 
-def _cron(text: str, _zone: tzinfo, app: Any) -> BaseSchedule:
+def _cron(text: str, _zone: tzinfo, app: Celery) -> BaseSchedule:
     return crontab(**_cron_fields(text), app=app)
 
 
@@ -162,7 +163,7 @@ def _cron_fields(text: str) -> dict[str, str]:
     return dict(zip(CRON_FIELDS, fields, strict=True))
 
 
-def _rrule(text: str, zone: tzinfo, _app: Any) -> BaseSchedule:
+def _rrule(text: str, zone: tzinfo, _app: Celery) -> BaseSchedule:
     text = BETWEEN_LINES.sub("\n", text.strip())
     key = zone_key(zone)
     # Only DTSTART can contain a time zone, so this adds a DTSTART at the epoch to a rule without a
@@ -172,11 +173,11 @@ def _rrule(text: str, zone: tzinfo, _app: Any) -> BaseSchedule:
     return from_ical(text)
 
 
-def _at(moment: datetime, zone: tzinfo, app: Any) -> BaseSchedule:
+def _at(moment: datetime, zone: tzinfo, app: Celery) -> BaseSchedule:
     return clocked(moment if moment.tzinfo else moment.replace(tzinfo=zone), app=app)
 
 
-def _solar(text: str, _zone: tzinfo, app: Any) -> BaseSchedule:
+def _solar(text: str, _zone: tzinfo, app: Celery) -> BaseSchedule:
     parts = [part.strip() for part in text.split(",")]
     if len(parts) != SOLAR_FIELDS:
         raise ValueError(f"{text!r} is not EVENT,LAT,LON")

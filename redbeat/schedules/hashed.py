@@ -9,6 +9,7 @@ from zlib import crc32
 
 from celery.schedules import crontab
 
+from redbeat.config import App
 from redbeat.errors import InvalidEntryError
 
 __all__ = ("has_hash", "hash_fraction", "hashed_crontab", "spread_fraction")
@@ -52,7 +53,7 @@ def hashed_crontab(
     day_of_week: str | int = "*",
     day_of_month: str | int = "*",
     month_of_year: str | int = "*",
-    app: Any = None,
+    app: App | None = None,
 ) -> crontab:
     """Return a crontab in which the entry name determines a number for each ``H``.
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from celery import Celery
 
-from redbeat.config import RedBeatConfig, ensure_conf, real_app
+from redbeat.config import App, RedBeatConfig, ensure_conf, real_app
 from redbeat.connection.parameters import client_parameters
 from redbeat.connection.retrying import RetryingConnection
 from redbeat.connection.topology import RawClient, build
@@ -34,12 +34,13 @@ REDBEAT_SENTINEL_KEY: Final = "redbeat_sentinel"
 _creation_lock = RLock()
 
 
-def get_redis(app: Celery | None = None) -> Any:
+def get_redis(app: App | None = None) -> Any:
     """Return the Redis client of ``app`` (default: the current app).
 
     The first call creates the client. It decodes replies to ``str`` and retries commands for
     ``retry_period`` seconds. A client that the user set as ``app.redbeat_redis`` is returned
-    unchanged. Raises :exc:`ConfigurationError` if the settings are invalid. No round trips.
+    unchanged. Raises :exc:`~redbeat.ConfigurationError` if the settings are invalid. No round
+    trips.
     """
     app = real_app(app)
     with _creation_lock:
@@ -59,13 +60,13 @@ def use_provider(provider: Callable[[Celery], Any]) -> None:
     _provider = provider
 
 
-def client_of(app: Celery | None = None) -> Any:
+def client_of(app: App | None = None) -> Any:
     """Return the Redis client that RedBeat uses for ``app``; see :func:`get_redis`.
 
     A program may replace ``redbeat.schedulers.get_redis`` to provide its own client. The first call
     also logs the warnings about the settings. (When the app is created, Celery has not configured
-    logging yet.) Raises :exc:`ConfigurationError` if the settings are invalid, or if the key prefix
-    does not fit a client that the program provides.
+    logging yet.) Raises :exc:`~redbeat.ConfigurationError` if the settings are invalid, or if the
+    key prefix does not fit a client that the program provides.
     """
     app = real_app(app)
     conf = ensure_conf(app)

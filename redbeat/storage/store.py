@@ -15,7 +15,7 @@ from typing import Any
 from redis.exceptions import RedisError, ResponseError
 
 from redbeat.codec.stored import text_of
-from redbeat.config import ensure_conf
+from redbeat.config import App, ensure_conf
 from redbeat.errors import InvalidEntryError
 from redbeat.printing import get_logger
 
@@ -514,7 +514,7 @@ class Store(Reading):
         self._read_aside("ZREM", self.keys.beats, Presence(token, 0.0, locked).member)
 
 
-def store_of(app: Any, client: Any = None) -> Store:
+def store_of(app: App | None, client: Any = None) -> Store:
     """Return the store of an app's schedule, with ``client`` (default: the client of the app)."""
     client = client_of(app) if client is None else client
     conf = ensure_conf(app)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, Final
 
+from celery import Celery
 from celery.schedules import crontab
 
 from redbeat.calendar.cron import without_nickname
@@ -38,7 +39,7 @@ ASSIGNMENT: Final = re.compile(r"(\w+)\s*=\s*(.*)")
 WITH_SEVEN: Final = re.compile(r"([0-7])(?:-([0-7]))?(?:/([1-9]))?")
 
 
-def read_crontab(app: Any, entry_class: EntryType, lines: Iterable[bytes]) -> Iterator[Incoming]:
+def read_crontab(app: Celery, entry_class: EntryType, lines: Iterable[bytes]) -> Iterator[Incoming]:
     """Yield an entry per line; its name is the task name and a number, such as ``proj.sync-1``."""
     task_counts: Counter[str] = Counter()
     zone: str | None = None

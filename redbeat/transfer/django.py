@@ -9,6 +9,7 @@ from datetime import datetime, timedelta, timezone
 from importlib import import_module
 from typing import IO, Any, Final
 
+from celery import Celery
 from celery.schedules import crontab, schedule, solar
 
 from redbeat.calendar.walltime import instant_of
@@ -77,7 +78,7 @@ Tables = Mapping[tuple[str, Any], Any]
 
 
 def converted(
-    app: Any, entry_class: EntryType, task: Mapping[str, Any], tables: Tables
+    app: Celery, entry_class: EntryType, task: Mapping[str, Any], tables: Tables
 ) -> Incoming:
     """Return the entry for a ``PeriodicTask``, with the run history.
 
@@ -89,7 +90,9 @@ def converted(
     return read_safely(where, lambda: _convert(app, entry_class, where, fields, tables))
 
 
-def _convert(app: Any, entry_class: EntryType, where: str, fields: Any, tables: Tables) -> Incoming:
+def _convert(
+    app: Celery, entry_class: EntryType, where: str, fields: Any, tables: Tables
+) -> Incoming:
     _check_kinds("", fields, KINDS)
     kind, row = _schedule_row(fields, tables)
     policy: dict[str, Any] = {}
@@ -156,7 +159,7 @@ def _check_kinds(parent: str, fields: Any, kinds: Mapping[str, Kind]) -> None:
             raise InvalidEntryError(f"{parent}{name}", f"must be {expected}, not {value!r:.60}")
 
 
-def _schedule(app: Any, kind: str, row: Fields) -> Any:
+def _schedule(app: Celery, kind: str, row: Fields) -> Any:
     try:
         if kind == "interval":
             return _interval(row)
@@ -214,7 +217,7 @@ def _json(field: str, text: Any, kind: type) -> Any:
     return value
 
 
-def _instant(app: Any, field: str, text: Any) -> datetime | None:
+def _instant(app: Celery, field: str, text: Any) -> datetime | None:
     if text in (None, ""):
         return None
     try:
@@ -230,7 +233,7 @@ def _instant(app: Any, field: str, text: Any) -> datetime | None:
         raise InvalidEntryError(field, problem) from error
 
 
-def read_fixture(app: Any, entry_class: EntryType, file: IO[bytes]) -> Iterator[Incoming]:
+def read_fixture(app: Celery, entry_class: EntryType, file: IO[bytes]) -> Iterator[Incoming]:
     """Yield an entry for each ``PeriodicTask`` in ``dumpdata`` output, with its run history.
 
     Naive times are interpreted in the time zone of the app. Raises :exc:`UnreadableSourceError` if
@@ -270,7 +273,7 @@ CHUNK: Final = 500
 
 
 def read_database(
-    app: Any, entry_class: EntryType, alias: str = DEFAULT_ALIAS
+    app: Celery, entry_class: EntryType, alias: str = DEFAULT_ALIAS
 ) -> Iterator[Incoming]:
     """Yield an entry for each ``PeriodicTask`` in a Django database, with its run history.
 

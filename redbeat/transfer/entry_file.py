@@ -27,6 +27,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import IO, Any, Final, NamedTuple
 
+from celery import Celery
+
 from redbeat.calendar.zones import as_utc, zone_named
 from redbeat.decoder import decode
 from redbeat.entries.policy import FIELDS as POLICY_FIELDS
@@ -65,7 +67,7 @@ class EntryFile(NamedTuple):
     problems: list[Problem]
 
 
-def read_entry_file(app: Any, entry_class: EntryType, path: str, stdin: IO[bytes]) -> EntryFile:
+def read_entry_file(app: Celery, entry_class: EntryType, path: str, stdin: IO[bytes]) -> EntryFile:
     """Return the entries of a file in TOML, if its name ends with ``.toml``, else in JSON.
 
     The path ``-`` means JSON from standard input. Raises :exc:`UnreadableSourceError` if the file
@@ -128,14 +130,14 @@ def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _entry(
-    app: Any, entry_class: EntryType, owner: str, name: str, table: Any
+    app: Celery, entry_class: EntryType, owner: str, name: str, table: Any
 ) -> RedBeatSchedulerEntry:
     """Return the entry of a table; raises :exc:`InvalidEntryError` with the name of a field."""
     return new_entry(app, entry_class, name, table, managed_by=owner)
 
 
 def new_entry(
-    app: Any, entry_class: EntryType, name: str, table: Any, **arguments: Any
+    app: Celery, entry_class: EntryType, name: str, table: Any, **arguments: Any
 ) -> RedBeatSchedulerEntry:
     """Return an entry with the fields of a table; ``arguments`` are further arguments of its class.
 
@@ -228,7 +230,7 @@ def _check_fields(table: Any) -> None:
             raise InvalidEntryError(field, f"is unknown; {hint}")
 
 
-def _zone(app: Any, name: Any) -> Any:
+def _zone(app: Celery, name: Any) -> Any:
     if name is None:
         return app.timezone
     try:
@@ -237,7 +239,7 @@ def _zone(app: Any, name: Any) -> Any:
         raise InvalidEntryError("timezone", str(error)) from error
 
 
-def _schedule(app: Any, name: str, table: Mapping[str, Any], zone: Any) -> Any:
+def _schedule(app: Celery, name: str, table: Mapping[str, Any], zone: Any) -> Any:
     """Return the schedule of a table; ``name`` determines the numbers for ``H`` in a crontab."""
     kinds = [kind for kind in KINDS if kind in table]
     if len(kinds) != 1:

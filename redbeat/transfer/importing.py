@@ -10,6 +10,8 @@ from datetime import datetime
 from tempfile import TemporaryFile
 from typing import Any, Final, NamedTuple
 
+from celery import Celery
+
 from redbeat.calendar.zones import UTC
 from redbeat.entries.decide import PARKED
 from redbeat.entries.history import encode_meta
@@ -279,7 +281,7 @@ class Importer:
     """
 
     def __init__(
-        self, app: Any, store: Store, entry_class: EntryType, on_conflict: str = "fail"
+        self, app: Celery, store: Store, entry_class: EntryType, on_conflict: str = "fail"
     ) -> None:
         self._app = app
         self._store = store

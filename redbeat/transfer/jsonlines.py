@@ -16,6 +16,8 @@ from collections.abc import Collection, Iterator
 from functools import partial
 from typing import IO, Any, Final, NamedTuple
 
+from celery import Celery
+
 from redbeat.config import MAX_HISTORY
 from redbeat.decoder import MAX_TEXT
 from redbeat.entries import lazy, pauses
@@ -97,7 +99,7 @@ def _one_line(field: str, text: str) -> str:
         raise DecodeError(field, f"cannot be read as JSON: {error}") from error
 
 
-def read_lines(app: Any, entry_class: EntryType, file: IO[bytes]) -> Iterator[Incoming]:
+def read_lines(app: Celery, entry_class: EntryType, file: IO[bytes]) -> Iterator[Incoming]:
     """Yield a calendar or an entry for each line; ignore empty lines."""
     number, templates = 0, Templates(app, entry_class)
     while line := file.readline(MAX_LINE + 1):
@@ -146,7 +148,7 @@ def _json_text(value: Any) -> str:
 
 
 def _calendar(line: dict[str, Any]) -> Calendar:
-    fields = {"days": [], "rules": [], "zone": None}
+    fields: dict[str, Any] = {"days": [], "rules": [], "zone": None}
     return Calendar.from_fields(line["calendar"], fields | line)
 
 
@@ -236,7 +238,7 @@ class Exported(NamedTuple):
 
 
 def export_lines(
-    app: Any, entry_class: EntryType, store: Reading, history: bool = False
+    app: Celery, entry_class: EntryType, store: Reading, history: bool = False
 ) -> Iterator[Exported]:
     """Yield one line per calendar, then one line per entry, in due order.
 

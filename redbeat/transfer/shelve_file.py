@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from celery import Celery
 from celery.beat import BeatLazyFunc, ScheduleEntry
 from celery.schedules import crontab, schedule, solar
 
@@ -160,7 +161,7 @@ def _check_memo(pickled: bytes) -> None:
             raise pickle.UnpicklingError(f"it keeps an object under the number {number}")
 
 
-def read_shelve(app: Any, entry_class: EntryType, path: str) -> Iterator[Incoming]:
+def read_shelve(app: Celery, entry_class: EntryType, path: str) -> Iterator[Incoming]:
     """Yield the entries of the file with their run histories.
 
     All entries are static, because Celery's scheduler only has the entries of ``beat_schedule``.
@@ -201,7 +202,7 @@ def _database(path: str) -> str:
     raise UnreadableSourceError("does not exist")
 
 
-def _convert(app: Any, entry_class: EntryType, where: str, name: Any, source: Any) -> Incoming:
+def _convert(app: Celery, entry_class: EntryType, where: str, name: Any, source: Any) -> Incoming:
     if not isinstance(source, ScheduleEntry):
         raise InvalidEntryError("entry", f"is a {_type_of(source)}, not one of Celery's entries")
     if not isinstance(name, str):
@@ -227,7 +228,7 @@ def _convert(app: Any, entry_class: EntryType, where: str, name: Any, source: An
     return Incoming(where, entry, static=True, meta=meta)
 
 
-def _instant(app: Any, last_run_at: Any) -> dt.datetime:
+def _instant(app: Celery, last_run_at: Any) -> dt.datetime:
     if not isinstance(last_run_at, dt.datetime):
         raise InvalidEntryError("last_run_at", f"must be a datetime, not {last_run_at!r:.60}")
     if last_run_at.tzinfo is None:

@@ -16,7 +16,7 @@ from redis.exceptions import NoPermissionError, RedisError
 from werkzeug.exceptions import HTTPException
 from werkzeug.middleware.proxy_fix import ProxyFix
 
-from redbeat.config import ensure_conf
+from redbeat.config import App, ensure_conf
 from redbeat.schedule import Schedule
 from redbeat.storage.checks import explained
 from redbeat.storage.client import safe_url
@@ -48,10 +48,10 @@ def remote_user(environ: dict[str, Any]) -> str | None:
 
 
 def dashboard(
-    app: Any,
+    app: App,
     secret_key: str | bytes,
     read_only: bool = False,
-    user: Callable[[dict[str, Any]], str | None] = remote_user,
+    user: Callable[[dict[str, Any]], str | None] | None = None,
 ) -> Flask:
     """Return the dashboard as a WSGI application, to be mounted in an application of your own.
 
@@ -62,9 +62,10 @@ def dashboard(
         app: the Celery app.
         secret_key: signs the sessions; all processes of your application need the same key.
         read_only: whether the dashboard refuses all actions that change something.
-        user: returns the name of the user from the WSGI environment; None refuses the request.
+        user: returns the name of the user from the WSGI environment, or None to refuse the request.
+            By default the user is in ``REMOTE_USER``.
     """
-    site = create_app(Schedule(app), Access(read_only=read_only, user=user))
+    site = create_app(Schedule(app), Access(read_only=read_only, user=user or remote_user))
     site.config["SECRET_KEY"] = secret_key
     return site
 

@@ -5,28 +5,48 @@ from __future__ import annotations
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from celery import Celery
+from celery import Celery, current_app
 from celery.schedules import BaseSchedule, crontab
 from typing_extensions import assert_type
 
 import redbeat
 import redbeat.worker
 from redbeat import (
+    Applied,
+    Backfill,
     BeatInfo,
     CannotRunHereError,
+    ClockChange,
     ConfigurationError,
     ConflictError,
+    Copied,
     DecodeError,
+    EntrySimulation,
+    EntryStatus,
+    Expected,
+    Failing,
+    Forecast,
     InvalidEntryError,
     NotAllowedError,
+    Occurrence,
+    Overdue,
+    Planned,
+    Policy,
+    PrefixCopy,
+    Record,
     RedBeatError,
     RedBeatKeyExpiryError,
     RedBeatScheduler,
     RedBeatSchedulerEntry,
+    RunResult,
     Schedule,
+    Simulation,
+    Status,
     UnknownTypeError,
     active_beats,
     clocked,
+    copy_prefix,
+    copy_untagged,
     current_leader,
     from_dateutil,
     from_ical,
@@ -36,8 +56,6 @@ from redbeat import (
     rruleset,
     signals,
 )
-from redbeat.entries.runs import Occurrence, RunResult
-from redbeat.entries.status import Record
 from redbeat.schedulers import RedBeatConfig, ensure_conf, get_redis
 
 app = Celery("proj", broker="redis://localhost:6379/0")
@@ -214,6 +232,31 @@ def operate() -> list[str]:
     task_id = schedule["report"].trigger()
     assert_type(task_id, str)
     return [run.outcome for run in schedule["report"].history]
+
+
+def look_ahead(schedule: Schedule, start: datetime) -> None:
+    """Read what the methods of a schedule and of an entry return."""
+    until, entry = start + timedelta(days=1), schedule["report"]
+    assert_type(schedule.forecast(until), Forecast)
+    found = schedule.simulate(start, until, changes={"report": {"schedule": crontab(hour=8)}})
+    assert_type(found, Simulation)
+    assert_type(found.entries["report"], EntrySimulation)
+    assert_type(next(found.entries["report"].runs()), tuple[Expected, str])
+    assert_type(found.clock_changes(), dict[str, list[ClockChange]])
+    assert_type(schedule.apply({}, dry_run=True), Applied)
+    assert_type(schedule.status(), Status)
+    assert_type(schedule.status().overdue, list[Overdue])
+    assert_type(entry.policy, Policy)
+    assert_type(entry.status, EntryStatus)
+    assert_type(entry.status.failing, Failing | None)
+    assert_type(entry.backfill(start, until, dry_run=True), Planned)
+    assert_type(entry.backfills, list[Backfill])
+
+
+def rename() -> None:
+    """Copy the schedule to another prefix, with a proxy of the app and with a client."""
+    assert_type(copy_untagged(current_app), Copied)
+    assert_type(copy_prefix(get_redis(current_app), "redbeat:", "proj:"), PrefixCopy)
 
 
 async def operate_asynchronously(schedule: Schedule) -> str:
