@@ -125,8 +125,8 @@ def test_a_failing_one_off_has_no_next_run(
     at = datetime.now(timezone.utc) - timedelta(minutes=1)
     make("once", clocked(at))
     now = time.time()
-    definition, meta = redis_client.hmget("redbeat:once", "definition", "meta")
-    claim = f'["- {at.timestamp():.6f} 0 {now:.6f} l2",{definition},{meta}]'
+    stored: Any = redis_client.hgetall("redbeat:once")
+    claim = f'["- {at.timestamp():.6f} 0 {now:.6f} l2",{stored["definition"]},{stored["meta"]}]'
     failing = f'["2 {now - 50:.6f} {now:.6f}","TypeError: odd","TypeError: odd"]'
     history = json.dumps(f"{at.timestamp():.6f} +50 - failed:TypeError:2\n")
     fields: Any = {"claim": claim, "failing": failing, "history": history}
