@@ -287,8 +287,8 @@ class Completions:
         successor = run.successor or entry.next()
         if decision.missed:
             logger.warning(
-                "beat: Entry %s missed %d runs before that of %s, which makes up for them",
-                *(entry.name, decision.missed, decision.scheduled_at),
+                "beat: Entry %s missed %s before that of %s, which replaces them",
+                *(entry.name, plural(decision.missed, "run"), decision.scheduled_at),
             )
             self._count_missed(entry, decision.missed, decision.scheduled_at)
         score = score_of(decision.next_at) if own_score is None else own_score

@@ -13,7 +13,14 @@ from redbeat.entries.runs import Occurrence
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.management.as_json import UPCOMING, entry_json, occurrence_json
 from redbeat.management.forecast import upcoming_or_problem
-from redbeat.presentation.describe import last_run, policy, result_text, schedule_text, stored
+from redbeat.presentation.describe import (
+    last_run,
+    overdue_text,
+    policy,
+    result_text,
+    schedule_text,
+    stored,
+)
 from redbeat.presentation.text import duration, plain_number
 from redbeat.schedule import EntryStatus
 
@@ -91,8 +98,10 @@ def _fields(
     success, failures = status.last_success, status.consecutive_failures
     yield "Last success", f"{console.time(success)} {console.zone}" if success else ""
     yield "Failures in a row", str(failures) if failures else ""
+    yield "Overdue", f"the entry {overdue_text(status.overdue)}" if status.overdue else ""
     upcoming, problem = upcoming_or_problem(entry, UPCOMING)
-    yield "Upcoming", "\n".join(console.time(instant) for instant in upcoming)
+    title = "Upcoming, if resumed" if status.state == "paused" else "Upcoming"
+    yield title, "\n".join(console.time(instant) for instant in upcoming)
     yield "Problem", console.name(problem or "")
 
 

@@ -40,7 +40,7 @@ class Overdue(NamedTuple):
     expect_within: float
 
 
-def overdue_of(row: Row, prefix: str, now: float) -> Overdue | None:
+def overdue_of(row: Row, name: str, now: float) -> Overdue | None:
     """Return how overdue the entry in a row is, None if it is not; ``now`` is in UNIX seconds.
 
     Paused, finished and unreadable entries are never overdue.
@@ -60,8 +60,7 @@ def overdue_of(row: Row, prefix: str, now: float) -> Overdue | None:
     seconds = now - max((at.timestamp() for at in known if at is not None), default=0.0)
     if seconds <= policy.expect_within:
         return None
-    name = encodable(row.key.removeprefix(prefix))
-    return Overdue(name, results.last_success, seconds, policy.expect_within)
+    return Overdue(encodable(name), results.last_success, seconds, policy.expect_within)
 
 
 def _fields_of(row: Row) -> dict[str, Any]:
@@ -82,7 +81,8 @@ def overdue_entries(store: Reading, counts: Counts) -> list[Overdue]:
     keys, offset = list(counts.expected), 0
     while keys:
         rows = store.read(keys).rows
-        items = (overdue_of(row, store.keys.prefix, counts.now) for row in rows)
+        prefix, now = store.keys.prefix, counts.now
+        items = (overdue_of(row, row.key.removeprefix(prefix), now) for row in rows)
         found += [item for item in items if item is not None]
         offset += BATCH
         keys = store.expected_after(counts.now, offset) if len(keys) == BATCH else []

@@ -13,6 +13,7 @@ from redbeat.errors import DecodeError
 from redbeat.storage.quarantine import LONGEST_REASON
 from redbeat.storage.wire import Counts, Row
 
+from .overdue import Overdue, overdue_of
 from .pauses import Pause
 from .runs import Results
 
@@ -111,6 +112,7 @@ class EntryStatus:
         last_success: when the last successful run ended (UTC), None if none is known. Workers
             report it after ``redbeat.worker.enable(app)``.
         consecutive_failures: the number of failed runs since then, or since the entry was resumed.
+        overdue: the time without a success, if it exceeds ``expect_within``; else None.
     """
 
     state: EntryState
@@ -120,6 +122,7 @@ class EntryStatus:
     last_success: datetime | None = None
     consecutive_failures: int = 0
     failing: Failing | None = None
+    overdue: Overdue | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +143,7 @@ class Record:
     static: bool
     failing: Failing | None = None
     key: str = ""
+    overdue: Overdue | None = None
 
     @classmethod
     def read(
@@ -173,7 +177,8 @@ class Record:
         if state == FAILING:
             failing = Failing.read(row.failing, row.score, claimed_until(row.claim) > now)
             problem = problem if failing is None else failing.reason
-        return cls(name, entry, problem, due_at, state, row.static, failing, row.key)
+        overdue = overdue_of(row, name, now)
+        return cls(name, entry, problem, due_at, state, row.static, failing, row.key, overdue)
 
     def status(self, row: Row) -> EntryStatus:
         """Return the status of the entry; ``row`` is the row that was passed to :meth:`read`."""
@@ -184,10 +189,11 @@ class Record:
             return EntryStatus(self.state, reason, None, None, *known)
         if self.failing is not None:
             reason = self.failing.reason
-            return EntryStatus(self.state, reason, self.due_at, None, *known, self.failing)
+            times = reason, self.due_at, None, *known
+            return EntryStatus(self.state, *times, self.failing, self.overdue)
         pause = Pause.of_entry(self.entry)
         if self.state != PAUSED or pause is None:
-            return EntryStatus(self.state, None, self.due_at, None, *known)
+            return EntryStatus(self.state, None, self.due_at, None, *known, overdue=self.overdue)
         reason = f"paused since {pause.since}" + (f" by {pause.by}" if pause.by else "")
         return EntryStatus(self.state, reason, self.due_at, pause.note, *known)
 

@@ -74,6 +74,7 @@ def entry_json(
         "note": status.note,
         "last_success": iso(status.last_success),
         "consecutive_failures": status.consecutive_failures,
+        "overdue": status.overdue and overdue_json(status.overdue),
         "upcoming": [iso(instant) for instant in upcoming],
         "backfills": [progress_json(one) for one in backfills],
         "history": [occurrence_json(item) for item in occurrences],

@@ -353,12 +353,9 @@ def load_chart(counts: Sequence[int], start: datetime, seconds_per_bar: int) -> 
 def lateness_chart(points: Sequence[tuple[datetime, float]]) -> Markup:
     """Return a bar chart of the lateness of runs.
 
-    Each point is a pair of an aware instant and a lateness in seconds; the oldest point is first.
+    Each point is an aware instant and a lateness in seconds, at least one, the oldest first.
     Each instant is shown in its own time zone. :func:`load_chart` describes the class ``peak``.
     """
-    if not points:
-        message = element("text", "No runs yet", class_="none", x="50%", y=(TOP + BOTTOM) // 2)
-        return _chart("lateness", ("Lateness", "No runs yet."), message, Markup())
     seconds = [max(late, 0.0) for _, late in points]
     highest, peak, width = max(seconds), _peak(seconds), 1 / len(points)
     unit, scale = (" ms", 1000) if highest < 1 else (" s", 1)

@@ -100,13 +100,12 @@ def show() -> ResponseReturnValue:
     lateness = partial(late, record.entry)
     context.update(status=record.status(row), runs=runs, late=lateness)
     context.update(texts=texts_of(row), backfills=backfills_in(row.trigger))
-    context["history"] = lateness_chart(
-        [
-            (in_zone(run.scheduled_at, zone()), lateness(run))
-            for run in reversed(runs)
-            if run.outcome == SENT
-        ]
-    )
+    points = [
+        (in_zone(run.scheduled_at, zone()), lateness(run))
+        for run in reversed(runs)
+        if run.outcome == SENT
+    ]
+    context["history"] = lateness_chart(points) if points else ""
     pause = Pause.of_entry(record.entry)
     context.update(pause=pause, paused_at=_instant(pause.since) if pause else None)
     if record.entry is not None:

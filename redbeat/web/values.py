@@ -13,7 +13,7 @@ from redbeat import __version__
 from redbeat.calendar.zones import UTC, from_timestamp, zone_key, zone_named
 from redbeat.config import ensure_conf
 from redbeat.entries.status import Record
-from redbeat.presentation.describe import call_text, iso, last_run, timing_text
+from redbeat.presentation.describe import call_text, iso, last_run, overdue_text, timing_text
 from redbeat.presentation.rule_text import has_own_zone
 from redbeat.presentation.rules import in_words
 from redbeat.presentation.text import duration
@@ -207,6 +207,7 @@ def install(app: Flask) -> None:
         local=lambda instant: to_the_second(instant, zone()),
         minute=lambda instant: to_the_second(instant, zone())[:-3],
         moment=to_the_second,
+        overdue=overdue_text,
         quoted=quoted,
         quoted_name=quoted_name,
         rule=timing_text,

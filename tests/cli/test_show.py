@@ -6,9 +6,11 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 import redis
+from celery import Celery
 from celery.schedules import crontab
 
 from redbeat.cli.command import EX_NOT_FOUND, EX_UNREADABLE
+from redbeat.worker import enable
 from tests.cli.conftest import Run
 from tests.conftest import Make
 
@@ -60,6 +62,20 @@ def test_show_prints_everything(run: Run) -> None:
     assert values["Runs"] == "2"
     assert any("id-1" in text and "0.25 s" in text for text in ran.lines)
     assert any("id-2" in text and "1 min 30 s" in text for text in ran.lines)
+
+
+def test_show_says_that_an_entry_is_overdue(run: Run, make: Make, app: Celery) -> None:
+    enable(app)
+    make("backup", expect_within=0.001)
+    ran = run("show", "backup")
+    assert any(line.startswith("Overdue") and "had no success" in line for line in ran.lines)
+    (found,) = run("show", "backup", "--json").json
+    assert found["overdue"]["expect_within"] == 0.001
+
+
+def test_the_upcoming_runs_of_a_paused_entry_depend_on_a_resume(run: Run, make: Make) -> None:
+    make("nightly").pause()
+    assert any(line.startswith("Upcoming, if resumed") for line in run("show", "nightly").lines)
 
 
 @pytest.mark.usefixtures("ran_twice")

@@ -26,7 +26,7 @@ START_SECONDS = 60.0
 #: The last line that a beat logs before its first tick.
 STARTED = "beat: Starting..."
 #: Parts of log lines that a beat writes for almost every run.
-CHATTER = ("Sending due task", "which makes up for")
+CHATTER = ("Sending due task", "which replaces them")
 PID_IN_TOKEN = re.compile(r"redbeat3:.*:(\d+):\d+:[0-9a-f]+")
 
 

@@ -185,10 +185,6 @@ def test_lateness_of_seconds() -> None:
     assert not classed(root, "peak")
 
 
-def test_lateness_without_runs_says_so() -> None:
-    assert labels(parsed(lateness_chart([])), "none") == ["No runs yet"]
-
-
 @pytest.mark.long
 @given(st.lists(st.floats(-1, 10**6), min_size=1, max_size=30))
 def test_lateness_stays_in_the_plot(seconds: list[float]) -> None:

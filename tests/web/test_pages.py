@@ -21,6 +21,7 @@ from redbeat.schedule import Schedule
 from redbeat.web.auth import Access
 from redbeat.web.site import create_app
 from redbeat.web.values import clock_words, due
+from redbeat.worker import enable
 from tests.conftest import Make
 from tests.samples import one_in
 from tests.servers import RedisServer
@@ -101,6 +102,41 @@ def test_the_entry_page_shows_all_of_it(browser: Browser, make: Make, schedule: 
     page = browser.get("/entry/edit", name="orders")
     assert 'name="rule"' in page
     assert "<option selected>every</option>" in page
+
+
+def test_an_entry_without_a_success_in_time_is_a_problem(
+    browser: Browser, make: Make, app: Celery, redis_client: redis.Redis
+) -> None:
+    enable(app)
+    make("backup", 3600, expect_within=0.01)
+    stored = "1790000000 2 1789996400 1790000000\n1789996400 1790000000 1 0 failed ValueError: x\n"
+    redis_client.hset("redbeat:backup", "results", json.dumps(stored))
+    page = browser.get("/entry", name="backup")
+    for text in (browser.get("/"), browser.get("/beats"), page):
+        assert "had no success for" in text
+    assert "<dt>Last success</dt>" in page
+    assert "<dt>Failures in a row</dt><dd>2</dd>" in page
+
+
+def test_a_failing_one_off_has_no_next_run(
+    browser: Browser, make: Make, redis_client: redis.Redis
+) -> None:
+    """Setup: the only run of the entry has been due for a minute, and could not be sent."""
+    at = datetime.now(timezone.utc) - timedelta(minutes=1)
+    make("once", clocked(at))
+    now = time.time()
+    stored: Any = redis_client.hgetall("redbeat:once")
+    claim = f'["- {at.timestamp():.6f} 0 {now:.6f} l2",{stored["definition"]},{stored["meta"]}]'
+    failing = f'["2 {now - 50:.6f} {now:.6f}","TypeError: odd","TypeError: odd"]'
+    history = json.dumps(f"{at.timestamp():.6f} +50 - failed:TypeError:2\n")
+    fields: Any = {"claim": claim, "failing": failing, "history": history}
+    redis_client.hset("redbeat:once", mapping=fields)
+    redis_client.zadd("redbeat::schedule", {"redbeat:once": now + 30})
+    page = browser.get("/entry", name="once")
+    assert 'class="badge failing"' in page
+    assert "No more runs" in part_of(page, "coming")
+    assert "No runs yet" not in page
+    assert "failed:TypeError" in part_of(page, "history")
 
 
 def test_the_history_has_results(browser: Browser, make: Make, redis_client: redis.Redis) -> None:
