@@ -84,14 +84,14 @@ def description_of_index() -> str:
     """Return the README with absolute links, because the package index has no other files."""
     text = (HERE / "README.rst").read_text(encoding="utf-8")
     text = re.sub(r"(image:: )(?=docs/)", rf"\1{REPOSITORY}/raw/HEAD/", text)
-    return re.sub(r"(`[^`<]+ <)(?!https?:)", rf"\1{REPOSITORY}/blob/HEAD/", text)
+    return re.sub(r"(`[^`<]+\s<)(?!https?:)", rf"\1{REPOSITORY}/blob/HEAD/", text)
 
 
 setup(
     cmdclass={"sdist": ReproducibleSdist},
     name="celery-redbeat",
     version="3.0.0.dev0",
-    description="A Celery Beat scheduler that keeps the schedule in Redis",
+    description="A Celery Beat scheduler in Redis: change periodic tasks while beat runs",
     long_description=description_of_index(),
     long_description_content_type="text/x-rst",
     url=REPOSITORY,
@@ -99,6 +99,7 @@ setup(
         "Documentation": f"{REPOSITORY}/tree/HEAD/docs",
         "Changes": f"{REPOSITORY}/blob/HEAD/CHANGES.rst",
         "Issues": f"{REPOSITORY}/issues",
+        "Security": f"{REPOSITORY}/blob/HEAD/SECURITY.md",
         "Source": REPOSITORY,
     },
     license_expression="Apache-2.0",

@@ -76,6 +76,7 @@ def check_use(wheel: Path, directory: Path) -> Path:
     run(programs / "python", "-c", PROBE, cwd=directory)
     run(programs / "celery", "beat", "--scheduler", "redbeat", "--help", cwd=directory)
     run(programs / "celery", "redbeat", "list", "--help", cwd=directory)
+    run(programs / "celery", "redbeat", "--help", cwd=directory)  # without any extra
     return programs
 
 

@@ -35,7 +35,7 @@ WORKER_UNIT = FILES / "celery-worker.service"
 DOCKERFILE = FILES / "Dockerfile"
 KUBERNETES = FILES / "kubernetes.yaml"
 BEAT = ["celery", "-A", "proj", "beat", "-S", "redbeat", "--loglevel", "INFO"]
-PAGE = FILES.parent / "deploy.rst"
+PAGE = FILES.parent / "production.rst"
 ALERTS = FILES / "alerts.yaml"
 DASHBOARD = FILES / "grafana-dashboard.json"
 

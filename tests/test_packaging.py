@@ -130,7 +130,7 @@ def test_the_test_command_installs_what_the_tests_need() -> None:
 
 
 def test_the_readme_links_to_files_that_exist() -> None:
-    names = re.findall(r"(?:`[^`<]+ <|image:: )(?!http)([^>\n]+)", README)
+    names = re.findall(r"(?:`[^`<]+\s<|image:: )(?!http)([^>\n]+)", README)
     assert {"docs/index.rst", "docs/images/web-schedule.png", "LICENSE"} <= set(names)
     assert [name for name in names if not (ROOT / name).is_file()] == []
 
@@ -139,7 +139,7 @@ def test_the_links_of_the_readme_work_on_the_package_index(
     arguments_of_setup: dict[str, Any],
 ) -> None:
     text = arguments_of_setup["long_description"]
-    targets = re.findall(r"(?:`[^`<]+ <|image:: )([^>\n]+)", text)
+    targets = re.findall(r"(?:`[^`<]+\s<|image:: )([^>\n]+)", text)
     assert len(targets) > 10
     assert [target for target in targets if not target.startswith("https://")] == []
 
@@ -151,6 +151,21 @@ def test_the_numbers_of_the_readme_are_those_measured() -> None:
     numbers = re.findall(r"[\d,.]+ µs", table) + re.findall(r"after (\d+\.\d) s", table)
     assert len(numbers) == 9
     assert [number for number in numbers if f'"{number}"' not in measured] == []
+
+
+def test_the_readme_has_the_versions_that_are_tested(arguments_of_setup: dict[str, Any]) -> None:
+    (line,) = (line for line in README.splitlines() if line.startswith("Apache 2.0 · "))
+    compatibility = (ROOT / "docs" / "compatibility.rst").read_text(encoding="utf-8")
+    found = re.findall(r"(\w+) (\d+\.\d+) to (\d+\.\d+)", line)
+    assert [name for name, *_ in found] == ["Python", "Celery", "Redis", "Valkey"]
+    for name, *ends in found:
+        (tested,) = re.findall(rf"   \* - {name}\n     - .*\n     - (.*)", compatibility)
+        versions = re.findall(r"\d+\.\d+", tested)
+        assert [versions[0], versions[-1]] == ends
+    classifiers = " ".join(arguments_of_setup["classifiers"])
+    versions = re.findall(r"Python :: (3\.\d+)", classifiers)
+    assert [versions[0], versions[-1]] == [*found[0][1:]]
+    assert arguments_of_setup["license_expression"] == "Apache-2.0"
 
 
 def test_the_licence_is_there_in_full() -> None:

@@ -9,7 +9,6 @@ import click
 from redbeat.cli.command import EX_UNHEALTHY, command, failure
 from redbeat.cli.console import Console
 from redbeat.cli.options import option, option_error
-from redbeat.web.auth import Access, host_in, is_loopback, read_users
 
 __all__ = ("web",)
 
@@ -82,7 +81,9 @@ def web(
     The dashboard shows entries, upcoming runs and active beats, and changes entries.
     """
     try:
-        from redbeat.web.site import Served  # noqa: PLC0415 - the extra may be missing
+        # The extra may be missing, and "celery redbeat --help" imports this module.
+        from redbeat.web.auth import Access, host_in, is_loopback, read_users  # noqa: PLC0415
+        from redbeat.web.site import Served  # noqa: PLC0415
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in EXTRA:
             raise
@@ -99,12 +100,12 @@ def web(
         raise option_error(console.ctx, "host", problem)
     host_names = frozenset(map(host_in, allowed_hosts))
     access = Access(host, users, tokens, host_names, **cast("dict[str, Any]", flags))
+    if not is_loopback(host):
+        console.warn(exposure_warning(access.behind_proxy))
     _serve(console, Served, access, port)
 
 
 def _serve(console: Console, dashboard_class: Any, access: Any, port: int) -> None:
-    if not is_loopback(access.host):
-        console.warn(exposure_warning(access.behind_proxy))
     console.app.log.setup_logging_subsystem(loglevel="INFO")
     try:
         dashboard = dashboard_class(console.schedule, access, port)

@@ -103,11 +103,6 @@ def test_every_server_is_in_a_page() -> None:
     assert [s for s in SERVERS if not any(text.startswith(s) for text in texts)] == []
 
 
-def test_the_index_lists_every_page() -> None:
-    listed = re.findall(r"^   (\w[\w-]*)$", (HOWTO / "index.rst").read_text(), re.MULTILINE)
-    assert sorted(listed) == sorted({p.stem for p in HOWTO.glob("*.rst")} - {"index"})
-
-
 # -- frameworks ----------------------------------------------------------------------------------
 
 DJANGO = """
@@ -279,7 +274,8 @@ def error_texts() -> list[str]:
     """Return the texts of errors in the tables of the page about troubleshooting."""
     page = (HOWTO / "troubleshooting.rst").read_text(encoding="utf-8")
     _, tables = page.split("By the text of the error\n")
-    return re.findall(r"^   \* - ``([^`]+)``$", tables, re.MULTILINE)
+    rows = re.findall(r"^   \* - ((?:\| )?``.+(?:\n       \| .+)*)$", tables, re.MULTILINE)
+    return [text for row in rows for text in re.findall(r"``([^`]+)``", row)]
 
 
 @pytest.mark.parametrize("text", error_texts())
@@ -290,7 +286,7 @@ def test_redbeat_has_the_error_text(text: str) -> None:
 
 
 def test_the_page_has_many_error_texts() -> None:
-    assert len(error_texts()) > 40
+    assert len(error_texts()) > 100
 
 
 def logged() -> list[str]:

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.timeout(600)
 NOT_RUN = {
     "python3 -m venv .venv": ".ci/run runs both, as they are in the README",
     "pip install": ".ci/check_package.py installs the wheel in an empty environment",
+    "pip wheel": ".ci/check_package.py builds the wheel, and installs it",
     "celery -A proj worker": "test_guides.py starts it",
     "celery -A proj beat -S": "test_guides.py and tests/acceptance start beats",
     "celery -A proj redbeat add greet-": "test_guides.py",
@@ -77,7 +78,7 @@ ORPHAN = {
 HOWTO = "docs/howto/"
 
 #: Pages with many commands, which only the long run tests.
-LONG = {"docs/switching.rst", "docs/languages.rst"}
+LONG = {f"docs/{name}.rst" for name in ("switching", "from-redbeat-2", "languages")}
 
 
 def reason(block: Block) -> str:
@@ -140,7 +141,8 @@ def test_a_switch_from_another_scheduler_imports_its_entries(
     prepared: Reader, redis_client: redis.Redis
 ) -> None:
     """This test checks the result of the commands; another test checks that they succeed."""
-    commands = "\n".join(block.text for block in runnable()["docs/switching.rst"])
+    pages = (runnable()[f"docs/{name}.rst"] for name in ("switching", "from-django-celery-beat"))
+    commands = "\n".join(block.text for page in pages for block in page)
     for kind, name in (("celery-shelve", "nightly"), ("django-celery-beat", "poll")):
         (line,) = (
             line

@@ -22,7 +22,7 @@ from redbeat.schedules.registry import BUILT_IN
 from redbeat.schedules.rule import RuleSchedule
 from redbeat.settings import SETTINGS
 from redbeat.transfer.entry_file import read_entry_file
-from tests.docs.blocks import PAGES, ROOT, Block, blocks
+from tests.docs.blocks import PAGES, ROOT, Block, blocks, blocks_of
 from tests.metrics.scrapes import own_names
 
 #: Attributes of an app that look like settings.
@@ -145,9 +145,9 @@ def test_every_page_is_in_one_part_of_the_manual() -> None:
         "Reference",
         "Explanation",
     ]
-    listed = [name for part in parts for name in re.findall(r"^   ([\w/]+)$", part, re.MULTILINE)]
-    assert sorted(listed) == sorted(p.stem for p in docs.glob("*.rst") if p.stem != "index")
-    assert "   */index\n" in index
+    listed = [name for part in parts for name in re.findall(r"^   ([\w/*-]+)$", part, re.MULTILINE)]
+    pages = [p.stem for p in docs.glob("*.rst") if p.stem != "index"]
+    assert sorted(listed) == sorted([*pages, "deployment/index", "howto/*"])
 
 
 #: Pages that have another beginning.
@@ -170,6 +170,10 @@ def test_a_page_begins_with_what_the_reader_can_do(page: Path) -> None:
 def test_no_page_installs_version_2_from_the_package_index(page: Path) -> None:
     if "dev" in redbeat.__version__:
         assert not re.search(r"pip install '?celery-redbeat", page.read_text(encoding="utf-8"))
+        lines = [line for block in blocks_of(page) for line in block.text.splitlines()]
+        assert [line for line in lines if re.match(r"\s*celery-redbeat\b(?!\s*@)", line)] == []
+        version = f"celery_redbeat-{redbeat.__version__}-"
+        assert [line for line in lines if ".whl" in line and version not in line] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -125,11 +125,13 @@ def test_plain_http_for_other_hosts_is_warned_about(
 def test_a_missing_extra_is_an_error(
     app: Celery, monkeypatch: pytest.MonkeyPatch, module: str
 ) -> None:
-    for name in [name for name in sys.modules if name.startswith("redbeat.web.")]:
+    ours = ("redbeat.web.", "redbeat.cli.web")
+    for name in [name for name in sys.modules if name.startswith(ours)]:
         monkeypatch.delitem(sys.modules, name)
     for name in [name for name in sys.modules if name.partition(".")[0] == module]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, module, None)
+    assert "\n  web " in run_command(app, "--help").out
     ran = run_command(app, "web")
     assert ran.code == 1
     assert "pip install 'celery-redbeat[web]'" in ran.err
