@@ -103,11 +103,6 @@ def test_every_server_is_in_a_page() -> None:
     assert [s for s in SERVERS if not any(text.startswith(s) for text in texts)] == []
 
 
-def test_the_index_lists_every_page() -> None:
-    listed = re.findall(r"^   (\w[\w-]*)$", (HOWTO / "index.rst").read_text(), re.MULTILINE)
-    assert sorted(listed) == sorted({p.stem for p in HOWTO.glob("*.rst")} - {"index"})
-
-
 # -- frameworks ----------------------------------------------------------------------------------
 
 DJANGO = """
