@@ -40,7 +40,7 @@ def words(page: Path) -> int:
 def test_only_prose_counts(tmp_path: Path) -> None:
     page = tmp_path / "page.rst"
     page.write_text(
-        "Two words - and:\n\n.. code-block:: sh\n   :caption: file\n\n   not this\n\n   nor this\n\n"
+        "Two words - and:\n\n.. code-block:: sh\n   :caption: file\n\n   not\n\n   this\n\n"
         "* an item:\n\n  .. code-block:: sh\n\n     not this\n\n  which goes on\n\n"
         ".. csv-table::\n   :file: not.csv\n",
         encoding="utf-8",

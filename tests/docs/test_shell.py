@@ -28,7 +28,6 @@ NOT_RUN = {
     "celery -A proj redbeat list\ncelery -A proj redbeat upcoming": "test_guides.py",
     "celery --config exampleconf": "tests/acceptance runs this configuration",
     "python -m benchmarks": "minutes; tests/test_benchmarks.py runs it with --quick",
-    "python benchmarks/workload.py": "a Redis that may be emptied; part of python -m benchmarks",
     "apt-get install": "it changes the machine; .ci/run does it",
     ".venv/bin/pip install pre-commit": "it changes the clone; test_deploy_files.py reads the file",
     ".venv/bin/python -m pytest tests/faults --faults full": "two hours; .ci/long does a part",
