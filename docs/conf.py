@@ -52,7 +52,7 @@ LISTED_AS = {
 html_theme = "furo"
 html_title = f"RedBeat {release}"
 html_static_path = ["_static"]
-html_css_files = ["tables.css"]
+html_css_files = ["manual.css"]
 
 
 def resolve_short_name(app: Any, env: Any, node: Any, contnode: Any) -> Any:
