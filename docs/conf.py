@@ -30,6 +30,7 @@ napoleon_use_ivar = True
 intersphinx_mapping = {
     "python": ("https://docs.python.org/3", (None, "_inventories/python.inv")),
     "celery": ("https://docs.celeryq.dev/en/stable", (None, "_inventories/celery.inv")),
+    "flask": ("https://flask.palletsprojects.com/en/stable", (None, "_inventories/flask.inv")),
     "redis": ("https://redis.readthedocs.io/en/stable", (None, "_inventories/redis.inv")),
 }
 intersphinx_timeout = 5
