@@ -48,6 +48,8 @@ nitpick_ignore_regex = [
 LISTED_AS = {
     "celery.app.base.Celery": "celery.Celery",
     "datetime": "datetime.datetime",
+    "flask.app.Flask": "flask.Flask",
+    "redis.client.Redis": "redis.Redis",
     "timedelta": "datetime.timedelta",
 }
 html_theme = "furo"
@@ -67,7 +69,8 @@ def resolve_short_name(app: Any, env: Any, node: Any, contnode: Any) -> Any:
     node["refspecific"] = True
     domain = env.domains["py"]
     kind, target = node["reftype"], node["reftarget"]
-    if len(domain.find_obj(env, None, None, target, kind, 1)) != 1:
+    found = domain.find_obj(env, None, None, target, kind, 1)
+    if len([name for name, entry in found if not entry.aliased]) != 1:
         return None
     return domain.resolve_xref(env, node["refdoc"], app.builder, kind, target, node, contnode)
 
