@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from io import StringIO
 from itertools import chain
 from pathlib import Path
 
@@ -12,23 +15,57 @@ from .growth import DUE, PEERS_DUE, PEERS_IDLE, STORED
 from .plots import Plot, bars, lines
 from .rows import NOTHING, Finding, Row, Series, cells
 from .scaling import arithmetic
-from .sides import TELLING, versions
+from .sides import PEER_VERSION, TELLING, versions
 
 __all__ = ("as_rst", "as_text", "facts", "write_docs")
 
 COMMAND = "python -m benchmarks"
 
-#: The sections of the page: the heading, and the names of the measurements.
+#: The headings of schedulers that the rows call otherwise.
+HEADINGS = {PEER_VERSION: f"RedBeat {PEER_VERSION}", "PersistentScheduler": "Celery's own"}
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A section of the page.
+
+    Attributes:
+        heading: the heading.
+        names: the names of the measurements.
+        has: whether the section has a row of these measurements.
+        side_by_side: whether each scheduler has a column; otherwise each row names its comparison.
+    """
+
+    heading: str
+    names: tuple[str, ...]
+    has: Callable[[Row], bool]
+    side_by_side: bool = True
+
+
+def is_against_release(row: Row) -> bool:
+    """Return whether a row compares RedBeat 3 with RedBeat 2.4.2."""
+    return row.against.startswith(PEER_VERSION)
+
+
+def is_any(_row: Row) -> bool:
+    """Return True."""
+    return True
+
+
 SECTIONS = (
-    (
-        "Targets",
-        (
-            *("entry", "beat", "two-beats", "network", "far-broker", "startup", "save", "idle"),
-            *("lateness", "regular", "burst", "memory", "crontab", "import"),
-        ),
+    Section("Compared with other schedulers", ("peers",), is_any),
+    Section(
+        "Compared with RedBeat 2.4.2",
+        ("entry", "network", "beat", "regular", "startup", "save", "idle", "memory", "import"),
+        is_against_release,
     ),
-    ("Growth", ("growth",)),
-    ("Other schedulers", ("peers",)),
+    Section(
+        "On your scale",
+        ("growth", "idle", "beat", "two-beats", "far-broker", "lateness", "regular", "burst"),
+        lambda row: not is_against_release(row),
+        side_by_side=False,
+    ),
+    Section("Next runs, compared with Celery's classes", ("crontab",), is_any),
 )
 
 PLOTS = {
@@ -65,20 +102,46 @@ def as_text(rows: Sequence[Row]) -> str:
 
 
 def as_rst(findings: Mapping[str, Finding]) -> str:
-    """Return all tables as an include file for the documentation."""
+    """Return the tables for users as an include file for the documentation."""
     parts = [f".. Written by ``{COMMAND}``; not edited by hand.\n"]
-    for heading, names in SECTIONS:
-        of_section = [findings[name] for name in names if name in findings]
-        if not of_section:
-            continue
-        parts.append(f".. rubric:: {heading}\n")
-        parts.append(csv_table([row for finding in of_section for row in finding.rows]))
-        parts += images(list(chain.from_iterable(finding.series for finding in of_section)))
-        remarks = list(chain.from_iterable(finding.remarks for finding in of_section))
-        parts += [f"{remark}\n" for remark in [*quick_warning(of_section), *remarks]]
+    remarks = quick_warning(list(findings.values()))
+    for section in SECTIONS:
+        of_section = [findings[name] for name in section.names if name in findings]
+        rows = [row for finding in of_section for row in finding.rows if section.has(row)]
+        plots = images(list(chain.from_iterable(finding.series for finding in of_section)))
+        if rows or plots:
+            parts.append(f".. rubric:: {section.heading}\n")
+        if rows:
+            lines = columns(rows) if section.side_by_side else [line[:4] for line in cells(rows)]
+            parts.append(csv_table(lines))
+        parts += plots
+        remarks += chain.from_iterable(finding.remarks for finding in of_section)
+    parts += [f"* {remark}\n" for remark in dict.fromkeys(remarks)]
     environments = sorted({finding.facts for finding in findings.values()})
     parts += [f"Measured with {each}.\n" for each in environments]
     return "\n".join(parts)
+
+
+def columns(rows: Sequence[Row]) -> list[tuple[str, ...]]:
+    """Return a table with a line for each measurement and a column for each scheduler."""
+    names = list(dict.fromkeys(row.against.partition(",")[0] for row in rows))
+    found: dict[str, dict[str, str]] = {}
+    for what, ours, base, against, *_ in cells(rows)[1:]:
+        name, _, detail = against.partition(", ")
+        line = found.setdefault(what, {"": ours})
+        line[name] = f"{base} ({detail})" if detail else base
+    table = [("measurement", "RedBeat 3", *(HEADINGS.get(name, name) for name in names))]
+    for what, line in found.items():
+        table.append((what, *(line.get(name, NOTHING) for name in ("", *names))))
+    return table
+
+
+def targets(findings: Mapping[str, Finding]) -> str:
+    """Return the rows that have a target as CSV, with a heading."""
+    rows = [row for finding in findings.values() for row in finding.rows if row.target]
+    file = StringIO()
+    csv.writer(file, lineterminator="\n").writerows(cells(rows))
+    return file.getvalue()
 
 
 def quick_warning(findings: Sequence[Finding]) -> list[str]:
@@ -88,9 +151,9 @@ def quick_warning(findings: Sequence[Finding]) -> list[str]:
     return [f"**Some results are from** ``{COMMAND} --quick``: **small sizes, one round.**"]
 
 
-def csv_table(rows: Sequence[Row]) -> str:
-    """Return rows as a reStructuredText table."""
-    table = "\n".join("   " + ", ".join(map(quoted, line)) for line in cells(rows))
+def csv_table(lines: Sequence[Sequence[str]]) -> str:
+    """Return lines of cells as a reStructuredText table."""
+    table = "\n".join("   " + ", ".join(map(quoted, line)) for line in lines)
     return f".. csv-table::\n   :header-rows: 1\n   :widths: auto\n\n{table}\n"
 
 
@@ -133,13 +196,19 @@ def side_by_side(name: str, plot: Plot, series: Sequence[Series]) -> Iterator[tu
 
 
 def write_docs(findings: Mapping[str, Finding], docs: Path) -> list[Path]:
-    """Write the tables, plots and estimates of the documentation; return the written files."""
+    """Write the tables, plots and estimates of the documentation; return the written files.
+
+    The table of targets goes to the directory ``benchmarks`` next to ``docs``.
+    """
     directory = docs / "_static" / "benchmarks"
     directory.mkdir(parents=True, exist_ok=True)
+    goals = docs.parent / "benchmarks" / "targets.csv"
+    goals.parent.mkdir(exist_ok=True)
     tables, limits = docs / "benchmarks-results.inc", docs / "scale-results.inc"
     tables.write_text(as_rst(findings), encoding="utf-8")
     limits.write_text(arithmetic(findings), encoding="utf-8")
-    written = [tables, limits]
+    goals.write_text(targets(findings), encoding="utf-8")
+    written = [tables, limits, goals]
     for name, image in drawn(list(chain.from_iterable(f.series for f in findings.values()))):
         written.append(directory / f"{name}.svg")
         written[-1].write_text(image, encoding="utf-8")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ version = "3.0"
 
 extensions = [
     "sphinx.ext.autodoc",
+    "sphinx.ext.intersphinx",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
     "redbeat_settings",
@@ -25,40 +25,56 @@ extensions = [
 exclude_patterns = ["_build"]
 autodoc_member_order = "bysource"
 napoleon_use_ivar = True
-# Every reference to a name of this package must resolve. References into other projects link only
-# where the manual is published: inventories need a network, which a build elsewhere may not have.
+# Links into other manuals need a list of the names there. Without a network, Sphinx reads the list
+# in _inventories, which has the names that this manual uses.
+intersphinx_mapping = {
+    "python": ("https://docs.python.org/3", (None, "_inventories/python.inv")),
+    "celery": ("https://docs.celeryq.dev/en/stable", (None, "_inventories/celery.inv")),
+    "flask": ("https://flask.palletsprojects.com/en/stable", (None, "_inventories/flask.inv")),
+    "redis": ("https://redis.readthedocs.io/en/stable", (None, "_inventories/redis.inv")),
+}
+intersphinx_timeout = 5
+# Every reference must resolve, except these.
 nitpicky = True
 nitpick_ignore_regex = [
-    ("py:.*", r"(celery|collections|flask|dateutil|datetime|kombu|redis|typing)\..*"),
-    ("py:class", r"BaseSchedule|datetime|timedelta"),
+    # Celery's manual has no such names.
+    ("py:class", r"(celery\.schedules\.)?BaseSchedule|celery\.schedules\.schedstate"),
+    # Type variables, and names that exist for type checkers only.
     ("py:class", r"redbeat\.[\w.]+\.(Self|T)"),
-    # Names for type checkers only, in annotations that autodoc prints.
     ("py:class", r"EntryArguments|EntryState|RunState|Span|TypedSignal|Receiver|Dispatched|Ended"),
     ("py:class", r"Failed|Finished|FoundRedis|Lost(Lock|Redis|Schedule)|Missed|Quarantined|Synced"),
 ]
-if os.environ.get("READTHEDOCS"):
-    extensions.append("sphinx.ext.intersphinx")
-    intersphinx_mapping = {
-        "python": ("https://docs.python.org/3", None),
-        "celery": ("https://docs.celeryq.dev/en/stable", None),
-        "redis": ("https://redis.readthedocs.io/en/stable", None),
-    }
+#: Names in annotations that other manuals list under another name.
+LISTED_AS = {
+    "celery.app.base.Celery": "celery.Celery",
+    "datetime": "datetime.datetime",
+    "flask.app.Flask": "flask.Flask",
+    "redis.client.Redis": "redis.Redis",
+    "timedelta": "datetime.timedelta",
+}
 html_theme = "furo"
 html_title = f"RedBeat {release}"
+html_static_path = ["_static"]
+html_css_files = ["manual.css"]
 
 
 def resolve_short_name(app: Any, env: Any, node: Any, contnode: Any) -> Any:
-    """Return the link of a name without its module, such as ``InvalidEntryError``, or None."""
+    """Return the link of a name without its module, such as ``InvalidEntryError``, or None.
+
+    Changes a name in ``LISTED_AS``, which intersphinx resolves next.
+    """
     if node.get("refdomain") != "py" or not node.get("reftype"):
         return None
+    node["reftarget"] = LISTED_AS.get(node["reftarget"], node["reftarget"])
     node["refspecific"] = True
     domain = env.domains["py"]
     kind, target = node["reftype"], node["reftarget"]
-    if len(domain.find_obj(env, None, None, target, kind, 1)) != 1:
+    found = domain.find_obj(env, None, None, target, kind, 1)
+    if len([name for name, entry in found if not entry.aliased]) != 1:
         return None
     return domain.resolve_xref(env, node["refdoc"], app.builder, kind, target, node, contnode)
 
 
 def setup(app: Any) -> None:
     """Connect to the events of the build; Sphinx calls this."""
-    app.connect("missing-reference", resolve_short_name)
+    app.connect("missing-reference", resolve_short_name, priority=100)  # before intersphinx

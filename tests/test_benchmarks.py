@@ -17,7 +17,7 @@ from benchmarks.growth import DUE, PEERS_DUE, STORED, flat
 from benchmarks.metering import Metrics
 from benchmarks.paced import metrics_of as paced_metrics
 from benchmarks.plots import Plot, bars, lines
-from benchmarks.report import SECTIONS, as_rst, as_text, quoted, write_docs
+from benchmarks.report import SECTIONS, as_rst, as_text, columns, quoted, targets, write_docs
 from benchmarks.rows import Finding, Row, Series, Store, cells, target_row
 from benchmarks.scaling import arithmetic
 from benchmarks.sides import Side, ours
@@ -202,11 +202,30 @@ def test_the_table_says_which_targets_are_reached() -> None:
 def test_the_page_has_tables_plots_and_remarks() -> None:
     rst = as_rst(FINDINGS)
 
-    assert '"a real beat sends 5,000 due entries", "1.00 s", "0.90 s", "bare"' in rst
+    assert '"a real beat sends 5,000 due entries", "1.00 s", "0.90 s", "bare"\n' in rst
+    assert f'"{FINDINGS["entry"].rows[0].what}", "20.0 µs", "400 µs"\n' in rst
     assert ".. image:: _static/benchmarks/due.svg" in rst
     assert "A remark." in rst
     assert "--quick" in rst
     assert rst.count("redis-server 1.2") == 1
+
+
+def test_each_scheduler_has_a_column() -> None:
+    rows = [Row("a", 1.0, "s", 2.0, "2.4.2"), Row("b", 3.0, "s", 4.0, "other")]
+    rows += [Row("a", 1.0, "s", 5.0, "other, save()")]
+
+    assert columns(rows) == [
+        ("measurement", "RedBeat 3", "RedBeat 2.4.2", "other"),
+        ("a", "1.00 s", "2.00 s", "5.00 s (save())"),
+        ("b", "3.00 s", "-", "4.00 s"),
+    ]
+
+
+def test_the_table_of_targets_has_the_rows_with_a_target() -> None:
+    heading, *lines = targets(FINDINGS).splitlines()
+
+    assert heading == "measurement,RedBeat 3,compared with,,ratio,target,reached"
+    assert lines == [f'"{TARGET.what}",1.00 s,0.90 s,bare,0.90,<= 1.10 x,yes']
 
 
 def test_the_arithmetic_follows_from_the_numbers() -> None:
@@ -239,7 +258,9 @@ def test_the_docs_are_written_from_the_kept_results(tmp_path: Path) -> None:
     images = {path.name for path in (docs / "_static/benchmarks").iterdir()}
     assert images == {"due.svg", "peers-due.svg", "peers-due-bars.svg"}
     assert all(f"benchmarks/{name}" in as_rst(FINDINGS) for name in images)
-    assert write_docs(FINDINGS, tmp_path)[0].read_text() == as_rst(FINDINGS)
+    tables, _limits, goals, *_ = write_docs(FINDINGS, docs)
+    assert tables.read_text(encoding="utf-8") == as_rst(FINDINGS)
+    assert goals.read_text(encoding="utf-8") == targets(FINDINGS)
 
 
 def test_a_measurement_is_kept_and_shown(
@@ -273,7 +294,8 @@ def test_a_measurement_that_fails_is_reported_and_the_others_go_on(
 
 
 def test_every_measurement_is_on_the_page() -> None:
-    assert {name for _, names in SECTIONS for name in names} == MEASUREMENTS.keys() > ROWS.keys()
+    found = {name for section in SECTIONS for name in section.names}
+    assert found == MEASUREMENTS.keys() > ROWS.keys()
 
 
 def test_images_are_xml() -> None:

@@ -145,9 +145,9 @@ def test_every_page_is_in_one_part_of_the_manual() -> None:
         "Reference",
         "Explanation",
     ]
-    listed = [name for part in parts for name in re.findall(r"^   ([\w/*-]+)$", part, re.MULTILINE)]
-    pages = [p.stem for p in docs.glob("*.rst") if p.stem != "index"]
-    assert sorted(listed) == sorted([*pages, "deployment/index", "howto/*"])
+    listed = [name for part in parts for name in re.findall(r"^   ([\w/-]+)$", part, re.MULTILINE)]
+    pages = {str(page.relative_to(docs).with_suffix("")) for page in docs.rglob("*.rst")}
+    assert sorted(listed) == sorted(pages - {"index"})
 
 
 #: Pages that have another beginning.

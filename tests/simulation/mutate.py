@@ -25,7 +25,7 @@ from typing import Final
 from tests.simulation.mutants import MUTANTS, Mutant
 
 ROOT: Final = Path(__file__).parents[2]
-TABLE: Final = ROOT / "docs" / "mutants.csv"
+TABLE: Final = ROOT / "tests" / "simulation" / "mutants.csv"
 COLUMNS: Final = ("Mutant", "What is broken", "File", "Killed by")
 
 #: Seconds of CPU time after which a program with a mutant is considered hanging.

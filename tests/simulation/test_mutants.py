@@ -1,4 +1,4 @@
-"""Tests that the mutants match the code that they break, and the table in the manual."""
+"""Tests that the mutants match the code that they break, and the table of their killers."""
 
 from __future__ import annotations
 

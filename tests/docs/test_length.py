@@ -1,0 +1,55 @@
+"""Test of the length of the manual, so that readers find what they look for."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from tests.docs.blocks import ROOT
+
+#: Maximum number of words in the manual. The pages together may not get longer than this.
+MOST_WORDS = 34_700
+
+CODE = re.compile(r" *\.\. (code-block|literalinclude)::")
+OPTION = re.compile(r" *:[\w-]+:( |$)")
+
+
+def prose(text: str) -> list[str]:
+    """Return the lines of a page, without code blocks and the options of directives."""
+    lines: list[str] = []
+    code: int | None = None
+    for line in text.splitlines():
+        indent = len(line) - len(line.lstrip())
+        if code is not None and (not line.strip() or indent > code):
+            continue
+        code = indent if CODE.match(line) else None
+        if code is None and not OPTION.match(line):
+            lines.append(line)
+    return lines
+
+
+def words(page: Path) -> int:
+    """Return the number of words of a page. A word has a letter or a digit.
+
+    Included files and docstrings do not count.
+    """
+    tokens = " ".join(prose(page.read_text(encoding="utf-8"))).split()
+    return sum(any(map(str.isalnum, token)) for token in tokens)
+
+
+def test_only_prose_counts(tmp_path: Path) -> None:
+    page = tmp_path / "page.rst"
+    page.write_text(
+        "Two words - and:\n\n.. code-block:: sh\n   :caption: file\n\n   not\n\n   this\n\n"
+        "* an item:\n\n  .. code-block:: sh\n\n     not this\n\n  which goes on\n\n"
+        ".. csv-table::\n   :file: not.csv\n",
+        encoding="utf-8",
+    )
+    assert words(page) == 9
+
+
+def test_the_manual_is_short() -> None:
+    pages = {
+        str(page.relative_to(ROOT)): words(page) for page in sorted((ROOT / "docs").rglob("*.rst"))
+    }
+    assert sum(pages.values()) <= MOST_WORDS, pages
