@@ -262,7 +262,7 @@ local function write_failure(key, claim, field, failure, line, history)
   local text, attempts = failure_after(field, now_text, failure)
   redis.call('HSET', key, 'failing', text)
   local _, due = read_claim(claim)
-  aside('ZADD', failing, due, key)
+  aside('ZADD', failing, due or now_text, key)
   if line ~= '' and attempts > 1 then
     local last = '^"' .. string.gsub(string.match(line, '^%S+'), '%p', '%%%0') ..
       ' %S+ failed:[%w_]+:%d+\\n'
@@ -720,15 +720,42 @@ end
 -- The end of a run that was reported before the run was recorded.
 local RUN_ENDED = '0'
 
+-- Seconds for which a claim in another format is left alone if it does not say when it ends.
+local HELD = 60
+
+-- Returns when such a claim is left alone no longer, and the score that the entry had when this
+-- function was first called for the claim. The field `unread` is ["<that time> <score>","<digest of
+-- the claim>"].
+local function held_until(key, claim, due)
+  local digest, field = string.sub(sha1hex(claim), 1, 40), redis.call('HGET', key, 'unread') or ''
+  local first, score, of = string.match(string.sub(field, 1, 200), '^%["(%S+) (%S+)","(%S+)"%]$')
+  first, score = tonumber(instant(first)), instant(score)
+  if of ~= digest or not first or not score or first > now then
+    first, score = now, due
+    redis.call('HSET', key, 'unread', '["' .. now_text .. ' ' .. due .. '","' .. digest .. '"]')
+  end
+  if first + HELD <= now then
+    redis.call('HDEL', key, 'unread')
+  end
+  return first + HELD, score
+end
+
 -- Claims an entry. Returns when the claim expires, which becomes the score of the entry.
 local function claim(key, found, due)
   local first, delivery, since = now_text, delivery_of(found[1], found[3]), ''
   if found[5] then
-    local id, was_due, expires, decided, old_delivery = read_claim(found[5], now)
-    due = was_due or due
+    local id, was_due, expires, decided, old_delivery, unread = read_claim(found[5], now)
     if expires > now then
       return seconds(math.min(expires, now + lease))
     end
+    if unread and expires == 0 then
+      local held, score = held_until(key, found[5], due)
+      if held > now then
+        return seconds(held)
+      end
+      due = score
+    end
+    due = was_due or due
     if id ~= '-' and tonumber(was_due) then
       -- Without this, an entry that kills each beat would never be late: each claim moves its score.
       write_failure(key, found[5], found[10], UNRECORDED, '', '')
