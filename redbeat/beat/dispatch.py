@@ -39,6 +39,7 @@ from redbeat.storage.records import (
     BEFORE_RECORD,
     CHANGED,
     ELSEWHERE,
+    EXPIRED,
     NOT_SENT,
     OVERTAKEN,
     RECORDED,
@@ -60,7 +61,7 @@ from .exactly_once import Capture, CommonServer
 from .publisher import InFlightMessage, Publisher, publish
 from .retries import RecentEntries, Retries
 from .scheduler_protocol import SchedulerProtocol, name_of
-from .session import Response, Session
+from .session import CLAIM_ENDED, Response, Session
 from .statics import StaticEntries
 
 __all__ = (
@@ -407,6 +408,8 @@ class Dispatcher:
             self._session.record(claim.put_back(self._session.time()))
         elif result.code == NOT_SENT:
             self._on_message_refused(claim, result.texts[0])
+        elif result.code == EXPIRED:
+            logger.info(CLAIM_ENDED, claim.key)
         else:
             logger.info(
                 "beat: The run of %s is not sent: the entry was deleted or claimed by another beat",

@@ -53,6 +53,10 @@ MAX_PENDING_RUNS, MAX_PENDING_BYTES, MAX_PENDING_SECONDS = 50, 1 << 20, 0.02
 #: Seconds of Redis after which a request claims no more entries: other clients wait for that long.
 MAX_SCRIPT_SECONDS = 0.008
 
+#: The log line for a run that Redis refused because its claim had ended. The next claim decides
+#: whether the run is too late.
+CLAIM_ENDED = "beat: The run of %s is decided again: its claim ended before it could be sent"
+
 #: How often a flush tries to record runs whose entries an application changes at the same time.
 FLUSH_ATTEMPTS = 3
 

@@ -50,6 +50,8 @@
 --                 texts: the error
 --               4 the broker is on another server: as 3, without texts
 --               5 recorded by the call whose reply was lost, but another run was recorded since
+--               6 the claim has ended, and the message was not sent: nothing is recorded. The next
+--                 claim decides whether the run is too late
 --   kinds       a letter per claim: e readable, g the hash does not exist, x the key is not a hash
 --   sizes       the sizes of the fields of all claims in bytes, four bytes each, big-endian
 --   fields      ten per claim: key, due, definition (for x the error), meta, policy, runtime,
@@ -62,6 +64,7 @@
 -- A completion has these fields:
 --   key, claim id
 --   operation   ran: write meta, runtime and history, and send the messages
+--               first: as ran, but the caller sends the message afterwards
 --               skip: skip the occurrence. A new runtime changes the instant from which the next
 --               run is computed. A new meta may count the occurrence as a run
 --               retry: put back an occurrence that was not sent: its claim ends, and the next claim
@@ -283,7 +286,7 @@ end
 -- The score of a disabled entry.
 local DISABLED = -2
 
-local REFUSED, RECORDED, CHANGED, NOT_SENT, ELSEWHERE, OVERTAKEN = 0, 1, 2, 3, 4, 5
+local REFUSED, RECORDED, CHANGED, NOT_SENT, ELSEWHERE, OVERTAKEN, EXPIRED = 0, 1, 2, 3, 4, 5, 6
 
 -- The `texts` of the reply.
 local texts = {}
@@ -417,6 +420,13 @@ local function complete(
   if string.sub(claim, 1, #id + 3) ~= '["' .. id .. ' ' then
     return REFUSED
   end
+  if messages ~= '' or operation == 'first' then
+    local _, _, ends = read_claim(claim)
+    if ends < now then
+      return EXPIRED
+    end
+  end
+  operation = operation == 'first' and 'ran' or operation
   local same = made_of(claim, found[2], found[3], found[4])
   if not same then
     -- The entry was changed after the claim. Make the entry due now, and let the next claim decide.

@@ -369,6 +369,14 @@ MUTANTS: Final = (
         ("tests/scheduler/test_session.py",),
     ),
     Mutant(
+        "sent-after-the-claim",
+        "A run is sent although its claim has ended, and it may be too late.",
+        CLAIM,
+        "    if ends < now then\n",
+        "    if false then\n",
+        ("tests/store/test_claim_script.py",),
+    ),
+    Mutant(
         "late-copy-claims",
         "A copy of a request that arrives after its repetition claims entries for nobody.",
         CLAIM,

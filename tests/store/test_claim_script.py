@@ -15,6 +15,8 @@ from redbeat.storage.records import (
     DELETE,
     DISABLE,
     ELSEWHERE,
+    EXPIRED,
+    FIRST,
     LEADER,
     NEW_LEADER,
     NOT_SENT,
@@ -469,6 +471,17 @@ def test_a_completion_past_its_lease_counts_until_another_claim(
     key = put("a")
     claim_one(lease=-1)
     assert complete(store, Completion(key, "c1", RAN, NEXT, "ran", "r")) == [RECORDED]
+
+
+@pytest.mark.parametrize(("lease", "code"), [(30, RECORDED), (-1, EXPIRED)])
+def test_a_run_that_is_sent_after_its_record_needs_a_claim_that_has_not_ended(
+    store: Store, redis_client: redis.Redis, put: Put, claim_one: ClaimOne, lease: float, code: int
+) -> None:
+    key = put("a", meta="m")
+    claim_one(lease=lease)
+    assert complete(store, Completion(key, "c1", FIRST, NEXT, "ran")) == [code]
+    assert redis_client.hget(key, "meta") == ("ran" if code == RECORDED else "m")
+    assert (score_of(redis_client, key) == NEXT) is (code == RECORDED)
 
 
 def test_a_removed_member_stays_removed_and_the_run_is_recorded(
@@ -976,6 +989,25 @@ class TestMessages:
         assert redis_client.hget(key, "meta") == "ran"
         assert not redis_client.hexists(key, "claim")
         assert score_of(redis_client, key) == NEXT
+
+    @pytest.mark.parametrize("operation", [RAN, UNSURE])
+    def test_a_message_is_not_sent_when_the_claim_has_ended(
+        self,
+        store: Store,
+        redis_client: redis.Redis,
+        broker: Broker,
+        put: Put,
+        claim_one: ClaimOne,
+        operation: str,
+    ) -> None:
+        """The run may be too late by now, so the next claim decides again."""
+        key = put("a", 12.5, meta="m")
+        claim_one(lease=-1)
+        done = Completion(key, "c1", operation, NEXT, "ran", "r", messages=PUSH)
+        assert codes(store, broker, done) == [EXPIRED]
+        assert not redis_client.exists("queue")
+        assert redis_client.hget(key, "meta") == "m"
+        assert claim_one("c2").due == 12.5
 
     def test_a_message_goes_to_all_of_its_queues(
         self, store: Store, redis_client: redis.Redis, broker: Broker, key: str
