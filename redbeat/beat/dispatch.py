@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from datetime import datetime
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -458,8 +458,12 @@ class Dispatcher:
     def deliver(self) -> None:
         """Wait until the broker has confirmed all messages, and record their runs.
 
-        Called before any error of a later run is handled.
+        Called before any error of a later run is handled. Waits for earlier records first, so that
+        few sent runs are unrecorded if this beat dies.
         """
+        if self._publisher.is_busy:
+            with suppress(RedisError, OSError):  # the next request repeats these records
+                self._session.wait_for_reply()
         for message in self._publisher.deliver():
             self._settle(message)
 
