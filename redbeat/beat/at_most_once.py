@@ -15,13 +15,22 @@ from redbeat.metrics.counters import Counters
 from redbeat.printing import get_logger
 from redbeat.signals import emit, entry_failed
 from redbeat.storage.client import client_of, unretried
-from redbeat.storage.records import CHANGED, RECORDED, Claim, Completion, Result
+from redbeat.storage.records import (
+    CHANGED,
+    EXPIRED,
+    FIRST,
+    RAN,
+    RECORDED,
+    Claim,
+    Completion,
+    Result,
+)
 
 from .completions import Completions
 from .publisher import publish
 from .retries import Retries
 from .scheduler_protocol import SchedulerProtocol
-from .session import Session
+from .session import CLAIM_ENDED, Session
 
 __all__ = ("AtMostOnce", "PendingRun")
 
@@ -85,7 +94,10 @@ class AtMostOnce:
         """
         unrecorded, self._unrecorded = self._unrecorded, []
         for pending in unrecorded:
-            self._session.record(pending.completion, partial(self._on_result, pending))
+            completion = pending.completion
+            if completion.operation == RAN:
+                completion = completion._replace(operation=FIRST)
+            self._session.record(completion, partial(self._on_result, pending))
         if unrecorded:
             self._session.request(0)
         self.publish()
@@ -111,6 +123,8 @@ class AtMostOnce:
                 self._completions.announce_finished(pending.entry)
         elif result.code == CHANGED:
             self._session.record(pending.claim.put_back(self._session.time()))
+        elif result.code == EXPIRED:
+            logger.info(CLAIM_ENDED, pending.claim.key)
         else:
             pending.report("is lost: Redis refused its record or confirmed it too late")
 

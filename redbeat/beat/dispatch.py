@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from datetime import datetime
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -39,6 +39,7 @@ from redbeat.storage.records import (
     BEFORE_RECORD,
     CHANGED,
     ELSEWHERE,
+    EXPIRED,
     NOT_SENT,
     OVERTAKEN,
     RECORDED,
@@ -60,7 +61,7 @@ from .exactly_once import Capture, CommonServer
 from .publisher import InFlightMessage, Publisher, publish
 from .retries import RecentEntries, Retries
 from .scheduler_protocol import SchedulerProtocol, name_of
-from .session import Response, Session
+from .session import CLAIM_ENDED, Response, Session
 from .statics import StaticEntries
 
 __all__ = (
@@ -407,6 +408,8 @@ class Dispatcher:
             self._session.record(claim.put_back(self._session.time()))
         elif result.code == NOT_SENT:
             self._on_message_refused(claim, result.texts[0])
+        elif result.code == EXPIRED:
+            logger.info(CLAIM_ENDED, claim.key)
         else:
             logger.info(
                 "beat: The run of %s is not sent: the entry was deleted or claimed by another beat",
@@ -455,8 +458,12 @@ class Dispatcher:
     def deliver(self) -> None:
         """Wait until the broker has confirmed all messages, and record their runs.
 
-        Called before any error of a later run is handled.
+        Called before any error of a later run is handled. Waits for earlier records first, so that
+        few sent runs are unrecorded if this beat dies.
         """
+        if self._publisher.is_busy:
+            with suppress(RedisError, OSError):  # the next request repeats these records
+                self._session.wait_for_reply()
         for message in self._publisher.deliver():
             self._settle(message)
 

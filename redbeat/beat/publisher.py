@@ -287,7 +287,7 @@ class Publisher:
     def publishing(self, producer: Any, alone: bool = False) -> Publisher:
         """Return a context for one publish with ``producer``; with ``alone``, the publish waits."""
         self._open_pipe = None if alone else self._pipe_of(producer)
-        self._had_others = bool(self._collected or self._flushed)
+        self._had_others = self.is_busy
         return self
 
     def __enter__(self) -> None:
@@ -320,7 +320,7 @@ class Publisher:
         pipe = self._pipe
         if producer is self._producer and (pipe is None or pipe.channel is producer.channel):
             return pipe
-        if self._window <= 1 or self._collected or self._flushed:
+        if self._window <= 1 or self.is_busy:
             return None
         self.close()
         self._producer, self._pipe = producer, pipe_of(producer.channel)
@@ -330,6 +330,11 @@ class Publisher:
     def shares_errors(self) -> bool:
         """Whether an error of the last publish may have been caused by an earlier message."""
         return self._pipe is not None and self._pipe.shares_errors and self._had_others
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether messages are collected, or not confirmed yet."""
+        return bool(self._collected or self._flushed)
 
     def should_flush(self, now: float) -> bool:
         """Return whether to call :meth:`advance` now; ``now`` is in monotonic seconds."""

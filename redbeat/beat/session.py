@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from redis.exceptions import RedisError
 
+from redbeat.codec.stored import byte_count
 from redbeat.metrics.counters import Counters
 from redbeat.printing import get_logger
 from redbeat.storage.records import (
@@ -45,13 +46,17 @@ USABLE_LEASE_PART = 2 / 3
 LATE_AFTER = 1.0
 
 #: Limits of pending completions, beyond which a beat sends them in the middle of a batch: runs,
-#: bytes of the messages that leave with their records, and seconds that such messages wait. Low
+#: bytes of their messages and definitions, and seconds that messages with their record wait. Low
 #: limits keep messages on time, and a beat that dies leaves few runs that were sent but not
 #: recorded.
 MAX_PENDING_RUNS, MAX_PENDING_BYTES, MAX_PENDING_SECONDS = 50, 1 << 20, 0.02
 
 #: Seconds of Redis after which a request claims no more entries: other clients wait for that long.
 MAX_SCRIPT_SECONDS = 0.008
+
+#: The log line for a run that Redis refused because its claim had ended. The next claim decides
+#: whether the run is too late.
+CLAIM_ENDED = "beat: The run of %s is decided again: its claim ended before it could be sent"
 
 #: How often a flush tries to record runs whose entries an application changes at the same time.
 FLUSH_ATTEMPTS = 3
@@ -120,8 +125,10 @@ class Session:
         self._counters = Counters(0) if counters is None else counters
         self._history = history
         self.pending: list[Record] = []
-        #: Bytes of the messages among the pending completions.
+        #: Bytes of the messages and definitions of the pending completions.
         self._bytes = 0
+        #: Whether a pending completion sends a message.
+        self._has_messages = False
         self._store = store
         #: The beat lock; None when several beats share the work.
         self.lock = lock
@@ -156,7 +163,8 @@ class Session:
     ) -> None:
         """Add a completion to the next request; for ``on_result`` see :class:`Record`."""
         self.pending.append(Record(completion, on_result))
-        self._bytes += len(completion.messages)
+        self._bytes += byte_count(completion.messages) + byte_count(completion.definition)
+        self._has_messages = self._has_messages or bool(completion.messages)
 
     @property
     def token(self) -> str:
@@ -206,7 +214,7 @@ class Session:
         ``local`` is the present by the local clock. One round trip when a limit is reached.
         """
         full = len(self.pending) >= MAX_PENDING_RUNS or self._bytes >= MAX_PENDING_BYTES
-        if full or (self._bytes and local - self._sent_at >= MAX_PENDING_SECONDS):
+        if full or (self._has_messages and local - self._sent_at >= MAX_PENDING_SECONDS):
             self.send()
 
     def send(self) -> None:
@@ -247,7 +255,8 @@ class Session:
     def _next_request(self, limit: int, only: str = "") -> SentRequest:
         """Return the next request; it repeats the last request if the reply to that was lost."""
         records, unanswered = self.pending, self._unanswered
-        self.pending, self._unanswered, self._bytes = [], None, 0
+        self.pending, self._unanswered = [], None
+        self._bytes, self._has_messages = 0, False
         if unanswered is None:
             self._request_count += 1
             turn_id, way = f"{self._beat_id}-{self._request_count}", self.way

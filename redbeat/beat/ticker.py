@@ -746,8 +746,9 @@ class Ticker:
                 session.record(claim.put_back(claim.due, unsure=True))
                 raise
             if publisher.should_flush(started):
+                session.wait_for_reply()  # if this beat dies, few sent runs are unrecorded
                 self._dispatcher.advance()
-                session.send()  # if this beat dies, few sent runs are unrecorded
+                session.send()
             if retries.broker_failures or stop.pending or loading_seconds > MAX_LOADING:
                 return
             session.send_if_full(started)

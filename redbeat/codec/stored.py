@@ -23,6 +23,7 @@ __all__ = (
     "MAX_TEXT",
     "MAX_WHOLE",
     "TOO_DEEP",
+    "byte_count",
     "bytes_of",
     "exceeded_limit",
     "instant_in",
@@ -68,6 +69,11 @@ def text_of(value: Any) -> str:
 def bytes_of(text: str) -> bytes:
     """Return a text as the bytes to send to Redis; the inverse of :func:`text_of`."""
     return text.encode("utf-8", "surrogateescape")
+
+
+def byte_count(text: str) -> int:
+    """Return how many bytes a text has in Redis."""
+    return len(text) if text.isascii() else len(bytes_of(text))
 
 
 def valid_text(value: Any) -> str:

@@ -50,6 +50,8 @@
 --                 texts: the error
 --               4 the broker is on another server: as 3, without texts
 --               5 recorded by the call whose reply was lost, but another run was recorded since
+--               6 the claim has ended, and the message was not sent: nothing is recorded. The next
+--                 claim decides whether the run is too late
 --   kinds       a letter per claim: e readable, g the hash does not exist, x the key is not a hash
 --   sizes       the sizes of the fields of all claims in bytes, four bytes each, big-endian
 --   fields      ten per claim: key, due, definition (for x the error), meta, policy, runtime,
@@ -62,6 +64,7 @@
 -- A completion has these fields:
 --   key, claim id
 --   operation   ran: write meta, runtime and history, and send the messages
+--               first: as ran, but the caller sends the message afterwards
 --               skip: skip the occurrence. A new runtime changes the instant from which the next
 --               run is computed. A new meta may count the occurrence as a run
 --               retry: put back an occurrence that was not sent: its claim ends, and the next claim
@@ -262,7 +265,7 @@ local function write_failure(key, claim, field, failure, line, history)
   local text, attempts = failure_after(field, now_text, failure)
   redis.call('HSET', key, 'failing', text)
   local _, due = read_claim(claim)
-  aside('ZADD', failing, due, key)
+  aside('ZADD', failing, due or now_text, key)
   if line ~= '' and attempts > 1 then
     local last = '^"' .. string.gsub(string.match(line, '^%S+'), '%p', '%%%0') ..
       ' %S+ failed:[%w_]+:%d+\\n'
@@ -283,7 +286,7 @@ end
 -- The score of a disabled entry.
 local DISABLED = -2
 
-local REFUSED, RECORDED, CHANGED, NOT_SENT, ELSEWHERE, OVERTAKEN = 0, 1, 2, 3, 4, 5
+local REFUSED, RECORDED, CHANGED, NOT_SENT, ELSEWHERE, OVERTAKEN, EXPIRED = 0, 1, 2, 3, 4, 5, 6
 
 -- The `texts` of the reply.
 local texts = {}
@@ -417,6 +420,13 @@ local function complete(
   if string.sub(claim, 1, #id + 3) ~= '["' .. id .. ' ' then
     return REFUSED
   end
+  if messages ~= '' or operation == 'first' then
+    local _, _, ends = read_claim(claim)
+    if ends < now then
+      return EXPIRED
+    end
+  end
+  operation = operation == 'first' and 'ran' or operation
   local same = made_of(claim, found[2], found[3], found[4])
   if not same then
     -- The entry was changed after the claim. Make the entry due now, and let the next claim decide.
@@ -720,15 +730,42 @@ end
 -- The end of a run that was reported before the run was recorded.
 local RUN_ENDED = '0'
 
+-- Seconds for which a claim in another format is left alone if it does not say when it ends.
+local HELD = 60
+
+-- Returns when such a claim is left alone no longer, and the score that the entry had when this
+-- function was first called for the claim. The field `unread` is ["<that time> <score>","<digest of
+-- the claim>"].
+local function held_until(key, claim, due)
+  local digest, field = string.sub(sha1hex(claim), 1, 40), redis.call('HGET', key, 'unread') or ''
+  local first, score, of = string.match(string.sub(field, 1, 200), '^%["(%S+) (%S+)","(%S+)"%]$')
+  first, score = tonumber(instant(first)), instant(score)
+  if of ~= digest or not first or not score or first > now then
+    first, score = now, due
+    redis.call('HSET', key, 'unread', '["' .. now_text .. ' ' .. due .. '","' .. digest .. '"]')
+  end
+  if first + HELD <= now then
+    redis.call('HDEL', key, 'unread')
+  end
+  return first + HELD, score
+end
+
 -- Claims an entry. Returns when the claim expires, which becomes the score of the entry.
 local function claim(key, found, due)
   local first, delivery, since = now_text, delivery_of(found[1], found[3]), ''
   if found[5] then
-    local id, was_due, expires, decided, old_delivery = read_claim(found[5], now)
-    due = was_due or due
+    local id, was_due, expires, decided, old_delivery, unread = read_claim(found[5], now)
     if expires > now then
       return seconds(math.min(expires, now + lease))
     end
+    if unread and expires == 0 then
+      local held, score = held_until(key, found[5], due)
+      if held > now then
+        return seconds(held)
+      end
+      due = score
+    end
+    due = was_due or due
     if id ~= '-' and tonumber(was_due) then
       -- Without this, an entry that kills each beat would never be late: each claim moves its score.
       write_failure(key, found[5], found[10], UNRECORDED, '', '')

@@ -205,7 +205,7 @@ local function save(
     if redis.call('HLEN', entry) > 0 then
       -- A hash without a definition is left over from a deleted entry.
       redis.call('HDEL', entry, 'meta', 'runtime', 'claim', 'policy', 'running', 'ended', 'history',
-        'trigger', 'identity', 'failing', 'results')
+        'trigger', 'identity', 'failing', 'results', 'unread')
     end
     stored = NOTHING
   end
@@ -236,11 +236,14 @@ local function save(
     code, stored_identity = 3, stored[7]
   end
   if stored[4] then
-    local _, _, expires = read_claim(stored[4], now)
+    local _, _, expires, _, _, unread = read_claim(stored[4], now)
     if expires > now and redis.call('ZSCORE', schedule, entry) then
       return code, stored_identity
     end
-    if keep_decision(entry, stored, definition, policy, meta) then
+    if unread then
+      score = 'now'  -- leave the claim to a later version, or to the next claim
+    elseif keep_decision(entry, stored, definition, policy, meta) then
+      redis.call('HDEL', entry, 'failing')
       score = 'now'
     else
       redis.call('HDEL', entry, 'claim', 'failing')

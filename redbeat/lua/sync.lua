@@ -107,7 +107,7 @@ local function sync(key, definition, policy, meta, score)
   if not found[1] then
     -- A hash without a definition is left over from a deleted entry.
     redis.call('HDEL', key, 'meta', 'runtime', 'claim', 'policy', 'running', 'ended', 'history',
-      'trigger', 'results')
+      'trigger', 'failing', 'results', 'unread')
     write(key, definition, policy)
     redis.call('HSET', key, 'meta', meta, 'identity', '""')
     redis.call('ZADD', schedule, score, key)

@@ -25,6 +25,8 @@ __all__ = (
     "DELETE",
     "DISABLE",
     "ELSEWHERE",
+    "EXPIRED",
+    "FIRST",
     "GONE",
     "HISTORY_DIFFERS",
     "LEADER",
@@ -74,12 +76,13 @@ __all__ = (
 STANDBY, LEADER, NEW_LEADER = 0, 1, 2
 
 #: Result codes of a completion, as ``claim.lua`` returns them.
-REFUSED, RECORDED, CHANGED, NOT_SENT, ELSEWHERE, OVERTAKEN = range(6)
+REFUSED, RECORDED, CHANGED, NOT_SENT, ELSEWHERE, OVERTAKEN, EXPIRED = range(7)
 
 #: Operations of a completion, see ``claim.lua``. ``RAN``: the run was sent, or the completion sends
-#: it. ``SKIP``: the occurrence is skipped. ``RETRY``: the occurrence was not sent and is claimed
-#: again later. ``UNSURE``: the occurrence may have been sent and is claimed again later.
-RAN, SKIP, RETRY, UNSURE = "ran", "skip", "retry", "unsure"
+#: it. ``FIRST``: as ``RAN``, but the run is sent afterwards. ``SKIP``: the occurrence is skipped.
+#: ``RETRY``: the occurrence was not sent and is claimed again later. ``UNSURE``: the occurrence may
+#: have been sent and is claimed again later.
+RAN, FIRST, SKIP, RETRY, UNSURE = "ran", "first", "skip", "retry", "unsure"
 
 #: What to do with an entry that has no runs left. ``PARK`` keeps the entry but makes it never due,
 #: ``DISABLE`` also disables it.
@@ -223,7 +226,7 @@ class Completion(NamedTuple):
 
     Attributes:
         key, claim_id: key of the entry, and id of the claim.
-        operation: :data:`RAN`, :data:`SKIP`, :data:`RETRY` or :data:`UNSURE`.
+        operation: :data:`RAN`, :data:`FIRST`, :data:`SKIP`, :data:`RETRY` or :data:`UNSURE`.
         score: when the entry is due next, UNIX seconds. Below 0, the entry is never due.
         meta, runtime: the new last run and run count, "" to keep the stored values.
         end: :data:`PARK`, :data:`DISABLE`, :data:`DELETE`, or "" if runs are left.
@@ -327,7 +330,7 @@ class Result(NamedTuple):
 TEXT_COUNTS = {CHANGED: 3, NOT_SENT: 1}
 
 #: Results without strings. They are created once, because most completions have such a result.
-COMMON_RESULTS = {code: Result(code) for code in (REFUSED, RECORDED, ELSEWHERE, OVERTAKEN)}
+COMMON_RESULTS = {code: Result(code) for code in (REFUSED, RECORDED, ELSEWHERE, OVERTAKEN, EXPIRED)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,8 @@ LIMIT = 3
 #: Seconds from the first to the second instant of an entry that is saved during the test.
 SHORT = 2.0
 AHEAD = 0.5
+#: Maximum number of messages that a killed beat has published and not recorded.
+MOST_UNRECORDED = 100
 #: Maximum seconds until messages arrive after a kill, and until all runs end after the last kill.
 DEADLINE = 120.0
 
@@ -235,6 +237,7 @@ def check_kills(
     )
     assert not report.wrong
     assert set(again) <= killed
+    assert most <= MOST_UNRECORDED
     assert life.recorded() == life.sent()
     return again
 

@@ -18,7 +18,16 @@ from redbeat.storage.store import store_of
 from tests.deployments import PREFIX
 
 from .clients import Wire
-from .conftest import SCHEDULE, Clock, RecordingScheduler, World, interval_json, once, void
+from .conftest import (
+    SCHEDULE,
+    Clock,
+    RecordingScheduler,
+    World,
+    datetime_json,
+    interval_json,
+    once,
+    void,
+)
 
 
 def during_run(scheduler: RecordingScheduler, action: Callable[[], Any]) -> None:
@@ -353,6 +362,36 @@ class TestOneStep:
         scheduler.tick()
         (message,) = world.client.lrange("celery", 0, -1)
         assert json.loads(message)["headers"]["argsrepr"] == "['after']"
+
+    def test_a_run_whose_claim_ended_before_its_record_is_decided_again(
+        self, world: World, wire: Wire, redis_url: str, log: pytest.LogCaptureFixture
+    ) -> None:
+        """Setup: the beat has built the message and is frozen before it sends the record.
+
+        Fault: when it goes on, its claim has ended, and the run is too late by its policy.
+        Invariant: the run is missed, the next one is sent.
+        """
+        world.app.conf.broker_url = redis_url
+        scheduler = world.scheduler_of(RedBeatScheduler)
+        scheduler.tick()
+        key = world.put("a", interval_json(60), world.ago(90))
+        policy = json.dumps({"misfire_grace_time": 40})
+        world.client.hset(key, "policy", policy)
+
+        def freeze() -> None:
+            """End the claim; the run that was due 30 s ago is now due 45 s ago."""
+            meta = world.field("a", "meta")
+            meta["last_run_at"] = datetime_json(world.ago(105))
+            claim = str(world.client.hget(key, "claim"))
+            old, new = str(world.client.hget(key, "meta")), json.dumps(meta)
+            world.client.hset(key, mapping={"meta": new, "claim": claim.replace(old, new)})
+            world.expire_claim("a")
+
+        wire.before_command(freeze, lambda: world.is_claimed("a"))
+        scheduler.tick()
+        assert "its claim ended before it could be sent" in log.text
+        assert not world.client.exists("celery")
+        assert "missed 1 run" in log.text
 
 
 class TestEdits:

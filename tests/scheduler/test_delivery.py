@@ -126,6 +126,18 @@ class TestOrder:
         world.scheduler().tick()
         assert ways == {"a": "x", "b": "l"}
 
+    def test_a_run_whose_claim_ended_before_its_record_is_decided_again(
+        self, world: World, wire: Wire, log: pytest.LogCaptureFixture
+    ) -> None:
+        put_due(world, "a", delivery=AT_MOST_ONCE)
+        scheduler = world.scheduler()
+        around_the_record(world, wire, before=lambda: world.expire_claim("a"))
+        scheduler.tick()
+        scheduler.tick()
+        assert lines(log, "its claim ended before it could be sent")
+        assert not lines(log, "is lost")
+        assert (scheduler.names, world.run_count("a")) == (["a"], 1)
+
     def test_no_claim_is_held_when_it_is_sent(self, world: World) -> None:
         put_due(world, "a", delivery=AT_MOST_ONCE)
         scheduler = world.scheduler()

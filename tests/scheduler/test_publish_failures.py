@@ -310,6 +310,7 @@ class TestFailing:
             entry.delete()
         elif how == "paused":
             entry.pause()
+            scheduler.tick()  # counts the run, which may have been sent
         else:
             world.put_meta("a", world.ago(0))
         found = status_of(world.app)

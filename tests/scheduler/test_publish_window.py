@@ -15,6 +15,8 @@ import redis
 from redbeat.beat.retries import BROKER_WAIT, ENTRY_WAIT
 from redbeat.schedulers import RedBeatScheduler
 from redbeat.signals import entry_dispatched
+from redbeat.storage.records import ClaimReply, ClaimRequest
+from redbeat.storage.store import Store
 from tests.deployments import PREFIX
 from tests.faults.proxy import Proxy
 from tests.servers import RedisServer
@@ -85,6 +87,31 @@ class TestEverythingIsConfirmed:
         assert sorted(sent) == sorted([*NAMES, "warm-up"])
         assert len(broker.messages()) == COUNT + 1
         assert {world.run_count(name) for name in NAMES} == {1}
+
+    @pytest.mark.parametrize("window", [1, None])
+    def test_few_published_runs_are_unrecorded(
+        self, world: World, broker: Broker, monkeypatch: pytest.MonkeyPatch, window: int | None
+    ) -> None:
+        """Redis receives each record only when the beat waits for it."""
+        if window:
+            world.app.conf.redbeat_publish_window = window
+        unrecorded = []
+
+        def claim_late(store: Store, request: ClaimRequest) -> Callable[[], ClaimReply]:
+            def claim() -> ClaimReply:
+                published = broker.client.llen("celery")
+                unrecorded.append(published - sum(map(world.run_count, NAMES)))
+                return store.claim(*request)
+
+            return claim
+
+        monkeypatch.setattr(Store, "begin_claim", claim_late)
+        scheduler = world.scheduler_of(RedBeatScheduler, clock=Clock())
+        scheduler.tick()
+        world.put_many(COUNT)
+        scheduler.tick()
+        assert len(broker.messages()) == COUNT
+        assert 50 <= max(unrecorded) <= 100
 
     def test_messages_leave_in_the_order_in_which_they_are_due(
         self, world: World, broker: Broker

@@ -8,7 +8,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from redbeat.beat.session import Session
 from redbeat.storage.client import client_of, unretried
-from redbeat.storage.records import BEFORE_RECORD, WITH_RECORD
+from redbeat.storage.records import BEFORE_RECORD, RAN, WITH_RECORD, Completion
 from redbeat.storage.store import store_of
 
 from .clients import Wire
@@ -53,3 +53,16 @@ def test_a_repeated_request_keeps_the_order_of_message_and_record(
     response = session.next_response(1)
     assert len(response.reply.claims) == 1
     assert response.request.way == WITH_RECORD
+
+
+@pytest.mark.parametrize(
+    "large",
+    [{"messages": "\xe9" * 600_000}, {"definition": "d" * (1 << 20)}, {"definition": "\xe9"}],
+)
+def test_pending_completions_are_sent_before_they_have_too_many_bytes(
+    app: Celery, session: Session, large: dict[str, str]
+) -> None:
+    assert app
+    session.record(Completion("redbeat:a", "c1", RAN, 1, **large))
+    session.send_if_full(1000.0)
+    assert bool(session.pending) is (len(next(iter(large.values()))) == 1)

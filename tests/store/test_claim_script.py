@@ -15,6 +15,8 @@ from redbeat.storage.records import (
     DELETE,
     DISABLE,
     ELSEWHERE,
+    EXPIRED,
+    FIRST,
     LEADER,
     NEW_LEADER,
     NOT_SENT,
@@ -23,6 +25,7 @@ from redbeat.storage.records import (
     RECORDED,
     REFUSED,
     RETRY,
+    SAVED,
     SKIP,
     STANDBY,
     UNSURE,
@@ -30,6 +33,7 @@ from redbeat.storage.records import (
     WITH_RECORD,
     Broker,
     Completion,
+    RunReport,
 )
 from redbeat.storage.store import BATCH, Store
 from tests.deployments import PREFIX
@@ -118,6 +122,68 @@ def test_the_limit_is_kept_and_the_earliest_come_first(store: Store, put: Put) -
     assert [claim.key for claim in store.claim("c2", 500, 30).claims] == keys[2:]
 
 
+@pytest.mark.parametrize(
+    ("field", "text"),
+    [
+        ("claim", f'["- {"1" * 60_000}x 0 - l2"]'),
+        ("claim", f'["c1 1.0 {"1" * 60_000}x - l2"]'),
+        ("claim", f'["c1 1.0 1.0 {"1" * 60_000}x l2"]'),
+        ("claim", '["c1' + " 1" * 60_000 + '"]'),
+        ("claim", '["c1 1.0 1.0 - l2",' + "]" * 60_000 + "x"),
+        ("claim", '["c1 1.0 1.0 - l2",' + "] " * 60_000 + "x"),
+        ("failing", '["1 1 1","' + '","' * 20_000),
+        ("failing", '["1 1 1","' + "a" * 60_000),
+        ("running", '"' + "a " * 60_000 + '"'),
+        ("ended", '"' + "a " * 60_000 + '"'),
+        ("trigger", '"' + "a:" * 60_000 + '"'),
+        ("trigger", '"' + "a/b:" * 60_000 + 'x"'),
+        ("identity", '"' + "a" * 60_000 + '"'),
+        ("history", '"' + "a failed:b:1" * 10_000 + '"'),
+        ("history", '"' + "1.0" + " " * 60_000 + '"'),
+        ("unread", '["' + "1" * 60_000 + ' 1","x"]'),
+        ("results", '"' + "1 " * 60_000 + '"'),
+        ("results", '"- 0 - -' + "\\n" * 30_000 + '"'),
+        ("runtime", "[" * 60_000),
+        ("policy", '{"delivery":' + "[" * 60_000),
+        ("policy", '"pause"' + " " * 60_000),
+        ("definition", '{"enabled"' + " " * 60_000 + '"delivery"'),
+    ],
+)
+def test_no_text_that_another_program_wrote_blocks_redis(
+    store: Store, redis_client: redis.Redis, put: Put, field: str, text: str
+) -> None:
+    """Each script that reads an entry takes time in proportion to the length of the text."""
+    if field in {"failing", "unread"}:
+        put("a", claim='["x-1 1.0 1.0 - l2"]' if field == "failing" else "what is this")
+    key = put("a", **{field: text})
+    redis_client.config_set("slowlog-log-slower-than", 50_000)
+    redis_client.slowlog_reset()
+    claim_id = 0
+
+    def claim_and(*operations: str) -> None:
+        nonlocal claim_id
+        for operation in operations:
+            claim_id += 1
+            store.claim(f"c{claim_id}", 500, 30)
+            done = Completion(key, f"c{claim_id}", operation, 1, failure="f", history="1.0 s")
+            complete(store, done)
+
+    claim_and(RETRY, UNSURE, RETRY)
+    store.save(key, '{"enabled":false}', "", "", "", None, None)
+    store.save(key, '{"enabled":true}', '{"expect_within":60}', "", "", None, None)
+    store.trigger(key, "run", 100)
+    store.end_run(key, "task")
+    store.end_run(key, "task", RunReport("FAILURE", "1.0", 0.0, "FAILURE -", 10))
+    store.claim("expired", 500, -1)
+    claim_and(RETRY, SKIP)
+    store.page()
+    store.read([key])
+    store.counts(None, -2, 10)
+    store.tidy_stats(100)
+    slow = [(call["duration"], call["command"][:40]) for call in redis_client.slowlog_get(100)]
+    assert slow == []
+
+
 def test_a_script_measures_how_long_it_ran(store: Store, put: Put) -> None:
     """Servers differ: in scripts of some, TIME stands still; others have no os.clock."""
     for number in range(200):
@@ -178,8 +244,58 @@ def test_a_live_claim_is_respected_even_when_the_score_was_overwritten(
     assert score_of(redis_client, key) == pytest.approx(until, abs=1e-5)
 
 
-def test_an_invalid_claim_field_does_not_block(put: Put, claim_one: ClaimOne) -> None:
-    put("a", claim="what is this")
+UNREAD = [
+    "what is this",
+    '{"version": 3, "until": 9999999999}',
+    '["- 12.500000 0 5.000000 l3","m",""]',
+    '["- 12.500000 0 5.000000 l3 more","m",""]',
+    '["- 12.500000 0 5.000000 later2","m",""]',
+    f'["- 12.500000 0 5.000000 l2{" " * 600}","m",""]',
+    f'["newer 12.500000 {"9" * 11}.000000 - l3","m",""]',
+]
+
+
+@pytest.mark.parametrize("text", UNREAD)
+def test_a_claim_in_another_format_is_left_alone_for_a_while(
+    store: Store, redis_client: redis.Redis, put: Put, claim_one: ClaimOne, text: str
+) -> None:
+    """The claim probably belongs to a beat of a later version, which knows what may have left."""
+    key = put("a", 12.5, claim=text)
+    now = store.claim("c1", 500, 30).now
+    assert redis_client.hget(key, "claim") == text
+    assert score_of(redis_client, key) == pytest.approx(now + 60, abs=0.1)
+    first, score = json.loads(str(redis_client.hget(key, "unread")))[0].split(" ")
+    assert float(first) == pytest.approx(now, abs=1e-5)
+    assert float(score) == 12.5
+
+    assert store.save(key, "definition of a", "", "", "", None, NEXT).code == SAVED
+    assert store.claim("c2", 500, 30).claims == []
+    assert redis_client.hget(key, "claim") == text
+    assert score_of(redis_client, key) == pytest.approx(now + 60, abs=0.1)
+
+    past = str(redis_client.hget(key, "unread")).replace(first, f"{now - 61:.6f}")
+    redis_client.hset(key, "unread", past)
+    redis_client.zadd(KEYS.schedule, {key: now - 1})
+    assert claim_one("c3").due == 12.5
+    assert not redis_client.hexists(key, "unread")
+
+
+def test_each_claim_in_another_format_is_left_alone(
+    store: Store, redis_client: redis.Redis, put: Put
+) -> None:
+    key = put("a", claim="first")
+    now = store.claim("c1", 500, 30).now
+    old = str(redis_client.hget(key, "unread")).replace(f"{now:.6f}", f"{now - 61:.6f}")
+    redis_client.hset(key, mapping={"unread": old, "claim": "second"})
+    redis_client.zadd(KEYS.schedule, {key: 1})
+    assert store.claim("c2", 500, 30).claims == []
+
+
+@pytest.mark.parametrize("text", ["", '["c0 12.5 5.0","m",""]', '["- 12.5 0","m",""]'])
+def test_an_older_claim_that_has_ended_does_not_block(
+    put: Put, claim_one: ClaimOne, text: str
+) -> None:
+    put("a", claim=text)
     assert claim_one().key == KEYS.entry("a")
 
 
@@ -270,7 +386,7 @@ def test_an_identity_is_the_same_after_a_loss_of_data(
 def test_a_run_that_was_claimed_without_an_identity_keeps_its_id(
     redis_client: redis.Redis, put: Put, claim_one: ClaimOne
 ) -> None:
-    key = put("a", claim="dead 1.000000 2.000000 mark mark")
+    key = put("a", claim='["dead 1.000000 2.000000","m",""]')
     assert claim_one("alive").identity == ""
     assert redis_client.hget(key, "identity") == '""'
 
@@ -355,6 +471,17 @@ def test_a_completion_past_its_lease_counts_until_another_claim(
     key = put("a")
     claim_one(lease=-1)
     assert complete(store, Completion(key, "c1", RAN, NEXT, "ran", "r")) == [RECORDED]
+
+
+@pytest.mark.parametrize(("lease", "code"), [(30, RECORDED), (-1, EXPIRED)])
+def test_a_run_that_is_sent_after_its_record_needs_a_claim_that_has_not_ended(
+    store: Store, redis_client: redis.Redis, put: Put, claim_one: ClaimOne, lease: float, code: int
+) -> None:
+    key = put("a", meta="m")
+    claim_one(lease=lease)
+    assert complete(store, Completion(key, "c1", FIRST, NEXT, "ran")) == [code]
+    assert redis_client.hget(key, "meta") == ("ran" if code == RECORDED else "m")
+    assert (score_of(redis_client, key) == NEXT) is (code == RECORDED)
 
 
 def test_a_removed_member_stays_removed_and_the_run_is_recorded(
@@ -862,6 +989,25 @@ class TestMessages:
         assert redis_client.hget(key, "meta") == "ran"
         assert not redis_client.hexists(key, "claim")
         assert score_of(redis_client, key) == NEXT
+
+    @pytest.mark.parametrize("operation", [RAN, UNSURE])
+    def test_a_message_is_not_sent_when_the_claim_has_ended(
+        self,
+        store: Store,
+        redis_client: redis.Redis,
+        broker: Broker,
+        put: Put,
+        claim_one: ClaimOne,
+        operation: str,
+    ) -> None:
+        """The run may be too late by now, so the next claim decides again."""
+        key = put("a", 12.5, meta="m")
+        claim_one(lease=-1)
+        done = Completion(key, "c1", operation, NEXT, "ran", "r", messages=PUSH)
+        assert codes(store, broker, done) == [EXPIRED]
+        assert not redis_client.exists("queue")
+        assert redis_client.hget(key, "meta") == "m"
+        assert claim_one("c2").due == 12.5
 
     def test_a_message_goes_to_all_of_its_queues(
         self, store: Store, redis_client: redis.Redis, broker: Broker, key: str

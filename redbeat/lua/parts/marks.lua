@@ -29,7 +29,7 @@ local function claim_text(head, definition, policy, meta)
 end
 
 local function is_at(text, whole, at)
-  return at > 0 and string.find(whole, text, at, true) == at
+  return at > 0 and string.sub(whole, at, at + #text - 1) == text
 end
 
 local function made_of(claim, definition, policy, meta)

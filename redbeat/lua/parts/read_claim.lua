@@ -4,7 +4,8 @@
 --   when the claim ends, UNIX seconds; 0 if there is no claim
 --   when the occurrence was first claimed, '-' if no message can have been sent
 --   the delivery, 'l' or 'x'
--- A claim of RedBeat 3.0 has only the first three parts. A claim in a newer format ends PATIENCE
+--   whether the claim is in another format, probably that of a later version
+-- A claim of RedBeat 3.0 has only the first three parts. A claim in another format ends PATIENCE
 -- seconds later than it says. If `now` is passed, a claim that ends more than LONGEST_CLAIM seconds
 -- after `now` counts as ended. No lease is that long, so the clock of Redis was ahead when the
 -- claim was made.
@@ -16,24 +17,33 @@
 -- nil. LATEST is near the end of the year 9999.
 local FORMAT, PATIENCE, LONGEST_CLAIM, LATEST = 2, 30, 90, 253402128000
 
+-- Maximum number of bytes of a time, and of the head of a claim. Patterns are matched only against
+-- short texts, because another program may have written long ones.
+local LONGEST_INSTANT, LONGEST_HEAD = 32, 512
+
 local function instant(text)
-  local seconds = string.match(text or '', '^%d+%.?%d*$') and tonumber(text)
+  if not text or #text > LONGEST_INSTANT or not string.find(text, '^%d+%.?%d*$') then
+    return nil
+  end
+  local seconds = tonumber(text)
   return seconds and seconds <= LATEST and text or nil
 end
 
-
 local function read_claim(claim, now)
-  local head = string.match(claim or '', '^%["([^"]*)"')
+  local head = string.match(string.sub(claim or '', 1, LONGEST_HEAD), '^%["([^"]*)"')
   local id, due, expires, rest = string.match(head or '', '^(%S+) (%S+) (%S+)(.*)$')
-  local since, delivery, format = string.match(rest or '', '^ (%S+) (%a)(%d+)')
-  local ends = tonumber(instant(expires)) or 0
-  if ends > 0 and (tonumber(format) or 0) > FORMAT then
+  local since, delivery, format, more = string.match(rest or '', '^ (%S+) (%a)(%d+)(.*)$')
+  local ends = instant(expires)
+  local known = ends and (rest == '' or (more == '' and tonumber(format) <= FORMAT))
+  ends = tonumber(ends) or 0
+  if ends > 0 and not known then
     ends = ends + PATIENCE
   end
   if now and ends > now + LONGEST_CLAIM then
     ends = 0
   end
-  return id, instant(due), ends, since == '-' and since or instant(since), delivery
+  since = since == '-' and since or instant(since)
+  return id, instant(due), ends, since, delivery, not known and (claim or '') ~= ''
 end
 
 local function put_back_head(due, decided)

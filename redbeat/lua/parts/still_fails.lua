@@ -10,8 +10,24 @@
 -- \u005c), so that `","` appears only between them. The sorted set of failing entries (entry key ->
 -- when its run was due) is an index of these fields. It may contain entries that fail no longer.
 
+-- Maximum number of bytes of the field. Another program may have written a longer one.
+local LONGEST_FAILURE = 16384
+
+-- Returns the head of a field and the first error, nil if the field is not valid.
+local function failure_parts(field)
+  if not field or #field > LONGEST_FAILURE or string.sub(field, 1, 2) ~= '["' then
+    return nil
+  end
+  local first = string.find(field, '","', 3, true)
+  local last = first and string.find(field, '","', first + 3, true)
+  if not last or string.sub(field, -2) ~= '"]' then
+    return nil
+  end
+  return string.sub(field, 3, first - 1), string.sub(field, first + 3, last - 1)
+end
+
 local function failure_after(field, now, problem)
-  local head, first = string.match(field or '', '^%["([^"]*)","(.-)",".*"%]$')
+  local head, first = failure_parts(field)
   local attempts, since = string.match(head or '', '^(%d+) (%S+) ')
   attempts = (tonumber(attempts) or 0) + 1
   return '["' .. attempts .. ' ' .. (since or now) .. ' ' .. now .. '","' .. (first or problem) ..
