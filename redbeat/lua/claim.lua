@@ -34,6 +34,8 @@
 -- ARGV[18] the server of the broker: '' or '<run id> <its database> <the database of the schedule>'
 -- ARGV[19] maximum number of claims for entries that are more than a second late; entries on time
 --          are claimed first. '' for no limit: all entries are claimed in due order
+-- ARGV[20] time limit in microseconds. When it has passed, the remaining due entries wait for the
+--          next turn
 --
 -- Returns {standing, now, next score or '', members, statics, quarantined, holder, holder's
 --          PTTL in ms, codes, texts, kinds, sizes, fields, expires, run time of this script in
@@ -119,6 +121,8 @@ local now_text = seconds(now)
 -- include: still_fails
 
 -- include: text_in
+
+-- include: out_of_time
 
 local function keep_lock()
   if not lock then
@@ -760,7 +764,7 @@ end
 if standing == 1 and limit > 0 and not (earlier and repeat_claims()) then
   local members = due_members()
   for i = 1, #members, 2 do
-    if bytes > MOST_BYTES then
+    if bytes > MOST_BYTES or ((i + 1) / 2 % CHECKED == 0 and out_of_time(clock, ARGV[20])) then
       break
     end
     local key, found, err = resolve(members[i])
