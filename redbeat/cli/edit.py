@@ -22,7 +22,7 @@ from .entry_options import (
     settings_from,
     with_queue,
 )
-from .options import CLEARED, load, option, option_error, static_names
+from .options import CLEARED, load, option, option_error, static_among
 
 __all__ = ("edit",)
 
@@ -55,7 +55,7 @@ def edit(console: Console, name: str, task: str | None, **values: Any) -> None:
         if task is not None:
             entry.task = task
         _save(entry)
-    if name in static_names(console):
+    if static_among(console, [name]):
         console.warn(f"{name} is in beat_schedule: a later change there overwrites this edit")
     if task is not None or values["options"] is not None:
         warn_of_unknown_names(console, entry)

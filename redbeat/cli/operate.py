@@ -13,7 +13,7 @@ from redbeat.errors import InvalidEntryError
 from .command import EX_CONFLICT, EX_NOT_FOUND, command, failure
 from .completion import entry_names
 from .console import Console
-from .options import check_names, confirm, load, not_found, option, static_names
+from .options import check_names, confirm, load, not_found, option, static_among
 
 __all__ = (
     "delete",
@@ -125,7 +125,7 @@ def delete(console: Console, names: tuple[str, ...], match: str | None, yes: boo
     selected = select_names(console, names, match)
     if not yes:
         confirm(console, "Delete", selected)
-    statics = static_names(console)
+    statics = static_among(console, selected)
     console.schedule.delete_all(selected)
     report(console, "deleted", selected)
     deleted_statics = [name for name in selected if name in statics]

@@ -36,7 +36,7 @@ __all__ = (
     "not_found",
     "option",
     "option_error",
-    "static_names",
+    "static_among",
 )
 
 
@@ -225,6 +225,6 @@ def confirm(console: Console, verb: str, names: Sequence[str]) -> None:
     click.confirm(f"{verb} {target}?", abort=True, err=True)
 
 
-def static_names(console: Console) -> set[str]:
-    """Return the names of all static entries. One round trip."""
-    return store_of(console.app).static_names()
+def static_among(console: Console, names: Iterable[str]) -> set[str]:
+    """Return the names that are static entries. One round trip per 500 names."""
+    return store_of(console.app).static_among(names)

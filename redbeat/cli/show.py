@@ -29,7 +29,7 @@ from .command import command
 from .completion import entry_names
 from .console import Console
 from .entry_options import OPTION_OF, TASK_FIELDS
-from .options import load, not_found, static_names
+from .options import load, not_found, static_among
 
 __all__ = (
     "history",
@@ -44,7 +44,7 @@ TITLES: Final = ("DISPATCHED", "LATE", "OUTCOME", "RESULT", "TASK ID")
 def show(console: Console, name: str) -> None:
     """Show all details of an entry."""
     entry = load(console, name)
-    static = name in static_names(console)
+    static = name in static_among(console, [name])
     occurrences = entry.history
     try:
         status, backfills = entry.status, entry.backfills

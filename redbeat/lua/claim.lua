@@ -106,13 +106,7 @@ local only, default_delivery, broker, late_limit = ARGV[16], ARGV[17], ARGV[18],
 local clock = redis.call('TIME')
 local now = tonumber(clock[1]) + tonumber(clock[2]) / 1000000
 
--- TIME stands still during a script of Redis 7.2 and later. Scripts of Redis 7.0 have no os.clock.
-local _, cpu_seconds = pcall(function() return os.clock end)
-cpu_seconds = type(cpu_seconds) == 'function' and cpu_seconds or function()
-  local time = redis.call('TIME')
-  return time[1] - clock[1] + (time[2] - clock[2]) / 1000000
-end
-local started = cpu_seconds()
+-- include: run_time
 
 local function seconds(number)
   return string.format('%.6f', number)
@@ -657,7 +651,7 @@ local BYTE_SECONDS = 0.000000004
 
 local function is_time_over()
   return (#kinds >= SMALLEST_BATCH or bytes >= SMALLEST_BYTES)
-    and cpu_seconds() - started + bytes * BYTE_SECONDS > MOST_SECONDS
+    and run_time() + bytes * BYTE_SECONDS > MOST_SECONDS
 end
 
 -- Number of characters at the end of `running` that may contain a time. '%S+$' takes quadratic time:
@@ -875,4 +869,4 @@ return {
   standing, now_text, first[2] or '', redis.call('ZCARD', schedule),
   redis.call('SCARD', statics), aside('HLEN', quarantine), holder, pttl,
   codes, texts, table.concat(kinds), table.concat(sizes), table.concat(fields), lease_end,
-  (cpu_seconds() - started) * 1000000}
+  run_time() * 1000000}

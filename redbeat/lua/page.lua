@@ -4,18 +4,19 @@
 -- KEYS[2]  statics (set of names)
 -- KEYS[3]  quarantine (hash), or the schedule key if the user may not access it, see aside.lua
 -- ARGV[1]  key prefix
--- ARGV[2]  limit: maximum number of entries to return, or 'named'
--- ARGV[3]  score of the last entry of the previous page, or '' for the first page
--- ARGV[4]  key of the last entry of the previous page; the entry may have been deleted since
--- ARGV[5]  'history' to return the run histories, too
--- ARGV[3..] after 'named': entry keys
+-- ARGV[2]  time limit in microseconds. When it has passed, or after MOST_BYTES, the page ends
+-- ARGV[3]  limit: maximum number of entries to return, or 'named'
+-- ARGV[4]  score of the last entry of the previous page, or '' for the first page
+-- ARGV[5]  key of the last entry of the previous page; the entry may have been deleted since
+-- ARGV[6]  'history' to return the run histories, too
+-- ARGV[4..] after 'named': entry keys. Those after the end of the page are missing in the reply
 --
 -- Returns {now, score of the last entry or '' for the last page, last entry, kinds, sizes, fields}
 --   kinds    a letter per entry: e readable, g without a definition, x the key is not a hash
 --   sizes    the sizes of the fields of all entries in bytes, separated by spaces
 --   fields   fifteen per entry: key, score or '', definition (for x the error), meta, policy,
 --            runtime, claim, running, trigger, identity, note of the quarantine, '1' for a static
---            entry, the history if ARGV[5] is 'history', why its run could not be sent (see
+--            entry, the history if ARGV[6] is 'history', why its run could not be sent (see
 --            still_fails.lua), the first line of the results (see results.lua)
 --
 -- A page starts after a score and a key, not after a rank. Entries that are added or removed while
@@ -31,7 +32,7 @@
 -- include: still_fails
 
 local schedule, statics, quarantine, prefix = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
-local with_history = ARGV[2] ~= 'named' and ARGV[5] == 'history'
+local time_limit, with_history = ARGV[2], ARGV[3] ~= 'named' and ARGV[6] == 'history'
 
 local function before(one, other)
   for at = 1, math.min(#one, #other) do
@@ -61,10 +62,17 @@ local function rank_after(score, member)
   return low
 end
 
+local clock = redis.call('TIME')
+
+-- include: run_time
+
 local quarantined = aside('HLEN', quarantine)
 local has_statics = redis.call('SCARD', statics) > 0
 
 local kinds, sizes, fields = {}, {}, {}
+
+-- Total size of the entries on the page in bytes.
+local MOST_BYTES, bytes = 4194304, 0
 
 local function read(key)
   local found = redis.pcall(
@@ -76,6 +84,7 @@ end
 local function add_row(kind, row)
   kinds[#kinds + 1] = kind
   fields[#fields + 1] = table.concat(row)
+  bytes = bytes + #fields[#fields]
   for at = 1, #row do
     sizes[#sizes + 1] = #row[at]
   end
@@ -100,15 +109,24 @@ local function add_entry(member, score)
   add_row(err and 'x' or found[1] and 'e' or 'g', row)
 end
 
+local function is_full()
+  return bytes > MOST_BYTES or (#kinds % CHECKED == 0 and out_of_time(time_limit))
+end
+
+local next_score, next_member = '', ''
+
+-- Returns whether the page has room for more.
 local function add_ranks(first, last)
   local members = redis.call('ZRANGE', schedule, first, last, 'WITHSCORES')
   for at = 1, #members, 2 do
     add_entry(members[at], members[at + 1])
+    next_score, next_member = members[at + 1], members[at]
+    if at + 1 < #members and is_full() then
+      return false
+    end
   end
-  return members[#members], members[#members - 1]
+  return true
 end
-
-local next_score, next_member = '', ''
 
 local function add_page(limit, score, member)
   local total = redis.call('ZCARD', schedule)
@@ -121,7 +139,9 @@ local function add_page(limit, score, member)
   if not at_parked then
     local last = math.min(rank + limit, total)
     if last > rank then
-      next_score, next_member = add_ranks(rank, last - 1)
+      if not add_ranks(rank, last - 1) then
+        return
+      end
       limit = limit - (last - rank)
     end
     rank = 0
@@ -130,23 +150,25 @@ local function add_page(limit, score, member)
     end
   end
   local last = math.min(rank + limit, parked)
-  if last > rank then
-    next_score, next_member = add_ranks(rank, last - 1)
+  if last > rank and not add_ranks(rank, last - 1) then
+    return
   end
   if last >= parked then
     next_score, next_member = '', ''
   end
 end
 
-if ARGV[2] == 'named' then
-  for at = 3, #ARGV do
+if ARGV[3] == 'named' then
+  for at = 4, #ARGV do
     add_entry(ARGV[at], redis.call('ZSCORE', schedule, ARGV[at]) or '')
+    if is_full() then
+      break
+    end
   end
 else
-  add_page(tonumber(ARGV[2]), ARGV[3], ARGV[4])
+  add_page(tonumber(ARGV[3]), ARGV[4], ARGV[5])
 end
 
-local clock = redis.call('TIME')
 return {
   string.format('%d.%06d', tonumber(clock[1]), tonumber(clock[2])), next_score, next_member,
   table.concat(kinds), table.concat(sizes, ' '), table.concat(fields)}

@@ -24,9 +24,10 @@
 --            the lines of the history as a JSON string, or '' to keep the stored lines
 --            the identity of a new entry, a JSON string, see claim.lua; '' for none. A repeated
 --            call has the same identity
+-- ARGV[5]  time limit in microseconds. When it has passed, the remaining entries are not written
 --
 -- Returns {codes, text, ...}
---   codes  a number per entry, separated by spaces:
+--   codes  a number per entry, separated by spaces; those that are not written have none:
 --          1 written
 --          3 written, but the stored identity differs from the new identity and is kept
 --          0 the stored meta differs from the expected meta
@@ -62,6 +63,7 @@ local TOLERANCE = 0.5
 -- include: same_rules
 -- include: text_in
 -- include: results
+-- include: run_time
 
 -- Returns a list of fields per entry.
 local function unpacked(sizes, packed)
@@ -270,6 +272,9 @@ if not codes then
   codes = {}
   for i = 1, #writings do
     add_result(i, save(unpack(writings[i], 1, 11)))
+    if i % CHECKED == 0 and out_of_time(ARGV[5]) then
+      break
+    end
   end
   write_scores()
   if earliest

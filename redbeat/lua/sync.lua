@@ -14,6 +14,7 @@
 -- ARGV[4]  the fields, joined; six per entry: name, entry key, definition, policy or '', meta for a
 --          new entry ('' = the meta of the previous row), score for a new entry (UNIX seconds;
 --          below 0 = never due)
+-- ARGV[5]  time limit in microseconds. When it has passed, the remaining entries get no code
 --
 -- An entry without an identity (see claim.lua) gets an empty identity. If Redis loses its data, the
 -- static entry is then added again with the same identity.
@@ -55,6 +56,7 @@ end
 -- include: decoded
 -- include: text_in
 -- include: results
+-- include: run_time
 
 local function write(key, definition, policy, before)
   redis.call('HSET', key, 'definition', definition)
@@ -153,6 +155,9 @@ for i = 1, #fields, 6 do
   codes[#codes + 1] = code
   if code ~= 4 then
     names[#names + 1] = fields[i]
+  end
+  if #codes % CHECKED == 0 and out_of_time(ARGV[5]) then
+    break
   end
 end
 if #names > 0 then

@@ -1,6 +1,7 @@
 -- Remove the counts of deleted entries from the stats, and these entries from `failing` and `expected`.
 -- Remove entries that fail no longer from `failing`, and beats that were seen in the future. Another
--- program wrote these beats; all other old beats are removed by claim.lua.
+-- program wrote these beats; all other old beats are removed by claim.lua. A call looks at a part of
+-- each of the three keys.
 --
 -- KEYS[1]  schedule (zset)
 -- KEYS[2]  stats (hash)
@@ -12,13 +13,14 @@
 -- ARGV[1]  key prefix
 -- ARGV[2]  if the schedule has more entries than this, the counts of all entries are removed
 --
--- Returns how many fields were removed. The counts of an entry have field names of the form
+-- ARGV[3]  COUNT of the scans
+-- ARGV[4..6] the cursors of `failing`, `expected` and the stats, '' for a key that needs no look
+--
+-- Returns {how many fields were removed, the next cursors of the three keys}. The counts of an entry have field names of the form
 -- "<counter> <entry name>". Other fields have no blank and are kept.
 
 local schedule, stats, beats, prefix = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
-local failing, expected = KEYS[4], KEYS[5]
-
--- include: aside
+local failing, expected, count = KEYS[4], KEYS[5], ARGV[3]
 
 -- Seconds by which the clock of Redis may have gone back since a beat was seen.
 local LARGEST_STEP = 60
@@ -28,26 +30,33 @@ if beats ~= schedule then
   redis.pcall('ZREMRANGEBYSCORE', beats, string.format('%.0f', now + LARGEST_STEP), '+inf')
 end
 
-local late = aside('ZRANGE', failing, 0, -1)
-for _, key in ipairs(late ~= 0 and late or {}) do
-  local field = redis.pcall('HGET', key, 'failing')
+-- Returns the next cursor, '' after the last part, and a list of members or fields, each followed by
+-- its score or value.
+local function scan(command, key, cursor)
+  local reply = key ~= schedule and cursor ~= '' and redis.pcall(command, key, cursor, 'COUNT', count)
+  if not reply or reply.err then
+    return '', {}
+  end
+  return reply[1] ~= '0' and reply[1] or '', reply[2]
+end
+
+local next_failing, late = scan('ZSCAN', failing, ARGV[4])
+for at = 1, #late, 2 do
+  local field = redis.pcall('HGET', late[at], 'failing')
   if type(field) ~= 'string' then
-    redis.call('ZREM', failing, key)
+    redis.call('ZREM', failing, late[at])
   end
 end
 
-local noted = expected ~= schedule and redis.pcall('ZRANGE', expected, 0, -1) or {}
-for _, key in ipairs(noted) do
-  if not redis.call('ZSCORE', schedule, key) then
-    redis.call('ZREM', expected, key)
+local next_expected, noted = scan('ZSCAN', expected, ARGV[5])
+for at = 1, #noted, 2 do
+  if not redis.call('ZSCORE', schedule, noted[at]) then
+    redis.call('ZREM', expected, noted[at])
   end
 end
 
 local keep = redis.call('ZCARD', schedule) <= tonumber(ARGV[2])
-local found = redis.pcall('HGETALL', stats)
-if found.err then
-  return 0
-end
+local next_stats, found = scan('HSCAN', stats, ARGV[6])
 local removed = 0
 for at = 1, #found, 2 do
   local name = string.match(found[at], '^%S+ (.*)$')
@@ -55,4 +64,4 @@ for at = 1, #found, 2 do
     removed = removed + redis.call('HDEL', stats, found[at])
   end
 end
-return removed
+return {removed, next_failing, next_expected, next_stats}

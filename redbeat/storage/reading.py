@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from redis.client import NEVER_DECODE
 from redis.exceptions import NoPermissionError, ResponseError
@@ -111,11 +111,19 @@ def _cursor_text(cursor: Any) -> str:
 class Reading:
     """Reads the schedule under one key prefix."""
 
+    #: Seconds after which a script about many entries stops, so that Redis can serve others. The
+    #: remaining entries take another round trip. A script exceeds the limit by 1 or 2 ms.
+    max_seconds: ClassVar[float] = 0.007
+
     def __init__(self, client: Any, keys: Keys) -> None:
         self.client = client
         self.keys = keys
         #: Number of round trips so far, retries excluded.
         self.round_trips = 0
+
+    @property
+    def _time_limit(self) -> int:
+        return int(self.max_seconds * 1e6)
 
     def _run(self, script: str, keys: Sequence[Any], args: Sequence[Any] = ()) -> Any:
         return self._retry_if_denied(
@@ -280,29 +288,57 @@ class Reading:
     def due(self, now: float) -> list[tuple[str, float]]:
         """Return (key, score) of all entries due at ``now`` and of the next entry, in due order.
 
-        Two round trips.
+        Two round trips, and one more per 2000 due entries.
         """
-        at, schedule = f"{now:.6f}", self.keys.schedule
-        due = self._read("ZRANGEBYSCORE", schedule, 0, at, "WITHSCORES")
-        later = self._read("ZRANGEBYSCORE", schedule, f"({at}", "+inf", "WITHSCORES", "LIMIT", 0, 1)
-        return [(text_of(key), float(score)) for key, score in (*pairs_of(due), *pairs_of(later))]
+        offset = int(self._read("ZCOUNT", self.keys.schedule, "-inf", "(0"))  # parked entries
+        found: list[tuple[str, float]] = []
+        while True:
+            page = self.ranked(offset + len(found), SCAN_COUNT)
+            later = next((at for at, (_, score) in enumerate(page) if score > now), len(page))
+            found += page[: later + 1]
+            if later < len(page) or len(page) < SCAN_COUNT:
+                return found
 
     def static_names(self) -> set[str]:
-        """Return the names of all static entries. One round trip."""
-        return {text_of(name) for name in self._read("SMEMBERS", self.keys.statics)}
+        """Return the names of all static entries. One round trip per about 2000."""
+        names, cursor = set[str](), START
+        while True:
+            after, found = self._read("SSCAN", self.keys.statics, cursor, "COUNT", SCAN_COUNT)
+            names.update(map(text_of, found))
+            cursor = _cursor_text(after)
+            if cursor == START:
+                return names
 
-    def quarantined(self) -> dict[str, str]:
-        """Return the quarantined entries: key -> JSON note. One round trip."""
-        reply = self._read_aside("HGETALL", self.keys.quarantine) or {}
-        pairs = pairs_of(reply)
-        return {text_of(key): valid_text(note) for key, note in pairs}
+    def static_among(self, names: Iterable[str]) -> set[str]:
+        """Return the names that are static entries. One round trip per 500 names."""
+        prefix = self.keys.prefix
+        return {
+            row.key.removeprefix(prefix)
+            for batch in batches(map(self.keys.entry, names))
+            for row in self.read(batch).rows
+            if row.static
+        }
+
+    def quarantined(self, limit: int | None = None) -> dict[str, str]:
+        """Return quarantined entries: key -> JSON note; all of them, or only ``limit`` of them.
+
+        One round trip per about 500.
+        """
+        notes, cursor = dict[str, str](), START
+        while True:
+            cursor, page = self.quarantine_page(cursor)
+            notes.update(page)
+            if cursor == START or (limit is not None and len(notes) >= limit):
+                return dict(islice(notes.items(), limit))
 
     def calendars(self, names: Iterable[str] | None = None) -> dict[str, str]:
-        """Return the JSON of the calendars with these names (default: all). One round trip."""
+        """Return the JSON of the calendars with these names (default: all).
+
+        One round trip; one per about 200 calendars if ``names`` is None.
+        """
         key = self.keys.calendars
         if names is None:
-            reply = pairs_of(self._read_aside("HGETALL", key) or {})
-            return {text_of(name): text_of(text) for name, text in reply}
+            return self._all_calendars()
         wanted = list(names)
         texts = self._read_aside("HMGET", key, *wanted) or [None] * len(wanted)
         return {
@@ -310,6 +346,15 @@ class Reading:
             for name, text in zip(wanted, texts, strict=True)
             if text is not None
         }
+
+    def _all_calendars(self) -> dict[str, str]:
+        texts, cursor = dict[str, str](), START
+        while reply := self._read_aside("HSCAN", self.keys.calendars, cursor, "COUNT", 200):
+            cursor = _cursor_text(reply[0])
+            texts.update((text_of(name), text_of(text)) for name, text in pairs_of(reply[1]))
+            if cursor == START:
+                break
+        return texts
 
     def calendar_users(self, cursor: str) -> tuple[str, list[str]]:
         """Return the cursor of the next page, and a page of keys of entries with calendars.
@@ -337,13 +382,21 @@ class Reading:
         return _cursor_text(after), {text_of(key): valid_text(note) for key, note in pairs}
 
     def read(self, keys: Sequence[str]) -> Page:
-        """Return one row per key, in the same order. One round trip; pass at most 500 keys."""
-        return self._page("named", *map(key_of, keys))
+        """Return one row per key, in the same order.
+
+        One round trip, or more if Redis needs longer than :attr:`max_seconds` or if the entries
+        have more than 4 MiB; pass at most 500 keys.
+        """
+        page = self._page("named", *map(key_of, keys))
+        while left := keys[len(page.rows) :]:
+            page.rows.extend(self._page("named", *map(key_of, left)).rows)
+        return page
 
     def page(self, after: Cursor | None = None, limit: int = BATCH, history: bool = False) -> Page:
         """Return a page of entries in due order; entries that are never due come last.
 
-        One round trip.
+        The page has fewer than ``limit`` entries if Redis needs longer than :attr:`max_seconds`, or
+        if the entries have more than 4 MiB. One round trip.
         """
         score, member = after or ("", "")
         return self._page(limit, score, key_of(member), "history" if history else "")
@@ -371,7 +424,7 @@ class Reading:
     def _page(self, *args: Any) -> Page:
         names = self.keys
         keys = self._with_missing_key(names.schedule, names.statics, names.quarantine)
-        return read_page(self._run("page", keys, [self.keys.prefix, *args]))
+        return read_page(self._run("page", keys, [self.keys.prefix, self._time_limit, *args]))
 
     def members(self) -> int:
         """Return the number of entries. One round trip."""

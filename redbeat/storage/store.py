@@ -25,6 +25,7 @@ from .reading import (
     ESCAPED,
     GLOB_SPECIAL,
     PROBLEM,
+    START,
     STATICS,
     TIME_ZONE,
     Reading,
@@ -128,7 +129,7 @@ def save_results(writings: Sequence[Writing], reply: Sequence[bytes]) -> list[Sa
     if not isinstance(reply, list):
         return [Saved(SAVED)] * len(writings)  # the client is a mock in a test
     results = read_saved(reply)
-    for writing, saved in zip(writings, results, strict=True):
+    for writing, saved in zip(writings, results, strict=False):  # Redis may have written only some
         if saved.code == NOT_A_HASH:
             raise InvalidEntryError("name", not_an_entry(writing.key))
     return results
@@ -289,9 +290,13 @@ class Store(Reading):
         - CONFLICT: the stored definition or policy differs from the expected one.
 
         Raises :exc:`InvalidEntryError` for a key that is not a hash. In that case, no entry is
-        written. One round trip; pass at most 500 entries.
+        written. One round trip, or more if Redis needs longer than :attr:`max_seconds`; pass at
+        most 500 entries.
         """
-        return save_results(writings, self._run("save", *self._save_call(writings)))
+        results: list[Saved] = []
+        while left := writings[len(results) :]:
+            results += save_results(left, self._run("save", *self._save_call(left)))
+        return results
 
     def begin_save_all(self, writings: Sequence[Writing]) -> Callable[[], list[Saved]]:
         """Send the entries of :meth:`save_all`, and return a function that waits for the results.
@@ -312,16 +317,17 @@ class Store(Reading):
         self, writings: Sequence[Writing], reply: Callable[[], Any]
     ) -> list[Saved]:
         try:
-            return save_results(writings, reply())
+            results = save_results(writings, reply())
         except (RedisError, OSError):
             return self.save_all(writings)
+        return [*results, *self.save_all(writings[len(results) :])]
 
     def _save_call(self, writings: Sequence[Writing]) -> tuple[list[Any], tuple[Any, ...]]:
         first_key = key_of(writings[0].key)
         names = self.keys
         keys = self._with_missing_key(names.schedule, names.quarantine, first_key)
         keys.append(names.expected)
-        return keys, (self.keys.wakeup, MAX_WAIT, *pack_writings(writings))
+        return keys, (self.keys.wakeup, MAX_WAIT, *pack_writings(writings), self._time_limit)
 
     def delete(self, key: str) -> bool:
         """Delete an entry and its history; return whether it existed. One round trip."""
@@ -380,13 +386,18 @@ class Store(Reading):
         Also removes entries that fail no longer from the index of failing entries.
 
         If the schedule has more than ``most`` entries, the counts of all entries are removed. One
-        round trip.
+        round trip, and one more per 500 failing or counted entries, or entries with a deadline.
         """
         names = self.keys
         keys = self._with_missing_key(
             names.schedule, names.stats, names.beats, names.failing, names.expected
         )
-        return int(self._run("tidy", keys, [self.keys.prefix, most]))
+        removed, cursors = 0, [START] * 3
+        while any(cursors):
+            reply = self._run("tidy", keys, [names.prefix, most, BATCH, *cursors])
+            removed += int(reply[0])
+            cursors = [text_of(cursor) for cursor in reply[1:]]
+        return removed
 
     def save_calendar(self, name: str, text: str) -> None:
         """Store a calendar as JSON. One round trip."""
@@ -458,6 +469,19 @@ class Store(Reading):
     ) -> tuple[int, list[int]]:
         """Run ``sync.lua``; return its first code, and the codes of the rows.
 
+        One round trip, or more if Redis needs longer than :attr:`max_seconds`.
+        """
+        standing, codes = self._sync_some(rows, lock_key, token, ttl)
+        while codes and len(codes) < len(rows) and standing != SYNC_REFUSED:
+            standing, more = self._sync_some(rows[len(codes) :], lock_key, token, ttl)
+            codes += more
+        return standing, codes
+
+    def _sync_some(
+        self, rows: Sequence[StaticRow], lock_key: str | None, token: str, ttl: str
+    ) -> tuple[int, list[int]]:
+        """Run ``sync.lua`` once; the codes may be those of the first rows only.
+
         Most rows have the same meta, so a meta that equals the previous one is sent as "".
         """
         fields: list[str] = []
@@ -468,7 +492,7 @@ class Store(Reading):
             previous = row.meta
         keys = self._static_keys(lock_key)
         keys.insert(4, self.keys.expected)
-        reply = self._run("sync", keys, (token, ttl, *pack(fields)))
+        reply = self._run("sync", keys, (token, ttl, *pack(fields), self._time_limit))
         return reply[0], [int(code) for code in text_of(reply[1])] if reply[1:] else []
 
     def prune_statics(self, names: Sequence[str], lock_key: str | None, token: str) -> bool:

@@ -147,7 +147,7 @@ def selected() -> ResponseReturnValue:
 
 
 def _statics(names: list[str]) -> list[str]:
-    statics = store_of(current_app.extensions["celery"]).static_names()
+    statics = store_of(current_app.extensions["celery"]).static_among(names)
     return [name for name in names if name in statics]
 
 

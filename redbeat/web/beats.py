@@ -30,15 +30,15 @@ def show() -> ResponseReturnValue:
     started = time.monotonic()
     schedule = current_app.extensions["schedule"]
     store = store_of(schedule.app)
-    status, notes = schedule.status(), store.quarantined()
-    keys = list(notes)[:MAX_QUARANTINED]
+    status, notes = schedule.status(), store.quarantined(MAX_QUARANTINED)
+    keys = list(notes)
     names = [key.removeprefix(store.keys.prefix) for key in keys]
     rows = store.read(keys).rows if keys else []
     return render_template(
         "beats.html",
         status=status,
         notes={name: quarantine_note(notes[key]) for name, key in zip(names, keys, strict=True)},
-        more=len(notes) - len(names),
+        more=max(status.quarantined - len(names), 0),
         texts=dict(zip(names, map(texts_of, rows), strict=True)),
         now=datetime.now(UTC),
         poll=poll_after(time.monotonic() - started),

@@ -1,0 +1,24 @@
+-- run_time() returns the seconds for which this script has run. Needs `clock`, the reply of TIME at
+-- the start. TIME stands still during a script of Redis 7.2 and later; scripts of Redis 7.0 have no
+-- os.clock.
+--
+-- out_of_time(limit) returns whether more than `limit` microseconds have passed. A script that handles
+-- many entries then stops after a part of them, so that Redis can serve others. Call the function
+-- once per CHECKED entries, because it takes as long as a read.
+
+local _, cpu_seconds = pcall(function() return os.clock end)
+cpu_seconds = type(cpu_seconds) == 'function' and cpu_seconds or function()
+  local time = redis.call('TIME')
+  return time[1] - clock[1] + (time[2] - clock[2]) / 1000000
+end
+local started = cpu_seconds()
+
+local function run_time()
+  return cpu_seconds() - started
+end
+
+local CHECKED = 20
+
+local function out_of_time(limit)
+  return run_time() * 1000000 > tonumber(limit)
+end
