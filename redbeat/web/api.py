@@ -15,6 +15,7 @@ from redis.exceptions import RedisError
 from werkzeug.exceptions import HTTPException
 
 from redbeat import __version__
+from redbeat.codec.stored import json_in
 from redbeat.entries.pauses import digest
 from redbeat.entries.policy import FIELDS as POLICY_FIELDS
 from redbeat.entries.status import STATES
@@ -100,9 +101,11 @@ def _only_json() -> ResponseReturnValue | None:
 
 def _body() -> Any:
     """Return the JSON object in the body of the request, {} for an empty body."""
-    if not request.get_data():
-        return {}
-    body = request.get_json(force=True)
+    text = request.get_data()
+    try:
+        body = json_in(text, "body") if text else {}
+    except DecodeError as error:
+        abort(400, f"The body {error.problem}")
     if not isinstance(body, dict):
         abort(400, "The body must be a JSON object.")
     return body
