@@ -601,8 +601,10 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         The ``spread`` and the ``jitter`` in the policy are no lateness.
         """
         due_at = run.scheduled_at
-        if run.outcome != TRIGGERED and not asks_itself(self.schedule):
-            due_at = min(self._offset_due_at(due_at), max(run.dispatched_at, due_at))
+        offsets = self.policy_field("spread") or self.policy_field("jitter")
+        if offsets and run.outcome != TRIGGERED and not asks_itself(self.schedule):
+            offset_due_at = self._with_readable_calendars()._offset_due_at(due_at)
+            due_at = min(offset_due_at, max(run.dispatched_at, due_at))
         return (run.dispatched_at - due_at).total_seconds()
 
     @property
@@ -666,6 +668,21 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             raise InvalidEntryError("exclude", problem) from error
         return Exclusion(calendars, zone, policy.on_excluded)
 
+    def _with_readable_calendars(self: Self) -> Self:
+        """Return the entry, or a copy without calendars if one is missing or unreadable.
+
+        Use this method to show an entry: a page of entries does not fail because of one calendar.
+        """
+        if not self.policy_field("exclude"):
+            return self
+        try:
+            self.exclusion(*self._rules())
+        except (InvalidEntryError, DecodeError):
+            entry = self._copy()
+            entry.exclude, entry.on_excluded = (), DEFAULT.on_excluded
+            return entry
+        return self
+
     @property
     def runs_left(self) -> int | None:
         """The number of runs that ``max_runs`` still allows, None for no limit."""
@@ -674,10 +691,14 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
     @property
     def spread_offset(self) -> float:
-        """The seconds by which ``spread`` makes the next run later. No round trip."""
-        policy, zone = self._rules()
-        plan = self._plan(replace(policy, jitter=0.0), zone)
-        nominal = next(iter(self.upcoming(1)), self._current_time())
+        """The seconds by which ``spread`` makes the next run later.
+
+        One round trip if the entry has calendars that were not loaded, else none.
+        """
+        entry = self._with_readable_calendars()
+        policy, zone = entry._rules()
+        plan = entry._plan(replace(policy, jitter=0.0), zone)
+        nominal = next(iter(entry.upcoming(1)), entry._current_time())
         return (plan.due_at(nominal) - nominal).total_seconds()
 
     def upcoming(self, n: int = 10, after: datetime | None = None) -> list[datetime]:

@@ -13,7 +13,7 @@ from celery import Celery
 from redbeat.calendar.zones import UTC
 from redbeat.codec.stored import bytes_of, moment_in, object_in, string_in
 from redbeat.decoder import decode
-from redbeat.errors import ConflictError, DecodeError
+from redbeat.errors import ConflictError, DecodeError, InvalidEntryError
 from redbeat.storage.records import CONFLICT, SAVED, Writing
 from redbeat.storage.store import Store, batches
 from redbeat.storage.wire import Row
@@ -158,7 +158,7 @@ def resume_entries(
             entry = loader.from_texts(app, definition, row.meta, policy, row.runtime)
             entry._tell_if_finished()
             return Writing(row.key, *texts, score=entry._stored_score())
-        except DecodeError:  # a beat reports the error
+        except (DecodeError, InvalidEntryError):  # a beat reports the error
             return Writing(row.key, *texts)
 
     return _change(store, keys, change)

@@ -8,8 +8,8 @@ from typing import Final, Literal, NamedTuple, get_args
 
 from celery.beat import SchedulingError
 
-from redbeat.calendar.zones import EPOCH, from_timestamp
-from redbeat.codec.stored import instant_in, number_in, seconds_in
+from redbeat.calendar.zones import EPOCH
+from redbeat.codec.stored import instant_in, number_in, seconds_in, whole_in
 
 from .decide import aware
 
@@ -152,36 +152,30 @@ class Results(NamedTuple):
         """Return the results in a stored text; invalid lines are skipped."""
         first, _, rest = text.partition("\n")
         words = first.split(" ")
-        if len(words) != 4 or not words[1].isdecimal():
+        failures = whole_in(words[1]) if len(words) == 4 else None
+        if failures is None:
             return NO_RESULTS
         by_run = dict(pair for line in rest.splitlines() for pair in _read_result(line))
-        return cls(_instant(words[0]), int(words[1]), _instant(words[3]), by_run)
+        return cls(instant_in(words[0]), failures, instant_in(words[3]), by_run)
 
 
 NO_RESULTS: Final = Results()
-
-
-def _instant(text: str) -> datetime | None:
-    try:
-        return from_timestamp(float(text))
-    except (ValueError, OverflowError, OSError):
-        return None
 
 
 def _read_result(line: str) -> Iterator[tuple[str, RunResult]]:
     run, *words = line.split(" ", 5)
     if len(words) < 4 or words[3] not in get_args(RunState):
         return
-    ended, seconds, retries, state, *error = words
-    try:
-        took = None if seconds == UNKNOWN else float(seconds)
-        result = RunResult(
-            state,  # type: ignore[arg-type]
-            from_timestamp(float(ended)),
-            *(took, int(retries), error[0] if error else None),
-        )
-    except (ValueError, OverflowError, OSError):
+    ended_at, count, state, *error = instant_in(words[0]), whole_in(words[2]), *words[3:]
+    seconds = None if words[1] == UNKNOWN else number_in(words[1])
+    if ended_at is None or count is None or (seconds is None and words[1] != UNKNOWN):
         return
+    if seconds is not None and instant_in(ended_at.timestamp() - seconds) is None:
+        return
+    result = RunResult(
+        state,  # type: ignore[arg-type]
+        *(ended_at, seconds, count, error[0] if error else None),
+    )
     yield run, result
 
 

@@ -15,7 +15,7 @@ from redbeat.errors import InvalidEntryError, RedBeatError
 from redbeat.storage.store import store_of
 
 from .auth import audit, user_name
-from .entry import entry_name, entry_or_error, get_or_404
+from .entry import entry_name, entry_or_error, existing, get_or_404
 from .values import clipped, entry_url, name_in, notify
 
 __all__ = ("actions",)
@@ -46,7 +46,8 @@ def pause() -> ResponseReturnValue:
     name = entry_name()
     note = request.form.get("note", "").strip()[:MAX_NOTE]
     try:
-        entry_or_error(name).pause(note or None, user_name())
+        with existing(name):
+            entry_or_error(name).pause(note or None, user_name())
     except RedBeatError as error:
         return _redirect_to_entry(name, f"The entry was not paused: {error}", "failed")
     audit(f"paused ({note!r})" if note else "paused", name)
@@ -58,7 +59,8 @@ def resume() -> ResponseReturnValue:
     """Resume an entry."""
     name = entry_name()
     try:
-        entry_or_error(name).resume()
+        with existing(name):
+            entry_or_error(name).resume()
     except RedBeatError as error:
         return _redirect_to_entry(name, f"The entry was not resumed: {error}", "failed")
     audit("resumed", name)
@@ -70,7 +72,8 @@ def trigger() -> ResponseReturnValue:
     """Request one run of an entry; a beat publishes the run at its next tick."""
     name = entry_name()
     try:
-        task_id = entry_or_error(name).trigger()
+        with existing(name):
+            task_id = entry_or_error(name).trigger()
     except InvalidEntryError as error:
         return _redirect_to_entry(name, f"The entry was not triggered: {error.problem}", "failed")
     audit(f"triggered ({task_id})", name)

@@ -15,6 +15,7 @@ from redis.exceptions import RedisError
 from werkzeug.exceptions import HTTPException
 
 from redbeat import __version__
+from redbeat.codec.stored import json_in
 from redbeat.entries.pauses import digest
 from redbeat.entries.policy import FIELDS as POLICY_FIELDS
 from redbeat.entries.status import STATES
@@ -33,7 +34,7 @@ from redbeat.storage.store import store_of
 from redbeat.transfer.entry_file import CALL, FIELDS, change_entry, new_entry
 
 from .auth import audit, user_name
-from .entry import entry_name, entry_or_error, get_or_404
+from .entry import entry_name, entry_or_error, existing, get_or_404
 from .list import query_of
 
 __all__ = ("api", "health")
@@ -100,9 +101,11 @@ def _only_json() -> ResponseReturnValue | None:
 
 def _body() -> Any:
     """Return the JSON object in the body of the request, {} for an empty body."""
-    if not request.get_data():
-        return {}
-    body = request.get_json(force=True)
+    text = request.get_data()
+    try:
+        body = json_in(text, "body") if text else {}
+    except DecodeError as error:
+        abort(400, f"The body {error.problem}")
     if not isinstance(body, dict):
         abort(400, "The body must be a JSON object.")
     return body
@@ -152,7 +155,9 @@ def _entry_response(name: str, code: int = 200) -> ResponseReturnValue:
     if record.entry is None:
         return jsonify(record_json(record)), code
     entry = record.entry
-    response = jsonify(entry_json(entry, entry.status, entry.history, entry.backfills, row.static))
+    with existing(name):
+        status, backfills = entry.status, entry.backfills
+    response = jsonify(entry_json(entry, status, entry.history, backfills, row.static))
     response.set_etag(digest(*entry.seen_texts))
     return response, code
 
@@ -225,7 +230,8 @@ def pause() -> ResponseReturnValue:
     name, note = entry_name(), _body().get("note")
     if note is not None and not isinstance(note, str):
         raise InvalidEntryError("note", f"must be a text, not {note!r:.60}")
-    entry_or_error(name).pause(note or None, user_name())
+    with existing(name):
+        entry_or_error(name).pause(note or None, user_name())
     audit("paused", name)
     return _entry_response(name)
 
@@ -234,7 +240,8 @@ def pause() -> ResponseReturnValue:
 def resume() -> ResponseReturnValue:
     """Resume an entry."""
     name = entry_name()
-    entry_or_error(name).resume()
+    with existing(name):
+        entry_or_error(name).resume()
     audit("resumed", name)
     return _entry_response(name)
 
@@ -243,7 +250,8 @@ def resume() -> ResponseReturnValue:
 def trigger() -> ResponseReturnValue:
     """Request one run of an entry, and return its task id."""
     name = entry_name()
-    task_id = entry_or_error(name).trigger()
+    with existing(name):
+        task_id = entry_or_error(name).trigger()
     audit(f"triggered ({task_id})", name)
     return jsonify(task_id=task_id), 202
 

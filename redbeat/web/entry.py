@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, tzinfo
 from functools import partial
 from typing import Any, Final
@@ -29,7 +31,7 @@ from .charts import lateness_chart
 from .list import poll_after
 from .values import app_zone, in_zone, now_of, texts_of, zone
 
-__all__ = ("entries", "entry_name", "entry_or_error", "get_or_404", "zone_of")
+__all__ = ("entries", "entry_name", "entry_or_error", "existing", "get_or_404", "zone_of")
 
 
 def zone_of(entry: Any) -> tzinfo | None:
@@ -44,6 +46,8 @@ def zone_of(entry: Any) -> tzinfo | None:
 
 
 entries = Blueprint("entries", __name__)
+
+NO_ENTRY: Final = "There is no entry {!r}. The entry was deleted, or it has finished."
 
 #: Number of upcoming runs on the entry page.
 UPCOMING: Final = 10
@@ -70,7 +74,7 @@ def get_or_404(name: str) -> tuple[float, Row, Record]:
     except KeyError:
         record = None
     if record is None:
-        abort(404, f"There is no entry {name!r}. The entry was deleted, or it has finished.")
+        abort(404, NO_ENTRY.format(name))
     return page.now, page.rows[0], record
 
 
@@ -81,6 +85,15 @@ def entry_or_error(name: str) -> Any:
     """
     _, _, record = get_or_404(name)
     return record.entry or abort(409, f"The entry cannot be read: {record.problem}")
+
+
+@contextmanager
+def existing(name: str) -> Iterator[None]:
+    """Abort the request with 404 if the entry is deleted while the context changes it."""
+    try:
+        yield
+    except KeyError:
+        abort(404, NO_ENTRY.format(name))
 
 
 @entries.get("/entry")

@@ -15,7 +15,7 @@ from redbeat.calendar.zones import UTC
 from redbeat.entries.pauses import digest
 from redbeat.entries.policy import DEFAULT
 from redbeat.entries.policy import FIELDS as POLICY_FIELDS
-from redbeat.errors import ConflictError, InvalidEntryError
+from redbeat.errors import ConflictError, DecodeError, InvalidEntryError
 from redbeat.management.changes import Difference, differences
 from redbeat.management.task_names import NameChecker
 from redbeat.presentation.rule_text import KINDS, rule_of
@@ -170,8 +170,11 @@ class EntryForm:
     def _differs(self, each: FormField) -> bool:
         return self[each.name] != each.text_of(getattr(DEFAULT, each.name))
 
-    def add_error(self, error: InvalidEntryError) -> None:
-        """Add an error to the field that caused the error."""
+    def add_error(self, error: InvalidEntryError | DecodeError) -> None:
+        """Add an error to the field that caused the error; it may be an unreadable calendar."""
+        if isinstance(error, DecodeError):
+            self.errors[""] = str(error)
+            return
         head = error.field.replace("[", ".").partition(".")[0]
         name = "rule" if head in ("schedule", *KINDS) else head
         if name in FIELDS or name in TEXTS:
@@ -235,7 +238,7 @@ class EntryForm:
                 self.change(changed)
                 changed._arm(entry.seen_texts, changed.texts(), datetime.now(UTC))
             runs: list[datetime] = changed.upcoming(PREVIEWED)
-        except InvalidEntryError as error:
+        except (InvalidEntryError, DecodeError) as error:
             self.add_error(error)
             return []
         return runs
@@ -285,7 +288,7 @@ def save() -> ResponseReturnValue:
         form.change(entry)
         changes = differences(stored, entry)
         entry.save(if_unchanged=True)
-    except InvalidEntryError as error:
+    except (InvalidEntryError, DecodeError) as error:
         form.add_error(error)
         return _page(name, entry_or_error(name), form, 422)
     except ConflictError:
@@ -306,7 +309,7 @@ def _conflict(name: str, form: EntryForm) -> ResponseReturnValue:
     try:
         form.change(changed)
         form.conflict = differences(entry, changed)
-    except InvalidEntryError as error:
+    except (InvalidEntryError, DecodeError) as error:
         form.add_error(error)
     form.errors[""] = (
         "Somebody else has changed this entry since you opened this form. Saving the form again "
@@ -335,7 +338,7 @@ def create() -> ResponseReturnValue:
     try:
         entry = form.new_entry()
         entry.save(if_unchanged=True)
-    except InvalidEntryError as error:
+    except (InvalidEntryError, DecodeError) as error:
         form.add_error(error)
         return _page(None, None, form, 422)
     except ConflictError:

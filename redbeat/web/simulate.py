@@ -10,7 +10,7 @@ from flask import Blueprint, abort, render_template, request
 from flask.typing import ResponseReturnValue
 
 from redbeat.calendar.walltime import instant_of
-from redbeat.errors import InvalidEntryError
+from redbeat.errors import DecodeError, InvalidEntryError
 from redbeat.management.forecast import simulate as runs_of
 from redbeat.presentation.rule_text import KINDS
 
@@ -73,9 +73,13 @@ def show() -> ResponseReturnValue:
     period, form = Period.read(now), EntryForm.of_rule(request.args)
     context: dict[str, Any] = {"name": name, "period": period, "form": form, "kinds": KINDS}
     changed = _changed(entry, form)
+    found = None
     if not period.error and not form.errors:
-        since, until = period.instants
-        found = runs_of([(entry, changed)], since, until, now)
+        try:
+            found = runs_of([(entry, changed)], *period.instants, now)
+        except (InvalidEntryError, DecodeError) as error:
+            form.add_error(error)
+    if found is not None:
         (result,) = found.entries.values()
         runs = [
             (run.scheduled_at, run.scheduled_at.astimezone(result.zone), change)
@@ -94,7 +98,7 @@ def _changed(entry: Any, form: EntryForm) -> Any:
     changed = entry._copy()
     try:
         form.change(changed)
-    except InvalidEntryError as error:
+    except (InvalidEntryError, DecodeError) as error:
         form.add_error(error)
         return None
     return changed

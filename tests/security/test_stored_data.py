@@ -6,6 +6,8 @@ import json
 import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import cycle
+from typing import Any
 
 import pytest
 
@@ -79,6 +81,25 @@ FIELDS = (
 )
 
 
+#: Results of the run at the instant 1795462250, as another program may write them.
+RESULTS = [
+    *(f"{ended} 1.5 0 succeeded" for ended in ("nan", "inf", "1e300", "9" * 400, "1_0", "")),
+    *(f"1795462260 {took} 0 failed E" for took in ("nan", "inf", "-inf", "1e300", "1e12", "-1e12")),
+    *(f"1795462260 1 {retries} retried" for retries in ("nan", "9" * 400, "-1", "1_0", "\u00b2")),
+    *("-62135424000 1e300 0 lost", "253402128000 -9e9 0 lost", "1795462260 1 0 unknown", "1 2 3"),
+]
+
+
+#: Commands and pages of one entry; each of the entries takes one of them in turn.
+COMMANDS = (
+    *("show --json", "history", "upcoming", "backfill", "backfill --cancel"),
+    "backfill --from 2026-01-01 --to 2026-01-02 --dry-run",
+    "backfill --from 2026-01-01 --to 2026-01-02 --rate 1/h",
+    "simulate --from 2026-01-01 --to 2026-01-02",
+)
+PATHS = ("/api/entry", "/api/entry/history", "/entry/edit", "/entry/simulate", "/entry/delete")
+
+
 def put_hostile(world: World, value: bytes) -> list[str]:
     """Store ``value`` in each field of each key; return the names of the entries."""
     names = []
@@ -113,14 +134,24 @@ def readers(world: World, names: list[str]) -> Iterator[tuple[str, Callable[[], 
         for attribute in ("history", "status"):
             yield f"{attribute} of {entry.name}", partial(getattr, entry, attribute)
         yield f"upcoming of {entry.name}", entry.upcoming
+    pages = ["/", "/timeline", "/beats", "/api/entries", "/api/status"]
     commands = [["list"], ["status"], ["upcoming"], ["timeline"], ["doctor"]]
     commands += [[*command, "--json"] for command in commands] + [["export"]]
-    commands += [[command, name] for name in names for command in ("show", "history", "upcoming")]
+    for name, command, page in zip(names, cycle(COMMANDS), cycle(PATHS), strict=False):
+        commands += [["show", name], ["history", name, "--json"], [*command.split(), name]]
+        pages += [f"{path}?name={name}" for path in ("/entry", page)]
     for command in commands:
         yield " ".join(command), partial(run_command, app, *command)
     browser = create_app(schedule, Access()).test_client()
-    for path in ("/", "/timeline", "/beats", *(f"/entry?name={name}" for name in names)):
-        yield path, partial(browser.get, path)
+    for path in pages:
+        yield path, partial(get_page, browser, path)
+
+
+def get_page(browser: Any, path: str) -> None:
+    """Read a page; raise an error for the status 500."""
+    answer = browser.get(path)
+    if answer.status_code >= 500:
+        raise AssertionError(answer.text)
 
 
 def problems_of(world: World, names: list[str]) -> list[str]:
@@ -147,15 +178,31 @@ def test_a_value_in_each_field(
     assert problems_of(world, names) == []
 
 
-def test_times_of_the_right_form(world: World, clock: Clock, log: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("field", one_in(2, ["claim", *TIMES]))
+def test_times_of_the_right_form(
+    world: World, clock: Clock, log: pytest.LogCaptureFixture, field: str
+) -> None:
     names = []
-    for field, values in {"claim": CLAIMS.values(), **TIMES}.items():
-        for number, value in enumerate(values):
-            names.append(f"{field}-{number}")
-            world.put(names[-1], last_run_at=world.ago(90), overlap="skip")
-            world.client.hset(f"{PREFIX}{names[-1]}", field, value)
+    for number, value in enumerate({**TIMES, "claim": CLAIMS.values()}[field]):
+        names.append(f"{field}-{number}")
+        world.put(names[-1], last_run_at=world.ago(90), overlap="skip")
+        world.client.hset(f"{PREFIX}{names[-1]}", field, value)
     scheduler = tick_three_times(world, clock)
     assert scheduler.names.count("good") == 1
     assert "The tick failed" not in log.text
     assert "Redis is not available" not in log.text
+    assert problems_of(world, names) == []
+
+
+def test_results_of_a_run(world: World, clock: Clock, log: pytest.LogCaptureFixture) -> None:
+    names = []
+    for number, line in enumerate(RESULTS):
+        names.append(f"results-{number}")
+        world.put(names[-1], last_run_at=world.ago(90), expect_within=60)
+        text = f'"1795462250 3 1795462250 1795462250\\n1795462250 {line}\\n"'
+        fields = {"history": '"1795462250 +5\\n"', "results": text}
+        world.client.hset(f"{PREFIX}{names[-1]}", mapping=fields)
+    scheduler = tick_three_times(world, clock)
+    assert scheduler.names.count("good") == 1
+    assert "The tick failed" not in log.text
     assert problems_of(world, names) == []

@@ -198,3 +198,64 @@ def test_health_checks(browser: Browser) -> None:
     assert (answer.status_code, "Redis does not answer" in answer.text) == (503, True)
     error = site.get("/api/entries")
     assert (error.status_code, error.get_json()["error"]["field"]) == (503, None)
+
+
+DEEP = b"[" * 100_000
+
+#: Bodies that are no JSON object, or nested too deep.
+BODIES = {
+    "brackets": DEEP,
+    "closed brackets": DEEP + b"]" * 100_000,
+    "objects": b'{"a":' * 100_000,
+    "a deep field": b'{"task": "t", "every": 60, "args": %s%s}' % (b"[" * 900, b"]" * 900),
+    "a list": b"[]",
+    "a number of 5000 digits": b"9" * 5000,
+    "not JSON": b"{",
+    "not UTF-8": b'{"note": "\xff"}',
+    "UTF-16": '{"note": "a"}'.encode("utf-16"),
+}
+
+
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
+@pytest.mark.parametrize(
+    ("method", "path"), [("PUT", "/entry"), ("PATCH", "/entry"), ("POST", "/entry/pause")]
+)
+def test_a_body_that_is_no_object(
+    browser: Browser, make: Make, method: str, path: str, body: bytes
+) -> None:
+    make("a").save()
+    answer = browser.client.open(
+        f"/api{path}?name=a", method=method, data=body, content_type="application/json"
+    )
+    assert answer.status_code == 400, answer.text
+    assert answer.get_json()["error"]["message"]
+
+
+RULE = '"every": 60, '
+
+
+@pytest.mark.parametrize("name", ["a", "new"])
+@pytest.mark.parametrize(
+    "field",
+    [
+        *('"note": "\\ud800"', '"note": 5', '"jitter": NaN', '"jitter": 1e999', '"every": NaN'),
+        *('"every": -Infinity', '"every": 1e308', '"max_runs": 1e999', '"args": NaN', '"a": 1'),
+        *('"kwargs": {"\\ud800": 1}', '"task": "\\ud800"', '"task": null', '"queue": {}'),
+        *('"cron": [1]', '"rrule": [[]]', '"start_time": 5', '"exclude": [[]]', '"enabled": 5'),
+        *('"options": {"headers": 5}', '"spread": "1e400"', '"at": "9999-12-31"', '"cron": ""'),
+    ],
+)
+def test_a_hostile_field_is_refused_or_stored(
+    browser: Browser, make: Make, schedule: Schedule, name: str, field: str
+) -> None:
+    make("a").save()
+    ruled = field.startswith(('"every"', '"cron"', '"rrule"', '"at"'))
+    body = f'{{"task": "t", {"" if ruled else RULE}{field}}}'
+    for method, path in (("PUT", "/entry"), ("PATCH", "/entry"), ("POST", "/entry/pause")):
+        answer = browser.client.open(
+            f"/api{path}?name={name}", method=method, data=body, content_type="application/json"
+        )
+        assert answer.status_code < 500, answer.text
+        for page in ("/", f"/entry?name={name}", f"/api/entry?name={name}"):
+            assert browser.ask(page).status_code < 500
+    assert [each.problem for each in schedule.records()] == [None] * len(schedule)
