@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from tests.simulation.clock_changes import ZONES
 from tests.simulation.engine import Engine
 from tests.simulation.exhaustive import explore
 from tests.simulation.lookback import SPANS, violations
@@ -25,12 +26,14 @@ from tests.simulation.scenario import PROFILES, STEP_FAULTS, Scenario, generate
 from tests.simulation.shim import ShimmedEngine
 from tests.simulation.shrink import shrunk
 from tests.simulation.world import WINDOW
-from tests.simulation.years import ZONES, changing_zones, years
+from tests.simulation.years import changing_zones, years
 
 __all__ = ("main",)
 
 #: The modes of the exhaustive search (with a lock, without a lock), by option value.
 MODES = {"both": (True, False), "lock": (True,), "no-lock": (False,)}
+#: The brokers of the exhaustive search (whether they are separate), by option value.
+BROKERS = {"both": (False, True), "same": (False,), "separate": (True,)}
 #: The first year of the sparse profile.
 FIRST_YEAR = 2027
 
@@ -43,6 +46,7 @@ def main() -> None:
     parser.add_argument("--exhaustive", action="store_true", help="all orders with one fault")
     parser.add_argument("--switches", type=int, default=2, help="most switches of such an order")
     parser.add_argument("--mode", choices=("both", "lock", "no-lock"), default="both")
+    parser.add_argument("--broker", choices=sorted(BROKERS), default="both")
     parser.add_argument("--fault", choices=sorted(STEP_FAULTS), action="append", default=[])
     parser.add_argument("--years", type=int, help="live through this many years with one beat")
     parser.add_argument("--zones", help="in these zones only, separated by commas")
@@ -172,7 +176,8 @@ def cpu_seconds() -> float:
 def explore_all(engines: dict[str, Engine], arguments: argparse.Namespace) -> int:
     """Run all cases of the exhaustive search and return the exit code."""
     began = time.process_time()
-    found = explore(engines, arguments.switches, MODES[arguments.mode], arguments.fault)
+    modes = MODES[arguments.mode], BROKERS[arguments.broker]
+    found = explore(engines, arguments.switches, *modes, arguments.fault)
     for case, wrong in found.failures[:10]:
         print(f"FAILED {case}")
         for line in wrong:

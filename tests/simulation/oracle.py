@@ -112,6 +112,13 @@ class Judgement:
             for first, last, kind in self.record.disturbances
         )
 
+    def clock_changed(self, begin: float, end: float) -> bool:
+        """Return whether the clock of the schedule's server jumped in a period."""
+        return any(
+            kind == "server clock" and (begin <= first <= end or begin <= last <= end)
+            for first, last, kind in self.record.disturbances
+        )
+
     @property
     def leaves_with_record(self) -> bool:
         """Return whether a message and its record are one step, as with one server for both."""
@@ -371,6 +378,8 @@ class Entry:
                 continue
             if any(first.at <= at <= arrival.at for at, _ in self.judgement.record.rollbacks):
                 continue
+            if self.judgement.clock_changed(first.at, arrival.at):
+                continue  # A run whose record lies in the future by then may run again.
             once = self.leaves_with_record(arrival) or self.is_at_most_once(arrival)
             if once or not self.may_repeat(first, arrival):
                 self.fail(arrival.at, f"the run of {arrival.nominal:.6f} was sent again")
@@ -404,8 +413,12 @@ class Entry:
     def judge_order(self) -> None:
         """Check that the runs of one schedule are sent in order."""
         latest: dict[float, float] = {}
-        seen = set()
+        seen: set[str] = set()
+        before = 0.0
         for arrival in self.scheduled:
+            if self.judgement.clock_changed(before, arrival.at):
+                latest.clear()  # Runs are counted from the new time.
+            before = arrival.at
             schedule = self.definition_of(arrival).get("made_at", -1.0)
             nominal = arrival.nominal - self.judgement.record.scenario.start
             atomic = self.leaves_with_record(arrival)

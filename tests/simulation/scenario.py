@@ -10,7 +10,12 @@ import json
 import random
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final
+from zoneinfo import ZoneInfo
+
+from tests.simulation.clock_changes import instants_of_changes
 
 __all__ = (
     "PROFILES",
@@ -47,6 +52,9 @@ SERVER_FAULTS: Final = {
     "server clock": "its wall clock jumps by ``jump`` seconds, and back",
     "lock deleted": "the key of the lock is deleted",
 }
+
+#: Faults of servers that a broker does not have.
+OF_SCHEDULE: Final = frozenset(("older data", "no data", "server clock", "lock deleted"))
 
 #: Faults of clocks; ``seconds`` is the size of the jump.
 CLOCK_FAULTS: Final = {
@@ -243,6 +251,22 @@ def _one_off(chance: Chance) -> dict[str, Any]:
     return {"kind": "every", "seconds": chance.choice((2, 5)), "max_runs": 1}
 
 
+def _near_change(chance: Chance, zone: str, change: float) -> dict[str, Any]:
+    """Return a crontab with times that a clock change of a zone skips, repeats or follows."""
+    before, after = (datetime.fromtimestamp(at, ZoneInfo(zone)) for at in (change - 1, change))
+    skipped = before + timedelta(minutes=31)  # the same zone, so this is wall-clock arithmetic
+    hours: list[int | str] = [before.hour, skipped.hour, after.hour]
+    return {
+        "kind": "crontab",
+        "hour": chance.choice([*hours, *hours, "*", "*/2"]),
+        "minute": chance.choice((0, 1, 2, 5, 30, 31, 45, 57, 58, 59, "*/2", "*/30", "*")),
+        "timezone": zone,
+        **chance.choice(
+            ({}, {}, {"coalesce": "all"}, {"delivery": "at_most_once"}, {"misfire_grace_time": 40})
+        ),
+    }
+
+
 def _overlap(chance: Chance) -> dict[str, Any]:
     return {
         "kind": "every",
@@ -277,6 +301,8 @@ class Profile:
     #: Whether a RedBeat 2.4.2 beat leads first, and perhaps a second time.
     legacy: bool = False
     lock_timeouts: tuple[float, ...] = (5.0, 10.0, 30.0)
+    #: Whether the scenario starts minutes before a clock change, with crontabs around this change.
+    clock_change: bool = False
 
 
 EVERYDAY: Final = (_every, _crontab, _rule, _once, _jitter, _misfire, _window, _at_most_once)
@@ -417,7 +443,32 @@ PROFILES: Final = {
         static_kinds=(_every, _crontab, _jitter),
         lock_timeouts=(5.0,),
     ),
+    # Crontabs at a clock change; in long scenarios, a repeated hour ends.
+    "dst": Profile(
+        (_every, _once),
+        ("edit", "pause", "resume", "trigger"),
+        ("kill", "freeze"),
+        ("restart",),
+        entries=(3, 8),
+        many_operations=(0, 4),
+        many_faults=(1, 6),
+        duration=(300.0, 900.0),
+        clock_change=True,
+    ),
+    # Failovers that lose writes, while applications change entries.
+    "failovers": Profile(
+        (*EVERYDAY, _all_missed, _limited, _one_off),
+        (*EDITS, "rearm"),
+        ("kill", "freeze"),
+        ("older data", "older data", "no data", "demoted", "server clock", "lock deleted"),
+        entries=(2, 5),
+        many_operations=(4, 16),
+        many_faults=(1, 4),
+    ),
 }
+
+#: The year of the clock changes.
+YEAR: Final = 2030
 
 
 def generate(seed: int, profile: str) -> Scenario:
@@ -438,6 +489,14 @@ def generate(seed: int, profile: str) -> Scenario:
         start=1_893_456_000.0 + chance.randrange(0, 86_400 * 365),
         profile=profile,
     )
+    if made.clock_change:
+        zone, change = chance.choice(instants_of_changes(YEAR))
+        scenario = replace(scenario, start=change - chance.randrange(60, 240))
+        near = partial(_near_change, zone=zone, change=change)
+        made = replace(made, kinds=(*made.kinds, *[near] * 6))
+        if chance.random() < 0.2:
+            active += 3600
+            scenario = replace(scenario, duration=active + calm)
     steps = [*_operations(chance, made, active), *_faults(chance, made, active, beats)]
     if made.statics[1]:
         statics, deployments = _deployments(chance, made, active)
@@ -517,7 +576,11 @@ def _faults(chance: Chance, made: Profile, active: float, beats: int) -> list[St
             step = chance.randint(1, 40) if what in {"kill", "freeze"} else chance.randint(1, 6)
             steps.append(Step(at, what, beat, step=step, seconds=seconds))
         elif what in SERVER_FAULTS:
-            fields = {"age": round(chance.uniform(0.01, 8), 3)} if what == "older data" else {}
+            fields: dict[str, Any] = {}
+            if what == "older data":
+                fields = {"age": round(chance.uniform(0.01, 8), 3)}
+            elif what == "server clock":
+                fields = {"jump": chance.choice((-400.0, -3.0, 3.0, 400.0))}
             steps.append(Step(at, what, "redis", seconds=seconds, fields=fields))
         else:
             jump = chance.choice((-400.0, -3.0, 3.0, 400.0))
@@ -526,7 +589,7 @@ def _faults(chance: Chance, made: Profile, active: float, beats: int) -> list[St
 
 
 def _broker_faults(chance: Chance, made: Profile, active: float) -> list[Step]:
-    kinds = [name for name in made.server_faults if name not in {"older data", "no data"}]
+    kinds = [name for name in made.server_faults if name not in OF_SCHEDULE]
     if not kinds or chance.random() < 0.4:
         return []
     seconds = round(chance.uniform(0.5, 12), 3)

@@ -161,6 +161,12 @@ class TestOneStep:
     def test_a_message_may_come_twice_when_older_data_came_back(self) -> None:
         assert not has(replace(self.twice, rollbacks=[(72.0, 69.0)]), "was sent again")
 
+    def test_a_message_may_come_twice_when_the_clock_of_redis_went_back(self) -> None:
+        jump = [(55.0, 65.0, "server clock")]
+        again = with_one_more(sent(50.0, at=61.0))
+        assert judge(record(again, disturbances=jump)) == []
+        assert judge(record(again, disturbances=[(55.0, 65.0, "restart")])) != []
+
     def test_a_message_may_come_twice_when_an_older_beat_led(self) -> None:
         assert not has(replace(self.twice, legacy_leads=[(150.0, 160.0)]), "was sent again")
 

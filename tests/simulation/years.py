@@ -5,23 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any, Final
-from zoneinfo import ZoneInfo, available_timezones
+from zoneinfo import available_timezones
 
+from tests.simulation.clock_changes import ZONES, changes_of
 from tests.simulation.scenario import Scenario
 
-__all__ = ("ZONES", "changing_zones", "years")
+__all__ = ("changing_zones", "years")
 
-#: Zones with different clock changes: by an hour, by half an hour, around Ramadan, at midnight, and
-#: never.
-ZONES: Final = (
-    "Africa/Casablanca",
-    "America/New_York",
-    "America/Santiago",
-    "Asia/Beirut",
-    "Asia/Kolkata",
-    "Australia/Lord_Howe",
-    "Europe/Berlin",
-)
 DAY: Final = 86400.0
 
 
@@ -52,19 +42,6 @@ def years(first: int, count: int, zones: Sequence[str] = ZONES) -> Scenario:
         embedded=True,
         profile="years",
     )
-
-
-def changes_of(name: str, first: int, count: int) -> list[tuple[datetime, timedelta | None]]:
-    """Return the first day and each day of a clock change in a zone, with the UTC offsets."""
-    zone = ZoneInfo(name)
-    changes: list[tuple[datetime, timedelta | None]] = []
-    at, end = (datetime(year, 1, 1, tzinfo=timezone.utc) for year in (first, first + count))
-    while at < end:
-        offset = at.astimezone(zone).utcoffset()
-        if not changes or offset != changes[-1][1]:
-            changes.append((at, offset))
-        at += timedelta(days=1)
-    return changes
 
 
 def days_near_changes(name: str, first: int, count: int) -> list[datetime]:
