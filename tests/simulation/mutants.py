@@ -1443,8 +1443,8 @@ MUTANTS: Final = (
         "attempts-without-wait",
         "An entry that cannot be sent is retried without a wait, forever.",
         "beat/retries.py",
-        "claim.put_back(now + wait, bool(unsure))",
-        "claim.put_back(now, bool(unsure))",
+        "claim.put_back(now + wait, unsure)",
+        "claim.put_back(now, unsure)",
         ("tests/scheduler/test_publish_failures.py",),
     ),
     Mutant(
@@ -1760,7 +1760,7 @@ MUTANTS: Final = (
         "entry-errors-blamed-on-broker",
         "One queue that accepts no messages makes the broker count as unavailable for all entries.",
         "beat/broker.py",
-        "    if _is_about_one_message(cause):\n",
+        "    if is_about_one_message(cause):\n",
         "    if False:\n",
         (
             "tests/scheduler/test_broker_refuses.py",
@@ -1939,7 +1939,7 @@ MUTANTS: Final = (
         "exactly-once-given-up",
         "Runs are sent at least once although the settings demand exactly once.",
         EXACTLY_ONCE,
-        "        if self._demanded and not self._was_common:\n",
+        "        if self.demanded and not self._was_common:\n",
         "        if False:\n",
         ("tests/scheduler/test_exactly_once.py",),
     ),
