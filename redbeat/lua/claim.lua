@@ -49,7 +49,8 @@
 --               3 Redis refused a message: nothing is recorded, and the caller keeps the claim;
 --                 texts: the error
 --               4 the broker is on another server: as 3, without texts
---               5 recorded by the call whose reply was lost, but another run was recorded since
+--               5 recorded by the call whose reply was lost, but another run was recorded since; or a
+--                 skip of an entry that was edited: it only ends the claim
 --               6 the claim has ended, and the message was not sent: nothing is recorded. The next
 --                 claim decides whether the run is too late
 --   kinds       a letter per claim: e readable, g the hash does not exist, x the key is not a hash
@@ -402,6 +403,12 @@ local function forget_trigger(key, waiting, run, disabled)
   return first_ready(left, disabled)
 end
 
+-- Whether the run of a claim may have been sent by an earlier claim.
+local function was_sent_before(claim)
+  local _, _, ends, since, delivery = read_claim(claim)
+  return delivery == 'l' and (tonumber(since) or now) < ends - lease - 0.00001
+end
+
 local function complete(
   key, id, operation, ending, score, meta, runtime, seen, definition, running, run, line, messages,
   failure)
@@ -421,7 +428,7 @@ local function complete(
     end
   end
   operation = operation == 'first' and 'ran' or operation
-  local same = made_of(claim, found[2], found[3], found[4])
+  local same, code = made_of(claim, found[2], found[3], found[4]), RECORDED
   if not same then
     -- The entry was changed after the claim. Make the entry due now, and let the next claim decide.
     if operation == 'ran' or messages ~= '' then
@@ -432,13 +439,16 @@ local function complete(
       end
     elseif operation == 'skip' then
       runtime, meta, line = '', '', ''
+      code = run == '' and OVERTAKEN or RECORDED
+      -- Another claim decided on a run that may have been sent. The next claim must do the same.
+      operation = was_sent_before(claim) and 'unsure' or operation
     end
     score, ending = now_text, ''
   end
   if messages ~= '' then
-    local code = send_messages(messages)
-    if code ~= RECORDED then
-      return code
+    local sent = send_messages(messages)
+    if sent ~= RECORDED then
+      return sent
     end
   end
   local ready = forget_trigger(key, found[5], run, tonumber(score) == DISABLED)
@@ -478,7 +488,7 @@ local function complete(
     end
   end
   score_later(score, key)
-  return RECORDED
+  return code
 end
 
 -- Packs sizes as four bytes each. A fake server in tests may lack the library `struct`.
@@ -525,11 +535,13 @@ local function complete_all(sizes, packed, known)
   for at = 1, #sizes, 56 do
     fields, start = read_completion(sizes, at, packed, start)
     local place = #codes + 1
-    if string.sub(known, place, place) == '1' then
+    local code = tonumber(string.sub(known, place, place))
+    if code == RECORDED or code == OVERTAKEN then
       -- The call whose reply was lost already recorded this completion.
       local runtime = fields[7]
       local latest = runtime == '' or redis.pcall('HGET', fields[1], 'runtime') == runtime
-      codes[place] = latest and RECORDED or OVERTAKEN
+        or (fields[4] == 'delete' and redis.call('EXISTS', fields[1]) == 0)
+      codes[place] = latest and code or OVERTAKEN
     else
       codes[place] = complete(unpack(fields, 1, 14))
     end
@@ -852,7 +864,7 @@ if lock and standing == 2 then
   redis.pcall('HDEL', stats, 'problem')  -- the problem of the previous leader
 end
 add_counts(ARGV[13], ARGV[14], ARGV[15])
-if last_turn ~= schedule and (#kinds > 0 or reply_lost or string.find(codes, RECORDED, 1, true)) then
+if last_turn ~= schedule and (#kinds > 0 or reply_lost or string.find(codes, '[15]')) then
   redis.pcall('SET', last_turn, turn_id .. ' ' .. lease_end .. ' ' .. codes, 'EX', REMEMBERED)
 end
 

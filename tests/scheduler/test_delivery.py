@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -137,6 +138,21 @@ class TestOrder:
         assert lines(log, "its claim ended before it could be sent")
         assert not lines(log, "is lost")
         assert (scheduler.names, world.run_count("a")) == (["a"], 1)
+
+    def test_the_last_run_is_sent_if_the_reply_to_its_record_is_lost(
+        self, world: World, wire: Wire, log: pytest.LogCaptureFixture
+    ) -> None:
+        """The record deletes the entry, so the repeated request finds nothing."""
+        key = world.put("a", interval_json(60), world.ago(90))
+        policy = {"delivery": AT_MOST_ONCE, "max_runs": 1, "on_finish": "delete"}
+        world.client.hset(key, "policy", json.dumps(policy))
+        scheduler = world.scheduler()
+        wire.lose(lambda: not world.client.exists(key))
+        for _ in range(3):
+            scheduler.tick()
+        assert wire.lost == 1
+        assert scheduler.names == ["a"]
+        assert not lines(log, "is lost")
 
     def test_no_claim_is_held_when_it_is_sent(self, world: World) -> None:
         put_due(world, "a", delivery=AT_MOST_ONCE)

@@ -141,8 +141,8 @@ MUTANTS: Final = (
         "score-not-restored",
         "A completion does not write the next score: the entry waits until the lease ends.",
         CLAIM,
-        "  score_later(score, key)\n  return RECORDED\nend",
-        "  return RECORDED\nend",
+        "  score_later(score, key)\n  return code\nend",
+        "  return code\nend",
         (
             "calm",
             "tests/store/test_claim_script.py",
@@ -377,6 +377,22 @@ MUTANTS: Final = (
         ("tests/store/test_claim_script.py",),
     ),
     Mutant(
+        "edited-skip-forgets-decision",
+        "An edit drops the decision on a run that was to be recorded as possibly sent.",
+        CLAIM,
+        "was_sent_before(claim) and 'unsure' or operation",
+        "operation",
+        ("tests/store/test_completions.py",),
+    ),
+    Mutant(
+        "deleted-at-its-end-unknown",
+        "A repeated request does not know that it deleted the entry after its last run.",
+        CLAIM,
+        "(fields[4] == 'delete' and redis.call('EXISTS', fields[1]) == 0)",
+        "false",
+        ("tests/store/test_completions.py",),
+    ),
+    Mutant(
         "late-copy-claims",
         "A copy of a request that arrives after its repetition claims entries for nobody.",
         CLAIM,
@@ -568,7 +584,7 @@ MUTANTS: Final = (
         "record-without-message",
         "A run whose message Redis refused is recorded.",
         CLAIM,
-        "    if code ~= RECORDED then\n      return code\n    end\n",
+        "    if sent ~= RECORDED then\n      return sent\n    end\n",
         "",
         (
             "tests/store/test_claim_script.py",
@@ -579,8 +595,8 @@ MUTANTS: Final = (
         "message-without-record",
         "A message is sent, and its run is not recorded.",
         CLAIM,
-        "    if code ~= RECORDED then\n      return code\n    end\n",
-        "    if true then\n      return code\n    end\n",
+        "    if sent ~= RECORDED then\n      return sent\n    end\n",
+        "    if true then\n      return sent\n    end\n",
         (
             "calm",
             "tests/store/test_claim_script.py",
@@ -1183,7 +1199,7 @@ MUTANTS: Final = (
         "recorded-twice",
         "A completion whose reply got lost is refused the second time.",
         CLAIM,
-        "    if string.sub(known, place, place) == '1' then\n",
+        "    if code == RECORDED or code == OVERTAKEN then\n",
         "    if false then\n",
         (
             "tests/store/test_claim_script.py",
@@ -1194,8 +1210,8 @@ MUTANTS: Final = (
         "overtaken-unnoticed",
         "A record counts as the latest although another run followed.",
         CLAIM,
-        "      codes[place] = latest and RECORDED or OVERTAKEN\n",
-        "      codes[place] = RECORDED\n",
+        "      codes[place] = latest and code or OVERTAKEN\n",
+        "      codes[place] = code\n",
         (
             "tests/store/test_claim_script.py",
             "tests/scheduler/test_delivery.py",
