@@ -203,11 +203,11 @@ class Store(Reading):
         completions = pack_completions(request.completions)
         counted = pack_counts(request.counted)
         only = key_of(request.only)
-        rest = (int(request.reply_lost), request.history, *counted, only, request.way)
+        rest = int(request.reply_lost), request.history, *counted, only, request.way
         broker = "" if request.broker is None else " ".join(map(str, request.broker))
         late = "" if request.late is None else request.late
-        rest += broker, late, self._time_limit, "" if request.quick is None else "1"
-        return keys, (*turn, *lock, MISSING_RETRY, *completions, *rest)
+        limits = late, self._time_limit, "" if request.quick is None else "1"
+        return keys, (*turn, *lock, MISSING_RETRY, *completions, *rest, broker, *limits)
 
     def park(self, notes: Iterable[tuple[str, str, str]]) -> list[str]:
         """Quarantine entries; return the keys of the quarantined ones. One round trip per 500.

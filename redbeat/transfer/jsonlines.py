@@ -146,8 +146,7 @@ def _json_text(value: Any) -> str:
 
 
 def _calendar(line: dict[str, Any]) -> Calendar:
-    fields = {"days": [], "rules": [], "zone": None}
-    return Calendar.from_fields(line["calendar"], fields | line)
+    return Calendar.from_fields(line["calendar"], {"days": (), "rules": (), "zone": None} | line)
 
 
 def _object(text: bytes) -> dict[str, Any]:
