@@ -4,11 +4,16 @@ Each command of the command line runs in its own process. The table has the CPU 
 process and of Redis, which vary less than the elapsed time, the memory of the process, and the
 longest command of Redis. The slow log measures elapsed time: on a busy machine, use the CPU seconds
 of Redis, divided by the number of calls.
+
+The results are kept in ``.benchmarks/scale.json``, a run per number of entries. ``--docs docs``
+writes the table of the manual from the kept runs, with the growth from the smallest run to the
+largest, extended to ten million entries.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -27,9 +32,25 @@ import redbeat
 from examples.embedded import EmbeddedRedis
 from redbeat.management.find import Query, browse
 
-from .prepared import make_app
+from .prepared import UnsentScheduler, beat, make_app
+from .sides import CACHE
 
-__all__ = ("COMMANDS", "Cost", "entries", "main")
+__all__ = ("COMMANDS", "Cost", "entries", "main", "table")
+
+#: The file that keeps the results: number of entries -> title -> cost.
+RESULTS = CACHE / "scale.json"
+
+#: The name of the table in the manual.
+TABLE = "scale-commands.inc"
+
+#: The number of entries for which the table of the manual computes the costs.
+GOAL = 10_000_000
+
+#: How often a short operation is repeated; its cost is that of one of them.
+REPEATED = 1000
+
+#: Number of entries that are stored between two lines about the progress.
+PROGRESS = 100_000
 
 #: Number of entries of each tenant; the names are ``tenant-0042:entry-7``.
 TENANT = 100
@@ -124,11 +145,49 @@ def here(client: Any, operation: Callable[[], Any]) -> Cost:
     return Cost(seconds, process, server_cpu(client) - before, 0, slowest(client))
 
 
+def each(cost: Cost) -> Cost:
+    """Return the cost of one of :data:`REPEATED` operations."""
+    seconds = (cost.seconds / REPEATED, cost.process / REPEATED, cost.server / REPEATED)
+    return Cost(*seconds, cost.kilobytes, cost.blocked)
+
+
 def load(app: Any, count: int) -> None:
-    """Store the entries, 10,000 per call of ``save_all``."""
-    schedule, source = redbeat.Schedule(app), entries(app, count)
-    while schedule.save_all(entry for _, entry in zip(range(10_000), source, strict=False)):
-        pass
+    """Store the entries, 10,000 per call of ``save_all``, and print the progress."""
+    schedule, source, began = redbeat.Schedule(app), entries(app, count), time.perf_counter()
+    stored = 0
+    while saved := schedule.save_all(
+        entry for _, entry in zip(range(10_000), source, strict=False)
+    ):
+        stored += saved
+        if stored % PROGRESS == 0:
+            seconds = time.perf_counter() - began
+            print(f"  {stored:,} of {count:,} stored in {seconds:.0f} s", flush=True)
+
+
+def short_operations(app: Any, client: Any) -> Iterator[tuple[str, Cost]]:
+    """Yield the costs of a save, an idle tick and a due entry; no message is published."""
+    schedule = redbeat.Schedule(app)
+    new = [
+        redbeat.RedBeatSchedulerEntry(f"new-{number}", "proj.new", 3600, app=app)
+        for number in range(REPEATED)
+    ]
+    yield "save(), a new entry", each(here(client, lambda: [entry.save() for entry in new]))
+    schedule.delete_all([str(entry.name) for entry in new])
+    keys = client.zrangebyscore("redbeat::schedule", 0, "+inf", start=0, num=REPEATED)
+    with beat(app, UnsentScheduler) as scheduler:
+        ticks = here(client, lambda: [scheduler.tick() for _ in range(REPEATED)])
+        yield "idle tick", each(ticks)
+        now = datetime.now(timezone.utc).timestamp()
+        ran = json.dumps({"last_run_at": None, "total_run_count": 1})
+        for key in keys:
+            client.hset(key, "meta", ran)
+            client.zadd("redbeat::schedule", {key: now - 1})
+
+        def send() -> None:
+            while scheduler.sent < REPEATED:
+                scheduler.tick()
+
+        yield f"due entry, {REPEATED:,} due", each(here(client, send))
 
 
 def measure(count: int, titles: Sequence[str]) -> Iterator[tuple[str, Cost]]:
@@ -141,6 +200,7 @@ def measure(count: int, titles: Sequence[str]) -> Iterator[tuple[str, Cost]]:
         yield "save_all, 10,000 per call", here(client, partial(load, app, count))
         memory = client.info("memory")["used_memory"]
         print(f"{memory / count:.0f} bytes of Redis per entry")
+        yield from short_operations(app, client)
         everything = redbeat.Schedule(app)
         for title, query in {
             "page": Query(),
@@ -171,14 +231,84 @@ def measure(count: int, titles: Sequence[str]) -> Iterator[tuple[str, Cost]]:
         client.close()
 
 
+def keep(count: int, title: str, cost: Cost) -> None:
+    """Add a result to those that are kept."""
+    kept = kept_results()
+    kept.setdefault(str(count), {})[title] = cost
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps(kept))
+
+
+def kept_results() -> dict[str, dict[str, Any]]:
+    """Return the kept results: number of entries -> title -> fields of the cost."""
+    found: dict[str, dict[str, Any]] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    return found
+
+
+def table(kept: dict[str, dict[str, Any]]) -> str:
+    """Return the table of the manual, in which ``kept`` has the results by number of entries."""
+    counts = sorted(map(int, kept))
+    runs = [{title: Cost(*cost) for title, cost in kept[str(count)].items()} for count in counts]
+    columns = [
+        *(f"{count:,}" for count in counts),
+        f"{GOAL:,}, computed",
+        "memory",
+        "Redis blocked",
+    ]
+    lines = [
+        ".. Written by ``python -m benchmarks.scale --docs docs``; not edited by hand.",
+        *("", ".. csv-table::", "   :header-rows: 1", "   :widths: auto", ""),
+        "   " + ", ".join(f'"{title}"' for title in ("operation", *columns)),
+    ]
+    for title in runs[-1]:
+        if any(title not in run for run in runs):
+            continue
+        costs = [run[title] for run in runs]
+        cells = [cell(cost.process, cost.server) for cost in costs]
+        process, server = (
+            extended(counts, [getattr(cost, name) for cost in costs])
+            for name in ("process", "server")
+        )
+        memory = max(cost.kilobytes for cost in costs)
+        blocked = max(cost.blocked for cost in costs)
+        cells.append(cell(process, server))
+        cells.append(f"{memory / 1024:.0f} MiB" if memory else "")
+        cells.append(f"{blocked * 1e3:.0f} ms" if blocked else "< 1 ms")
+        lines.append("   " + ", ".join(f'"{text}"' for text in (title, *cells)))
+    return "\n".join(lines) + "\n"
+
+
+def cell(process: float, server: float) -> str:
+    """Return the CPU seconds of the process and of Redis as text, in a suitable unit."""
+    if process + server < 0.01:
+        return f"{process * 1e6:.0f} + {server * 1e6:.0f} µs"
+    return f"{process:.1f} + {server:.2f} s"
+
+
+def extended(counts: Sequence[int], values: Sequence[float]) -> float:
+    """Return the value for :data:`GOAL` entries, on the line through the first and last value.
+
+    Noise may make a value smaller with more entries; then the largest value is returned.
+    """
+    if len(counts) < 2:
+        return values[-1]
+    slope = (values[-1] - values[0]) / (counts[-1] - counts[0])
+    return max(values[-1] + slope * (GOAL - counts[-1]), *values)
+
+
 def main(argv: Sequence[str]) -> None:
     """Measure and print the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__)
     parser.add_argument("--entries", type=int, default=100_000)
     parser.add_argument("--only", action="append", choices=COMMANDS)
+    parser.add_argument("--docs", type=Path, help="only write the table of the kept results there")
     options = parser.parse_args(argv)
+    if options.docs is not None:
+        (options.docs / TABLE).write_text(table(kept_results()), encoding="utf-8")
+        return
     print(f"{options.entries:,} entries: CPU of the process, of Redis, elapsed, memory, blocked")
     for title, cost in measure(options.entries, options.only or list(COMMANDS)):
+        keep(options.entries, title, cost)
         print(
             f"{title:32}{cost.process:10.2f} s{cost.server:9.2f} s{cost.seconds:9.2f} s"
             f"{cost.kilobytes / 1024:7.0f} MiB{cost.blocked * 1e3:8.1f} ms",

@@ -7,7 +7,8 @@ import time
 
 from .bench import Bench
 from .delay import delayed
-from .rows import Finding, target_row
+from .metering import Metrics
+from .rows import Finding, Row, target_row
 from .sides import PEER_VERSION, Side
 from .suite import Case
 from .timing import CASES, measure
@@ -103,6 +104,7 @@ def idle(bench: Bench) -> Finding:
     """Measure a tick while no entry is due, for an empty schedule and a very large schedule."""
     count = bench.size(1_000_000, 10_000)
     mine, theirs = bench.both(Case("idle", count, repeat=200), rounds=1)
+    alone = bench.both(Case("idle", bench.size(20_000, 2_000), repeat=200, lock=False), rounds=1)
     title = f"idle tick, {count:,} stored"
     trips = (mine["round_trips"], theirs["round_trips"], RELEASE, "1", equals_one)
     growth = ("no growth", lambda _ours, ratio: ratio >= 0.8)
@@ -110,9 +112,18 @@ def idle(bench: Bench) -> Finding:
         [
             target_row(f"round trips of an {title}", "count", *trips),
             target_row(title, "us", mine["each"], mine["none"], "none stored", *growth),
-            target_row(title, "us", mine["each"], theirs["each"], RELEASE),
+            *compared(title, mine, theirs),
+            *compared("idle tick without a lock", *alone),
         ]
     )
+
+
+def compared(title: str, mine: Metrics, theirs: Metrics) -> list[Row]:
+    """Return the rows of idle ticks for the time of a tick, and for that of Redis."""
+    return [
+        target_row(title, "us", mine["each"], theirs["each"], RELEASE),
+        target_row(f"{title}: Redis", "us", mine["redis_each"], theirs["redis_each"], RELEASE),
+    ]
 
 
 #: Memory sizes with at least this ratio count as equal. The memory of a sorted set is partly

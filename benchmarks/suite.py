@@ -26,11 +26,13 @@ class Case:
     entries: int
     repeat: int = 3
     schedule: str = "interval"
+    lock: bool = True
 
     def command(self, url: str) -> list[str]:
         """Return the command that runs ``workload.py``."""
         sizes = ["--entries", str(self.entries), "--repeat", str(self.repeat)]
-        return [url, self.workload, *sizes, "--schedule", self.schedule]
+        lock = [] if self.lock else ["--no-lock"]
+        return [url, self.workload, *sizes, "--schedule", self.schedule, *lock]
 
 
 def run_case(side: Side, url: str, case: Case) -> Metrics:

@@ -43,6 +43,10 @@ from redbeat import RedBeatSchedulerEntry
 #: Maximum number of ticks in which all due entries must be sent.
 MAX_TICKS = 1000
 
+#: Number of idle ticks of which the commands and the CPU time of Redis are counted. The CPU time is
+#: precise to a few milliseconds.
+IDLE_TICKS = 2000
+
 #: Name of a kind of schedule -> a function that returns a schedule.
 SCHEDULES: dict[str, Callable[[], Any]] = {
     "interval": lambda: schedule(EVERY),
@@ -122,18 +126,22 @@ def start(app: Celery) -> None:
 def run_idle(client: Any, options: argparse.Namespace) -> Metrics:
     """Measure idle ticks of a beat; for comparison, also of a beat with an empty schedule.
 
-    The ticks of the two beats alternate. ``commands`` includes the Redis commands in scripts.
+    The ticks of the two beats alternate. ``commands`` includes the Redis commands in scripts, and
+    ``redis_each`` is the mean CPU time of Redis per tick. With the option ``--no-lock``, the beats
+    use no lock.
     """
     now = datetime.now(timezone.utc)
     seed(client, options.entries, options.schedule, now, int(now.timestamp()) + EVERY)
     meter, costs, empty_costs = Meter(), [], []
-    full_app = make_app(options.url)
-    empty_app = make_app(options.url, redbeat_key_prefix="another:")
+    settings = {"redbeat_lock_key": None} if options.no_lock else {}
+    full_app = make_app(options.url, **settings)
+    empty_app = make_app(options.url, redbeat_key_prefix="another:", **settings)
     with beat(full_app) as scheduler, beat(empty_app) as empty:
         client.config_resetstat()
-        for _ in range(options.repeat):
+        before = server_cpu(client)
+        for _ in range(IDLE_TICKS):
             scheduler.tick()
-        ran = client.info("commandstats")
+        redis_cpu, ran = server_cpu(client) - before, client.info("commandstats")
         for _ in range(options.repeat):
             costs.append(meter.cost(scheduler.tick))
             empty_costs.append(meter.cost(empty.tick))
@@ -143,7 +151,8 @@ def run_idle(client: Any, options: argparse.Namespace) -> Metrics:
         "each": idle.seconds,
         "none": median(empty_costs).seconds,
         "round_trips": idle.round_trips,
-        "commands": commands / options.repeat,
+        "commands": commands / IDLE_TICKS,
+        "redis_each": redis_cpu / IDLE_TICKS,
     }
 
 
@@ -252,6 +261,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--schedule", choices=sorted(SCHEDULES), default="interval")
     parser.add_argument("--broker", metavar="URL", help="tick: publish the messages to this broker")
+    parser.add_argument("--no-lock", action="store_true", help="idle: no lock of the beat")
     parser.add_argument("--profile", action="store_true", help="print a profile")
     return parser.parse_args(argv)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import redis
 
+from benchmarks import spread
 from benchmarks.__main__ import MEASUREMENTS, main, settings_of
 from benchmarks.beats import BeatCase, Message, metrics_of, run_beat
 from benchmarks.delay import delayed
@@ -19,6 +20,7 @@ from benchmarks.paced import metrics_of as paced_metrics
 from benchmarks.plots import Plot, bars, lines
 from benchmarks.report import SECTIONS, as_rst, as_text, columns, quoted, targets, write_docs
 from benchmarks.rows import Finding, Row, Series, Store, cells, target_row
+from benchmarks.scale import Cost, table
 from benchmarks.scaling import arithmetic
 from benchmarks.sides import Side, ours
 from benchmarks.suite import Case, in_turn, run_case
@@ -311,3 +313,28 @@ def test_a_crontab_in_a_table_is_not_marked_up_as_emphasis() -> None:
 
 def test_an_empty_table_cell_is_not_marked_up_as_a_bullet() -> None:
     assert quoted(cells([Row("a", 3, "count")])[1][2]) == '""'
+
+
+def test_names_with_numbers_spread_evenly(capsys: pytest.CaptureFixture[str]) -> None:
+    """The numbers of docs/policies.rst come from 100 sets of each kind of name."""
+    spread.main(["2"])
+    lines = capsys.readouterr().out.splitlines()[1:]
+    assert [line.split()[0] for line in lines] == list(spread.KINDS)
+    assert lines[0].endswith("0 of 2")
+    assert spread.ratio(spread.KINDS["tenant-0042:report"](7)) <= 1.2
+
+
+def test_the_table_of_the_commands_extends_to_ten_million() -> None:
+    """The cost grows with the entries; noise that makes it smaller is left out."""
+    costs = {
+        "1000000": {"list": Cost(1, 2.0, 1.0, 2048, 0.002), "idle tick": Cost(1, 1e-4, 3e-5, 0, 0)},
+        "2000000": {"list": Cost(1, 3.0, 1.5, 1024, 0.009), "idle tick": Cost(1, 9e-5, 3e-5, 0, 0)},
+    }
+    *_, header, first, second = table(costs).splitlines()
+    assert '"1,000,000", "2,000,000", "10,000,000, computed"' in header
+    assert first.strip() == (
+        '"list", "2.0 + 1.00 s", "3.0 + 1.50 s", "11.0 + 5.50 s", "2 MiB", "9 ms"'
+    )
+    assert second.strip() == (
+        '"idle tick", "100 + 30 µs", "90 + 30 µs", "100 + 30 µs", "", "< 1 ms"'
+    )

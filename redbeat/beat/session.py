@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from redis.exceptions import RedisError
 
 from redbeat.codec.stored import byte_count
-from redbeat.metrics.counters import Counters
+from redbeat.metrics.counters import NOTHING, Counters
 from redbeat.printing import get_logger
 from redbeat.storage.records import (
     BEFORE_RECORD,
+    LEADER,
     RECORDED,
     REFUSED,
     Broker,
@@ -57,6 +58,10 @@ MAX_SCRIPT_SECONDS = 0.008
 #: The log line for a run that Redis refused because its claim had ended. The next claim decides
 #: whether the run is too late.
 CLAIM_ENDED = "beat: The run of %s is decided again: its claim ended before it could be sent"
+
+#: Seconds for which an idle beat may omit what need not be done at each tick: to store its counts
+#: and its presence, and to count static and quarantined entries.
+QUICK_SECONDS = 1.0
 
 #: How often a flush tries to record runs whose entries an application changes at the same time.
 FLUSH_ATTEMPTS = 3
@@ -142,6 +147,9 @@ class Session:
         self._ready: Response | None = None
         #: Local time of the last reply of Redis.
         self.answered_at = self._sent_at = clock()
+        #: The reply to the last whole request, and when that request was sent.
+        self._whole_reply: ClaimReply | None = None
+        self._whole_at = 0.0
         self._redis_time = 0.0
         #: Whether messages may be sent before their record, and the broker that gets the messages
         #: which leave with their record.
@@ -254,7 +262,8 @@ class Session:
 
     def _next_request(self, limit: int, only: str = "") -> SentRequest:
         """Return the next request; it repeats the last request if the reply to that was lost."""
-        records, unanswered = self.pending, self._unanswered
+        now, records, unanswered = self._clock(), self.pending, self._unanswered
+        quick = self._reply_to_keep(now) if limit and not only else None
         self.pending, self._unanswered = [], None
         self._bytes, self._has_messages = 0, False
         if unanswered is None:
@@ -271,15 +280,31 @@ class Session:
             reply_lost=unanswered is not None,
             token=self._token,
             history=self._history,
-            counted=self._counters.take(),
+            counted=self._counters.take() if quick is None else NOTHING,
             only=only,
             way=way,
             broker=self.broker,
-            late=self.pace.allowed(self._clock()) if limit else None,
+            late=self.pace.allowed(now) if limit else None,
             seconds=MAX_SCRIPT_SECONDS,
+            quick=quick,
         )
-        self._sent_at = self._clock()
-        return SentRequest(body, records, self._sent_at)
+        self._sent_at = now
+        return SentRequest(body, records, now)
+
+    def _reply_to_keep(self, now: float) -> ClaimReply | None:
+        """Return the last reply if the next request may be quick, None for a whole request."""
+        last = self._whole_reply
+        if (
+            last is None
+            or now - self._whole_at >= QUICK_SECONDS
+            or self.pending
+            or self._unanswered is not None
+            or (self.lock is not None and last.holder != self.lock.token)
+            or self._counters.has_new_runs
+        ):
+            return None
+        # A whole request is better if an entry is due, and needed if no entry is left.
+        return last if last.next_due is not None and last.next_due > self.time_at(now) else None
 
     def _process_reply(self, request: SentRequest, reply: ClaimReply) -> Response:
         if self._redis_time:
@@ -289,6 +314,7 @@ class Session:
             )
         self.answered_at, self._redis_time = self._clock(), reply.now
         self._counters.confirm(reply.members)
+        self._keep_reply(request, reply)
         if self.lock is not None:
             self.lock.observe(reply)
         for record, result in zip(request.records, reply.results, strict=True):
@@ -301,6 +327,12 @@ class Session:
             self.pace.spend(min(late, request.body.late))
         usable = reply.expires - reply.now - self.lease * (1 - USABLE_LEASE_PART)
         return Response(reply, request.sent_at + usable, request.body)
+
+    def _keep_reply(self, request: SentRequest, reply: ClaimReply) -> None:
+        """Keep the reply for quick requests, unless this beat only just leads or stands by."""
+        if request.body.quick is None or reply.took:
+            self._whole_at = request.sent_at
+        self._whole_reply = reply if reply.standing == LEADER else None
 
     def _log_unrecorded(self, completion: Completion, result: Result, repeated: bool) -> None:
         if result.code == REFUSED and not repeated:

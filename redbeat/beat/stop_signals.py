@@ -5,13 +5,19 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
 __all__ = ("HeldSignals",)
 
+#: These functions take and return plain numbers and functions. The functions of the module, which
+#: wrap them, convert each of them to a member of an enumeration, which takes six times as long.
+get_handler: Callable[[int], Any] = getattr(signal.getsignal, "__wrapped__", signal.getsignal)
+set_handler: Callable[[int, Any], Any] = getattr(signal.signal, "__wrapped__", signal.signal)
+
 #: The signals that stop a beat. Their handlers raise an exception at any point of the code.
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+STOP_SIGNALS = (int(signal.SIGTERM), int(signal.SIGINT))
 
 
 class HeldSignals:
@@ -36,10 +42,10 @@ class HeldSignals:
     def __enter__(self) -> HeldSignals:
         self._held, self.pending = None, False
         if threading.current_thread() is threading.main_thread():
-            self._handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+            self._handlers = {number: get_handler(number) for number in STOP_SIGNALS}
             for number, handler in self._handlers.items():
-                if callable(handler) or handler is signal.SIG_DFL:
-                    signal.signal(number, self._hold)
+                if callable(handler) or handler == signal.SIG_DFL:
+                    set_handler(number, self._hold)
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -65,4 +71,4 @@ class HeldSignals:
         handlers, self._handlers = self._handlers, {}
         for number, handler in handlers.items():
             if handler is not None:
-                signal.signal(number, handler)
+                set_handler(number, handler)

@@ -36,6 +36,9 @@
 -- ARGV[19] maximum number of claims for entries that are more than a second late; entries on time
 --          are claimed first. '' for no limit: all entries are claimed in due order
 -- ARGV[20] seconds after which no more entries are claimed, because other clients of Redis wait
+-- ARGV[21] '1' if the caller holds the lock, or uses none, and has nothing to record. If no entry is
+--          due now, but one later, this script only keeps the lock, and returns {now, next
+--          score, members}
 --
 -- Returns {standing, now, next score or '', members, statics, quarantined, holder, holder's
 --          PTTL in ms, codes, texts, kinds, sizes, fields, expires, run time of this script in
@@ -106,6 +109,17 @@ local reply_lost, lines = ARGV[11] == '1', tonumber(ARGV[12])
 local only, default_delivery, broker, late_limit = ARGV[16], ARGV[17], ARGV[18], ARGV[19]
 local clock = redis.call('TIME')
 local now = tonumber(clock[1]) + tonumber(clock[2]) / 1000000
+
+-- This comes before the functions below, because Lua would create them at each call.
+if ARGV[21] == '1' and (not lock or redis.pcall('GET', lock) == token) then
+  local first = redis.call('ZRANGEBYSCORE', schedule, 0, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+  if first and tonumber(first) > now then
+    if lock then
+      redis.call('PEXPIRE', lock, ttl)
+    end
+    return {string.format('%.6f', now), first, redis.call('ZCARD', schedule)}
+  end
+end
 
 -- include: run_time
 

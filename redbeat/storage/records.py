@@ -301,6 +301,10 @@ class ClaimRequest(NamedTuple):
         late: maximum number of claims for entries that are more than a second late, None for no
             limit. With a limit, the script first claims the entries that are on time.
         seconds: run time of the script after which it claims no more entries.
+        quick: the last reply to this beat, if the beat held the lock then or uses none, and has
+            nothing to record or count. If no entry is due, but one later, the script does as little
+            as it can, and the reply has the counts of static and quarantined entries of the last
+            reply. None for a whole turn.
     """
 
     turn_id: str
@@ -317,6 +321,7 @@ class ClaimRequest(NamedTuple):
     broker: Broker | None = None
     late: int | None = None
     seconds: float = 10.0
+    quick: ClaimReply | None = None
 
 
 class Result(NamedTuple):
@@ -328,6 +333,9 @@ class Result(NamedTuple):
 
 #: Code -> number of strings that ``claim.lua`` returns with it.
 TEXT_COUNTS = {CHANGED: 3, NOT_SENT: 1}
+
+#: Number of elements of the reply of ``claim.lua`` to a quick request while no entry is due.
+SHORT = 3
 
 #: Results without strings. They are created once, because most completions have such a result.
 COMMON_RESULTS = {code: Result(code) for code in (REFUSED, RECORDED, ELSEWHERE, OVERTAKEN, EXPIRED)}
@@ -565,6 +573,8 @@ def with_utf8_check(claim: Claim) -> Claim:
 
 def pack_completions(completions: Sequence[Completion]) -> tuple[bytes, str | bytes]:
     """Return the arguments of ``claim.lua`` for these completions."""
+    if not completions:
+        return b"", b""
     texts: list[str] = []
     for done in completions:
         seen = "" if done.seen is None else "=" + "\n".join(done.seen)
@@ -577,6 +587,8 @@ def pack_completions(completions: Sequence[Completion]) -> tuple[bytes, str | by
 
 def pack_counts(counted: Counted) -> tuple[str, str | bytes, str | bytes]:
     """Return the arguments of ``claim.lua`` for these counts."""
+    if not counted.id:
+        return "", "", ""
     texts = [text for field, number in counted.counts.items() for text in (field, str(number))]
     return counted.id, *pack(texts)
 
@@ -590,8 +602,25 @@ def read_results(codes: bytes, texts: Sequence[bytes]) -> list[Result]:
     ]
 
 
-def read_turn(reply: Sequence[Any], turn_id: str) -> ClaimReply:
-    """Return the parsed reply of ``claim.lua``."""
+def read_turn(
+    reply: Sequence[Any], turn_id: str, last_reply: ClaimReply | None = None
+) -> ClaimReply:
+    """Return the parsed reply of ``claim.lua``; a short one takes the rest from ``last_reply``."""
+    if last_reply is not None and len(reply) == SHORT:
+        now = float(reply[0])
+        return ClaimReply(
+            standing=last_reply.standing,
+            now=now,
+            next_due=float(reply[1]),
+            members=reply[2],
+            statics=last_reply.statics,
+            quarantined=last_reply.quarantined,
+            holder=last_reply.holder,
+            holder_ttl=last_reply.holder_ttl,
+            results=[],
+            claims=[],
+            expires=now,
+        )
     return ClaimReply(
         standing=reply[0],
         now=float(reply[1]),

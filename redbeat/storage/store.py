@@ -157,7 +157,8 @@ class Store(Reading):
         request = ClaimRequest(*terms, **more)
         if runs_once(self.client):
             return self._retry_if_denied(partial(self._claim_once, request))
-        return read_turn(self._retry_if_denied(partial(self._run_claim, request)), request.turn_id)
+        reply = self._retry_if_denied(partial(self._run_claim, request))
+        return read_turn(reply, request.turn_id, request.quick)
 
     def _run_claim(self, request: ClaimRequest) -> Any:
         keys, args = self._claim_call(request)
@@ -179,7 +180,7 @@ class Store(Reading):
         keys, args = self._claim_call(request)
         then = self._replicas.wait if request.completions and self._replicas.required else None
         reply = self._begin("claim", keys, args, then)
-        return lambda: read_turn(reply(), request.turn_id)
+        return lambda: read_turn(reply(), request.turn_id, request.quick)
 
     @property
     def overlaps(self) -> bool:
@@ -202,11 +203,11 @@ class Store(Reading):
         completions = pack_completions(request.completions)
         counted = pack_counts(request.counted)
         only = key_of(request.only)
-        rest = (int(request.reply_lost), request.history, *counted, only, request.way)
+        rest = int(request.reply_lost), request.history, *counted, only, request.way
         broker = "" if request.broker is None else " ".join(map(str, request.broker))
         late = "" if request.late is None else request.late
-        last = (broker, late, request.seconds)
-        return keys, (*turn, *lock, MISSING_RETRY, *completions, *rest, *last)
+        limits = late, request.seconds, "" if request.quick is None else "1"
+        return keys, (*turn, *lock, MISSING_RETRY, *completions, *rest, broker, *limits)
 
     def park(self, notes: Iterable[tuple[str, str, str]]) -> list[str]:
         """Quarantine entries; return the keys of the quarantined ones. One round trip per 500.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from celery import Celery
 from celery.schedules import crontab
 
 from redbeat import Calendar, RedBeatSchedulerEntry, Schedule, clocked, rrule
+from redbeat.management import doctor
 from redbeat.schedulers import RedBeatScheduler
 from redbeat.storage.store import store_of
 from tests.acceptance.processes import Project
@@ -302,6 +305,14 @@ def test_the_busiest_minutes_are_named_with_what_a_spread_would_do(
     assert "1200 entries are due in the minute of" in ran.json[0]["problem"]
     assert "60 times the mean" in ran.json[0]["problem"]
     assert "about 20 are due in each minute" in ran.json[0]["remedy"]
+
+
+def test_every_kind_of_finding_is_listed() -> None:
+    """Programs may rely on the list of kinds."""
+    source = Path(str(doctor.__file__)).read_text(encoding="utf-8")
+    made = set(re.findall(r"\bFinding\(\s*\"(\w+)\"", source))
+    assert "busy" in made
+    assert made <= set(doctor.KINDS)
 
 
 def parts_of(seconds: int) -> dict[str, int]:

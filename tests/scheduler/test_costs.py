@@ -134,7 +134,8 @@ def test_an_idle_tick(world: World, meter: Meter, count: int) -> None:
     world.put_many(count, score=world.now() + HOUR)
     scheduler = leading(world)
 
-    assert_cost(meter.cost(scheduler.tick), trips=1, commands=13)
+    # With an entry that is due later, see also test_quick.py.
+    assert_cost(meter.cost(scheduler.tick), trips=1, commands=5 if count else 13)
 
 
 # -- starts ---------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import redis
 
 from redbeat.storage.reading import SCAN_COUNT
@@ -34,7 +36,7 @@ def test_static_names(store: Store, redis_client: redis.Redis) -> None:
 
 
 def test_quarantined_entries(store: Store, redis_client: redis.Redis) -> None:
-    notes = {f"entry-{number}": f"note {number}" for number in range(3 * BATCH)}
+    notes: Any = {f"entry-{number}": f"note {number}" for number in range(3 * BATCH)}
     redis_client.hset(KEYS.quarantine, mapping=notes)
     assert store.quarantined() == notes
     some = store.quarantined(50)
@@ -43,7 +45,7 @@ def test_quarantined_entries(store: Store, redis_client: redis.Redis) -> None:
 
 
 def test_calendars(store: Store, redis_client: redis.Redis) -> None:
-    texts = {f"calendar-{number}": "x" * 100 for number in range(900)}
+    texts: Any = {f"calendar-{number}": "x" * 100 for number in range(900)}
     redis_client.hset(KEYS.calendars, mapping=texts)
     assert store.calendars() == texts
     assert store.calendars(["calendar-1", "other"]) == {"calendar-1": "x" * 100}

@@ -1,0 +1,114 @@
+"""Within a second, an idle beat only keeps its lock and looks whether an entry is due."""
+
+from __future__ import annotations
+
+import pytest
+from celery import Celery
+
+from redbeat.storage.scripts import packed
+
+from .conftest import BEATS, LOCK, QUARANTINE, STATICS, STATS, Clock, RecordingScheduler, World
+
+
+@pytest.fixture
+def idle(world: World, clock: Clock) -> RecordingScheduler:
+    """A beat after a whole request; an entry is due later."""
+    world.put("later", score=world.now() + 900)
+    beat = world.scheduler_of(RecordingScheduler, clock)
+    clock.advance(2)
+    beat.tick()
+    assert not beat.tick() < 1
+    return beat
+
+
+def calls(world: World) -> dict[str, int]:
+    """Return how often each command ran since the last call."""
+    stats = world.client.info("commandstats")
+    world.client.config_resetstat()
+    ignored = ("cmdstat_info", "cmdstat_config", "cmdstat_config|resetstat", "cmdstat_time")
+    return {
+        name.removeprefix("cmdstat_"): found["calls"]
+        for name, found in stats.items()
+        if name not in ignored
+    }
+
+
+def test_an_idle_tick_only_keeps_the_lock(
+    world: World, clock: Clock, idle: RecordingScheduler
+) -> None:
+    """The other commands run once a second, and the lock is renewed each time."""
+    world.client.pexpire(LOCK, 5000)
+    calls(world)
+    idle.tick()
+    assert calls(world) == dict.fromkeys(("evalsha", "get", "pexpire", "zcard", "zrangebyscore"), 1)
+    assert world.client.pttl(LOCK) > 5000
+    clock.advance(1)
+    idle.tick()
+    assert {"zadd", "hincrby", "scard", "hlen"} <= calls(world).keys()
+
+
+def test_an_idle_tick_without_a_lock(app: Celery, world: World, clock: Clock) -> None:
+    app.conf.redbeat_lock_key = None
+    world.put("later", score=world.now() + 900)
+    beat = world.scheduler_of(RecordingScheduler, clock)
+    beat.tick()
+    beat.tick()
+    calls(world)
+    beat.tick()
+    assert calls(world) == dict.fromkeys(("evalsha", "zcard", "zrangebyscore"), 1)
+
+
+def test_what_becomes_due_is_claimed_in_the_same_round_trip(
+    world: World, idle: RecordingScheduler
+) -> None:
+    world.put("new")
+    calls(world)
+    idle.tick()
+    assert [sent.name for sent in idle.sent] == ["new"]
+    assert calls(world)["evalsha"] == 2  # claim and record
+
+
+def test_a_lost_lock_is_seen_at_the_next_tick(
+    world: World, idle: RecordingScheduler, log: pytest.LogCaptureFixture
+) -> None:
+    world.client.set(LOCK, "other", px=60_000)
+    world.put("new")
+    idle.tick()
+    assert idle.sent == []
+    assert "Lost the lock to other" in log.text
+
+
+def test_lost_data_are_seen_at_the_next_tick(
+    world: World, idle: RecordingScheduler, log: pytest.LogCaptureFixture
+) -> None:
+    world.put("later-2", score=world.now() + 900)
+    idle.tick()
+    world.client.flushall()
+    idle.tick()
+    assert "all 2 entries are gone" in log.text
+
+
+def test_presence_counts_and_other_sets_are_seen_after_a_second(
+    world: World, clock: Clock, idle: RecordingScheduler
+) -> None:
+    """Nothing that another program changes stays unseen for more than a second."""
+    world.client.delete(BEATS)
+    world.client.sadd(STATICS, "other")
+    world.client.hset(QUARANTINE, "redbeat:other", "{}")
+    idle.tick()
+    assert not world.client.exists(BEATS)
+    assert world.client.hget(STATS, "last_tick") is None
+    clock.advance(1)
+    idle.tick()
+    assert world.client.zcard(BEATS) == 1
+    assert world.client.hget(STATS, "last_tick") is not None
+
+
+@pytest.mark.parametrize("argument", ["", "abc", "é\udc80", b"\x00\xff", 7, 1.5])
+def test_a_command_is_packed_as_by_redis_py(world: World, argument: str | bytes | float) -> None:
+    connection = world.client.connection_pool.get_connection()
+    encoder = connection.encoder
+    encoder.encoding_errors = "surrogateescape"
+    command = ("EVALSHA", "x" * 7000, argument, argument)
+    assert packed(command, encoder) == b"".join(connection.pack_command(*command))
+    world.client.connection_pool.release(connection)
