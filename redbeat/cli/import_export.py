@@ -115,7 +115,7 @@ def export(console: Console, file: str, history: bool) -> None:
             if count % PROGRESS_STEP == 0:
                 advance(PROGRESS_STEP)
     for exported in unreadable[:MAX_PRINTED]:
-        console.warn(f"{console.name(exported.key)} is left out: {exported.problem}")
+        console.warn(f"{exported.key} is left out: {exported.problem}")
     if console.as_json and file != "-":
         console.emit({"exported": count, "unreadable": [exported.key for exported in unreadable]})
     else:
@@ -262,7 +262,7 @@ def _print_problems(console: Console, problems: list[Problem]) -> None:
         if console.as_json:
             console.emit({"where": problem.where, "problem": problem.text})
         else:
-            console.ctx.obj.error(console.name(f"{problem.where}: {problem.text}"))
+            console.error(f"{problem.where}: {problem.text}")
 
 
 def _report(console: Console, written: Written, dry_run: bool) -> None:

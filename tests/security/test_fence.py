@@ -217,3 +217,64 @@ def test_the_check_finds_numbers(text: str, tmp_path: Path) -> None:
     assert numbers_in(path)
     path.write_text("int(seconds * 1000)\nfloat('inf')\nint(x.total_seconds())\nisinstance(x, int)")
     assert numbers_in(path) == []
+
+
+# -- printing --------------------------------------------------------------------------------------
+
+#: The modules that print, and that make loggers.
+PRINTERS = ("cli/console.py", "printing.py")
+
+#: What else prints, and why it needs no escapes.
+PRINTED = {
+    "cli/import_export.py": ("lines of JSON in ASCII", "out.write(exported.line + '\\n')"),
+}
+
+#: Functions of click, Celery and Python that print, or that make a logger without escapes.
+PRINTING = {
+    *("print", "echo", "secho", "echo_via_pager", "getLogger", "celery_logger", "pretty"),
+    *("getChild", "showwarning", "print_exc"),
+}
+
+#: Objects with a method ``write``, ``error`` or ``style`` that prints as it is.
+STREAMS = {"stdout", "stderr", "obj", "out", "click"}
+
+
+def prints_in(path: Path) -> list[str]:
+    """Return the calls in a module that print, or that make a logger."""
+    calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+    return [ast.unparse(call) for call in calls if prints(call)]
+
+
+def prints(call: ast.Call) -> bool:
+    """Return whether a call prints, or makes a logger."""
+    function = call.func
+    if name_of(function) in PRINTING:
+        return True
+    to_stream = isinstance(function, ast.Attribute) and name_of(function.value) in STREAMS
+    return to_stream and name_of(function) in {"write", "writelines", "error", "style"}
+
+
+@pytest.mark.parametrize("name", sorted(MODULES.keys() - set(PRINTERS)))
+def test_a_module_does_not_print(name: str) -> None:
+    _reason, *allowed = PRINTED.get(name, ("",))
+    assert prints_in(MODULES[name]) == allowed
+
+
+@pytest.mark.parametrize("name", sorted(MODULES.keys() - set(PRINTERS)))
+def test_a_module_takes_its_logger_from_the_module_that_escapes(name: str) -> None:
+    text = MODULES[name].read_text()
+    assert "celery.utils.log" not in text
+    assert "import logging\n" not in text or "logging.get" not in text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("click.echo(name)", "print(name)", "logging.getLogger('a')", "sys.stdout.write(x)"),
+        *("console.ctx.obj.error(x)", "ctx.obj.echo(x)", "self.ctx.obj.style(x)"),
+    ],
+)
+def test_the_check_finds_what_prints(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "module.py"
+    path.write_text(text)
+    assert prints_in(path) == [text]

@@ -137,8 +137,8 @@ def readers(world: World, names: list[str]) -> Iterator[tuple[str, Callable[[], 
     pages = ["/", "/timeline", "/beats", "/api/entries", "/api/status"]
     commands = [["list"], ["status"], ["upcoming"], ["timeline"], ["doctor"]]
     commands += [[*command, "--json"] for command in commands] + [["export"]]
-    for name, command, page in zip(names, cycle(COMMANDS), cycle(PATHS), strict=False):
-        commands += [["show", name], ["history", name, "--json"], [*command.split(), name]]
+    for name, words, page in zip(names, cycle(COMMANDS), cycle(PATHS), strict=False):
+        commands += [["show", name], ["history", name, "--json"], [*words.split(), name]]
         pages += [f"{path}?name={name}" for path in ("/entry", page)]
     for command in commands:
         yield " ".join(command), partial(run_command, app, *command)
