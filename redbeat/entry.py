@@ -24,7 +24,7 @@ from celery.schedules import schedule as Interval  # noqa: N812 - a class
 
 from redbeat.calendar.walltime import TICK
 from redbeat.calendar.zones import EPOCH, UTC, as_utc, from_timestamp
-from redbeat.codec.stored import bytes_of, is_valid_text, object_in, text_of
+from redbeat.codec.stored import bytes_of, is_valid_text, object_in, score_in, text_of
 from redbeat.codec.writers import warn_of_app
 from redbeat.config import App, ensure_conf, real_app
 from redbeat.decoder import to_timestamp
@@ -1011,11 +1011,11 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         elif code == SAME:
             self._merge(saved, (writing.definition, writing.policy))
             if not self._history_changed() and self._score_is_current(saved.score):
-                as_stored = writing._replace(meta=saved.meta, score=float(saved.score))
+                as_stored = writing._replace(meta=saved.meta, score=score_in(saved.score))
                 self._remember_saved(as_stored, saved.identity)
                 return True
         elif code == CLOCK_AHEAD:
-            self._count_from(from_timestamp(float(saved.score)))
+            self._count_from(from_timestamp(score_in(saved.score)))
         elif code == CONFLICT:
             raise ConflictError(str(self.name))
         elif writing.definition:
@@ -1054,7 +1054,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         """
         if not stored:
             return False
-        score, stored_score = self._stored_score(), float(stored)
+        score, stored_score = self._stored_score(), score_in(stored)
         if score is None:
             parked = stored_score == PARKED and not self.decision().due
             return parked or 0 <= stored_score <= time()

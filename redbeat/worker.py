@@ -27,7 +27,7 @@ from redbeat.entries.pauses import pause_entries
 from redbeat.entries.runs import RunResult, RunState, nominal, result_line
 from redbeat.errors import ConflictError
 from redbeat.presentation.english import plural
-from redbeat.printing import encodable, get_logger
+from redbeat.printing import get_logger, printable
 from redbeat.signals import emit, run_failed, run_succeeded
 from redbeat.storage.client import client_of, unretried
 from redbeat.storage.records import RunReport
@@ -235,9 +235,8 @@ def _error_text(error: Any) -> str:
 
 def _one_line(text: str, size: int) -> str:
     """Return the start of a text on one line, without control characters."""
-    words = encodable(" ".join(text[: 4 * size].split()))
-    line = "".join(letter if letter.isprintable() else "?" for letter in words[:size])
-    return line if len(words) <= size and len(text) <= 4 * size else f"{line[: size - 3]}..."
+    line = printable(" ".join(text[: 4 * size].split()))
+    return line if len(line) <= size and len(text) <= 4 * size else f"{line[: size - 3]}..."
 
 
 # -- sending the reports ---------------------------------------------------------------------------

@@ -74,5 +74,5 @@ def report(console: Console, entry: RedBeatSchedulerEntry, action: str) -> None:
         console.emit(as_json(entry))
         return
     due = f"due {console.time(entry.due_at)} {console.zone}" if entry.enabled else "paused"
-    name = console.name(entry.name)
+    name = entry.name
     console.note(f"{action} {name}: {timing_text(entry)}, {due}")

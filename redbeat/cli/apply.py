@@ -109,7 +109,7 @@ def apply(console: Console, file: str, adopt: bool, dry_run: bool, yes: bool) ->
     conflicts = [] if dry_run else [item for item in to_write if not _write(console, item)]
     for item in conflicts:
         counts[item.change.action] -= 1
-        console.ctx.obj.error(console.name(f"{item.change.name}: changed since the plan"))
+        console.error(f"{item.change.name}: changed since the plan")
     if console.as_json:
         console.emit({**counts, "dry_run": dry_run})
     elif dry_run:
@@ -141,7 +141,7 @@ def _plan(console: Console, file: str, adopt: bool) -> list[PlannedChange]:
 
 def _fail_on_invalid(console: Console, file: str, content: EntryFile) -> None:
     for problem in content.problems:
-        console.ctx.obj.error(console.name(f"{problem.where}: {problem.text}"))
+        console.error(f"{problem.where}: {problem.text}")
     count = len(content.problems)
     if count:
         entries = "entry is" if count == 1 else "entries are"
@@ -152,7 +152,7 @@ def _fail_on_problems(console: Console, planned: list[PlannedChange]) -> None:
     """End the command if an entry must not be written."""
     problems = [item for item in planned if item.problem]
     for item in problems:
-        console.ctx.obj.error(console.name(f"{item.change.name} {item.problem}"))
+        console.error(f"{item.change.name} {item.problem}")
     if problems:
         count = len(problems)
         raise failure(

@@ -156,10 +156,10 @@ def _report_plan(
             f"{console.time(runs[-1].scheduled_at)} count as not sent"
         )
     if not entry.enabled and plan.instants and not dry_run:
-        console.warn(f"{console.name(name)} is paused: the runs wait until you resume the entry")
+        console.warn(f"{name} is paused: the runs wait until you resume the entry")
     left_out = f", {plural(plan.left_out, 'run')} left out" if plan.left_out else ""
     verb = "would be sent" if dry_run else "will be sent"
-    console.note(f"{console.name(name)}: {plural(len(plan.instants), 'run')} {verb}{left_out}")
+    console.note(f"{name}: {plural(len(plan.instants), 'run')} {verb}{left_out}")
 
 
 def _list(console: Console, entry: RedBeatSchedulerEntry, plan: Planned) -> None:
@@ -187,14 +187,14 @@ def _show(console: Console, name: str, backfills: list[Backfill]) -> None:
         else:
             console.write(progress_text(console, one))
     if not backfills:
-        console.note(f"{console.name(name)} has no backfills")
+        console.note(f"{name} has no backfills")
 
 
 def _report(console: Console, name: str, action: str, one: Backfill) -> None:
     if console.as_json:
         console.emit({"name": name, "action": action, **progress_json(one)})
     else:
-        console.note(f"{action.capitalize()} {console.name(name)}: {progress_text(console, one)}")
+        console.note(f"{action.capitalize()} {name}: {progress_text(console, one)}")
 
 
 def _wait(console: Console, entry: RedBeatSchedulerEntry) -> None:

@@ -26,16 +26,16 @@ def calendars(console: Console) -> None:
         for one in found:
             console.emit({"name": one.name, **one.fields()})
     elif found:
-        console.table(TITLES, [_row(console, one) for one in found])
+        console.table(TITLES, [_row(one) for one in found])
     else:
         console.note("There are no calendars; add one with: calendar NAME --day 2026-12-25")
 
 
-def _row(console: Console, one: Calendar) -> tuple[str, ...]:
+def _row(one: Calendar) -> tuple[str, ...]:
     days = ", ".join("/".join(day) if isinstance(day, list) else str(day) for day in one.days)
     rules = "; ".join(rule.replace("\n", " ") for rule in one.rules)
     fields = (one.name, one.zone or "of the entry", days or "-", rules or "-")
-    return tuple(map(console.name, fields))
+    return tuple(map(str, fields))
 
 
 @command("calendar")
@@ -90,7 +90,7 @@ def calendar(
         console.emit({"name": name, "action": "saved", "entries": count})
     else:
         entries = "1 entry" if count == 1 else f"{count} entries"
-        console.note(f"Saved the calendar {console.name(name)}; {entries} computed again")
+        console.note(f"Saved the calendar {name}; {entries} computed again")
 
 
 def _delete(console: Console, name: str) -> None:
@@ -103,4 +103,4 @@ def _delete(console: Console, name: str) -> None:
     if console.as_json:
         console.emit({"name": name, "action": "deleted"})
     else:
-        console.note(f"Deleted the calendar {console.name(name)}")
+        console.note(f"Deleted the calendar {name}")

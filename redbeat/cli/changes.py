@@ -9,7 +9,7 @@ from typing import Any, Final
 from redbeat.management.changes import Change
 from redbeat.presentation.describe import iso
 
-from .console import Console
+from .console import Console, Styled
 
 __all__ = ("emit_change", "print_change", "summary")
 
@@ -35,16 +35,14 @@ def print_change(console: Console, change: Change) -> None:
     if console.as_json:
         emit_change(console, change)
         return
-    action = change.action.ljust(WIDTH)
-    if change.action in COLORS:
-        action = console.style(action, fg=COLORS[change.action])
+    action = Styled(change.action.ljust(WIDTH), fg=COLORS.get(change.action))
     parts = list(_details(change))
     if not change.is_calendar and change.action not in ("removed", "deleted", "unreadable"):
         due = change.next_run
         parts.append(f"next run {console.time(due)} {console.zone}" if due else "no next run")
     details = f": {'; '.join(parts)}" if parts else ""
     name = f"calendar {change.name}" if change.is_calendar else change.name
-    console.write(f"{action}  {console.name(name)}{console.name(details)}")
+    console.write(action, "  ", name, details)
 
 
 def emit_change(console: Console, change: Change, **more: Any) -> None:

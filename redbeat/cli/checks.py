@@ -65,13 +65,13 @@ class NameWarnings:
         """Print the warnings."""
         console = self._console
         for found in self._found.values():
-            console.warn(console.name(found.text))
+            console.warn(found.text)
         if self._more:
             entries = "1 entry" if self._more == 1 else f"{self._more:,} entries"
             console.warn(f"other unknown names, in {entries}, are not listed")
         if self._problem:
             problem = f"task names are not checked: the tasks cannot load: {self._problem}"
-            console.warn(console.name(problem))
+            console.warn(str(problem))
 
 
 def warn_of_unknown_names(console: Console, *entries: RedBeatSchedulerEntry) -> None:

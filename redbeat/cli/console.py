@@ -28,6 +28,7 @@ from redbeat.storage.client import REDBEAT_REDIS_KEY, client_of, unretried
 
 __all__ = (
     "Console",
+    "Styled",
     "entry_class_of",
     "pass_console",
     "progress",
@@ -92,6 +93,25 @@ STATE_COLORS: Final = {
     "quarantined": "red",
 }
 
+
+class Styled(str):
+    """A text with a style, such as ``fg="red"``, in which the console prints it.
+
+    The text has no escape sequences: the console adds them after it has escaped the text. A string
+    that is made of this text has no style.
+    """
+
+    __slots__ = ("style",)
+
+    style: dict[str, Any]
+
+    def __new__(cls, text: str, **style: Any) -> Styled:
+        """Return ``text`` with a style; see ``click.style``."""
+        styled = super().__new__(cls, text)
+        styled.style = style
+        return styled
+
+
 JSON: Final = CeleryOption(["--json", "as_json"], is_flag=True, help="Print JSON, for scripts.")
 
 
@@ -100,6 +120,9 @@ class Console:
 
     Data goes to standard output. Messages, warnings and errors go to standard error. ``--quiet``
     suppresses messages and warnings, but not errors.
+
+    Each method that prints escapes its texts, so callers may pass names and texts as they are. No
+    other module prints.
     """
 
     def __init__(self, ctx: click.Context, as_json: bool = False) -> None:
@@ -124,10 +147,21 @@ class Console:
 
     # -- output --------------------------------------------------------------------------------
 
-    def write(self, text: str = "") -> None:
-        """Print a line of data; escape characters that the output encoding cannot represent."""
+    def write(self, *parts: str) -> None:
+        """Print a line of data, which consists of texts and of :class:`Styled` texts.
+
+        Escapes control characters, and characters that the output encoding cannot represent.
+        """
+        line = "".join(map(self._printed, parts))
         encoding = sys.stdout.encoding or "utf-8"
-        self.ctx.obj.echo(text.encode(encoding, "backslashreplace").decode(encoding))
+        self.ctx.obj.echo(line.encode(encoding, "backslashreplace").decode(encoding))
+
+    def _printed(self, part: str) -> str:
+        text = printable(part)
+        if not isinstance(part, Styled):
+            return text
+        styled: str = self.ctx.obj.style(text, **part.style)
+        return styled
 
     def emit(self, value: Mapping[str, Any]) -> None:
         """Print an object as one line of JSON, in ASCII."""
@@ -141,36 +175,36 @@ class Console:
     def warn(self, text: str) -> None:
         """Print a warning to standard error, unless ``--quiet`` is given."""
         if not self.ctx.obj.quiet:
-            self.ctx.obj.error(f"Warning: {printable(text)}", fg="yellow")
+            # With --no-color, the error() of Celery accepts no style.
+            self.ctx.obj.error(self._printed(Styled(f"Warning: {text}", fg="yellow")))
 
-    def style(self, text: str, **style: Any) -> str:
-        """Return ``text`` in this style, or unchanged if colours are off."""
-        styled: str = self.ctx.obj.style(text, **style)
-        return styled
+    def error(self, text: str) -> None:
+        """Print an error to standard error, also if ``--quiet`` is given."""
+        self.ctx.obj.error(printable(text))
 
     def state(self, state: str) -> str:
         """Return the state of an entry in its colour; the usual state has none."""
-        return self.style(state, fg=STATE_COLORS[state]) if state in STATE_COLORS else state
+        return Styled(state, fg=STATE_COLORS[state]) if state in STATE_COLORS else state
 
     def table(self, titles: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         """Print rows in aligned columns, below the column titles."""
-        title, *lines = columns([titles, *rows])
-        self.write(self.style(title, bold=True))
+        title, *lines = columns([map(_escaped, row) for row in (titles, *rows)])
+        self.write(Styled("".join(title), bold=True))
         for line in lines:
-            self.write(line)
+            self.write(*line)
 
-    def fields(self, pairs: Iterable[tuple[str, str]]) -> None:
-        """Print each name with its value; skip empty values."""
+    def fields(self, pairs: Iterable[tuple[str, str | Sequence[str]]]) -> None:
+        """Print each name with its value, a text or a list of lines; skip empty values."""
         nonempty = [(name, value) for name, value in pairs if value]
         width = max(len(name) for name, _ in nonempty)
         for name, value in nonempty:
-            first_line, *more_lines = value.splitlines()
-            self.write(f"{self.style(f'{name:<{width}}', bold=True)}  {first_line}")
+            first_line, *more_lines = [value] if isinstance(value, str) else value
+            self.write(Styled(f"{name:<{width}}", bold=True), "  ", first_line)
             for line in more_lines:
-                self.write(f"{'':<{width}}  {line}")
+                self.write(f"{'':<{width}}  ", line)
 
     def name(self, name: object) -> str:
-        """Return the name of an entry with control characters escaped."""
+        """Return the name of an entry with control characters escaped, to measure its width."""
         return printable(str(name))
 
     def time(self, instant: datetime | None) -> str:
@@ -188,6 +222,11 @@ class Console:
         if value is None:
             return None
         return instant_of(value if value.tzinfo else value.replace(tzinfo=zone or self.zone))
+
+
+def _escaped(cell: str) -> str:
+    """Return a cell as it will be printed, so that its width is right."""
+    return Styled(printable(cell), **cell.style) if isinstance(cell, Styled) else printable(cell)
 
 
 def pass_console(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -10,7 +10,7 @@ from redbeat.cli.console import Console
 from redbeat.cli.options import option
 from redbeat.errors import ConfigurationError
 from redbeat.management.doctor import Finding, examine
-from redbeat.printing import encodable, printable
+from redbeat.printing import encodable
 from redbeat.storage.store import store_of
 
 __all__ = ("doctor",)
@@ -63,4 +63,4 @@ def _print(console: Console, finding: Finding, fix: bool) -> None:
         action = f"--fix would {finding.remedy}"
     else:
         action = finding.remedy
-    console.write(printable(f"{finding.kind}: {where}{finding.problem}; {action}"))
+    console.write(f"{finding.kind}: {where}{finding.problem}; {action}")

@@ -129,7 +129,7 @@ def _report_export(
 ) -> None:
     """Print what was exported; end the command with an error if something was unreadable."""
     for exported in unreadable[:MAX_PRINTED]:
-        console.warn(f"{console.name(exported.label)} is left out: {exported.problem}")
+        console.warn(f"{exported.label} is left out: {exported.problem}")
     if console.as_json and file != "-":
         left_out = [exported.label for exported in unreadable]
         console.emit({"exported": count, "calendars": calendar_count, "unreadable": left_out})
@@ -279,7 +279,7 @@ def _print_problems(console: Console, problems: list[Problem]) -> None:
         if console.as_json:
             console.emit({"where": problem.where, "problem": problem.text})
         else:
-            console.ctx.obj.error(console.name(f"{problem.where}: {problem.text}"))
+            console.error(f"{problem.where}: {problem.text}")
 
 
 def _report(console: Console, written: Written, dry_run: bool) -> None:

@@ -12,7 +12,6 @@ from redbeat.beat.lock import SEEN_WITHIN, BeatInfo
 from redbeat.config import ensure_conf
 from redbeat.management.changes import Change, next_run_of
 from redbeat.management.prefixes import copy_prefix
-from redbeat.printing import printable
 from redbeat.storage.client import client_of, unretried
 from redbeat.storage.records import Keys
 from redbeat.storage.store import Store
@@ -65,7 +64,7 @@ def migrate_prefix(
 
 
 def _print_outcome(console: Console, outcome: str, name: str, score: float) -> None:
-    print_change(console, Change(printable(name), outcome, {}, next_run_of(score)))
+    print_change(console, Change(name, outcome, {}, next_run_of(score)))
 
 
 def _report(console: Console, old: str, new: str, counts: dict[str, int], dry_run: bool) -> None:

@@ -66,7 +66,7 @@ def report(console: Console, action: str, names: Iterable[str], **details: str) 
             console.emit({"name": name, "action": action, **details})
         else:
             suffix = "".join(f" ({value})" for value in details.values())
-            console.note(f"{action.capitalize()} {console.name(name)}{suffix}")
+            console.note(f"{action.capitalize()} {name}{suffix}")
 
 
 @command("pause")

@@ -218,7 +218,7 @@ def check_names(console: Console, names: Iterable[str]) -> None:
 def confirm(console: Console, verb: str, names: Sequence[str]) -> None:
     """Request confirmation; end the command unless the user answers yes."""
     for name in names[:MAX_PRINTED]:
-        console.note(f"  {console.name(name)}")
+        console.note(f"  {name}")
     if len(names) > MAX_PRINTED:
         console.note(f"  and {len(names) - MAX_PRINTED} more")
     target = f"{len(names)} entries" if len(names) > 1 else "this entry"

@@ -66,10 +66,10 @@ def _fields(
     occurrences: list[Occurrence],
     backfills: list[Backfill],
     static: bool,
-) -> Iterator[tuple[str, str]]:
-    yield "Name", console.name(entry.name)
+) -> Iterator[tuple[str, str | list[str]]]:
+    yield "Name", str(entry.name)
     # Each of these values is text that the option of the same name accepts.
-    yield "Task", console.name(entry.task)
+    yield "Task", str(entry.task)
     yield "Schedule", schedule_text(entry.schedule)
     definition = stored(entry)
     for name in TASK_FIELDS:
@@ -77,32 +77,32 @@ def _fields(
     for name, value in policy(entry).items():
         label = OPTION_OF.get(name, name).replace("_", " ").capitalize()
         text = ", ".join(value) if isinstance(value, tuple) else value
-        yield label, plain_number(value) if isinstance(value, float) else console.name(text)
+        yield label, plain_number(value) if isinstance(value, float) else str(text)
     offset = duration(entry.spread_offset) if entry.spread else ""
     yield "Offset", f"{offset} after each nominal time" if offset else ""
     yield "Kind", "static, from beat_schedule" if static else "dynamic"
     yield "State", console.state(status.state)
-    yield "Reason", console.name(status.reason or "")
+    yield "Reason", status.reason or ""
     failing = status.failing
     if failing is not None:
         first = f"{console.time(failing.first_at)} {console.zone}: {failing.first_error}"
-        yield "First error", console.name(first)
+        yield "First error", first
         again = failing.next_attempt_at
         yield "Next attempt", f"{console.time(again)} {console.zone}" if again else "now"
-    yield "Note", console.name(status.note or "")
+    yield "Note", status.note or ""
     yield "Due", f"{console.time(status.due_at)} {console.zone}" if status.due_at else ""
     ran_at = last_run(entry, occurrences)
     yield "Last run", f"{console.time(ran_at)} {console.zone}" if ran_at else "never"
     yield "Runs", str(entry.total_run_count)
-    yield "Backfill", "\n".join(progress_text(console, one) for one in backfills)
+    yield "Backfill", [progress_text(console, one) for one in backfills]
     success, failures = status.last_success, status.consecutive_failures
     yield "Last success", f"{console.time(success)} {console.zone}" if success else ""
     yield "Failures in a row", str(failures) if failures else ""
     yield "Overdue", f"the entry {overdue_text(status.overdue)}" if status.overdue else ""
     upcoming, problem = upcoming_or_problem(entry, UPCOMING)
     title = "Upcoming, if resumed" if status.state == "paused" else "Upcoming"
-    yield title, "\n".join(console.time(instant) for instant in upcoming)
-    yield "Problem", console.name(problem or "")
+    yield title, [console.time(instant) for instant in upcoming]
+    yield "Problem", problem or ""
 
 
 def _print_history(
@@ -120,9 +120,9 @@ def _history_row(
         console.time(item.scheduled_at),
         console.time(item.dispatched_at),
         duration(late),
-        console.name(item.outcome),
-        console.name(result_text(item.result) or "-"),
-        console.name(item.task_id or "-"),
+        item.outcome,
+        result_text(item.result) or "-",
+        item.task_id or "-",
     )
 
 
@@ -138,4 +138,4 @@ def history(console: Console, name: str) -> None:
     elif occurrences:
         _print_history(console, entry, occurrences)
     else:
-        console.note(f"{console.name(name)} has no recorded runs yet")
+        console.note(f"{name} has no recorded runs yet")

@@ -175,7 +175,7 @@ def _warn(console: Console, names: tuple[str, ...], found: Simulation, until: da
         for name in names:
             entry = found.entries[name]
             if not entry.enabled:
-                console.warn(f"{console.name(name)} is paused: its runs only show its rules")
+                console.warn(f"{name} is paused: its runs only show its rules")
 
 
 # -- output ------------------------------------------------------------------------------------
@@ -190,7 +190,7 @@ def _print(console: Console, found: Simulation) -> None:
         for change in changes
     ]
     for run, name, entry, kind in _runs(found):
-        row = [console.time(run), _local(run, entry.zone), console.name(name), MARKS[kind]]
+        row = [console.time(run), _local(run, entry.zone), name, MARKS[kind]]
         rows.append((run, row))
     if not any(entry.before or entry.after for entry in found.entries.values()):
         console.note("No runs in this period")
@@ -201,7 +201,7 @@ def _print(console: Console, found: Simulation) -> None:
         if entry.after is not None:
             counts = entry.count()
             console.note(
-                f"{console.name(name)}: {counts[SAME]} the same, "
+                f"{name}: {counts[SAME]} the same, "
                 f"{counts[REMOVED]} only before, {counts[ADDED]} only after"
             )
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from redbeat.beat.lock import BeatInfo
 from redbeat.cli.command import EX_UNHEALTHY, command
-from redbeat.cli.console import Console
+from redbeat.cli.console import Console, Styled
 from redbeat.cli.options import SECONDS, option
 from redbeat.management.as_json import problems_of, status_json, versions
 from redbeat.presentation.text import duration
@@ -42,7 +42,7 @@ def status(console: Console, max_late: float) -> None:
     else:
         console.fields(_fields(console, current))
         for problem in problems:
-            console.write(console.style(f"PROBLEM: {problem}", fg="red", bold=True))
+            console.write(Styled(f"PROBLEM: {problem}", fg="red", bold=True))
     if abs(current.clock_offset) > MAX_CLOCK_OFFSET:
         offset = duration(abs(current.clock_offset))
         console.warn(f"the clocks of this host and of Redis differ by {offset}")
@@ -50,7 +50,7 @@ def status(console: Console, max_late: float) -> None:
         console.ctx.exit(EX_UNHEALTHY)
 
 
-def _fields(console: Console, status: Status) -> Iterator[tuple[str, str]]:
+def _fields(console: Console, status: Status) -> Iterator[tuple[str, str | list[str]]]:
     lockless = [beat for beat in status.beats if beat is not status.leader]
     leading = [status.leader] if status.leader else []
     for name, beats, always_print in (
@@ -59,21 +59,21 @@ def _fields(console: Console, status: Status) -> Iterator[tuple[str, str]]:
         ("Standbys", status.standbys, False),
     ):
         if beats or always_print:
-            yield name, "\n".join(_beat(console, beat, status.now) for beat in beats) or "nobody"
+            yield name, [_beat(console, beat, status.now) for beat in beats] or "nobody"
     counts = [f"{count} {state}" for state, count in status.entries.items() if count]
     yield "Entries", f"{', '.join(counts)}; {status.statics} static" if counts else "none"
     yield "Due now", str(status.due_now)
     yield "Most late", "" if status.most_late is None else duration(status.most_late)
     yield "Clock", f"{round(status.clock_offset, 3) + 0.0:+.3f} s, this host to Redis"
     yield "Redis", " ".join((status.redis_url, *status.server.values()))
-    yield "Prefix", console.name(status.key_prefix)
+    yield "Prefix", status.key_prefix
     yield "Versions", ", ".join(f"{name} {number}" for name, number in versions().items())
 
 
 def _beat(console: Console, beat: BeatInfo, now: datetime) -> str:
     if beat.host is None:
-        return f"{console.name(beat.token)}, a beat of RedBeat 2"
+        return f"{beat.token}, a beat of RedBeat 2"
     since = f", since {console.time(beat.since)} {console.zone}" if beat.since else ""
     ago = (now - beat.last_seen).total_seconds() if beat.last_seen else 0
     seen = f", seen {duration(round(ago, 1))} ago" if beat.last_seen else ""
-    return f"{console.name(beat.host)}, pid {beat.pid}{since}{seen}"
+    return f"{beat.host}, pid {beat.pid}{since}{seen}"

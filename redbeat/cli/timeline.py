@@ -16,7 +16,7 @@ import click
 
 from redbeat.calendar.zones import UTC
 from redbeat.cli.command import command
-from redbeat.cli.console import Console
+from redbeat.cli.console import Console, Styled
 from redbeat.cli.options import SECONDS, option
 from redbeat.management.forecast import per_minute
 from redbeat.presentation.describe import iso
@@ -166,7 +166,7 @@ def draw(
     picture = Picture(start, minutes, ceil(total / minutes), runs)
     console.write(f"{'':{label_width}}  {_axis(console, picture)}")
     for name in names:
-        console.write(f"{_padded(console.name(name), label_width)}  {picture.marks(name)}")
+        console.write(_padded(console.name(name), label_width), "  ", picture.marks(name))
     if len(runs) > limit:
         more = len(runs) - limit
         console.write(f"and {more} more {'entry' if more == 1 else 'entries'}")
@@ -177,8 +177,8 @@ def _write_load(console: Console, picture: Picture, label_width: int) -> None:
     load = picture.load()
     busiest = load.index(max(load))
     at = (picture.start + busiest * MINUTE).astimezone(console.zone)
-    bars = console.style(picture.bars(_bar_levels()), fg="cyan")
-    console.write(f"{'per minute':{label_width}}  {bars}")
+    bars = Styled(picture.bars(_bar_levels()), fg="cyan")
+    console.write(f"{'per minute':{label_width}}  ", bars)
     size = duration(picture.minutes * 60)
     runs = sum(load)
     peak = f"{load[busiest]} of them in the minute from {at:%H:%M}"

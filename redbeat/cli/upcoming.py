@@ -42,7 +42,7 @@ def upcoming(console: Console, name: str | None, number: int, until: datetime | 
         for instant, entry_name in runs:
             console.emit({"scheduled_at": iso(instant), "name": entry_name})
     elif runs:
-        rows = [(console.time(instant), console.name(entry_name)) for instant, entry_name in runs]
+        rows = [(console.time(instant), str(entry_name)) for instant, entry_name in runs]
         console.table((f"SCHEDULED ({console.zone})", "NAME"), rows)
     else:
         console.note("No upcoming runs")

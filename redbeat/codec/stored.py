@@ -33,6 +33,7 @@ __all__ = (
     "number_in",
     "object_in",
     "record_in",
+    "score_in",
     "seconds_in",
     "string_in",
     "text_in",
@@ -213,6 +214,14 @@ def whole_in(text: str) -> int | None:
         return None
     number = int(text)
     return number if number <= MAX_WHOLE else None
+
+
+def score_in(reply: Any) -> float:
+    """Return a score in a reply of Redis; it may be infinite. Redis accepts only numbers as scores.
+
+    Use :func:`seconds_in` or :func:`instant_in` for the instant that a score means.
+    """
+    return float(reply)
 
 
 def seconds_in(value: Any) -> float | None:

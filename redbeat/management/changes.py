@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from redbeat.calendar.zones import UTC, from_timestamp
+from redbeat.calendar.zones import UTC
+from redbeat.codec.stored import instant_in
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.presentation.describe import policy, schedule_text, stored
 from redbeat.schedules.calendars import Calendar
@@ -88,4 +89,4 @@ def next_run_of(score: float | None, now: datetime | None = None) -> datetime | 
     """
     if score is None:
         return now or datetime.now(UTC)
-    return None if score < 0 else from_timestamp(score)
+    return None if score < 0 else instant_in(score)

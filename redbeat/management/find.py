@@ -18,7 +18,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from redbeat.calendar.zones import EPOCH
-from redbeat.codec.stored import bytes_of, text_of
+from redbeat.codec.stored import bytes_of, score_in, text_of
 from redbeat.decoder import active_codec
 from redbeat.entries.decide import DISABLED, aware
 from redbeat.entries.status import (
@@ -153,7 +153,7 @@ class Filter(NamedTuple):
 
     def ends_before(self, after: Cursor) -> bool:
         """Return whether no entry after this cursor can be due before ``due_before``."""
-        score = float(after[0])
+        score = score_in(after[0])
         return self.due_before is not None and (score < 0 or score >= self.due_before)
 
 
@@ -390,7 +390,7 @@ class Search:
 
     def _ends_before(self, after: Cursor) -> bool:
         """Return whether no entry after the cursor can match, except entries read before."""
-        if float(after[0]) < 0 and (self._filters.only_parked or self._filters.only_scheduled):
+        if score_in(after[0]) < 0 and (self._filters.only_parked or self._filters.only_scheduled):
             return True
         return self._filters.ends_before(after)
 
@@ -596,7 +596,7 @@ def _members_after(
     cursor = _cursor(after)
     if cursor is None:
         return members
-    position = sort_key((cursor[1], float(cursor[0])))
+    position = sort_key((cursor[1], score_in(cursor[0])))
     if query.sort.startswith("-"):
         return (member for member in members if sort_key(member) < position)
     return (member for member in members if sort_key(member) > position)

@@ -12,6 +12,7 @@ from redis import Redis, RedisCluster
 from redis.client import NEVER_DECODE
 from redis.exceptions import ResponseError
 
+from redbeat.codec.stored import score_in
 from redbeat.config import App, ensure_conf
 from redbeat.entries.decide import task_id_of
 from redbeat.entries.runs import with_ids
@@ -125,7 +126,7 @@ def _pages(client: Any, keys: Keys) -> Iterator[list[tuple[bytes, float]]]:
     while True:
         cursor, reply = _raw(client, "ZSCAN", keys.schedule, cursor, "COUNT", PAGE)
         pairs = pairs_of(reply)
-        members = [(bytes(member), float(score)) for member, score in pairs]
+        members = [(bytes(member), score_in(score)) for member, score in pairs]
         for start in range(0, len(members), PAGE):
             yield members[start : start + PAGE]
         if int(cursor) == 0:

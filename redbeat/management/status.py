@@ -11,6 +11,7 @@ from celery import Celery
 
 from redbeat.beat.lock import FORGET_AFTER, SEEN_WITHIN, BeatInfo
 from redbeat.calendar.zones import from_timestamp
+from redbeat.codec.stored import instant_in
 from redbeat.config import ensure_conf
 from redbeat.connection.urls import safe_url
 from redbeat.entries.overdue import Overdue, overdue_entries
@@ -122,8 +123,5 @@ def beats_of(counts: Counts) -> tuple[BeatInfo | None, list[BeatInfo], list[Beat
 
 
 def _info_of(beat: Presence) -> BeatInfo:
-    try:
-        seen = from_timestamp(beat.seen)
-    except (OverflowError, ValueError):  # another program wrote this score
-        seen = None
-    return BeatInfo.read(beat.token)._replace(last_seen=seen)
+    # Another program may have written the score.
+    return BeatInfo.read(beat.token)._replace(last_seen=instant_in(beat.seen))

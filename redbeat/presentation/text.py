@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, tzinfo
 from decimal import Decimal
 from typing import Final
@@ -24,14 +23,9 @@ GAP: Final = "  "
 #: The units of durations with their lengths in seconds, the longest unit first.
 UNITS: Final = (("d", 86400), ("h", 3600), ("min", 60))
 
-#: Matches the escape sequence of a text style. Only our own styles have one, see `printable`.
-STYLE: Final = re.compile(r"\x1b\[[0-9;]*m")
-
 
 def width_of(text: str) -> int:
-    """Return the width of ``text`` in terminal cells; colours have no width."""
-    if "\x1b" in text:
-        text = STYLE.sub("", text)
+    """Return the width of ``text`` in terminal cells."""
     if text.isascii():
         return len(text)
     return sum(_cells(char) for char in text)
@@ -59,18 +53,21 @@ def clipped(text: str, width: int) -> str:
 MAX_COLUMN: Final = 200
 
 
-def columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return one line for each row, with aligned columns."""
-    sizes = [[width_of(cell) for cell in row] for row in rows]
+def columns(rows: Iterable[Iterable[str]]) -> list[list[str]]:
+    """Return one line for each row, with aligned columns: a list of the cells and the gaps."""
+    cells = [tuple(row) for row in rows]
+    sizes = [[width_of(cell) for cell in row] for row in cells]
     widths = [min(max(column), MAX_COLUMN) for column in zip(*sizes, strict=True)]
-    return [_line(row, size, widths) for row, size in zip(rows, sizes, strict=True)]
+    return [_line(row, size, widths) for row, size in zip(cells, sizes, strict=True)]
 
 
-def _line(row: Sequence[str], sizes: Sequence[int], widths: Sequence[int]) -> str:
-    cells = (
-        cell + " " * (width - size) for cell, size, width in zip(row, sizes, widths, strict=True)
-    )
-    return GAP.join(cells).rstrip()
+def _line(row: Sequence[str], sizes: Sequence[int], widths: Sequence[int]) -> list[str]:
+    line: list[str] = []
+    for cell, size, width in zip(row, sizes, widths, strict=True):
+        line += cell, " " * (width - size) + GAP
+    while line and not line[-1].strip():  # no white space at the end of a line
+        line.pop()
+    return line
 
 
 def moment(instant: datetime | None, zone: tzinfo) -> str:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, TypeVar
 from redis.client import NEVER_DECODE
 from redis.exceptions import NoPermissionError, ResponseError
 
-from redbeat.codec.stored import seconds_in, text_in, text_of, valid_text
+from redbeat.codec.stored import score_in, seconds_in, text_in, text_of, valid_text
 from redbeat.config import key_aside
 from redbeat.connection.cluster import cluster_errors, node_of
 from redbeat.connection.topology import refusals
@@ -275,10 +275,7 @@ class Reading:
 
         One round trip.
         """
-        try:
-            return float(self._noted(REPORTS_SINCE))
-        except ValueError:
-            return None
+        return seconds_in(self._noted(REPORTS_SINCE))
 
     def rank(self, key: str) -> int | None:
         """Return the entry's position in due order, None if it has none. One round trip."""
@@ -410,7 +407,7 @@ class Reading:
         """
         match = ("MATCH", text) if text != "*" else ()
         reply = self._read("ZSCAN", self.keys.schedule, cursor, *match, "COUNT", SCAN_COUNT)
-        pairs = [(text_of(member), float(score)) for member, score in pairs_of(reply[1])]
+        pairs = [(text_of(member), score_in(score)) for member, score in pairs_of(reply[1])]
         return _cursor_text(reply[0]), pairs
 
     def scan_all(self, text: str = "*") -> Iterator[tuple[str, float]]:
@@ -435,7 +432,7 @@ class Reading:
         reply = self._read(
             *("ZRANGE", self.keys.schedule, offset, offset + limit - 1), "WITHSCORES"
         )
-        return [(text_of(member), float(score)) for member, score in pairs_of(reply)]
+        return [(text_of(member), score_in(score)) for member, score in pairs_of(reply)]
 
     def counts(self, lock_key: str | None, disabled: float, within: float) -> Counts:
         """Return the number of entries of each kind, and the active beats.
@@ -470,7 +467,7 @@ class Reading:
         span = now - within, now + within
         beats = self._read_aside("ZRANGEBYSCORE", self.keys.beats, *span, "WITHSCORES")
         return [
-            Presence.read(valid_text(beat), float(seen)) for beat, seen in pairs_of(beats or ())
+            Presence.read(valid_text(beat), score_in(seen)) for beat, seen in pairs_of(beats or ())
         ]
 
     def lock_left(self, key: str) -> float | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate, chain
 from typing import Any, NamedTuple
 
-from redbeat.codec.stored import bytes_of, is_valid_text, text_in, text_of, valid_text
+from redbeat.codec.stored import bytes_of, is_valid_text, score_in, text_in, text_of, valid_text
 
 __all__ = (
     "Counts",
@@ -199,13 +199,13 @@ def read_page(reply: Sequence[Any]) -> Page:
     fields = iter(unpack(sizes, packed))
     groups = zip(text_of(kinds), *[fields] * 15, strict=True)
     after = (text_of(score), text_of(member)) if score else None
-    return Page(float(now), [_row(*group) for group in groups], after)
+    return Page(score_in(now), [_row(*group) for group in groups], after)
 
 
 def _row(kind: str, key: str, score: str, definition: str, *texts: str) -> Row:
     meta, policy, runtime, claim, running, trigger, identity, note, static, *rest = texts
     history, failing, results = rest
-    place = key, float(score) if score else None
+    place = key, score_in(score) if score else None
     flags = note, bool(static)
     if kind == "x":
         return Row(*place, note=note, static=bool(static), problem=f"{NO_HASH} ({definition})")
@@ -224,9 +224,9 @@ def read_counts(reply: Sequence[Any]) -> Counts:
     """Return the parsed reply of ``count.lua``."""
     now, members, statics, quarantined, disabled, parked, due, first_due, *rest = reply
     holder, beats, problem, failing, expected = rest
-    first = float(first_due) if first_due else None
+    first = score_in(first_due) if first_due else None
     numbers = (members, statics, quarantined, disabled, parked, due)
     pairs = zip(beats[::2], beats[1::2], strict=True)
-    present = [Presence.read(valid_text(beat), float(seen)) for beat, seen in pairs]
+    present = [Presence.read(valid_text(beat), score_in(seen)) for beat, seen in pairs]
     state = (valid_text(holder), present, valid_text(problem), failing)
-    return Counts(float(now), *numbers, first, *state, [text_of(key) for key in expected])
+    return Counts(score_in(now), *numbers, first, *state, [text_of(key) for key in expected])

@@ -5,16 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime, tzinfo
+from datetime import tzinfo
 from functools import partial
 from typing import Any, Final
 
 from flask import Blueprint, abort, current_app, render_template, request
 from flask.typing import ResponseReturnValue
 
+from redbeat.codec.stored import moment_in
 from redbeat.config import ensure_conf
 from redbeat.entries.backfill import backfills_in
-from redbeat.entries.decide import aware
 from redbeat.entries.pauses import Pause
 from redbeat.entries.runs import SENT, Occurrence, read_history
 from redbeat.entry import RedBeatSchedulerEntry
@@ -120,7 +120,7 @@ def show() -> ResponseReturnValue:
     ]
     context["history"] = lateness_chart(points) if points else ""
     pause = Pause.of_entry(record.entry)
-    context.update(pause=pause, paused_at=_instant(pause.since) if pause else None)
+    context.update(pause=pause, paused_at=moment_in(pause.since) if pause else None)
     if record.entry is not None:
         context.update(_definition_context(record.entry))
         context["upcoming"], context["problem"] = upcoming_or_problem(record.entry, UPCOMING, now)
@@ -139,14 +139,6 @@ def _definition_context(entry: Any) -> dict[str, Any]:
         "policy": fields,
         "zone": zone_of(entry) or app_zone(),
     }
-
-
-def _instant(text: str) -> datetime | None:
-    """Return an instant from ISO 8601, or None if another program stored an invalid string."""
-    try:
-        return aware(datetime.fromisoformat(text))
-    except (ValueError, OverflowError):
-        return None
 
 
 def late(entry: RedBeatSchedulerEntry | None, run: Occurrence) -> float:

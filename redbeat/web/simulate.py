@@ -75,8 +75,9 @@ def show() -> ResponseReturnValue:
     changed = _changed(entry, form)
     found = None
     if not period.error and not form.errors:
+        since, until = period.instants
         try:
-            found = runs_of([(entry, changed)], *period.instants, now)
+            found = runs_of([(entry, changed)], since, until, now)
         except (InvalidEntryError, DecodeError) as error:
             form.add_error(error)
     if found is not None:

@@ -8,10 +8,13 @@ from typing import Any
 
 import click
 import pytest
+import redis
+from celery import Celery
+from celery.bin.base import CLIContext
 from celery.schedules import BaseSchedule, crontab, schedule, solar
 
 from redbeat import clocked, from_ical
-from redbeat.cli.console import STATE_COLORS
+from redbeat.cli.console import STATE_COLORS, Console, Styled
 from redbeat.cli.entry_options import OPTION_OF
 from redbeat.entries.status import STATES
 from tests.cli.commands import in_terminal
@@ -127,3 +130,68 @@ def test_each_value_of_the_json_can_be_typed_back(run: Run, make: Make, when: Ba
 def str_of(value: Any) -> str:
     """Return a JSON value as a shell would pass it; a number has no exponent."""
     return f"{value:f}" if isinstance(value, float) else str(value)
+
+
+HOSTILE = "a\x1b[31m\nforged\u202e\x9b"
+
+
+@pytest.fixture
+def console(app: Celery) -> Console:
+    """Return a console without colours."""
+    command = click.Command("test")
+    return Console(click.Context(command, obj=CLIContext(app, no_color=True, workdir=None)))
+
+
+def test_the_console_escapes_what_it_prints(
+    console: Console, capsys: pytest.CaptureFixture[str]
+) -> None:
+    escaped = r"a\x1b[31m\nforged\u202e\x9b"
+    console.write(HOSTILE, Styled(HOSTILE, fg="red"))
+    console.table((HOSTILE, "B"), [(HOSTILE, Styled(HOSTILE, bold=True)), ("c", "")])
+    console.fields([(HOSTILE, HOSTILE), ("lines", [HOSTILE, HOSTILE]), ("empty", "")])
+    for method in (console.note, console.warn, console.error):
+        method(HOSTILE)
+    out, err = capsys.readouterr()
+    assert out.splitlines() == [
+        escaped * 2,
+        *(f"{escaped}  B", f"{escaped}  {escaped}", "c"),
+        f"{escaped}  {escaped}",
+        *(f"{'lines':{len(HOSTILE)}}  {escaped}", f"{'':{len(HOSTILE)}}  {escaped}"),
+    ]
+    assert err.splitlines() == [escaped, f"Warning: {escaped}", escaped]
+    console.emit({"name": HOSTILE})
+    assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+def test_styles_are_applied_to_the_escaped_text(
+    console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr(console.ctx.obj, "no_color", False)
+    monkeypatch.setattr(console.ctx.obj, "echo", lines.append)
+    console.write("a\x1b", Styled("b\x1b", fg="red"), Styled("c", bold=True) + "\x1b[0m")
+    assert lines == ["a\\x1b\x1b[31mb\\x1b\x1b[0mc\\x1b[0m"]
+
+
+def test_hostile_text_in_redis_reaches_no_terminal(
+    run: Run, make: Make, app: Celery, redis_client: redis.Redis
+) -> None:
+    app.redbeat_tracks_runs = True
+    redis_client.hset(".redbeat::stats", mapping={"problem": HOSTILE, "timezone": HOSTILE})
+    redis_client.set("redbeat::lock", HOSTILE)
+    make(HOSTILE, expect_within=1, description=HOSTILE).save()
+    redis_client.zadd(".redbeat::expected", {f"redbeat:{HOSTILE}": 1})
+    redis_client.hset("redbeat:bad\x1b[31m", "definition", HOSTILE)
+    redis_client.zadd("redbeat::schedule", {"redbeat:bad\x1b[31m": 1})
+    for line in ("status", "list", "upcoming", "timeline", "doctor", "export"):
+        found = run(line, color=True)
+        text = found.out + found.err
+        assert "\x1b[31mf" not in text
+        assert "\x1b[31m\n" not in text
+        assert not {"\u202e", "\x9b"} & set(text)
+        assert "\nforged" not in text
+
+
+def test_a_warning_without_colours(run: Run, make: Make) -> None:
+    make("a", enabled=False).save()
+    assert "Warning: a is paused" in run("upcoming", "a", before=("--no-color",)).err

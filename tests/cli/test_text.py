@@ -18,7 +18,13 @@ from redbeat.presentation.text import columns, duration, exact_duration, moment,
 
 def test_wide_and_combining_letters_keep_the_columns_aligned() -> None:
     lines = columns([("NAME", "N"), ("日本", "1"), ("e\u0301", "2"), ("ascii", "3")])
-    assert lines == ["NAME   N", "日本   1", "e\u0301      2", "ascii  3"]
+    texts = ["".join(line) for line in lines]
+    assert texts == [
+        "NAME   N",
+        "日本   1",
+        "e\u0301      2",
+        "ascii  3",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, Final, TypeVar
@@ -17,6 +18,13 @@ TAGGED_VALUES: Final = tuple(map(json.loads, TAGGED))
 #: Depths of nested brackets: around the limit of the decoder, and around that of the interpreter.
 DEPTHS: Final = (50, 199, 201, 990, 5_000, 100_000)
 DEEPEST: Final = 3
+#: The words in a stored line.
+WORDS: Final = re.compile(r"[^\s/~:,]+")
+#: Other spellings of numbers, which Python, Lua and Redis read differently.
+SPELLINGS: Final = (
+    *("10.0", "1e1", "+1", "01", "1_0", "0x10", "1e-9", "nan", "inf", "-inf", "infinity", "\u0663"),
+    *("-", "", "0", "-0", "done", "-1", ".5", "5.", "1e300", "9" * 400),
+)
 
 
 class Mutator:
@@ -101,6 +109,8 @@ class Mutator:
             at = self.random.randrange(len(value))
             part = [] if self.chance(0.2) else [self.tweaked(value[at])]
             return [*value[:at], *part * self.choice((1, 1, 2)), *value[at + 1 :]]
+        if isinstance(value, str) and self.chance(0.7) and len(WORDS.findall(value)) > 1:
+            return self.reworded(value)
         kind = self.random.random()
         if kind < 0.2 and isinstance(value, (int, float)):
             return self.choice(
@@ -116,6 +126,12 @@ class Mutator:
         if kind < 0.3:
             return self.choice(([value], {"__type__": value}, {"a": value}, str(value)))
         return self.value(1)
+
+    def reworded(self, value: str) -> str:
+        """Return a text whose words are fields of a line, with another word for one of them."""
+        found = self.choice(tuple(WORDS.finditer(value)))
+        word = self.choice((*SPELLINGS, str(self.choice(NUMBERS)), found[0] * 2, self.text()))
+        return value[: found.start()] + word + value[found.end() :]
 
     def _tweaked_object(self, value: dict[str, Any]) -> dict[str, Any]:
         copy = dict(value)

@@ -43,6 +43,20 @@ STORED: Final = {
     "a long text in running blocked Redis for 22 seconds": entry(
         b"running", b'{"a":' * 5000 + b" "
     ),
+    **{
+        f"a backfill with {what}": entry(b"trigger", b'"%s"' % token)
+        for what, token in {
+            "the rate 10.0": b"r/10.0/1/9/0~3600/60~3600:1.000000",
+            "the rate 1e-9": b"r/1e-9/1/9/0~3600/60~3600:1.000000",
+            "the rate 0": b"r/0/1/9/0~3600/60~3600:1.000000",
+            "the rate NaN": b"r/nan/1/9/0~3600/60~3600:1.000000",
+            "a time that Lua cannot read": b"r/10/1/9/0~3600/60~3600:9_000_000_000",
+        }.items()
+    },
+    "results without a number of seconds": [
+        *entry(b"history", b'"1795462250 +5\\n"'),
+        *entry(b"results", rb'"1795462250 3 - -\n1795462250 1795462260 inf 0 failed x\n"'),
+    ],
     "a trigger that is not UTF-8 kept all entries from being sent": entry(
         b"trigger", b"\xe6\x86u|:1"
     ),
@@ -87,6 +101,9 @@ OWN: Final = {
         *("HSET", b".redbeat::stats", b"dispatched a"),
         b"9" * 400,
     ),
+    "workers that report since infinity": ("HSET", b".redbeat::stats", b"reports_since", b"inf"),
+    "an unreadable calendar": ("HSET", b".redbeat::calendars", b"de", b"[1"),
+    "a calendar with nested brackets": ("HSET", b".redbeat::calendars", b"fr", NESTED),
     "a member of the schedule with a surrogate": ("ZADD", b"redbeat::schedule", "1", SURROGATE),
     "a static entry with a surrogate": ("SADD", b"redbeat::statics", SURROGATE),
 }
@@ -115,6 +132,16 @@ PAGES: Final = {
     "a page size in superscript": page("/", b"per=%C2%B2"),
     "a cursor that is no number": page("/", b"after=nan+x"),
     "a name that is not UTF-8": page("/entry", b"name=nm%ff"),
+    **{
+        f"{path} of an entry with an unreadable calendar": page(path, b"name=cal")
+        for path in ("/entry", "/entry/edit", "/entry/simulate", "/api/entry")
+    },
+    **{
+        f"nested brackets in the body of {method} {path}": (
+            *(method, path, b"name=a", NESTED, "application/json", b""),
+        )
+        for method, path in (("PUT", "/api/entry"), ("POST", "/api/entry/pause"))
+    },
 }
 
 SEEDS: Final = (

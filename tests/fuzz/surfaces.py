@@ -47,12 +47,15 @@ from redbeat.web.timeline import Forecasts
 from tests.cli.commands import run_command
 from tests.fuzz.mutator import TAGGED_VALUES, Mutator
 from tests.fuzz.vocabulary import (
+    CALENDAR,
     DEFINITION,
     FIELDS,
     HASH_FIELDS,
+    ICAL,
     NOTE,
     SCORES,
     STATS,
+    TABLE,
 )
 from tests.scheduler.conftest import Clock, RecordingScheduler, on_clock
 
@@ -65,6 +68,10 @@ BEATS: Final = b".redbeat::beats"
 STATS_KEY: Final = b".redbeat::stats"
 STATICS: Final = b"redbeat::statics"
 LOCK: Final = b"redbeat::lock"
+CALENDARS: Final = b".redbeat::calendars"
+USERS: Final = b".redbeat::calendar-users"
+FAILING: Final = b".redbeat::failing"
+EXPECTED: Final = b".redbeat::expected"
 
 #: Keys of other programs, which nothing may change.
 FOREIGN: Final = {"foreign": b"1", "redbeat": b"2", "redbeat-other:a": b"3"}
@@ -75,8 +82,23 @@ A_WHILE: Final = 90.0
 #: The pages and commands that show the whole schedule.
 PAGES: Final = ("/?per=200", "/beats")
 COMMANDS: Final = ("list", "status", "export --history")
-SLOW_PAGES: Final = ("/timeline?span=hour", "/?per=200&sort=name", "/?sort=last", "/?sort=-state")
-SLOW_COMMANDS: Final = ("list --json --sort last", "upcoming", "timeline", "doctor")
+SLOW_PAGES: Final = (
+    *("/timeline?span=hour", "/?per=200&sort=name", "/?sort=last", "/?sort=-state"),
+    *("/api/entries?limit=500", "/api/upcoming", "/api/status"),
+)
+SLOW_COMMANDS: Final = (
+    *("list --json --sort last", "upcoming", "timeline", "doctor", "status --json", "calendars"),
+    *("calendars --json", "migrate-prefix redbeat: {other}: --dry-run"),
+)
+#: The pages and commands that show one entry; each entry takes one of them in turn.
+ENTRY_PAGES: Final = (
+    *("/entry/edit", "/entry/simulate", "/api/entry", "/api/entry/history", "/entry/delete"),
+)
+ENTRY_COMMANDS: Final = (
+    *("show --json", "history --json", "upcoming", "backfill", "backfill --cancel"),
+    "backfill --from 2026-11-20 --to 2026-11-21 --rate 1/h",
+    "simulate --from 2026-11-20 --to 2026-11-21",
+)
 
 #: CPU seconds that a beat, a page or a command may need for a batch.
 PATIENCE: Final = 20.0
@@ -233,11 +255,13 @@ class World:
     def read_one(self, name: bytes) -> list[str]:
         """Show one entry on every page and with every command that shows one."""
         found: list[str] = []
-        self.page(found, f"/entry?name={quote_from_bytes(name)}")
+        at = crc32(name)
+        for path in ("/entry", ENTRY_PAGES[at % len(ENTRY_PAGES)]):
+            self.page(found, f"{path}?name={quote_from_bytes(name)}")
         text = name.decode("utf-8", "surrogateescape")
         if text and not text.startswith("-"):
-            for command in ("show", "history", "upcoming"):
-                self.command(found, command, text)
+            for command in ("show", "history", ENTRY_COMMANDS[at % len(ENTRY_COMMANDS)]):
+                self.command(found, *command.split(), text)
         return found
 
 
@@ -319,6 +343,7 @@ class Stored(Surface):
     def run(self, world: World, cases: list[Any]) -> list[str]:
         """Store all entries, look at them before and after a beat has run."""
         world.client.flushall()
+        world.execute([("HSET", CALENDARS, "de", json.dumps(CALENDAR))])
         world.execute([command for case in cases for command in case])
         world.put_sentinel()
         names = [case[0][1].removeprefix(PREFIX) for case in cases if case]
@@ -347,7 +372,8 @@ class Own(Surface):
     """Hostile content of the keys that are no entries. A case is a list of Redis commands.
 
     The fields of the stats and of the quarantine, the beats, the statics, the members and scores of
-    the schedule, and requests of beats. The beat must send the good entry at its first tick.
+    the schedule, calendars, failing and expected entries, and requests of beats. The beat must send
+    the good entry at its first tick.
     """
 
     name = "own keys"
@@ -363,12 +389,19 @@ class Own(Surface):
             lambda: ("SADD", STATICS, mutator.noise()),
             lambda: ("ZADD", SCHEDULE, mutator.choice(SCORES), self._key(mutator, number)),
             lambda: ("SET", b".redbeat::turn:" + mutator.noise(), mutator.noise()),
+            lambda: ("HSET", CALENDARS, self._calendar(mutator), mutator.json(CALENDAR)),
+            lambda: ("SADD", USERS, self._key(mutator, number)),
+            lambda: ("ZADD", FAILING, mutator.choice(SCORES), self._key(mutator, number)),
+            lambda: ("ZADD", EXPECTED, mutator.choice(SCORES), self._key(mutator, number)),
         )
         return [mutator.one(*makers) for _ in range(mutator.random.randint(1, 3))]
 
     def _key(self, mutator: Mutator, number: int) -> bytes:
         name = mutator.choice((b"redbeat:m%d" % number, b"m%d" % number, mutator.noise()))
         return mutator.choice((name, PREFIX + mutator.noise(), mutator.damaged(name)))
+
+    def _calendar(self, mutator: Mutator) -> bytes:
+        return mutator.noise() if mutator.chance(0.2) else mutator.choice((b"de", b"fr"))
 
     def _field(self, mutator: Mutator) -> bytes:
         known = mutator.choice(STATS).encode()
@@ -384,9 +417,35 @@ class Own(Surface):
     def run(self, world: World, cases: list[Any]) -> list[str]:
         """Write the keys, look at the schedule before and after a beat has run."""
         world.client.flushall()
+        for name, fields in EXCLUDING.items():
+            world.execute(excluding(name, fields))
         world.execute([command for case in cases for command in case])
         world.put_sentinel()
-        return world.read_all(cases) + world.beat() + world.read_all(cases)
+        found = world.read_all(cases)
+        for name in EXCLUDING:
+            found += world.read_one(name.encode())
+        found += world.beat() + world.read_all(cases)
+        return found + [line for name in EXCLUDING for line in world.read_one(name.encode())]
+
+
+#: Policies of entries that name calendars.
+EXCLUDING: Final[dict[str, dict[str, Any]]] = {
+    "spread": {"exclude": ["de"], "spread": 600},
+    "ended": {"exclude": ["de", "fr"], "spread": 60, "end_time": "2026-01-01T00:00:00Z"},
+    "moved": {"exclude": ["fr"], "on_excluded": "next", "jitter": 5},
+    "expected": {"expect_within": 60},
+}
+
+
+def excluding(name: str, policy: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """Return the commands that store an entry with this policy, and a history."""
+    key, cron = PREFIX + name.encode(), TAGGED_VALUES[1]
+    text = json.dumps({**DEFINITION, "name": name, "schedule": cron})
+    fields = {"definition": text, "policy": json.dumps(policy)}
+    fields |= {field: json.dumps(HASH_FIELDS[field]) for field in ("meta", "history", "results")}
+    return [("HSET", key, field, text) for field, text in fields.items()] + [
+        ("ZADD", SCHEDULE, "1", key)
+    ]
 
 
 class Damaged(Surface):
@@ -402,7 +461,7 @@ class Damaged(Surface):
     def make(self, mutator: Mutator, number: int) -> Any:
         """Return the command that damages a key."""
         del number
-        key = mutator.choice((SCHEDULE, QUARANTINE, BEATS, STATS_KEY, STATICS, LOCK, LOCK))
+        key = mutator.choice(KEYS)
         command = ("SET", key, mutator.noise()) if key == LOCK else wrong_type(mutator, key)
         return [("DEL", key), command]
 
@@ -419,6 +478,12 @@ class Damaged(Surface):
         world.put_sentinel()
         return found + world.beat(ticks=1) + world.read_all(cases)
 
+
+#: All keys of a schedule that belong to no entry.
+KEYS: Final = (
+    *(SCHEDULE, QUARANTINE, BEATS, STATS_KEY, STATICS, LOCK, LOCK, CALENDARS, USERS, FAILING),
+    EXPECTED,
+)
 
 #: Packages that libraries import when they are first needed.
 LAZY: Final = {"_strptime", "difflib", "tzdata", "pytz", "ephem"}
@@ -481,6 +546,13 @@ class Texts(Surface):
             assert again.texts() == written, "the entry reads differently"
 
 
+#: The paths of the API.
+API: Final = (
+    *("/api/entry", "/api/entry", "/api/entry/history", "/api/entry/pause", "/api/entry/resume"),
+    *("/api/entry/trigger", "/api/entries", "/api/upcoming", "/api/status", "/api/openapi.json"),
+)
+
+
 class Pages(Surface):
     """Requests to the dashboard. A case is method, path, query, body, content type and cookies."""
 
@@ -491,22 +563,27 @@ class Pages(Surface):
     paths: Final = (
         *("/", "/timeline", "/entry", "/beats", "/login", "/logout", "/static/redbeat.css"),
         *("/entry/pause", "/entry/resume", "/entry/trigger", "/entry/preview", "/entry/edit"),
-        *("/entry/delete", "/quarantine/retry", "/static/"),
+        *("/entry/delete", "/quarantine/retry", "/static/", "/new", "/new/preview", "/selected"),
+        *("/selected", "/entry/simulate", "/entry/simulate", *API, *API),
     )
     parameters: Final = (
         *("name", "q", "task", "state", "static", "sort", "after", "per", "span", "note", "kind"),
-        *("rule", "timezone", "seen", "token", "next", "csrf_token"),
+        *("rule", "timezone", "seen", "token", "next", "csrf_token", "action", "entry", "from"),
+        *("confirmed", "to", "exclude", "limit", "at", "start_time", "args", "kwargs", "max_runs"),
     )
     values: Final = (
         *("a", "b", "paused", "due", "-last", "name", "50", "1795462249.9 redbeat:a", "hour"),
         *("interval", "crontab", "rrule", "* * * * *", "60", "FREQ=DAILY;COUNT=3", "Europe/Paris"),
-        *("solar", "clocked", "2027-01-01T09:00", "[[]", "*" * 300, "a*b?[c"),
+        *("solar", "clocked", "2027-01-01T09:00", "[[]", "*" * 300, "a*b?[c", "pause", "resume"),
+        *("trigger", "delete", "1", "de", "cal", "cal", "2026-11-20T00:00", "every", "cron"),
     )
 
     def make(self, mutator: Mutator, number: int) -> Any:
         """Return a request."""
         del number
         path = mutator.choice(self.paths)
+        if path.startswith("/api"):
+            return self._api(mutator, path)
         if mutator.chance(0.05):
             path = "/" + quote_from_bytes(mutator.noise().replace(b"?", b""))
         method = mutator.choice(("GET", "GET", "POST", "POST", "HEAD", "PUT", "OPTIONS"))
@@ -520,10 +597,17 @@ class Pages(Surface):
         cookie = cookie.translate(None, b"\r\n")  # servers accept no such header
         return method, path, query, body, kind, cookie
 
+    def _api(self, mutator: Mutator, path: str) -> Any:
+        """Return a request to the API, with a body of JSON for what changes an entry."""
+        method = mutator.choice(("GET", "GET", "POST", "PUT", "PATCH", "DELETE"))
+        body = mutator.json(mutator.choice((TABLE, {"note": "why"}))) if method != "GET" else b""
+        kind = "application/json" if mutator.chance(0.9) else mutator.choice(("", "text/plain"))
+        return method, path, self._pairs(mutator, path), body, kind, b""
+
     def _pairs(self, mutator: Mutator, path: str) -> bytes:
         pairs: list[tuple[bytes, bytes]] = []
-        if path.startswith(("/entry", "/quarantine")) and mutator.chance(0.8):
-            pairs.append((b"name", mutator.choice((b"a", b"b", b"bad"))))
+        if path.startswith(("/entry", "/quarantine", "/api/entry")) and mutator.chance(0.8):
+            pairs.append((b"name", mutator.choice((b"a", b"b", b"bad", b"cal"))))
         for _ in range(mutator.random.randint(0, 4)):
             value = mutator.choice(self.values).encode()
             if mutator.chance(0.7):
@@ -538,6 +622,8 @@ class Pages(Surface):
         for name in ("a", "b"):
             RedBeatSchedulerEntry(name, "t", 60, app=world.app).save()
         world.execute([("HSET", b"redbeat:bad", "definition", "{")])
+        world.execute(excluding("cal", EXCLUDING["ended"]))
+        world.execute([("HSET", CALENDARS, "fr", "[1"), ("ZADD", SCHEDULE, "-1", b"redbeat:cal")])
         world.execute(
             [("ZADD", SCHEDULE, "1", b"redbeat:bad"), ("ZADD", SCHEDULE, "1", b"\xed\xa0\x80")]
         )
@@ -573,8 +659,24 @@ class Pages(Surface):
                 found.append(f"{method} {path}: status {answer.status_code}")
 
 
+def toml(value: Any) -> str:
+    """Return a value of JSON in TOML, which has no null: an inline table for an object."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(k)} = {toml(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(toml, value)) + "]"
+    return json.dumps(value).lower() if isinstance(value, float) else json.dumps(value)
+
+
+#: Formats of files that have commands of their own, with these commands.
+FILE_COMMANDS: Final = {
+    **dict.fromkeys(("json", "toml"), (("plan",), ("apply", "--yes"))),
+    "ical": (("calendar", "de", "--ical"),),
+}
+
+
 class Files(Surface):
-    """Files of each importer. A case is the format and the content.
+    """Files of each importer, of ``apply`` and of ``calendar``. A case is format and content.
 
     Every file gives entries, problems with a position, or one clear error.
     """
@@ -587,7 +689,7 @@ class Files(Surface):
         """Return a format and the content of a file."""
         del number
         maker: Callable[[Mutator], tuple[str, bytes]] = mutator.choice(
-            (self._lines, self._crontab, self._fixture, self._shelve)
+            (self._lines, self._crontab, self._fixture, self._shelve, self._entries, self._ical)
         )
         return maker(mutator)
 
@@ -641,6 +743,35 @@ class Files(Surface):
             return SHELVE, mutator.damaged(data, 4) if mutator.chance(0.7) else data
         return SHELVE, mutator.noise()
 
+    def _entries(self, mutator: Mutator) -> tuple[str, bytes]:
+        if mutator.chance(0.5):
+            table = {**TABLE, mutator.choice(("every", "at", "rrule")): mutator.value()}
+            table = mutator.choice((TABLE, TABLE, table))
+            return "json", mutator.json({"managed_by": "x", "entries": {"a": table, "b": TABLE}})
+        lines = [f"{name} = {toml(value)}" for name, value in TABLE.items()]
+        text = "\n".join(['managed_by = "x"', "[entries.a]", *lines])
+        at = mutator.random.randrange(3, len(lines) + 2)
+        changed = text.split("\n")
+        changed[at] = f"{changed[at].partition(' = ')[0]} = {toml(mutator.value())}"
+        text = "\n".join(changed)
+        data = text.encode("utf-8", "surrogatepass")
+        return "toml", mutator.choice((data, mutator.damaged(data, 3)))
+
+    def _ical(self, mutator: Mutator) -> tuple[str, bytes]:
+        lines = ICAL.split(b"\r\n")
+        at = mutator.random.randrange(len(lines))
+        name, colon, value = lines[at].partition(b":")
+        lines[at] = mutator.choice(
+            (
+                name + colon + mutator.reworded(value.decode() or "a b").encode("utf-8", "replace"),
+                name + colon + mutator.noise(),
+                mutator.damaged(lines[at]),
+                b"",
+                b"\r\n".join([lines[at]] * 3),
+            )
+        )
+        return "ical", b"\r\n".join(lines)
+
     def run(self, world: World, cases: list[Any]) -> list[str]:
         """Check each file as the import command does, and write what is right."""
         world.client.flushall()
@@ -653,6 +784,14 @@ class Files(Surface):
 
     def _import(self, world: World, file_format: str, content: bytes, directory: Path) -> None:
         path = directory / "file"
+        if file_format in FILE_COMMANDS:
+            path = directory / f"file.{file_format}"
+            path.write_bytes(content)
+            for words in FILE_COMMANDS[file_format]:
+                result = run_command(world.app, *words, str(path))
+                if result.code not in (0, 1, 2, 4, 5):
+                    raise ValueError(f"{words[0]}: exit code {result.code}")
+            return
         if file_format == SHELVE:
             write_dumb(path, content)
         else:

@@ -6,14 +6,17 @@ from redbeat.entries.policy import FIELDS as POLICY_FIELDS
 
 __all__ = (
     "BYTES",
+    "CALENDAR",
     "DEFINITION",
     "FIELDS",
     "HASH_FIELDS",
+    "ICAL",
     "LAST_RUN",
     "NOTE",
     "NUMBERS",
     "SCORES",
     "STATS",
+    "TABLE",
     "TAGGED",
     "TEXTS",
 )
@@ -125,6 +128,10 @@ HASH_FIELDS = {
         "jitter": 5,
         "on_finish": "disable",
         "delivery": "at_most_once",
+        "spread": 600,
+        "exclude": ["de"],
+        "on_excluded": "skip",
+        "expect_within": 3600,
         "pause": {"note": "why", "since": "2026-11-23T19:30:49+00:00", "of": "a" * 40, "by": "me"},
     },
     "runtime": {"scheduled_at": 1795462249.9, "last_run_at": 1795462250.1},
@@ -136,9 +143,51 @@ HASH_FIELDS = {
     "identity": "dYQ3TU6Q",
     "running": "9990889f-cecf-5b01-8e31-0e063db84179 1795462280.0",
     "ended": "9990889f-cecf-5b01-8e31-0e063db84179",
-    "trigger": "9990889f-cecf-5b01-8e31-0e063db84179:1795462249.9",
+    "trigger": (
+        "9990889f-cecf-5b01-8e31-0e063db84179:1795462249.9 "
+        "r1/10/1/9/1795400000~1795460000.5/1795430000~1795440000,1795450000~1795460000:1.500000 "
+        "r2/0.5/3/3/1795300000~1795310000/:done"
+    ),
+    "failing": ["3 1795462249.9 1795462250.1", "ValueError: first", "OSError: last"],
+    "results": (
+        "1795462260.5 3 1795462249.994258 1795462250\n"
+        "1795462249.994258 1795462260.5 1.25 2 failed ValueError: x\n"
+        "1795462259.5 1795462261 - 0 lost\n"
+    ),
     "unknown": {"a": 1},
 }
+
+#: A valid calendar.
+CALENDAR = {
+    "days": ["2026-12-25", ["2026-12-27", "2027-01-03"]],
+    "rules": ["DTSTART;VALUE=DATE:20260101\nRRULE:FREQ=WEEKLY;BYDAY=SA,SU"],
+    "zone": "Europe/Paris",
+}
+
+#: An entry as the API and the files of ``apply`` give it.
+TABLE = {
+    "task": "proj.task",
+    "cron": "*/5 2 * * mon-fri",
+    "args": [1],
+    "kwargs": {"a": 1},
+    "options": {"priority": 3},
+    "queue": "q",
+    "enabled": True,
+    "timezone": "Europe/Paris",
+    "start_time": "2026-01-01T00:00:00Z",
+    "max_runs": 5,
+    "jitter": "1m",
+    "exclude": ["de"],
+}
+
+#: The events of an iCalendar file.
+ICAL = (
+    b"BEGIN:VCALENDAR\r\nVERSION:2.0\r\nPRODID:-//t//EN\r\nBEGIN:VEVENT\r\nUID:1\r\n"
+    b"DTSTAMP:20260101T000000Z\r\nDTSTART;VALUE=DATE:20261224\r\nDTEND;VALUE=DATE:20261227\r\n"
+    b"RRULE:FREQ=YEARLY;COUNT=3\r\nEXDATE;VALUE=DATE:20271224\r\nSUMMARY:a\r\nEND:VEVENT\r\n"
+    b"BEGIN:VEVENT\r\nUID:2\r\nDTSTAMP:20260101T000000Z\r\n"
+    b"DTSTART;TZID=Europe/Paris:20260501T090000\r\nDURATION:PT1H\r\nEND:VEVENT\r\nEND:VCALENDAR\r\n"
+)
 
 #: A valid note of a quarantined entry.
 NOTE = {"reason": "definition: cannot be read as JSON", "since": 1795462250.0, "digest": "a" * 40}
@@ -152,5 +201,15 @@ SCORES = (
 #: Fields of the stats.
 STATS = (
     *("timezone", "batch", "last_tick", "dispatched", "dispatched a", "quarantined", "leader"),
-    *("tick:0.05", "tick:sum", "tick:x", "round_trips", "problem", "statics", "late:1", "late:sum"),
+    *(
+        "reports_since",
+        "tick:0.05",
+        "tick:sum",
+        "tick:x",
+        "round_trips",
+        "problem",
+        "statics",
+        "late:1",
+        "late:sum",
+    ),
 )

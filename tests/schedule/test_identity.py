@@ -46,7 +46,7 @@ def test_an_entry_without_an_identity_that_is_saved_during_its_run_keeps_its_ids
     world: World, beat: RecordingScheduler, ran: datetime
 ) -> None:
     key = world.put("a", interval_json(HOUR), ran)
-    world.client.hset(key, "claim", "dead 1.000000 2.000000 mark mark")
+    world.client.hset(key, "claim", '["dead 1.000000 2.000000","",""]')
     entry = RedBeatSchedulerEntry.from_key(key, app=world.app)
     unnamed = entry.own_task_id(ran + timedelta(seconds=HOUR))
     entry.args = [1]

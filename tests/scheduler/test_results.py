@@ -198,7 +198,7 @@ class UnprintableError(Exception):
     ("error", "text"),
     [
         (ValueError("x" * 100_000), "ValueError: " + "x" * 197 + "..."),
-        (ValueError('\x1b[31m \\n " \ud800'), 'ValueError: ?[31m \\n " \\ud800'),
+        (ValueError('\x1b[31m \\n " \ud800'), 'ValueError: \\x1b[31m \\n " \\ud800'),
         (UnprintableError(), "UnprintableError"),
     ],
     ids=["long", "controls", "unprintable"],

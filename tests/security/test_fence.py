@@ -1,4 +1,4 @@
-"""Only ``codec/stored.py`` decodes bytes and JSON that come from Redis."""
+"""Only ``codec/stored.py`` parses text that comes from Redis: bytes, JSON, numbers, instants."""
 
 from __future__ import annotations
 
@@ -68,3 +68,217 @@ def test_the_check_finds_parsers() -> None:
     assert "loads" in found
     assert "JSONDecoder" in found
     assert "surrogateescape" in found
+
+
+# -- numbers and instants --------------------------------------------------------------------------
+
+#: Functions that turn a text into a number, or a number into an instant. Most of them accept
+#: infinity, NaN, digits of other scripts, or any length.
+NUMBER_PARSERS = {
+    *("int", "float", "Decimal", "from_timestamp", "fromtimestamp", "fromisoformat", "strptime"),
+}
+
+#: Modules that read no stored text: they read settings, files, and what a user enters.
+ELSEWHERE = ("calendar/", "cli/", "connection/", "schedules/", "transfer/", "config.py")
+
+#: The decoder of definitions, which reads values with a type that was checked.
+CODEC = ("codec/readers.py", "codec/writers.py")
+
+#: What else modules may parse, with the reason: module -> (reason, call, ...).
+NUMBERS: dict[str, tuple[str, ...]] = {
+    "beat/completions.py": ("what the program returns", "float(seconds)", "float(successor.score)"),
+    "beat/dispatch.py": (
+        "the time of Redis, and scores that it found due",
+        *("datetime.fromtimestamp(claim.due, UTC)", "datetime.fromtimestamp(now, UTC)"),
+        "datetime.fromtimestamp(response.reply.now, UTC)",
+    ),
+    "beat/exactly_once.py": ("a setting", "int(pool.connection_kwargs.get('db') or 0)"),
+    "beat/lock.py": ("a setting", "int(timeout)"),
+    "beat/retries.py": (
+        "the time of Redis, and scores that it found due; a rate",
+        *("from_timestamp(attempts.since)", "from_timestamp(claim.due)", "int(self._tokens)"),
+        "from_timestamp(self._broker_failed_at)",
+    ),
+    "beat/ticker.py": ("the time of Redis", "from_timestamp(reply.now)"),
+    "entries/decide.py": (
+        "what is_due() of the program returns; a digit of a digest",
+        *("float(seconds)", "int(digit, 16)"),
+    ),
+    "entries/history.py": (
+        "what seconds_in or a regular expression has checked",
+        *("from_timestamp(scheduled)", "map(int, match.groups('0'))"),
+    ),
+    "entries/policy.py": (
+        "JSON that was decoded, of a type and in a range that were checked; ISO 8601",
+        *("float(value)", "int(value)", "datetime.fromisoformat(value.replace('Z', '+00:00'))"),
+    ),
+    "entry.py": (
+        "the time of Redis, and what seconds_in has checked",
+        *("from_timestamp(now)", "from_timestamp(since)", "from_timestamp(score_in(saved.score))"),
+    ),
+    "management/doctor.py": ("the time of Redis", "from_timestamp(now)"),
+    "management/find.py": ("what a regular expression has checked", "int(after or 0)"),
+    "management/prefixes.py": ("a cursor of Redis", "int(cursor)"),
+    "management/status.py": ("the time of Redis", "from_timestamp(counts.now)"),
+    "metrics/families.py": (
+        "bounds in a table of the package; conditions",
+        *("float(text)", "float(leads)", "float(redis_up)"),
+    ),
+    "presentation/rule_text.py": (
+        "what a user entered; ValueError is an error of this text",
+        *("Decimal(number)", "float(latitude)", "float(longitude)", "float(seconds)"),
+        "int(seconds)",
+    ),
+    "presentation/rules.py": ("an angle of a solar schedule", "float(angle)"),
+    "presentation/text.py": ("a number", "Decimal(repr(seconds))", "Decimal(str(number))"),
+    "schedulers.py": ("an argument", "float(entries)"),
+    "beat/stop_signals.py": ("numbers of signals", "int(signal.SIGTERM)", "int(signal.SIGINT)"),
+    "storage/reading.py": (
+        "replies of TIME, ZCARD, ZCOUNT, PTTL and INFO",
+        "int(self._read('ZCOUNT', self.keys.schedule, '-inf', '(0'))",
+        *("int(seconds)", "int(micros)", "int(self._read('ZCARD', self.keys.schedule))"),
+        *("int(self._read('PTTL', key))", "int(info.get('maxmemory', 0))"),
+    ),
+    "storage/records.py": (
+        "times, codes and scores in the replies of scripts",
+        *("float(reply[0])", "float(reply[1])", "float(reply[2])", "float(reply[13])"),
+        "int(code)",
+        *("map(float, dues)", "map(int, text_of(codes))"),
+    ),
+    "storage/store.py": (
+        "codes in the replies of scripts, and the reply of WAIT; a condition",
+        *("int(code)", "int(connection.read_response())", "int(request.reply_lost)"),
+        "int(reply[0])",
+    ),
+    "storage/wire.py": ("sizes in the replies of scripts", "map(int, sizes.split())"),
+    "web/api.py": ("what a regular expression has checked", "int(text)"),
+    "web/form.py": ("what a user entered; ValueError is an error of the field", "int(text)"),
+    "web/list.py": ("what a regular expression has checked", "int(text)"),
+    "web/simulate.py": ("what a user entered", "map(datetime.fromisoformat, texts)"),
+    "web/values.py": ("the time of Redis", "from_timestamp(seconds)"),
+    "worker.py": (
+        "headers of a message; an invalid one makes a warning",
+        *("datetime.fromisoformat(text)", "int(retries)"),
+    ),
+}
+
+
+def numbers_in(path: Path) -> list[str]:
+    """Return the calls in a module that parse numbers or instants, except arithmetic."""
+    calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+    return [ast.unparse(call) for call in calls if parses_number(call)]
+
+
+def parses_number(call: ast.Call) -> bool:
+    """Return whether a call parses a number or an instant."""
+    function = name_of(call.func)
+    if function in NUMBER_PARSERS:
+        return any(not is_number(argument) for argument in call.args)
+    mapped = name_of(call.args[0]) if call.args else ""
+    return function == "map" and mapped in NUMBER_PARSERS
+
+
+def name_of(node: ast.expr) -> str:
+    """Return the last part of a name, "" for another expression."""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+#: Functions that return a number, or nothing that is a text.
+NUMERIC = {"total_seconds", "abs", "min", "max", "sum", "_run", "time"}
+
+
+def is_number(node: ast.expr) -> bool:
+    """Return whether an expression is certainly a number: a literal or the result of arithmetic."""
+    if isinstance(node, ast.Call):
+        return name_of(node.func) in NUMERIC
+    arithmetic = isinstance(node, (ast.BinOp, ast.UnaryOp))
+    return arithmetic or isinstance(node, ast.Constant)
+
+
+@pytest.mark.parametrize(
+    "name",
+    sorted(
+        name for name in MODULES if name not in (*CODEC, FENCE) and not name.startswith(ELSEWHERE)
+    ),
+)
+def test_a_module_does_not_parse_stored_numbers(name: str) -> None:
+    _reason, *allowed = NUMBERS.get(name, ("",))
+    assert set(numbers_in(MODULES[name])) == set(allowed)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("float(text)", "int(words[1])", "from_timestamp(score)", "map(float, words)"),
+        *("datetime.fromtimestamp(float(x))", "zones.from_timestamp(x)", "float(x or '0')"),
+    ],
+)
+def test_the_check_finds_numbers(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "module.py"
+    path.write_text(text)
+    assert numbers_in(path)
+    path.write_text("int(seconds * 1000)\nfloat('inf')\nint(x.total_seconds())\nisinstance(x, int)")
+    assert numbers_in(path) == []
+
+
+# -- printing --------------------------------------------------------------------------------------
+
+#: The modules that print, and that make loggers.
+PRINTERS = ("cli/console.py", "printing.py")
+
+#: What else prints, and why it needs no escapes.
+PRINTED = {
+    "cli/import_export.py": ("lines of JSON in ASCII", "out.write(exported.line + '\\n')"),
+}
+
+#: Functions of click, Celery and Python that print, or that make a logger without escapes.
+PRINTING = {
+    *("print", "echo", "secho", "echo_via_pager", "getLogger", "celery_logger", "pretty"),
+    *("getChild", "showwarning", "print_exc"),
+}
+
+#: Objects with a method ``write``, ``error`` or ``style`` that prints as it is.
+STREAMS = {"stdout", "stderr", "obj", "out", "click"}
+
+
+def prints_in(path: Path) -> list[str]:
+    """Return the calls in a module that print, or that make a logger."""
+    calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+    return [ast.unparse(call) for call in calls if prints(call)]
+
+
+def prints(call: ast.Call) -> bool:
+    """Return whether a call prints, or makes a logger."""
+    function = call.func
+    if name_of(function) in PRINTING:
+        return True
+    to_stream = isinstance(function, ast.Attribute) and name_of(function.value) in STREAMS
+    return to_stream and name_of(function) in {"write", "writelines", "error", "style"}
+
+
+@pytest.mark.parametrize("name", sorted(MODULES.keys() - set(PRINTERS)))
+def test_a_module_does_not_print(name: str) -> None:
+    _reason, *allowed = PRINTED.get(name, ("",))
+    assert prints_in(MODULES[name]) == allowed
+
+
+@pytest.mark.parametrize("name", sorted(MODULES.keys() - set(PRINTERS)))
+def test_a_module_takes_its_logger_from_the_module_that_escapes(name: str) -> None:
+    text = MODULES[name].read_text()
+    assert "celery.utils.log" not in text
+    assert "import logging\n" not in text or "logging.get" not in text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("click.echo(name)", "print(name)", "logging.getLogger('a')", "sys.stdout.write(x)"),
+        *("console.ctx.obj.error(x)", "ctx.obj.echo(x)", "self.ctx.obj.style(x)"),
+    ],
+)
+def test_the_check_finds_what_prints(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "module.py"
+    path.write_text(text)
+    assert prints_in(path) == [text]

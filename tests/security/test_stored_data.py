@@ -137,8 +137,8 @@ def readers(world: World, names: list[str]) -> Iterator[tuple[str, Callable[[], 
     pages = ["/", "/timeline", "/beats", "/api/entries", "/api/status"]
     commands = [["list"], ["status"], ["upcoming"], ["timeline"], ["doctor"]]
     commands += [[*command, "--json"] for command in commands] + [["export"]]
-    for name, command, page in zip(names, cycle(COMMANDS), cycle(PATHS), strict=False):
-        commands += [["show", name], ["history", name, "--json"], [*command.split(), name]]
+    for name, words, page in zip(names, cycle(COMMANDS), cycle(PATHS), strict=False):
+        commands += [["show", name], ["history", name, "--json"], [*words.split(), name]]
         pages += [f"{path}?name={name}" for path in ("/entry", page)]
     for command in commands:
         yield " ".join(command), partial(run_command, app, *command)
@@ -206,3 +206,22 @@ def test_results_of_a_run(world: World, clock: Clock, log: pytest.LogCaptureFixt
     assert scheduler.names.count("good") == 1
     assert "The tick failed" not in log.text
     assert problems_of(world, names) == []
+
+
+@pytest.mark.parametrize("value", ["inf", "nan", "1e300", "-1e300", "9" * 400, "x"])
+def test_when_workers_began_to_report(world: World, value: str) -> None:
+    world.app.redbeat_tracks_runs = True
+    world.put("a", last_run_at=world.ago(90))
+    world.client.hset(f"{PREFIX}a", "history", '"1795462250 +5\\n"')
+    world.client.hset(STATS, "reports_since", value)
+    assert problems_of(world, ["a"]) == []
+
+
+@pytest.mark.parametrize("score", ["inf", "1e300", "4e11"])
+def test_a_score_that_is_no_instant(world: World, score: str) -> None:
+    world.put("a")
+    world.client.zadd(f"{PREFIX}:schedule", {f"{PREFIX}a": score})
+    copied = run_command(world.app, "migrate-prefix", PREFIX, "{other}:", "--dry-run")
+    assert copied.code == 0
+    assert "a" in copied.out
+    assert problems_of(world, ["a"]) == []
