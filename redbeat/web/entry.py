@@ -118,7 +118,7 @@ def show() -> ResponseReturnValue:
         for run in reversed(runs)
         if run.outcome == SENT
     ]
-    context["history"] = lateness_chart(points) if points else ""
+    context["lateness"] = lateness_chart(points) if points else None
     pause = Pause.of_entry(record.entry)
     context.update(pause=pause, paused_at=_instant(pause.since) if pause else None)
     if record.entry is not None:
