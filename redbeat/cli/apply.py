@@ -11,6 +11,7 @@ from celery.exceptions import CeleryCommandException
 
 from redbeat.errors import ConflictError
 from redbeat.management.apply import PlannedChange, plan_entries
+from redbeat.presentation.english import plural
 from redbeat.storage.store import store_of
 from redbeat.transfer.entry_file import EntryFile, read_entry_file
 from redbeat.transfer.importing import UnreadableSourceError
@@ -117,7 +118,7 @@ def apply(console: Console, file: str, adopt: bool, dry_run: bool, yes: bool) ->
     else:
         console.note(f"Applied {file}: {summary(counts)}")
     if conflicts:
-        number = "1 entry" if len(conflicts) == 1 else f"{len(conflicts)} entries"
+        number = plural(len(conflicts), "entry", "entries")
         problem = f"Not written, because somebody else changed the stored entry: {number}"
         raise failure(f"{problem}; run the command again", EX_CONFLICT)
 
@@ -142,10 +143,9 @@ def _plan(console: Console, file: str, adopt: bool) -> list[PlannedChange]:
 def _fail_on_invalid(console: Console, file: str, content: EntryFile) -> None:
     for problem in content.problems:
         console.error(f"{problem.where}: {problem.text}")
-    count = len(content.problems)
-    if count:
-        entries = "entry is" if count == 1 else "entries are"
-        raise failure(f"{file}: nothing was written, {count} {entries} invalid", EX_FAILED)
+    if content.problems:
+        entries = plural(len(content.problems), "entry is", "entries are")
+        raise failure(f"{file}: nothing was written, {entries} invalid", EX_FAILED)
 
 
 def _fail_on_problems(console: Console, planned: list[PlannedChange]) -> None:
@@ -154,10 +154,7 @@ def _fail_on_problems(console: Console, planned: list[PlannedChange]) -> None:
     for item in problems:
         console.error(f"{item.change.name} {item.problem}")
     if problems:
-        count = len(problems)
-        raise failure(
-            f"Nothing was written: {count} {'conflict' if count == 1 else 'conflicts'}", EX_CONFLICT
-        )
+        raise failure(f"Nothing was written: {plural(len(problems), 'conflict')}", EX_CONFLICT)
 
 
 def _to_write(planned: list[PlannedChange]) -> list[PlannedChange]:

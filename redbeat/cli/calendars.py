@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from redbeat.errors import InvalidEntryError
+from redbeat.presentation.english import plural
 from redbeat.schedules.calendars import Calendar
 
 from .command import EX_CONFLICT, EX_NOT_FOUND, command, failure
@@ -89,7 +90,7 @@ def calendar(
     if console.as_json:
         console.emit({"name": name, "action": "saved", "entries": count})
     else:
-        entries = "1 entry" if count == 1 else f"{count} entries"
+        entries = plural(count, "entry", "entries")
         console.note(f"Saved the calendar {name}; {entries} computed again")
 
 

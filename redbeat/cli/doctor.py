@@ -10,6 +10,7 @@ from redbeat.cli.console import Console
 from redbeat.cli.options import option
 from redbeat.errors import ConfigurationError
 from redbeat.management.doctor import Finding, examine
+from redbeat.presentation.english import plural
 from redbeat.printing import encodable
 from redbeat.storage.store import store_of
 
@@ -34,7 +35,7 @@ def doctor(console: Console, fix: bool) -> None:
         fixed_count += finding.fixed
         _print(console, finding, fix)
     if not console.as_json:
-        summary = f"{found_count} finding{'s' * (found_count != 1)}"
+        summary = plural(found_count, "finding")
         if fix:
             summary += f", {fixed_count} repaired"
         console.note(summary if found_count else "Nothing is wrong")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from datetime import datetime, timedelta, tzinfo
+from datetime import datetime, timedelta, timezone, tzinfo
 from typing import Any, Final
 
 import click
@@ -215,13 +215,12 @@ def _runs(found: Simulation) -> Iterator[tuple[datetime, str, EntrySimulation, s
 def _local(instant: datetime, zone: tzinfo) -> str:
     """Return a wall-clock time with its UTC offset, such as ``02:30:00 +01:00``."""
     local = instant.astimezone(zone)
-    return f"{local:%a %H:%M:%S} {_offset(local.utcoffset())}"
+    return f"{local:%a %H:%M:%S} {_offset(local.utcoffset() or timedelta())}"
 
 
-def _offset(offset: timedelta | None) -> str:
-    seconds = int((offset or timedelta()).total_seconds())
-    hours, minutes = divmod(abs(seconds) // 60, 60)
-    return f"{'-' if seconds < 0 else '+'}{hours:02}:{minutes:02}"
+def _offset(offset: timedelta) -> str:
+    """Return a UTC offset such as ``+01:00``."""
+    return str(timezone(offset)).removeprefix("UTC") or "+00:00"
 
 
 def _clock_text(change: ClockChange, zone: str) -> str:

@@ -20,6 +20,7 @@ from redbeat.cli.console import Console, Styled
 from redbeat.cli.options import SECONDS, option
 from redbeat.management.forecast import per_minute
 from redbeat.presentation.describe import iso
+from redbeat.presentation.english import plural
 from redbeat.presentation.text import clipped, duration, width_of
 
 __all__ = ("Picture", "draw", "timeline")
@@ -168,8 +169,7 @@ def draw(
     for name in names:
         console.write(_padded(console.name(name), label_width), "  ", picture.marks(name))
     if len(runs) > limit:
-        more = len(runs) - limit
-        console.write(f"and {more} more {'entry' if more == 1 else 'entries'}")
+        console.write(f"and {plural(len(runs) - limit, 'more entry', 'more entries')}")
     _write_load(console, picture, label_width)
 
 

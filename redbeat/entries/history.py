@@ -34,7 +34,6 @@ __all__ = (
     "encode_meta",
     "encode_runtime",
     "merged_history",
-    "timing_changed",
 )
 
 #: UTC with a zone name. RedBeat 2 stores this name, which ``datetime.timezone.utc`` does not have.
@@ -217,26 +216,6 @@ def merged_history(claimed_meta: str, stored_meta: str, recorded: History) -> Hi
     return History(last_run_at, count, scheduled_at)
 
 
-def timing_changed(
-    old_definition: str,
-    old_policy: str,
-    new_definition: str,
-    new_policy: str,
-    foreign: Collection[str] = (),
-) -> bool:
-    """Return whether the schedule, time zone, start time, end time or ``max_runs`` changed.
-
-    Values are compared, not JSON texts. ``foreign`` are the names of policy fields that the entry
-    class uses for something else.
-    """
-    old, new = (old_definition, old_policy), (new_definition, new_policy)
-    if old == new:
-        return False
-    old_timing, _, old_limit = _timing_of(*old, foreign)
-    new_timing, _, new_limit = _timing_of(*new, foreign)
-    return bool(old_timing != new_timing) or old_limit != new_limit
-
-
 def after_saved_anew(
     history: History,
     old: Texts,
@@ -289,10 +268,4 @@ def _timing_of(definition: str, policy: str, foreign: Collection[str]) -> Timing
         window = (rules.timezone, rules.start_time, rules.end_time)
         return (encode(schedule), zone_extension(schedule), window), schedule, rules.max_runs
     except Exception:  # a user's schedule type may raise anything
-        return (_raw_timing(definition), _raw_timing(policy)), None, None
-
-
-def _raw_timing(text: str) -> Any:
-    """Return the undecoded schedule and policy fields in a text, or the text if it is not JSON."""
-    fields = record_in(text)
-    return [fields.get(name) for name in ("schedule", *FIELDS)] if fields else text
+        return None, None, None

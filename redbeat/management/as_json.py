@@ -17,6 +17,7 @@ from redbeat.entries.runs import Occurrence
 from redbeat.entries.status import EntryStatus, Record
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.presentation.describe import as_json, failing_json, iso, overdue_text, result_json
+from redbeat.presentation.english import plural
 from redbeat.presentation.text import duration
 
 from .forecast import upcoming_or_problem
@@ -112,8 +113,8 @@ def problems_of(status: Status, max_late: float) -> Iterator[str]:
         yield status.problem
     failing = status.entries["failing"]
     if failing:
-        noun = "entry fails" if failing == 1 else "entries fail"
-        yield f"{failing} {noun}, see celery redbeat list --state failing"
+        entries = plural(failing, "entry fails", "entries fail")
+        yield f"{entries}, see celery redbeat list --state failing"
     if status.most_late is not None and status.most_late > max_late:
         yield f"an entry is {duration(status.most_late)} late"
     for item in status.overdue[:MAX_OVERDUE]:

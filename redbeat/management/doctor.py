@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -27,7 +27,7 @@ from redbeat.metrics.snapshot import count_entries
 from redbeat.presentation.describe import overdue_text
 from redbeat.printing import encodable, printable
 from redbeat.schedules.next_run import asks_itself
-from redbeat.storage.checks import misspelt_keys
+from redbeat.storage.checks import eviction_risk, misspelt_keys
 from redbeat.storage.reading import BATCH, START, batches
 from redbeat.storage.records import Writing
 from redbeat.storage.store import Store
@@ -40,7 +40,6 @@ KINDS: Final = (
     "settings",
     "delivery",
     "broker",
-    "cluster",
     "misspelt",
     "eviction",
     "missing",
@@ -62,9 +61,6 @@ EARLY_TOLERANCE: Final = 1.0
 
 #: Maximum seconds until a beat checks a failed or waiting run again.
 MAX_WAIT: Final = 65.0
-
-#: Matches a key prefix that contains a hash tag.
-TAGGED: Final = re.compile(r"[^{]*\{[^}]+\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,16 +152,6 @@ def _repaired(store: Store, findings: Sequence[Finding], fix: bool) -> Iterator[
 def _of_settings(conf: RedBeatConfig) -> Iterator[Finding]:
     for problem, remedy in conf.dubious_settings():
         yield Finding("settings", "", problem, remedy)
-    prefix = conf.key_prefix
-    if conf.cluster and not TAGGED.match(prefix):
-        stem = prefix.rstrip(":")
-        tagged = f"{{{stem}}}{prefix[len(stem) :]}"
-        problem = f"redbeat_key_prefix {prefix!r} has no hash tag, so its keys do not share a slot"
-        remedy = (
-            f"run celery redbeat migrate-prefix {prefix!r} {tagged!r}, then set "
-            f"redbeat_key_prefix to {tagged!r}"
-        )
-        yield Finding("cluster", "", problem, remedy)
 
 
 def _of_server(store: Store, conf: RedBeatConfig) -> Iterator[Finding]:
@@ -178,16 +164,11 @@ def _of_server(store: Store, conf: RedBeatConfig) -> Iterator[Finding]:
     elif problem:
         remedy = "use one Redis for broker and schedule, or set redbeat_delivery to at_least_once"
         yield Finding("delivery", "", encodable(problem), remedy)
-    if conf.key_expiry_check == "ignore":
-        return
-    try:
-        limit, policy = store.eviction()
-    except ResponseError:  # managed servers may refuse CONFIG GET
-        return
-    if limit and policy.startswith("allkeys-"):
-        problem = f"Redis may evict entries: maxmemory is {limit} with the policy {policy}"
-        remedy = "set maxmemory-policy to noeviction or to a volatile-* policy"
-        yield Finding("eviction", "", problem, remedy)
+    with suppress(ResponseError):  # managed servers may refuse INFO
+        if found := eviction_risk(store, conf.key_expiry_check):
+            problem = "Redis may evict entries: maxmemory is {} with the policy {}".format(*found)
+            remedy = "set maxmemory-policy to noeviction or to a volatile-* policy"
+            yield Finding("eviction", "", problem, remedy)
 
 
 # -- entries ---------------------------------------------------------------------------------------

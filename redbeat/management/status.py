@@ -16,7 +16,7 @@ from redbeat.config import ensure_conf
 from redbeat.connection.urls import safe_url
 from redbeat.entries.overdue import Overdue, overdue_entries
 from redbeat.entries.status import entries_of
-from redbeat.metrics.snapshot import count_entries
+from redbeat.metrics.snapshot import measured_counts
 from redbeat.printing import encodable
 from redbeat.storage.store import store_of
 from redbeat.storage.wire import Counts, Presence
@@ -84,9 +84,7 @@ def status_of(app: Celery, clock: Callable[[], float] = time.time) -> Status:
     """
     conf, store = ensure_conf(app), store_of(app)
     server = store.server()  # opens the connection before the clock is measured
-    sent_at = clock()
-    counts = count_entries(store, conf, FORGET_AFTER)
-    received_at = clock()
+    counts, clock_offset = measured_counts(store, conf, FORGET_AFTER, clock)
     leader, lockless, standbys = beats_of(counts)
     return Status(
         now=from_timestamp(counts.now),
@@ -97,7 +95,7 @@ def status_of(app: Celery, clock: Callable[[], float] = time.time) -> Status:
         statics=counts.statics,
         due_now=counts.due,
         most_late=None if counts.first_due is None else max(counts.now - counts.first_due, 0.0),
-        clock_offset=(sent_at + received_at) / 2 - counts.now,
+        clock_offset=clock_offset,
         server=server,
         quarantined=counts.quarantined,
         key_prefix=conf.key_prefix,

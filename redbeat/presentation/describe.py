@@ -29,9 +29,7 @@ __all__ = (
     "CRON_FIELDS",
     "as_json",
     "call_text",
-    "cron_text",
     "failing_json",
-    "interval_text",
     "iso",
     "last_run",
     "overdue_text",
@@ -73,22 +71,13 @@ def schedule_text(when: Any) -> str:
     Examples: ``every 30 s``, ``cron 0 9 * * *``, ``at 2027-01-01T09:00:00+00:00``.
     """
     if isinstance(when, schedule):
-        return f"every {interval_text(when)}"
-    if isinstance(when, crontab):
-        return f"cron {cron_text(when)}"
-    if isinstance(when, solar):
-        return f"solar {when.event},{when.lat},{when.lon}"
-    if isinstance(when, clocked):
-        return f"at {when.clocked_time.isoformat()}"
-    if isinstance(when, (rrule, rruleset)):
-        return _rule_text(when)
-    return str(when)
-
-
-def interval_text(when: schedule) -> str:
-    """Return the interval, such as ``1 h 30 min`` or ``1 d (relative)``."""
-    relative = " (relative)" if when.relative else ""
-    return f"{exact_duration(when.run_every.total_seconds())}{relative}"
+        relative = " (relative)" if when.relative else ""
+        return f"every {exact_duration(when.run_every.total_seconds())}{relative}"
+    kind, text = rule_of(when) or ("", str(when))
+    if kind == "rrule":
+        start, *rest = text.splitlines()
+        return " ".join((*rest, start))  # moves DTSTART to the end
+    return f"{kind} {text}".lstrip()
 
 
 def timing_text(entry: RedBeatSchedulerEntry) -> str:
@@ -99,24 +88,11 @@ def timing_text(entry: RedBeatSchedulerEntry) -> str:
     return f"{text} +{duration(round(entry.spread_offset))} (spread {duration(entry.spread)})"
 
 
-def cron_text(when: crontab) -> str:
-    """Return the five fields of a crontab, separated by spaces."""
-    return " ".join(_cron_field(when, name) for name in CRON_FIELDS)
-
-
 def _cron_field(when: crontab, name: str) -> str:
     original = getattr(when, f"_orig_{name}")
     if isinstance(original, (list, set, frozenset, tuple)):
         return ",".join(map(str, original))
     return str(original).replace(" ", "")
-
-
-def _rule_text(when: rrule | rruleset) -> str:
-    try:
-        start, *rest = when.to_ical().splitlines()
-    except ValueError:
-        return repr(when)
-    return " ".join((*rest, start))  # moves DTSTART to the end
 
 
 def rule_of(when: Any) -> tuple[str, str] | None:
@@ -125,7 +101,7 @@ def rule_of(when: Any) -> tuple[str, str] | None:
         relative = " relative" if when.relative else ""
         return "every", f"{plain_number(when.run_every.total_seconds())}{relative}"
     if isinstance(when, crontab):
-        return "cron", cron_text(when)
+        return "cron", " ".join(_cron_field(when, name) for name in CRON_FIELDS)
     if isinstance(when, solar):
         return "solar", f"{when.event},{when.lat},{when.lon}"
     if isinstance(when, clocked):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime, timedelta, tzinfo
+from datetime import datetime, timedelta, timezone, tzinfo
 from itertools import pairwise
 from typing import Final
 
@@ -136,15 +136,7 @@ def zone_label(zone: tzinfo) -> str:
     name, offset = zone_key(zone), fixed_offset(zone)
     if name is not None or offset is None:
         return name or str(zone)
-    return _offset(offset)
-
-
-def _offset(offset: timedelta) -> str:
-    if not offset:
-        return "UTC"
-    sign = "-" if offset < timedelta(0) else "+"
-    minutes, seconds = divmod(int(abs(offset).total_seconds()), 60)
-    return f"UTC{sign}{minutes // 60:02d}:{minutes % 60:02d}" + (f":{seconds:02d}" * bool(seconds))
+    return str(timezone(offset))
 
 
 def moment(instant: datetime) -> str:
@@ -159,7 +151,7 @@ def moment(instant: datetime) -> str:
     )
     offset = instant.utcoffset() or timedelta(0)
     other_offset = instant.replace(fold=1 - instant.fold).utcoffset()
-    return text if other_offset == offset else f"{text} ({_offset(offset)})"
+    return text if other_offset == offset else f"{text} ({timezone(offset)})"
 
 
 ALL_MINUTES: Final = tuple(range(60))

@@ -25,6 +25,7 @@ from redbeat.schedules.one_time import clocked
 from redbeat.schedules.rule import RuleSchedule
 
 from .describe import CRON_FIELDS, rule_of
+from .english import plural
 
 __all__ = (
     "BAD_RULE",
@@ -157,7 +158,7 @@ def _cron_fields(text: str) -> dict[str, str]:
     fields = (without_nickname(text) if text.startswith("@") else text).split()
     if len(fields) != 5:
         raise ValueError(
-            f"{text!r} has {len(fields)} field{'s' * (len(fields) != 1)}, not 5: minute, hour, day "
+            f"{text!r} has {plural(len(fields), 'field')}, not 5: minute, hour, day "
             "of month, month, day of week"
         )
     return dict(zip(CRON_FIELDS, fields, strict=True))

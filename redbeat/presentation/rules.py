@@ -242,6 +242,7 @@ ANY_DAY = datetime(2000, 1, 1)  # noqa: DTZ001 - a wall-clock time
 
 def cron_words(schedule: crontab) -> str:
     """Return a crontab in English, or its five fields if the crontab is too complex."""
+    # cron-descriptor does not know that in Celery both kinds of days must match.
     if cron_rule(schedule).next_wall(ANY_DAY) is None:
         return f"never: no time matches {schedule_text(schedule)}"
     try:

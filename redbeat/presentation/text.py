@@ -32,6 +32,7 @@ def width_of(text: str) -> int:
 
 
 def _cells(char: str) -> int:
+    # wcwidth also knows rare marks and emoji, but would be one more dependency, for four lines.
     if unicodedata.combining(char):
         return 0
     return 2 if unicodedata.east_asian_width(char) in "WF" else 1

@@ -21,6 +21,7 @@ from .store import Store
 __all__ = (
     "check_eviction",
     "check_rights",
+    "eviction_risk",
     "explained",
     "missing_rights",
     "misspelt_keys",
@@ -39,27 +40,35 @@ MESSAGE = (
 )
 
 
+def eviction_risk(store: Store, mode: str) -> tuple[int, str] | None:
+    """Return maxmemory in bytes and the eviction policy if Redis may delete entries, else None.
+
+    If ``mode``, the setting ``redbeat_key_expiry_check``, is ``ignore``, also returns None, without
+    a round trip; else one round trip. The check runs INFO, which managed servers allow even if they
+    disable CONFIG. Raises redis-py's ``ResponseError`` if the server refuses INFO.
+    """
+    limit, policy = store.eviction() if mode != "ignore" else (0, "")
+    return (limit, policy) if limit and policy.startswith("allkeys-") else None
+
+
 def check_eviction(store: Store, mode: str) -> None:
     """Report an eviction policy that allows Redis to delete entries.
 
-    ``mode`` is the setting ``redbeat_key_expiry_check``. ``ignore`` skips the check. ``warn`` and
-    ``error`` log at that level. ``raise`` raises :exc:`RedBeatKeyExpiryError`. One round trip, none
-    for ``ignore``. The check runs INFO, which managed servers allow even if they disable CONFIG. If
-    the server refuses INFO, the function logs a warning.
+    The modes ``warn`` and ``error`` log at that level; ``raise`` raises
+    :exc:`RedBeatKeyExpiryError`. :func:`eviction_risk` describes the check. If the server refuses
+    INFO, the function logs a warning.
     """
-    if mode == "ignore":
-        return
     try:
-        limit, policy = store.eviction()
+        found = eviction_risk(store, mode)
     except ResponseError as error:
         logger.warning("beat: Cannot tell whether Redis may evict keys of the schedule: %s", error)
         return
-    if not limit or not policy.startswith("allkeys-"):
+    if found is None:
         return
     if mode == "raise":
-        raise RedBeatKeyExpiryError(MESSAGE % (limit, policy))
+        raise RedBeatKeyExpiryError(MESSAGE % found)
     report = logger.warning if mode == "warn" else logger.error
-    report(MESSAGE, limit, policy)
+    report(MESSAGE, *found)
 
 
 #: Matches the error messages of Redis for a missing ACL right, including errors inside a script.

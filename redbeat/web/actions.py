@@ -12,6 +12,7 @@ from flask.typing import ResponseReturnValue
 
 from redbeat.entries.pauses import pause_entries, resume_entries
 from redbeat.errors import InvalidEntryError, RedBeatError
+from redbeat.presentation.english import plural
 from redbeat.storage.store import store_of
 
 from .auth import audit, user_name
@@ -174,7 +175,7 @@ def _act_on(action: str, names: list[str]) -> ResponseReturnValue:
     except RedBeatError as error:
         problems.append(str(error))
     audit(f"{ACTIONS[action].lower()} {done} of {len(names)}: {', '.join(names)}", names[0])
-    notify(f"{ACTIONS[action]} {done:,} {'entry' if done == 1 else 'entries'}.")
+    notify(f"{ACTIONS[action]} {plural(done, 'entry', 'entries')}.")
     rest = len(names) - done
     if rest:
         reason = problems[0] if problems else "they do not exist any more, or cannot be read"

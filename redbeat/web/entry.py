@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import tzinfo
 from functools import partial
 from typing import Any, Final
 
@@ -19,30 +18,17 @@ from redbeat.entries.pauses import Pause
 from redbeat.entries.runs import SENT, Occurrence, read_history
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.management.find import record_of
-from redbeat.management.forecast import upcoming_or_problem
+from redbeat.management.forecast import upcoming_or_problem, zone_of
 from redbeat.presentation.describe import policy, stored
 from redbeat.schedule import Record
-from redbeat.schedules.rule import rrule
-from redbeat.schedules.rule_set import rruleset
 from redbeat.storage.store import store_of
 from redbeat.storage.wire import Row
 
 from .charts import lateness_chart
 from .list import poll_after
-from .values import app_zone, in_zone, now_of, texts_of, zone
+from .values import in_zone, now_of, texts_of, zone
 
-__all__ = ("entries", "entry_name", "entry_or_error", "existing", "get_or_404", "zone_of")
-
-
-def zone_of(entry: Any) -> tzinfo | None:
-    """Return the time zone of an entry's rule, or None for the time zone of the app."""
-    when = entry.schedule
-    start = getattr(when, "dtstart", None) or getattr(when, "clocked_time", None)
-    if isinstance(when, (rrule, rruleset)) or start is not None:
-        start_zone: tzinfo | None = getattr(start, "tzinfo", None)
-        return start_zone
-    policy_zone: tzinfo | None = entry.policy.zone
-    return policy_zone
+__all__ = ("entries", "entry_name", "entry_or_error", "existing", "get_or_404")
 
 
 entries = Blueprint("entries", __name__)
@@ -118,7 +104,7 @@ def show() -> ResponseReturnValue:
         for run in reversed(runs)
         if run.outcome == SENT
     ]
-    context["history"] = lateness_chart(points) if points else ""
+    context["lateness"] = lateness_chart(points) if points else None
     pause = Pause.of_entry(record.entry)
     context.update(pause=pause, paused_at=moment_in(pause.since) if pause else None)
     if record.entry is not None:
@@ -137,7 +123,7 @@ def _definition_context(entry: Any) -> dict[str, Any]:
         "fields": {name: definition[name] for name in call_fields if definition[name]},
         "description": fields.pop("description", None),
         "policy": fields,
-        "zone": zone_of(entry) or app_zone(),
+        "zone": zone_of(entry),
     }
 
 

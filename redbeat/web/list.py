@@ -1,20 +1,23 @@
-"""The main page of the dashboard: a table of entries with filters and sort orders."""
+"""The pages with the whole schedule: a table of entries with filters, and the active beats."""
 
 from __future__ import annotations
 
 import re
 import time
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any, Final
 
 from flask import Blueprint, current_app, render_template, request
 from flask.typing import ResponseReturnValue
 
-from redbeat.entries.status import STATES
+from redbeat.calendar.zones import UTC
+from redbeat.entries.status import STATES, quarantine_note
 from redbeat.errors import InvalidEntryError
 from redbeat.management.find import SORTED, SORTS, Query, browse
+from redbeat.storage.store import store_of
 
-from .values import now_of
+from .values import now_of, texts_of
 
 __all__ = (
     "listing",
@@ -35,6 +38,9 @@ COLUMNS: Final = (
     ("Last run", "last"),
     ("State", "state"),
 )
+
+#: Maximum number of quarantined entries on the page of the beats.
+MAX_QUARANTINED: Final = 50
 
 #: Shortest and longest interval between two refreshes of an open page, in seconds.
 POLL: Final = (2.0, 60.0)
@@ -95,3 +101,24 @@ def index() -> ResponseReturnValue:
     context["total"] = sum(status.entries.values()) if query.plain else page.total
     context["poll"] = poll_after(time.monotonic() - started)
     return render_template("listing.html", **context)
+
+
+@listing.get("/beats")
+def beats() -> ResponseReturnValue:
+    """Show the beats, the Redis server and quarantined entries. Takes at most five round trips."""
+    started = time.monotonic()
+    schedule = current_app.extensions["schedule"]
+    store = store_of(schedule.app)
+    status, notes = schedule.status(), store.quarantined(MAX_QUARANTINED)
+    keys = list(notes)
+    names = [key.removeprefix(store.keys.prefix) for key in keys]
+    rows = store.read(keys).rows if keys else []
+    return render_template(
+        "beats.html",
+        status=status,
+        notes={name: quarantine_note(notes[key]) for name, key in zip(names, keys, strict=True)},
+        more=max(status.quarantined - len(names), 0),
+        texts=dict(zip(names, map(texts_of, rows), strict=True)),
+        now=datetime.now(UTC),
+        poll=poll_after(time.monotonic() - started),
+    )

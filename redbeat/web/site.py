@@ -1,4 +1,4 @@
-"""The Flask application of the dashboard, and its HTTP server."""
+"""The Flask application of the dashboard: requests, security headers, errors and HTTP server."""
 
 from __future__ import annotations
 
@@ -7,16 +7,34 @@ import signal
 import socket
 from collections.abc import Callable, Mapping
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
+from urllib.parse import parse_qsl
 
+import flask
 from flask import Flask, current_app, render_template, request
 from flask.typing import ResponseReturnValue
 from flask_wtf.csrf import CSRFError, CSRFProtect  # type: ignore[import-untyped]
 from redis.exceptions import NoPermissionError, RedisError
-from werkzeug.exceptions import HTTPException
+from secure import (
+    CacheControl,
+    ContentSecurityPolicy,
+    CrossOriginOpenerPolicy,
+    CrossOriginResourcePolicy,
+    PermissionsPolicy,
+    ReferrerPolicy,
+    Secure,
+    XContentTypeOptions,
+    XFrameOptions,
+)
+from waitress.channel import HTTPChannel  # type: ignore[import-untyped]
+from waitress.server import create_server  # type: ignore[import-untyped]
+from werkzeug.datastructures import ImmutableMultiDict
+from werkzeug.exceptions import BadRequest, HTTPException
 from werkzeug.middleware.proxy_fix import ProxyFix
+from werkzeug.utils import cached_property
 
 from redbeat.config import App, ensure_conf
+from redbeat.printing import encodable
 from redbeat.schedule import Schedule
 from redbeat.storage.checks import explained
 from redbeat.storage.client import safe_url
@@ -25,10 +43,8 @@ from redbeat.storage.store import store_of
 from .actions import actions
 from .api import api, health, problem
 from .auth import Access, host_in, install_auth, logger, wants_json
-from .beats import beats
 from .entry import entries
 from .form import forms
-from .http import MAX_BODY, Request, Response, add_headers, make_server
 from .list import listing
 from .simulate import simulate
 from .timeline import Forecasts, timeline
@@ -40,6 +56,72 @@ __all__ = (
     "dashboard",
     "mounted",
 )
+
+
+#: Maximum size of the body of a request, in bytes.
+MAX_BODY: Final = 1 << 20
+
+#: Maximum number of fields in a query string.
+MAX_FIELDS: Final = 50
+
+#: The security headers of each response. ``Strict-Transport-Security`` is up to the proxy, because
+#: this header is about all ports of the host.
+HEADERS: Final = Secure(
+    csp=ContentSecurityPolicy()
+    .default_src("'none'")
+    .script_src("'self'")
+    .style_src("'self'")
+    .img_src("'self'", "data:")
+    .connect_src("'self'")
+    .form_action("'self'")
+    .frame_ancestors("'none'")
+    .base_uri("'none'"),
+    coop=CrossOriginOpenerPolicy().same_origin(),
+    corp=CrossOriginResourcePolicy().same_origin(),
+    permissions=PermissionsPolicy().camera().geolocation().microphone(),
+    # Over TLS, Flask-WTF checks the referrer of a form, so "no-referrer" would break all forms.
+    referrer=ReferrerPolicy().same_origin(),
+    xcto=XContentTypeOptions().nosniff(),
+    xfo=XFrameOptions().deny(),
+)
+NO_STORE: Final = Secure(cache=CacheControl().no_store())
+
+
+def add_headers(response: flask.Response) -> flask.Response:
+    """Add the security headers to a response."""
+    HEADERS.set_headers(response)
+    if request.endpoint != "static":
+        NO_STORE.set_headers(response)
+    return response
+
+
+class Request(flask.Request):
+    """A request whose query may contain bytes that are not UTF-8, as names of entries may.
+
+    Such bytes become surrogates, as in all strings that the storage returns.
+    """
+
+    @cached_property
+    def args(self) -> ImmutableMultiDict[str, str]:
+        """The fields of the query string; raises :exc:`BadRequest` for too many fields."""
+        try:
+            fields = parse_qsl(
+                self.query_string.decode("utf-8", "surrogateescape"),
+                keep_blank_values=True,
+                errors="surrogateescape",
+                max_num_fields=MAX_FIELDS,
+            )
+        except ValueError:
+            raise BadRequest(f"The URL has more than {MAX_FIELDS} fields.") from None
+        return ImmutableMultiDict(fields)
+
+
+class Response(flask.Response):
+    """A response whose text may contain surrogates: stored texts may, and no page fails then."""
+
+    def set_data(self, value: bytes | str) -> None:
+        """Set the body of the response."""
+        super().set_data(encodable(value) if isinstance(value, str) else value)
 
 
 def remote_user(environ: dict[str, Any]) -> str | None:
@@ -103,7 +185,7 @@ def create_app(schedule: Schedule, access: Access) -> Flask:
     csrf = CSRFProtect(app)
     csrf.exempt(api)  # it accepts only what no other site can send
     install(app)
-    for part in (listing, timeline, entries, forms, simulate, actions, beats, api, health):
+    for part in (listing, timeline, entries, forms, simulate, actions, api, health):
         app.register_blueprint(part)
     app.register_error_handler(RedisError, redis_unavailable)
     app.register_error_handler(CSRFError, csrf_failed)
@@ -154,16 +236,58 @@ def internal_error(error: Exception) -> ResponseReturnValue:
     return render_template("problem.html", title="Something went wrong", text=text), 500
 
 
-class Served:
-    """The dashboard and its server socket; raises OSError if the address is not available."""
+#: The limits of the server, with the names that waitress gives them. All connections may be open at
+#: once: the number leaves other files to a process that may open 1,024.
+LIMITS: Final[dict[str, Any]] = {
+    "threads": 8,
+    "connection_limit": 500,
+    "channel_timeout": 15,
+    "cleanup_interval": 2,
+    "max_request_header_size": 32 << 10,
+    "max_request_body_size": MAX_BODY,
+}
 
-    def __init__(self, schedule: Schedule, access: Access, port: int) -> None:
+
+class Channel(HTTPChannel):
+    """A connection that is closed if a request takes longer than ``channel_timeout`` to arrive.
+
+    Waitress closes only connections that are silent for that time: a client that sends a byte now
+    and then would keep its connection for ever.
+    """
+
+    last_activity: float
+
+    def handle_read(self) -> None:
+        """Read from the socket; only the start and the end of a request count as activity."""
+        request: Any = self.request
+        active_at = self.last_activity
+        super().handle_read()
+        if request is not None and self.request is request:
+            self.last_activity = active_at
+
+
+class Served:
+    """The dashboard and its server socket; raises OSError if the address is not available.
+
+    ``limits`` replace some of :data:`LIMITS`.
+    """
+
+    def __init__(self, schedule: Schedule, access: Access, port: int, **limits: int) -> None:
         app = create_app(schedule, access)
         host = host_in(access.host)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         # Waitress leaks its socket if the port is in use, so this method creates the socket.
         listener = socket.create_server((host, port), family=family)
-        self._server = make_server(app, listener, access.behind_proxy)
+        self.server = create_server(
+            app,
+            sockets=[listener],
+            ident=None,
+            clear_untrusted_proxy_headers=not access.behind_proxy,
+            # select() fails for file numbers above 1,023.
+            asyncore_use_poll=True,
+            **{**LIMITS, **limits},
+        )
+        self.server.channel_class = Channel
         url_host = f"[{host}]" if family == socket.AF_INET6 else host
         self.url = f"http://{url_host}:{listener.getsockname()[1]}/"
 
@@ -174,5 +298,5 @@ class Served:
             raise SystemExit(0)
 
         signal.signal(signal.SIGTERM, stop)
-        self._server.run()
-        self._server.close()
+        self.server.run()
+        self.server.close()

@@ -19,7 +19,7 @@ OTHERS = {
     "web/values.py": "what a browser sent",
     "web/entry.py": "what a browser sent",
     "web/form.py": "what a browser sent",
-    "web/http.py": "what a browser sent",
+    "web/site.py": "what a browser sent",
     "transfer/jsonlines.py": "a file that a user imports",
     "transfer/crontab_file.py": "a file that a user imports",
     "transfer/django.py": "a file that a user imports",

@@ -12,8 +12,7 @@ from waitress import wasyncore  # type: ignore[import-untyped]
 
 from redbeat.schedule import Schedule
 from redbeat.web.auth import Access
-from redbeat.web.http import Limits, make_server
-from redbeat.web.site import create_app
+from redbeat.web.site import Served
 from tests.acceptance.processes import Project
 from tests.waiting import wait_until
 from tests.web.conftest import Browser, Open
@@ -32,14 +31,11 @@ def serve(schedule: Schedule) -> Iterator[Serve]:
     running: list[tuple[Any, Thread]] = []
 
     def serve(**limits: int) -> tuple[str, int]:
-        listener = socket.create_server(("127.0.0.1", 0))
-        app = create_app(schedule, Access(tokens=(TOKEN,)))
-        server = make_server(app, listener, False, Limits(**limits))
+        server = Served(schedule, Access(tokens=(TOKEN,)), 0, **limits).server
         thread = Thread(target=server.run)
         thread.start()
         running.append((server, thread))
-        host, port = listener.getsockname()
-        return host, port
+        return "127.0.0.1", server.effective_port
 
     yield serve
     for server, thread in running:
@@ -76,7 +72,7 @@ def test_a_large_body_is_refused_when_it_is_announced(serve: Serve) -> None:
 
 
 def test_a_large_body_in_chunks_is_refused(serve: Serve) -> None:
-    with socket.create_connection(serve(body=1000), timeout=20) as connection:
+    with socket.create_connection(serve(max_request_body_size=1000), timeout=20) as connection:
         connection.sendall(POST + b"Transfer-Encoding: chunked\r\n\r\n")
         try:
             for _ in range(1000):
@@ -95,7 +91,7 @@ def test_a_large_header_is_refused(serve: Serve) -> None:
 
 @pytest.mark.parametrize("start", [GET, POST + b"Content-Length: 1000\r\n\r\n"])
 def test_a_request_in_small_pieces_is_cut_off(serve: Serve, start: bytes) -> None:
-    where = serve(seconds=1, check_seconds=1)
+    where = serve(channel_timeout=1, cleanup_interval=1)
     with socket.create_connection(where, timeout=20) as connection:
         connection.sendall(start)
         connection.settimeout(0.1)
@@ -126,7 +122,7 @@ def test_half_open_requests_do_not_stop_the_server(serve: Serve) -> None:
 
 
 def test_the_server_answers_again_when_too_many_connections_have_ended(serve: Serve) -> None:
-    where = serve(connections=20, seconds=1, check_seconds=1)
+    where = serve(connection_limit=20, channel_timeout=1, cleanup_interval=1)
     opened = [socket.create_connection(where, timeout=20) for _ in range(40)]
     try:
         assert b" 200 " in answer_to(where, GET + b"Connection: close\r\n\r\n")
