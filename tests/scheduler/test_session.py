@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from celery import Celery
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -60,7 +62,7 @@ def test_a_repeated_request_keeps_the_order_of_message_and_record(
     [{"messages": "\xe9" * 600_000}, {"definition": "d" * (1 << 20)}, {"definition": "\xe9"}],
 )
 def test_pending_completions_are_sent_before_they_have_too_many_bytes(
-    app: Celery, session: Session, large: dict[str, str]
+    app: Celery, session: Session, large: dict[str, Any]
 ) -> None:
     assert app
     session.record(Completion("redbeat:a", "c1", RAN, 1, **large))

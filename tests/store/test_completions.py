@@ -51,7 +51,7 @@ COMPLETIONS: Final[dict[str, dict[str, Any]]] = {
 }
 
 #: The fields that another program writes between the claim and the completion.
-EDITS: Final[dict[str, dict[str, str]]] = {
+EDITS: Final[dict[str, dict[Any, Any]]] = {
     "nothing": {},
     "definition": {"definition": '{"schedule":{"every":61}}'},
     "arguments": {"definition": '{"schedule":{"every":60},"enabled":true,"args":[1]}'},
