@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from datetime import datetime, timedelta, tzinfo
+from itertools import chain
 from typing import Any, Final
 
 import click
@@ -30,7 +31,7 @@ from .console import Console
 from .entry_options import as_option_errors, schedule_from, schedule_options, settings_from
 from .import_export import FORMATS, read_source
 from .options import CLEARED, TIME, not_found, option, option_error
-from .timeline import draw
+from .timeline import draw, minutes_between
 
 __all__ = ("simulate",)
 
@@ -280,7 +281,9 @@ def _draw(console: Console, found: Simulation) -> None:
     if not rows:
         console.note("No runs in this period")
         return
-    draw(console, found.since, found.until, rows, MAX_ROWS)
+    minutes = minutes_between(found.since, found.until)
+    load = minutes.count(chain.from_iterable(rows.values()))
+    draw(console, minutes, load, list(rows), lambda at, name: at.count(rows[name]), MAX_ROWS)
     for zone, changes in found.clock_changes().items():
         for change in changes:
             console.write(f"{console.time(change.at)} {_clock_text(change, zone)}")
