@@ -20,6 +20,7 @@ from redbeat.management.forecast import (
     ClockChange,
     EntrySimulation,
     Simulation,
+    minutes_between,
 )
 from redbeat.presentation.describe import iso
 from redbeat.transfer.entry_file import read_entry_file
@@ -31,7 +32,7 @@ from .console import Console
 from .entry_options import as_option_errors, schedule_from, schedule_options, settings_from
 from .import_export import FORMATS, read_source
 from .options import CLEARED, TIME, not_found, option, option_error
-from .timeline import draw, minutes_between
+from .timeline import draw
 
 __all__ = ("simulate",)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from math import ceil
-from typing import Any, Final
+from typing import Final
 
 import click
 
@@ -16,13 +16,12 @@ from redbeat.calendar.zones import UTC
 from redbeat.cli.command import command
 from redbeat.cli.console import Console
 from redbeat.cli.options import SECONDS, option
-from redbeat.management.forecast import MAX_LOADED, MAX_RUNS, Load, Periods, first_runs
-from redbeat.presentation.describe import iso
+from redbeat.management.as_json import timeline_json
+from redbeat.management.forecast import MAX_LOADED, MINUTE, Periods, minutes_between
 from redbeat.presentation.text import clipped, duration, width_of
 
-__all__ = ("draw", "minutes_between", "timeline")
+__all__ = ("draw", "timeline")
 
-MINUTE: Final = timedelta(minutes=1)
 DAY_MINUTES: Final = 1440
 
 #: Maximum width of the entry names, in terminal cells.
@@ -81,7 +80,7 @@ def timeline(console: Console, span: float, pattern: str, limit: int) -> None:
     periods = minutes_between(now, now + timedelta(seconds=span))
     load = console.schedule.load(periods, pattern, totals=True)
     if console.as_json:
-        console.emit(_json(periods, load))
+        console.emit(timeline_json(periods, load))
     elif load.entries:
         names = list(load.entries)
         draw(
@@ -96,34 +95,6 @@ def timeline(console: Console, span: float, pattern: str, limit: int) -> None:
         console.note("No upcoming runs")
     if not load.complete:
         console.warn(f"only the {MAX_LOADED:,} entries that are due first are in the timeline")
-
-
-def _json(periods: Periods, load: Load) -> dict[str, Any]:
-    listed = sum(load.counts) <= MAX_RUNS
-    return {
-        "since": iso(periods.since),
-        "until": iso(periods.end),
-        "first_minute": iso(periods.start),
-        "per_minute": load.counts,
-        "entries": [
-            {
-                "name": name,
-                "count": count,
-                "runs": [
-                    iso(instant)
-                    for instant in first_runs(load.found[name], periods.since, periods.end, count)
-                ]
-                if listed
-                else None,
-            }
-            for name, (count,) in load.entries.items()
-        ],
-    }
-
-
-def minutes_between(since: datetime, until: datetime) -> Periods:
-    """Return the minutes from ``since``, the first of them whole, to ``until``."""
-    return Periods(since, since.replace(second=0, microsecond=0), MINUTE, until)
 
 
 def draw(

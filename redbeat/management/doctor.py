@@ -50,6 +50,7 @@ KINDS: Final = (
     "score",
     "orphan",
     "overdue",
+    "busy",
 )
 
 #: Maximum rounding error between the stored and the computed score, in seconds.

@@ -29,6 +29,7 @@ __all__ = (
     "MAX_ENTRIES",
     "MAX_LOADED",
     "MAX_RUNS",
+    "MINUTE",
     "REMOVED",
     "SAME",
     "ClockChange",
@@ -41,6 +42,7 @@ __all__ = (
     "first_runs",
     "forecast",
     "load",
+    "minutes_between",
     "simulate",
     "zone_of",
 )
@@ -111,6 +113,8 @@ def upcoming_or_problem(
 
 #: Maximum number of runs in a forecast.
 MAX_RUNS: Final = 100_000
+
+MINUTE: Final = timedelta(minutes=1)
 
 #: Number of entries after which a forecast reads no further page.
 MAX_ENTRIES: Final = 5_000
@@ -306,6 +310,11 @@ class Periods:
 def _has_only_a_rule(entry: RedBeatSchedulerEntry) -> bool:
     policy = entry.policy
     return not (policy.exclude or policy.start_time or policy.end_time)
+
+
+def minutes_between(since: datetime, until: datetime) -> Periods:
+    """Return the minutes from ``since``, the first of them whole, to ``until``."""
+    return Periods(since, since.replace(second=0, microsecond=0), MINUTE, until)
 
 
 def load(pages: Pages, periods: Periods, totals: bool = False) -> Load:
