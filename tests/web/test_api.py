@@ -257,7 +257,7 @@ def answers(
     broken("bad", "{")
     redis_client.set("redbeat::lock", "redbeat3:web-1:4711:1700000000:" + "0" * 32)
 
-    def get(path: str, **query: str) -> Any:
+    def get(path: str, **query: Any) -> Any:
         return call(browser, "GET", path, **query)
 
     names = ("full", "often", "yearly", "dawn", "asleep", "fails", "bad")
