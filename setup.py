@@ -108,7 +108,10 @@ setup(
     python_requires=">=3.10",
     packages=find_packages(include=["redbeat", "redbeat.*"]),
     package_data={
-        "redbeat": ["lua/*.lua", "lua/parts/*.lua", "py.typed", "web/templates/*", "web/static/*"]
+        "redbeat": [
+            *("lua/*.lua", "lua/parts/*.lua", "py.typed"),
+            *("web/openapi.json", "web/templates/*", "web/static/*"),
+        ]
     },
     zip_safe=False,
     install_requires=[

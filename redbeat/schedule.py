@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import ItemsView, Iterable, Iterator, Mapping, MutableMapping, ValuesView
 from contextlib import suppress
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
+from fnmatch import fnmatchcase
 from itertools import islice
 from typing import Any
 
@@ -21,6 +22,7 @@ from redbeat.management.forecast import (
     Forecast,
     Load,
     Pair,
+    Periods,
     Simulation,
     agenda,
     forecast,
@@ -287,13 +289,17 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         changed.schedule = RedBeatSchedulerEntry(name, app=self.app, **rule).schedule
         return changed
 
-    def load(self, start: datetime, length: timedelta, number: int, after: datetime) -> Load:
-        """Return how many runs after ``after`` are in each of ``number`` periods from ``start``.
+    def load(self, periods: Periods, pattern: str = "*", totals: bool = False) -> Load:
+        """Return how many runs of the entries whose name matches ``pattern`` are in each period.
 
         Reads pages of 500 entries, one round trip each, until no later page can have a run in a
         period; see :class:`~redbeat.management.forecast.Load`.
         """
-        return load(self._agenda_pages(), aware(after), aware(start), length, number)
+        pages = (
+            ([entry for entry in entries if fnmatchcase(str(entry.name), pattern)], last_due)
+            for entries, last_due in self._agenda_pages()
+        )
+        return load(pages, periods, totals)
 
     def _agenda_pages(self) -> Iterator[tuple[list[Entry], datetime | None]]:
         for records in self._pages(Filter()):

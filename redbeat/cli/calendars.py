@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from redbeat.errors import InvalidEntryError
+from redbeat.management.as_json import calendars_json
 from redbeat.presentation.english import plural
 from redbeat.schedules.calendars import Calendar
 
@@ -22,12 +23,12 @@ TITLES = ("NAME", "ZONE", "DAYS", "RULES")
 @command("calendars")
 def calendars(console: Console) -> None:
     """List the calendars, which contain the days on which entries do not run."""
-    found = sorted(console.schedule.calendars.values(), key=lambda one: one.name)
+    found = console.schedule.calendars
     if console.as_json:
-        for one in found:
-            console.emit({"name": one.name, **one.fields()})
+        for one in calendars_json(found.values()):
+            console.emit(one)
     elif found:
-        console.table(TITLES, [_row(one) for one in found])
+        console.table(TITLES, [_row(found[name]) for name in sorted(found)])
     else:
         console.note("There are no calendars; add one with: calendar NAME --day 2026-12-25")
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 
 from redbeat.cli.command import EX_UNHEALTHY, command
 from redbeat.cli.console import Console
 from redbeat.cli.options import option
 from redbeat.errors import ConfigurationError
+from redbeat.management.as_json import finding_json
 from redbeat.management.doctor import Finding, examine
 from redbeat.presentation.english import plural
-from redbeat.printing import encodable
 from redbeat.storage.store import store_of
 
 __all__ = ("doctor",)
@@ -55,7 +54,7 @@ def _findings(console: Console, fix: bool) -> Iterator[Finding]:
 
 def _print(console: Console, finding: Finding, fix: bool) -> None:
     if console.as_json:
-        console.emit({**asdict(finding), "key": encodable(finding.key)})
+        console.emit(finding_json(finding))
         return
     where = f"{finding.key} " if finding.key else ""
     if finding.fixed:

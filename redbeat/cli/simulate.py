@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone, tzinfo
+from itertools import chain
 from typing import Any, Final
 
 import click
@@ -19,6 +20,7 @@ from redbeat.management.forecast import (
     ClockChange,
     EntrySimulation,
     Simulation,
+    minutes_between,
 )
 from redbeat.presentation.describe import iso
 from redbeat.transfer.entry_file import read_entry_file
@@ -279,7 +281,9 @@ def _draw(console: Console, found: Simulation) -> None:
     if not rows:
         console.note("No runs in this period")
         return
-    draw(console, found.since, found.until, rows, MAX_ROWS)
+    minutes = minutes_between(found.since, found.until)
+    load = minutes.count(chain.from_iterable(rows.values()))
+    draw(console, minutes, load, list(rows), lambda at, name: at.count(rows[name]), MAX_ROWS)
     for zone, changes in found.clock_changes().items():
         for change in changes:
             console.write(f"{console.time(change.at)} {_clock_text(change, zone)}")

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
-from fnmatch import fnmatchcase
 from math import ceil
-from typing import Any, Final
+from typing import Final
 
 import click
 
@@ -18,14 +16,14 @@ from redbeat.calendar.zones import UTC
 from redbeat.cli.command import command
 from redbeat.cli.console import Console, Styled
 from redbeat.cli.options import SECONDS, option
-from redbeat.management.forecast import per_minute
-from redbeat.presentation.describe import iso
+from redbeat.management.as_json import timeline_json
+from redbeat.management.forecast import MAX_LOADED, MINUTE, Periods, minutes_between
 from redbeat.presentation.english import plural
 from redbeat.presentation.text import clipped, duration, width_of
 
-__all__ = ("Picture", "draw", "timeline")
+__all__ = ("draw", "timeline")
 
-MINUTE: Final = timedelta(minutes=1)
+DAY_MINUTES: Final = 1440
 
 #: Maximum width of the entry names, in terminal cells.
 MAX_LABEL: Final = 24
@@ -40,42 +38,11 @@ BARS: Final = " ▁▂▃▄▅▆▇█"
 ASCII_BARS: Final = " .:-=+*#@"
 
 
-@dataclass(frozen=True)
-class Picture:
-    """A chart whose columns cover whole minutes.
-
-    Attributes:
-        start: the start of the first minute, in UTC.
-        minutes: number of minutes per column.
-        columns: number of columns.
-        runs: entry name -> the instants of its runs; entries are ordered by their first run.
-    """
-
-    start: datetime
-    minutes: int
-    columns: int
-    runs: Mapping[str, Sequence[datetime]]
-
-    def column(self, instant: datetime) -> int:
-        """Return the index of the column that contains an instant."""
-        return int((instant - self.start) / (MINUTE * self.minutes))
-
-    def marks(self, name: str) -> str:
-        """Return the row of an entry: ``|`` means one run in a column, ``#`` 10 runs or more."""
-        counts = Counter(self.column(instant) for instant in self.runs[name])
-        return "".join(_mark(counts[column]) for column in range(self.columns)).rstrip()
-
-    def load(self) -> list[int]:
-        """Return the number of runs in each minute of the chart."""
-        return per_minute(self.runs, self.start, self.columns * self.minutes)
-
-    def bars(self, levels: str) -> str:
-        """Return one character of ``levels`` per column, for the load of its busiest minute."""
-        load = self.load()
-        peak = max(load, default=0) or 1
-        starts = range(0, len(load), self.minutes)
-        highest = (max(load[first : first + self.minutes]) for first in starts)
-        return "".join(levels[ceil(count * (len(levels) - 1) / peak)] for count in highest)
+def bars(load: Sequence[int], minutes: int, levels: str) -> str:
+    """Return one character of ``levels`` per column, for the load of its busiest minute."""
+    peak = max(load, default=0) or 1
+    highest = (max(load[first : first + minutes]) for first in range(0, len(load), minutes))
+    return "".join(levels[ceil(count * (len(levels) - 1) / peak)] for count in highest)
 
 
 def _mark(count: int) -> str:
@@ -96,6 +63,7 @@ def _mark(count: int) -> str:
 @option(
     "--pattern",
     metavar="GLOB",
+    default="*",
     example="'billing-*'",
     help="Draw only entries whose name matches this pattern.",
 )
@@ -107,83 +75,64 @@ def _mark(count: int) -> str:
     example="20",
     help="Maximum number of rows. The load per minute counts the other entries too.",
 )
-def timeline(console: Console, span: float, pattern: str | None, limit: int) -> None:
+def timeline(console: Console, span: float, pattern: str, limit: int) -> None:
     """Draw the upcoming runs and the number of runs per minute."""
     now = datetime.now(UTC)
-    until = now + timedelta(seconds=span)
-    forecast = console.schedule.forecast(until, now)
-    runs = {
-        name: instants
-        for name, instants in forecast.runs.items()
-        if pattern is None or fnmatchcase(name, pattern)
-    }
+    periods = minutes_between(now, now + timedelta(seconds=span))
+    load = console.schedule.load(periods, pattern, totals=True)
     if console.as_json:
-        console.emit(_json(now, until, runs))
-    elif runs:
-        draw(console, now, until, runs, limit)
+        console.emit(timeline_json(periods, load))
+    elif load.entries:
+        names = list(load.entries)
+        draw(
+            console,
+            periods,
+            load.counts,
+            names,
+            lambda at, name: at.counts(load.found[name]),
+            limit,
+        )
     else:
         console.note("No upcoming runs")
-    if not forecast.complete:
-        end = console.time(forecast.until)
-        console.warn(
-            f"too many runs: the chart ends at {end}; use a shorter --span to see all runs"
-        )
-
-
-def _json(now: datetime, until: datetime, runs: Mapping[str, Sequence[datetime]]) -> dict[str, Any]:
-    start = _floor(now)
-    minutes = ceil((until - start) / MINUTE)
-    return {
-        "since": iso(now),
-        "until": iso(until),
-        "first_minute": iso(start),
-        "per_minute": Picture(start, 1, minutes, runs).load(),
-        "entries": [
-            {"name": name, "runs": [iso(instant) for instant in instants]}
-            for name, instants in runs.items()
-        ],
-    }
-
-
-def _floor(instant: datetime) -> datetime:
-    return instant.replace(second=0, microsecond=0)
+    if not load.complete:
+        console.warn(f"only the {MAX_LOADED:,} entries that are due first are in the timeline")
 
 
 def draw(
     console: Console,
-    now: datetime,
-    until: datetime,
-    runs: Mapping[str, Sequence[datetime]],
+    periods: Periods,
+    load: Sequence[int],
+    names: Sequence[str],
+    counts: Callable[[Periods, str], Sequence[int]],
     limit: int,
 ) -> None:
-    """Draw a row for each entry, and the number of runs per minute, from ``now`` to ``until``."""
-    names = list(runs)[:limit]
-    longest = max(width_of(console.name(name)) for name in names)
+    """Draw a row for each of the first ``limit`` names, and the number of runs per minute.
+
+    ``periods`` are the minutes of ``load``. ``counts`` returns the number of runs of an entry in
+    each of the columns.
+    """
+    shown = names[:limit]
+    longest = max(width_of(console.name(name)) for name in shown)
     label_width = min(max(len("per minute"), longest), MAX_LABEL)
-    start = _floor(now)
-    total = ceil((until - start) / MINUTE) + 1
     room = max(shutil.get_terminal_size().columns - label_width - 2, TICK_COLUMNS)
+    total = len(load)
     minutes = next((size for size in COLUMN_MINUTES if total <= size * room), ceil(total / room))
-    picture = Picture(start, minutes, ceil(total / minutes), runs)
-    console.write(f"{'':{label_width}}  {_axis(console, picture)}")
-    for name in names:
-        console.write(_padded(console.name(name), label_width), "  ", picture.marks(name))
-    if len(runs) > limit:
-        console.write(f"and {plural(len(runs) - limit, 'more entry', 'more entries')}")
-    _write_load(console, picture, label_width)
-
-
-def _write_load(console: Console, picture: Picture, label_width: int) -> None:
-    load = picture.load()
+    columns = replace(periods, length=minutes * MINUTE)
+    clock = "%H:%M" if total <= DAY_MINUTES + 1 else "%a %H:%M"
+    console.write(f"{'':{label_width}}  {_axis(console, columns, clock)}")
+    for name in shown:
+        row = "".join(map(_mark, counts(columns, name))).rstrip()
+        console.write(_padded(console.name(name), label_width), "  ", row)
+    if len(names) > limit:
+        console.write(f"and {plural(len(names) - limit, 'more entry', 'more entries')}")
+    chart = Styled(bars(load, minutes, _bar_levels()), fg="cyan")
+    console.write(f"{'per minute':{label_width}}  ", chart)
     busiest = load.index(max(load))
-    at = (picture.start + busiest * MINUTE).astimezone(console.zone)
-    bars = Styled(picture.bars(_bar_levels()), fg="cyan")
-    console.write(f"{'per minute':{label_width}}  ", bars)
-    size = duration(picture.minutes * 60)
+    at = f"{(periods.start + busiest * MINUTE).astimezone(console.zone):{clock}}"
     runs = sum(load)
-    peak = f"{load[busiest]} of them in the minute from {at:%H:%M}"
-    count = f"1 run, at {at:%H:%M}" if runs == 1 else f"{runs} runs, {peak}"
-    console.write(f"Each column is {size}; {count} ({console.zone})")
+    peak = f"{load[busiest]} of them in the minute from {at}"
+    count = f"1 run, at {at}" if runs == 1 else f"{runs} runs, {peak}"
+    console.write(f"Each column is {duration(minutes * 60)}; {count} ({console.zone})")
 
 
 def _bar_levels() -> str:
@@ -194,11 +143,10 @@ def _bar_levels() -> str:
     return BARS
 
 
-def _axis(console: Console, picture: Picture) -> str:
-    step = picture.minutes * MINUTE
-    ticks = range(0, picture.columns - len("00:00") + 1, TICK_COLUMNS)
-    times = ((picture.start + column * step).astimezone(console.zone) for column in ticks)
-    return "".join(f"{time:%H:%M}".ljust(TICK_COLUMNS) for time in times).rstrip()
+def _axis(console: Console, columns: Periods, clock: str) -> str:
+    ticks = range(0, columns.number - len("00:00") + 1, TICK_COLUMNS)
+    times = ((columns.start + tick * columns.length).astimezone(console.zone) for tick in ticks)
+    return "".join(f"{time:{clock}}".ljust(TICK_COLUMNS) for time in times).rstrip()
 
 
 def _padded(name: str, width: int) -> str:

@@ -9,7 +9,7 @@ import click
 from redbeat.cli.command import command
 from redbeat.cli.console import Console
 from redbeat.cli.options import TIME, option
-from redbeat.presentation.describe import iso
+from redbeat.management.as_json import upcoming_json
 
 from .completion import entry_names
 from .options import load
@@ -40,7 +40,7 @@ def upcoming(console: Console, name: str | None, number: int, until: datetime | 
     runs = _of_all(console, number, end) if name is None else _of_one(console, name, number, end)
     if console.as_json:
         for instant, entry_name in runs:
-            console.emit({"scheduled_at": iso(instant), "name": entry_name})
+            console.emit(upcoming_json(instant, entry_name))
     elif runs:
         rows = [(console.time(instant), str(entry_name)) for instant, entry_name in runs]
         console.table((f"SCHEDULED ({console.zone})", "NAME"), rows)

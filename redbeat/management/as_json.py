@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from datetime import datetime
 from importlib.metadata import version
 from platform import python_version
 from typing import Any, Final
@@ -19,19 +21,26 @@ from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.presentation.describe import as_json, failing_json, iso, overdue_text, result_json
 from redbeat.presentation.english import plural
 from redbeat.presentation.text import duration
+from redbeat.printing import encodable
+from redbeat.schedules.calendars import Calendar
 
-from .forecast import upcoming_or_problem
+from .doctor import Finding
+from .forecast import MAX_RUNS, Load, Periods, first_runs, upcoming_or_problem
 from .status import Status
 
 __all__ = (
     "UPCOMING",
+    "calendars_json",
     "entry_json",
+    "finding_json",
     "occurrence_json",
     "overdue_json",
     "problems_of",
     "progress_json",
     "record_json",
     "status_json",
+    "timeline_json",
+    "upcoming_json",
     "versions",
 )
 
@@ -91,6 +100,46 @@ def occurrence_json(item: Occurrence) -> dict[str, Any]:
         "outcome": item.outcome,
         "result": result_json(item.result),
     }
+
+
+def upcoming_json(at: datetime, name: str) -> dict[str, Any]:
+    """Return the JSON object of a future run."""
+    return {"scheduled_at": iso(at), "name": name}
+
+
+def timeline_json(minutes: Periods, load: Load) -> dict[str, Any]:
+    """Return the runs in each minute; ``load`` has the total of each entry.
+
+    It has the instants of all runs, too, unless there are more than :data:`MAX_RUNS`.
+    """
+    listed = sum(load.counts) <= MAX_RUNS
+    runs = {
+        name: [
+            iso(at) for at in first_runs(load.found[name], minutes.since, minutes.end, sum(counts))
+        ]
+        for name, counts in (load.entries.items() if listed else ())
+    }
+    return {
+        "since": iso(minutes.since),
+        "until": iso(minutes.end),
+        "first_minute": iso(minutes.start),
+        "per_minute": load.counts,
+        "entries": [
+            {"name": name, "count": sum(counts), "runs": runs.get(name)}
+            for name, counts in load.entries.items()
+        ],
+    }
+
+
+def calendars_json(calendars: Iterable[Calendar]) -> list[dict[str, Any]]:
+    """Return the JSON objects of calendars, ordered by name."""
+    ordered = sorted(calendars, key=lambda one: one.name)
+    return [{"name": one.name, **one.fields()} for one in ordered]
+
+
+def finding_json(finding: Finding) -> dict[str, Any]:
+    """Return a problem that the doctor found as JSON."""
+    return {**asdict(finding), "key": encodable(finding.key)}
 
 
 def progress_json(one: Backfill) -> dict[str, Any]:

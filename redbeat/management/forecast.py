@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import heapq
-import sys
-from bisect import bisect_left
-from collections import Counter
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
 from functools import partial
 from itertools import islice, pairwise, takewhile
-from operator import gt
+from operator import add, gt, sub
 from typing import Final
 
 from celery.schedules import crontab
@@ -28,19 +27,22 @@ from redbeat.schedules.next_run import MIN_EVERY, asks_itself
 __all__ = (
     "ADDED",
     "MAX_ENTRIES",
+    "MAX_LOADED",
     "MAX_RUNS",
+    "MINUTE",
     "REMOVED",
     "SAME",
     "ClockChange",
     "EntrySimulation",
     "Forecast",
     "Load",
+    "Periods",
     "Simulation",
     "agenda",
     "first_runs",
     "forecast",
     "load",
-    "per_minute",
+    "minutes_between",
     "simulate",
     "zone_of",
 )
@@ -112,10 +114,10 @@ def upcoming_or_problem(
 #: Maximum number of runs in a forecast.
 MAX_RUNS: Final = 100_000
 
+MINUTE: Final = timedelta(minutes=1)
+
 #: Number of entries after which a forecast reads no further page.
 MAX_ENTRIES: Final = 5_000
-
-MINUTE: Final = timedelta(minutes=1)
 
 Pages = Iterable[tuple[list[RedBeatSchedulerEntry], datetime | None]]
 
@@ -136,14 +138,6 @@ class Forecast:
     until: datetime
     runs: Mapping[str, Sequence[datetime]]
     complete: bool
-
-
-def per_minute(runs: Mapping[str, Sequence[datetime]], start: datetime, minutes: int) -> list[int]:
-    """Return the number of runs in each of the ``minutes`` minutes after ``start``."""
-    counts = Counter(
-        (instant - start) // MINUTE for instants in runs.values() for instant in instants
-    )
-    return [counts[minute] for minute in range(minutes)]
 
 
 def forecast(pages: Pages, since: datetime, until: datetime) -> Forecast:
@@ -196,8 +190,8 @@ class Load:
         start: the start of the first period.
         length: the length of one period.
         counts: the number of runs in each period.
-        entries: entry name -> its number of runs in each period, for entries with any; ordered by
-            the first period with a run.
+        entries: entry name -> its number of runs in each period, or in all periods together, for
+            entries with any; ordered by the first period with a run.
         found: the entries of these names.
         complete: False if there are more than :data:`MAX_LOADED` entries, so that some are missing.
     """
@@ -210,74 +204,158 @@ class Load:
     complete: bool
 
 
-def load(pages: Pages, since: datetime, start: datetime, length: timedelta, number: int) -> Load:
-    """Return how many runs after ``since`` are in each of the ``number`` periods from ``start``.
+@dataclass(frozen=True, slots=True)
+class Periods:
+    """Consecutive periods in which runs are counted.
+
+    Attributes:
+        since: only runs after this time count.
+        start: the start of the first period.
+        length: the length of one period.
+        end: the end of the last period, which may be shorter than the others.
+    """
+
+    since: datetime
+    start: datetime
+    length: timedelta
+    end: datetime
+
+    @property
+    def number(self) -> int:
+        """Return the number of periods."""
+        return -((self.start - self.end) // self.length)
+
+    def counts(
+        self,
+        entry: RedBeatSchedulerEntry,
+        known: dict[tuple[str, str], Sequence[int]] | None = None,
+    ) -> Sequence[int]:
+        """Return the number of runs of an entry in each period.
+
+        ``known`` keeps the counts of crontabs.
+        """
+        runs = self.grid(entry)
+        if runs is not None:
+            return self._count_grid(runs)
+        later = islice(
+            takewhile(partial(gt, self.end), instants_after(entry, self.since)), MAX_RUNS
+        )
+        if type(entry.schedule) is not crontab or known is None or not _has_only_a_rule(entry):
+            return self.count(later)
+        key = (schedule_text(entry.schedule), entry.timezone or "")
+        if entry.runs_left is not None or asks_itself(entry.schedule):
+            return self.count(later)
+        if key not in known:
+            known[key] = self.count(later)
+        return known[key]
+
+    def grid(self, entry: RedBeatSchedulerEntry) -> range | None:
+        """Return the runs of an interval, in microseconds after the start; None for another rule.
+
+        None for an interval with a window or calendars, too.
+        """
+        when = entry.schedule
+        if type(when) is not interval or when.relative or not _has_only_a_rule(entry):
+            return None
+        first = next(iter(entry.upcoming(1, self.since)), None)
+        if first is None:
+            return range(0)
+        every = max(when.run_every, MIN_EVERY) // TICK
+        begin, end = (first - self.start) // TICK, (self.end - self.start) // TICK
+        return range(begin, end, every)[: entry.runs_left]
+
+    def count(self, instants: Iterable[datetime]) -> list[int]:
+        """Return how many of the instants are in each period."""
+        counts = [0] * self.number
+        for instant in instants:
+            if self.start <= instant < self.end:
+                counts[(instant - self.start) // self.length] += 1
+        return counts
+
+    def _count_grid(self, runs: range) -> list[int]:
+        length = self.length // TICK
+        if runs.step >= length:
+            counts = [0] * self.number
+            for at in runs:
+                if at >= 0:
+                    counts[at // length] += 1
+            return counts
+        before = [
+            min(max(-((runs.start - edge) // runs.step), 0), len(runs)) for edge in self._edges()
+        ]
+        return [later - earlier for earlier, later in pairwise(before)]
+
+    def count_grids(self, grids: Mapping[tuple[int, int], list[int]]) -> list[int]:
+        """Return how many runs of endless intervals are in each period.
+
+        The key of a grid is the step and ``first // step``, its value a list of ``first % step`` of
+        entries. All entries of a grid are counted together.
+        """
+        sums = [0] * self.number
+        for (step, block), phases in grids.items():
+            phases.sort()
+            before = []
+            for edge in self._edges():
+                rounds, rest = divmod(edge - 1 - block * step, step)
+                before.append(max(len(phases) * rounds + bisect_right(phases, rest), 0))
+            sums = list(map(add, sums, map(sub, before[1:], before)))
+        return sums
+
+    def _edges(self) -> Iterator[int]:
+        """Yield the start of each period and the end, in microseconds after the start."""
+        length, end = self.length // TICK, (self.end - self.start) // TICK
+        return (min(index * length, end) for index in range(self.number + 1))
+
+
+def _has_only_a_rule(entry: RedBeatSchedulerEntry) -> bool:
+    policy = entry.policy
+    return not (policy.exclude or policy.start_time or policy.end_time)
+
+
+def minutes_between(since: datetime, until: datetime) -> Periods:
+    """Return the minutes from ``since``, the first of them whole, to ``until``."""
+    return Periods(since, since.replace(second=0, microsecond=0), MINUTE, until)
+
+
+def load(pages: Pages, periods: Periods, totals: bool = False) -> Load:
+    """Return how many runs are in each period.
 
     See :func:`agenda` for the form of ``pages``. Runs of intervals are counted, not listed, and
-    entries with the same crontab are counted once, so the cost hardly grows with the runs.
+    entries with the same crontab are counted once, so the cost hardly grows with the runs. With
+    ``totals``, each entry has a single count, of its runs in all periods; then the memory does not
+    grow with the number of periods.
     """
-    end = start + number * length
     found: dict[str, RedBeatSchedulerEntry] = {}
     counts: dict[str, Sequence[int]] = {}
+    firsts: dict[str, int] = {}
     known: dict[tuple[str, str], Sequence[int]] = {}
+    grids: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+    length, sums = periods.length // TICK, [0] * periods.number
     entry_count, complete = 0, True
     for entries, last_due in pages:
         for entry in entries:
-            each = _counts(entry, since, start, length, number, known)
+            name = str(entry.name)
+            runs = periods.grid(entry) if totals and entry.runs_left is None else None
+            if runs and runs.start >= 0 and runs.step < length:
+                block, phase = divmod(runs.start, runs.step)
+                grids[runs.step, block].append(phase)
+                firsts[name], found[name] = runs.start // length, entry
+                counts[name] = [len(runs)]
+                continue
+            each = periods.counts(entry, known)
             if any(each):
-                counts[str(entry.name)], found[str(entry.name)] = each, entry
+                sums = list(map(add, sums, each))
+                firsts[name] = next(index for index, count in enumerate(each) if count)
+                counts[name], found[name] = [sum(each)] if totals else each, entry
         entry_count += len(entries)
-        if last_due is None or last_due - SLACK >= end:
+        if last_due is None or last_due - SLACK >= periods.end:
             break
         if entry_count >= MAX_LOADED:
             complete = False
             break
-    totals = [sum(column) for column in zip(*counts.values(), strict=True)] or [0] * number
-    firsts = {name: next(i for i, n in enumerate(each) if n) for name, each in counts.items()}
+    sums = list(map(add, sums, periods.count_grids(grids)))
     ordered = {name: counts[name] for name in sorted(counts, key=lambda name: (firsts[name], name))}
-    return Load(start, length, totals, ordered, found, complete)
-
-
-def _counts(
-    entry: RedBeatSchedulerEntry,
-    since: datetime,
-    start: datetime,
-    length: timedelta,
-    number: int,
-    known: dict[tuple[str, str], Sequence[int]],
-) -> Sequence[int]:
-    """Return the number of runs of an entry in each period; ``known`` has those of crontabs."""
-    when, policy, left = entry.schedule, entry.policy, entry.runs_left
-    if policy.exclude or policy.start_time or policy.end_time:
-        return _listed(entry, since, start, length, number)
-    if type(when) is interval and not when.relative:
-        first = next(iter(entry.upcoming(1, since)), None)
-        if first is None:
-            return [0] * number
-        every = max(when.run_every, MIN_EVERY)
-        most = sys.maxsize if left is None else left
-        before = [
-            min(max(-((first - start - each * length) // every), 0), most)
-            for each in range(number + 1)
-        ]
-        return [later - earlier for earlier, later in pairwise(before)]
-    if type(when) is not crontab or left is not None or asks_itself(when):
-        return _listed(entry, since, start, length, number)
-    key = (schedule_text(when), entry.timezone or "")
-    if key not in known:
-        known[key] = _listed(entry, since, start, length, number)
-    return known[key]
-
-
-def _listed(
-    entry: RedBeatSchedulerEntry, since: datetime, start: datetime, length: timedelta, number: int
-) -> Sequence[int]:
-    counts = [0] * number
-    end = start + number * length
-    for instant in islice(takewhile(partial(gt, end), instants_after(entry, since)), MAX_RUNS):
-        if instant >= start:
-            counts[(instant - start) // length] += 1
-    return counts
+    return Load(periods.start, periods.length, sums, ordered, found, complete)
 
 
 def first_runs(

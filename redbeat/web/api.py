@@ -6,8 +6,12 @@ of a file of ``celery redbeat apply``. As in the pages, the name of an entry is 
 
 from __future__ import annotations
 
+import json
 import re
-from typing import Any, Final
+from datetime import datetime, timedelta
+from importlib import resources
+from itertools import islice
+from typing import Any, Final, get_args
 
 from flask import Blueprint, Response, abort, current_app, jsonify, request, url_for
 from flask.typing import ResponseReturnValue
@@ -15,21 +19,29 @@ from redis.exceptions import RedisError
 from werkzeug.exceptions import HTTPException
 
 from redbeat import __version__
+from redbeat.calendar.zones import UTC
 from redbeat.codec.stored import json_in
 from redbeat.entries.pauses import digest
 from redbeat.entries.policy import FIELDS as POLICY_FIELDS
+from redbeat.entries.runs import RunState
 from redbeat.entries.status import STATES
 from redbeat.errors import ConflictError, DecodeError, InvalidEntryError
 from redbeat.management.as_json import (
+    calendars_json,
     entry_json,
+    finding_json,
     occurrence_json,
     problems_of,
     record_json,
     status_json,
+    timeline_json,
+    upcoming_json,
 )
+from redbeat.management.doctor import KINDS as FINDING_KINDS
+from redbeat.management.doctor import examine
 from redbeat.management.find import SORTS, browse
-from redbeat.presentation.describe import iso
-from redbeat.presentation.rule_text import KINDS
+from redbeat.management.forecast import minutes_between
+from redbeat.presentation.rule_text import KINDS, seconds_from
 from redbeat.storage.store import store_of
 from redbeat.transfer.entry_file import CALL, FIELDS, change_entry, new_entry
 
@@ -48,6 +60,9 @@ DEFAULT_ITEMS: Final = 50
 
 #: Maximum lateness of a due entry in seconds, above which the status has a problem.
 MAX_LATE: Final = 60.0
+
+#: Maximum length of a timeline in seconds.
+MAX_SPAN: Final = 7 * 86_400
 
 #: Fields that keep their value when a PUT leaves them out: a paused entry stays paused.
 KEPT: Final = frozenset((*KINDS, "queue", "enabled", "task"))
@@ -129,7 +144,39 @@ def status() -> ResponseReturnValue:
 def upcoming() -> ResponseReturnValue:
     """Return the next runs of all entries."""
     runs = current_app.extensions["schedule"].upcoming(_number("limit", DEFAULT_ITEMS))
-    return jsonify(runs=[{"name": name, "at": iso(at)} for at, name in runs])
+    return jsonify(runs=[upcoming_json(at, name) for at, name in runs])
+
+
+@api.get("/timeline")
+def timeline() -> ResponseReturnValue:
+    """Return the number of runs in each minute of a period."""
+    try:
+        span = seconds_from(request.args.get("span", "1h"))
+    except ValueError as error:
+        raise InvalidEntryError("span", str(error)) from error
+    if not 0 < span <= MAX_SPAN:
+        raise InvalidEntryError("span", f"must be above 0 and at most {MAX_SPAN} seconds")
+    now = datetime.now(UTC)
+    minutes = minutes_between(now, now + timedelta(seconds=span))
+    schedule = current_app.extensions["schedule"]
+    load = schedule.load(minutes, request.args.get("pattern", "*"), totals=True)
+    return jsonify(timeline_json(minutes, load))
+
+
+@api.get("/doctor")
+def doctor() -> ResponseReturnValue:
+    """Return the problems of the schedule, and repair none of them. See ``examine``."""
+    schedule, most = current_app.extensions["schedule"], _number("limit", DEFAULT_ITEMS)
+    found = examine(schedule.app, store_of(schedule.app), schedule.entry_class)
+    findings = [finding_json(finding) for finding in islice(found, most + 1)]
+    return jsonify(findings=findings[:most], complete=len(findings) <= most)
+
+
+@api.get("/calendars")
+def calendars() -> ResponseReturnValue:
+    """Return the calendars. Takes one round trip."""
+    found = current_app.extensions["schedule"].calendars
+    return jsonify(calendars=calendars_json(found.values()))
 
 
 @api.get("/entries")
@@ -221,7 +268,9 @@ def delete() -> ResponseReturnValue:
 @api.get("/entry/history")
 def history() -> ResponseReturnValue:
     """Return the last runs of an entry, the most recent first."""
-    return jsonify(history=[occurrence_json(run) for run in entry_or_error(entry_name()).history])
+    name = entry_name()
+    runs = entry_or_error(name).history
+    return jsonify(history=[{"name": name, **occurrence_json(run)} for run in runs])
 
 
 @api.post("/entry/pause")
@@ -253,7 +302,7 @@ def trigger() -> ResponseReturnValue:
     with existing(name):
         task_id = entry_or_error(name).trigger()
     audit(f"triggered ({task_id})", name)
-    return jsonify(task_id=task_id), 202
+    return jsonify(name=name, action="triggered", task_id=task_id), 202
 
 
 @health.get("/healthz")
@@ -280,145 +329,63 @@ def ready() -> ResponseReturnValue:
 
 # -- OpenAPI ---------------------------------------------------------------------------------------
 
-#: The JSON schema of each type of policy field.
+#: The JSON schema of each type of policy field; the other types are text.
 SCHEMAS: Final[dict[str, dict[str, Any]]] = {
-    "count": {"type": ["integer", "null"], "minimum": 1},
-    "seconds": {"type": ["number", "string", "null"]},
-    "instant": {"type": ["string", "null"], "format": "date-time"},
-    "names": {"type": ["array", "string", "null"], "items": {"type": "string"}},
+    "count": {"type": "integer", "minimum": 1},
+    "seconds": {"type": "number"},
+    "instant": {"type": "string", "format": "date-time"},
+    "names": {"type": "array", "items": {"type": "string"}},
 }
+#: The JSON types that a client may also send as text.
+TEXT_TOO: Final = ("number", "array")
 JSON_TYPES: Final[dict[type, str]] = {list: "array", dict: "object"}
 
 
-def _policy_schema(name: str) -> dict[str, Any]:
+def _policy_schema(name: str, sent: bool) -> dict[str, Any]:
+    """Return the JSON schema of a policy field, as the API returns it or as a client sends it."""
     about = POLICY_FIELDS[name].metadata
-    schema = dict(SCHEMAS.get(about["type"].name, {"type": ["string", "null"]}))
-    if about["type"].choices:
-        schema["enum"] = [*about["type"].choices, None]
+    schema = {"type": "string", **SCHEMAS.get(about["type"].name, {})}
+    schema |= {"enum": [*about["type"].choices]} if about["type"].choices else {}
+    if sent:
+        schema["type"] = [schema["type"], *["string"] * (schema["type"] in TEXT_TOO), "null"]
+        if "enum" in schema:
+            schema["enum"] += [None]
     return {**schema, "description": about["description"]}
 
 
-def _fields_schema() -> dict[str, Any]:
-    """Return the JSON schema of the fields that PUT and PATCH set."""
-    properties: dict[str, Any] = {
-        "task": {"type": "string", "description": "The task to run."},
+def document(root: str) -> dict[str, Any]:
+    """Return the OpenAPI document; ``root`` is the URL of the API.
+
+    The file ``openapi.json`` has all of it except what other modules define.
+    """
+    text = resources.files(__package__).joinpath("openapi.json").read_text(encoding="utf-8")
+    found: dict[str, Any] = json.loads(text)
+    found["info"]["version"] = __version__
+    found["servers"] = [{"url": root}]
+    limit = found["components"]["parameters"]["Limit"]["schema"]
+    limit.update(maximum=MAX_ITEMS, default=DEFAULT_ITEMS)
+    schemas = found["components"]["schemas"]
+    values = {
+        "State": STATES,
+        "RunState": get_args(RunState),
+        "Sort": SORTS,
+        "FindingKind": FINDING_KINDS,
+    }
+    for name, choices in values.items():
+        schemas[name]["enum"] = list(choices)
+    schemas["Policy"]["properties"] = {name: _policy_schema(name, False) for name in POLICY_FIELDS}
+    schemas["Fields"]["properties"] |= {
         **{kind: {"type": ["string", "number"]} for kind in KINDS},
         "rrule": {"type": ["string", "array"], "items": {"type": "string"}},
         **{name: {"type": [JSON_TYPES[kind], "null"]} for name, kind in CALL.items()},
         "queue": {"type": "string", "description": "The queue, which becomes an option."},
         "enabled": {"type": "boolean"},
-        **{name: _policy_schema(name) for name in FIELDS if name in POLICY_FIELDS},
+        **{name: _policy_schema(name, True) for name in FIELDS if name in POLICY_FIELDS},
     }
-    return {"type": "object", "additionalProperties": False, "properties": properties}
-
-
-NAME: Final = {"name": "name", "in": "query", "required": True, "schema": {"type": "string"}}
-LIMIT: Final = {
-    "name": "limit",
-    "in": "query",
-    "schema": {"type": "integer", "minimum": 1, "maximum": MAX_ITEMS, "default": DEFAULT_ITEMS},
-}
-LIST_PARAMETERS: Final = [
-    *(
-        {"name": name, "in": "query", "schema": {"type": "string"}, "description": text}
-        for name, text in (
-            ("q", "Part of a name, or a pattern such as billing-*."),
-            ("task", "Part of the name of a task, or a pattern."),
-            ("after", "The cursor of the previous page."),
-        )
-    ),
-    {"name": "state", "in": "query", "schema": {"type": "string", "enum": list(STATES)}},
-    {"name": "static", "in": "query", "schema": {"type": "string", "enum": ["static", "dynamic"]}},
-    {"name": "sort", "in": "query", "schema": {"type": "string", "enum": list(SORTS)}},
-    LIMIT,
-]
-MATCH: Final = {
-    "name": "If-Match",
-    "in": "header",
-    "schema": {"type": "string"},
-    "description": "The ETag of the entry; another version is not changed, and gives 412.",
-}
-
-
-def _operation(view: Any, parameters: list[Any], code: str = "200", body: Any = None) -> Any:
-    """Return the description of an operation; its text is the docstring of its view."""
-    schema = {"$ref": "#/components/schemas/Object"}
-    answer: dict[str, Any] = {"description": "Success"}
-    if code != "204":
-        answer["content"] = {"application/json": {"schema": schema}}
-    operation = {
-        "operationId": view.__name__,
-        "summary": (view.__doc__ or "").partition("\n")[0],
-        "parameters": parameters,
-        "responses": {code: answer, "default": {"$ref": "#/components/responses/Error"}},
-    }
-    if body is not None:
-        operation["requestBody"] = {"content": {"application/json": {"schema": body}}}
-    return operation
-
-
-def document(root: str) -> dict[str, Any]:
-    """Return the OpenAPI document; ``root`` is the URL of the API."""
-    fields = {"$ref": "#/components/schemas/Fields"}
-    note = {"type": "object", "properties": {"note": {"type": "string"}}}
-    nothing = {"type": "object"}
-    put_operation = _operation(put, [NAME, MATCH], "200", fields)
-    put_operation["responses"]["201"] = {"description": "Created"}
-    return {
-        "openapi": "3.1.0",
-        "info": {"title": "RedBeat", "version": __version__},
-        "servers": [{"url": root}],
-        "paths": {
-            "/status": {"get": _operation(status, [])},
-            "/upcoming": {"get": _operation(upcoming, [LIMIT])},
-            "/entries": {"get": _operation(entries, LIST_PARAMETERS)},
-            "/entry": {
-                "get": _operation(show, [NAME]),
-                "put": put_operation,
-                "patch": _operation(patch, [NAME, MATCH], "200", fields),
-                "delete": _operation(delete, [NAME, MATCH], "204"),
-            },
-            "/entry/history": {"get": _operation(history, [NAME])},
-            "/entry/pause": {"post": _operation(pause, [NAME], "200", note)},
-            "/entry/resume": {"post": _operation(resume, [NAME], "200", nothing)},
-            "/entry/trigger": {"post": _operation(trigger, [NAME], "202", nothing)},
-            "/openapi.json": {"get": _operation(openapi, [])},
-        },
-        "components": {
-            "schemas": {
-                "Fields": _fields_schema(),
-                "Object": {"type": "object"},
-                "Error": {
-                    "type": "object",
-                    "properties": {
-                        "error": {
-                            "type": "object",
-                            "properties": {
-                                "field": {"type": ["string", "null"]},
-                                "message": {"type": "string"},
-                            },
-                        }
-                    },
-                },
-            },
-            "responses": {
-                "Error": {
-                    "description": "What is wrong, and the field that caused it.",
-                    "content": {
-                        "application/json": {"schema": {"$ref": "#/components/schemas/Error"}}
-                    },
-                }
-            },
-            "securitySchemes": {
-                "basic": {"type": "http", "scheme": "basic"},
-                "bearer": {"type": "http", "scheme": "bearer"},
-            },
-        },
-        "security": [{}, {"basic": []}, {"bearer": []}],
-    }
+    return found
 
 
 @api.get("/openapi.json")
 def openapi() -> ResponseReturnValue:
-    """Return this document."""
+    """Return the OpenAPI document of the API."""
     return jsonify(document(url_for("api.openapi").removesuffix("/openapi.json")))

@@ -14,7 +14,7 @@ from flask import Blueprint, abort, current_app, render_template, request
 from flask.typing import ResponseReturnValue
 
 from redbeat.calendar.zones import UTC
-from redbeat.management.forecast import Load, first_runs
+from redbeat.management.forecast import Load, Periods, first_runs
 from redbeat.schedule import Schedule
 
 from .charts import Row, lanes, load_chart
@@ -74,7 +74,8 @@ class Forecasts:
             if forecast is None or started >= expires:
                 now, span = datetime.now(UTC), SPANS[name]
                 bar = span.minutes * MINUTE
-                forecast = self._schedule.load(_start(now), bar, span.length // bar, now)
+                start = _start(now)
+                forecast = self._schedule.load(Periods(now, start, bar, start + span.length))
                 ended = time.monotonic()
                 expires = ended + max(MIN_CACHE_SECONDS, CACHE_FACTOR * (ended - started))
                 self._cached[name] = expires, forecast, now

@@ -108,7 +108,8 @@ def test_runs_have_the_documented_fields(run: Run) -> None:
         check(line, COMING)
     (timeline,) = run("timeline", "--json").json
     check(timeline, TIMELINE)
-    assert sum(timeline["per_minute"]) == sum(len(found["runs"]) for found in timeline["entries"])
+    assert sum(timeline["per_minute"]) == sum(found["count"] for found in timeline["entries"])
+    assert all(len(found["runs"]) == found["count"] for found in timeline["entries"])
     assert all(is_time(text) for found in timeline["entries"] for text in found["runs"])
 
 

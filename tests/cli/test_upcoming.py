@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from datetime import datetime, timedelta, timezone
 
@@ -11,16 +12,9 @@ from celery.schedules import crontab
 
 from redbeat import clocked
 from redbeat.cli.command import EX_NOT_FOUND
-from redbeat.cli.timeline import ASCII_BARS, Picture
+from redbeat.cli.timeline import ASCII_BARS, bars
 from tests.cli.conftest import Run
 from tests.conftest import Make
-
-START = datetime(2026, 1, 1, tzinfo=timezone.utc)
-
-
-def at(minute: float) -> datetime:
-    """Return the time ``minute`` minutes after the start."""
-    return START + timedelta(minutes=minute)
 
 
 def test_the_next_runs_of_all_entries_are_merged(run: Run, make: Make) -> None:
@@ -69,20 +63,9 @@ def test_wrong_options_of_upcoming_are_refused(run: Run, options: list[str]) -> 
     assert f"for example: {'--number 20' if '-n' in options else '--until'}" in ran.err
 
 
-def test_the_timeline_marks_each_column_with_runs() -> None:
-    runs = {"a": [at(0), at(2.5)], "b": [at(1 + n / 20) for n in range(12)], "c": [at(3)] * 3}
-    picture = Picture(START, 1, 4, runs)
-    assert [picture.marks(name) for name in runs] == ["| |", " #", "   3"]
-    assert picture.load() == [1, 12, 1, 3]
-    assert picture.bars(ASCII_BARS) == ".@.:"
-
-
 def test_a_column_of_several_minutes_shows_the_busiest() -> None:
-    runs = {"a": [at(0), at(1), at(2), at(3.1), at(3.2)]}
-    picture = Picture(START, 2, 2, runs)
-    assert picture.marks("a") == "23"
-    assert picture.load() == [1, 1, 1, 2]
-    assert picture.bars(" 12") == "12"
+    assert bars([1, 12, 1, 3], 1, ASCII_BARS) == ".@.:"
+    assert bars([1, 1, 1, 2], 2, " 12") == "12"
 
 
 def test_the_timeline_draws_an_hour_of_minutes(
@@ -125,7 +108,7 @@ def test_the_timeline_as_json(run: Run, make: Make) -> None:
     (found,) = run("timeline", "--json", "--span", "30m", "--pattern", "f*").json
     (entry,) = found["entries"]
     assert entry["name"] == "five"
-    assert len(entry["runs"]) == 6
+    assert len(entry["runs"]) == entry["count"] == 6
     first = datetime.fromisoformat(found["first_minute"])
     minutes = Counter(
         int((datetime.fromisoformat(text) - first).total_seconds()) // 60 for text in entry["runs"]
@@ -133,6 +116,32 @@ def test_the_timeline_as_json(run: Run, make: Make) -> None:
     assert found["per_minute"] == [minutes[n] for n in range(len(found["per_minute"]))]
     since, until = (datetime.fromisoformat(found[name]) for name in ("since", "until"))
     assert until - since == timedelta(minutes=30)
+
+
+@pytest.mark.parametrize(("span", "seconds"), [("1d", 86_400), ("1w", 604_800)])
+def test_a_timeline_of_more_than_100000_runs_is_complete(
+    run: Run, make: Make, span: str, seconds: int
+) -> None:
+    make("often", 0.5)
+    make("hourly", 3600)
+    ran = run("timeline", "--span", span)
+    assert ran.err == ""
+    assert [line.split()[0] for line in ran.lines[1:3]] == ["often", "hourly"]
+    assert f"; {2 * seconds + seconds // 3600} runs, 121 of them in the minute" in ran.lines[-1]
+    (found,) = run("timeline", "--span", span, "--json").json
+    assert len(found["per_minute"]) in (seconds // 60, seconds // 60 + 1)
+    assert {entry["name"]: (entry["count"], entry["runs"]) for entry in found["entries"]} == {
+        "often": (2 * seconds, None),
+        "hourly": (seconds // 3600, None),
+    }
+    assert sum(found["per_minute"]) == 2 * seconds + seconds // 3600
+
+
+def test_the_axis_of_a_week_has_days(run: Run, make: Make) -> None:
+    make("daily", 86_400)
+    axis, row, *_ = run("timeline", "--span", "1w").lines
+    assert set(re.findall(r"[A-Z][a-z]{2}(?= \d\d:\d\d)", axis)) >= {"Mon", "Wed", "Fri"}
+    assert row.count("|") == 7
 
 
 def test_a_timeline_with_a_single_run_has_no_plural(run: Run, make: Make) -> None:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import kombu
+import kombu.connection
 import kombu.entity
 import pytest
 import redis
@@ -27,6 +27,7 @@ from .conftest import SCHEDULE, Clock, World, interval_json
 COUNT = 250
 
 ENTITIES: Any = kombu.entity
+CONNECTION: Any = kombu.connection.Connection
 
 
 class Hooked(RedBeatScheduler):
@@ -184,10 +185,10 @@ class TestOneIsRefused:
     ) -> None:
         """Setup: the second queue refuses the message until the next run is due."""
         world.app.conf.redbeat_publish_window = window
-        exchange = kombu.entity.Exchange("both", "direct")
-        with kombu.Connection(broker.server.url) as connection:
+        exchange = ENTITIES.Exchange("both", "direct")
+        with CONNECTION(broker.server.url) as connection:
             for name in ("good", "refusing"):
-                queue = kombu.entity.Queue(name, exchange, "key")
+                queue = ENTITIES.Queue(name, exchange, "key")
                 queue(connection.default_channel).declare()
         broker.client.set("refusing", "no list")
         options = {"exchange": "both", "routing_key": "key"}

@@ -131,11 +131,9 @@ def test_values_that_other_programs_write_stop_nothing(world: World, field: str,
     assert entry.status.state
     scheduler = world.scheduler()
     scheduler.tick()
-    if (
-        field == "claim" and text
-    ):  # it may be the claim of a later version, which is left alone for a while
+    if field == "claim" and text:  # perhaps the claim of a later version, left alone for a while
         assert scheduler.names == []
-        unread = world.field("a", "unread")
+        unread: Any = world.field("a", "unread")
         unread[0] = f"{world.now() - 61:.6f} 1"
         world.client.hset(key, "unread", json.dumps(unread, separators=(",", ":")))
         world.client.zadd(SCHEDULE, {key: 0})

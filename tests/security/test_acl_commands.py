@@ -153,6 +153,16 @@ def test_the_dashboard(app: Celery, admin: Any) -> None:
     browser = Browser(create_app(Schedule(app), Access()).test_client(), {})
     for path in ("/", "/?sort=name", "/?q=a&state=paused", "/timeline", "/beats", "/entry?name=a"):
         browser.get(path)
+    for path in (
+        "status",
+        "doctor",
+        "upcoming",
+        "timeline",
+        "calendars",
+        "entries",
+        "entry?name=a",
+    ):
+        browser.get(f"/api/{path}")
     browser.done("/entry/pause", "a", note="x")
     browser.done("/entry/resume", "a")
     browser.done("/entry/trigger", "a")

@@ -15,6 +15,7 @@ OTHERS = {
     "decoder.py": "the decoder class of the public API, which the fence calls",
     "presentation/describe.py": "JSON that this process has just written",
     "printing.py": "the ASCII escapes of Python",
+    "web/api.py": "the OpenAPI document in this package",
     "web/auth.py": "what a browser sent",
     "web/values.py": "what a browser sent",
     "web/entry.py": "what a browser sent",

@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
+import redis
 from celery import Celery
+from celery.schedules import crontab, solar
+from jsonschema import FormatChecker
+from openapi_schema_validator import OAS31Validator
 from openapi_spec_validator import validate
 
+from redbeat import Calendar, clocked, rrule
 from redbeat.entries.policy import FIELDS
 from redbeat.schedule import Schedule
 from redbeat.web.auth import Access
 from redbeat.web.site import create_app
+from tests.cli.test_json import (
+    COMING,
+    DONE,
+    ENTRY,
+    LISTED,
+    PAST,
+    SHOWN,
+    STATUS,
+    TIMELINE,
+    is_time,
+)
 from tests.conftest import Make
 from tests.web.conftest import Browser, Open
+from tests.workers import reporting, run_task
 
 FIELDS_SENT = {"task": "proj.note", "cron": "30 2 * * *", "timezone": "Europe/Paris"}
 
@@ -77,7 +96,7 @@ def test_lists_have_pages_and_filters(browser: Browser, make: Make) -> None:
     assert [each["name"] for each in rest["entries"]] == ["a2"]
     assert rest["after"] is None
     runs = call(browser, "GET", "/upcoming", limit="2")["runs"]
-    assert [set(run) for run in runs] == [{"name", "at"}] * 2
+    assert [set(run) for run in runs] == [{"scheduled_at", "name"}] * 2
     assert call(browser, "GET", "/status")["total"] == 3
 
 
@@ -178,6 +197,154 @@ def test_the_document_is_valid_and_has_every_url(browser: Browser) -> None:
     assert described == served
     fields = document["components"]["schemas"]["Fields"]["properties"]
     assert set(FIELDS) - set(fields) == {"managed_by"}
+
+
+def problems(document: dict[str, Any], schema: dict[str, Any], value: Any) -> list[str]:
+    """Return why a value does not fit a schema of the document; times must be in UTC."""
+    checker = FormatChecker(())
+    checker.checks("date-time", ValueError)(lambda it: it is None or is_time(it))
+    root = {**schema, "components": document["components"]}
+    errors = OAS31Validator(root, format_checker=checker).iter_errors(value)
+    return [f"{error.json_path}: {error.message}" for error in errors]
+
+
+@pytest.fixture
+def answers(
+    browser: Browser,
+    app: Celery,
+    make: Make,
+    schedule: Schedule,
+    redis_client: redis.Redis,
+    broken: Callable[[str, str], None],
+) -> dict[tuple[str, str], list[Any]]:
+    """Return real answers of each operation, from a schedule with all kinds of values."""
+    app.redbeat_tracks_runs = True
+    now = datetime.now(timezone.utc)
+    ran = now - timedelta(minutes=1)
+    second = ran.timestamp()
+    schedule.save_calendar(Calendar("days", ["2036-01-01", ["2036-02-01", "2036-02-03"]]))
+    entry = make(
+        "full",
+        crontab(minute="0"),
+        args=[1, "x"],
+        options={"queue": "q"},
+        end_time=now + timedelta(days=900),
+        expect_within=0.001,
+        jitter=2.5,
+        overlap="skip",
+        exclude=["days"],
+        description="d",
+    )
+    entry.backfill(now - timedelta(hours=9.5), now - timedelta(hours=1))
+    make("often", 0.02)
+    make("yearly", rrule("YEARLY", dtstart=now), max_runs=3)
+    make("dawn", solar("sunrise", 48.86, 2.35))
+    make("asleep").pause("why", "Ann")
+    at = f"{second:.6f}"
+    make("fails", clocked(ran))
+    stored: Any = redis_client.hgetall("redbeat:fails")
+    fields: Any = {
+        "claim": f'["- {at} 0 {at} l2",{stored["definition"]},{stored["meta"]}]',
+        "failing": f'["2 {at} {at}","TypeError: odd","TypeError: odd"]',
+    }
+    redis_client.hset("redbeat:fails", mapping=fields)
+    redis_client.zadd("redbeat::schedule", {"redbeat:fails": second + 90})
+    lines = f"{second:.6f} {second:.6f} - skipped\n{second:.6f} {second:.6f} id sent\n"
+    redis_client.hset("redbeat:full", "history", lines)
+    with reporting(app):
+        headers = {"periodic_task_name": "full", "scheduled_at": ran.isoformat()}
+        run_task(app, "id", headers, "FAILURE", ValueError("no"))
+    broken("bad", "{")
+    redis_client.set("redbeat::lock", "redbeat3:web-1:4711:1700000000:" + "0" * 32)
+
+    def get(path: str, **query: Any) -> Any:
+        return call(browser, "GET", path, **query)
+
+    names = ("full", "often", "yearly", "dawn", "asleep", "fails", "bad")
+    found = {
+        ("/status", "get"): [get("/status")],
+        ("/doctor", "get"): [get("/doctor"), get("/doctor", limit="1")],
+        ("/upcoming", "get"): [get("/upcoming")],
+        ("/timeline", "get"): [get("/timeline"), get("/timeline", pattern="[!o]*", span="2h")],
+        ("/calendars", "get"): [get("/calendars")],
+        ("/entries", "get"): [get("/entries"), get("/entries", limit="2", sort="name")],
+        ("/entry", "get"): [get("/entry", name=name) for name in names],
+        ("/entry/history", "get"): [get("/entry/history", name="full")],
+        ("/openapi.json", "get"): [get("/openapi.json")],
+        ("/entry", "put"): [call(browser, "PUT", "/entry", FIELDS_SENT, 201, name="new")],
+        ("/entry", "patch"): [call(browser, "PATCH", "/entry", {"jitter": 1}, name="new")],
+    }
+    for action, code in (("pause", 200), ("resume", 200), ("trigger", 202)):
+        answer = call(browser, "POST", f"/entry/{action}", code=code, name="new")
+        found[f"/entry/{action}", "post"] = [answer]
+    call(browser, "DELETE", "/entry", code=204, name="new")
+    return found
+
+
+def test_real_answers_fit_their_schemas(
+    browser: Browser, answers: dict[tuple[str, str], list[Any]]
+) -> None:
+    document = call(browser, "GET", "/openapi.json")
+    operations = {
+        (path, method): operation
+        for path, each in document["paths"].items()
+        for method, operation in each.items()
+    }
+    assert set(operations) - set(answers) == {("/entry", "delete")}
+    for (path, method), values in answers.items():
+        for code, response in operations[path, method]["responses"].items():
+            if code == "default":
+                continue
+            schema = response["content"]["application/json"]["schema"]
+            for value in values:
+                assert problems(document, schema, value) == [], (path, method)
+                if path != "/openapi.json":
+                    assert problems(document, schema, {**value, "other": 1}), path
+    error = call(browser, "GET", "/entry", code=404, name="nobody")
+    assert problems(document, {"$ref": "#/components/schemas/Error"}, error) == []
+
+
+def test_the_answers_have_all_kinds_of_values(answers: dict[tuple[str, str], list[Any]]) -> None:
+    entries = {each["name"]: each for each in answers["/entry", "get"]}
+    full = entries["full"]
+    assert full["overdue"]["expect_within"] == 0.001
+    assert full["history"][0]["result"]["error"] == "ValueError: no"
+    assert len(full["backfills"]) == 1
+    assert full["policy"]["exclude"] == ["days"]
+    assert entries["asleep"]["note"]
+    assert entries["fails"]["failing"]["attempts"] == 2
+    assert entries["bad"]["state"] == "quarantined"
+    (status,) = answers["/status", "get"]
+    assert status["leader"]["host"] == "web-1"
+    assert status["overdue"]
+    doctor, first = answers["/doctor", "get"]
+    assert {"quarantined", "failing", "overdue"} <= {each["kind"] for each in doctor["findings"]}
+    assert (doctor["complete"], first["complete"], len(first["findings"])) == (True, False, 1)
+    many, few = answers["/timeline", "get"]
+    assert {each["runs"] for each in many["entries"]} == {None}
+    assert [each["name"] for each in few["entries"]]
+    assert all(len(each["runs"]) == each["count"] for each in few["entries"])
+
+
+def test_the_schemas_have_the_documented_fields(browser: Browser) -> None:
+    """The tables in ``docs/json.rst``, which the output of the commands is checked with."""
+    schemas = call(browser, "GET", "/openapi.json")["components"]["schemas"]
+    base, run = schemas["StoredEntry"]["properties"], schemas["Run"]["properties"]
+    assert {*base} == {*ENTRY, *LISTED}
+    assert {*schemas["Entry"]["properties"]} == {*SHOWN}
+    assert {*run, "name"} == {*PAST}
+    for name, fields in {"UpcomingRun": COMING, "Timeline": TIMELINE, "Status": STATUS}.items():
+        assert {*schemas[name]["properties"]} == {*fields}
+    assert {*schemas["Triggered"]["properties"]} == {*DONE}
+    fields = schemas["Fields"]["properties"]
+    assert fields["jitter"]["type"] == ["number", "string", "null"]
+    assert fields["overlap"]["enum"] == ["allow", "skip", "buffer_one", None]
+    assert schemas["Policy"]["properties"]["overlap"]["enum"] == ["allow", "skip", "buffer_one"]
+
+
+@pytest.mark.parametrize("span", ["0", "8d", "soon", "9" * 4000])
+def test_a_timeline_has_at_most_a_week(browser: Browser, span: str) -> None:
+    assert call(browser, "GET", "/timeline", code=422, span=span)["error"]["field"] == "span"
 
 
 def test_a_listed_entry_is_like_a_shown_one(browser: Browser, make: Make) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
+from itertools import chain
 
 import pytest
 from celery.schedules import crontab
 
-from redbeat.management.forecast import per_minute
+from redbeat.management.forecast import Periods
 from redbeat.schedule import Schedule
 from tests.conftest import Make
 
@@ -41,9 +42,9 @@ def test_too_many_runs_shorten_the_forecast(schedule: Schedule, make: Make) -> N
     found = schedule.forecast(NOON + timedelta(hours=12), NOON)
     assert not found.complete
     assert 10_000 < sum(map(len, found.runs.values())) <= 100_000
-    minutes = int((found.until - NOON).total_seconds() // 60)
-    load = per_minute(found.runs, NOON, minutes)
-    assert set(load[1:]) == {180}
+    minutes = Periods(NOON, NOON, timedelta(minutes=1), found.until)
+    load = minutes.count(chain.from_iterable(found.runs.values()))
+    assert set(load[1:-1]) == {180}
 
 
 @pytest.mark.long
@@ -70,7 +71,8 @@ def test_too_many_entries_shorten_the_forecast(schedule: Schedule, make: Make) -
 def test_the_load_of_minutes() -> None:
     before = NOON - timedelta(seconds=1)
     runs = {"a": [before, NOON, NOON + timedelta(seconds=59)], "b": [NOON + timedelta(minutes=2)]}
-    assert per_minute(runs, NOON, 4) == [2, 0, 1, 0]
+    minutes = Periods(NOON, NOON, timedelta(minutes=1), NOON + timedelta(minutes=3.5))
+    assert minutes.count(chain.from_iterable(runs.values())) == [2, 0, 1, 0]
 
 
 def test_the_counts_of_periods_are_those_of_the_forecast(schedule: Schedule, make: Make) -> None:
@@ -84,7 +86,7 @@ def test_the_counts_of_periods_are_those_of_the_forecast(schedule: Schedule, mak
     make("asleep", 60).pause()
     length, number = timedelta(minutes=15), 40
     found = schedule.forecast(start + number * length, NOON)
-    load = schedule.load(start, length, number, NOON)
+    load = schedule.load(Periods(NOON, start, length, start + number * length))
     assert found.complete
     assert load.complete
     for name, counts in load.entries.items():
@@ -92,6 +94,37 @@ def test_the_counts_of_periods_are_those_of_the_forecast(schedule: Schedule, mak
         assert list(counts) == [periods.count(period) for period in range(number)], name
     assert sum(load.counts) == sum(at >= start for runs in found.runs.values() for at in runs)
     assert set(load.entries) == set(found.runs)
+
+
+def test_the_last_period_may_be_shorter(schedule: Schedule, make: Make) -> None:
+    make("minutely", 60)
+    make("often", 7.5)
+    make("noon", crontab(minute="0"))
+    start, end = NOON - timedelta(minutes=40), NOON + timedelta(minutes=30, seconds=20)
+    found = schedule.forecast(end, NOON)
+    load = schedule.load(Periods(NOON, start, timedelta(hours=1), end), "*o*", totals=True)
+    assert {name: list(found.runs[name]) for name in ("often", "noon") if name in found.runs}
+    assert dict(load.entries) == {
+        name: [len(runs)] for name, runs in found.runs.items() if "o" in name
+    }
+    early = sum(at < NOON + timedelta(minutes=20) for at in found.runs["often"])
+    assert load.counts == [early, len(found.runs["often"]) - early]
+
+
+def test_totals_have_the_same_counts_as_single_entries(schedule: Schedule, make: Make) -> None:
+    now = datetime.now(timezone.utc)
+    for number, every in enumerate([0.5, 7, 7, 7.25, 45, 59, 60, 61, 3600]):
+        make(f"e{number}", every, last_run_at=now - timedelta(seconds=number * 0.3))
+    make("from-tomorrow", 7, last_run_at=now + timedelta(days=1))
+    make("few", 7, max_runs=12)
+    make("crontab", crontab(minute="*/7"))
+    make("ends", 30, end_time=now + timedelta(hours=2))
+    start = now.replace(second=0, microsecond=0)
+    periods = Periods(now, start, timedelta(minutes=1), now + timedelta(hours=25))
+    single, total = schedule.load(periods), schedule.load(periods, totals=True)
+    assert total.counts == single.counts
+    assert dict(total.entries) == {name: [sum(each)] for name, each in single.entries.items()}
+    assert list(total.entries) == list(single.entries)
 
 
 @pytest.mark.long
@@ -103,7 +136,7 @@ def test_a_week_of_many_entries_is_counted_to_its_end(schedule: Schedule, make: 
     ]
     schedule.save_all(entries)
     now = datetime.now(timezone.utc)
-    load = schedule.load(now, timedelta(hours=2), 84, now)
+    load = schedule.load(Periods(now, now, timedelta(hours=2), now + timedelta(weeks=1)))
     assert load.complete
     assert len(load.entries) == 5001
     assert min(load.counts) > 0.9 * max(load.counts)
