@@ -182,6 +182,14 @@ def make(app: Celery) -> Make:
 
 
 @pytest.fixture
+def registry(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The registered schedule types by tag: none at first. What a test registers is forgotten."""
+    types: dict[str, Any] = {}
+    monkeypatch.setattr("redbeat.schedules.registry._types", types)
+    return types
+
+
+@pytest.fixture
 def project(tmp_path: Path, redis_url: str) -> Iterator[Project]:
     """A project that runs real processes on an empty Redis. They end when the test ends."""
     project = Project(tmp_path, redis_url)
