@@ -557,7 +557,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         return aware(last)
 
     def ran_after(self, now: datetime) -> bool:
-        """Return whether a beat recorded the last run at a time after ``now``.
+        """Return whether a beat recorded the last run, or skipped a run, at a time after ``now``.
 
         This happens if the clock of Redis was ahead. Returns False if an application wrote the last
         run.
@@ -565,7 +565,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         last, known = self.last_run_at, self._known_history[0]
         if last is None or self.scheduled_at is None or not same_instant(last, known):
             return False
-        return aware(last) > now + timedelta(seconds=CLOCK_STEP)
+        return max(aware(last), self.scheduled_at) > now + timedelta(seconds=CLOCK_STEP)
 
     def decision(self) -> Decision:
         """Return which occurrence is due now, and when the next occurrence is. No round trip."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import os
+import resource
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,12 @@ Reading.max_seconds = 60.0
 settings.register_profile("long", deadline=None, max_examples=100)
 settings.register_profile("short", deadline=None, max_examples=33)
 settings.load_profile("short")
+
+#: The seconds of CPU that a test of the short run may need.
+MOST_CPU = 20
+
+#: Tests of the short run that take more elapsed seconds are reported.
+SLOW = 10
 
 #: The type of the fixture ``make``, which saves an entry.
 Make = Callable[..., RedBeatSchedulerEntry]
@@ -76,6 +84,40 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     others = [item for item in items if item.get_closest_marker("standalone")]
     items[:] = [item for item in items if item not in others]
     config.hook.pytest_deselected(items=others)
+
+
+def cpu_seconds() -> float:
+    """Return the CPU time of this process and of its ended children, in seconds."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + children.ru_utime + children.ru_stime
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Fail a test of the short run that needs more than :data:`MOST_CPU` seconds of CPU.
+
+    The elapsed time depends on how busy the machine is, so it is only reported.
+    """
+    before = cpu_seconds()
+    yield
+    if item.config.getoption("hypothesis_profile", None) == "long":
+        return
+    spent = cpu_seconds() - before
+    if spent > MOST_CPU and item.get_closest_marker("long") is None:
+        pytest.fail(f"needs {spent:.0f} s of CPU, more than {MOST_CPU}: make it faster, or `long`")
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Report the tests that took more than :data:`SLOW` seconds and are not marked ``long``."""
+    slow = [
+        report
+        for report in terminalreporter.stats.get("passed", ())
+        if report.when == "call" and report.duration > SLOW and "long" not in report.keywords
+    ]
+    if slow:
+        terminalreporter.section(f"not marked long, but above {SLOW} s")
+        for report in slow:
+            terminalreporter.write_line(f"{report.duration:.0f} s {report.nodeid}")
 
 
 @pytest.fixture(scope="session")
@@ -137,6 +179,14 @@ def make(app: Celery) -> Make:
         return RedBeatSchedulerEntry(name, task, schedule, app=app, **more).save()
 
     return make
+
+
+@pytest.fixture
+def registry(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The registered schedule types by tag: none at first. What a test registers is forgotten."""
+    types: dict[str, Any] = {}
+    monkeypatch.setattr("redbeat.schedules.registry._types", types)
+    return types
 
 
 @pytest.fixture

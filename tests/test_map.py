@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -35,16 +35,16 @@ def module_of(path: Path) -> str:
 
 def imports_of(path: Path) -> Iterator[Import]:
     """Yield the imports from the package in a module, except the ones under ``TYPE_CHECKING``."""
-    me, tree = module_of(path), ast.parse(path.read_text())
+    me = module_of(path)
     package = me if path.stem == "__init__" else me.rpartition(".")[0]
-    for_types = {
-        id(node)
-        for block in ast.walk(tree)
-        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
-        for node in ast.walk(block)
-    }
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and id(node) not in for_types:
+    blocks: list[Any] = [ast.parse(path.read_text())]
+    while blocks:
+        node = blocks.pop()
+        if not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"):
+            # Only statements contain imports, and most nodes of a tree are expressions.
+            for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+                blocks += getattr(node, name, ())
+        if isinstance(node, ast.ImportFrom):
             base = package.split(".")[: len(package.split(".")) - node.level + 1]
             parts = [*base, node.module or ""] if node.level else [node.module or ""]
             name = ".".join(filter(None, parts))

@@ -204,7 +204,7 @@ class Completions:
             else:
                 logger.warning(
                     "beat: The last run of entry %s, at %s, is in the future: counting from now",
-                    *(entry.name, entry.last_run_at),
+                    *(entry.name, entry.anchor),
                 )
         completion = claim.done(SKIP, score, runtime=runtime)._replace(history=line)
         return self._with_end(entry, claim, completion) if score == PARKED else completion

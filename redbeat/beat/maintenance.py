@@ -175,7 +175,7 @@ def follow_time_zone(
 
 
 def follow_clock(store: Store) -> Iterator[None]:
-    """Make entries due at once if their last run, claim or trigger is in the future.
+    """Make entries due at once if their last run, skipped run, claim or trigger is in the future.
 
     This is needed after the clock of Redis was set back: a beat must decide about these entries
     again, by the correct time. This generator yields after each batch. One round trip per 500
@@ -216,7 +216,7 @@ def _each_page(store: Store, change: Callable[[Page], int]) -> Iterator[int]:
 
 
 def _has_future_history(row: Row, now: float) -> bool:
-    """Return whether the last run, the claim or a trigger of an entry is in the future."""
+    """Return whether the last or skipped run, the claim or a trigger is in the future."""
     step = now + CLOCK_STEP
     if row.definition is None or row.problem or row.score is None or row.score <= step:
         return False
@@ -225,7 +225,7 @@ def _has_future_history(row: Row, now: float) -> bool:
     with suppress(DecodeError):
         last, _, scheduled_at = History.read(row.meta, row.runtime)
         if last is not None and scheduled_at is not None:
-            return aware(last).timestamp() > step
+            return max(aware(last), scheduled_at).timestamp() > step
     return False
 
 

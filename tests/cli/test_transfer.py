@@ -18,6 +18,7 @@ from celery.schedules import crontab, schedule, solar
 
 from redbeat import Calendar, RedBeatSchedulerEntry, Schedule, clocked, rrule
 from redbeat.cli.command import EX_CONFLICT, EX_UNREADABLE
+from redbeat.transfer.jsonlines import MAX_LINE
 from tests.acceptance.processes import Project
 from tests.cli.conftest import Run
 from tests.conftest import Make
@@ -346,13 +347,10 @@ def test_all_bad_lines_are_reported(run: Run, tmp_path: Path) -> None:
     assert [found["where"] for found in run("import", file, "--json").json] == ["line 1", "line 3"]
 
 
-def test_a_line_that_is_too_long_is_skipped_whole(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_line_that_is_too_long_is_skipped_whole(run: Run, tmp_path: Path) -> None:
     """The rest of the long line is not read as another line."""
-    monkeypatch.setattr("redbeat.transfer.jsonlines.MAX_LINE", 300)
-    ran = run("import", write(tmp_path / "f", "x" * 1000, "{"))
-    assert "line 1: line: is longer than 300 bytes" in ran.err
+    ran = run("import", write(tmp_path / "f", "x" * (2 * MAX_LINE), "{"))
+    assert f"line 1: line: is longer than {MAX_LINE} bytes" in ran.err
     assert "line 2: line: cannot be read" in ran.err
     assert "2 entries of " in ran.err
 

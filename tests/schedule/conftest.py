@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any, TypeAlias
 
 import pytest
+from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry, Schedule
 from redbeat.storage.client import get_redis
@@ -52,6 +53,12 @@ class RoundTrips:
         """Return the number of requests since the last call."""
         count, self._count = self._count, 0
         return count
+
+
+@pytest.fixture
+def no_lock(app: Celery) -> None:
+    """Let several beats share the work; request this fixture before all others."""
+    app.conf.redbeat_lock_key = None
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from redbeat import RedBeatSchedulerEntry, Schedule
 from redbeat.entries.backfill import Backfill
 from redbeat.errors import InvalidEntryError
 from redbeat.storage.store import Store
+from tests.samples import long
 from tests.scheduler.clients import CountingRedis
 from tests.scheduler.conftest import QUARANTINE, RecordingScheduler, World, counting, end_run
 
@@ -250,7 +251,7 @@ def test_a_deleted_entry_has_no_backfill(ran: RedBeatSchedulerEntry) -> None:
     [
         ("until", {"until": -6}),
         ("until", {"since": -5, "until": -5}),
-        ("until", {"since": -30, "schedule": 1}),
+        long("until", {"since": -30, "schedule": 1}),
         ("since", {"since": -24 * 365 * 70}),
         ("rate", {"rate": 0}),
         ("rate", {"rate": float("nan")}),

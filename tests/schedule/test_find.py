@@ -175,9 +175,8 @@ def test_status(filled: Schedule, world: World, trips: RoundTrips) -> None:
     assert (status.key_prefix, status.lock_key) == ("redbeat:", "redbeat::lock")
 
 
+@pytest.mark.usefixtures("no_lock")
 def test_status_of_beats_without_a_lock(schedule: Schedule, world: World) -> None:
-    world.app.conf.redbeat_lock_key = None
-    world.app.__dict__.pop("redbeat_conf", None)
     for _ in range(2):
         world.scheduler().tick()
     status = schedule.status()

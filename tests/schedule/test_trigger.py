@@ -243,9 +243,8 @@ def test_an_at_most_once_trigger_waits_for_an_unavailable_broker(make: Make, wor
     assert [sent.id for sent in scheduler.sent] == [task_id]
 
 
+@pytest.mark.usefixtures("no_lock")
 def test_beats_without_a_lock_send_a_trigger_once(make: Make, world: World) -> None:
-    world.app.conf.redbeat_lock_key = None
-    world.app.__dict__.pop("redbeat_conf", None)
     beats = [world.scheduler(clock=Clock()) for _ in range(2)]
     for beat in beats:
         beat.tick()

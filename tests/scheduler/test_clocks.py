@@ -147,6 +147,25 @@ class TestTheClockOfRedisWasAhead:
         scheduler.tick()
         assert scheduler.names == ["a"]
 
+    def test_a_run_that_was_skipped_in_the_future_silences_no_entry(
+        self, world: World, log: pytest.LogCaptureFixture
+    ) -> None:
+        """Setup: by the wrong clock, the run was too late, so a beat skipped it."""
+        self.ran_in_an_hour(world, "a", misfire_grace_time=10)
+        ran = world.ago(30)
+        skipped = {"scheduled_at": world.now() + HOUR, "last_run_at": round(ran.timestamp(), 6)}
+        world.client.hset(
+            f"{PREFIX}a",
+            mapping={
+                "meta": json.dumps({"last_run_at": datetime_json(ran), "total_run_count": 1}),
+                "runtime": json.dumps(skipped),
+            },
+        )
+        scheduler = self.leader_of(world)
+        assert scheduler.sent == []
+        assert world.score("a") == pytest.approx(world.now() + 60, abs=2)
+        assert "The last run of entry a" in log.text
+
     @staticmethod
     def a_minute_ago(runtime: dict[str, float]) -> dict[str, float]:
         return {**runtime, "scheduled_at": runtime["scheduled_at"] - 61}

@@ -584,6 +584,20 @@ class Coverage:
             and arrival.nominal <= self.end + SAME
         ]
         self.nominals = [arrival.nominal for arrival in self.sent]
+        #: The ids of runs that were sent while the clock of the server was wrong.
+        self.sent_by_wrong_clock = {
+            arrival.task_id
+            for arrival in entry.arrivals
+            if not (arrival.triggered or arrival in entry.scheduled)
+            and arrival.version in state.versions
+        }
+        #: The ids of runs whose records were lost when older data came back.
+        self.lost = {
+            arrival.task_id
+            for arrival in self.sent
+            for at, back_to in self.judgement.record.rollbacks
+            if back_to <= arrival.at + PROMPT and arrival.at <= at
+        }
         deployed = entry.is_deployed
         #: When an interval started a new series of runs. While beats have different configurations,
         #: an old leader removes entries that a new beat added.
@@ -629,8 +643,8 @@ class Coverage:
 
     def judge_limit(self, limit: int, slots: list[float]) -> None:
         """Check that an entry with a limit of N runs has exactly N runs."""
-        ids = {arrival.task_id for arrival in self.sent}
-        if len(ids) > limit:
+        ids = {arrival.task_id for arrival in self.sent} | self.sent_by_wrong_clock
+        if len(ids - self.lost) > limit:
             self.entry.fail(self.state.since, f"{len(ids)} runs where {limit} are the limit")
         over = len(slots) >= limit and slots[limit - 1] + 2 * self.judgement.recovery < self.end
         if self.state.runs and over and not ids and not self.may_skip:
@@ -655,8 +669,8 @@ class Coverage:
         if self.definition["kind"] in INTERVALS and (self.jumps or not self.state.new):
             return
         for arrival in self.sent[self.state.at_once :]:
-            if not self.state.new and arrival.nominal < self.earliest:
-                continue  # Missed since the last run of the previous schedule.
+            if arrival.nominal < self.earliest and (self.jumps or not self.state.new):
+                continue  # Missed since the last run of the previous schedule, or by another clock.
             if not is_among(slots, arrival.nominal) and not self.is_caught_up(arrival):
                 self.entry.fail(arrival.at, f"{arrival.nominal:.6f} is no occurrence")
 
@@ -722,7 +736,8 @@ class Coverage:
             calm = "start" not in self.definition and self.calm(self.earliest, up + PROMPT)
             bound = PROMPT if calm else 2 * self.judgement.recovery
             fresh = self.state.runs or "max_runs" not in self.definition
-            if up + bound < end and fresh and not self.may_skip and not self.legacy:
+            elsewhere = self.legacy or self.sent_by_wrong_clock
+            if up + bound < end and fresh and not self.may_skip and not elsewhere:
                 self.entry.fail(self.state.since, "never ran")
             return
         later = [one.nominal for one in self.sent if one.at > max(self.jumps, default=0.0)]

@@ -18,7 +18,7 @@ EXPECTED = {path.stem: json.loads(path.read_text()).get("expected", "") for path
 
 #: The scenarios that the short run replays.
 SHORT = [
-    "broker-out-of-memory",
+    "broker-became-a-replica",
     "finished-one-off-saved-again",
     "limit-exceeded-after-a-kill",
     "own-schedule-offline",

@@ -12,7 +12,6 @@ from celery import Celery
 from celery.schedules import BaseSchedule, crontab, schedstate, schedule, solar
 
 import redbeat.schedulers
-import redbeat.schedules.registry as registered_types
 from redbeat.codec.writers import RedBeatJSONEncoder
 from redbeat.decoder import encode
 from redbeat.schedules import rrule
@@ -231,7 +230,7 @@ def test_a_schedule_without_a_stored_form_is_refused(kind: BaseSchedule) -> None
 
 
 def test_a_registered_class_keeps_its_form_and_is_the_base_of_others(
-    monkeypatch: pytest.MonkeyPatch, log: pytest.LogCaptureFixture
+    registry: dict[str, Any], log: pytest.LogCaptureFixture
 ) -> None:
     class Registered(Later):
         """A registered type that is stored with its offset."""
@@ -240,7 +239,7 @@ def test_a_registered_class_keeps_its_form_and_is_the_base_of_others(
         def remaining_estimate(self, _last_run_at: datetime) -> timedelta:
             return timedelta(0)
 
-    monkeypatch.setattr(registered_types, "_types", {})
+    assert not registry
     register_schedule_type(
         "later",
         Registered,

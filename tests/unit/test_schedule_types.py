@@ -37,7 +37,6 @@ from redbeat.entries.definition import (
     encode_policy,
 )
 from redbeat.errors import DecodeError, InvalidEntryError
-from redbeat.schedules import registry as registered_types
 from redbeat.schedules.next_run import asks_itself, first_run, next_run
 from redbeat.schedules.registry import named
 from redbeat.schedules.rule_set import MAX_DATES, MAX_RULES
@@ -443,13 +442,6 @@ def dump(kind: Every) -> dict[str, Any]:
 
 def load(fields: dict[str, Any]) -> Every:
     return Every(**fields)
-
-
-@pytest.fixture
-def registry(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    types: dict[str, Any] = {}
-    monkeypatch.setattr(registered_types, "_types", types)
-    return types
 
 
 @pytest.fixture

@@ -22,7 +22,6 @@ from redbeat.entries.definition import (
     encode_definition,
     encode_policy,
 )
-from redbeat.schedules import registry
 from redbeat.schedules.next_run import next_run
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "schedules.rst"
@@ -38,9 +37,9 @@ def blocks(language: str) -> Iterator[str]:
 
 
 @pytest.fixture
-def examples(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def examples(registry: dict[str, Any]) -> dict[str, Any]:
     """Return the entries that the Python examples of the page create."""
-    monkeypatch.setattr(registry, "_types", {})
+    assert not registry
     app = Celery(set_as_current=False)
     app.conf.beat_schedule = {}
     names: dict[str, Any] = {"app": app}
