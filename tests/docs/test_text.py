@@ -153,7 +153,6 @@ def test_every_page_is_in_one_part_of_the_manual() -> None:
 #: Pages that have another beginning.
 OTHER_BEGINNINGS = {
     *("README.rst", "CHANGES.rst", "docs/index.rst", "docs/changes.rst"),
-    "docs/scale.rst",
 }
 
 
