@@ -260,13 +260,14 @@ def table(kept: dict[str, dict[str, Any]]) -> str:
         *("", ".. csv-table::", "   :header-rows: 1", "   :widths: auto", ""),
         "   " + ", ".join(f'"{title}"' for title in ("operation", *columns)),
     ]
-    for title in runs[-1]:
-        if any(title not in run for run in runs):
-            continue
-        costs = [run[title] for run in runs]
-        cells = [cell(cost.process, cost.server) for cost in costs]
+    for title in dict.fromkeys(title for run in runs for title in run):
+        costs = [run[title] for run in runs if title in run]
+        with_title = [count for count, run in zip(counts, runs, strict=True) if title in run]
+        cells = [
+            cell(run[title].process, run[title].server) if title in run else "" for run in runs
+        ]
         process, server = (
-            extended(counts, [getattr(cost, name) for cost in costs])
+            extended(with_title, [getattr(cost, name) for cost in costs])
             for name in ("process", "server")
         )
         memory = max(cost.kilobytes for cost in costs)
@@ -288,11 +289,11 @@ def cell(process: float, server: float) -> str:
 def extended(counts: Sequence[int], values: Sequence[float]) -> float:
     """Return the value for :data:`GOAL` entries, on the line through the first and last value.
 
-    Noise may make a value smaller with more entries; then the largest value is returned.
+    Noise may make a value smaller with more entries; then the largest value is returned. A single
+    value counts as proportional to the entries.
     """
-    if len(counts) < 2:
-        return values[-1]
-    slope = (values[-1] - values[0]) / (counts[-1] - counts[0])
+    first, begin = (counts[0], values[0]) if counts[1:] else (0, 0.0)
+    slope = (values[-1] - begin) / (counts[-1] - first)
     return max(values[-1] + slope * (GOAL - counts[-1]), *values)
 
 
