@@ -115,8 +115,8 @@ class Reading:
     """Reads the schedule under one key prefix."""
 
     #: Seconds after which a script about many entries stops, so that Redis can serve others. The
-    #: remaining entries take another round trip. A script exceeds the limit by 1 or 2 ms.
-    max_seconds: ClassVar[float] = 0.007
+    #: remaining entries take another round trip. A script exceeds the limit by up to 4 ms.
+    max_seconds: ClassVar[float] = 0.005
 
     def __init__(self, client: Any, keys: Keys) -> None:
         self.client = client
