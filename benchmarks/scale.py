@@ -3,7 +3,7 @@
 Each command of the command line runs in its own process. The table has the CPU seconds of this
 process and of Redis, which vary less than the elapsed time, the memory of the process, and the
 longest command of Redis. The slow log measures elapsed time: on a busy machine, use the CPU seconds
-of Redis, divided by the number of calls.
+of Redis, divided by the number of calls, or give the server priority: ``chrt -f -p 1 PID``.
 
 The results are kept in ``.benchmarks/scale.json``, a run per number of entries. ``--docs docs``
 writes the table of the manual from the kept runs, with the growth from the smallest run to the
@@ -48,6 +48,9 @@ GOAL = 10_000_000
 
 #: How often a short operation is repeated; its cost is that of one of them.
 REPEATED = 1000
+
+#: An operation with fewer CPU seconds is short: it reads no more from a larger schedule.
+SHORT = 0.1
 
 #: Number of entries that are stored between two lines about the progress.
 PROGRESS = 100_000
@@ -253,46 +256,46 @@ def table(kept: dict[str, dict[str, Any]]) -> str:
         *(f"{count:,}" for count in counts),
         f"{GOAL:,}, computed",
         "memory",
-        "Redis blocked",
     ]
     lines = [
         ".. Written by ``python -m benchmarks.scale --docs docs``; not edited by hand.",
         *("", ".. csv-table::", "   :header-rows: 1", "   :widths: auto", ""),
         "   " + ", ".join(f'"{title}"' for title in ("operation", *columns)),
     ]
-    for title in runs[-1]:
-        if any(title not in run for run in runs):
-            continue
-        costs = [run[title] for run in runs]
-        cells = [cell(cost.process, cost.server) for cost in costs]
+    for title in dict.fromkeys(title for run in runs for title in run):
+        costs = [run[title] for run in runs if title in run]
+        with_title = [count for count, run in zip(counts, runs, strict=True) if title in run]
+        cells = [
+            cell(run[title].process, run[title].server) if title in run else "" for run in runs
+        ]
         process, server = (
-            extended(counts, [getattr(cost, name) for cost in costs])
+            extended(with_title, [getattr(cost, name) for cost in costs])
             for name in ("process", "server")
         )
         memory = max(cost.kilobytes for cost in costs)
-        blocked = max(cost.blocked for cost in costs)
-        cells.append(cell(process, server))
+        # The noise of a short operation, extended, would say nothing.
+        is_short = costs[-1].process + costs[-1].server < SHORT
+        cells.append("" if is_short else cell(process, server))
         cells.append(f"{memory / 1024:.0f} MiB" if memory else "")
-        cells.append(f"{blocked * 1e3:.0f} ms" if blocked else "< 1 ms")
         lines.append("   " + ", ".join(f'"{text}"' for text in (title, *cells)))
     return "\n".join(lines) + "\n"
 
 
 def cell(process: float, server: float) -> str:
     """Return the CPU seconds of the process and of Redis as text, in a suitable unit."""
-    if process + server < 0.01:
-        return f"{process * 1e6:.0f} + {server * 1e6:.0f} µs"
+    if process + server < SHORT:
+        return f"{process * 1e3:.2f} + {server * 1e3:.2f} ms"
     return f"{process:.1f} + {server:.2f} s"
 
 
 def extended(counts: Sequence[int], values: Sequence[float]) -> float:
     """Return the value for :data:`GOAL` entries, on the line through the first and last value.
 
-    Noise may make a value smaller with more entries; then the largest value is returned.
+    Noise may make a value smaller with more entries; then the largest value is returned. A single
+    value counts as proportional to the entries.
     """
-    if len(counts) < 2:
-        return values[-1]
-    slope = (values[-1] - values[0]) / (counts[-1] - counts[0])
+    first, begin = (counts[0], values[0]) if counts[1:] else (0, 0.0)
+    slope = (values[-1] - begin) / (counts[-1] - first)
     return max(values[-1] + slope * (GOAL - counts[-1]), *values)
 
 

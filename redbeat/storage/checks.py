@@ -96,7 +96,7 @@ NEEDED: Final[Mapping[str, tuple[Any, ...]]] = {
     "ZRANGEBYSCORE": (KEY, 0, 1),
     "ZREMRANGEBYSCORE": (KEY, 0, 1),
     "SREM": (KEY, "m"),
-    "SMEMBERS": (KEY,),
+    "SSCAN": (KEY, 0),
     "SCARD": (KEY,),
     "GET": (KEY,),
     "SET": (KEY, "v", "XX"),
@@ -107,9 +107,7 @@ NEEDED: Final[Mapping[str, tuple[Any, ...]]] = {
 
 #: Commands that a beat can work without. The dashboard and the command line need some of them.
 USEFUL: Final[Mapping[str, tuple[Any, ...]]] = {
-    "HGETALL": (KEY,),
     "HSCAN": (KEY, 0),
-    "SSCAN": (KEY, 0),
     "HINCRBY": (KEY, "f", "no number"),
     "ZRANK": (KEY, "m"),
     "ZRANGE": (KEY, 0, 0),

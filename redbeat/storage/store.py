@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from redis.exceptions import RedisError, ResponseError
 
 from redbeat.codec.stored import text_of
 from redbeat.config import App, ensure_conf
+from redbeat.connection.cluster import is_cluster
 from redbeat.errors import InvalidEntryError
 from redbeat.printing import get_logger
 
@@ -55,8 +56,8 @@ from .records import (
     read_saved,
     read_turn,
 )
-from .scripts import load_script, overlaps, runs_once
-from .wire import Presence, pack
+from .scripts import exchange, load_script, overlaps, packed, runs_once
+from .wire import Presence, pack, pairs_of
 
 __all__ = (
     "BATCH",
@@ -149,7 +150,9 @@ class Store(Reading):
     # -- one turn of a beat ------------------------------------------------------------------
 
     def claim(self, *terms: Any, **more: Any) -> ClaimReply:
-        """Keep the lock, record completions and claim due entries. One round trip.
+        """Keep the lock, record completions and claim due entries.
+
+        One round trip; two for a quick request without a lock, if an entry is due after all.
 
         The arguments are the fields of a :class:`ClaimRequest`. The client does not retry the
         script. If the reply is lost, send the request again with ``reply_lost``.
@@ -165,7 +168,31 @@ class Store(Reading):
         return self._run_once("claim", self._replace_denied(keys), args)
 
     def _claim_once(self, request: ClaimRequest) -> ClaimReply:
+        if request.quick is not None and request.lock is None and not is_cluster(self.client):
+            reply = self._look(request.quick)
+            if reply is not None:
+                return reply
+            request = request._replace(quick=None)
         return self._send_claim(request)()
+
+    def _look(self, last_reply: ClaimReply) -> ClaimReply | None:
+        """Return the reply to a quick request without a lock, None for a whole request.
+
+        These commands take Redis half the time of a script that runs them. One round trip.
+        """
+        self.round_trips += 1
+        schedule = self.keys.schedule
+        with self._naming_wrong_types():
+            time, count, first = exchange(self.client, schedule, self._look_commands, 3)
+        now = int(time[0]) + int(time[1]) / 1e6
+        score = next((float(score) for _, score in pairs_of(first)), 0.0)
+        return read_turn([now, score, count], "", last_reply) if score > now else None
+
+    @cached_property
+    def _look_commands(self) -> bytes:
+        schedule = self.keys.schedule
+        first = ("ZRANGEBYSCORE", schedule, 0, "+inf", "WITHSCORES", "LIMIT", 0, 1)
+        return b"".join(map(packed, (("TIME",), ("ZCARD", schedule), first)))
 
     def begin_claim(self, request: ClaimRequest) -> Callable[[], ClaimReply]:
         """Send the request of :meth:`claim`, and return a function that waits for the reply.

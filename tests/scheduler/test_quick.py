@@ -55,7 +55,11 @@ def test_an_idle_tick_without_a_lock(app: Celery, world: World, clock: Clock) ->
     beat.tick()
     calls(world)
     beat.tick()
-    assert calls(world) == dict.fromkeys(("evalsha", "zcard", "zrangebyscore"), 1)
+    assert calls(world) == dict.fromkeys(("zcard", "zrangebyscore"), 1)
+    world.put("new")
+    beat.tick()
+    assert [sent.name for sent in beat.sent] == ["new"]
+    assert calls(world)["evalsha"] == 2  # claim and record
 
 
 def test_what_becomes_due_is_claimed_in_the_same_round_trip(
@@ -107,8 +111,8 @@ def test_presence_counts_and_other_sets_are_seen_after_a_second(
 @pytest.mark.parametrize("argument", ["", "abc", "é\udc80", b"\x00\xff", 7, 1.5])
 def test_a_command_is_packed_as_by_redis_py(world: World, argument: str | bytes | float) -> None:
     connection = world.client.connection_pool.get_connection()
-    encoder = connection.encoder
-    encoder.encoding_errors = "surrogateescape"
+    connection.encoder.encoding_errors = "surrogateescape"
     command = ("EVALSHA", "x" * 7000, argument, argument)
-    assert packed(command, encoder) == b"".join(connection.pack_command(*command))
+    expected = b"".join(connection.pack_command(*command))
+    assert packed(command, "utf-8", "surrogateescape") == expected
     world.client.connection_pool.release(connection)
