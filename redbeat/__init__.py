@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .management.apply import Applied
     from .management.forecast import ClockChange, EntrySimulation, Forecast, Simulation
     from .management.prefixes import Copied, PrefixCopy, copy_prefix, copy_untagged
-    from .management.status import Status
+    from .management.status import Shard, Status
     from .schedule import Schedule
     from .schedulers import RedBeatScheduler
     from .schedules.calendars import Calendar
@@ -73,6 +73,7 @@ __all__ = (
     "RedBeatSchedulerEntry",
     "RunResult",
     "Schedule",
+    "Shard",
     "Simulation",
     "Status",
     "UnknownTypeError",
@@ -126,6 +127,7 @@ _MODULES: Final = {
     "PrefixCopy": "management.prefixes",
     "copy_prefix": "management.prefixes",
     "copy_untagged": "management.prefixes",
+    "Shard": "management.status",
     "Status": "management.status",
     "Schedule": "schedule",
     "RedBeatScheduler": "schedulers",

@@ -115,6 +115,8 @@ def read_allowlist(value: Any) -> TaskAllowlist | None:
 
 DEFAULT_PREFIX = "redbeat:"
 DEFAULT_CLUSTER_PREFIX = "{redbeat}:"
+#: The maximum of ``redbeat_shards``.
+MAX_SHARDS = 256
 DEFAULT_MAX_INTERVAL = 300
 #: The default lock timeout is this number times ``beat_max_loop_interval``.
 LOCK_INTERVALS = 5
@@ -173,6 +175,8 @@ class RedBeatConfig:
     app: Celery
     #: The prefix of all keys of the schedule. RedBeat adds no separator after the prefix.
     key_prefix: str
+    #: The number of shards. With more than one, each has its own prefix, see ``storage/layout.py``.
+    shards: int
     schedule_key: str
     statics_key: str
     #: The keys and the channel that RedBeat uses itself, except the lock. Entries cannot use them.
@@ -230,6 +234,7 @@ class RedBeatConfig:
         self._client = getattr(self.app, "redbeat_redis", None)
         has_client = self._client is not None
         self._read_keys(_is_cluster(self._client) if has_client else self.endpoint.is_cluster)
+        self.shards = self._read_shards()
         self.lock_timeout = self._read_lock_timeout()
         self.key_expiry_check = self._read_choice("redbeat_key_expiry_check", EXPIRY_CHECKS, 2)
         self.delivery = self._read_delivery()
@@ -347,6 +352,7 @@ class RedBeatConfig:
             *(key_aside(prefix, what) for what in KEYS_ASIDE),
         )
         self.denied_keys = set()
+        self._denied_in_shards: dict[str, set[str]] = {}
         self.lock_key = self._read_lock_key()
 
     def _refuse_untagged(self, prefix: str) -> None:
@@ -357,6 +363,19 @@ class RedBeatConfig:
             f"a slot: use a prefix with a hash tag, such as {tagged!r}. To copy entries that are "
             "stored without a hash tag, call redbeat.management.prefixes.copy_untagged(app)"
         )
+
+    def denied_in(self, prefix: str) -> set[str]:
+        """Return the keys of a shard that the Redis user may not access, as known so far."""
+        return self._denied_in_shards.setdefault(prefix, set())
+
+    def _read_shards(self) -> int:
+        shards = self._read_int("redbeat_shards", 1, 1, MAX_SHARDS)
+        if shards > 1 and "{" in self.key_prefix and not _HASH_TAG.match(self.key_prefix):
+            raise ConfigurationError(
+                f"redbeat_key_prefix is {self.key_prefix!r}, which cannot have shards: use a "
+                f"prefix with a hash tag, such as {DEFAULT_CLUSTER_PREFIX!r}, or without braces"
+            )
+        return shards
 
     def _read_lock_key(self) -> str | None:
         value = find_setting(self.app, "redbeat_lock_key")

@@ -111,6 +111,7 @@ from redbeat.printing import get_logger
 from redbeat.schedules.calendars import Calendar, Exclusion, OnExcluded
 from redbeat.schedules.next_run import asks_itself, in_zone
 from redbeat.schedules.rule import RuleSchedule
+from redbeat.storage.layout import layout_of
 from redbeat.storage.reading import not_an_entry
 from redbeat.storage.records import (
     CLOCK_AHEAD,
@@ -355,7 +356,8 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     @staticmethod
     def generate_key(app: App | None, name: str) -> str:
         """Return the key of the entry called ``name``."""
-        return str(ensure_conf(app).key_prefix) + str(name)
+        conf, text = ensure_conf(app), str(name)
+        return conf.key_prefix + text if conf.shards == 1 else layout_of(conf).key_of(text)
 
     @property
     def key(self) -> str:
@@ -894,7 +896,12 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         """
         conf, key = ensure_conf(self.app), self.key
         # Refuse the default lock key even without a lock, because another app may use this lock.
-        if self.name == ":lock" or key == conf.lock_key or key in conf.reserved_keys:
+        base_key = conf.key_prefix + str(self.name)
+        if (
+            self.name == ":lock"
+            or not {key, base_key}.isdisjoint(conf.reserved_keys)
+            or conf.lock_key in (key, base_key)
+        ):
             raise InvalidEntryError(
                 "name", f"{self.name!r} is a key that RedBeat uses itself; use another name"
             )

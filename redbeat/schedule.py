@@ -258,11 +258,11 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         if names is None:
             yield from ((entry, None) for entry in self.find(enabled=True))
             return
-        prefix = self._store.keys.prefix
+        name_of = self._store.keys.name_of
         for batch in batches(dict.fromkeys(map(self._key, names))):
             page = self._store.read(batch)
             for row in page.rows:
-                name = row.key.removeprefix(prefix)
+                name = name_of(row.key)
                 record = Record.read(row, encodable(name), page.now, self.app, self.entry_class)
                 if record.entry is None and row.definition is not None:
                     raise DecodeError(name, record.problem or "cannot be read")
@@ -333,11 +333,8 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
 
     def quarantine(self) -> dict[str, tuple[str, datetime | None]]:
         """Return the quarantined entries: name -> (reason, start time). One round trip."""
-        prefix, notes = self._store.keys.prefix, self._store.quarantined()
-        return {
-            encodable(key.removeprefix(prefix)): quarantine_note(note)
-            for key, note in notes.items()
-        }
+        name_of, notes = self._store.keys.name_of, self._store.quarantined()
+        return {encodable(name_of(key)): quarantine_note(note) for key, note in notes.items()}
 
     # -- changing many entries -------------------------------------------------------------------
 

@@ -51,6 +51,7 @@ from .beat.broker import (
     warn_about_confirms,
 )
 from .beat.exactly_once import check_possible
+from .beat.shards import ShardedStatics, ShardedTicker
 from .beat.statics import StaticEntries
 from .beat.ticker import Ticker
 from .beat.wakeup import DUE, LOCK, WakeUp
@@ -60,6 +61,7 @@ from .decoder import RedBeatJSONDecoder, RedBeatJSONEncoder, to_timestamp, use_c
 from .entry import RedBeatSchedulerEntry, store_of
 from .errors import ConfigurationError, DecodeError, NotAllowedError, described
 from .metrics.extra import check_installed, serve_beat
+from .storage.checks import layout_problem
 from .storage.scripts import load_script
 from .storage.store import Store
 
@@ -159,6 +161,9 @@ class RedBeatScheduler(Scheduler):
     #: The exit code of the beat if it ends because of a setting, else 0.
     _exit_code = 0
 
+    #: Whether ``redbeat_shards`` was compared with the schedule in Redis.
+    _layout_checked = False
+
     #: Whether the static entries must still be written, because Redis was not available.
     _statics_unwritten = False
 
@@ -200,20 +205,44 @@ class RedBeatScheduler(Scheduler):
         else:
             conf.report()
             check_possible(self.app, conf)
+            self._check_layout()
             self.setup_schedule()
             self._make_lock()
+
+    def _check_layout(self) -> None:
+        """Raise :exc:`ConfigurationError` if ``redbeat_shards`` does not fit the schedule in Redis.
+
+        Does nothing without shards, because the ticker checks that case, and if it was checked
+        before or Redis is not available. One round trip.
+        """
+        conf = ensure_conf(self.app)
+        if self._layout_checked or conf.shards == 1:
+            return
+        client = unretried(client_of(self.app))
+        try:
+            problem = layout_problem(conf, client, adopt=True)
+        except (RedisError, OSError) as error:
+            logger.debug("beat: Cannot check the number of shards: %r", error)
+            return
+        if problem:
+            raise ConfigurationError(problem)
+        self._layout_checked = True
 
     def _make_lock(self) -> None:
         """Create the lock, unless a program has set its own lock."""
         store = self._store  # first, because a program's client provider may change the lock key
         if self.lock_key == self._default_lock_key:
             self.lock_key = ensure_conf(self.app).lock_key
-        if self.lock is None and self.lock_key:
+        if ensure_conf(self.app).shards > 1:
+            self.lock = self._shards.locks[0] if self.lock is None else self.lock
+            self._shards.use_lock(self.lock, self.lock_timeout)
+        elif self.lock is None and self.lock_key:
             self.lock = BeatLock(store, self.lock_key, self.lock_timeout, self.clock)
 
     @cached_property
-    def _statics(self) -> StaticEntries:
-        return StaticEntries()
+    def _statics(self) -> StaticEntries | ShardedStatics:
+        conf = ensure_conf(self.app)
+        return StaticEntries() if conf.shards == 1 else ShardedStatics(conf, lambda: self._shards)
 
     @cached_property
     def _unsaved(self) -> dict[str, Any]:
@@ -221,10 +250,25 @@ class RedBeatScheduler(Scheduler):
         return {}
 
     @cached_property
-    def _ticker(self) -> Ticker:
-        conf = ensure_conf(self.app)
+    def _ticker(self) -> Ticker | ShardedTicker:
+        conf, statics = ensure_conf(self.app), self._statics
+        if isinstance(statics, ShardedStatics):
+            shards: ShardedTicker = self._shards
+            return shards
         lock = self.lock if isinstance(self.lock, BeatLock) else None
-        return Ticker(self, self._store, lock, self._statics, conf, self.clock, self._lease)
+        return Ticker(self, self._store, lock, statics, conf, self.clock, self._lease)
+
+    @cached_property
+    def _shards(self) -> ShardedTicker:
+        """The ticker of a schedule with several shards."""
+        statics, client = self._statics, unretried(client_of(self.app))
+        assert isinstance(statics, ShardedStatics)
+        if self._overrides_schedule:
+            raise ConfigurationError(
+                "a scheduler class with its own schedule does not work with redbeat_shards > 1"
+            )
+        terms = (self.lock_key, self.lock_timeout, statics, ensure_conf(self.app))
+        return ShardedTicker(self, client, *terms, self.clock, self._lease)
 
     @property
     def _lease(self) -> float:
@@ -241,7 +285,9 @@ class RedBeatScheduler(Scheduler):
 
     @cached_property
     def _wakeup(self) -> WakeUp:
-        return WakeUp(self._store.client, self._store.keys.wakeup)
+        wakeup = WakeUp(self._store.client, self._store.keys.wakeup)
+        wakeup.wanted = self._ticker.wake if isinstance(self._ticker, ShardedTicker) else None
+        return wakeup
 
     @property
     def _store(self) -> Store:
@@ -367,12 +413,8 @@ class RedBeatScheduler(Scheduler):
         message can then end the sleep early.
         """
         _ = self._server
-        self._ticker.use_lock(self.lock, self.lock_timeout)
-        ticker: Ticker = self._ticker
         try:
-            seconds = (
-                self._tick_overridden_schedule() if self._overrides_schedule else ticker.tick()
-            )
+            seconds = self._tick()
         except ConfigurationError as error:
             if self.service is None:
                 raise
@@ -385,12 +427,20 @@ class RedBeatScheduler(Scheduler):
         self._wait(seconds)
         return 0.0
 
+    def _tick(self) -> float:
+        self._check_layout()
+        ticker = self._ticker
+        ticker.use_lock(self.lock, self.lock_timeout)
+        return self._tick_overridden_schedule() if self._overrides_schedule else ticker.tick()
+
     def _tick_overridden_schedule(self) -> float:
         """Run the due entries of the subclass's own mapping; claim each entry separately."""
-        seconds: float = self._ticker.tick(claims=False)
-        if not self._leads or not self._ticker.available:
+        ticker = self._ticker
+        assert isinstance(ticker, Ticker)
+        seconds: float = ticker.tick(claims=False)
+        if not self._leads or not ticker.available:
             return seconds
-        entries = self._ticker.guarded(lambda: [*self.schedule.values()])
+        entries = ticker.guarded(lambda: [*self.schedule.values()])
         if not isinstance(entries, list):
             return float(entries)  # seconds to wait after an error
         for entry in entries:
@@ -419,6 +469,8 @@ class RedBeatScheduler(Scheduler):
             logger.exception("beat: sync() failed, trying again after %s s", self.sync_every)
 
     def _wait(self, seconds: float) -> None:
+        if isinstance(self._ticker, ShardedTicker):
+            self._wakeup.channels = self._ticker.channels
         if self._ticker.available and self._wakeup.listen():
             return  # tick again, because messages sent before the subscription were missed
         self._wakeup.wait(seconds, DUE if self._leads else LOCK, self.service._is_shutdown.is_set)
@@ -620,7 +672,7 @@ class RedBeatScheduler(Scheduler):
         if self._exit_code:
             raise SystemExit(self._exit_code)
 
-    def _close(self, ticker: Ticker | None) -> None:
+    def _close(self, ticker: Ticker | ShardedTicker | None) -> None:
         try:
             if ticker is not None:
                 ticker.close()
@@ -628,7 +680,8 @@ class RedBeatScheduler(Scheduler):
             logger.error("beat: Could not record the last runs: %s", described(error))
         try:
             if ticker is not None:
-                ticker.use_lock(self.lock, self.lock_timeout)
+                if isinstance(ticker, Ticker):
+                    ticker.use_lock(self.lock, self.lock_timeout)
                 ticker.release_lock()
             elif self.lock is not None and getattr(self.lock, "leading", True):
                 self.lock.release()
@@ -645,6 +698,8 @@ class RedBeatScheduler(Scheduler):
         if self.lock_key:
             human = humanize_seconds(self.lock_timeout)
             lines.append(f"       . lock -> `{self.lock_key}` {human} ({self.lock_timeout}s)")
+        if conf.shards > 1:
+            lines.append(f"       . shards -> {conf.shards}")
         return "\n".join(lines)
 
 

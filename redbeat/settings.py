@@ -62,6 +62,13 @@ SETTINGS: Final[Mapping[str, Setting]] = {
         "prefix of all keys in Redis",
         since="2",
     ),
+    "redbeat_shards": Setting(
+        "integer from 1 to 256",
+        "``1``, no shards",
+        "number of shards of the schedule, see :ref:`shards`; the same for all programs",
+        since="3.0",
+        unit="shards",
+    ),
     "redbeat_lock_key": Setting(
         "string or ``None``",
         "``'<prefix>:lock'``, which is ``redbeat::lock``",

@@ -100,11 +100,12 @@ def current_leader(app: App | None = None) -> BeatInfo | None:
 def active_beats(app: App | None = None) -> list[BeatInfo]:
     """Return the active beats: the leader, or all running beats if the lock is disabled.
 
-    A killed beat remains in the list for some seconds. One or two round trips.
+    With shards, these are the beats that hold the lock of a shard, the leader of the first shard
+    first. A killed beat remains in the list for some seconds. One or two round trips.
     """
-    if ensure_conf(app).lock_key:
-        leader = current_leader(app)
-        return [leader] if leader else []
+    key = ensure_conf(app).lock_key
+    if key:
+        return [BeatInfo.read(token) for token in store_of(app).lock_holders(key)]
     return [
         BeatInfo.read(beat.token) for beat in store_of(app).beats(SEEN_WITHIN) if not beat.locked
     ]
@@ -148,6 +149,11 @@ class BeatLock:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.key} {self.timeout:g}s leading={self.leading}>"
+
+    @property
+    def holder(self) -> str:
+        """The token of the beat that held the lock at the last look, "" if unknown."""
+        return self.token if self.leading else self._holder
 
     # -- methods of redis-py's lock ---------------------------------------------------------------
 

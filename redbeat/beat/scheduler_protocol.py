@@ -8,6 +8,7 @@ from celery import Celery
 
 from redbeat.config import ensure_conf
 from redbeat.entry import RedBeatSchedulerEntry
+from redbeat.storage.layout import layout_of
 from redbeat.storage.records import Claim
 
 __all__ = (
@@ -55,4 +56,4 @@ class SchedulerProtocol(Protocol):
 
 def name_of(scheduler: SchedulerProtocol, claim: Claim) -> str:
     """Return the name of a claimed entry, even if the entry cannot be loaded."""
-    return claim.key.removeprefix(ensure_conf(scheduler.app).key_prefix)
+    return layout_of(ensure_conf(scheduler.app)).name_of(claim.key)

@@ -17,7 +17,7 @@ from redbeat.connection.tls import hint
 from redbeat.connection.urls import safe_url
 from redbeat.entries.decide import CLOCK_STEP
 from redbeat.entry import RedBeatSchedulerEntry
-from redbeat.errors import RedBeatError, described, reason_of
+from redbeat.errors import ConfigurationError, RedBeatError, described, reason_of
 from redbeat.metrics.counters import Counters
 from redbeat.metrics.health import BeatHealth
 from redbeat.presentation.english import plural
@@ -33,6 +33,7 @@ from redbeat.signals import (
     statics_synced,
 )
 from redbeat.storage.checks import (
+    LayoutNote,
     check_eviction,
     check_rights,
     explained,
@@ -117,6 +118,7 @@ class Ticker:
         conf: the settings.
         clock: monotonic seconds.
         lease: seconds a claim lasts.
+        publisher, pace: what several tickers of one beat share, None for new ones.
     """
 
     def __init__(
@@ -128,8 +130,15 @@ class Ticker:
         conf: RedBeatConfig,
         clock: Callable[[], float] = time.monotonic,
         lease: float = LONGEST_LEASE,
+        publisher: Publisher | None = None,
+        pace: Pace | None = None,
     ) -> None:
         self.running = False
+        #: Seconds for which one tick claims batches.
+        self.max_tick = MAX_TICK
+        #: Whether no request to Redis is in flight after a tick, as several tickers need that share
+        #: the connections of one client.
+        self.waits_for_reply = publisher is not None
         self._scheduler = scheduler
         self._store = store
         self._lock: BeatLock | CustomLock | None = lock
@@ -142,8 +151,8 @@ class Ticker:
         self.health = BeatHealth(clock)
         self.counters = Counters(conf.metrics_entries)
         self._stats_cleanup = StatsCleanup(store, conf.metrics_entries, clock)
-        self._publisher = Publisher(conf.publish_window, clock)
-        pace = Pace(conf.max_rate)
+        self._publisher = publisher or Publisher(conf.publish_window, clock)
+        pace = pace or Pace(conf.max_rate)
         self._session = Session(
             *(store, lock, clock, lease, conf.history_size, self.counters, pace)
         )
@@ -195,7 +204,7 @@ class Ticker:
 
         Two round trips per 500 due entries, one when nothing is due.
         """
-        return self.guarded(partial(self._work, claims))
+        return self.guarded(partial(self._tick, claims))
 
     def take_lock(self) -> None:
         """Take the lock if it is free, before the first tick. One round trip."""
@@ -330,6 +339,22 @@ class Ticker:
         self._session.flush()
         self._at_most_once.publish()
 
+    def resign(self) -> bool:
+        """Record published runs and release the lock, so that another beat can lead.
+
+        Returns False if Redis did not answer. A few round trips.
+        """
+        self.guarded(self._resign)
+        return self.available
+
+    def _resign(self) -> float:
+        self.flush()
+        self._session.leave()
+        self.release_lock()
+        self._synced, self._statics.offered, self._was_active = False, "", False
+        self._observe_leadership("")
+        return 0.0
+
     def close(self) -> None:
         """Do the last :meth:`flush`, and close the connections of the beat."""
         self._at_most_once.begin_tick()
@@ -389,6 +414,12 @@ class Ticker:
         self._permission_denied = isinstance(error, NoPermissionError)
         return REDIS_WAIT.after(self._redis_failures)
 
+    def _tick(self, claims: bool) -> float:
+        seconds = self._work(claims)
+        if self.waits_for_reply:
+            self._session.wait_for_reply()
+        return seconds
+
     def _work(self, claims: bool) -> float:
         self._check_server()
         started = self._clock()
@@ -417,7 +448,7 @@ class Ticker:
             ):
                 return self._wait(reply) if claims else self._longest_wait()
             # While the broker is away, each tick still handles entries that send no message.
-            stop_now = self._stop.pending or self._clock() - started > MAX_TICK
+            stop_now = self._stop.pending or self._clock() - started > self.max_tick
             if self._dispatcher.retries.broker_failures > failures or stop_now:
                 self.flush()
                 self._report_problem()
@@ -493,7 +524,11 @@ class Ticker:
         self._observe_leadership(reply.holder)
         active = reply.standing != STANDBY
         if active and not self._was_active:  # compare with the last tick of any earlier beat
-            back = self._store.last_tick() - reply.now
+            last_tick, layout = self._store.last_tick_and_layout()
+            problem = layout and self._conf.shards == 1 and LayoutNote.of(layout).problem(1)
+            if problem:
+                raise ConfigurationError(problem)
+            back = last_tick - reply.now
             self._session.clock_went_back = max(self._session.clock_went_back, back)
         self._was_active = active
         return active
@@ -564,6 +599,20 @@ class Ticker:
                 self._session.begin(self._limit() if more else 0)
             except (RedisError, OSError) as error:
                 logger.debug("beat: Could not claim the next batch ahead: %r", error)
+
+    def check_server(self, checked: bool) -> None:
+        """Check the server at the next tick, unless another ticker has ``checked`` it."""
+        self._server_checked = self._server_checked or checked
+
+    @property
+    def redis_time(self) -> float:
+        """The present Redis time in UNIX seconds. No round trip."""
+        return self._session.time()
+
+    @property
+    def token(self) -> str:
+        """The token of this beat in the list of active beats."""
+        return self._session.token if self._session.lock is None else self._session.lock.token
 
     def _check_server(self) -> None:
         if self._permission_denied:  # a script without all its rights would stop half-way
@@ -776,7 +825,7 @@ class Ticker:
         if self._without_hash.forget(key) is None:
             self._without_hash.keep(key, True, self._clock())
             return
-        if key.removeprefix(self._store.keys.prefix) in self._statics:
+        if self._store.keys.name_of(key) in self._statics:
             logger.warning("beat: Static entry %s vanished, writing it again", key)
             self._synced = False
         else:

@@ -8,6 +8,7 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
+from redbeat.codec.stored import text_of
 from redbeat.connection.cluster import cluster_errors
 from redbeat.printing import get_logger
 
@@ -56,7 +57,11 @@ class WakeUp:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._client = client
-        self._channel = channel
+        #: The channels to subscribe to; the first one determines the server in a cluster.
+        self.channels = [channel]
+        #: With several channels: whether a message on a channel ends the wait. It is called with
+        #: the channel, and replaces the comparison with the expected message.
+        self.wanted: Callable[[str], bool] | None = None
         self._clock = clock
         self._sleep = sleep
         self._pubsub: Any = None
@@ -75,7 +80,7 @@ class WakeUp:
         try:
             with HeldSignals(), cluster_errors():
                 self._pubsub = self._client.pubsub()
-                self._pubsub.subscribe(self._channel)
+                self._pubsub.subscribe(*self.channels)
                 confirmed = self._pubsub.get_message(timeout=CONFIRM_SECONDS) is not None
         except TypeError as error:
             # redis-py 5.0.0 cannot subscribe through Sentinel.
@@ -153,7 +158,10 @@ class WakeUp:
             return False
         self._received_at = self._clock()
         data = message.get("data")
-        return (data.encode() if isinstance(data, str) else data) == expected
+        data = data.encode() if isinstance(data, str) else data
+        if self.wanted is not None and data in (DUE, LOCK):
+            return self.wanted(text_of(message.get("channel")))
+        return bool(data == expected)
 
     def _check(self) -> None:
         """Ping a silent connection; close the connection if the last ping got no reply."""

@@ -34,6 +34,7 @@ COMMANDS: Final[dict[str, str]] = {
     "pause": "redbeat.cli.operate:pause",
     "plan": "redbeat.cli.apply:plan",
     "resume": "redbeat.cli.operate:resume",
+    "shard": "redbeat.cli.shard:shard",
     "show": "redbeat.cli.show:show",
     "simulate": "redbeat.cli.simulate:simulate",
     "status": "redbeat.cli.status:status",

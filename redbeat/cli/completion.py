@@ -18,8 +18,7 @@ from redbeat.management.task_names import registered_tasks
 from redbeat.printing import printable
 from redbeat.storage.client import client_of, unretried
 from redbeat.storage.reading import ESCAPED, GLOB_SPECIAL, START
-from redbeat.storage.records import Keys
-from redbeat.storage.store import Store
+from redbeat.storage.store import store_of
 
 __all__ = ("entry_names", "task_names")
 
@@ -85,14 +84,17 @@ def _quoted(name: str) -> str:
 
 
 def _entries(app: Celery, start: str) -> Iterator[str]:
-    store = Store(unretried(client_of(app)), Keys.under(ensure_conf(app).key_prefix))
-    cursor, glob = START, f"{GLOB_SPECIAL.sub(ESCAPED, store.keys.prefix + start)}*"
+    store = store_of(app, unretried(client_of(app)))
+    # Shards have different prefixes, so Redis compares all but them.
+    prefix = "" if ensure_conf(app).shards > 1 else store.keys.prefix
+    glob = f"{'' if prefix else '*'}{GLOB_SPECIAL.sub(ESCAPED, prefix + start)}*"
+    cursor = START
     for _ in range(MAX_PARTS):
         cursor, members = store.scan(cursor, glob)
         for key, _ in members:
-            name = key.removeprefix(store.keys.prefix)
+            name = store.keys.name_of(key)
             # A name with control characters would change the command line.
-            if printable(name) == name:
+            if name.startswith(start) and printable(name) == name:
                 yield name
         if cursor == START:
             return

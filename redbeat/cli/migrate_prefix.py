@@ -12,6 +12,7 @@ from redbeat.beat.lock import SEEN_WITHIN, BeatInfo
 from redbeat.config import ensure_conf
 from redbeat.management.changes import Change, next_run_of
 from redbeat.management.prefixes import copy_prefix
+from redbeat.storage.checks import LayoutNote
 from redbeat.storage.client import client_of, unretried
 from redbeat.storage.records import Keys
 from redbeat.storage.store import Store
@@ -21,7 +22,7 @@ from .command import EX_CONFLICT, command, failure
 from .console import Console, progress
 from .options import option
 
-__all__ = ("migrate_prefix",)
+__all__ = ("migrate_prefix", "refuse_running_beat")
 
 
 @command("migrate-prefix")
@@ -47,7 +48,11 @@ def migrate_prefix(
     client = unretried(client_of(console.app))
     if not (force or dry_run):
         for prefix in (old, new):
-            _refuse_running_beat(console, client, prefix)
+            refuse_running_beat(console, client, prefix)
+    layout = LayoutNote.read(Store(client, Keys.under(old)))
+    if layout.shards > 1 or layout.copying:
+        message = f"The schedule has {layout.shards} shards: first run celery redbeat shard 1"
+        raise failure(message, EX_CONFLICT)
     if dry_run:
         note = partial(_print_outcome, console)
         result = copy_prefix(client, old, new, delete, note=note, dry_run=True)
@@ -78,7 +83,7 @@ def _report(console: Console, old: str, new: str, counts: dict[str, int], dry_ru
         console.note(f"Set redbeat_key_prefix = {new!r} where that is not done yet")
 
 
-def _refuse_running_beat(console: Console, client: Any, prefix: str) -> None:
+def refuse_running_beat(console: Console, client: Any, prefix: str) -> None:
     """End the command with an error if a beat uses the prefix. Three round trips."""
     store, conf = Store(client, Keys.under(prefix)), ensure_conf(console.app)
     lock_key = conf.lock_key or f"{conf.key_prefix}:lock"

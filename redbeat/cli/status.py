@@ -11,6 +11,8 @@ from redbeat.cli.command import EX_UNHEALTHY, command
 from redbeat.cli.console import Console, Styled
 from redbeat.cli.options import SECONDS, option
 from redbeat.management.as_json import problems_of, status_json, versions
+from redbeat.management.status import Shard
+from redbeat.presentation.english import plural
 from redbeat.presentation.text import duration
 from redbeat.schedule import Status
 
@@ -67,7 +69,15 @@ def _fields(console: Console, status: Status) -> Iterator[tuple[str, str | list[
     yield "Clock", f"{round(status.clock_offset, 3) + 0.0:+.3f} s, this host to Redis"
     yield "Redis", " ".join((status.redis_url, *status.server.values()))
     yield "Prefix", status.key_prefix
+    if status.shards:
+        yield "Shards", [*map(_shard, status.shards)]
     yield "Versions", ", ".join(f"{name} {number}" for name, number in versions().items())
+
+
+def _shard(shard: Shard) -> str:
+    beat = BeatInfo.read(shard.beat)
+    process = "no beat" if not shard.beat else f"{beat.host or beat.token}, pid {beat.pid}"
+    return f"{shard.prefix}  {plural(shard.entries, 'entry', 'entries')}  {process}"
 
 
 def _beat(console: Console, beat: BeatInfo, now: datetime) -> str:

@@ -43,6 +43,8 @@ class Overdue(NamedTuple):
 def overdue_of(row: Row, name: str, now: float) -> Overdue | None:
     """Return how overdue the entry in a row is, None if it is not; ``now`` is in UNIX seconds.
 
+    ``name`` is the exact name of the entry.
+
     Paused, finished and unreadable entries are never overdue.
     """
     texts = f"{row.policy}{row.definition or ''}"
@@ -81,8 +83,7 @@ def overdue_entries(store: Reading, counts: Counts) -> list[Overdue]:
     keys, offset = list(counts.expected), 0
     while keys:
         rows = store.read(keys).rows
-        prefix, now = store.keys.prefix, counts.now
-        items = (overdue_of(row, row.key.removeprefix(prefix), now) for row in rows)
+        items = (overdue_of(row, store.keys.name_of(row.key), counts.now) for row in rows)
         found += [item for item in items if item is not None]
         offset += BATCH
         keys = store.expected_after(counts.now, offset) if len(keys) == BATCH else []

@@ -175,7 +175,7 @@ def _change(
             if not left:
                 break
         else:
-            raise ConflictError(left[0].removeprefix(store.keys.prefix))
+            raise ConflictError(store.keys.name_of(left[0]))
     return done
 
 

@@ -194,6 +194,7 @@ def status_json(status: Status, problems: list[str]) -> dict[str, Any]:
         "overdue": [overdue_json(item) for item in status.overdue],
         "clock_offset": status.clock_offset,
         "key_prefix": status.key_prefix,
+        "shards": [shard._asdict() for shard in status.shards],
         "redis": {"url": status.redis_url, **status.server},
         "versions": versions(),
     }

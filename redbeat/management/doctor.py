@@ -27,7 +27,7 @@ from redbeat.metrics.snapshot import count_entries
 from redbeat.presentation.describe import overdue_text
 from redbeat.printing import encodable, printable
 from redbeat.schedules.next_run import asks_itself
-from redbeat.storage.checks import eviction_risk, misspelt_keys
+from redbeat.storage.checks import eviction_risk, layout_problem, misspelt_keys
 from redbeat.storage.reading import BATCH, START, batches
 from redbeat.storage.records import Writing
 from redbeat.storage.store import Store
@@ -40,6 +40,7 @@ KINDS: Final = (
     "settings",
     "delivery",
     "broker",
+    "shards",
     "misspelt",
     "eviction",
     "missing",
@@ -114,11 +115,14 @@ def examine(
     """Yield the problems of an app's schedule; if ``fix`` is true, repair the fixable problems.
 
     Raises :exc:`ConfigurationError` for invalid settings. Takes one round trip for the calendars,
-    one per 500 entries, one per 1000 keys of the database, one per 500 repairs, and one per 500
-    entries that are missing from the sorted set.
+    one for the number of shards, one per 500 entries, one per 1000 keys of the database, one per
+    500 repairs, and one per 500 entries that are missing from the sorted set.
     """
     conf = ensure_conf(app)
     yield from _of_settings(conf)
+    problem = layout_problem(conf, store.client)
+    if problem:
+        yield Finding("shards", "", problem, "use the same number everywhere")
     yield from _of_server(store, conf)
     minutes: Counter[int] = Counter()
     templates, calendars = Templates(app, entry_class), store.calendars()
@@ -194,7 +198,7 @@ def _of_row(
         reason = quarantine_note(row.note)[0]
         yield Finding("quarantined", key, f"is quarantined: {reason}", CORRECT)
         return
-    overdue = overdue_of(row, "", now)
+    overdue = overdue_of(row, row.key, now)
     if overdue is not None:
         yield Finding("overdue", key, overdue_text(overdue), LOOK)
     try:

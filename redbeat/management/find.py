@@ -356,9 +356,9 @@ class Search:
 
     def names(self) -> Iterator[tuple[str, str, str]]:
         """Yield ("", name, key) of each entry whose name matches, without reading the entry."""
-        pattern, prefix, seen = self._filters.pattern, self._store.keys.prefix, KeySet()
+        pattern, name_of, seen = self._filters.pattern, self._store.keys.name_of, KeySet()
         for key, _ in self._store.scan_all("*" if pattern is None else glob_of(pattern)):
-            name = encodable(key.removeprefix(prefix))
+            name = encodable(name_of(key))
             if (pattern is None or fnmatchcase(name, pattern)) and seen.add(key):
                 yield "", name, key
 
@@ -377,7 +377,8 @@ class Search:
             found[key] = score
             if len(found) > MAX_MATCHES:
                 return None
-        return sorted(found, key=lambda key: (found[key] < 0, found[key], bytes_of(key)))
+        name_of = self._store.keys.name_of
+        return sorted(found, key=lambda key: (found[key] < 0, found[key], bytes_of(name_of(key))))
 
     def _walk(self, after: Cursor | None) -> Iterator[Page]:
         """Yield pages from a cursor to the last one that can have a match."""
@@ -403,9 +404,9 @@ class Search:
     def _new_records(self, page: Page) -> list[Record]:
         """Return the matching records of a page, without entries that were read before."""
         schedule, filters, records = self._schedule, self._filters, []
-        prefix = self._store.keys.prefix
+        name_of = self._store.keys.name_of
         for row in page.rows:
-            name = encodable(row.key.removeprefix(prefix))
+            name = encodable(name_of(row.key))
             if not (self._seen.add(row.key) and filters.admits(name, row)):
                 continue
             if row.definition is None and row.score is None:
@@ -492,7 +493,7 @@ def browse(
             after = str(skip)
         few = list(dict(islice(members, SORTED + 1)).items())
         return _sorted_by_text(schedule, query, few, after, limit)
-    sort_key = _member_sort_key(query)
+    sort_key = _member_sort_key(query, store_of(schedule.app).keys.name_of)
     take = nlargest if query.sort.startswith("-") else nsmallest
     if after is not None or query.state is not None or query.task:
         skip = 0
@@ -531,11 +532,11 @@ def record_of(schedule: Schedule, name: str) -> tuple[Page, Record | None]:
 
 def _records(schedule: Schedule, page: Page) -> list[Record]:
     """Return the records of a page; skip entries that were deleted during the search."""
-    prefix = store_of(schedule.app).keys.prefix
+    name_of = store_of(schedule.app).keys.name_of
     return [
         Record.read(
             row,
-            encodable(row.key.removeprefix(prefix)),
+            encodable(name_of(row.key)),
             page.now,
             schedule.app,
             schedule.entry_class,
@@ -564,20 +565,20 @@ def _members(schedule: Schedule, query: Query) -> Iterator[Member]:
     A member may be yielded twice. Takes one round trip per 2000 entries.
     """
     store = store_of(schedule.app)
-    prefix, statics = store.keys.prefix, set[str]()
+    name_of, statics = store.keys.name_of, set[str]()
     if query.static is not None:
         statics = store.static_names()
     for key, score in store.scan_all(glob_of(query.name, fold=True)):
-        name = key.removeprefix(prefix)
+        name = name_of(key)
         if query.name and not like(encodable(name), query.name):
             continue
         if query.static is None or (name in statics) is query.static:
             yield key, score
 
 
-def _member_sort_key(query: Query) -> Callable[[Member], Any]:
+def _member_sort_key(query: Query, name_of: Callable[[str], str]) -> Callable[[Member], Any]:
     if query.sort.endswith("name"):
-        return lambda member: member[0]
+        return lambda member: name_of(member[0])
     parked_first = query.state in PARKED_STATES
     # Paused entries have the score DISABLED. A search for paused entries reads that score first.
     first_score = DISABLED if query.state == PAUSED else None
@@ -585,7 +586,7 @@ def _member_sort_key(query: Query) -> Callable[[Member], Any]:
         member[1] != first_score,
         (member[1] >= 0) is parked_first,
         member[1],
-        member[0],
+        name_of(member[0]),
     )
 
 
@@ -621,8 +622,8 @@ def _first_page(schedule: Schedule, query: Query, members: list[Member], limit: 
 
 
 def _cursor_of(schedule: Schedule, members: list[Member], record: Record) -> str:
-    prefix = store_of(schedule.app).keys.prefix
-    key, score = next(m for m in members if prefix + m[0].removeprefix(prefix) == record.key)
+    keys = store_of(schedule.app).keys
+    key, score = next(m for m in members if keys.entry(keys.name_of(m[0])) == record.key)
     return f"{score!r} {key}"
 
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import NamedTuple
 
 from celery import Celery
 
@@ -18,13 +19,29 @@ from redbeat.entries.overdue import Overdue, overdue_entries
 from redbeat.entries.status import entries_of
 from redbeat.metrics.snapshot import measured_counts
 from redbeat.printing import encodable
+from redbeat.storage.layout import layout_of
 from redbeat.storage.store import store_of
 from redbeat.storage.wire import Counts, Presence
 
 __all__ = (
+    "Shard",
     "Status",
     "status_of",
 )
+
+
+class Shard(NamedTuple):
+    """One shard of a schedule.
+
+    Attributes:
+        prefix: the prefix of its keys.
+        entries: the number of its entries.
+        beat: the token of the beat that holds its lock, "" if no beat holds it.
+    """
+
+    prefix: str
+    entries: int
+    beat: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +51,8 @@ class Status:
     Attributes:
         now: the time of Redis, in UTC.
         leader: the beat that holds the lock, or None if no beat holds the lock or the lock is off.
-        beats: the beats that publish runs: the leader, and all beats that run without a lock.
+        beats: the beats that publish runs: the leader, all beats that run without a lock, and all
+            beats that hold the lock of a shard. The leader holds the lock of the first shard.
         standbys: the beats that wait for the lock. Standbys of RedBeat 2 are not listed, because
             they store nothing in Redis. A killed standby is listed for another minute; see its
             ``last_seen``.
@@ -56,6 +74,7 @@ class Status:
         problem: the reason why beats publish nothing, for example that the broker is not
             available, with its address; "" if no beat reports a problem.
         overdue: the entries without a success within their ``expect_within``.
+        shards: the shards; empty if the schedule has only one.
     """
 
     now: datetime
@@ -74,6 +93,7 @@ class Status:
     lock_key: str | None
     problem: str = ""
     overdue: list[Overdue] = field(default_factory=list)
+    shards: list[Shard] = field(default_factory=list)
 
 
 def status_of(app: Celery, clock: Callable[[], float] = time.time) -> Status:
@@ -103,16 +123,19 @@ def status_of(app: Celery, clock: Callable[[], float] = time.time) -> Status:
         lock_key=conf.lock_key,
         problem=encodable(counts.problem),
         overdue=overdue_entries(store, counts),
+        shards=[*map(Shard, layout_of(conf).prefixes, counts.sizes, counts.holders)],
     )
 
 
 def beats_of(counts: Counts) -> tuple[BeatInfo | None, list[BeatInfo], list[BeatInfo]]:
-    """Return the leader, the beats that run without a lock, and the standbys."""
+    """Return the leader, the other beats that publish runs, and the standbys."""
     leader = BeatInfo.read(counts.holder) if counts.holder else None
     lockless, standbys = [], []
     for beat in counts.beats:
         if beat.token == counts.holder:
             leader = _info_of(beat)
+        elif beat.token in counts.holders:
+            lockless.append(_info_of(beat))
         elif beat.locked:
             standbys.append(_info_of(beat))
         elif beat.seen >= counts.now - SEEN_WITHIN:

@@ -154,7 +154,7 @@ def serve_beat(conf: RedBeatConfig, store: Store, health: BeatHealth, counters: 
     """
     assert conf.metrics_port is not None
     # The beat's store cannot be used here: it is for one thread, and counts the beat's round trips.
-    scrape_store = Store(store.client, store.keys)
+    scrape_store = store_of(conf.app, store.client)
 
     def take() -> Snapshot | None:
         return take_snapshot(scrape_store, conf) if _has_spare(scrape_store.client) else None

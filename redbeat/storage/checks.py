@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
 
-from redbeat.codec.stored import text_of
+from redbeat.codec.stored import record_in, text_of
 from redbeat.config import RedBeatConfig
 from redbeat.connection.borrowing import borrowed, connection_of
 from redbeat.connection.cluster import cluster_errors, node_of
@@ -16,13 +17,15 @@ from redbeat.errors import RedBeatKeyExpiryError
 from redbeat.printing import get_logger
 
 from .records import Keys
-from .store import Store
+from .store import Store, base_store
 
 __all__ = (
+    "LayoutNote",
     "check_eviction",
     "check_rights",
     "eviction_risk",
     "explained",
+    "layout_problem",
     "missing_rights",
     "misspelt_keys",
     "untagged_prefix",
@@ -69,6 +72,65 @@ def check_eviction(store: Store, mode: str) -> None:
         raise RedBeatKeyExpiryError(MESSAGE % found)
     report = logger.warning if mode == "warn" else logger.error
     report(MESSAGE, *found)
+
+
+class LayoutNote(NamedTuple):
+    """How many shards a schedule has, as stored under its base prefix.
+
+    ``copying`` is the new number while ``celery redbeat shard`` copies the entries, else 0.
+    ``left`` are earlier numbers whose entries were not deleted.
+    """
+
+    shards: int = 1
+    copying: int = 0
+    left: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, text: str) -> LayoutNote:
+        """Return the note in a stored text; without a valid one, the schedule has no shards."""
+        fields = record_in(text)
+        shards, copying, left = (fields.get(name) for name in cls._fields)
+        if type(shards) is not int or type(copying) is not int or type(left) is not list:
+            return cls()
+        return cls(shards, copying, tuple(number for number in left if type(number) is int))
+
+    @classmethod
+    def read(cls, base: Store) -> LayoutNote:
+        """Return the note in the store under the base prefix. One round trip."""
+        return cls.of(base.layout_note())
+
+    def save(self, base: Store) -> None:
+        """Store the note. One round trip."""
+        base.save_layout_note(json.dumps(self._asdict()))
+
+    def problem(self, shards: int) -> str:
+        """Return why a program may not use this number of ``shards``, "" if it may."""
+        if self.copying:
+            return (
+                f"celery redbeat shard {self.copying} is running or was interrupted: run it again, "
+                f"or celery redbeat shard {self.shards} --delete to undo it"
+            )
+        if self.shards == shards:
+            return ""
+        return (
+            f"redbeat_shards is {shards}, but the schedule has {self.shards} shards: "
+            f"set redbeat_shards = {self.shards}, or stop all beats and run celery redbeat shard "
+            f"{shards}"
+        )
+
+
+def layout_problem(conf: RedBeatConfig, client: Any, adopt: bool = False) -> str:
+    """Return why ``redbeat_shards`` does not fit the schedule in Redis, "" if it fits.
+
+    With ``adopt``, the number is stored if the schedule is new. One round trip, three at most.
+    """
+    base = base_store(conf, client)
+    text = base.layout_note()
+    if not text and conf.shards > 1 and not base.members():
+        if adopt:
+            LayoutNote(conf.shards).save(base)
+        return ""
+    return LayoutNote.of(text).problem(conf.shards)
 
 
 #: Matches the error messages of Redis for a missing ACL right, including errors inside a script.
@@ -248,7 +310,7 @@ def warn_about_untagged(store: Store, conf: RedBeatConfig) -> None:
     One round trip, plus one for each RedBeat 2 entry that is checked (at most :data:`SAMPLE`).
     """
     old = _old_store(store, untagged_prefix(conf.key_prefix))
-    if not conf.cluster or old.keys.prefix == conf.key_prefix:
+    if not conf.cluster or conf.shards > 1 or old.keys.prefix == conf.key_prefix:
         return
     try:
         names = [_name(member, old) for member, _ in old.ranked(0, SAMPLE)]

@@ -71,6 +71,9 @@ REPORTS_SINCE = "reports_since"
 #: The field of the stats for a digest of the static entries that a beat last wrote at its start.
 STATICS = "statics"
 
+#: The field of the stats, under the base prefix, for the number of shards.
+LAYOUT = "layout"
+
 #: The cursor of the first part of a scan, and of the part after the last one.
 START = "0"
 
@@ -285,6 +288,10 @@ class Reading:
         rank: int | None = self._read("ZRANK", self.keys.schedule, key_of(key))
         return rank
 
+    def count_below(self, score: float) -> int:
+        """Return the number of entries with a lower score. One round trip."""
+        return int(self._read("ZCOUNT", self.keys.schedule, "-inf", f"({score!r}"))
+
     def due(self, now: float) -> list[tuple[str, float]]:
         """Return (key, score) of all entries due at ``now`` and of the next entry, in due order.
 
@@ -464,6 +471,10 @@ class Reading:
         """Return the token of the beat that holds the lock, "" if it is free. One round trip."""
         return valid_text(self._read("GET", key))
 
+    def lock_holders(self, key: str) -> list[str]:
+        """Return the token of the beat that holds the lock, if any. One round trip."""
+        return [*filter(None, (self.lock_holder(key),))]
+
     def time(self) -> float:
         """Return the time of the Redis server in UNIX seconds. One round trip."""
         seconds, micros = self._read("TIME")
@@ -494,9 +505,21 @@ class Reading:
         """
         return seconds_in(self._noted(LAST_TICK)) or 0.0
 
+    def last_tick_and_layout(self) -> tuple[float, str]:
+        """Return what :meth:`last_tick` and :meth:`layout_note` return. One round trip."""
+        try:
+            reply = self._read_aside("HMGET", self.keys.stats, LAST_TICK, LAYOUT) or ("", "")
+        except ResponseError:
+            return 0.0, ""  # the key is not a hash, or the Redis user may not read it
+        return seconds_in(valid_text(reply[0])) or 0.0, valid_text(reply[1])
+
     def problem(self) -> str:
         """Return the reason why a beat sends no runs, "" if there is none. One round trip."""
         return self._noted(PROBLEM)
+
+    def layout_note(self) -> str:
+        """Return the note about the number of shards, "" if there is none. One round trip."""
+        return self._noted(LAYOUT)
 
     def noted_statics(self) -> str:
         """Return the digest that :meth:`Store.note_statics` stored, or "". One round trip."""

@@ -175,6 +175,10 @@ class Keys:
         """Return the key of the entry called ``name``."""
         return self.prefix + name
 
+    def name_of(self, key: str) -> str:
+        """Return the name of the entry with this key."""
+        return key.removeprefix(self.prefix)
+
 
 class Claim(NamedTuple):
     """The exclusive right of a beat to send one occurrence of an entry.

@@ -9,22 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, cast
 
 from redis.exceptions import RedisError, ResponseError
 
 from redbeat.codec.stored import text_of
-from redbeat.config import App, ensure_conf
+from redbeat.config import App, RedBeatConfig, ensure_conf
 from redbeat.connection.cluster import is_cluster
 from redbeat.errors import InvalidEntryError
 from redbeat.printing import get_logger
 
 from .client import client_of
+from .layout import layout_of
 from .reading import (
     BATCH,
     ESCAPED,
     GLOB_SPECIAL,
+    LAYOUT,
     PROBLEM,
     START,
     STATICS,
@@ -57,6 +60,7 @@ from .records import (
     read_turn,
 )
 from .scripts import exchange, load_script, overlaps, packed, runs_once
+from .shards import ShardedKeys, ShardedStore
 from .wire import Presence, pack, pairs_of
 
 __all__ = (
@@ -64,8 +68,10 @@ __all__ = (
     "MAX_WAIT",
     "Replicas",
     "Store",
+    "base_store",
     "batches",
     "store_of",
+    "store_of_shard",
 )
 
 logger = get_logger("celery.beat")
@@ -455,6 +461,10 @@ class Store(Reading):
             with suppress(ResponseError):
                 self._read_aside("HDEL", self.keys.stats, PROBLEM)
 
+    def save_layout_note(self, text: str) -> None:
+        """Store the note about the number of shards. One round trip."""
+        self._read_aside("HSET", self.keys.stats, LAYOUT, text)
+
     def note_statics(self, digest: str) -> None:
         """Store a digest of the static entries that a starting beat wrote. One round trip."""
         self._note(STATICS, digest)
@@ -570,5 +580,22 @@ def store_of(app: App | None, client: Any = None) -> Store:
     """Return the store of an app's schedule, with ``client`` (default: the client of the app)."""
     client = client_of(app) if client is None else client
     conf = ensure_conf(app)
+    if conf.shards > 1:
+        names = (conf.key_prefix, conf.schedule_key, conf.statics_key, conf.denied_keys)
+        keys = ShardedKeys(*names, layout_of(conf))
+        # The type of a plain store, because only a beat uses the methods that are missing here.
+        return cast("Store", ShardedStore(client, keys, partial(store_of_shard, conf, client)))
+    return base_store(conf, client)
+
+
+def base_store(conf: RedBeatConfig, client: Any) -> Store:
+    """Return the store under the base prefix, which has no entries if the schedule has shards."""
     keys = Keys(conf.key_prefix, conf.schedule_key, conf.statics_key, conf.denied_keys)
+    return Store(client, keys, conf.wait_replicas)
+
+
+def store_of_shard(conf: RedBeatConfig, client: Any, number: int) -> Store:
+    """Return the store of one shard of a schedule with several shards."""
+    prefix = layout_of(conf).prefixes[number]
+    keys = replace(Keys.under(prefix), denied=conf.denied_in(prefix))
     return Store(client, keys, conf.wait_replicas)

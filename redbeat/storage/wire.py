@@ -191,6 +191,9 @@ class Counts(NamedTuple):
     failing: int = 0
     #: The keys of at most 500 entries that may be overdue.
     expected: Sequence[str] = ()
+    #: Of a schedule with shards: the holder of the lock and the number of entries of each shard.
+    holders: Sequence[str] = ()
+    sizes: Sequence[int] = ()
 
 
 def read_page(reply: Sequence[Any]) -> Page:

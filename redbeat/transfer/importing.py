@@ -360,18 +360,16 @@ class Importer:
         note: Callable[[Change], Any] | None = None,
     ) -> None:
         """Delete dynamic entries that are not in ``names``. Two round trips per 500 entries."""
-        after, prefix = None, self._store.keys.prefix
+        after, name_of = None, self._store.keys.name_of
         while True:
             page = self._store.page(after)
             surplus_keys = [
-                row.key
-                for row in page.rows
-                if not row.static and row.key.removeprefix(prefix) not in names
+                row.key for row in page.rows if not row.static and name_of(row.key) not in names
             ]
             self.written.removed += len(surplus_keys)
             if note is not None:
                 for key in surplus_keys:
-                    note(Change(printable(key.removeprefix(prefix)), "removed"))
+                    note(Change(printable(name_of(key)), "removed"))
             if surplus_keys and not dry_run:
                 self._store.delete_all(surplus_keys)
             after = page.after

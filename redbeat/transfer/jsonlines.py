@@ -30,6 +30,7 @@ from redbeat.errors import DecodeError, InvalidEntryError, did_you_mean
 from redbeat.printing import encodable
 from redbeat.schedules.calendars import Calendar
 from redbeat.storage.reading import Reading
+from redbeat.storage.records import Keys
 from redbeat.storage.wire import Row
 
 from .importing import EntryType, Incoming, fail, read_safely
@@ -251,7 +252,7 @@ def export_lines(
     page, templates = store.page(history=history), Templates(app, entry_class)
     while True:
         for row in page.rows:
-            yield _exported(templates, store.keys.prefix, row, history)
+            yield _exported(templates, store.keys, row, history)
         if page.after is None:
             return
         page = store.page(page.after, history=history)
@@ -265,12 +266,12 @@ def _exported_calendar(name: str, text: str) -> Exported:
     return Exported(json.dumps({"calendar": name, **fields}), calendar=name)
 
 
-def _exported(templates: Templates, prefix: str, row: Row, history: bool) -> Exported:
+def _exported(templates: Templates, keys: Keys, row: Row, history: bool) -> Exported:
     if row.problem or row.definition is None:
         return Exported("", encodable(row.key), row.problem or "it has no definition")
     try:
         entry = templates.loaded(row.definition, row.policy)
-        if prefix + str(entry.name) != row.key:
+        if keys.entry(str(entry.name)) != row.key:
             raise DecodeError(
                 "definition.name", f"is {entry.name!r:.60}, which does not match its key"
             )

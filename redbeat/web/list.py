@@ -111,7 +111,7 @@ def beats() -> ResponseReturnValue:
     store = store_of(schedule.app)
     status, notes = schedule.status(), store.quarantined(MAX_QUARANTINED)
     keys = list(notes)
-    names = [key.removeprefix(store.keys.prefix) for key in keys]
+    names = [store.keys.name_of(key) for key in keys]
     rows = store.read(keys).rows if keys else []
     return render_template(
         "beats.html",

@@ -17,6 +17,7 @@ from redbeat.presentation.describe import call_text, iso, last_run, overdue_text
 from redbeat.presentation.rule_text import has_own_zone
 from redbeat.presentation.rules import in_words
 from redbeat.presentation.text import duration
+from redbeat.storage.layout import layout_of
 from redbeat.storage.wire import Row
 
 __all__ = (
@@ -164,14 +165,17 @@ def entry_url(name: str, endpoint: str = "entries.show") -> str:
 
 def record_url(record: Record) -> str:
     """Return the URL of the page of a listed entry."""
-    prefix = ensure_conf(current_app.extensions["celery"]).key_prefix
-    return entry_url(record.key.removeprefix(prefix))
+    return entry_url(_exact_name(record))
 
 
 def quoted(record: Record) -> str:
     """Return the exact name of a listed entry as a value of a form, which :func:`name_in` reads."""
-    prefix = ensure_conf(current_app.extensions["celery"]).key_prefix
-    return quoted_name(record.key.removeprefix(prefix))
+    return quoted_name(_exact_name(record))
+
+
+def _exact_name(record: Record) -> str:
+    """Return the name of a listed entry; surrogates stand for bytes that are not UTF-8."""
+    return layout_of(ensure_conf(current_app.extensions["celery"])).name_of(record.key)
 
 
 def quoted_name(name: str) -> str:

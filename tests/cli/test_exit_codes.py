@@ -42,6 +42,7 @@ WORDS = {
     "pause": ["one"],
     "plan": ["FILE"],
     "resume": ["one"],
+    "shard": ["4"],
     "show": ["one"],
     "simulate": ["one", "--from", "2026-01-01", "--to", "2026-01-02"],
     "status": ["--max-late", "1d"],

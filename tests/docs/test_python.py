@@ -40,7 +40,6 @@ BEFORE = {
 #: The environment variables that the examples of a page read.
 ENVIRONMENT = {
     "docs/deployment/tls.rst": {"BEAT_KEY_PASSWORD": KEY_PASSWORD},
-    "docs/scale.rst": {"SCHEDULE_SHARD": "3"},
 }
 
 

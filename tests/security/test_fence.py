@@ -136,6 +136,7 @@ NUMBERS: dict[str, tuple[str, ...]] = {
     "beat/stop_signals.py": ("numbers of signals", "int(signal.SIGTERM)", "int(signal.SIGINT)"),
     "storage/reading.py": (
         "replies of TIME, ZCARD, ZCOUNT, PTTL and INFO",
+        "int(self._read('ZCOUNT', self.keys.schedule, '-inf', f'({score!r}'))",
         "int(self._read('ZCOUNT', self.keys.schedule, '-inf', '(0'))",
         *("int(seconds)", "int(micros)", "int(self._read('ZCARD', self.keys.schedule))"),
         *("int(self._read('PTTL', key))", "int(info.get('maxmemory', 0))"),
@@ -146,8 +147,10 @@ NUMBERS: dict[str, tuple[str, ...]] = {
         "int(code)",
         *("map(float, dues)", "map(int, text_of(codes))"),
     ),
+    "storage/shards.py": ("the number of a shard in a cursor of this class", "int(number)"),
     "storage/store.py": (
-        "codes in the replies of scripts, and the reply of WAIT; a condition",
+        "codes in the replies of scripts, and the replies of WAIT, TIME and ZCOUNT; a condition",
+        *("int(time[0])", "int(time[1])", "float(score)"),
         *("int(code)", "int(connection.read_response())", "int(request.reply_lost)"),
         "int(reply[0])",
     ),

@@ -40,6 +40,7 @@ from redbeat import (
     RedBeatSchedulerEntry,
     RunResult,
     Schedule,
+    Shard,
     Simulation,
     Status,
     UnknownTypeError,
@@ -245,6 +246,7 @@ def look_ahead(schedule: Schedule, start: datetime) -> None:
     assert_type(found.clock_changes(), dict[str, list[ClockChange]])
     assert_type(schedule.apply({}, dry_run=True), Applied)
     assert_type(schedule.status(), Status)
+    assert_type(schedule.status().shards, list[Shard])
     assert_type(schedule.status().overdue, list[Overdue])
     assert_type(entry.policy, Policy)
     assert_type(entry.status, EntryStatus)

@@ -1,0 +1,442 @@
+"""One beat on a schedule with several shards: which shards are its own, and their ticks.
+
+Every beat ticks the first shard, as its leader or as a standby. So the first shard lists all active
+beats, and each beat computes from this list which shards are its own; see :func:`owners`. The lock
+of each shard decides when two beats have different lists for a moment: nothing is sent twice.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cached_property
+from hashlib import blake2b
+from typing import Any, Final
+
+from redis.exceptions import RedisError
+
+from redbeat.config import RedBeatConfig
+from redbeat.connection.cluster import node_of
+from redbeat.entry import RedBeatSchedulerEntry
+from redbeat.errors import ConfigurationError, described
+from redbeat.metrics.counters import Counters
+from redbeat.metrics.health import BeatHealth
+from redbeat.printing import get_logger
+from redbeat.storage.layout import layout_of
+from redbeat.storage.store import Store, store_of_shard
+
+from .lock import FORGET_AFTER, SEEN_WITHIN, SILENCE, TOKEN_PREFIX, BeatLock
+from .publisher import Publisher
+from .retries import Pace
+from .scheduler_protocol import SchedulerProtocol
+from .statics import StaticEntries
+from .stop_signals import HeldSignals
+from .ticker import MAX_TICK, Ticker
+
+__all__ = ("ShardLock", "ShardedStatics", "ShardedTicker", "owners", "stores_of_shards")
+
+logger = get_logger("celery.beat")
+
+#: Seconds between two looks at the list of active beats.
+LOOK_INTERVAL: Final = 1.0
+
+#: After a failed tick, a beat waits for at least this multiple of its duration before it tries the
+#: same Redis server again, so that the shards on other servers are late by little.
+FAILURE_PAUSE: Final = 4
+
+
+def owners(beats: Collection[str], shards: int, first: str = "") -> list[str]:
+    """Return the owner of each shard: one of the ``beats``, which are tokens.
+
+    The numbers of shards of two beats differ by at most one. ``first`` owns the first shard if it
+    is one of the beats. Each shard goes to the beat with the highest hash that has room (rendezvous
+    hashing), so that most shards keep their owner when a beat comes or goes.
+    """
+    least, extra = divmod(shards, len(beats))
+    counts = dict.fromkeys(sorted(beats), 0)
+
+    def has_room(beat: str) -> bool:
+        return counts[beat] < least or (counts[beat] == least and extra > 0)
+
+    def rank(beat: str, shard: int) -> bytes:
+        return blake2b(f"{shard} {beat}".encode(), digest_size=8).digest()
+
+    result = []
+    for shard in range(shards):
+        if shard == 0 and first in counts:
+            owner = first
+        else:
+            owner = max(filter(has_room, counts), key=lambda beat: rank(beat, shard))
+        extra -= counts[owner] == least
+        counts[owner] += 1
+        result.append(owner)
+    return result
+
+
+class ShardLock(BeatLock):
+    """The lock of one shard; all locks of a beat have the same token.
+
+    A holder also counts as dead after :data:`SILENCE` seconds without a request to the first shard.
+    So a beat takes over a shard in the usual time, although it did not watch its lock before.
+    """
+
+    def __init__(
+        self, *args: Any, token: str | None, silent: Callable[[str], float], **more: Any
+    ) -> None:
+        super().__init__(*args, **more)
+        self.token = token or self.token
+        self._silent = silent
+
+    def _dead_holder(self) -> str:
+        holder = self._holder
+        if holder.startswith(TOKEN_PREFIX):
+            silence = self._silent(holder)
+            if silence >= SILENCE:
+                logger.warning("beat: The beat %s is silent, taking over %s", holder, self.key)
+                return holder
+        return super()._dead_holder()
+
+
+def stores_of_shards(conf: RedBeatConfig, client: Any) -> list[Store]:
+    """Return a store for each shard of a schedule. No round trip."""
+    return [store_of_shard(conf, client, number) for number in range(conf.shards)]
+
+
+class ShardedStatics:
+    """The entries of ``beat_schedule``, each in the :class:`StaticEntries` of its shard."""
+
+    def __init__(self, conf: RedBeatConfig, shards: Callable[[], ShardedTicker]) -> None:
+        self._layout = layout_of(conf)
+        self._shards = shards
+        self.parts = [StaticEntries() for _ in range(conf.shards)]
+
+    def _part(self, name: object) -> StaticEntries:
+        return self.parts[self._layout.shard_of(str(name))]
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts))
+
+    def collect(self) -> None:
+        """Start a new collection; entries that are not added again count as removed."""
+        for part in self.parts:
+            part.collect()
+
+    def add(self, name: str, entry: RedBeatSchedulerEntry) -> None:
+        """Add an entry, see :meth:`StaticEntries.add`."""
+        self._part(name).add(name, entry)
+
+    def refuse(self, name: str, error: Exception) -> None:
+        """Log an entry that cannot be created or stored, and remove it from the collection."""
+        self._part(name).refuse(name, error)
+
+    def restore_schedule(self, entry: RedBeatSchedulerEntry) -> None:
+        """Replace a loaded entry's schedule by the object in ``beat_schedule`` if needed."""
+        self._part(entry.name).restore_schedule(entry)
+
+    def offer(self, *_: Any) -> None:
+        """Add and change the entries of each shard, see :meth:`StaticEntries.offer`."""
+        shards = self._shards()
+        for part, store, lock in zip(self.parts, shards.stores, shards.locks, strict=True):
+            part.offer(store, lock)
+
+    def prune(self, *_: Any, exclusive: bool) -> None:
+        """Remove static entries of the shards of this beat that left ``beat_schedule``."""
+        shards = self._shards()
+        for number in shards.owned:
+            self.parts[number].prune(shards.stores[number], shards.locks[number], exclusive)
+
+
+class SummedCounters(Counters):
+    """The sums of the counters of all shards."""
+
+    def __init__(self, parts: Mapping[int, Ticker], max_entries: int) -> None:
+        super().__init__(max_entries)
+        self._parts = parts
+
+    @property
+    def by_entry(self) -> bool:
+        """Whether this beat keeps counts of single entries in all shards."""
+        return all(ticker.counters.by_entry for ticker in [*self._parts.values()])
+
+    def totals(self) -> dict[str, int]:
+        """Return all counts since the start of the beat, by field. This method is thread-safe."""
+        totals: dict[str, int] = {}
+        for ticker in [*self._parts.values()]:
+            for name, number in ticker.counters.totals().items():
+                totals[name] = totals.get(name, 0) + number
+        return totals
+
+
+class ShardedTicker:
+    """Runs the ticks of one beat on its shards; offers the methods of :class:`Ticker`.
+
+    Arguments as of :class:`Ticker`, but ``client`` instead of a store. ``lock_key`` is None when
+    several beats share the work; else the locks of the shards derive from it.
+    """
+
+    def __init__(
+        self,
+        scheduler: SchedulerProtocol,
+        client: Any,
+        lock_key: str | None,
+        timeout: float,
+        statics: ShardedStatics,
+        conf: RedBeatConfig,
+        clock: Callable[[], float],
+        lease: float,
+    ) -> None:
+        self.running = False
+        self.layout = layout_of(conf)
+        self.stores = stores_of_shards(conf, client)
+        self.locks: list[ShardLock | None] = []
+        for store in self.stores:
+            key = lock_key and store.keys.prefix + lock_key.removeprefix(conf.key_prefix)
+            token = self.locks[0].token if self.locks and self.locks[0] else None
+            terms: dict[str, Any] = {"clock": clock, "token": token, "silent": self._silence_of}
+            self.locks.append(ShardLock(store, key, timeout, **terms) if key else None)
+        #: The shards that this beat ticks. The first shard is always one of them.
+        self.owned: set[int] = {0}
+        #: The shards that this beat has to leave.
+        self._leaving: set[int] = set()
+        self._scheduler = scheduler
+        self._client = client
+        self._statics = statics
+        self._conf = conf
+        self._clock = clock
+        self._lease = lease
+        self._publisher = Publisher(conf.publish_window, clock)
+        self._pace = Pace(conf.max_rate)
+        self._tickers: dict[int, Ticker] = {}
+        self.counters = SummedCounters(self._tickers, conf.metrics_entries)
+        self.health = BeatHealth(clock)
+        #: When to tick each shard next; when to try each server that did not answer.
+        self._next: dict[int, float] = {}
+        self._retry_at: dict[object, float] = {}
+        self._looked_at = self._first_ticked_at = -math.inf
+        #: When each beat last made a request to the first shard, by the local clock; the present at
+        #: the last look; and the first look.
+        self._seen_at: dict[str, float] = {}
+        self._seen_now = self._first_look = 0.0
+        self._view: tuple[frozenset[str], str] = frozenset(), ""
+        self._checked_nodes: set[object] = set()
+
+    # -- ticks -------------------------------------------------------------------------------
+
+    def tick(self) -> float:
+        """Tick each shard of this beat that is due; return the seconds until the next tick.
+
+        Raises the errors of :meth:`Ticker.tick`. A stop signal ends the tick after the current
+        shard.
+        """
+        self.running = True
+        try:
+            with HeldSignals() as stop:
+                return self._tick(stop)
+        finally:
+            self.running = False
+            self._observe_health()
+
+    def _tick(self, stop: HeldSignals) -> float:
+        for number in self._due():
+            if number and self._clock() - self._first_ticked_at >= LOOK_INTERVAL:
+                self._tick_shard(0)  # or other beats assume that this beat is dead
+            self._tick_shard(number)
+            if stop.pending:
+                return 0.0
+        self._look()
+        now = self._clock()
+        waits = [self._next.get(number, now) for number in self.owned]
+        return max(min(*waits, self._looked_at + LOOK_INTERVAL) - now, 0.0)
+
+    def _due(self) -> list[int]:
+        now = self._clock()
+        due = [number for number in self.owned if self._next.get(number, now) <= now]
+        return sorted(due, key=lambda number: self._next.get(number, now))
+
+    def _tick_shard(self, number: int) -> None:
+        """Tick a shard, unless its server did not answer a moment ago."""
+        node, began = self._node(number), self._clock()
+        if number == 0:
+            self._first_ticked_at = began
+        if began < self._retry_at.get(node, -math.inf):
+            self._next[number] = self._retry_at[node]
+            return
+        ticker = self._ticker(number)
+        ticker.max_tick = MAX_TICK / len(self.owned)
+        ticker.check_server(node in self._checked_nodes)
+        wait = ticker.tick()
+        now = self._clock()
+        if ticker.available:
+            self._checked_nodes.add(node)
+        else:
+            wait = max(wait, FAILURE_PAUSE * (now - began))
+            self._retry_at[node] = now + wait
+        self._next[number] = now + wait
+
+    def _node(self, number: int) -> object:
+        """Return what identifies the server that has a shard."""
+        try:
+            node = node_of(self._client, self.stores[number].keys.schedule)
+        except (RedisError, OSError):
+            return None
+        if node is self._client:
+            return node
+        where = node.connection_pool.connection_kwargs
+        return where.get("host"), where.get("port")
+
+    def _ticker(self, number: int) -> Ticker:
+        if number not in self._tickers:
+            self._tickers[number] = Ticker(
+                self._scheduler,
+                self.stores[number],
+                self.locks[number],
+                self._statics.parts[number],
+                self._conf,
+                self._clock,
+                self._lease,
+                self._publisher,
+                self._pace,
+            )
+        return self._tickers[number]
+
+    # -- which shards ------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Read which beats are active, and take and leave shards. Two round trips a second."""
+        first, now = self._ticker(0), self._clock()
+        if now - self._looked_at < LOOK_INTERVAL:
+            return
+        self._looked_at = now
+        if first.available and now >= self._retry_at.get(self._node(0), -math.inf):
+            try:
+                self._read_beats(first)
+            except (RedisError, OSError) as error:
+                logger.warning("beat: Cannot read which beats are active: %s", described(error))
+                self._retry_at[self._node(0)] = self._clock() + FAILURE_PAUSE * (
+                    self._clock() - now
+                )
+        for number in [*self._leaving]:
+            if now >= self._retry_at.get(self._node(number), -math.inf):
+                self._leave(number)
+
+    def _read_beats(self, first: Ticker) -> None:
+        lock, own = self.locks[0], first.token
+        beats = [
+            beat for beat in self.stores[0].beats(FORGET_AFTER) if beat.locked is (lock is not None)
+        ]
+        now, redis_now = self._clock(), first.redis_time
+        self._first_look, self._seen_now = self._first_look or now, now
+        self._seen_at.update({beat.token: now - (redis_now - beat.seen) for beat in beats})
+        active = {beat.token for beat in beats if beat.seen >= redis_now - SEEN_WITHIN}
+        view = frozenset(active | {own}), "" if lock is None else lock.holder
+        if view != self._view:
+            self._view = view
+            self._assign(own, owners(view[0], len(self.stores), view[1]))
+
+    def _assign(self, own: str, result: Sequence[str]) -> None:
+        wanted = {number for number, owner in enumerate(result) if owner == own}
+        logger.info(
+            "beat: %d beats share %d shards; this beat has: %s",
+            *(len(self._view[0]), len(result), ", ".join(map(str, sorted(wanted))) or "none"),
+        )
+        self._leaving |= self.owned - wanted - {0}
+        self._leaving -= wanted
+        self.owned = wanted | {0}
+
+    def _leave(self, number: int) -> None:
+        ticker = self._tickers.get(number)
+        if ticker is None or ticker.resign():
+            self._leaving.discard(number)
+            self._next.pop(number, None)
+
+    def _silence_of(self, token: str) -> float:
+        """Return for how many seconds a beat had made no request to the first shard.
+
+        A beat that was never listed counts from the first look. 0 if it is unknown, because this
+        beat itself is not listed.
+        """
+        if self._ticker(0).token not in self._seen_at:
+            return 0.0
+        return self._seen_now - self._seen_at.get(token, self._first_look)
+
+    # -- the wake-up -------------------------------------------------------------------------
+
+    @property
+    def channels(self) -> list[str]:
+        """The wake-up channels of all shards, those on servers that answer first."""
+        failing = [
+            number not in self._tickers or not self._tickers[number].available
+            for number in range(len(self.stores))
+        ]
+        numbers = sorted(range(len(self.stores)), key=failing.__getitem__)
+        return [self.stores[number].keys.wakeup for number in numbers]
+
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {store.keys.wakeup: number for number, store in enumerate(self.stores)}
+
+    def wake(self, channel: str) -> bool:
+        """Tick the shard with this wake-up channel at the next :meth:`tick`.
+
+        Returns False if the shard is not one of this beat.
+        """
+        number = self._numbers.get(channel, -1)
+        self._next.pop(number, None)
+        return number in self.owned
+
+    # -- the other methods of a ticker -------------------------------------------------------
+
+    @property
+    def available(self) -> bool:
+        """Whether Redis answered at the last tick of any shard."""
+        return any(ticker.available for ticker in self._tickers.values())
+
+    def take_lock(self) -> None:
+        """Take the lock of the first shard if it is free. One round trip."""
+        self._ticker(0).take_lock()
+
+    def run_one(self, entry: RedBeatSchedulerEntry, options: dict[str, Any]) -> float | None:
+        """Claim one entry, send it if it is due, and record the run; see :meth:`Ticker.run_one`."""
+        if self.running:
+            return self._scheduler.send_if_due(entry, **options)
+        return self._ticker(self.layout.split(entry.key)[0]).run_one(entry, options)
+
+    def use_lock(self, lock: Any, _timeout: float) -> None:
+        """Raise :exc:`ConfigurationError` if a program replaced the lock."""
+        if lock is not self.locks[0]:
+            raise ConfigurationError(
+                "a lock of the program's own does not work with redbeat_shards > 1: do not assign "
+                "scheduler.lock, or set redbeat_shards = 1"
+            )
+
+    def close(self) -> None:
+        """Record published runs, and close the connections, as :meth:`Ticker.close`."""
+        self._each(lambda ticker: ticker.close())
+
+    def release_lock(self) -> None:
+        """Release the locks of all shards. One round trip for each lock that this beat holds."""
+        self._each(lambda ticker: ticker.release_lock())
+
+    def _each(self, work: Callable[[Ticker], None]) -> None:
+        """Call ``work`` for each ticker, the first shard last; try a broken server only once."""
+        broken: set[object] = set()
+        errors: list[Exception] = []
+        for number in sorted(self._tickers, reverse=True):
+            node = self._node(number)
+            if node in broken:
+                continue
+            try:
+                work(self._tickers[number])
+            except (RedisError, OSError) as error:
+                broken.add(node)
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+    def _observe_health(self) -> None:
+        """Combine the health of the shards: the beat is well if any shard is."""
+        health, tickers = self.health, [*self._tickers.values()]
+        health.ticked()
+        health.observe(any(ticker.health.leads for ticker in tickers), no_lock=False)
+        health.problem = next(filter(None, (ticker.health.problem for ticker in tickers)), "")
+        (health.completed if self.available else health.failed)()

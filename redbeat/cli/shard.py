@@ -1,0 +1,177 @@
+"""The command ``celery redbeat shard``, which changes the number of shards of a schedule."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import click
+from redis.exceptions import RedisError
+
+from redbeat.config import MAX_SHARDS, ensure_conf
+from redbeat.connection.cluster import node_of
+from redbeat.management.prefixes import copy_to_shards, delete_layout
+from redbeat.presentation.english import plural
+from redbeat.storage.checks import LayoutNote
+from redbeat.storage.client import client_of, unretried
+from redbeat.storage.layout import Layout, layout
+from redbeat.storage.reading import LAYOUT
+from redbeat.storage.records import Keys
+from redbeat.storage.shards import total_stats
+from redbeat.storage.store import Store, base_store
+
+from .command import EX_CONFLICT, command, failure
+from .console import Console, progress
+from .migrate_prefix import refuse_running_beat
+from .options import option
+
+__all__ = ("shard",)
+
+
+@command("shard")
+@click.argument("shards", type=click.IntRange(1, MAX_SHARDS))
+@option("--delete", is_flag=True, help="Delete the entries under the earlier prefixes afterwards.")
+@option("--dry-run", is_flag=True, help="Print where the entries would be, and write nothing.")
+@option("--force", is_flag=True, help="Go on even if a beat runs or an entry cannot be copied.")
+def shard(console: Console, shards: int, delete: bool, dry_run: bool, force: bool) -> None:
+    """Distribute the schedule over this number of SHARDS.
+
+    Each shard is a key prefix of its own; the prefixes are spread evenly over the slots of a Redis
+    Cluster. With 1, the schedule has no shards. The copy includes run histories, the marks of
+    static entries and the quarantine. If the command is interrupted, run it again.
+
+    Stop all beats first. Set redbeat_shards to the same number in all programs afterwards.
+    """
+    conf, client = ensure_conf(console.app), unretried(client_of(console.app))
+    base = base_store(conf, client)
+    note = LayoutNote.read(base)
+    target, source = layout(conf.key_prefix, shards), layout(conf.key_prefix, note.shards)
+    if dry_run:
+        _report(console, client, target, note, {}, _planned(client, source, target), dry_run)
+        return
+    if not force:
+        for prefix in {*source.prefixes, *target.prefixes}:
+            refuse_running_beat(console, client, prefix)
+    counts = {}
+    base_entries = base.members()
+    earlier = {*note.left, note.copying, 1 if base_entries else 0}
+    if shards != note.shards:
+        _refuse_leftovers(note, shards, base_entries)
+        note._replace(copying=shards).save(base)
+        counts = _copy(console, client, source, target, force)
+        earlier = {*note.left, note.shards}
+    note = LayoutNote(shards, 0, tuple(sorted(earlier - {0, shards})))
+    note.save(base)
+    if delete:
+        counts["deleted"] = 0
+        for number in note.left:
+            old = layout(conf.key_prefix, number)
+            with progress(console, "Deleting", sum(_sizes(client, old))) as advance:
+                counts["deleted"] += delete_layout(client, old, advance)
+        note = note._replace(left=())
+        note.save(base)
+    _report(console, client, target, note, counts, _sizes(client, target))
+
+
+def _copy(
+    console: Console, client: Any, source: Layout, target: Layout, force: bool
+) -> dict[str, int]:
+    """Copy all entries and counters; return the numbers of entries by outcome."""
+    with progress(console, "Copying", sum(_sizes(client, source))) as advance:
+        counts = asdict(copy_to_shards(client, source, target, advance))
+    if not force and (counts["different"] or counts["unreadable"]):
+        message = (
+            f"Not copied: {counts['different']} with another entry of the same name in the new "
+            f"shards, {counts['unreadable']} unreadable. Correct or delete them and run the "
+            "command again, or use --force"
+        )
+        raise failure(message, EX_CONFLICT)
+    sums = total_stats(Store(client, Keys.under(prefix)) for prefix in source.prefixes)
+    sums.pop(LAYOUT, None)
+    stats = Keys.under(target.prefixes[0]).stats
+    for name, text in sums.items():
+        client.hsetnx(stats, name, text)
+    return counts
+
+
+def _refuse_leftovers(note: LayoutNote, shards: int, base_entries: int) -> None:
+    """End the command with an error if an older copy would mix with this one."""
+    if note.copying not in (0, shards):
+        message = (
+            f"celery redbeat shard {note.copying} was interrupted: run it again, or celery redbeat "
+            f"shard {note.shards} --delete to undo it"
+        )
+        raise failure(message, EX_CONFLICT)
+    if shards in note.left or (shards == 1 and base_entries and not note.copying):
+        message = (
+            f"There are still entries of programs that used {plural(shards, 'shard')}: "
+            f"delete them with celery redbeat shard {note.shards} --delete"
+        )
+        raise failure(message, EX_CONFLICT)
+
+
+def _sizes(client: Any, places: Layout) -> list[int]:
+    """Return the number of entries of each shard. One round trip per shard."""
+    return [Store(client, Keys.under(prefix)).members() for prefix in places.prefixes]
+
+
+def _planned(client: Any, source: Layout, target: Layout) -> list[int]:
+    """Return how many entries each shard of the target would have."""
+    sizes = [0] * target.shards
+    for prefix in source.prefixes:
+        for key, _ in Store(client, Keys.under(prefix)).scan_all():
+            sizes[target.shard_of(key.removeprefix(prefix))] += 1
+    return sizes
+
+
+def _report(
+    console: Console,
+    client: Any,
+    target: Layout,
+    note: LayoutNote,
+    counts: dict[str, int],
+    sizes: list[int],
+    dry_run: bool = False,
+) -> None:
+    rows = [
+        (number, prefix, _master(client, prefix), size)
+        for number, (prefix, size) in enumerate(zip(target.prefixes, sizes, strict=True))
+    ]
+    if console.as_json:
+        names = ("shard", "prefix", "master", "entries")
+        console.emit(
+            {
+                "shards": target.shards,
+                "places": [dict(zip(names, row, strict=True)) for row in rows],
+                "earlier": list(note.left),
+                **counts,
+                "dry_run": dry_run,
+            }
+        )
+        return
+    console.table(
+        ("Shard", "Prefix", "Master", "Entries"),
+        [(str(number), prefix, master, str(size)) for number, prefix, master, size in rows],
+    )
+    if dry_run:
+        console.note("Dry run, nothing was written")
+        return
+    if counts:
+        console.note(", ".join(f"{count} {outcome}" for outcome, count in counts.items()))
+    console.note(f"Set redbeat_shards = {target.shards} in all programs where that is not done yet")
+    if note.left:
+        earlier = ", ".join(map(str, note.left))
+        console.note(
+            f"The entries of earlier numbers of shards are kept ({earlier}). To delete them: "
+            f"celery redbeat shard {target.shards} --delete"
+        )
+
+
+def _master(client: Any, prefix: str) -> str:
+    """Return the address of the server that has a prefix, "" if it is unknown."""
+    try:
+        pool = node_of(client, Keys.under(prefix).schedule).connection_pool
+    except (RedisError, OSError, AttributeError):
+        return ""
+    terms = getattr(pool, "connection_kwargs", {})
+    return f"{terms['host']}:{terms['port']}" if "host" in terms else str(terms.get("path", ""))

@@ -1,0 +1,470 @@
+"""A store whose entries are distributed over several shards, each with its own key prefix.
+
+An operation on one entry goes to the shard of the entry, and still takes one round trip. An
+operation on a list takes one round trip per shard that has an item of the list; "one round trip" in
+the documentation of a method of :class:`Store` means that. An operation on the whole schedule asks
+every shard.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from heapq import merge
+from itertools import islice
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from redbeat.codec.stored import bytes_of, score_in, seconds_in, whole_in
+
+from .layout import Layout
+from .reading import BATCH, LAST_TICK, REPORTS_SINCE, START, batches
+from .records import Keys, Saved, StaticRow, Swept, Writing
+from .wire import Counts, Cursor, Page, Presence, Row
+
+if TYPE_CHECKING:
+    from .store import Store
+
+__all__ = ("ShardedKeys", "ShardedStore", "total_stats")
+
+T = TypeVar("T")
+
+#: The minimum number of entries that one read of a merged list asks each shard for.
+SMALLEST_PART = 20
+
+
+@dataclass(frozen=True)
+class ShardedKeys(Keys):
+    """The base keys of a schedule with shards; the key of an entry is the key in its shard."""
+
+    layout: Layout = field(default=Layout("", 1), compare=False)
+
+    def entry(self, name: str) -> str:
+        """Return the key of the entry called ``name``."""
+        return self.layout.key_of(name)
+
+    def name_of(self, key: str) -> str:
+        """Return the name of the entry with this key."""
+        return self.layout.name_of(key)
+
+
+def _by_key(name: str) -> Callable[..., Any]:
+    """Return the method that calls the method of this name in the shard of the first argument."""
+
+    def method(self: ShardedStore, key: str, *args: Any, **more: Any) -> Any:
+        store, own_key = self._place(key)
+        return getattr(store, name)(own_key, *args, **more)
+
+    return method
+
+
+def _by_first(name: str) -> Callable[..., Any]:
+    """Return the method that calls the method of this name in the first shard."""
+
+    def method(self: ShardedStore, *args: Any) -> Any:
+        return getattr(self.shards[0], name)(*args)
+
+    return method
+
+
+class ShardedStore:
+    """Offers the methods of :class:`Store` on a schedule with several shards.
+
+    The methods of a beat are missing: a beat works on one of the :attr:`shards` at a time.
+
+    ``make`` returns the store of a shard, given its number.
+    """
+
+    def __init__(self, client: Any, keys: ShardedKeys, make: Callable[[int], Store]) -> None:
+        self.client = client
+        self.keys = keys
+        self.layout = keys.layout
+        self._make = make
+
+    @cached_property
+    def shards(self) -> list[Store]:
+        """The store of each shard."""
+        return [self._make(number) for number in range(self.layout.shards)]
+
+    @property
+    def round_trips(self) -> int:
+        """Number of round trips so far, retries excluded."""
+        return sum(store.round_trips for store in self.shards)
+
+    def _place(self, key: str) -> tuple[Store, str]:
+        """Return the store of the shard that has a key, and the key in that shard."""
+        number, name = self.layout.split(key)
+        return self.shards[number], self.layout.prefixes[number] + name
+
+    def _parts(
+        self, items: Iterable[T], key_of: Callable[[T], str]
+    ) -> Iterator[tuple[Store, list[tuple[int, T]]]]:
+        """Yield each shard that has some of the items, with the items and their positions."""
+        parts: defaultdict[int, list[tuple[int, T]]] = defaultdict(list)
+        for position, item in enumerate(items):
+            parts[self.layout.split(key_of(item))[0]].append((position, item))
+        for number, part in parts.items():
+            yield self.shards[number], part
+
+    def _gather(self, name: str, items: Iterable[T], key_of: Callable[[T], str]) -> list[Any]:
+        """Call a method that takes and returns a list in each shard; return all results."""
+        return [
+            result
+            for store, part in self._parts(items, key_of)
+            for result in getattr(store, name)([item for _, item in part])
+        ]
+
+    # -- single entries ----------------------------------------------------------------------
+
+    load, history = _by_key("load"), _by_key("history")
+    save, delete, pop = _by_key("save"), _by_key("delete"), _by_key("pop")
+    delete_unchanged = _by_key("delete_unchanged")
+    end_run, trigger = _by_key("end_run"), _by_key("trigger")
+    replace_waiting = _by_key("replace_waiting")
+
+    def rank(self, key: str) -> int | None:
+        """Return the entry's position in due order, None if it has none. Two round trips a shard.
+
+        Of entries due at the same instant, those in other shards come later.
+        """
+        own, own_key = self._place(key)
+        rank, score = own.rank(own_key), own.read([own_key]).rows[0].score
+        if rank is None or score is None:
+            return None
+        return rank + sum(store.count_below(score) for store in self.shards if store is not own)
+
+    # -- lists of entries --------------------------------------------------------------------
+
+    def read(self, keys: Sequence[str]) -> Page:
+        """Return one row per key, in the same order."""
+        rows: list[Row | None] = [None] * len(keys)
+        now = 0.0
+        for store, part in self._parts(keys, str):
+            for batch in batches(part):
+                page = store.read([self._place(key)[1] for _, key in batch])
+                now = max(now, page.now)
+                for (position, _), row in zip(batch, page.rows, strict=True):
+                    rows[position] = row
+        return Page(now or self.time(), [row for row in rows if row is not None], None)
+
+    def save_all(self, writings: Sequence[Writing]) -> list[Saved]:
+        """Write entries. If a key is not a hash, the entries of the other shards are written."""
+        return self.begin_save_all(writings)()
+
+    def begin_save_all(self, writings: Sequence[Writing]) -> Callable[[], list[Saved]]:
+        """Send entries, and return a function that waits for the results.
+
+        Only the entries of the last shard are in flight, since a pool may have few connections.
+        """
+        found: dict[int, Saved] = {}
+        read_last: Callable[[], None] = found.clear
+        for store, part in self._parts(writings, lambda writing: writing.key):
+            read_last()
+            own = [item._replace(key=self._place(item.key)[1]) for _, item in part]
+            read_last = partial(_keep, found, part, store.begin_save_all(own))
+
+        def results() -> list[Saved]:
+            read_last()
+            return [found[position] for position in range(len(writings))]
+
+        return results
+
+    def sync_statics(
+        self, rows: Sequence[StaticRow], lock_key: None, token: str
+    ) -> list[int] | None:
+        """Write the rows that differ from Redis, without a lock; see :meth:`Store.sync_statics`."""
+        codes = [0] * len(rows)
+        for store, part in self._parts(rows, lambda row: row.key):
+            own = [replace(row, key=self._place(row.key)[1]) for _, row in part]
+            found = store.sync_statics(own, lock_key, token)
+            if found is None:
+                return None
+            for (position, _), code in zip(part, found, strict=True):
+                codes[position] = code
+        return codes
+
+    def delete_all(self, keys: Sequence[str]) -> int:
+        """Delete entries and their histories; return how many existed."""
+        return sum(
+            store.delete_all([self._place(key)[1] for _, key in part])
+            for store, part in self._parts(keys, str)
+        )
+
+    def park(self, notes: Iterable[tuple[str, str, str]]) -> list[str]:
+        """Quarantine entries; return the keys of the quarantined ones."""
+        return self._gather("park", notes, lambda note: note[0])
+
+    def review(self, digests: Iterable[tuple[str, str]]) -> list[str]:
+        """Release quarantined entries that changed in Redis; return their keys."""
+        return self._gather("review", digests, lambda digest: digest[0])
+
+    def forget(self, members: Sequence[str]) -> list[str]:
+        """Remove keys without a hash from the schedule; return them."""
+        return self._gather("forget", members, str)
+
+    def note_calendar_users(self, keys: Sequence[str]) -> None:
+        """Note that these entries have calendars."""
+        for store, part in self._parts(keys, str):
+            store.note_calendar_users([key for _, key in part])
+
+    def forget_calendar_users(self, keys: Sequence[str]) -> None:
+        """Note that these entries have no calendars."""
+        for store, part in self._parts(keys, str):
+            store.forget_calendar_users([key for _, key in part])
+
+    # -- the whole schedule, in due order ----------------------------------------------------
+
+    def page(self, after: Cursor | None = None, limit: int = BATCH, history: bool = False) -> Page:
+        """Return a page of entries in due order. One round trip per shard, or a few more."""
+        name = "" if after is None else self.keys.name_of(after[1])
+        begin = None if after is None else self._due_order(score_in(after[0]), name)
+        mean = limit / self.layout.shards
+        size = min(limit, max(SMALLEST_PART, math.ceil(mean + 2 * math.sqrt(mean)))) + 1
+        nows: list[float] = []
+
+        def rows(store: Store) -> Iterator[tuple[Any, Row]]:
+            cursor = None if after is None else (after[0], store.keys.prefix + name)
+            while True:
+                page = store.page(cursor, size, history)
+                nows.append(page.now)
+                for row in page.rows:
+                    order = self._due_order(row.score or 0.0, self.keys.name_of(row.key))
+                    if begin is None or order > begin:
+                        yield order, row
+                cursor = page.after
+                if cursor is None:
+                    return
+
+        ordered = merge(*map(rows, self.shards), key=lambda pair: pair[0])
+        found = [row for _, row in islice(ordered, limit + 1)]
+        more = len(found) > limit
+        last = found[limit - 1] if more else None
+        return Page(max(nows), found[:limit], (repr(last.score), last.key) if last else None)
+
+    def _due_order(self, score: float, name: str) -> tuple[bool, float, bytes]:
+        """Return the value by which pages are sorted, with any number of shards."""
+        return score < 0, score, bytes_of(name)
+
+    def _by_score(self, pair: tuple[str, float]) -> tuple[float, bytes]:
+        return pair[1], bytes_of(self.keys.name_of(pair[0]))
+
+    def ranked(self, offset: int, limit: int) -> list[tuple[str, float]]:
+        """Return at most ``limit`` pairs (entry key, score) in due order.
+
+        One round trip per shard, and one per 500 skipped pairs.
+        """
+        size = min(offset + limit, BATCH)
+
+        def pairs(store: Store) -> Iterator[tuple[str, float]]:
+            start = 0
+            while found := store.ranked(start, size):
+                yield from found
+                start += size
+
+        ordered = merge(*map(pairs, self.shards), key=self._by_score)
+        return list(islice(ordered, offset, offset + limit))
+
+    def due(self, now: float) -> list[tuple[str, float]]:
+        """Return (key, score) of all entries due at ``now`` and of the next entry, in due order.
+
+        Two round trips per shard.
+        """
+        each = (pair for store in self.shards for pair in store.due(now))
+        pairs = sorted(each, key=self._by_score)
+        due = [pair for pair in pairs if pair[1] <= now]
+        return due + pairs[len(due) : len(due) + 1]
+
+    # -- the whole schedule, in any order ----------------------------------------------------
+
+    def _chained(self, cursor: str, read: Callable[[Store, str], tuple[str, T]]) -> tuple[str, T]:
+        """Read a part at a cursor, which has the number of the shard and the cursor there."""
+        number, _, own = cursor.partition(":")
+        after, found = read(self.shards[int(number)], own or START)
+        if after not in (START, ""):
+            return f"{number}:{after}", found
+        following = int(number) + 1
+        return START if following == self.layout.shards else f"{following}:{START}", found
+
+    def scan(self, cursor: str = START, text: str = "*") -> tuple[str, list[tuple[str, float]]]:
+        """Return the cursor of the next part, and pairs (entry key, score) in no special order."""
+        return self._chained(cursor, lambda store, own: store.scan(own, text))
+
+    def scan_all(self, text: str = "*") -> Iterator[tuple[str, float]]:
+        """Yield the pairs of all parts of :meth:`scan`."""
+        for store in self.shards:
+            yield from store.scan_all(text)
+
+    def calendar_users(self, cursor: str) -> tuple[str, list[str]]:
+        """Return the cursor of the next page, and a page of keys of entries with calendars."""
+        return self._chained(cursor, lambda store, own: store.calendar_users(own))
+
+    def quarantine_page(self, cursor: str) -> tuple[str, dict[str, str]]:
+        """Return the cursor of the next page, and a page of :meth:`quarantined` entries."""
+        return self._chained(cursor, lambda store, own: store.quarantine_page(own))
+
+    def sweep(
+        self, cursor: str, disabled: float, offset: int, limit: int, known: Sequence[str]
+    ) -> Swept:
+        """Scan a page of keys at ``cursor``; add the ``known`` keys, see :meth:`Store.sweep`."""
+        returned = []
+        for store, part in self._parts(known, str):
+            keys = [key for _, key in part]
+            returned += store.sweep("", disabled, 0, 0, keys).returned
+        if not cursor:
+            return Swept("", [], returned, [], 0, [])
+
+        def read(store: Store, own: str) -> tuple[str, Swept]:
+            page = store.sweep(own, disabled, offset, limit, ())
+            return page.cursor, page
+
+        after, page = self._chained(cursor, read)
+        return page._replace(cursor=after, returned=returned + page.returned)
+
+    def members(self) -> int:
+        """Return the number of entries."""
+        return sum(store.members() for store in self.shards)
+
+    def static_names(self) -> set[str]:
+        """Return the names of all static entries."""
+        return set().union(*(store.static_names() for store in self.shards))
+
+    def static_among(self, names: Iterable[str]) -> set[str]:
+        """Return the names that are static entries. One round trip per shard and 500 names."""
+        pages = map(self.read, batches(map(self.keys.entry, names)))
+        return {self.keys.name_of(row.key) for page in pages for row in page.rows if row.static}
+
+    def quarantined(self, limit: int | None = None) -> dict[str, str]:
+        """Return quarantined entries: key -> JSON note; all of them, or only ``limit`` of them."""
+        found = (pair for store in self.shards for pair in store.quarantined(limit).items())
+        return dict(islice(found, limit))
+
+    def counts(self, lock_key: str | None, disabled: float, within: float) -> Counts:
+        """Return the number of entries of each kind, and the active beats.
+
+        The beats are those in the first shard, because every beat looks at that shard. Returns the
+        keys of all entries that may be overdue.
+        """
+        each = [
+            store.counts(lock_key and self.lock_key(number, lock_key), disabled, within)
+            for number, store in enumerate(self.shards)
+        ]
+        expected = [key for counts in each for key in counts.expected]
+        for store, counts in zip(self.shards, each, strict=True):
+            found = len(counts.expected)
+            while found and found % BATCH == 0:
+                more = store.expected_after(counts.now, found)
+                expected += more
+                if not more:
+                    break
+                found += len(more)
+        total = Counts._make(
+            sum(column) if isinstance(column[0], int) else column[0]
+            for column in zip(*each, strict=True)
+        )
+        return total._replace(
+            first_due=min(
+                (counts.first_due for counts in each if counts.first_due is not None), default=None
+            ),
+            problem=next((counts.problem for counts in each if counts.problem), ""),
+            holders=[counts.holder for counts in each],
+            sizes=[counts.members for counts in each],
+            expected=expected,
+        )
+
+    def expected_after(self, _now: float, _offset: int) -> list[str]:
+        """Return no keys: :meth:`counts` returns all of them. No round trip."""
+        return []
+
+    def stats(self) -> dict[str, str]:
+        """Return the counters of all beats, added up over the shards."""
+        return total_stats(self.shards)
+
+    def last_tick(self) -> float:
+        """Return when a beat last worked on any shard, in UNIX seconds of Redis; 0 if unknown."""
+        return max(store.last_tick() for store in self.shards)
+
+    def problem(self) -> str:
+        """Return the reason why a beat sends no runs, "" if there is none."""
+        return next(filter(None, (store.problem() for store in self.shards)), "")
+
+    def reports_since(self) -> float | None:
+        """Return when a worker first reported a run, in UNIX seconds, None if never."""
+        found = [since for store in self.shards if (since := store.reports_since()) is not None]
+        return min(found, default=None)
+
+    def wake_beats(self) -> None:
+        """Wake up waiting beats, if the Redis user may run PUBLISH."""
+        for store in self.shards:
+            store.wake_beats()
+
+    def eviction(self) -> tuple[int, str]:
+        """Return (maxmemory in bytes, eviction policy) of a server that may evict, else of any."""
+        found = [store.eviction() for store in self.shards]
+        return max(found, key=lambda one: bool(one[0]) and one[1].startswith("allkeys-"))
+
+    # -- calendars, which every shard has ----------------------------------------------------
+
+    def save_calendar(self, name: str, text: str) -> None:
+        """Store a calendar as JSON in every shard."""
+        for store in self.shards:
+            store.save_calendar(name, text)
+
+    def delete_calendar(self, name: str) -> bool:
+        """Delete a calendar in every shard; return whether it existed."""
+        return sum(store.delete_calendar(name) for store in self.shards) > 0
+
+    # -- what the first shard has ------------------------------------------------------------
+
+    calendars = _by_first("calendars")
+    time, server, time_zone = _by_first("time"), _by_first("server"), _by_first("time_zone")
+
+    def beats(self, within: float) -> list[Presence]:
+        """Return the beats seen in the last ``within`` seconds, latest last. Two round trips."""
+        return self.shards[0].beats(within)
+
+    def lock_key(self, number: int, lock_key: str) -> str:
+        """Return the key of the lock of a shard; ``lock_key`` is the key with the base prefix."""
+        return self.layout.prefixes[number] + lock_key.removeprefix(self.layout.prefix)
+
+    def lock_holder(self, key: str) -> str:
+        """Return the token of the beat that holds the lock of the first shard, "" if it is free."""
+        return self.shards[0].lock_holder(self.lock_key(0, key))
+
+    def lock_holders(self, key: str) -> list[str]:
+        """Return the tokens of the beats that hold the lock of a shard, each once."""
+        found = [
+            store.lock_holder(self.lock_key(number, key))
+            for number, store in enumerate(self.shards)
+        ]
+        return [*dict.fromkeys(filter(None, found))]
+
+    def lock_left(self, key: str) -> float | None:
+        """Return the seconds until the lock of the first shard expires, None if it is free."""
+        return self.shards[0].lock_left(self.lock_key(0, key))
+
+
+def _keep(
+    found: dict[int, Saved], part: Sequence[tuple[int, Writing]], read: Callable[[], list[Saved]]
+) -> None:
+    """Wait for the results of a part, and keep them by their positions."""
+    found.update(zip((position for position, _ in part), read(), strict=True))
+
+
+def total_stats(stores: Iterable[Store]) -> dict[str, str]:
+    """Return the stats of all stores, with the counters added up. One round trip per store."""
+    stats: dict[str, str] = {}
+    for store in stores:
+        for name, text in store.stats().items():
+            stats[name] = _total(name, stats[name], text) if name in stats else text
+    return stats
+
+
+def _total(name: str, one: str, other: str) -> str:
+    """Return the value of a field of the stats for two shards with these values."""
+    if name in (LAST_TICK, REPORTS_SINCE):
+        choose = max if name == LAST_TICK else min
+        return choose(one, other, key=lambda text: seconds_in(text) or 0.0)
+    first, second = whole_in(one), whole_in(other)
+    return one if first is None or second is None else str(first + second)
