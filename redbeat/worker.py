@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from datetime import datetime
-from threading import Lock
+from threading import Lock, get_ident
 from typing import Any, Final, NamedTuple
 
 from celery import Celery, signals, states
@@ -41,8 +41,12 @@ logger = get_logger(__name__)
 #: The message header with the name of the entry.
 NAME_HEADER: Final = "periodic_task_name"
 
-#: The attribute of a task's request with the time of its start, in monotonic seconds.
-STARTED: Final = "_redbeat_started"
+#: A message of a beat has one of these headers.
+RUN_HEADERS: Final = (NAME_HEADER, OVERLAP_HEADER)
+
+#: The runs of beats that this process executes: task id and thread -> the request of the task, and
+#: its start in monotonic seconds. A message that comes twice may run in two threads at a time.
+RUNNING: Final[dict[tuple[str, int], tuple[Any, float]]] = {}
 
 #: Maximum length of the class and of the message of an exception in the history.
 MAX_CLASS, MAX_MESSAGE = 80, 200
@@ -79,11 +83,17 @@ def enable(app: App) -> None:
 # -- what Celery says ------------------------------------------------------------------------------
 
 
-def _started(task: Any = None, **_kwargs: Any) -> None:
-    """Note when a run starts."""
+def _started(task_id: str = "", task: Any = None, **_kwargs: Any) -> None:
+    """Note when a run starts.
+
+    Each task of a worker comes here, and to :func:`_ended`; those that no beat sent leave at once.
+    """
     request = task.request
-    if _is_of_beat(request):
-        setattr(request, STARTED, time.monotonic())
+    fields = request.__dict__
+    headers = fields.get("headers")
+    is_of_beat = not fields.keys().isdisjoint(RUN_HEADERS)
+    if is_of_beat or (headers and not headers.keys().isdisjoint(RUN_HEADERS)):
+        RUNNING[task_id, get_ident()] = request, time.monotonic()
 
 
 #: State of a task in Celery -> state of the run.
@@ -105,17 +115,17 @@ def _ended(
     A requeued task is not completed. If the state is None, the process is about to die or Celery
     had an internal error; then another signal may report the end.
     """
-    request = task.request
-    if not _is_of_beat(request):
+    found = RUNNING.pop((task_id, get_ident()), None)
+    if found is None:
         return
+    request, started = found
     requeued = state == states.REJECTED and getattr(retval, "requeue", False)
     if state is None or requeued:
         return
     error = retval if isinstance(retval, BaseException) and state != states.IGNORED else None
     if state == states.RETRY:
         error = getattr(retval, "exc", None) or error
-    started = getattr(request, STARTED, None)
-    seconds = None if started is None else time.monotonic() - started
+    seconds = time.monotonic() - started
     _report(task.app, request, task_id, STATES.get(state, "failed"), error, seconds)
 
 
@@ -157,11 +167,6 @@ def _refused(sender: Any = None, message: Any = None, exc: Any = None, **_kwargs
     """Report the end of a run that a worker refused: an unknown task or invalid message."""
     headers = getattr(message, "headers", None) or {}
     _report(sender.app, headers, headers.get("id"), "failed", exc)
-
-
-def _is_of_beat(request: Any) -> bool:
-    """Return whether a beat sent this task."""
-    return bool(_header(request, NAME_HEADER) or _header(request, OVERLAP_HEADER))
 
 
 def _header(request: Any, name: str) -> Any:

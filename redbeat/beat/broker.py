@@ -65,9 +65,9 @@ def broker_connection(app: Celery, **options: Any) -> Any:
     except KeyError:
         url = str(app.conf.broker_write_url)
         scheme = BROKER_SCHEMES.get(url_scheme(url))
-        hint = f": use {scheme}:// as broker_url" if scheme else ""
+        fix = f"use {scheme}:// as broker_url" if scheme else "correct its scheme"
         raise ConfigurationError(
-            f"broker_url is {safe_url(url)!r}, which Celery does not know{hint}, and set "
+            f"broker_url is {safe_url(url)!r}, which Celery does not know: {fix}, and set "
             "redbeat_redis_url to the Redis that holds the schedule"
         ) from None
 

@@ -54,7 +54,7 @@ EX_UNREADABLE: Final = 5
 EXIT_CODES: Final[dict[int, str]] = {
     EX_OK: "done",
     EX_FAILED: "problems were found, something failed, or the question was not answered with yes",
-    EX_USAGE: "the command line is invalid; nothing was written",
+    EX_USAGE: "the command line is invalid; with plan --detailed-exitcode: something would change",
     EX_NOT_FOUND: "there is no such entry; nothing was written",
     EX_CONFLICT: "somebody else changed the entry, or the stored entry differs",
     EX_UNREADABLE: "an entry or a file cannot be read",

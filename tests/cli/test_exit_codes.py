@@ -13,6 +13,7 @@ from redbeat.cli import COMMANDS, command
 from redbeat.cli.command import (
     EX_CONFIG,
     EX_CONFLICT,
+    EX_DIFFERENT,
     EX_FAILED,
     EX_NOT_FOUND,
     EX_UNREADABLE,
@@ -127,6 +128,11 @@ def test_an_unreadable_file(run: Run, name: str) -> None:
 def test_a_conflict(run: Run, make: Make) -> None:
     make("two", 3600)
     assert run("add", *WORDS["add"]).code == EX_CONFLICT
+
+
+def test_the_table_names_the_code_of_a_plan_with_changes(run: Run) -> None:
+    table = " ".join(run("--help").out.partition("Exit codes")[2].split())
+    assert f"{EX_DIFFERENT} the command line is invalid; with plan --detailed-exitcode:" in table
 
 
 def test_a_question_without_an_answer(run: Run, make: Make) -> None:

@@ -415,7 +415,8 @@ class Worker:
         return bool(self.world.client.hexists(KEY, "running"))
 
     def postrun(self, state: str | None, retval: Any = None) -> None:
-        """Send the signal ``task_postrun``."""
+        """Send the signals ``task_prerun`` and ``task_postrun``."""
+        signals.task_prerun.send(sender=self.task, task_id=self.id, task=self.task)
         signals.task_postrun.send(
             sender=self.task, task_id=self.id, task=self.task, state=state, retval=retval
         )

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 from typing import Any
 
 import pytest
 from celery import Celery, signals, states
+from celery.app.task import Context
 from celery.exceptions import Ignore, Reject, Retry, TimeLimitExceeded
 
+import redbeat.worker
 from redbeat import RedBeatSchedulerEntry, Schedule
 from redbeat.config import ensure_conf
 from redbeat.entries.overdue import Overdue
@@ -92,6 +96,48 @@ def site(world: World) -> Site:
 
 
 REJECTED = "Reject: ('bad', False)"
+
+
+class Task(Sender):
+    """A fake task that counts how often its request is read."""
+
+    reads = 0
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "request":
+            Task.reads += 1
+        return super().__getattribute__(name)
+
+
+def test_a_task_that_no_beat_sent_is_looked_at_once(
+    app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Task, "reads", 0)
+    task = Task(app, Context(id="x", headers={"other": 1}, args=(), kwargs={}))
+    signals.task_prerun.send(sender=task, task_id="x", task=task)
+    assert redbeat.worker.RUNNING == {}
+    signals.task_postrun.send(sender=task, task_id="x", task=task, state=states.SUCCESS)
+    assert Task.reads == 1
+
+
+def test_a_message_that_runs_in_two_threads_is_reported_by_both(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reported = []
+    monkeypatch.setattr(redbeat.worker, "_report", lambda *given: reported.append(given[-1]))
+    message = site.send()
+    task = Sender(site.world.app, Context(id=message.id, headers=message.options["headers"]))
+    both_run = Barrier(2, timeout=20)
+
+    def execute(_number: int) -> None:
+        signals.task_prerun.send(sender=task, task_id=message.id, task=task)
+        both_run.wait()
+        signals.task_postrun.send(sender=task, task_id=message.id, task=task, state=states.SUCCESS)
+
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(execute, range(2)))
+    assert [seconds >= 0 for seconds in reported] == [True, True]
+    assert redbeat.worker.RUNNING == {}
 
 
 # -- the result of a run ---------------------------------------------------------------------------

@@ -12,7 +12,12 @@ import pytest
 from celery import Celery
 from kombu.exceptions import OperationalError
 
-from redbeat.beat.broker import checked_producer, publishing_connection, warn_about_confirms
+from redbeat.beat.broker import (
+    broker_connection,
+    checked_producer,
+    publishing_connection,
+    warn_about_confirms,
+)
 from redbeat.beat.publisher import LONGEST_TIMEOUT, ONE_RETRY, retry_options
 from redbeat.errors import ConfigurationError
 
@@ -288,3 +293,19 @@ class TestDeclaringOnce:
             return KOMBU.Producer(channel)
 
         assert checked_producer(factory) is factory
+
+
+@pytest.mark.parametrize(
+    ("url", "fix"),
+    [
+        ("redis-sentinel://u:secret@h", "use sentinel:// as broker_url"),
+        ("rediss2://h", "correct its scheme"),
+    ],
+)
+def test_an_unknown_broker_url_is_an_error_with_the_fix(url: str, fix: str) -> None:
+    app = Celery("odd", broker=url, set_as_current=False)
+    with pytest.raises(ConfigurationError) as raised:
+        broker_connection(app)
+    message = str(raised.value)
+    assert f"which Celery does not know: {fix}, and set redbeat_redis_url to the Redis" in message
+    assert "secret" not in message
