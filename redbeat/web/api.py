@@ -105,6 +105,8 @@ def _only_json() -> ResponseReturnValue | None:
     A browser sends JSON to another site only if that site allows it, which the dashboard never
     does. Therefore the API needs no CSRF token.
     """
+    # The CSRF check of Flask-WTF demands a token of a session, which programs do not have. None of
+    # the libraries of the dashboard checks Sec-Fetch-Site.
     if request.method in ("GET", "HEAD", "OPTIONS"):
         return None
     if request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):

@@ -35,6 +35,7 @@ from limits import parse
 from limits.storage import MemoryStorage
 from limits.strategies import MovingWindowRateLimiter
 from werkzeug.exceptions import BadRequest
+from werkzeug.sansio.utils import host_is_trusted
 
 from redbeat.printing import get_logger, printable
 
@@ -83,7 +84,8 @@ class Access:
         host: the address that the dashboard listens on.
         users: pairs of user name and password, for basic authentication.
         tokens: secrets for ``Authorization: Bearer`` and for the login form.
-        allowed_hosts: host names that browsers may use, in addition to the names of this machine.
+        allowed_hosts: host names that browsers may use, in addition to the names of this machine. A
+            name that starts with a dot stands for all its subdomains, too.
         read_only: whether the dashboard refuses all actions that change something.
         behind_proxy: whether to trust the ``X-Forwarded-*`` headers of one proxy.
         user: if the dashboard is part of another application, the function that returns the name of
@@ -132,7 +134,10 @@ class Access:
         """
         if self.user is not None or (not is_loopback(self.host) and not self.allowed_hosts):
             return True
-        return host_in(header) in LOCAL_NAMES | self.allowed_hosts | {host_in(self.host)}
+        names = LOCAL_NAMES | self.allowed_hosts | {host_in(self.host)}
+        if header.startswith("["):  # host_is_trusted() matches no IPv6 address
+            return host_in(header) in names
+        return host_is_trusted(header.lower(), [name for name in names if ":" not in name])
 
 
 def _equal_secrets(expected: str, received: str) -> bool:

@@ -133,6 +133,10 @@ def test_signing_in_never_redirects_to_another_site(open_page: Open, path: str) 
     assert browser.post("/login", **fields, next=path, token=TOKEN).location == "/"
 
 
+#: Host names that are allowed in the test below.
+ALLOWED = frozenset({"schedule.example.com", ".team.example", "fe80::1"})
+
+
 @pytest.mark.parametrize(
     ("host", "code"),
     [
@@ -142,10 +146,16 @@ def test_signing_in_never_redirects_to_another_site(open_page: Open, path: str) 
         ("evil.example", 421),
         ("127.0.0.1.evil.example:5556", 421),
         ("schedule.example.com", 200),
+        ("SCHEDULE.example.com:443", 200),
+        ("x.schedule.example.com", 421),
+        ("a.team.example", 200),
+        ("team.example", 200),
+        ("xteam.example", 421),
+        *(("[::1]evil.example", 421), ("[::2]:5556", 421), ("fe80", 421)),
     ],
 )
 def test_unknown_host_names_are_refused(open_page: Open, host: str, code: int) -> None:
-    browser = open_page({"Host": host}, allowed_hosts=frozenset({"schedule.example.com"}))
+    browser = open_page({"Host": host}, allowed_hosts=ALLOWED)
     answer = browser.ask("/")
     assert answer.status_code == code
     assert "Content-Security-Policy" in answer.headers
