@@ -90,9 +90,9 @@ def admin(server: RedisServer) -> Iterator[Any]:
         yield admin
 
 
-def grant(admin: Any, *rules: str) -> None:
-    """Change the rights of the first user."""
-    admin.execute_command("ACL", "SETUSER", USER, *rules)
+def grant(admin: Any, *rules: str, user: str = USER) -> None:
+    """Change the rights of a user."""
+    admin.execute_command("ACL", "SETUSER", user, *rules)
 
 
 def settings(server: RedisServer, user: str = USER) -> dict[str, Any]:
@@ -101,10 +101,25 @@ def settings(server: RedisServer, user: str = USER) -> dict[str, Any]:
 
 
 @pytest.fixture
-def app(server: RedisServer) -> Iterator[Celery]:
-    """Yield an app that connects as the first user."""
+def user(request: pytest.FixtureRequest) -> str:
+    """Return the user of ``app``: the first one, unless a test has both users as parameters."""
+    return str(getattr(request, "param", USER))
+
+
+#: Runs a test as each user of the manual.
+both_users = pytest.mark.parametrize("user", [USER, SENDER], indirect=True)
+
+#: The same for a test that starts processes.
+both_users_in_turn = pytest.mark.parametrize(
+    "user", [USER, pytest.param(SENDER, marks=pytest.mark.long)], indirect=True
+)
+
+
+@pytest.fixture
+def app(server: RedisServer, user: str) -> Iterator[Celery]:
+    """Yield an app that connects as a user of the manual."""
     app = Celery("acl", broker="memory://", set_as_current=False)
-    app.conf.update(settings(server), timezone="UTC", result_expires=None)
+    app.conf.update(settings(server, user), timezone="UTC", result_expires=None)
     yield app
     app.redbeat_redis.close()
 
@@ -128,12 +143,13 @@ def test_every_command_has_a_line() -> None:
     assert LINES.keys() == COMMANDS.keys()
 
 
-def test_every_command(app: Celery, admin: Any, tmp_path: Path) -> None:
+@both_users
+def test_every_command(app: Celery, admin: Any, tmp_path: Path, user: str) -> None:
     admin.hset("redbeat:bad", "definition", "{")
     admin.zadd("redbeat::schedule", {"redbeat:bad": 0})
     admin.hset("redbeat:orphan", "definition", definition("orphan"))
     admin.set("redbeat:no-hash", "x")
-    grant(admin, *acl_rules(2))  # for migrate-prefix
+    grant(admin, *acl_rules(2), user=user)  # for migrate-prefix
     admin.sadd("redbeat::statics", "static")
     for name, line in ((name, line) for name, lines in LINES.items() for line in lines):
         result = run(app, line, tmp_path)
@@ -145,24 +161,27 @@ def test_every_command(app: Celery, admin: Any, tmp_path: Path) -> None:
     assert admin.hget("moved:orphan", "definition")
 
 
+@both_users
 def test_the_dashboard(app: Celery, admin: Any) -> None:
     overdue("a", app).save()
     admin.hset("redbeat:bad", "definition", "{")
     admin.hset(".redbeat::quarantine", "redbeat:bad", json.dumps({"reason": "x", "since": 1}))
     admin.zadd("redbeat::schedule", {"redbeat:bad": -1})
     browser = Browser(create_app(Schedule(app), Access()).test_client(), {})
-    for path in ("/", "/?sort=name", "/?q=a&state=paused", "/timeline", "/beats", "/entry?name=a"):
+    pages = ["/", "/?sort=name", "/?q=a&state=paused", "/timeline", "/beats", "/new"]
+    pages += [f"/entry{page}?name=a" for page in ("", "/edit", "/simulate", "/delete")]
+    read = ("status", "doctor", "upcoming", "timeline", "calendars", "entries", "entry?name=a")
+    pages += [f"/api/{page}" for page in read]
+    for path in pages:
         browser.get(path)
-    for path in (
-        "status",
-        "doctor",
-        "upcoming",
-        "timeline",
-        "calendars",
-        "entries",
-        "entry?name=a",
-    ):
-        browser.get(f"/api/{path}")
+    chosen = {"action": "pause", "entry": "a", "confirmed": "1"}
+    assert browser.send("/selected", **chosen).status_code == 303
+    for action in ("resume", "trigger"):
+        answer = browser.client.post(f"/api/entry/{action}?name=a", json={})
+        assert answer.status_code < 300
+    body = {"task": "proj.task", "every": 60, "exclude": []}
+    assert browser.client.put("/api/entry?name=c", json=body).status_code == 201
+    assert browser.client.delete("/api/entry?name=c").status_code == 204
     browser.done("/entry/pause", "a", note="x")
     browser.done("/entry/resume", "a")
     browser.done("/entry/trigger", "a")
@@ -176,18 +195,21 @@ def test_the_dashboard(app: Celery, admin: Any) -> None:
     assert refused(admin) == []
 
 
-def test_the_servers(server: RedisServer, admin: Any, app: Celery, tmp_path: Path) -> None:
-    """The dashboard, the exporter and a beat run as the first user, in their own processes."""
+@both_users_in_turn
+def test_the_servers(
+    server: RedisServer, admin: Any, app: Celery, tmp_path: Path, user: str
+) -> None:
+    """The dashboard, the exporter and a beat run as a user of the manual, in processes."""
     project = Project(tmp_path, server.url)
     metrics_port, exporter_port = free_port(), free_port()
     overdue("a", app).save()
     try:
-        web = project.start("redbeat", "web", "--port", "0", settings=settings(server))
-        own = {**settings(server), "redbeat_metrics_port": metrics_port}
-        # The broker is on another server for this user, see test_a_beat_that_sends.
+        web = project.start("redbeat", "web", "--port", "0", settings=settings(server, user))
+        own = {**settings(server, user), "redbeat_metrics_port": metrics_port}
+        # The second user also sends to this server, see test_a_beat_that_sends.
         beat = project.beat(settings={**own, "broker_url": "memory://"})
         line = ("redbeat", "exporter", "--port", str(exporter_port))
-        exporter = project.start(*line, settings=settings(server))
+        exporter = project.start(*line, settings=settings(server, user))
         exporter.wait_for("Metrics are at")
         web.wait_for("until Ctrl-C")
         found = re.search(r"http://\S+/", web.output())
