@@ -101,6 +101,7 @@ NUMBERS: dict[str, tuple[str, ...]] = {
         "from_timestamp(self._broker_failed_at)",
     ),
     "beat/ticker.py": ("the time of Redis", "from_timestamp(reply.now)"),
+    "beat/stop_signals.py": ("a constant", "int(signal.SIGINT)", "int(signal.SIGTERM)"),
     "entries/decide.py": (
         "what is_due() of the program returns; a digit of a digest",
         *("float(seconds)", "int(digit, 16)"),
@@ -135,24 +136,18 @@ NUMBERS: dict[str, tuple[str, ...]] = {
     "schedulers.py": ("an argument", "float(entries)"),
     "beat/stop_signals.py": ("numbers of signals", "int(signal.SIGTERM)", "int(signal.SIGINT)"),
     "storage/reading.py": (
-        "replies of TIME, ZCARD, ZCOUNT, PTTL and INFO",
-        "int(self._read('ZCOUNT', self.keys.schedule, '-inf', f'({score!r}'))",
-        "int(self._read('ZCOUNT', self.keys.schedule, '-inf', '(0'))",
-        *("int(seconds)", "int(micros)", "int(self._read('ZCARD', self.keys.schedule))"),
-        *("int(self._read('PTTL', key))", "int(info.get('maxmemory', 0))"),
+        "replies of TIME and INFO",
+        *("int(seconds)", "int(micros)", "int(info.get('maxmemory', 0))"),
     ),
     "storage/records.py": (
-        "times, codes and scores in the replies of scripts",
-        *("float(reply[0])", "float(reply[1])", "float(reply[2])", "float(reply[13])"),
-        "int(code)",
-        *("map(float, dues)", "map(int, text_of(codes))"),
+        "codes and scores in the replies of scripts",
+        *("int(code)", "map(float, dues)", "map(int, text_of(codes))"),
     ),
     "storage/shards.py": ("the number of a shard in a cursor of this class", "int(number)"),
     "storage/store.py": (
         "codes in the replies of scripts, and the replies of WAIT, TIME and ZCOUNT; a condition",
         *("int(time[0])", "int(time[1])", "float(score)"),
         *("int(code)", "int(connection.read_response())", "int(request.reply_lost)"),
-        "int(reply[0])",
     ),
     "storage/wire.py": ("sizes in the replies of scripts", "map(int, sizes.split())"),
     "web/api.py": ("what a regular expression has checked", "int(text)"),
@@ -192,11 +187,22 @@ def name_of(node: ast.expr) -> str:
 #: Functions that return a number, or nothing that is a text.
 NUMERIC = {"total_seconds", "abs", "min", "max", "sum", "_run", "time"}
 
+#: Commands of Redis whose reply is an integer.
+INTEGER_COMMANDS = {"ZCARD", "ZCOUNT", "PTTL", "SCARD", "HLEN"}
+
 
 def is_number(node: ast.expr) -> bool:
-    """Return whether an expression is certainly a number: a literal or the result of arithmetic."""
+    """Return whether an expression is certainly a number.
+
+    That is a literal, the result of arithmetic, or a part of the reply of a command or a script.
+    """
+    if isinstance(node, ast.Call) and name_of(node.func) == "_read":
+        command = node.args[0]
+        return isinstance(command, ast.Constant) and command.value in INTEGER_COMMANDS
     if isinstance(node, ast.Call):
         return name_of(node.func) in NUMERIC
+    if isinstance(node, ast.Subscript):
+        return name_of(node.value) == "reply"
     arithmetic = isinstance(node, (ast.BinOp, ast.UnaryOp))
     return arithmetic or isinstance(node, ast.Constant)
 
@@ -217,6 +223,7 @@ def test_a_module_does_not_parse_stored_numbers(name: str) -> None:
     [
         *("float(text)", "int(words[1])", "from_timestamp(score)", "map(float, words)"),
         *("datetime.fromtimestamp(float(x))", "zones.from_timestamp(x)", "float(x or '0')"),
+        *("int(self._read('HGET', key, 'a'))", "float(words[0])"),
     ],
 )
 def test_the_check_finds_numbers(text: str, tmp_path: Path) -> None:
