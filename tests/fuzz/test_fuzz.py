@@ -36,7 +36,7 @@ from tests.samples import one_in
 from tests.servers import RedisServer
 
 #: Number of new cases of each surface in the short run.
-CASES = {"stored": 60, "texts": 200, "pages": 40, "files": 20, "messages": 50, "own keys": 15}
+CASES = {"stored": 45, "texts": 200, "pages": 40, "files": 20, "messages": 50, "own keys": 15}
 
 
 @pytest.fixture(scope="module")
