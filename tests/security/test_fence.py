@@ -134,7 +134,6 @@ NUMBERS: dict[str, tuple[str, ...]] = {
     "presentation/rules.py": ("an angle of a solar schedule", "float(angle)"),
     "presentation/text.py": ("a number", "Decimal(repr(seconds))", "Decimal(str(number))"),
     "schedulers.py": ("an argument", "float(entries)"),
-    "beat/stop_signals.py": ("numbers of signals", "int(signal.SIGTERM)", "int(signal.SIGINT)"),
     "storage/reading.py": (
         "replies of TIME and INFO",
         *("int(seconds)", "int(micros)", "int(info.get('maxmemory', 0))"),
