@@ -277,7 +277,8 @@ def table(kept: dict[str, dict[str, Any]]) -> str:
         is_short = costs[-1].process + costs[-1].server < SHORT
         cells.append("" if is_short else cell(process, server))
         cells.append(f"{memory / 1024:.0f} MiB" if memory else "")
-        lines.append("   " + ", ".join(f'"{text}"' for text in (title, *cells)))
+        escaped = title.replace("*", r"\*")  # a lone asterisk begins emphasis
+        lines.append("   " + ", ".join(f'"{text}"' for text in (escaped, *cells)))
     return "\n".join(lines) + "\n"
 
 
