@@ -21,6 +21,7 @@ from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import ConfigurationError, described
 from redbeat.metrics.counters import Counters
 from redbeat.metrics.health import BeatHealth
+from redbeat.presentation.english import plural
 from redbeat.printing import get_logger
 from redbeat.storage.layout import layout_of
 from redbeat.storage.store import Store, store_of_shard
@@ -336,8 +337,9 @@ class ShardedTicker:
     def _assign(self, own: str, result: Sequence[str]) -> None:
         wanted = {number for number, owner in enumerate(result) if owner == own}
         logger.info(
-            "beat: %d beats share %d shards; this beat has: %s",
-            *(len(self._view[0]), len(result), ", ".join(map(str, sorted(wanted))) or "none"),
+            "beat: %s active, this beat has %d of %d shards: %s",
+            plural(len(self._view[0]), "beat"),
+            *(len(wanted), len(result), ", ".join(map(str, sorted(wanted))) or "none"),
         )
         self._leaving |= self.owned - wanted - {0}
         self._leaving -= wanted
