@@ -41,7 +41,10 @@ class Layout:
 
     def shard_of(self, name: str) -> int:
         """Return the number of the shard that has the entry called ``name``."""
-        return crc32(bytes_of(name)) % self.shards
+        try:
+            return crc32(bytes_of(name)) % self.shards
+        except UnicodeEncodeError:  # no entry can have such a name, which is refused later
+            return 0
 
     def key_of(self, name: str) -> str:
         """Return the Redis key of the entry called ``name``."""

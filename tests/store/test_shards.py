@@ -22,6 +22,7 @@ from redbeat.storage.layout import Layout
 from redbeat.storage.shards import ShardedStore
 from redbeat.storage.store import Store, store_of
 from tests.deployments import PREFIX
+from tests.samples import long
 from tests.topologies.groups import SLOTS, hash_slot
 
 SHARDS = 5
@@ -38,8 +39,8 @@ OF_ONE_PREFIX = {
 # -- the layout --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("prefix", ["redbeat:", "{redbeat}:", "app:{x}:beat:", "", "no-colon"])
-@pytest.mark.parametrize("shards", [2, 5, 16, 97])
+@pytest.mark.parametrize("prefix", ["redbeat:", "app:{x}:beat:", "", "no-colon"])
+@pytest.mark.parametrize("shards", [2, 5, 97])
 def test_shards_are_even_over_the_slots(prefix: str, shards: int) -> None:
     prefixes = Layout(prefix, shards).prefixes
     assert [hash_slot(each) * shards // SLOTS for each in prefixes] == list(range(shards))
@@ -176,7 +177,9 @@ def test_reads_give_the_same(schedules: tuple[Schedule, Schedule]) -> None:
     assert same(schedules, lambda one: one.entry_class.from_key(base_key, one.app).name)
 
 
-@pytest.mark.parametrize("sort", SORTS)
+@pytest.mark.parametrize(
+    "sort", [sort if sort in ("due", "-due", "name", "task") else long(sort) for sort in SORTS]
+)
 def test_pages_of_the_dashboard_are_the_same(
     schedules: tuple[Schedule, Schedule], sort: str
 ) -> None:
@@ -284,3 +287,13 @@ def test_an_operation_on_an_entry_takes_one_round_trip(
     store = store_of(schedules[1].app)
     store.load(entry_of(schedules[1].app, 1).key)
     assert store.round_trips == 1
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_name_that_is_not_utf_8_is_refused(
+    schedules: tuple[Schedule, Schedule], number: int
+) -> None:
+    schedule = schedules[number]
+    assert "\ud800" not in schedule
+    with pytest.raises(InvalidEntryError, match="name"):
+        RedBeatSchedulerEntry("\ud800", "t", interval(5), app=schedule.app).save()
