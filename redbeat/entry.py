@@ -21,6 +21,7 @@ from celery import Celery
 from celery.beat import ScheduleEntry
 from celery.schedules import crontab, schedstate
 from celery.schedules import schedule as Interval  # noqa: N812 - a class
+from redis.exceptions import RedisError
 
 from redbeat.calendar.walltime import TICK
 from redbeat.calendar.zones import EPOCH, UTC, as_utc, from_timestamp
@@ -1534,16 +1535,53 @@ def prepare_calendars(
 ) -> dict[str, Calendar]:
     """Load the calendars of the entries, and note that these entries have calendars.
 
-    Returns the calendars by name. No round trip if no entry has a calendar, else two.
+    Returns the calendars by name. An entry with an unreadable calendar gets none: it loads them at
+    its decision, which then raises :exc:`DecodeError`. No round trip if no entry has a calendar,
+    else two.
     """
     users = [entry for entry in entries if entry.policy_field("exclude")]
     if not users:
         return {}
     store.note_calendar_users([entry.key for entry in users])
-    calendars = load_calendars(store, {name for entry in users for name in entry.policy.exclude})
+    names = {name for entry in users for name in entry.policy.exclude}
+    calendars, unreadable = readable_calendars(store, names)
     for entry in users:
-        entry.use_calendars(calendars)
+        entry.use_calendars(None if unreadable & set(entry.policy.exclude) else calendars)
     return calendars
+
+
+def readable_calendars(store: Store, names: Iterable[str]) -> tuple[dict[str, Calendar], set[str]]:
+    """Return the stored calendars with these names, and the names of those that are unreadable.
+
+    Leaves out missing calendars. One round trip.
+    """
+    calendars, unreadable = dict[str, Calendar](), set[str]()
+    for name, text in store.calendars(names).items():
+        try:
+            calendars[name] = calendar_of(name, text)
+        except DecodeError:
+            unreadable.add(name)
+    return calendars, unreadable
+
+
+def rescore(store: Store, entries: Sequence[RedBeatSchedulerEntry]) -> None:
+    """Compute and store the scores of entries; a quarantined entry leaves the quarantine.
+
+    If the next run of an entry cannot be computed, for example because a calendar is missing, the
+    entry is made due at once, and a beat quarantines it. Raises :exc:`ConflictError` if another
+    program changed an entry. Round trips as of :func:`save_batch`; then three per entry if one
+    cannot be computed.
+    """
+    try:
+        save_batch(store, [(entry, score_writing(entry)) for entry in entries])
+    except (RedisError, OSError, ConflictError):
+        raise
+    except Exception:  # a schedule class of the user may raise any error
+        if len(entries) > 1:
+            for entry in entries:
+                rescore(store, [entry])
+        else:
+            store.save_all([Writing(entry.key, seen=None) for entry in entries])
 
 
 def recheck_calendars(store: Store, batch: Batch, calendars: Mapping[str, Calendar]) -> None:
@@ -1551,7 +1589,7 @@ def recheck_calendars(store: Store, batch: Batch, calendars: Mapping[str, Calend
 
     One round trip, and a second one if a calendar changed.
     """
-    if calendars and load_calendars(store, calendars) != calendars:
+    if calendars and readable_calendars(store, calendars)[0] != calendars:
         keys = [writing.key for entry, writing in batch if entry.policy_field("exclude")]
         store.save_all([Writing(key, seen=None, score=None) for key in keys])
 

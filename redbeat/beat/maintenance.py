@@ -17,7 +17,7 @@ from redbeat.connection.retrying import is_retriable
 from redbeat.entries.decide import CLOCK_STEP, DISABLED, aware
 from redbeat.entries.history import History
 from redbeat.entries.status import claimed_until
-from redbeat.entry import RedBeatSchedulerEntry, save_batch, score_writing
+from redbeat.entry import RedBeatSchedulerEntry, rescore
 from redbeat.errors import ConflictError, DecodeError
 from redbeat.printing import get_logger
 from redbeat.storage.reading import START
@@ -163,7 +163,7 @@ def follow_time_zone(
         def compute(page: Page) -> int:
             batch = [entry for row in page.rows for entry in _zone_dependent(row, app, entry_class)]
             if batch:
-                save_batch(store, [(entry, score_writing(entry)) for entry in batch])
+                rescore(store, batch)
             return len(batch)
 
         count = 0

@@ -17,7 +17,14 @@ from redbeat.connection.tls import hint
 from redbeat.connection.urls import safe_url
 from redbeat.entries.decide import CLOCK_STEP
 from redbeat.entry import RedBeatSchedulerEntry
-from redbeat.errors import ConfigurationError, RedBeatError, described, reason_of
+from redbeat.errors import (
+    ConfigurationError,
+    DecodeError,
+    InvalidEntryError,
+    RedBeatError,
+    described,
+    reason_of,
+)
 from redbeat.metrics.counters import Counters
 from redbeat.metrics.health import BeatHealth
 from redbeat.presentation.english import plural
@@ -226,10 +233,14 @@ class Ticker:
         return self.guarded(partial(self._run_one, entry, options))
 
     def release_lock(self) -> None:
-        """Release the lock if this beat holds it or may hold it. One round trip in that case."""
+        """Release the lock if this beat holds it or may hold it. One round trip in that case.
+
+        A script that ended with an error may have taken the lock before the error.
+        """
         lock = self._lock
         if lock is not None and (
-            lock.leading or (lock.leading is None and not _is_beat_lock(lock))
+            lock.leading
+            or (lock.leading is None and (self._redis_failures or not _is_beat_lock(lock)))
         ):
             lock.release()
 
@@ -265,6 +276,8 @@ class Ticker:
             raise
         except (RedisError, OSError) as error:
             return self._redis_failed(explained(error, self._store))
+        except (DecodeError, InvalidEntryError) as error:  # no stored text ends a beat
+            return self._tick_failed(error)
         except RedBeatError:
             raise
         except Exception as error:

@@ -21,7 +21,7 @@ from redbeat.presentation.text import duration
 from .command import EX_CONFLICT, command, failure
 from .completion import entry_names
 from .console import Console, progress
-from .options import TIME, load, option, option_error
+from .options import TIME, existing, load, option, option_error
 
 __all__ = ("backfill", "progress_text")
 
@@ -89,18 +89,19 @@ def backfill(
         raise click.UsageError(problem, console.ctx)
     if cancel and since is not None:
         raise option_error(console.ctx, "cancel", "does not go with --from and --to")
-    if cancel:
-        for one in entry.cancel_backfill():
-            _report(console, name, "cancelled", one)
-        return
-    begin, end = console.instant(since), console.instant(until)
-    if begin is not None and end is not None:
-        plan = _request(console, entry, (begin, end), rate, again, dry_run)
-        _report_plan(console, entry, plan, end, dry_run)
-    if wait and not dry_run:
-        _wait(console, entry)
-    elif since is None:
-        _show(console, name, entry.backfills)
+    with existing(console, name):
+        if cancel:
+            for one in entry.cancel_backfill():
+                _report(console, name, "cancelled", one)
+            return
+        begin, end = console.instant(since), console.instant(until)
+        if begin is not None and end is not None:
+            plan = _request(console, entry, (begin, end), rate, again, dry_run)
+            _report_plan(console, entry, plan, end, dry_run)
+        if wait and not dry_run:
+            _wait(console, entry)
+        elif since is None:
+            _show(console, name, entry.backfills)
 
 
 def _request(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import heapq
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from os.path import commonprefix
 from typing import Any, Final
@@ -32,6 +33,7 @@ __all__ = (
     "ExampleOption",
     "check_names",
     "confirm",
+    "existing",
     "load",
     "not_found",
     "option",
@@ -197,6 +199,15 @@ def not_found(console: Console, name: str) -> CeleryCommandException:
     if not known:
         hint = "; the schedule is empty"
     return failure(f"There is no entry {name!r}{hint}", EX_NOT_FOUND)
+
+
+@contextmanager
+def existing(console: Console, name: str) -> Iterator[None]:
+    """End the command if another program deletes the entry while the context uses it."""
+    try:
+        yield
+    except KeyError:
+        raise not_found(console, name) from None
 
 
 def shared_length(one: str, other: str) -> int:

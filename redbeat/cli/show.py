@@ -29,7 +29,7 @@ from .command import command
 from .completion import entry_names
 from .console import Console
 from .entry_options import OPTION_OF, TASK_FIELDS
-from .options import load, not_found, static_among
+from .options import existing, load, static_among
 
 __all__ = (
     "history",
@@ -46,10 +46,8 @@ def show(console: Console, name: str) -> None:
     entry = load(console, name)
     static = name in static_among(console, [name])
     occurrences = entry.history
-    try:
+    with existing(console, name):
         status, backfills = entry.status, entry.backfills
-    except KeyError:  # Another program deleted the entry after load().
-        raise not_found(console, name) from None
     if console.as_json:
         console.emit(entry_json(entry, status, occurrences, backfills, static))
         return

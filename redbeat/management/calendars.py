@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from celery import Celery
 
-from redbeat.entry import RedBeatSchedulerEntry, save_batch, score_writing
+from redbeat.entry import RedBeatSchedulerEntry, rescore
 from redbeat.errors import ConflictError, InvalidEntryError
 from redbeat.printing import get_logger
 from redbeat.schedules.calendars import Calendar
@@ -98,7 +98,7 @@ def _rescore(
 ) -> None:
     """Compute and store the scores of entries; a quarantined entry leaves the quarantine."""
     try:
-        save_batch(store, [(entry, score_writing(entry)) for entry in entries])
+        rescore(store, entries)
     except ConflictError:  # another program changed an entry, so load it again
         again, _ = _users_among([entry.key for entry in entries], app, store, entry_class)
         for entry in again:

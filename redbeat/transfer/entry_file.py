@@ -259,15 +259,17 @@ def _schedule(app: Celery, name: str, table: Mapping[str, Any], zone: Any) -> An
 
 
 def _call_value(field: str, value: Any) -> Any:
+    if isinstance(value, CALL[field]):
+        try:
+            value = decode(json.dumps(value), field)  # an object with __type__ becomes another one
+        except TypeError:  # a time of TOML
+            return value
+        except DecodeError as error:
+            raise InvalidEntryError(field, error.problem) from error
     if not isinstance(value, CALL[field]):
         kind = "a list" if CALL[field] is list else "a table"
         raise InvalidEntryError(field, f"must be {kind}, not {value!r:.60}")
-    try:
-        return decode(json.dumps(value), field)
-    except TypeError:  # a time of TOML
-        return value
-    except DecodeError as error:
-        raise InvalidEntryError(field, error.problem) from error
+    return value
 
 
 def _policy_value(field: str, value: Any, zone: Any) -> Any:

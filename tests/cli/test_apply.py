@@ -348,3 +348,24 @@ def test_a_dry_run_of_a_migration_prints_each_entry_and_writes_nothing(
     assert counts["dry_run"] is True
     assert run("migrate-prefix", "redbeat:", "new:").json == []
     assert redis_client.exists("new:copied")
+
+
+@pytest.mark.parametrize("field", ["args", "kwargs", "options"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"__type__": "weekday", "wkday": 1, "n": 1},
+        {"__type__": "interval", "every": 60, "relative": False},
+        {"__type__": "rrule", "freq": "DAILY", "dtstart": 0},
+        {"__type__": "datetime", "year": 2026, "month": 1, "day": 1, "timezone": "UTC"},
+    ],
+)
+def test_an_object_of_another_type_is_an_error_of_its_field(
+    run: Run, tmp_path: Path, field: str, value: Any
+) -> None:
+    table = {"task": "t", "every": 60, field: [value] if field == "args" else value, "queue": "q"}
+    path = tmp_path / "file.json"
+    path.write_text(json.dumps({"managed_by": "x", "entries": {"a": table}}))
+    for command in (("plan",), ("apply", "--yes")):
+        result = run(*command, str(path))
+        assert result.code == (0 if field == "args" else EX_FAILED)

@@ -8,6 +8,7 @@ from threading import Event, Thread
 from typing import Any
 
 import pytest
+import redis
 from celery import Celery
 from celery.platforms import EX_OK
 from celery.schedules import crontab
@@ -15,6 +16,7 @@ from celery.schedules import crontab
 from redbeat import RedBeatSchedulerEntry
 from redbeat.cli.command import EX_NOT_FOUND, EX_UNREADABLE
 from redbeat.management import forecast
+from redbeat.schedule import Schedule
 from tests.conftest import Make
 from tests.scheduler.conftest import RecordingScheduler
 
@@ -253,3 +255,21 @@ def test_a_simulation_of_too_many_entries_says_so(
     assert (found["complete"], len(found["entries"])) == (False, 2)
     assert "too many entries: only 2 are simulated; name the entries" in ran.err
     assert "too many runs" not in ran.err
+
+
+def test_an_entry_that_is_deleted_during_a_backfill(
+    run: Run, make: Make, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = make("a").save()
+    load = Schedule.__getitem__
+
+    def loaded(self: Schedule, name: str) -> Any:
+        found = load(self, name)
+        redis_client.delete(entry.key)
+        return found
+
+    monkeypatch.setattr(Schedule, "__getitem__", loaded)
+    for options in ((), ("--cancel",), ("--from", "2026-01-01", "--to", "2026-01-02")):
+        entry.save()
+        result = run("backfill", "a", *options)
+        assert (result.code, "There is no entry 'a'" in result.err) == (3, True)

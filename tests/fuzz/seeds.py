@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, Final, NamedTuple
+
+from tests.fuzz.vocabulary import TABLE
 
 __all__ = ("SEEDS", "Seed")
 
@@ -57,6 +60,15 @@ STORED: Final = {
         *entry(b"history", b'"1795462250 +5\\n"'),
         *entry(b"results", rb'"1795462250 3 - -\n1795462250 1795462260 inf 0 failed x\n"'),
     ],
+    "the command backfill for a name that is not UTF-8": [
+        (
+            "HSET",
+            b"redbeat:e16\xb9\x9d\x1e02",
+            b"definition",
+            DEFINITION.replace(b'"a"', rb'"e16\ufffd"'),
+        ),
+        ("ZADD", b"redbeat::schedule", "1", b"redbeat:e16\xb9\x9d\x1e02"),
+    ],
     "a trigger that is not UTF-8 kept all entries from being sent": entry(
         b"trigger", b"\xe6\x86u|:1"
     ),
@@ -108,7 +120,13 @@ OWN: Final = {
     "a static entry with a surrogate": ("SADD", b"redbeat::statics", SURROGATE),
 }
 
+RULE: Final = {"__type__": "rrule", "freq": "DAILY", "dtstart": 0}
+
 FILES: Final = {
+    "options of an entry file that are a rule": (
+        "json",
+        json.dumps({"managed_by": "x", "entries": {"a": {**TABLE, "options": RULE}}}).encode(),
+    ),
     "a crontab line that never runs": ("crontab", b"0 0 31 2 * proj.task"),
     "a time zone of many parts": ("crontab", b"CRON_TZ=" + b"Europe/Paris=" * 700),
     "nested brackets in JSON lines": ("jsonlines", NESTED),
@@ -144,7 +162,21 @@ PAGES: Final = {
     },
 }
 
+#: Cases of several commands.
+TOGETHER: Final = {
+    "an unreadable calendar while the time zone changes": [
+        ("HSET", b".redbeat::calendars", b"fr", b"[1"),
+        ("HSET", b".redbeat::stats", b"timezone", b"Asia/Tokyo"),
+    ],
+}
+
 SEEDS: Final = (
+    *(Seed("own keys", title, case) for title, case in TOGETHER.items()),
+    Seed(
+        "damaged keys",
+        "a script that failed kept the lock",
+        [("DEL", b".redbeat::quarantine"), ("ZADD", b".redbeat::quarantine", "1", b"x")],
+    ),
     *(Seed("stored", title, case) for title, case in STORED.items()),
     *(Seed("own keys", title, [command]) for title, command in OWN.items()),
     *(Seed("files", title, case) for title, case in FILES.items()),

@@ -486,7 +486,7 @@ KEYS: Final = (
 )
 
 #: Packages that libraries import when they are first needed.
-LAZY: Final = {"_strptime", "difflib", "tzdata", "pytz", "ephem"}
+LAZY: Final = {"_strptime", "stringprep", "difflib", "tzdata", "pytz", "ephem"}
 
 
 def packages() -> set[str]:

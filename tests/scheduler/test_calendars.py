@@ -10,7 +10,8 @@ import pytest
 from celery.schedules import crontab
 
 from redbeat import Calendar, RedBeatSchedulerEntry, Schedule
-from redbeat.errors import InvalidEntryError
+from redbeat.beat.ticker import Ticker
+from redbeat.errors import DecodeError, InvalidEntryError
 from redbeat.storage.records import Keys
 from redbeat.storage.store import Store
 from tests.deployments import PREFIX
@@ -212,3 +213,84 @@ def test_static_entries_have_calendars(world: World, schedule: Schedule) -> None
     assert (world.score("a") or 0) > world.now() + 60
     assert schedule.save_calendar(Calendar("x")) == 1
     assert (world.score("a") or 0) <= world.now() + 60
+
+
+#: What may become of a calendar.
+DAMAGED = {"missing": None, "unreadable": "[1", "of another type": "5", "wrong": '{"days": 5}'}
+
+
+def damage(world: World, name: str, damage: str) -> None:
+    """Make a calendar unusable."""
+    stored = DAMAGED[damage]
+    if stored is None:
+        world.client.hdel(KEYS.calendars, name)
+    else:
+        world.client.hset(KEYS.calendars, name, stored)
+
+
+@pytest.mark.parametrize("how", DAMAGED)
+def test_a_change_of_the_time_zone_with_an_unusable_calendar(
+    world: World, schedule: Schedule, log: Any, how: str
+) -> None:
+    """The tick raised an error, and so the beat ended, at each start."""
+    schedule.save_calendar(Calendar("de", days=["2001-01-01"]))
+    for name, exclude in (("a", ["de"]), ("b", []), ("c", [])):
+        entry = RedBeatSchedulerEntry(name, "t", crontab("0", "0"), app=world.app)
+        entry.exclude = tuple(exclude)
+        entry.save()
+    world.client.hset(KEYS.stats, "timezone", "Asia/Tokyo")
+    damage(world, "de", how)
+    before = world.score("b")
+    world.client.zadd(KEYS.schedule, {f"{PREFIX}b": world.now() + 9e6, f"{PREFIX}c": world.now()})
+    scheduler = world.scheduler()
+    for _ in range(3):
+        scheduler.tick()
+    assert world.score("b") == pytest.approx(before, abs=1)
+    assert world.client.hget(KEYS.stats, "timezone") == "UTC"
+    assert world.client.hexists(KEYS.quarantine, f"{PREFIX}a")
+    assert "The tick failed" not in log.text
+
+
+@pytest.mark.parametrize("how", DAMAGED)
+def test_a_static_entry_with_an_unusable_calendar(
+    world: World, schedule: Schedule, how: str
+) -> None:
+    schedule.save_calendar(Calendar("de", days=["2001-01-01"]))
+    damage(world, "de", how)
+    every = {"task": "t", "schedule": timedelta(hours=1)}
+    bad = {"task": "t", "schedule": crontab("0", "0"), "exclude": ["de"]}
+    world.app.conf.beat_schedule = {"good": every, "bad": bad}
+    scheduler = world.scheduler()
+    for _ in range(2):
+        scheduler.tick()
+    assert world.score("good") is not None
+
+
+@pytest.mark.parametrize("how", DAMAGED)
+def test_a_calendar_is_saved_while_another_one_is_unusable(
+    world: World, schedule: Schedule, how: str
+) -> None:
+    for name in ("de", "fr"):
+        schedule.save_calendar(Calendar(name, days=["2001-01-01"]))
+    put(world, "a", ["de"])
+    put(world, "b", ["de", "fr"])
+    schedule["a"].save()
+    schedule["b"].save()
+    damage(world, "fr", how)
+    assert schedule.save_calendar(Calendar("de", days=today(world))) == 2
+    assert (world.score("a") or 0) > world.now() + 3600
+    assert (world.score("b") or 0) <= world.now()
+
+
+def test_no_stored_text_ends_a_tick(world: World, log: Any, monkeypatch: Any) -> None:
+    scheduler = world.scheduler()
+    scheduler.tick()
+    for error in (DecodeError("definition", "bad"), InvalidEntryError("exclude", "bad")):
+
+        def fail(*_args: Any, error: Exception = error) -> Any:
+            raise error
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Ticker, "_work", fail)
+            assert scheduler.tick() > 0
+    assert "The tick failed" in log.text

@@ -15,7 +15,7 @@ from redbeat.beat.ticker import STANDBY_POLL
 from redbeat.schedulers import acquire_distributed_beat_lock
 from tests.deployments import PREFIX
 
-from .conftest import LOCK, Clock, RecordingScheduler, World, once, void
+from .conftest import LOCK, QUARANTINE, Clock, RecordingScheduler, World, once, void
 
 
 def lock_of(scheduler: RedBeatScheduler) -> str:
@@ -302,3 +302,13 @@ class TestApi:
         world.app.conf.redbeat_lock_key = None
         acquire_distributed_beat_lock(world.scheduler())
         assert world.client.get(LOCK) is None
+
+
+def test_a_lock_that_a_failed_script_took_is_released(world: World) -> None:
+    """The script takes the lock before it comes to the key of another type."""
+    world.client.zadd(QUARANTINE, {"x": 1})
+    beat = world.scheduler()
+    beat.tick()
+    assert world.client.get(LOCK) == lock_of(beat)
+    beat.close()
+    assert not world.client.exists(LOCK)
