@@ -109,6 +109,15 @@ def elsewhere(world: World, server: RedisServer) -> Queues:
     return Queues(url)
 
 
+def with_forbidden_queues(world: World, server: RedisServer, admin: Any) -> tuple[Queues, World]:
+    """Use ``server``, where the Redis user of the schedule may only write to the queue "celery"."""
+    keys = "~redbeat* ~.redbeat* ~celery* ~_kombu*"
+    admin.execute_command("ACL SETUSER beat on >pw &* +@all", *keys.split())
+    queues = elsewhere(world, server)
+    world.app.conf.redbeat_redis_url = f"redis://beat:pw@127.0.0.1:{server.port}/0"
+    return queues, World(world.app, admin, world.schedulers)
+
+
 @contextmanager
 def before_publish(action: Callable[[], object]) -> Iterator[None]:
     """Run ``action`` once, after the beat claims a run and before the beat records it."""
@@ -940,11 +949,7 @@ class TestNotTheSameServer:
         """Setup: the Redis user of the schedule may not write to the queue of one entry."""
         world.app.conf.redbeat_delivery = delivery
         with redis.Redis.from_url(own_server.url, decode_responses=True) as admin:
-            keys = "~redbeat* ~.redbeat* ~celery* ~_kombu*"
-            admin.execute_command("ACL SETUSER beat on >pw &* +@all", *keys.split())
-            queues = elsewhere(world, own_server)
-            world.app.conf.redbeat_redis_url = f"redis://beat:pw@127.0.0.1:{own_server.port}/0"
-            there = World(world.app, admin, world.schedulers)
+            queues, there = with_forbidden_queues(world, own_server, admin)
             scheduler = there.scheduler_of(RedBeatScheduler, clock=clock)
             names = ["first", *(f"good{number}" for number in range(20))]
             put_one_off(there, "first")
@@ -966,11 +971,7 @@ class TestNotTheSameServer:
     ) -> None:
         """The beat assumes that all queues are forbidden, and tries again after minutes."""
         with redis.Redis.from_url(own_server.url, decode_responses=True) as admin:
-            keys = "~redbeat* ~.redbeat* ~celery* ~_kombu*"
-            admin.execute_command("ACL SETUSER beat on >pw &* +@all", *keys.split())
-            queues = elsewhere(world, own_server)
-            world.app.conf.redbeat_redis_url = f"redis://beat:pw@127.0.0.1:{own_server.port}/0"
-            there = World(world.app, admin, world.schedulers)
+            queues, there = with_forbidden_queues(world, own_server, admin)
             scheduler = there.scheduler_of(RedBeatScheduler, clock=clock)
             there.put("bad", interval_json(3600), options={"queue": "forbidden"})
             ticks(scheduler, clock)
