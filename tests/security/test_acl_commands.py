@@ -62,6 +62,7 @@ LINES: dict[str, list[str]] = {
     "calendar": ["calendar de --day 2026-12-25", "calendar fr", "calendar fr --delete"],
     "calendars": ["calendars"],
     "migrate-prefix": ["migrate-prefix --delete redbeat: moved:", "migrate-prefix moved: redbeat:"],
+    "shard": ["shard 4 --dry-run", "shard 1"],
     "delete": [f"delete {NAME} --yes", "delete --match o* --yes"],
     "exporter": [],  # test_the_servers runs these two
     "web": [],
@@ -217,7 +218,9 @@ def test_the_servers(
         assert ">a</a>" in Target(int(found[0].split(":")[-1].strip("/"))).get("/").text
         wait_until(lambda: admin.hexists("redbeat:a", "meta"), 30, "a run")
         for port in (metrics_port, exporter_port):
-            assert "redbeat_redis_up 1.0" in Target(port).get("/metrics").text
+            target = Target(port)
+            up = "redbeat_redis_up 1.0"
+            wait_until(lambda target=target: up in target.get("/metrics").text, 30, up)
         for process in (web, exporter, beat):
             assert process.stop() == 0
             assert "Traceback" not in process.output()
