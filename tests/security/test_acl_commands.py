@@ -196,6 +196,11 @@ def test_the_dashboard(app: Celery, admin: Any) -> None:
     assert refused(admin) == []
 
 
+def serves_redis_up(target: Target) -> bool:
+    """Return whether the metrics say that Redis answers."""
+    return "redbeat_redis_up 1.0" in target.get("/metrics").text
+
+
 @both_users_in_turn
 def test_the_servers(
     server: RedisServer, admin: Any, app: Celery, tmp_path: Path, user: str
@@ -218,9 +223,7 @@ def test_the_servers(
         assert ">a</a>" in Target(int(found[0].split(":")[-1].strip("/"))).get("/").text
         wait_until(lambda: admin.hexists("redbeat:a", "meta"), 30, "a run")
         for port in (metrics_port, exporter_port):
-            target = Target(port)
-            up = "redbeat_redis_up 1.0"
-            wait_until(lambda target=target: up in target.get("/metrics").text, 30, up)
+            wait_until(partial(serves_redis_up, Target(port)), 30, "redbeat_redis_up 1.0")
         for process in (web, exporter, beat):
             assert process.stop() == 0
             assert "Traceback" not in process.output()
