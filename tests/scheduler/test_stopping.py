@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from redbeat.schedulers import get_redis
+from tests.waiting import wait_until
 
 from .conftest import Clock, RecordingScheduler, World
 
@@ -33,9 +34,14 @@ def handler() -> Iterator[None]:
 
 
 @contextmanager
-def signalled() -> Iterator[None]:
-    """Send SIGTERM to this process after 0.2 s."""
-    signalling = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM))
+def signalled(ready: Callable[[], bool] = lambda: True) -> Iterator[None]:
+    """Send SIGTERM to this process, 0.2 s after the start and once ``ready`` returns true."""
+
+    def send() -> None:
+        wait_until(ready, 30)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    signalling = threading.Timer(0.2, send)
     signalling.start()
     yield
     signalling.join()
@@ -110,6 +116,6 @@ def test_waiting_ends_at_once(world: World) -> None:
     """
     scheduler = world.scheduler_of(Slow)
     assert scheduler.tick() == 0.0
-    with signalled(), pytest.raises(SystemExit):
+    with signalled(lambda: scheduler.ticks == 2), pytest.raises(SystemExit):
         scheduler.tick()
     assert scheduler.ticks == 2
