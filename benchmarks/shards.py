@@ -1,6 +1,6 @@
 """``python -m benchmarks.shards`` measures what a run costs with several shards.
 
-The schedule is in a Redis Cluster of three masters, the broker in a Redis of its own. A beat in
+The schedule is in a Redis Cluster of three masters, the broker in another Redis. A beat in
 this process sends the runs of all entries, which are due at once. The table has the CPU time of the
 beat and of the servers per run, which varies less than the elapsed time on a busy machine.
 """

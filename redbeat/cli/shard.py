@@ -36,7 +36,7 @@ __all__ = ("shard",)
 def shard(console: Console, shards: int, delete: bool, dry_run: bool, force: bool) -> None:
     """Distribute the schedule over this number of SHARDS.
 
-    Each shard is a key prefix of its own; the prefixes are spread evenly over the slots of a Redis
+    Each shard has its own key prefix; the prefixes are spread evenly over the slots of a Redis
     Cluster. With 1, the schedule has no shards. The copy includes run histories, the marks of
     static entries and the quarantine. If the command is interrupted, run it again.
 

@@ -65,7 +65,7 @@ class UnknownName(NamedTuple):
 class NameChecker:
     """Finds tasks that are not registered, and unknown options.
 
-    An app without tasks of its own sends tasks of other programs, so any task name is fine. The
+    An app without own tasks sends tasks of other programs, so any task name is fine. The
     constructor imports the task modules of the app, and raises any error of these imports.
     """
 

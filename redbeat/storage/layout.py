@@ -1,6 +1,6 @@
 """How the names of entries are distributed over the shards of a schedule.
 
-Each shard is a key prefix of its own. The prefixes are spread evenly over the slots of a Redis
+Each shard has its own key prefix. The prefixes are spread evenly over the slots of a Redis
 Cluster, so that each master has about as many shards. All functions are pure: a name and two
 settings determine the key of an entry, without a lookup.
 """

@@ -203,7 +203,7 @@ class Guesses:
     """Limits how often clients may send wrong credentials.
 
     A client is an IPv4 address, a /64 network of IPv6 addresses, or a browser that has shown right
-    credentials before. Such a browser has a limit of its own, so an attacker who has the same
+    credentials before. Such a browser has its own limit, so an attacker who has the same
     address, as behind a proxy, does not lock it out.
     """
 

@@ -41,7 +41,7 @@ CASES = {"stored": 45, "texts": 200, "pages": 40, "files": 20, "messages": 50, "
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
-    """Yield a world with a server of its own, because a batch empties the server."""
+    """Yield a world with its own server, because a batch empties the server."""
     with RedisServer() as server:
         world = World(server.url)
         yield world

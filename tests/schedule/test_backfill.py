@@ -273,7 +273,7 @@ def test_a_wrong_request_is_refused(
 
 
 class WithClock(RedBeatSchedulerEntry):
-    """An entry whose schedule has a clock of its own, so that only its ``is_due`` decides."""
+    """An entry whose schedule has its own clock, so that only its ``is_due`` decides."""
 
     @classmethod
     def from_definition(cls, app: Any, definition: str, policy: str = "") -> WithClock:
