@@ -330,7 +330,7 @@ class Session:
 
     def _keep_reply(self, request: SentRequest, reply: ClaimReply) -> None:
         """Keep the reply for quick requests, unless this beat only just leads or stands by."""
-        if request.body.quick is None or reply.took:
+        if reply.expires > reply.now:  # not a short reply
             self._whole_at = request.sent_at
         self._whole_reply = reply if reply.standing == LEADER else None
 

@@ -28,6 +28,9 @@ LAYOUT: Final = Layout("{redbeat}:", SHARDS)
 #: The usual time in which a standby takes over from a dead leader, and reserve for a busy machine.
 TAKEOVER, SLACK = 25.0, 10.0
 
+#: While a node is away, each entry of the other nodes is sent at least once in this many seconds.
+PERIOD = 4.0
+
 
 class ShardedSchedule(Schedule):
     """Reads and writes a schedule with shards by raw commands, in the documented format."""
@@ -182,6 +185,10 @@ def test_a_node_fails(
         "%s: %d runs of others, latest %.2f s; %s", fault, len(others), max(others.values()), report
     )
     check(report)
-    assert len(others) > 300
+    names = {occurrence.entry for occurrence in others}
+    for period in range(1, int((back_at - killed_at) // PERIOD)):
+        start = killed_at + period * PERIOD
+        ran = {each.entry for each in others if start <= each.instant < start + PERIOD}
+        assert ran == names, f"not sent in {PERIOD} s: {names - ran}"
     assert sum(delay < late for delay in others.values()) > 0.9 * len(others)
     wait_shares(schedule, beats, TAKEOVER + SLACK)
