@@ -181,8 +181,8 @@ class Ticker:
         self._others_first_until = 0.0
         self._members_to_remove: list[str] = []
         self._redis_failures = 0
-        #: Consecutive ticks that failed for another reason, and this reason.
-        self._tick_failures, self._tick_error = 0, ""
+        #: Consecutive ticks that failed for another reason.
+        self._tick_failures = 0
         #: Local times of the first and the last failed tick of an outage.
         self._redis_failed_at = self._redis_failed_last = 0.0
         self._broker_checked_at = 0.0
@@ -290,7 +290,7 @@ class Ticker:
         """Log and report an error that no other code handles; return the seconds to wait."""
         self._tick_failures += 1
         wait, reason = TICK_WAIT.after(self._tick_failures), reason_of(error)
-        self.health.tick_error = self._tick_error = f"the tick fails: {reason}"
+        self.health.tick_error = f"the tick fails: {reason}"
         if self._tick_failures == 1:
             logger.error("beat: The tick failed, trying again in %.0f s", wait, exc_info=error)
         elif should_log(self._tick_failures):
@@ -304,7 +304,7 @@ class Ticker:
         logger.warning(
             "beat: The tick works again, after %s", plural(self._tick_failures, "failed tick")
         )
-        self._tick_failures, self.health.tick_error, self._tick_error = 0, "", ""
+        self._tick_failures, self.health.tick_error = 0, ""
 
     def _report_problem(self) -> None:
         """Store why this beat cannot send, for health checks and ``redbeat status``.
@@ -312,7 +312,7 @@ class Ticker:
         One round trip when the problem changed, and every :data:`PROBLEM_INTERVAL` seconds while
         there is a problem, because another beat may have removed it. Else none.
         """
-        problem = self._tick_error or self._server.problem or self._dispatcher.retries.problem
+        problem = self.health.tick_error or self._server.problem or self._dispatcher.retries.problem
         self.health.problem = problem
         again = problem and self._clock() - self._problem_stored_at >= PROBLEM_INTERVAL
         if problem != self._reported_problem or again:
