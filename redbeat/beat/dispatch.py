@@ -599,7 +599,8 @@ class Dispatcher:
         """Send the next run of a backfill, unless a run of the schedule comes first."""
         try:
             decision = entry.decision()
-            first = decision.due or decision.anchor is not None
+            missed = decision.anchor is not None and entry.last_run_at is not None
+            first = decision.due or missed
         except Exception:
             first = True
         if first:

@@ -30,6 +30,10 @@ ANOTHER: Final = "another case of a kind that was found before"
 RUNS: Final = 60
 
 
+class TooLong(BaseException):
+    """A batch took too long. No tick, page or command handles this error."""
+
+
 class Chunk(NamedTuple):
     """Some cases of a surface: those with the numbers ``first`` to ``first + cases - 1``."""
 
@@ -113,28 +117,28 @@ def run(world: World, chunk: Chunk, most: int = MOST) -> Result:
     return result
 
 
-def tried(world: World, surface: Surface, cases: list[Any]) -> list[str]:
-    """Run cases together, for a limited time; return what went wrong."""
+def tried(world: World, surface: Surface, cases: list[Any], limit: float = LIMIT) -> list[str]:
+    """Run cases together, for ``limit`` seconds at most; return what went wrong."""
     try:
-        with limited(LIMIT):
+        with limited(limit):
             return surface.run(world, cases)
-    except Exception as error:
+    except (Exception, TooLong) as error:
         return [f"the batch ended: {type(error).__name__}: {error!s:.300}"]
 
 
 @contextmanager
-def limited(seconds: int) -> Iterator[None]:
+def limited(seconds: float) -> Iterator[None]:
     """Raise an error in the block after this number of seconds."""
 
     def stop(_number: int, _frame: FrameType | None) -> NoReturn:
-        raise TimeoutError(f"the batch took more than {seconds} s")
+        raise TooLong(f"the batch took more than {seconds} s")
 
     previous = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(seconds)
+    signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
     try:
         yield
     finally:
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous)
 
 

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
 
 from redbeat import RedBeatSchedulerEntry
+from redbeat.beat.session import Session
 from redbeat.beat.ticker import Ticker
 from redbeat.beat.wakeup import WakeUp
 from redbeat.cli import import_export
@@ -121,6 +123,12 @@ def test_a_planted_defect_is_found(
     assert f"--seed 7 --replay '{surface}:{found[0].number}'" in str(found[0])
     monkeypatch.undo()
     assert not any("planted" in line for line in tried(world, SURFACES[surface], [case]))
+
+
+def test_a_tick_that_does_not_end_is_found(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A beat handles the errors of a tick, but not the interruption of a batch."""
+    monkeypatch.setattr(Session, "next_response", lambda *_: Event().wait())
+    assert "took more than" in tried(world, SURFACES["stored"], [], limit=2)[-1]
 
 
 def test_equal_seeds_give_equal_cases() -> None:

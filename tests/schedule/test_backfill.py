@@ -10,7 +10,7 @@ import pytest
 from celery.schedules import crontab
 
 import redbeat.worker
-from redbeat import RedBeatSchedulerEntry, Schedule
+from redbeat import RedBeatSchedulerEntry, Schedule, rrule
 from redbeat.entries.backfill import Backfill
 from redbeat.errors import InvalidEntryError
 from redbeat.storage.store import Store
@@ -118,6 +118,18 @@ def test_a_run_of_the_schedule_comes_first(make: Make, world: World) -> None:
     assert first == start.astimezone(UTC) + HOUR
     assert len(scheduler.sent) == 4
     assert world.run_count("a") == 1
+
+
+def test_missed_runs_of_an_entry_that_never_ran_do_not_stop_a_backfill(
+    make: Make, world: World
+) -> None:
+    """Nothing is recorded about the missed runs of such an entry, so they are missed each time."""
+    start = world.ago(5 * 3600 + 1800).astimezone(UTC).replace(microsecond=0)
+    entry = make("a", schedule=rrule("HOURLY", dtstart=start), misfire_grace_time=60).save()
+    world.client.hdel("redbeat:a", "meta")
+    entry.backfill(start, start + 3 * HOUR, rate=1000)
+    scheduler = world.scheduler()
+    assert finish(scheduler, entry) == [start, start + HOUR, start + 2 * HOUR]
 
 
 def test_a_backfill_keeps_its_rate(ran: RedBeatSchedulerEntry, world: World) -> None:
