@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator
 from fnmatch import translate
@@ -12,18 +11,25 @@ from celery import Celery
 from celery.app import app_or_default
 from redis.cluster import RedisCluster
 
-from redbeat.connection.options import is_number
 from redbeat.connection.parameters import Endpoint, read_endpoint
 from redbeat.connection.urls import safe_url
 from redbeat.errors import ConfigurationError, described
 from redbeat.printing import get_logger
-from redbeat.settings import APP_DELIVERIES, MISSING, find_setting, is_set, unknown_settings
+from redbeat.settings import (
+    CRON_DEADLINE,
+    LOCK_TIMEOUT,
+    LOG_EACH,
+    MISSING,
+    SETTINGS,
+    STRING,
+    find_setting,
+    is_number,
+    is_set,
+    unknown_settings,
+)
 
 __all__ = (
-    "EXPIRY_CHECKS",
     "LOG_EACH",
-    "MIN_LOCK_TIMEOUT",
-    "ON_LOCK_LOST",
     "SAFE_LOCK_TIMEOUT",
     "App",
     "RedBeatConfig",
@@ -115,36 +121,12 @@ def read_allowlist(value: Any) -> TaskAllowlist | None:
 
 DEFAULT_PREFIX = "redbeat:"
 DEFAULT_CLUSTER_PREFIX = "{redbeat}:"
-#: The maximum of ``redbeat_shards``.
-MAX_SHARDS = 256
 DEFAULT_MAX_INTERVAL = 300
 #: The default lock timeout is this number times ``beat_max_loop_interval``.
 LOCK_INTERVALS = 5
 
-#: The default of ``redbeat_publish_window``, in messages.
-DEFAULT_WINDOW = 100
-
-#: The default and the maximum of ``redbeat_history_size``, in runs.
-DEFAULT_HISTORY, MAX_HISTORY = 10, 30
-
-#: The default of ``redbeat_metrics_host``; the default and the maximum of
-#: ``redbeat_metrics_entries``.
-DEFAULT_METRICS_HOST, DEFAULT_METRICS_ENTRIES, MAX_METRICS_ENTRIES = "127.0.0.1", 200, 10_000
-
-#: The minimum lock timeout in seconds. The smallest unit of a Redis timeout is a millisecond.
-MIN_LOCK_TIMEOUT: Final = 0.001
-
 #: A lock timeout below this number of seconds may expire before a busy leader renews the lock.
 SAFE_LOCK_TIMEOUT: Final = 1.0
-
-#: The valid values of ``redbeat_key_expiry_check``.
-EXPIRY_CHECKS: Final = ("ignore", "warn", "error", "raise")
-
-#: The valid values of ``redbeat_log_dispatch``.
-LOG_EACH, LOG_SUMMARY = LOG_DISPATCH = ("each", "summary")
-
-#: The valid values of ``redbeat_on_lock_lost``.
-ON_LOCK_LOST: Final = ("standby", "exit")
 
 # Redis Cluster uses the text in the first pair of braces as the hash tag, unless it is empty.
 _HASH_TAG = re.compile(r"[^{]*\{[^}]+\}")
@@ -234,19 +216,18 @@ class RedBeatConfig:
         self._client = getattr(self.app, "redbeat_redis", None)
         has_client = self._client is not None
         self._read_keys(_is_cluster(self._client) if has_client else self.endpoint.is_cluster)
-        self.shards = self._read_shards()
-        self.lock_timeout = self._read_lock_timeout()
-        self.key_expiry_check = self._read_choice("redbeat_key_expiry_check", EXPIRY_CHECKS, 2)
-        self.delivery = self._read_delivery()
-        self.publish_window = self._read_int("redbeat_publish_window", DEFAULT_WINDOW, 1, 1000)
-        self.max_rate = self._read_max_rate()
-        self.history_size = self._read_int("redbeat_history_size", DEFAULT_HISTORY, 0, MAX_HISTORY)
-        self._read_metrics()
-        self.wait_replicas = self._read_wait_replicas()
-        self.cron_deadline = self._read_cron_deadline()
+        for name, setting in SETTINGS.items():
+            if setting.kind.accepts is not None:
+                value = self.either_or(name, setting.value)
+                value = None if value is None else setting.kind.check(name, value)
+                setattr(self, name.removeprefix("redbeat_"), value)
+        self.lock_timeout = self.lock_timeout or None
+        self._check_shards()
+        deadline = self.app.conf.beat_cron_starting_deadline
+        if deadline is not None:
+            CRON_DEADLINE.check("beat_cron_starting_deadline", deadline)
+        self.cron_deadline = deadline
         self._check_timezone()
-        self.on_lock_lost = self._read_choice("redbeat_on_lock_lost", ON_LOCK_LOST)
-        self.log_dispatch = self._read_choice("redbeat_log_dispatch", LOG_DISPATCH)
         self.task_allowlist = read_allowlist(self.either_or(ALLOWLIST))
 
     def __repr__(self) -> str:
@@ -326,7 +307,8 @@ class RedBeatConfig:
         value is invalid.
         """
         if not _is_unset(argument):
-            return _check_lock_timeout(argument)
+            seconds: float = LOCK_TIMEOUT.check("redbeat_lock_timeout", argument)
+            return seconds
         if self.lock_timeout is not None:
             return self.lock_timeout
         interval = max_interval or DEFAULT_MAX_INTERVAL
@@ -340,7 +322,7 @@ class RedBeatConfig:
         default = DEFAULT_CLUSTER_PREFIX if cluster else DEFAULT_PREFIX
         prefix = self.either_or("redbeat_key_prefix", default)
         if prefix != "":
-            _check_key("redbeat_key_prefix", prefix)
+            STRING.check("redbeat_key_prefix", prefix)
         if cluster and not _HASH_TAG.match(prefix):
             self._refuse_untagged(prefix)
         self.cluster, self.key_prefix = cluster, prefix
@@ -368,14 +350,12 @@ class RedBeatConfig:
         """Return the keys of a shard that the Redis user may not access, as known so far."""
         return self._denied_in_shards.setdefault(prefix, set())
 
-    def _read_shards(self) -> int:
-        shards = self._read_int("redbeat_shards", 1, 1, MAX_SHARDS)
-        if shards > 1 and "{" in self.key_prefix and not _HASH_TAG.match(self.key_prefix):
+    def _check_shards(self) -> None:
+        if self.shards > 1 and "{" in self.key_prefix and not _HASH_TAG.match(self.key_prefix):
             raise ConfigurationError(
                 f"redbeat_key_prefix is {self.key_prefix!r}, which cannot have shards: use a "
                 f"prefix with a hash tag, such as {DEFAULT_CLUSTER_PREFIX!r}, or without braces"
             )
-        return shards
 
     def _read_lock_key(self) -> str | None:
         value = find_setting(self.app, "redbeat_lock_key")
@@ -383,41 +363,13 @@ class RedBeatConfig:
             return self.key_prefix + ":lock"
         if not value:
             return None
-        key = _check_key("redbeat_lock_key", value)
+        key: str = STRING.check("redbeat_lock_key", value)
         key = key if key.startswith(self.key_prefix) else self.key_prefix + key
         if key in (*self.reserved_keys, self.key_prefix):
             raise ConfigurationError(
                 f"redbeat_lock_key is {key!r}, which RedBeat uses for other data: choose another"
             )
         return key
-
-    def _read_lock_timeout(self) -> float | None:
-        value = self.either_or("redbeat_lock_timeout")
-        return None if _is_unset(value) else _check_lock_timeout(value)
-
-    def _read_wait_replicas(self) -> int:
-        value = self.either_or("redbeat_wait_replicas", 0)
-        if type(value) is int and value >= 0:
-            return value
-        raise ConfigurationError(
-            f"redbeat_wait_replicas is {value!r}, it must be a number of replicas, at least 0"
-        )
-
-    def _read_max_rate(self) -> float | None:
-        value = self.either_or("redbeat_max_rate")
-        if value is None or (is_number(value) and 0 < value < math.inf):
-            return None if value is None else float(value)
-        raise ConfigurationError(
-            f"redbeat_max_rate is {value!r}, it must be a number of runs per second above 0"
-        )
-
-    def _read_cron_deadline(self) -> float | None:
-        value = self.app.conf.beat_cron_starting_deadline
-        if value is None or (is_number(value) and value >= 0):
-            return None if value is None else float(value)
-        raise ConfigurationError(
-            f"beat_cron_starting_deadline is {value!r}, it must be a number of seconds, at least 0"
-        )
 
     def _check_timezone(self) -> None:
         try:
@@ -427,35 +379,6 @@ class RedBeatConfig:
                 f"timezone is {self.app.conf.timezone!r}, which is not the name of a time zone, or "
                 f"the package tzdata is missing: {described(error)}"
             ) from None
-
-    def _read_metrics(self) -> None:
-        port = "redbeat_metrics_port"
-        off = self.either_or(port) is None
-        self.metrics_port = None if off else self._read_int(port, 0, 1, 65535)
-        self.metrics_host = _check_key(
-            "redbeat_metrics_host", self.either_or("redbeat_metrics_host", DEFAULT_METRICS_HOST)
-        )
-        self.metrics_entries = self._read_int(
-            "redbeat_metrics_entries", DEFAULT_METRICS_ENTRIES, 0, MAX_METRICS_ENTRIES
-        )
-
-    def _read_int(self, name: str, default: int, minimum: int, maximum: int) -> int:
-        value = self.either_or(name, default)
-        if type(value) is int and minimum <= value <= maximum:
-            return value
-        raise ConfigurationError(
-            f"{name} is {value!r}, it must be an integer from {minimum} to {maximum}"
-        )
-
-    def _read_delivery(self) -> str | None:
-        name = "redbeat_delivery"
-        return None if self.either_or(name) is None else self._read_choice(name, APP_DELIVERIES)
-
-    def _read_choice(self, name: str, choices: tuple[str, ...], default: int = 0) -> str:
-        value = self.either_or(name, choices[default])
-        if not isinstance(value, str) or value not in choices:
-            raise ConfigurationError(f"{name} is {value!r}, it must be one of {', '.join(choices)}")
-        return value
 
 
 def real_app(app: App | None = None) -> Celery:
@@ -495,19 +418,3 @@ def _is_cluster(client: Any) -> bool:
 
 def _is_unset(seconds: Any) -> bool:
     return seconds is None or (seconds == 0 and is_number(seconds))
-
-
-def _check_key(setting: str, value: Any) -> str:
-    if isinstance(value, str) and value:
-        return value
-    raise ConfigurationError(f"{setting} is {value!r}, it must be a non-empty string")
-
-
-def _check_lock_timeout(value: Any) -> float:
-    if is_number(value) and value >= MIN_LOCK_TIMEOUT:
-        seconds: float = value
-        return seconds
-    raise ConfigurationError(
-        f"redbeat_lock_timeout is {value!r}, it must be a number of seconds above 0 "
-        "(redbeat_lock_key = None turns the lock off)"
-    )

@@ -2,162 +2,281 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
+from numbers import Real
 from typing import Any, Final, NamedTuple
 
 from celery import Celery
 from celery.app.defaults import SETTING_KEYS
 
+from redbeat.errors import ConfigurationError
+
 __all__ = (
     "APP_DELIVERIES",
     "AT_LEAST_ONCE",
     "AT_MOST_ONCE",
+    "CRON_DEADLINE",
     "DELIVERIES",
     "EXACTLY_ONCE",
+    "EXPIRY_CHECKS",
+    "LOCK_TIMEOUT",
+    "LOG_EACH",
+    "LOG_SUMMARY",
+    "MAX_HISTORY",
+    "MAX_SHARDS",
     "MISSING",
+    "ON_LOCK_LOST",
     "SETTINGS",
+    "STRING",
+    "Kind",
     "Setting",
     "find_setting",
+    "is_number",
     "is_set",
     "unknown_settings",
 )
 
 
+#: Redis publishes and records a run in one step. The broker and the schedule must be on the same
+#: Redis server.
+EXACTLY_ONCE: Final = "exactly_once"
+
+#: A run is published, then recorded. If the beat crashes after the publish, the run is sent again.
+AT_LEAST_ONCE: Final = "at_least_once"
+
+#: A run is recorded, then published. If the beat crashes after the record, the run is lost.
+AT_MOST_ONCE: Final = "at_most_once"
+
+#: The valid deliveries of an entry, and the valid values of ``redbeat_delivery``.
+DELIVERIES: Final = (AT_LEAST_ONCE, AT_MOST_ONCE)
+APP_DELIVERIES: Final = (EXACTLY_ONCE, *DELIVERIES)
+
+
+class Kind(NamedTuple):
+    """The valid values of a setting.
+
+    Attributes:
+        text: the valid types or values, in reStructuredText for the manual.
+        requirement: the same for an error message, in which it follows "it must be".
+        accepts: returns whether a value is valid. None if :class:`.RedBeatConfig` does not read the
+            setting from this table, because its value depends on more than itself.
+    """
+
+    text: str
+    requirement: str = ""
+    accepts: Callable[[Any], bool] | None = None
+
+    def check(self, name: str, value: Any) -> Any:
+        """Return the value of a setting; raise :exc:`ConfigurationError` for an invalid value."""
+        if self.accepts is not None and not self.accepts(value):
+            raise ConfigurationError(f"{name} is {value!r}, it must be {self.requirement}")
+        return value
+
+
+def is_number(value: Any) -> bool:
+    """Return whether ``value`` is a finite number; True and False do not count as numbers."""
+    return type(value) is not bool and isinstance(value, Real) and math.isfinite(value)
+
+
+def integer(minimum: int, maximum: int, text: str = "") -> Kind:
+    """Return the kind of a setting that is an integer in this range, the ends included."""
+    span = f"integer from {minimum} to {maximum}"
+    return Kind(
+        text or span, f"an {span}", lambda value: type(value) is int and minimum <= value <= maximum
+    )
+
+
+def one_of(*choices: str) -> Kind:
+    """Return the kind of a setting that is one of several strings."""
+    *most, last = (f"``{choice!r}``" for choice in choices)
+    requirement = f"one of {', '.join(choices)}"
+    return Kind(
+        f"{', '.join(most)} or {last}",
+        requirement,
+        lambda value: isinstance(value, str) and value in choices,
+    )
+
+
+STRING: Final = Kind(
+    "string", "a non-empty string", lambda value: isinstance(value, str) and value != ""
+)
+
+#: The minimum lock timeout in seconds. The smallest unit of a Redis timeout is a millisecond.
+MIN_LOCK_TIMEOUT: Final = 0.001
+
+#: The value 0 means the default.
+LOCK_TIMEOUT: Final = Kind(
+    "number",
+    "a number of seconds above 0 (redbeat_lock_key = None turns the lock off)",
+    lambda value: is_number(value) and (value == 0 or value >= MIN_LOCK_TIMEOUT),
+)
+
+#: The kind of Celery's setting ``beat_cron_starting_deadline``.
+CRON_DEADLINE: Final = Kind(
+    "number", "a number of seconds, at least 0", lambda value: is_number(value) and value >= 0
+)
+
+#: The maximum of ``redbeat_shards``, of ``redbeat_history_size`` in runs, and of
+#: ``redbeat_metrics_entries``.
+MAX_SHARDS, MAX_HISTORY, MAX_METRICS_ENTRIES = 256, 30, 10_000
+
+#: The valid values of ``redbeat_key_expiry_check``, ``redbeat_log_dispatch`` and
+#: ``redbeat_on_lock_lost``.
+EXPIRY_CHECKS: Final = ("ignore", "warn", "error", "raise")
+LOG_EACH, LOG_SUMMARY = LOG_DISPATCH = ("each", "summary")
+ON_LOCK_LOST: Final = ("standby", "exit")
+
+
 class Setting(NamedTuple):
     """The description of a setting. The strings are reStructuredText for the manual."""
 
-    #: The valid types or values.
-    type: str
-    #: A Python literal in double backquotes, or a description of the default.
-    default: str
+    kind: Kind
     #: What the setting does, in one phrase.
     meaning: str
     #: The first version that has the setting.
-    since: str
+    since: str = "3.0"
+    #: The value of a setting that is not set.
+    value: Any = None
+    #: A description of the default for the manual; empty if ``value`` says it.
+    default_text: str = ""
     #: The unit of a number; empty for settings that are not numbers.
     unit: str = ""
+
+    @property
+    def type(self) -> str:
+        """The valid types or values."""
+        return self.kind.text
+
+    @property
+    def default(self) -> str:
+        """A Python literal in double backquotes, or a description of the default."""
+        return self.default_text or f"``{self.value!r}``"
 
 
 #: All settings of RedBeat, in lower case. The table of settings in the manual shows this mapping.
 SETTINGS: Final[Mapping[str, Setting]] = {
     "redbeat_redis_url": Setting(
-        "string", "``broker_url``", "URL of the Redis that stores the schedule", since="2"
+        Kind("string"),
+        "URL of the Redis that stores the schedule",
+        since="2",
+        default_text="``broker_url``",
     ),
     "redbeat_redis_use_ssl": Setting(
-        "dict or bool",
-        "``broker_use_ssl``",
+        Kind("dict or bool"),
         "TLS: ``True`` or ``False``, or a dict of redis-py's ``ssl_`` options",
         since="2",
+        default_text="``broker_use_ssl``",
     ),
     "redbeat_redis_options": Setting(
-        "dict",
-        "``broker_transport_options``; RedBeat uses only the keys listed below",
+        Kind("dict"),
         "options of the Redis client and its connections",
         since="2",
+        default_text="``broker_transport_options``; RedBeat uses only the keys listed below",
     ),
     "redbeat_key_prefix": Setting(
-        "string",
-        "``'redbeat:'``; in a cluster ``'{redbeat}:'``",
+        Kind("string"),
         "prefix of all keys in Redis",
         since="2",
+        default_text="``'redbeat:'``; in a cluster ``'{redbeat}:'``",
     ),
     "redbeat_shards": Setting(
-        "integer from 1 to 256",
-        "``1``, no shards",
+        integer(1, MAX_SHARDS),
         "number of shards of the schedule, see :ref:`shards`; the same for all programs",
-        since="3.0",
+        value=1,
+        default_text="``1``, no shards",
         unit="shards",
     ),
     "redbeat_lock_key": Setting(
-        "string or ``None``",
-        "``'<prefix>:lock'``, which is ``redbeat::lock``",
+        Kind("string or ``None``"),
         "key of the leader's lock; ``None`` turns the lock off",
         since="2",
+        default_text="``'<prefix>:lock'``, which is ``redbeat::lock``",
     ),
     "redbeat_lock_timeout": Setting(
-        "number",
-        "five times ``beat_max_loop_interval``; 1500 if that is not set",
+        LOCK_TIMEOUT,
         "time after which the lock expires if the leader does not renew it",
         since="2",
+        default_text="five times ``beat_max_loop_interval``; 1500 if that is not set",
         unit="seconds",
     ),
     "redbeat_on_lock_lost": Setting(
-        "``'standby'`` or ``'exit'``",
-        "``'standby'``",
+        one_of(*ON_LOCK_LOST),
         "what a leader does after it lost the lock",
-        since="3.0",
+        value="standby",
     ),
     "redbeat_delivery": Setting(
-        "``'exactly_once'``, ``'at_least_once'`` or ``'at_most_once'``",
-        "``None``: ``'exactly_once'`` if broker and schedule are on one Redis server, else "
-        "``'at_least_once'``",
+        one_of(*APP_DELIVERIES),
         "delivery guarantee of runs; an entry can choose another one",
-        since="3.0",
+        default_text="``None``: ``'exactly_once'`` if broker and schedule are on one Redis server, "
+        "else ``'at_least_once'``",
     ),
     "redbeat_publish_window": Setting(
-        "integer from 1 to 1000",
-        "``100``",
+        integer(1, 1000),
         "maximum number of messages in flight to the broker; with 1, a beat waits for each "
         "confirmation",
-        since="3.0",
+        value=100,
         unit="messages",
     ),
     "redbeat_max_rate": Setting(
-        "number above 0 or ``None``",
-        "``None``, no limit",
+        Kind(
+            "number above 0 or ``None``",
+            "a number of runs per second above 0",
+            lambda value: is_number(value) and value > 0,
+        ),
         "maximum rate at which a beat sends late runs, for example after an outage",
-        since="3.0",
+        default_text="``None``, no limit",
         unit="runs per second",
     ),
     "redbeat_history_size": Setting(
-        "integer from 0 to 30",
-        "``10``",
+        integer(0, MAX_HISTORY),
         "number of runs in the history of each entry",
-        since="3.0",
+        value=10,
         unit="runs",
     ),
     "redbeat_wait_replicas": Setting(
-        "integer, at least 0",
-        "``0``",
+        Kind(
+            "integer, at least 0",
+            "a number of replicas, at least 0",
+            lambda value: type(value) is int and value >= 0,
+        ),
         "number of replicas that a beat waits for after it recorded runs",
-        since="3.0",
+        value=0,
         unit="replicas",
     ),
     "redbeat_log_dispatch": Setting(
-        "``'each'`` or ``'summary'``",
-        "``'each'``",
+        one_of(*LOG_DISPATCH),
         "what a beat logs of the runs that it sends: a line for each, or their number in one line "
         "per second",
-        since="3.0",
+        value=LOG_EACH,
     ),
     "redbeat_metrics_port": Setting(
-        "port, or ``None``",
-        "``None``, off",
+        integer(1, 65535, "port, or ``None``"),
         "port of ``/metrics``, ``/healthz`` and ``/readyz``",
-        since="3.0",
+        default_text="``None``, off",
     ),
     "redbeat_metrics_host": Setting(
-        "string", "``'127.0.0.1'``", "address that ``redbeat_metrics_port`` listens on", since="3.0"
+        STRING,
+        "address that ``redbeat_metrics_port`` listens on",
+        value="127.0.0.1",
     ),
     "redbeat_metrics_entries": Setting(
-        "integer from 0 to 10000",
-        "``200``",
+        integer(0, MAX_METRICS_ENTRIES),
         "maximum number of entries with their own metrics",
-        since="3.0",
+        value=200,
         unit="entries",
     ),
     "redbeat_task_allowlist": Setting(
-        "list of strings or ``None``",
-        "``None``, all tasks",
+        Kind("list of strings or ``None``"),
         "patterns of the task names that entries may use",
-        since="3.0",
+        default_text="``None``, all tasks",
     ),
     "redbeat_key_expiry_check": Setting(
-        "``'ignore'``, ``'warn'``, ``'error'`` or ``'raise'``",
-        "``'error'``",
+        one_of(*EXPIRY_CHECKS),
         "what a beat does at start if Redis may evict keys of the schedule",
         since="2",
+        value="error",
     ),
 }
 
@@ -241,18 +360,3 @@ def _nearest(name: str) -> str | None:
         matches = get_close_matches(name.removeprefix(_PREFIX), settings, n=1)
         return settings[matches[0]] if matches else None
     return next(iter(get_close_matches(name, SETTINGS, n=1, cutoff=_TYPO_CUTOFF)), None)
-
-
-#: Redis publishes and records a run in one step. The broker and the schedule must be on the same
-#: Redis server.
-EXACTLY_ONCE: Final = "exactly_once"
-
-#: A run is published, then recorded. If the beat crashes after the publish, the run is sent again.
-AT_LEAST_ONCE: Final = "at_least_once"
-
-#: A run is recorded, then published. If the beat crashes after the record, the run is lost.
-AT_MOST_ONCE: Final = "at_most_once"
-
-#: The valid deliveries of an entry, and the valid values of ``redbeat_delivery``.
-DELIVERIES: Final = (AT_LEAST_ONCE, AT_MOST_ONCE)
-APP_DELIVERIES: Final = (EXACTLY_ONCE, *DELIVERIES)

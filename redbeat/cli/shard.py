@@ -8,10 +8,11 @@ from typing import Any
 import click
 from redis.exceptions import RedisError
 
-from redbeat.config import MAX_SHARDS, ensure_conf
+from redbeat.config import ensure_conf
 from redbeat.connection.cluster import node_of
 from redbeat.management.prefixes import copy_to_shards, delete_layout
 from redbeat.presentation.english import plural
+from redbeat.settings import MAX_SHARDS
 from redbeat.storage.checks import LayoutNote
 from redbeat.storage.client import client_of, unretried
 from redbeat.storage.layout import Layout, layout

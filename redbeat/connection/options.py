@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
-from numbers import Real
 from typing import Any, Final
 
 from kombu.utils.imports import symbol_by_name
@@ -12,13 +10,9 @@ from redis.cluster import ClusterNode
 from redis.credentials import CredentialProvider
 
 from redbeat.errors import ConfigurationError
+from redbeat.settings import is_number
 
 __all__ = ("CLIENT_OPTIONS", "REDBEAT_OPTIONS", "check_options", "inherited_options", "is_number")
-
-
-def is_number(value: Any) -> bool:
-    """Return whether ``value`` is a finite number; True and False do not count as numbers."""
-    return type(value) is not bool and isinstance(value, Real) and math.isfinite(value)
 
 
 def _retry_period(value: Any) -> float | None:

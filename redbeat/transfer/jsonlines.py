@@ -18,7 +18,6 @@ from typing import IO, Any, Final, NamedTuple
 
 from celery import Celery
 
-from redbeat.config import MAX_HISTORY
 from redbeat.decoder import MAX_TEXT
 from redbeat.entries import lazy, pauses
 from redbeat.entries.history import History
@@ -29,6 +28,7 @@ from redbeat.entry import calendar_of
 from redbeat.errors import DecodeError, InvalidEntryError, did_you_mean
 from redbeat.printing import encodable
 from redbeat.schedules.calendars import Calendar
+from redbeat.settings import MAX_HISTORY
 from redbeat.storage.reading import Reading
 from redbeat.storage.records import Keys
 from redbeat.storage.wire import Row
