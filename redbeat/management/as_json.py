@@ -6,19 +6,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
 from datetime import datetime
 from importlib.metadata import version
 from platform import python_version
 from typing import Any, Final
 
-from redbeat.beat.lock import BeatInfo
 from redbeat.entries.backfill import Backfill
-from redbeat.entries.overdue import Overdue
 from redbeat.entries.runs import Occurrence
 from redbeat.entries.status import EntryStatus, Record
 from redbeat.entry import RedBeatSchedulerEntry
-from redbeat.presentation.describe import as_json, failing_json, iso, overdue_text, result_json
+from redbeat.presentation.describe import as_json, iso, overdue_text, plain
 from redbeat.presentation.english import plural
 from redbeat.presentation.text import duration
 from redbeat.printing import encodable
@@ -34,7 +31,6 @@ __all__ = (
     "entry_json",
     "finding_json",
     "occurrence_json",
-    "overdue_json",
     "problems_of",
     "progress_json",
     "record_json",
@@ -60,7 +56,7 @@ def record_json(record: Record) -> dict[str, Any]:
         "due_at": iso(record.due_at),
         "static": record.static,
         "problem": record.problem,
-        "failing": failing_json(record.failing),
+        "failing": plain(record.failing),
     }
 
 
@@ -79,12 +75,12 @@ def entry_json(
         "due_at": iso(status.due_at),
         "static": static,
         "problem": problem,
-        "failing": failing_json(status.failing),
+        "failing": plain(status.failing),
         "reason": status.reason,
         "note": status.note,
         "last_success": iso(status.last_success),
         "consecutive_failures": status.consecutive_failures,
-        "overdue": status.overdue and overdue_json(status.overdue),
+        "overdue": plain(status.overdue),
         "upcoming": [iso(instant) for instant in upcoming],
         "backfills": [progress_json(one) for one in backfills],
         "history": [occurrence_json(item) for item in occurrences],
@@ -93,13 +89,10 @@ def entry_json(
 
 def occurrence_json(item: Occurrence) -> dict[str, Any]:
     """Return the JSON object of a recorded run."""
-    return {
-        "scheduled_at": iso(item.scheduled_at),
-        "dispatched_at": iso(item.dispatched_at),
-        "task_id": item.task_id or None,
-        "outcome": item.outcome,
-        "result": result_json(item.result),
-    }
+    fields: dict[str, Any] = {**plain(item), "task_id": item.task_id or None}
+    if item.result is not None:
+        fields["result"]["started_at"] = iso(item.result.started_at)
+    return fields
 
 
 def upcoming_json(at: datetime, name: str) -> dict[str, Any]:
@@ -139,7 +132,7 @@ def calendars_json(calendars: Iterable[Calendar]) -> list[dict[str, Any]]:
 
 def finding_json(finding: Finding) -> dict[str, Any]:
     """Return a problem that the doctor found as JSON."""
-    return {**asdict(finding), "key": encodable(finding.key)}
+    return {**plain(finding), "key": encodable(finding.key)}
 
 
 def progress_json(one: Backfill) -> dict[str, Any]:
@@ -172,37 +165,27 @@ def problems_of(status: Status, max_late: float) -> Iterator[str]:
         yield f"{len(status.overdue) - MAX_OVERDUE} more entries had no success in time"
 
 
-def _beat_json(beat: BeatInfo) -> dict[str, Any]:
-    times = {"since": iso(beat.since), "last_seen": iso(beat.last_seen)}
-    return {"token": beat.token, "host": beat.host, "pid": beat.pid, **times}
-
-
 def status_json(status: Status, problems: list[str]) -> dict[str, Any]:
     """Return the JSON object of a status with its problems."""
     return {
         "healthy": not problems,
         "problems": problems,
-        "leader": None if status.leader is None else _beat_json(status.leader),
-        "beats": [_beat_json(beat) for beat in status.beats],
-        "standbys": [_beat_json(beat) for beat in status.standbys],
+        "leader": plain(status.leader),
+        "beats": plain(status.beats),
+        "standbys": plain(status.standbys),
         "lock_key": status.lock_key,
         "total": sum(status.entries.values()),
         "entries": status.entries,
         "statics": status.statics,
         "due_now": status.due_now,
         "most_late": status.most_late,
-        "overdue": [overdue_json(item) for item in status.overdue],
+        "overdue": plain(status.overdue),
         "clock_offset": status.clock_offset,
         "key_prefix": status.key_prefix,
-        "shards": [shard._asdict() for shard in status.shards],
+        "shards": plain(status.shards),
         "redis": {"url": status.redis_url, **status.server},
         "versions": versions(),
     }
-
-
-def overdue_json(item: Overdue) -> dict[str, Any]:
-    """Return an overdue entry as JSON."""
-    return {**item._asdict(), "last_success": iso(item.last_success)}
 
 
 def versions() -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import fields, is_dataclass
 from datetime import datetime
 from typing import Any
 
@@ -15,7 +16,6 @@ from redbeat.entries.decide import aware
 from redbeat.entries.lazy import hidden
 from redbeat.entries.overdue import Overdue
 from redbeat.entries.runs import TRIGGERED, Occurrence, RunResult
-from redbeat.entries.status import Failing
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import InvalidEntryError
 from redbeat.schedules.one_time import clocked
@@ -29,12 +29,11 @@ __all__ = (
     "CRON_FIELDS",
     "as_json",
     "call_text",
-    "failing_json",
     "iso",
     "last_run",
     "overdue_text",
+    "plain",
     "policy",
-    "result_json",
     "result_text",
     "rule_of",
     "schedule_text",
@@ -51,18 +50,17 @@ def iso(instant: datetime | None) -> str | None:
     return None if instant is None else as_utc(instant).isoformat()
 
 
-def failing_json(failing: Failing | None) -> dict[str, Any] | None:
-    """Return the JSON object of the failed attempts to send a run, None if there are none."""
-    if failing is None:
-        return None
-    return {
-        "attempts": failing.attempts,
-        "first_at": iso(failing.first_at),
-        "first_error": failing.first_error,
-        "last_at": iso(failing.last_at),
-        "last_error": failing.last_error,
-        "next_attempt_at": iso(failing.next_attempt_at),
-    }
+def plain(value: Any) -> Any:
+    """Return a value as JSON: an instant in ISO 8601, a dataclass or named tuple as an object."""
+    if isinstance(value, datetime):
+        return iso(value)
+    if isinstance(value, list):
+        return [plain(item) for item in value]
+    if is_dataclass(value):
+        return {each.name: plain(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return {name: plain(item) for name, item in value._asdict().items()}
+    return value
 
 
 def schedule_text(when: Any) -> str:
@@ -116,9 +114,9 @@ def rule_of(when: Any) -> tuple[str, str] | None:
 
 def call_text(entry: RedBeatSchedulerEntry) -> str:
     """Return the task call of an entry, such as ``proj.tasks.add(1, y=2)``."""
-    fields = stored(entry)
-    arguments = [json.dumps(value) for value in fields["args"] or ()]
-    arguments += [f"{name}={json.dumps(value)}" for name, value in (fields["kwargs"] or {}).items()]
+    call = stored(entry)
+    arguments = [json.dumps(value) for value in call["args"] or ()]
+    arguments += [f"{name}={json.dumps(value)}" for name, value in (call["kwargs"] or {}).items()]
     return f"{entry.task}({', '.join(arguments)})"
 
 
@@ -141,24 +139,21 @@ def _plain(value: Any) -> Any:
 
 def policy(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
     """Return the policy fields that differ from their defaults, with instants in ISO 8601."""
-    fields = entry.policy.non_defaults()
-    return {
-        name: iso(value) if isinstance(value, datetime) else value for name, value in fields.items()
-    }
+    return {name: plain(value) for name, value in entry.policy.non_defaults().items()}
 
 
 def as_json(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
     """Return the JSON form of an entry; ``docs/json.rst`` documents the fields."""
-    fields, rule = stored(entry), rule_of(entry.schedule)
+    definition, rule = stored(entry), rule_of(entry.schedule)
     return {
         "name": entry.name,
         "task": entry.task,
-        "schedule": fields["schedule"],
+        "schedule": definition["schedule"],
         "schedule_text": timing_text(entry),
         "rule": None if rule is None else dict([rule]),
-        "args": fields["args"] or [],
-        "kwargs": fields["kwargs"] or {},
-        "options": fields["options"] or {},
+        "args": definition["args"] or [],
+        "kwargs": definition["kwargs"] or {},
+        "options": definition["options"] or {},
         "enabled": entry.enabled,
         "policy": policy(entry),
         "last_run_at": iso(last_run(entry)),
@@ -185,14 +180,6 @@ def result_text(result: RunResult | None) -> str:
     if result.retries:
         text += f" after {plural(result.retries, 'retry', 'retries')}"
     return f"{text}: {result.error}" if result.error else text
-
-
-def result_json(result: RunResult | None) -> dict[str, Any] | None:
-    """Return what became of a run as JSON, None if unknown."""
-    if result is None:
-        return None
-    times = {"started_at": iso(result.started_at), "ended_at": iso(result.ended_at)}
-    return {**result._asdict(), **times}
 
 
 def last_run(entry: RedBeatSchedulerEntry, history: Iterable[Occurrence] = ()) -> datetime | None:
