@@ -31,7 +31,9 @@ from redbeat.storage.checks import eviction_risk, layout_problem, misspelt_keys
 from redbeat.storage.reading import BATCH, START, batches
 from redbeat.storage.records import Writing
 from redbeat.storage.store import Store
-from redbeat.storage.wire import Page, Row
+from redbeat.storage.wire import Row
+
+from .find import pages_of
 
 __all__ = ("KINDS", "Finding", "examine")
 
@@ -126,7 +128,7 @@ def examine(
     yield from _of_server(store, conf)
     minutes: Counter[int] = Counter()
     templates, calendars = Templates(app, entry_class), store.calendars()
-    for page in _pages(store):
+    for page in pages_of(store):
         scores = (seconds_in(row.score) for row in page.rows)
         minutes.update(int(at // 60) for at in scores if at is not None and at > page.now)
         findings = [
@@ -176,14 +178,6 @@ def _of_server(store: Store, conf: RedBeatConfig) -> Iterator[Finding]:
 
 
 # -- entries ---------------------------------------------------------------------------------------
-
-
-def _pages(store: Store) -> Iterator[Page]:
-    page = store.page()
-    yield page
-    while page.after is not None:
-        page = store.page(page.after)
-        yield page
 
 
 def _of_row(

@@ -14,7 +14,6 @@ from functools import partial
 from hashlib import blake2b
 from heapq import nlargest, nsmallest
 from itertools import chain, islice
-from math import inf
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from redbeat.calendar.zones import EPOCH
@@ -36,7 +35,7 @@ from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import InvalidEntryError
 from redbeat.presentation.describe import last_run
 from redbeat.printing import encodable
-from redbeat.storage.reading import BATCH, ESCAPED, GLOB_SPECIAL, batches
+from redbeat.storage.reading import BATCH, ESCAPED, GLOB_SPECIAL, Reading, batches
 from redbeat.storage.store import store_of
 from redbeat.storage.wire import Cursor, Page, Row
 
@@ -53,6 +52,7 @@ __all__ = (
     "Search",
     "browse",
     "in_order",
+    "pages_of",
     "record_of",
 )
 
@@ -60,7 +60,7 @@ __all__ = (
 class Filter(NamedTuple):
     """The conditions of :meth:`~redbeat.schedule.Schedule.records`; None means no condition.
 
-    ``due_before`` is in UNIX seconds.
+    ``due_before`` is in UNIX seconds. With ``fold``, names and tasks are compared by :func:`like`.
     """
 
     pattern: str | None = None
@@ -69,6 +69,7 @@ class Filter(NamedTuple):
     static: bool | None = None
     due_before: float | None = None
     states: frozenset[str] | None = None
+    fold: bool = False
 
     @classmethod
     def of(
@@ -90,15 +91,19 @@ class Filter(NamedTuple):
             raise InvalidEntryError("states", f"must be among {', '.join(STATES)}, not {unknown}")
         return cls(pattern, task, enabled, static, before, state_set)
 
-    def admits(self, name: str, row: Row) -> bool:
-        """Return whether a row meets the conditions on name, static flag and due time."""
-        if self.pattern is not None and not fnmatchcase(name, self.pattern):
-            return False
-        if self.static is not None and row.static is not self.static:
+    def matches(self, text: str, pattern: str | None) -> bool:
+        """Return whether a text matches a pattern; None is matched by every text."""
+        if pattern is None:
+            return True
+        return like(text, pattern) if self.fold else fnmatchcase(text, pattern)
+
+    def admits(self, name: str, static: bool, score: float | None) -> bool:
+        """Return whether an entry meets the conditions on name, static flag and due time."""
+        if not self.matches(name, self.pattern) or self.static not in (None, static):
             return False
         if self.due_before is None:
             return True
-        return row.score is not None and 0 <= row.score < self.due_before
+        return score is not None and 0 <= score < self.due_before
 
     def admits_score(self, score: float) -> bool:
         """Return whether an entry with this score may meet the conditions."""
@@ -149,7 +154,7 @@ class Filter(NamedTuple):
             return False
         if self.enabled is not None and (entry is None or entry.enabled is not self.enabled):
             return False
-        return self.task is None or (entry is not None and fnmatchcase(str(entry.task), self.task))
+        return self.task is None or (entry is not None and self.matches(str(entry.task), self.task))
 
     def ends_before(self, after: Cursor) -> bool:
         """Return whether no entry after this cursor can be due before ``due_before``."""
@@ -230,13 +235,16 @@ class Query:
         """
         return self == Query()
 
-    def takes(self, record: Record) -> bool:
-        """Return whether a record meets the conditions on state and task."""
-        if self.state is not None and record.state != self.state:
-            return False
-        if not self.task:
-            return True
-        return record.entry is not None and like(str(record.entry.task), self.task)
+    @property
+    def filters(self) -> Filter:
+        """The conditions of the query."""
+        states = frozenset({self.state}) if self.state else None
+        return Filter(self.name or None, self.task or None, None, self.static, None, states, True)
+
+    @property
+    def decodes(self) -> bool:
+        """Whether entries must be decoded to know whether they meet the conditions."""
+        return self.state is not None or bool(self.task)
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,6 +330,18 @@ class KeySet:
         return int.from_bytes(blake2b(bytes_of(key), digest_size=8).digest(), "big")
 
 
+def pages_of(store: Reading, after: Cursor | None = None, history: bool = False) -> Iterator[Page]:
+    """Yield the pages of a schedule in due order, from a cursor to the end.
+
+    Only one page is in memory at a time. One round trip per 500 entries.
+    """
+    page = store.page(after, history=history)
+    yield page
+    while page.after is not None:
+        page = store.page(page.after, history=history)
+        yield page
+
+
 class Search:
     """Reads the entries of a schedule that match a filter, each exactly once.
 
@@ -334,6 +354,8 @@ class Search:
         self._store = store_of(schedule.app)
         self._filters = filters
         self._seen = KeySet()
+        #: The number of members that :meth:`members` has yielded.
+        self.count = 0
         #: Whether several pages were read, so that an entry can have moved between them.
         self._moving = False
         own = schedule.entry_class is RedBeatSchedulerEntry
@@ -354,13 +376,24 @@ class Search:
         if self._moving:
             yield from map(self.read, batches(self._missed()))
 
+    def members(self) -> Iterator[Member]:
+        """Yield the members that meet the conditions on name and static flag, in no special order.
+
+        Takes one round trip per 2000 entries, and one more for the static flag.
+        """
+        filters, name_of, seen = self._filters, self._store.keys.name_of, KeySet()
+        statics = set[str]() if filters.static is None else self._store.static_names()
+        glob = "*" if filters.pattern is None else glob_of(filters.pattern, filters.fold)
+        for key, score in self._store.scan_all(glob):
+            name = name_of(key)
+            if filters.admits(encodable(name), name in statics, score) and seen.add(key):
+                self.count += 1
+                yield key, score
+
     def names(self) -> Iterator[tuple[str, str, str]]:
         """Yield ("", name, key) of each entry whose name matches, without reading the entry."""
-        pattern, name_of, seen = self._filters.pattern, self._store.keys.name_of, KeySet()
-        for key, _ in self._store.scan_all("*" if pattern is None else glob_of(pattern)):
-            name = encodable(name_of(key))
-            if (pattern is None or fnmatchcase(name, pattern)) and seen.add(key):
-                yield "", name, key
+        name_of = self._store.keys.name_of
+        return (("", encodable(name_of(key)), key) for key, _ in self.members())
 
     def read(self, keys: Sequence[str]) -> list[Record]:
         """Return the records of these keys, in this order. One round trip."""
@@ -382,12 +415,11 @@ class Search:
 
     def _walk(self, after: Cursor | None) -> Iterator[Page]:
         """Yield pages from a cursor to the last one that can have a match."""
-        page = self._store.page(after)
-        yield page
-        while page.after is not None and not (after is None and self._ends_before(page.after)):
-            self._moving = True
-            page = self._store.page(page.after)
+        for page in pages_of(self._store, after):
             yield page
+            if page.after is None or (after is None and self._ends_before(page.after)):
+                return
+            self._moving = True
 
     def _ends_before(self, after: Cursor) -> bool:
         """Return whether no entry after the cursor can match, except entries read before."""
@@ -403,21 +435,16 @@ class Search:
 
     def _new_records(self, page: Page) -> list[Record]:
         """Return the matching records of a page, without entries that were read before."""
-        schedule, filters, records = self._schedule, self._filters, []
-        name_of = self._store.keys.name_of
-        for row in page.rows:
-            name = encodable(name_of(row.key))
-            if not (self._seen.add(row.key) and filters.admits(name, row)):
-                continue
-            if row.definition is None and row.score is None:
-                continue  # the entry was deleted in the meantime
-            if self._reads_text and not filters.may_take(row):
-                continue
-            place = row, name, page.now, schedule.app, schedule.entry_class
-            record = Record.read(*place, self._templates)
-            if filters.takes(record):
-                records.append(record)
-        return records
+        filters, name_of = self._filters, self._store.keys.name_of
+        rows = [
+            row
+            for row in page.rows
+            if self._seen.add(row.key)
+            and filters.admits(encodable(name_of(row.key)), row.static, row.score)
+            and (not self._reads_text or filters.may_take(row))
+        ]
+        found = _records(self._schedule, page._replace(rows=rows), self._templates)
+        return list(filter(filters.takes, found))
 
 
 #: Name of a sort order -> a function that returns the value to sort by.
@@ -480,45 +507,27 @@ def browse(
     if query.plain:
         store = store_of(schedule.app)
         if skip and after is None:
-            key, score = next(iter(store.ranked(skip - 1, 1)), ("", inf))
-            after = f"{score!r} {key}" if key else None
-            if after is None:
+            before = next(iter(store.ranked(skip - 1, 1)), None)
+            if before is None:
                 return Found([])
+            after = _cursor_at(before)
         page = store.page(_cursor(after), limit)
-        next_cursor = f"{page.after[0]} {page.after[1]}" if page.after else None
+        next_cursor = " ".join(page.after) if page.after else None
         return Found(_records(schedule, page), page.now, next_cursor)
-    members = _members(schedule, query)
+    search = Search(schedule, query.filters)
+    members: Iterable[Member] = search.members()
     if query.sort.lstrip("-") not in CHEAP:
         if after is None and skip:
             after = str(skip)
-        few = list(dict(islice(members, SORTED + 1)).items())
-        return _sorted_by_text(schedule, query, few, after, limit)
+        return _sorted_by_text(schedule, query, list(islice(members, SORTED + 1)), after, limit)
     sort_key = _member_sort_key(query, store_of(schedule.app).keys.name_of)
     take = nlargest if query.sort.startswith("-") else nsmallest
-    if after is not None or query.state is not None or query.task:
+    if after is not None or query.decodes:
         skip = 0
-    counted = _Counted(members)
-    following = take(
-        skip + MAX_READ + limit, _members_after(counted, sort_key, query, after), sort_key
-    )
+    members = _members_after(members, sort_key, query, after)
+    following = take(skip + MAX_READ + limit, members, sort_key)
     found = _first_page(schedule, query, following[skip:], limit)
-    is_counted = query.state is None and not query.task
-    return replace(found, total=counted.count) if is_counted else found
-
-
-class _Counted:
-    """Yields each member once, and counts the members."""
-
-    def __init__(self, members: Iterable[Member]) -> None:
-        self._members = members
-        self._seen = KeySet()
-        self.count = 0
-
-    def __iter__(self) -> Iterator[Member]:
-        for member in self._members:
-            if self._seen.add(member[0]):
-                self.count += 1
-                yield member
+    return found if query.decodes else replace(found, total=search.count)
 
 
 def record_of(schedule: Schedule, name: str) -> tuple[Page, Record | None]:
@@ -530,16 +539,12 @@ def record_of(schedule: Schedule, name: str) -> tuple[Page, Record | None]:
     return page, next(iter(_records(schedule, page)), None)
 
 
-def _records(schedule: Schedule, page: Page) -> list[Record]:
+def _records(schedule: Schedule, page: Page, templates: Templates | None = None) -> list[Record]:
     """Return the records of a page; skip entries that were deleted during the search."""
-    name_of = store_of(schedule.app).keys.name_of
+    app, name_of = schedule.app, store_of(schedule.app).keys.name_of
     return [
         Record.read(
-            row,
-            encodable(name_of(row.key)),
-            page.now,
-            schedule.app,
-            schedule.entry_class,
+            row, encodable(name_of(row.key)), page.now, app, schedule.entry_class, templates
         )
         for row in page.rows
         if row.definition is not None or row.score is not None
@@ -559,21 +564,10 @@ def _cursor(after: str | None) -> Cursor | None:
     return found[1], found[2]
 
 
-def _members(schedule: Schedule, query: Query) -> Iterator[Member]:
-    """Yield the members that meet the conditions on name and static flag, in no special order.
-
-    A member may be yielded twice. Takes one round trip per 2000 entries.
-    """
-    store = store_of(schedule.app)
-    name_of, statics = store.keys.name_of, set[str]()
-    if query.static is not None:
-        statics = store.static_names()
-    for key, score in store.scan_all(glob_of(query.name, fold=True)):
-        name = name_of(key)
-        if query.name and not like(encodable(name), query.name):
-            continue
-        if query.static is None or (name in statics) is query.static:
-            yield key, score
+def _cursor_at(member: Member) -> str:
+    """Return the cursor that follows a member."""
+    key, score = member
+    return f"{score!r} {key}"
 
 
 def _member_sort_key(query: Query, name_of: Callable[[str], str]) -> Callable[[Member], Any]:
@@ -606,25 +600,20 @@ def _members_after(
 def _first_page(schedule: Schedule, query: Query, members: list[Member], limit: int) -> Found:
     """Return a page with the first ``limit`` of the sorted members that match the query."""
     matching, now = list[Record](), 0.0
-    size = limit if query.state is None and not query.task else BATCH
+    size = BATCH if query.decodes else limit
     for batch_index, batch in enumerate(batches(members, size)):
         page = store_of(schedule.app).read([key for key, _ in batch])
         now = page.now
-        matching += filter(query.takes, _records(schedule, page))
+        matching += filter(query.filters.takes, _records(schedule, page))
         if len(matching) > limit:
-            next_cursor = _cursor_of(schedule, members, matching[limit - 1])
-            return Found(matching[:limit], now, next_cursor)
+            last = matching[limit - 1].key
+            keys = store_of(schedule.app).keys
+            member = next(m for m in members if keys.entry(keys.name_of(m[0])) == last)
+            return Found(matching[:limit], now, _cursor_at(member))
         read_count = batch_index * size + len(batch)
         if read_count < len(members) and (len(matching) == limit or read_count >= MAX_READ):
-            key, score = batch[-1]
-            return Found(matching, now, f"{score!r} {key}", len(matching) < limit)
+            return Found(matching, now, _cursor_at(batch[-1]), len(matching) < limit)
     return Found(matching, now)
-
-
-def _cursor_of(schedule: Schedule, members: list[Member], record: Record) -> str:
-    keys = store_of(schedule.app).keys
-    key, score = next(m for m in members if keys.entry(keys.name_of(m[0])) == record.key)
-    return f"{score!r} {key}"
 
 
 def _sorted_by_text(
@@ -642,7 +631,7 @@ def _sorted_by_text(
     for batch in batches([key for key, _ in members]):
         page = store_of(schedule.app).read(batch)
         now = page.now
-        matching += filter(query.takes, _records(schedule, page))
+        matching += filter(query.filters.takes, _records(schedule, page))
     value = RECORD_VALUES[query.sort.lstrip("-")]
     matching.sort(
         key=lambda record: (value(record), record.name), reverse=query.sort.startswith("-")
@@ -652,13 +641,8 @@ def _sorted_by_text(
     return Found(matching[first : first + limit], now, next_cursor, total=len(matching))
 
 
-def _last_run_of(record: Record) -> Any:
-    return (record.entry and last_run(record.entry)) or EPOCH
-
-
 #: Sort key -> a function that returns the value of a record to sort by.
 RECORD_VALUES: Final[dict[str, Callable[[Record], Any]]] = {
-    "task": lambda record: "" if record.entry is None else str(record.entry.task),
-    "state": lambda record: record.state,
-    "last": _last_run_of,
+    **ORDERS,
+    "last": lambda record: (record.entry and last_run(record.entry)) or EPOCH,
 }

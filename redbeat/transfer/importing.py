@@ -25,7 +25,7 @@ from redbeat.management.changes import (
     differences,
     next_run_of,
 )
-from redbeat.management.find import KeySet
+from redbeat.management.find import KeySet, pages_of
 from redbeat.printing import printable
 from redbeat.schedules.calendars import Calendar
 from redbeat.storage.reading import BATCH, batches
@@ -360,9 +360,8 @@ class Importer:
         note: Callable[[Change], Any] | None = None,
     ) -> None:
         """Delete dynamic entries that are not in ``names``. Two round trips per 500 entries."""
-        after, name_of = None, self._store.keys.name_of
-        while True:
-            page = self._store.page(after)
+        name_of = self._store.keys.name_of
+        for page in pages_of(self._store):
             surplus_keys = [
                 row.key for row in page.rows if not row.static and name_of(row.key) not in names
             ]
@@ -372,9 +371,6 @@ class Importer:
                     note(Change(printable(name_of(key)), "removed"))
             if surplus_keys and not dry_run:
                 self._store.delete_all(surplus_keys)
-            after = page.after
-            if after is None:
-                return
 
     # -- checking ------------------------------------------------------------------------------
 

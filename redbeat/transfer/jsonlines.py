@@ -26,6 +26,7 @@ from redbeat.entries.runs import is_line, with_ids
 from redbeat.entries.templates import Templates
 from redbeat.entry import calendar_of
 from redbeat.errors import DecodeError, InvalidEntryError, did_you_mean
+from redbeat.management.find import pages_of
 from redbeat.printing import encodable
 from redbeat.schedules.calendars import Calendar
 from redbeat.settings import MAX_HISTORY
@@ -249,13 +250,10 @@ def export_lines(
     """
     for name, text in sorted(store.calendars().items()):
         yield _exported_calendar(name, text)
-    page, templates = store.page(history=history), Templates(app, entry_class)
-    while True:
+    templates = Templates(app, entry_class)
+    for page in pages_of(store, history=history):
         for row in page.rows:
             yield _exported(templates, store.keys, row, history)
-        if page.after is None:
-            return
-        page = store.page(page.after, history=history)
 
 
 def _exported_calendar(name: str, text: str) -> Exported:
