@@ -10,7 +10,7 @@ import click
 from celery.exceptions import CeleryCommandException
 
 from redbeat.errors import ConflictError
-from redbeat.management.apply import PlannedChange, plan_entries
+from redbeat.management.apply import TO_WRITE, PlannedChange, plan_entries
 from redbeat.presentation.english import plural
 from redbeat.storage.store import store_of
 from redbeat.transfer.entry_file import EntryFile, read_entry_file
@@ -109,8 +109,8 @@ def apply(console: Console, file: str, adopt: bool, dry_run: bool, yes: bool) ->
         click.confirm("Apply these changes?", abort=True, err=True)
     conflicts = [] if dry_run else [item for item in to_write if not _write(console, item)]
     for item in conflicts:
-        counts[item.change.action] -= 1
-        console.error(f"{item.change.name}: changed since the plan")
+        counts[item.action] -= 1
+        console.error(f"{item.name}: changed since the plan")
     if console.as_json:
         console.emit({**counts, "dry_run": dry_run})
     elif dry_run:
@@ -134,9 +134,8 @@ def _plan(console: Console, file: str, adopt: bool) -> list[PlannedChange]:
     planned = list(plan_entries(schedule, content.managed_by, content.entries, adopt))
     for item in planned:
         print_change(console, item.change)
-    written = ("created", "changed")
-    entries = [item.entry for item in planned if item.change.action in written]
-    warn_of_unknown_names(console, *entries)
+    written = [item.entry for item in planned if item.action in TO_WRITE]
+    warn_of_unknown_names(console, *written)
     return planned
 
 
@@ -152,23 +151,23 @@ def _fail_on_problems(console: Console, planned: list[PlannedChange]) -> None:
     """End the command if an entry must not be written."""
     problems = [item for item in planned if item.problem]
     for item in problems:
-        console.error(f"{item.change.name} {item.problem}")
+        console.error(f"{item.name} {item.problem}")
     if problems:
         raise failure(f"Nothing was written: {plural(len(problems), 'conflict')}", EX_CONFLICT)
 
 
 def _to_write(planned: list[PlannedChange]) -> list[PlannedChange]:
-    return [item for item in planned if item.change.action != "unchanged"]
+    return [item for item in planned if item.action != "unchanged"]
 
 
 def _counts(planned: list[PlannedChange]) -> dict[str, int]:
-    found = Counter(item.change.action for item in planned)
+    found = Counter(item.action for item in planned)
     return {action: found[action] for action in ("created", "changed", "unchanged", "removed")}
 
 
 def _write(console: Console, item: PlannedChange) -> bool:
     """Write a change; return False if the stored entry has changed since the plan."""
-    if item.change.action == "removed":
+    if item.action == "removed":
         return item.remove(store_of(console.app))
     try:
         save_unchanged(item.entry)

@@ -24,7 +24,6 @@ from redbeat.transfer.importing import (
     EntryType,
     Importer,
     Incoming,
-    Problem,
     UnreadableSourceError,
     Written,
 )
@@ -254,32 +253,23 @@ def _source(
 
 def _fail_on_problems(console: Console, checked: Checked, source_name: str) -> None:
     """End the command with an error if the check found an invalid or conflicting entry."""
-    count = checked.problem_count
-    if count:
-        _print_problems(console, checked.problems)
-        some = _some_entries(count, source_name)
-        raise failure(f"Nothing was written: {some} wrong", EX_FAILED)
-    count = checked.conflict_count
-    if count:
-        _print_problems(console, checked.conflicts)
+    for found in (checked.problems, checked.conflicts):
+        if not found.count:
+            continue
+        for problem in found.kept if console.as_json else found.kept[:MAX_PRINTED]:
+            if console.as_json:
+                console.emit({"where": problem.where, "problem": problem.text})
+            else:
+                console.error(f"{problem.where}: {problem.text}")
+        verb = "is" if found.count == 1 else "are"
+        some = f"{plural(found.count, 'entry', 'entries')} of {source_name} {verb}"
+        if found is checked.problems:
+            raise failure(f"Nothing was written: {some} wrong", EX_FAILED)
         message = (
-            f"Nothing was written: {_some_entries(count, source_name)} already stored with "
-            "different content; give --on-conflict keep or --on-conflict replace"
+            f"Nothing was written: {some} already stored with different content; give "
+            "--on-conflict keep or --on-conflict replace"
         )
         raise failure(message, EX_CONFLICT)
-
-
-def _some_entries(count: int, source_name: str) -> str:
-    verb = "is" if count == 1 else "are"
-    return f"{plural(count, 'entry', 'entries')} of {source_name} {verb}"
-
-
-def _print_problems(console: Console, problems: list[Problem]) -> None:
-    for problem in problems if console.as_json else problems[:MAX_PRINTED]:
-        if console.as_json:
-            console.emit({"where": problem.where, "problem": problem.text})
-        else:
-            console.error(f"{problem.where}: {problem.text}")
 
 
 def _report(console: Console, written: Written, dry_run: bool) -> None:

@@ -1,17 +1,19 @@
-"""Makes the stored entries match a set of definitions, or the entries of a file."""
+"""Plans what must change so that the stored entries match others, and applies the changes."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from celery import Celery
 
 from redbeat.calendar.zones import UTC
-from redbeat.entries.pauses import Pause, resumed
+from redbeat.entries.pauses import Pause
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import DecodeError, InvalidEntryError
 from redbeat.storage.reading import batches
@@ -25,11 +27,15 @@ if TYPE_CHECKING:
     from redbeat.schedule import Schedule
 
 __all__ = (
+    "TO_WRITE",
     "Applied",
     "PlannedChange",
     "apply",
+    "build_entry",
     "checked",
+    "obstacle",
     "plan_entries",
+    "stored_entry",
 )
 
 
@@ -56,11 +62,13 @@ def apply(
     }
     for entry in entries.values():
         checked(entry)
-    result = Applied()
-    to_save = list(compare(schedule, entries, result))
-    if prune:
-        names = (record.name for record in schedule.records(static=False))
-        result.removed.extend(name for name in names if name not in entries)
+    result, to_save = Applied(), []
+    for item in plan_entries(schedule, None, entries, prune=prune):
+        if item.problem:
+            raise InvalidEntryError(f"{item.name}: name", item.problem)
+        getattr(result, item.action).append(item.name)
+        if item.action in TO_WRITE:
+            to_save.append(item.entry)
     if not dry_run:
         schedule.save_all(to_save)
         schedule.delete_all(result.removed)
@@ -95,64 +103,41 @@ def checked(entry: RedBeatSchedulerEntry) -> Writing:
         raise InvalidEntryError(f"{entry.name}: {error.field}", error.problem) from error
 
 
-def compare(
-    schedule: Schedule, entries: Mapping[str, RedBeatSchedulerEntry], result: Applied
-) -> Iterable[RedBeatSchedulerEntry]:
-    """Yield new and changed entries, and add each name to ``result``.
+# -- the plan --------------------------------------------------------------------------------------
 
-    Takes one round trip per 500 entries.
-    """
-    for batch in batches(entries.items()):
-        rows = schedule._store.read([entry._own_key() for _, entry in batch])
-        for (name, entry), row in zip(batch, rows.rows, strict=True):
-            if row.static:
-                problem = "is an entry of beat_schedule; change it there, or use another name"
-                raise InvalidEntryError(f"{name}: name", problem)
-            if row.definition is None:
-                result.created.append(name)
-            elif is_stored(row, entry):
-                result.unchanged.append(name)
-                continue
-            else:
-                result.changed.append(name)
-            yield entry
-
-
-def is_stored(row: Row, entry: RedBeatSchedulerEntry) -> bool:
-    """Return whether an entry equals the stored entry; ignore a pause of the stored entry."""
-    stored = (row.definition or "", row.policy)
-    if row.score is None:
-        return False
-    try:
-        if Pause.read(row.policy) is not None:
-            stored = resumed(*stored)
-        return tuple(map(json_or_none, stored)) == tuple(map(json_or_none, entry.texts()))
-    except (ValueError, AttributeError):
-        return False
-
-
-def json_or_none(text: str) -> Any:
-    """Return the value of a JSON string, or None for an empty string."""
-    return json.loads(text) if text else None
-
-
-# -- the entries of a file -------------------------------------------------------------------------
+#: The actions that write an entry.
+TO_WRITE: Final = ("created", "changed")
 
 
 class PlannedChange(NamedTuple):
-    """What applying a file does to an entry.
+    """What happens to an entry.
 
     Attributes:
-        change: the change, to show it. The action is ``created``, ``changed``, ``unchanged`` or
-            ``removed``.
-        entry: the entry to save or to remove. A save with ``if_unchanged`` is refused if the stored
-            entry is not the one that the plan has read.
+        name: the name of the entry.
+        action: ``created``, ``changed``, ``unchanged`` or ``removed``.
+        entry: the entry to save or to remove; None if an entry to remove cannot be read. A save
+            with ``if_unchanged`` is refused if the stored entry is not the one that the plan has
+            read.
         problem: why the change must not be made; "" if it may be made.
+        row: what is stored for this name, None for an entry to remove.
     """
 
-    change: Change
-    entry: RedBeatSchedulerEntry
+    name: str
+    action: str
+    entry: Any
     problem: str = ""
+    row: Row | None = None
+
+    @property
+    def change(self) -> Change:
+        """The change, to show it."""
+        if self.row is None:
+            return Change(self.name, self.action)
+        if self.action == "unchanged":
+            return Change(self.name, self.action, {}, next_run_of(self.row.score))
+        old = stored_entry(self.entry.app, type(self.entry), self.row)
+        due = next_run_of(_score_of(self.entry))
+        return Change(self.name, self.action, differences(old, self.entry), due)
 
     def remove(self, store: Store) -> bool:
         """Remove the entry; return False if it has changed since the plan. One round trip."""
@@ -161,9 +146,10 @@ class PlannedChange(NamedTuple):
 
 def plan_entries(
     schedule: Schedule,
-    managed_by: str,
+    managed_by: str | None,
     entries: Mapping[str, RedBeatSchedulerEntry],
     adopt: bool = False,
+    prune: bool = True,
 ) -> Iterator[PlannedChange]:
     """Yield what must change so that the stored entries of ``managed_by`` are ``entries``.
 
@@ -172,62 +158,90 @@ def plan_entries(
     If an entry in ``entries`` has another owner, or none, the change has a problem, except with
     ``adopt``, which takes the entry over. A paused entry stays paused.
 
-    Nothing is written. One round trip per 500 ``entries``, and one per 500 stored entries.
+    If ``managed_by`` is None, owners do not count: all dynamic entries that are not in ``entries``
+    are removed, and a paused entry stays paused unless its definition changes.
+
+    Without ``prune``, nothing is removed. Nothing is written. One round trip per 500 ``entries``,
+    and with ``prune`` one per 500 stored entries.
     """
     for batch in batches(entries.items()):
         rows = schedule._store.read([entry._own_key() for _, entry in batch]).rows
         for (name, entry), row in zip(batch, rows, strict=True):
-            yield _planned(schedule, managed_by, name, entry, row, adopt)
-    for record in schedule.records(static=False):
+            yield _planned(managed_by, name, entry, row, adopt)
+    for record in schedule.records(static=False) if prune else ():
         stored = record.entry
-        if stored is None or stored.policy_field("managed_by") != managed_by:
-            continue
-        if str(stored.name) not in entries:
-            yield PlannedChange(Change(str(stored.name), "removed"), stored)
+        owner = None if stored is None else stored.policy_field("managed_by")
+        if (managed_by is None or owner == managed_by) and record.name not in entries:
+            yield PlannedChange(record.name, "removed", stored)
 
 
 def _planned(
-    schedule: Schedule,
-    managed_by: str,
-    name: str,
-    entry: RedBeatSchedulerEntry,
-    row: Row,
-    adopt: bool,
+    managed_by: str | None, name: str, entry: RedBeatSchedulerEntry, row: Row, adopt: bool
 ) -> PlannedChange:
+    problem = obstacle(row)
     if row.definition is None:
-        problem = f"{row.problem}; delete that key" if "hash" in row.problem else ""
-        change = Change(name, "created", differences(None, entry), next_run_of(_score_of(entry)))
-        return PlannedChange(change, entry, problem)
-    old = _stored_entry(schedule, row)
-    pause = Pause.read(row.policy) if old is not None else None
+        return PlannedChange(name, "created", entry, problem, row)
+    pause, paused = None, entry
+    with suppress(DecodeError):
+        pause = Pause.read(row.policy)
     if pause is not None:
-        entry.enabled, entry._pause = False, pause
-    entry.seen_texts = (row.definition, row.policy)
-    with suppress(DecodeError):  # a beat reports an unreadable history
-        entry.recall(row.meta, row.runtime)
-    if old is not None and _same_texts(row, entry):
-        return PlannedChange(Change(name, "unchanged", {}, next_run_of(row.score)), entry)
+        paused = copy(entry)
+        paused.enabled, paused._pause = False, pause
+    unchanged = row.score is not None and not problem and _same_texts(row, paused)
+    if managed_by is not None:
+        entry = paused
+        entry.seen_texts = (row.definition, row.policy)
+        with suppress(DecodeError):  # a beat reports an unreadable history
+            entry.recall(row.meta, row.runtime)
+        if not (problem or unchanged or adopt):
+            problem = _claim_of_others(managed_by, entry, row)
+    return PlannedChange(name, "unchanged" if unchanged else "changed", entry, problem, row)
+
+
+def obstacle(row: Row, static: bool = False) -> str:
+    """Return why no entry must be written over a row, "" if one may be written.
+
+    ``static`` is whether the new entry is a static one.
+    """
+    if row.definition is None and "hash" in row.problem:
+        return f"{row.problem}; delete that key"
+    if row.static and not static:
+        return "is an entry of beat_schedule; change it there, or use another name"
+    return ""
+
+
+def _claim_of_others(managed_by: str, entry: RedBeatSchedulerEntry, row: Row) -> str:
+    old = stored_entry(entry.app, type(entry), row)
     owner = None if old is None else old.policy_field("managed_by")
-    problem = ""
-    if row.static:
-        problem = "is an entry of beat_schedule; change it there, or use another name"
-    elif owner != managed_by and not adopt:
-        by = f"managed by {owner!r}" if owner else "not managed by a file"
-        problem = f"is stored already and {by}; --adopt takes it over"
-    change = Change(name, "changed", differences(old, entry), next_run_of(_score_of(entry)))
-    return PlannedChange(change, entry, problem)
+    if owner == managed_by:
+        return ""
+    by = f"managed by {owner!r}" if owner else "not managed by a file"
+    return f"is stored already and {by}; --adopt takes it over"
 
 
-def _stored_entry(schedule: Schedule, row: Row) -> RedBeatSchedulerEntry | None:
+def stored_entry(
+    app: Celery, entry_class: type[RedBeatSchedulerEntry], row: Row
+) -> RedBeatSchedulerEntry | None:
+    """Return the entry in a row without its history, None if there is none or it is unreadable."""
+    if row.definition is None:
+        return None
     try:
-        return schedule.entry_class.from_definition(schedule.app, row.definition or "", row.policy)
+        return entry_class.from_definition(app, row.definition, row.policy)
     except DecodeError:
         return None
 
 
 def _same_texts(row: Row, entry: RedBeatSchedulerEntry) -> bool:
-    stored = (row.definition or "", row.policy)
-    return tuple(map(json_or_none, stored)) == tuple(map(json_or_none, entry.texts()))
+    try:
+        stored = [json_or_none(text) for text in (row.definition or "", row.policy)]
+    except ValueError:
+        return False
+    return stored == list(map(json_or_none, entry.texts()))
+
+
+def json_or_none(text: str) -> Any:
+    """Return the value of a JSON string, or None for an empty string."""
+    return json.loads(text) if text else None
 
 
 def _score_of(entry: RedBeatSchedulerEntry) -> float | None:

@@ -17,6 +17,7 @@ from redbeat.entries.decide import PARKED
 from redbeat.entries.history import encode_meta
 from redbeat.entry import RedBeatSchedulerEntry, calendar_of, new_identity, save_batch
 from redbeat.errors import DecodeError, InvalidEntryError, described
+from redbeat.management.apply import TO_WRITE, obstacle, stored_entry
 from redbeat.management.calendars import save_calendar
 from redbeat.management.changes import (
     Change,
@@ -39,6 +40,8 @@ __all__ = (
     "EntryType",
     "Importer",
     "Incoming",
+    "Problem",
+    "Problems",
     "UnreadableSourceError",
     "Written",
     "fail",
@@ -87,10 +90,6 @@ def fail(where: str, error: Exception) -> Incoming:
     return Incoming(where, problem=str(error) or repr(error))
 
 
-#: The actions that write an entry.
-TO_WRITE: Final = ("created", "changed")
-
-
 def read_safely(where: str, read: Callable[[], Incoming]) -> Incoming:
     """Return the entry that ``read()`` returns; if ``read()`` raises any error, say so.
 
@@ -128,6 +127,20 @@ class Problem(NamedTuple):
 
 
 @dataclass
+class Problems:
+    """The first :data:`MAX_KEPT` problems of a kind, and the number of all."""
+
+    kept: list[Problem] = field(default_factory=list)
+    count: int = 0
+
+    def add(self, where: str, text: str) -> None:
+        """Count a problem, and keep it if it is among the first."""
+        self.count += 1
+        if self.count <= MAX_KEPT:
+            self.kept.append(Problem(printable(where, MAX_WHERE), printable(text, MAX_PROBLEM)))
+
+
+@dataclass
 class Checked:
     """The result of a check: the names of valid entries, the problems and the conflicts.
 
@@ -135,26 +148,8 @@ class Checked:
     """
 
     names: KeySet = field(default_factory=KeySet)
-    problems: list[Problem] = field(default_factory=list)
-    problem_count: int = 0
-    conflicts: list[Problem] = field(default_factory=list)
-    conflict_count: int = 0
-
-    def add_problem(self, where: str, text: str) -> None:
-        """Count a problem; keep the first :data:`MAX_KEPT` problems."""
-        self.problem_count += 1
-        if len(self.problems) < MAX_KEPT:
-            self.problems.append(_problem(where, text))
-
-    def add_conflict(self, where: str, text: str) -> None:
-        """Count a conflict; keep the first :data:`MAX_KEPT` conflicts."""
-        self.conflict_count += 1
-        if len(self.conflicts) < MAX_KEPT:
-            self.conflicts.append(_problem(where, text))
-
-
-def _problem(where: str, text: str) -> Problem:
-    return Problem(printable(where, MAX_WHERE), printable(text, MAX_PROBLEM))
+    problems: Problems = field(default_factory=Problems)
+    conflicts: Problems = field(default_factory=Problems)
 
 
 @dataclass
@@ -262,7 +257,7 @@ def _planned(ready: Ready, checked: Checked) -> Planned | None:
     try:
         return ready.plan()
     except Exception as error:
-        checked.add_problem(ready.incoming.where, str(_unexpected("cannot be scheduled", error)))
+        checked.problems.add(ready.incoming.where, str(_unexpected("cannot be scheduled", error)))
         return None
 
 
@@ -329,7 +324,8 @@ class Importer:
                 elif action in TO_WRITE:
                     continue
                 if note is not None and action is not None:
-                    note(ready.change(action, plan, self._stored_entry(ready.row)))
+                    old = stored_entry(self._app, self._entry_class, ready.row)
+                    note(ready.change(action, plan, old))
             pickle.dump(plans, self._plans)
             if progress is not None:
                 progress(len(batch))
@@ -406,7 +402,7 @@ class Importer:
         name = calendar.name
         if self._calendars.get(name, calendar) != calendar:
             problem = f"calendar: {name!r} is in this source twice, with different content"
-            checked.add_problem(where, problem)
+            checked.problems.add(where, problem)
             return
         old = _readable(stored, [name]).get(name)
         if name in self._calendars or old == calendar:
@@ -414,7 +410,7 @@ class Importer:
         elif name not in stored:
             action = "created"
         elif self._on_conflict == "fail":
-            checked.add_conflict(where, f"calendar {name!r} is already stored and differs")
+            checked.conflicts.add(where, f"calendar {name!r} is already stored and differs")
             action = "different"
         else:
             action = "kept" if self._on_conflict == "keep" else "changed"
@@ -434,34 +430,26 @@ class Importer:
         """
         entry = incoming.entry
         if entry is None:
-            checked.add_problem(incoming.where, incoming.problem)
+            checked.problems.add(incoming.where, incoming.problem)
             return
         try:
             entry._static = incoming.static
             texts = incoming.texts or entry.texts()
             entry._own_key()
         except InvalidEntryError as error:
-            checked.add_problem(incoming.where, str(error))
+            checked.problems.add(incoming.where, str(error))
             return
         except Exception as error:
-            checked.add_problem(incoming.where, str(_unexpected("cannot be stored", error)))
+            checked.problems.add(incoming.where, str(_unexpected("cannot be stored", error)))
             return
         name = str(entry.name)
         if not checked.names.add(name):
-            checked.add_problem(incoming.where, f"name: {name!r} is already used in this source")
+            checked.problems.add(incoming.where, f"name: {name!r} is already used in this source")
             return
         yield incoming, entry, *texts
 
     def _rows(self, keys: Sequence[str]) -> list[Row]:
         return self._store.read(keys).rows if keys else []
-
-    def _stored_entry(self, row: Row) -> RedBeatSchedulerEntry | None:
-        if row.definition is None:
-            return None
-        try:
-            return self._entry_class.from_definition(self._app, row.definition, row.policy)
-        except DecodeError:
-            return None
 
     def _action(self, ready: Ready, checked: Checked) -> str | None:
         """Return the planned action for an entry, a field of :class:`Written`, and count it.
@@ -474,24 +462,21 @@ class Importer:
         return action
 
     def _action_or_problem(self, ready: Ready, checked: Checked) -> str | None:
-        where, name, row = ready.incoming.where, ready.entry.name, ready.row
-        if row.definition is None and "hash" in row.problem:
-            checked.add_problem(where, f"name: {name!r}: {row.problem}; delete that key")
-        elif ready.is_new:
+        where, name, mode = ready.incoming.where, ready.entry.name, self._on_conflict
+        problem = obstacle(ready.row, ready.incoming.static)
+        if ready.is_new and not problem:
             return "created"
-        elif ready.is_same:
+        if ready.is_same:
             return "unchanged"
-        elif self._on_conflict == "keep" or (self._on_conflict == "fail" and ready.has_same_texts):
+        if not ready.is_new and (mode == "keep" or (mode == "fail" and ready.has_same_texts)):
             return "kept"
-        elif row.static and not ready.incoming.static:
-            problem = "is an entry of beat_schedule; change it there, or use another name"
-            checked.add_problem(where, f"name: {name!r} {problem}")
-        elif self._on_conflict == "fail":
-            checked.add_conflict(where, f"{name!r} is already stored and differs")
+        if problem:
+            checked.problems.add(where, f"name: {name!r}{':' if ready.is_new else ''} {problem}")
+            return None
+        if mode == "fail":
+            checked.conflicts.add(where, f"{name!r} is already stored and differs")
             return "different"
-        else:
-            return "changed"
-        return None
+        return "changed"
 
     # -- writing -------------------------------------------------------------------------------
 

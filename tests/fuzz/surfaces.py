@@ -800,7 +800,7 @@ class Files(Surface):
         source = read_source(file_format, world.app, RedBeatSchedulerEntry, str(path), io.BytesIO())
         with Importer(*args) as importer, suppress(UnreadableSourceError), warnings_ignored():
             checked = importer.check(source)
-            if not checked.problem_count:
+            if not checked.problems.count:
                 importer.write()
 
 
