@@ -11,8 +11,6 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from redbeat.beat import ticker
-from redbeat.beat.publisher import InFlightMessage, Publisher
 from redbeat.schedulers import RedBeatScheduler
 from redbeat.storage.records import ClaimReply, ClaimRequest
 from redbeat.storage.store import Store
@@ -49,8 +47,9 @@ class CrashingStore(Store):
     """A store that dies before or after its requests to Redis.
 
     At the point ``claimed``, Redis has granted claims and the beat has not used them yet. At
-    ``decided``, the beat is about to record at-most-once runs. At ``recorded``, Redis has recorded
-    runs and the beat has not read the reply yet.
+    ``decided``, the beat is about to record runs: the broker has confirmed their messages, or they
+    are at-most-once runs and have no messages yet. At ``recorded``, Redis has recorded runs and
+    the beat has not read the reply yet.
     """
 
     # If claims overlapped with publishes, the order of the steps would vary.
@@ -69,29 +68,12 @@ class CrashingStore(Store):
         return turn
 
 
-class CrashingPublisher(Publisher):
-    """A publisher that dies after the broker confirmed messages, before the beat handles this.
-
-    The point is named ``delivered``.
-    """
-
-    def _wait_for_confirms(self) -> list[InFlightMessage]:
-        messages = super()._wait_for_confirms()
-        if messages:
-            passes("delivered")
-        return messages
-
-
 class CrashingScheduler(RedBeatScheduler):
     """A scheduler that dies before or after its requests, or after publishing a message.
 
     The point after a message is named ``published``. With a publish window above 1, this message
     may not have reached the broker yet.
     """
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        ticker.__dict__["Publisher"] = CrashingPublisher
-        super().__init__(*args, **kwargs)
 
     @property
     def _store(self) -> Store:

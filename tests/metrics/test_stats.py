@@ -10,7 +10,6 @@ import redis
 from celery import Celery
 
 from redbeat import RedBeatScheduler, RedBeatSchedulerEntry
-from redbeat.beat import session
 from redbeat.beat.maintenance import CLEANUP_INTERVAL
 from redbeat.metrics.counters import KINDS, LATENESS, split
 from redbeat.schedule import Schedule
@@ -166,13 +165,15 @@ def test_too_many_entries(world: World) -> None:
     assert counts(world) == {"dispatched": 5, "dispatched new": 1}
 
 
-def test_counting_takes_no_round_trip(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "QUICK_SECONDS", 0.0)  # each tick sends its counts
-    scheduler = run(world)
+def test_counting_takes_no_round_trip(world: World, clock: Clock) -> None:
+    """An idle beat sends its counts at the first tick after a second."""
+    scheduler = run(world, clock=clock)
+    clock.advance(1.0)
     before = world.calls()
     scheduler.tick()
     assert world.calls() == before + 1
     recorded = int(world.client.hget(STATS, "round_trips"))
+    clock.advance(1.0)
     scheduler.tick()
     assert int(world.client.hget(STATS, "round_trips")) == recorded + 1
 

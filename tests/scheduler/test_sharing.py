@@ -9,7 +9,6 @@ import pytest
 from celery import Celery
 from kombu.exceptions import OperationalError
 
-from redbeat.beat import ticker
 from redbeat.management.status import status_of
 from redbeat.storage.store import store_of
 from tests.deployments import PREFIX
@@ -161,12 +160,13 @@ def test_a_beat_that_starts_removes_the_problem_of_one_that_died(app: Celery, wo
 
 
 def test_a_beat_stores_a_problem_again_that_another_beat_removed(
-    app: Celery, world: World, monkeypatch: pytest.MonkeyPatch
+    app: Celery, world: World, clock: Clock
 ) -> None:
-    monkeypatch.setattr(ticker, "PROBLEM_INTERVAL", 0.0)
-    app.conf.redbeat_lock_key = None
+    """The beat does so every 30 seconds."""
     world.put("a")
-    scheduler = world.scheduler()
+    # A beat tries its next run, not the connection, if that run is due within ten seconds.
+    world.put("soon", last_run_at=world.ago(55), score=world.now() + 5)
+    scheduler = world.scheduler(clock=clock)
 
     def refuse(_task: str) -> None:
         raise OperationalError("gone")
@@ -174,6 +174,7 @@ def test_a_beat_stores_a_problem_again_that_another_beat_removed(
     scheduler.before_send = refuse
     scheduler.tick()
     store_of(app).note_problem("")
+    clock.advance(31)
     world.client.zadd(SCHEDULE, {f"{PREFIX}a": world.now()})
     scheduler.tick()
     assert "gone" in status_of(app).problem

@@ -196,7 +196,7 @@ def look_back(engines: dict[str, Engine], count: int) -> int:
     spans = SPANS[: count or 1]
     wrong = [line for span in spans for line in violations(engines, *span, short=not count)]
     for line in wrong:
-        print(line)
+        print(f"FAILED {line}")
     print(f"{len(spans)} spans, {len(wrong)} wrong")
     return 1 if wrong else 0
 

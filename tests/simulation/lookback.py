@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from itertools import pairwise
 from typing import Any, Final
 
-from redbeat import RedBeatSchedulerEntry
+from redbeat import Calendar, RedBeatSchedulerEntry
 from redbeat.management.forecast import simulate as simulated
 from tests.simulation.engine import Engine
 from tests.simulation.operations import PREFIX
@@ -19,6 +20,7 @@ from tests.simulation.scenario import Scenario, Step
 __all__ = ("SPANS", "violations")
 
 DAY: Final = 86400.0
+HOUR: Final = 3600
 
 #: A zone, and a day before a change of its clocks: by an hour in both directions, by half an hour,
 #: and at midnight.
@@ -34,6 +36,27 @@ HALF_HOUR: Final = "Australia/Lord_Howe"
 
 #: Seconds at the beginning in which the entries are added.
 BEGIN: Final = 60.0
+
+#: The calendar of the entries that do not run on the third day.
+HOLIDAYS: Final = "holidays"
+
+#: Seconds between the first runs of the entries without a history and the time at which another
+#: program adds them.
+MISSED: Final = 5.5 * HOUR
+
+#: Policies of these entries.
+POLICIES: Final[tuple[dict[str, Any], ...]] = (
+    {},
+    {"misfire_grace_time": 60},
+    {"misfire_grace_time": 60, "coalesce": "all", "catch_up_limit": 3},
+    {"misfire_grace_time": 60, "delivery": "at_most_once"},
+    {"misfire_grace_time": 60, "exclude": HOLIDAYS},
+    {"misfire_grace_time": 60, "jitter": 300},
+    {"misfire_grace_time": 60, "spread": 300},
+    {"coalesce": "earliest"},
+    {"coalesce": "all", "catch_up_limit": 3},
+    {"spread": 300},
+)
 
 #: Nominal instants of a schedule class of the user differ by this number of seconds: its
 #: ``is_due`` returns the time that is left, which a beat adds to the present.
@@ -68,6 +91,11 @@ def entries(zone: str, short: bool = False) -> dict[str, dict[str, Any]]:
         "cron limit": {**cron, "minute": "15", "max_runs": 7},
         "window": {"kind": "every", "seconds": 3600, "start": DAY, "end": 2 * DAY},
         "cron window": {**cron, "minute": "25", "start": DAY, "end": 2 * DAY},
+        "spread": {**cron, "hour": "*", "minute": "20", "spread": 900},
+        "every with spread": {"kind": "every", "seconds": 3300, "spread": 600},
+        "excluded": {**cron, "hour": "*/3", "minute": "35", "exclude": HOLIDAYS},
+        "rrule excluded": {"kind": "rrule", "freq": "HOURLY", "interval": 4, "exclude": HOLIDAYS},
+        "misfire": {**cron, "minute": "45", "misfire_grace_time": 600},
         "own class": {"kind": "subclass", "seconds": 5000},
     }
     if zone == HALF_HOUR:
@@ -102,9 +130,30 @@ class LookBack(Simulation):
             names = ("definition", "meta", "policy", "runtime", "identity")
             texts = [(text or b"").decode() for text in client.hmget(PREFIX + name, names)]
             definition, meta, policy, runtime, identity = texts
-            yield RedBeatSchedulerEntry.from_texts(
+            entry = RedBeatSchedulerEntry.from_texts(
                 app, definition, meta, policy, runtime, identity.strip('"')
             )
+            entry.use_calendars(
+                {HOLIDAYS: Calendar(HOLIDAYS, self.scenario.steps[0].fields["days"])}
+            )
+            yield entry
+
+
+def holidays(day: tuple[int, int, int]) -> Step:
+    """Return the step that saves the calendar."""
+    third = datetime(*day, tzinfo=timezone.utc) + timedelta(days=2)
+    return Step(0.0, "calendar", "web-2", HOLIDAYS, fields={"days": [third.date().isoformat()]})
+
+
+def entries_without_history() -> dict[str, dict[str, Any]]:
+    """Return entries that another program adds, whose first runs are missed by then."""
+    rule = {"kind": "rrule", "freq": "HOURLY", "interval": 1, "past": int(MISSED), "anew": True}
+    cron = {"kind": "crontab", "minute": "10", "anew": True}  # at 600 seconds of each hour
+    return {
+        f"{kind} {number}": {**schedule, **policy}
+        for kind, schedule in (("rule", rule), ("cron", cron))
+        for number, policy in enumerate(POLICIES)
+    }
 
 
 def scenario_of(
@@ -121,7 +170,7 @@ def scenario_of(
         statics=statics,
         settings={"redbeat_history_size": 10},
         embedded=True,
-        steps=tuple(steps),
+        steps=(holidays(day), *steps),
         profile="look back",
     )
 
@@ -133,7 +182,7 @@ def violations(
     statics = entries(zone, short)
     ran = LookBack(scenario_of(statics, day), engines, None)
     record = ran.run()
-    wrong = list(wrong_simulations(ran, record))
+    wrong = [*defects(record), *wrong_simulations(ran, record)]
     since, until = 0.7 * DAY, 2.6 * DAY
     steps = [
         Step(until + 7200 + turn, "backfill", "web-1", name, fields={"since": since - 3600})
@@ -142,8 +191,18 @@ def violations(
         if name != "own class"
     ]
     slept = LookBack(scenario_of(statics, day, steps), engines, (since, until))
-    wrong += wrong_backfills(record, slept.run())
+    slept_record = slept.run()
+    wrong += [*defects(slept_record), *wrong_backfills(record, slept_record)]
+    wrong += wrong_first_backfills(engines, day)
     return [f"{zone} {day}: {line}" for line in wrong]
+
+
+def defects(record: Record) -> list[str]:
+    """Return which entries a beat reads again and again, and which beats exited."""
+    return [
+        *(f"{name}: busy loop of {beat} at {at:.1f} s" for at, beat, name in record.loops),
+        *(f"{beat} exited at {at:.1f} s: {error}" for at, beat, error in record.exits),
+    ]
 
 
 def wrong_simulations(ran: LookBack, record: Record) -> Iterator[str]:
@@ -204,6 +263,41 @@ def wrong_backfills(awake: Record, slept: Record) -> Iterator[str]:
         twice = [key for key, count in ids(slept, name).items() if count > 1]
         if twice:
             yield f"backfill {name}: sent twice: {twice}"
+
+
+def wrong_first_backfills(engines: dict[str, Engine], day: tuple[int, int, int]) -> Iterator[str]:
+    """Yield how backfills of entries without a history differ from their schedules.
+
+    Each run since the first one must be sent once, by the schedule or by the backfill. A crontab
+    without a history also runs when it is added.
+    """
+    added, since = entries_without_history(), int(BEGIN - MISSED)
+    saves = [
+        Step(BEGIN + number, "raw save", "web-1", name, fields=entry)
+        for number, (name, entry) in enumerate(added.items())
+    ]
+    backfills = [
+        Step(step.at + 60.0, "backfill", "web-1", step.entry, fields={"since": since})
+        for step in saves
+    ]
+    scenario = scenario_of({}, day, (*saves, *backfills))
+    scenario = replace(scenario, duration=2 * HOUR, embedded=False)
+    record = LookBack(scenario, engines, None).run()
+    yield from defects(record)
+    start, end = int(scenario.start), int(scenario.start + 1.9 * HOUR)
+    for action in record.actions:
+        name = action.step.entry
+        if action.outcome != "done":
+            yield f"{action.step.what} {name}: {action.outcome}"
+        if action.step.what != "raw save":
+            continue
+        added_at = start + int(action.began)
+        one_run = added_at + 1 - int(MISSED) if name.startswith("rule") else 600
+        first = start + since + (one_run - start - since) % HOUR
+        got = sorted(one.nominal for one in record.arrivals if one.entry == name)
+        got = [at for at in got if at < end and not (at % 1 and added_at <= at <= added_at + 1)]
+        if got != [*range(first, end, HOUR)]:
+            yield f"first backfill of {name}: {differences([*range(first, end, HOUR)], got)}"
 
 
 def ids(record: Record, name: str) -> Counter[tuple[float, str]]:

@@ -763,9 +763,17 @@ MUTANTS: Final = (
         "backfill-before-schedule",
         "A run of a backfill is sent before a run of the schedule that is due.",
         "beat/dispatch.py",
-        "first = decision.due or decision.anchor is not None",
+        "first = decision.due or missed",
         "first = False",
         ("tests/schedule/test_backfill.py",),
+    ),
+    Mutant(
+        "missed-run-before-backfill",
+        "Missed runs of an entry that never ran come before a backfill, again and again.",
+        "beat/dispatch.py",
+        "            missed = decision.anchor is not None and entry.last_run_at is not None\n",
+        "            missed = decision.anchor is not None\n",
+        ("--look-back 0",),
     ),
     Mutant(
         "backfill-without-check",

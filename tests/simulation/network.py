@@ -33,6 +33,8 @@ class Service:
         self.channels: dict[bytes, list[SimulatedSocket]] = {}
         #: Called after each write that may have added messages.
         self.on_push: Callable[[str], None] = lambda _sender: None
+        #: Called with the name of a process and the bytes of a reply to it.
+        self.on_reply: Callable[[str, bytes], None] = lambda _reader, _reply: None
 
     def break_connections(self) -> None:
         """Reset all connections."""
@@ -72,7 +74,9 @@ class Service:
         self._publish(commands)
         if any(words[0].upper() in PUSHES for words in commands):
             self.on_push(sock.process.name)
-        return b"".join(replies)
+        reply = b"".join(replies)
+        self.on_reply(sock.process.name, reply)
+        return reply
 
     def _subscription(self, sock: SimulatedSocket, words: list[bytes]) -> bytes | None:
         """Return the reply to a subscription command, or None for other commands."""

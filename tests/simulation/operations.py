@@ -16,8 +16,10 @@ from celery import Celery
 from celery.schedules import crontab, schedule, solar
 
 from redbeat import (
+    Calendar,
     RedBeatScheduler,
     RedBeatSchedulerEntry,
+    Schedule,
     clocked,
     register_schedule_type,
     rrule,
@@ -41,11 +43,13 @@ PASSED_ON: Final = (
     "catch_up_limit",
     "coalesce",
     "delivery",
+    "exclude",
     "jitter",
     "max_runs",
     "misfire_grace_time",
     "on_finish",
     "overlap",
+    "spread",
     "timezone",
 )
 
@@ -110,6 +114,11 @@ def backfill(by: Application, step: Step, _action: Action) -> int:
     return len(by.load(step).backfill(since, now, rate=100).instants)
 
 
+def save_calendar(by: Application, step: Step, _action: Action) -> None:
+    """Save a calendar with the name ``entry``."""
+    Schedule(by.app).save_calendar(Calendar(step.entry, step.fields["days"]))
+
+
 def delete(by: Application, step: Step, _action: Action) -> None:
     by.load(step).delete()
 
@@ -126,7 +135,7 @@ def raw_save(by: Application, step: Step, action: Action) -> None:
         "name": step.entry,
         "task": fields["task"],
         "kwargs": fields["kwargs"],
-        "schedule": schedule_text(step.fields),
+        "schedule": schedule_text(step.fields, by.world.now),
         **{name: step.fields[name] for name in PASSED_ON if name in step.fields},
     }
     with by.client.pipeline() as pipe:
@@ -156,6 +165,7 @@ OPERATIONS: Final[dict[str, Callable[[Application, Step, Action], Any]]] = {
     "resume": resume,
     "trigger": trigger,
     "backfill": backfill,
+    "calendar": save_calendar,
     "delete": delete,
     "raw save": raw_save,
     "raw delete": raw_delete,
@@ -218,10 +228,13 @@ SCHEDULES: Final[dict[str, Callable[[dict[str, Any], datetime], Any]]] = {
 }
 
 
-def schedule_text(fields: dict[str, Any]) -> dict[str, Any]:
+def schedule_text(fields: dict[str, Any], now: int) -> dict[str, Any]:
     """Return a schedule in the JSON form that programs in other languages write."""
     if fields["kind"] == "every":
         return {"__type__": "interval", "every": fields["seconds"]}
+    if fields["kind"] == "rrule":
+        text = {"freq": fields["freq"], "interval": fields["interval"], "dtstart_tz": 0}
+        return {"__type__": "rrule", **text, "dtstart": now // SECOND + 1 - fields["past"]}
     return {"__type__": "crontab", "minute": fields["minute"]}
 
 

@@ -145,6 +145,8 @@ def judge(record: Record) -> list[str]:
     judgement = Judgement(record)
     for at, beat, error in record.exits:
         judgement.fail(beat, at, f"the beat exited: {error}")
+    for at, beat, name in record.loops:
+        judgement.fail(name, at, f"{beat} reads it again and again, and nothing changes: busy loop")
     judge_leader(judgement)
     judge_quarantine(judgement)
     judge_lead(judgement)

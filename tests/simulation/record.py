@@ -62,6 +62,8 @@ class Record:
     runs: list[tuple[str, str, float, float]] = field(default_factory=list)
     #: Beats that exited by themselves, and why.
     exits: list[tuple[float, str, str]] = field(default_factory=list)
+    #: Beats that read an entry again and again without progress: time, beat and entry.
+    loops: list[tuple[float, str, str]] = field(default_factory=list)
     #: Runs that a RedBeat 2.4.2 beat sent, as time, entry and version; also when such a beat held
     #: the lock.
     legacy_runs: list[tuple[float, str, int]] = field(default_factory=list)

@@ -24,7 +24,8 @@ from tests.simulation.clocks import SECOND, Host
 from tests.simulation.engine import Engine
 from tests.simulation.legacy import LegacyBeat
 from tests.simulation.network import Network, Service
-from tests.simulation.operations import OPERATIONS, Application, OwnScheduler, fields_of
+from tests.simulation.operations import OPERATIONS, PREFIX, Application, OwnScheduler, fields_of
+from tests.simulation.progress import Progress
 from tests.simulation.record import Action, Arrival, Record
 from tests.simulation.scenario import STEP_FAULTS, Scenario, Step
 from tests.simulation.server_faults import SERVER_FAULTS
@@ -61,6 +62,10 @@ class Simulation:
             service.engine.reset()
         self.broker = self.services[names[-1]]
         self.broker.on_push = self._drain
+        progress = Progress(self._hash_of, self._loops)
+        self.services["redis"].on_reply = lambda reader, reply: progress.replied(
+            reader, reply, self.world.now
+        )
         self.network = Network(self.world, self.services)
         self.hosts: dict[str, Host] = {}
         self.beats: dict[str, Process] = {}
@@ -115,6 +120,13 @@ class Simulation:
         record.requests = sum(process.requests for process in world.processes)
         record.orders, record.struck = world.orders, world.struck
         record.trace = world.trace
+
+    def _hash_of(self, name: str) -> Any:
+        return self.services["redis"].engine.client.hgetall(PREFIX + name)
+
+    def _loops(self, beat: str, name: str) -> None:
+        self.record.loops.append((self.seconds, beat, name))
+        self.world.note(beat, f"reads {name} again and again")
 
     def _quarantined(self) -> list[str]:
         stored = self.services["redis"].engine.client.hgetall(".redbeat::quarantine")

@@ -288,6 +288,12 @@ def test_a_deleted_entry_must_not_be_stored() -> None:
     assert any("is stored although it is gone" in line for line in wrong)
 
 
+def test_a_busy_loop_is_wrong() -> None:
+    assert any(
+        "busy loop" in line for line in judge(record(grid(), loops=[(5.0, "beat-1", "poll")]))
+    )
+
+
 def test_a_beat_that_exits_and_an_entry_in_quarantine_are_wrong() -> None:
     wrong = judge(
         record(grid(), exits=[(5.0, "beat-1", "OSError()")], quarantined=["redbeat:poll"])
