@@ -146,7 +146,7 @@ def acl_rules(block: int = 0) -> list[str]:
     text = ACL_PAGE.read_text(encoding="utf-8")
     found = re.findall(r"redis-cli ACL SETUSER (.*?)\n\n", text, re.DOTALL)
     name, *rules = shlex.split(found[block].replace("\\\n", " "))
-    assert name == (USER, SENDER, USER)[block]
+    assert name == (USER, SENDER, USER, USER)[block]
     return rules
 
 

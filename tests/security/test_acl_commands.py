@@ -6,6 +6,8 @@ import json
 import re
 import shlex
 from collections.abc import Iterator
+from contextlib import suppress
+from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from celery import Celery
 from celery.platforms import EX_UNAVAILABLE
 
 from redbeat.cli import COMMANDS
+from redbeat.errors import RedBeatError
 from redbeat.schedule import Schedule
 from redbeat.schedulers import RedBeatScheduler
 from redbeat.web.auth import Access
@@ -67,6 +70,9 @@ LINES: dict[str, list[str]] = {
     "exporter": [],  # test_the_servers runs these two
     "web": [],
 }
+
+#: The number of shards in the tests with shards.
+SHARDS = 4
 
 #: Commands whose exit code reports the state of the schedule.
 MAY_EXIT_WITH_1 = {"status", "doctor"}
@@ -160,6 +166,57 @@ def test_every_command(app: Celery, admin: Any, tmp_path: Path, user: str) -> No
         if name == "doctor":
             admin.delete("redbeat:bad", "redbeat:no-hash")  # they change no right of the rest
     assert admin.hget("moved:orphan", "definition")
+
+
+@both_users
+def test_every_command_with_shards(app: Celery, admin: Any, tmp_path: Path, user: str) -> None:
+    grant(admin, *acl_rules(3), user=user)
+    app.conf.redbeat_shards = SHARDS
+    for name, line in ((name, line) for name, lines in LINES.items() for line in lines):
+        if name in ("shard", "migrate-prefix"):
+            continue  # below, and refused
+        result = run(app, line, tmp_path)
+        assert result.code in ({0, 1} if name in MAY_EXIT_WITH_1 else {0}), (line, result.err)
+        assert refused(admin) == [], line
+
+
+@both_users
+def test_the_number_of_shards_is_changed(
+    app: Celery, admin: Any, tmp_path: Path, user: str
+) -> None:
+    """A beat of the user runs afterwards, and wakes up for an entry in any shard."""
+    grant(admin, *acl_rules(3), "+hgetall", "+hsetnx", user=user)
+    assert run(app, f"add {NAME} proj.task --every 60", tmp_path).code == 0
+    assert run(app, f"shard {SHARDS}", tmp_path).code == 0
+    assert run(app, f"shard {SHARDS} --delete", tmp_path).code == 0
+    grant(admin, "-hgetall", "-hsetnx", user=user)
+    app.conf.redbeat_shards, app.redbeat_conf = SHARDS, None
+    beat = RedBeatScheduler(app)
+    beat.tick()
+    for number in range(2 * SHARDS):
+        overdue(f"e{number}", app).save()
+    schedule = Schedule(app)
+
+    def ran() -> bool:
+        beat.tick()
+        return all(entry.total_run_count for entry in schedule.find("e*"))
+
+    wait_until(ran)
+    status = run(app, "status", tmp_path)
+    assert status.code == 0, status.err
+    beat.close()
+    assert refused(admin) == []
+
+
+@pytest.mark.parametrize("rule", acl_rules(3))
+def test_each_right_for_shards_is_needed(app: Celery, admin: Any, rule: str) -> None:
+    grant(admin, *(right for right in acl_rules(3) if right != rule))
+    app.conf.redbeat_shards = SHARDS
+    with suppress(redis.RedisError, RedBeatError):
+        overdue("a", app).save()
+    objects = [name for _, name in refused(admin)]
+    assert objects
+    assert all(fnmatchcase(name, rule[1:]) for name in objects)
 
 
 @both_users
