@@ -394,7 +394,7 @@ class Dispatcher:
         """Handle the result of a completion that was to send its message in the same step."""
         entry, claim = message.entry, message.claim
         if result.code in (RECORDED, OVERTAKEN):
-            self._server.note_sent()
+            self._server.note_sent(claim.key)
             self._report_sent(entry, claim, completion)
         elif result.code == CHANGED:
             definition, policy, _ = result.texts

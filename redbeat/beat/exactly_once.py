@@ -178,6 +178,7 @@ class CommonServer:
         self.bypassing_tasks: set[str] = set()
         #: The entries whose queues a script may not access, and until when (monotonic seconds).
         self._refused_until: RecentEntries[float] = RecentEntries()
+        self._last_refused_until = 0.0
         #: Why no message is sent: exactly-once delivery is set, but has become impossible. Else "".
         self.problem = ""
 
@@ -239,8 +240,10 @@ class CommonServer:
             logger.warning("beat: Broker and schedule are on one Redis server again")
         self._logged_reason = ""
 
-    def note_sent(self) -> None:
-        """Store that a script has sent a message on the present server."""
+    def note_sent(self, key: str) -> None:
+        """Store that a script has sent a message of the entry with this key."""
+        if self._refused_until:
+            self._refused_until.forget(key)
         if self.broker is not None and self._sends_on != self.broker:
             self._sends_on, self._failed_server = self.broker, (None, "", 0.0)
             self._report_together()
@@ -275,18 +278,20 @@ class CommonServer:
     @property
     def sends_in_one_step(self) -> bool:
         """Whether a script can send the message of every entry, as far as this beat knows."""
-        return not self.bypassing_tasks and not self._refused_until
+        return not self.bypassing_tasks and self._clock() >= self._last_refused_until
 
     def note_refused_queue(self, key: str, why: str) -> bool:
         """Store that a script may not access the queue of the entry with this key.
 
         Returns False if there is no room, or if no script has sent a message on this server: then
-        perhaps no queue is accessible. The log has one warning per entry.
+        perhaps no queue is accessible. The log has one warning per entry, until a script sends a
+        message of the entry.
         """
         now = self._clock()
-        known = self._refused_until.get(key) is not None
-        if self._sends_on is None or not self._refused_until.keep(key, now + REFUSED_FOR, now):
+        known, until = self._refused_until.get(key) is not None, now + REFUSED_FOR
+        if self._sends_on is None or not self._refused_until.keep(key, until, now):
             return False
+        self._last_refused_until = until
         if not known:
             logger.warning("beat: Runs of %s are sent at least once: %s", key, why)
         return True
@@ -294,7 +299,7 @@ class CommonServer:
     def may_send(self, key: str) -> bool:
         """Return whether a script may send the messages of the entry with this key."""
         until = self._refused_until and self._refused_until.get(key)
-        return not until or self._clock() > until
+        return not until or self._clock() >= until
 
     def _find_common_server(self, channel: Any) -> Broker:
         """Return the server of broker and schedule; raises :exc:`NotSameServerError`."""

@@ -872,6 +872,20 @@ def ticks(scheduler: RedBeatScheduler, clock: Clock, count: int = 5) -> None:
         scheduler.tick()
 
 
+def order_of_the_next_claim(world: World, scheduler: RedBeatScheduler, name: str) -> str:
+    """Run a new entry; return whether its claim lets a run leave before its record ("l" or "x")."""
+    orders: list[str] = []
+
+    def note_order() -> None:
+        claim = json.loads(world.client.hget(f"{PREFIX}{name}", "claim"))[0]
+        orders.append(claim.split()[4][0])
+
+    with before_publish(note_order):
+        put_one_off(world, name)
+        run_again(world, scheduler, name)
+    return orders[0]
+
+
 class TestNotTheSameServer:
     """If broker and schedule are on different servers, runs are sent at least once."""
 
@@ -965,6 +979,44 @@ class TestNotTheSameServer:
             assert queues.names("forbidden") == ([] if delivery else ["bad"])
             assert not lines(log, "PROBLEM")
             assert len(lines(log, "bad", AT_LEAST_ONCE)) == (0 if delivery else 1)
+
+    @pytest.mark.parametrize("then", ["deleted", "allowed", "still forbidden"])
+    def test_a_forbidden_queue_is_forgotten(
+        self,
+        world: World,
+        clock: Clock,
+        own_server: RedisServer,
+        log: pytest.LogCaptureFixture,
+        then: str,
+    ) -> None:
+        """Claims say again that messages leave with their records, minutes after a refusal."""
+        with redis.Redis.from_url(own_server.url, decode_responses=True) as admin:
+            queues, there = with_forbidden_queues(world, own_server, admin)
+            scheduler = there.scheduler_of(RedBeatScheduler, clock=clock)
+            put_one_off(there, "first")
+            ticks(scheduler, clock)
+
+            def run_forbidden() -> None:
+                ran_at, options = there.ago(3601), {"queue": "forbidden"}
+                there.put("bad", interval_json(3600), ran_at, score=1, options=options)
+                run_again(there, scheduler, "bad")
+
+            run_forbidden()
+            assert order_of_the_next_claim(there, scheduler, "a") == "l"
+            clock.advance(REFUSED_FOR)
+            if then == "deleted":
+                there.client.delete(f"{PREFIX}bad")
+            elif then == "allowed":
+                admin.execute_command("ACL SETUSER beat ~forbidden")
+                run_forbidden()
+            put_one_off(there, "b")
+            ticks(scheduler, clock)
+            assert order_of_the_next_claim(there, scheduler, "c") == "x"
+            if then == "still forbidden":
+                run_forbidden()
+                assert order_of_the_next_claim(there, scheduler, "d") == "l"
+            assert queues.names("forbidden") == ["bad"] * (1 if then == "deleted" else 2)
+            assert len(lines(log, "bad", AT_LEAST_ONCE)) == 1
 
     def test_a_forbidden_queue_as_the_first_queue(
         self, world: World, clock: Clock, own_server: RedisServer, log: pytest.LogCaptureFixture
