@@ -13,7 +13,7 @@ from tests.simulation.scenario import PROFILES, Scenario, Step, generate
 from tests.simulation.shrink import shrunk
 
 #: Real seconds after which a simulation is considered hanging.
-LONGEST = 100
+LONGEST = 300
 #: Number of processes that share all profiles.
 PARTS = 5
 #: The processes that also run in the short run, because they are the fastest.
