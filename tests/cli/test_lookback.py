@@ -18,7 +18,7 @@ from redbeat.cli.command import EX_NOT_FOUND, EX_UNREADABLE
 from redbeat.management import forecast
 from redbeat.schedule import Schedule
 from tests.conftest import Make
-from tests.scheduler.conftest import RecordingScheduler
+from tests.scheduler.conftest import RecordingScheduler, World
 
 from .conftest import Run
 
@@ -243,17 +243,17 @@ def test_backfill_of_an_unknown_name(run: Run) -> None:
     assert run("backfill", "nobody", *SPAN).code == EX_NOT_FOUND
 
 
+@pytest.mark.long
 def test_a_simulation_of_too_many_entries_says_so(
-    run: Run, make: Make, monkeypatch: pytest.MonkeyPatch
+    app: Celery, run: Run, redis_client: redis.Redis
 ) -> None:
     """The JSON is not complete, and a warning says what to do."""
-    for name in "abc":
-        make(name, 3600)
-    monkeypatch.setattr(forecast, "MAX_SIMULATED", 2)
-    ran = run("simulate", "--from", "2027-01-01", "--to", "2027-01-02", "--json")
+    World(app, redis_client).put_many(forecast.MAX_SIMULATED + 1)
+    span = ("--from", "2027-01-01T00:00:00", "--to", "2027-01-01T00:00:01")
+    ran = run("simulate", *span, "--json")
     (found,) = ran.json
-    assert (found["complete"], len(found["entries"])) == (False, 2)
-    assert "too many entries: only 2 are simulated; name the entries" in ran.err
+    assert (found["complete"], len(found["entries"])) == (False, forecast.MAX_SIMULATED)
+    assert "too many entries: only 50,000 are simulated; name the entries" in ran.err
     assert "too many runs" not in ran.err
 
 

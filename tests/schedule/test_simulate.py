@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -11,8 +12,8 @@ from celery.schedules import crontab
 from redbeat import Calendar, RedBeatSchedulerEntry, Schedule
 from redbeat.entries.decide import Expected
 from redbeat.errors import InvalidEntryError
-from redbeat.management import forecast
-from redbeat.management.forecast import Pair, simulate
+from redbeat.management.forecast import MAX_RUNS, MAX_SIMULATED, Pair, simulate
+from tests.samples import long
 from tests.scheduler.conftest import World
 
 from .conftest import Make, RoundTrips
@@ -87,49 +88,36 @@ def test_one_round_trip(make: Make, schedule: Schedule, trips: RoundTrips) -> No
 
 
 class TestLimits:
-    """A simulation of many entries stops at its limits; the limits are small in these tests."""
-
-    PERIOD = (START, START + timedelta(hours=10))
+    """A simulation of many entries stops at its limits."""
 
     def entries(self, world: World, number: int, every: float) -> Iterator[Pair]:
         """Yield stored entries, and count them in ``self.read``."""
         self.read = 0
+        entry = RedBeatSchedulerEntry("e", "t", every, app=world.app)
+        entry.last_run_at = START
         for at in range(number):
             self.read += 1
-            entry = RedBeatSchedulerEntry(f"e{at}", "t", every, app=world.app)
-            entry.last_run_at = START
-            yield entry, None
+            found = copy(entry)
+            found.name = f"e{at}"
+            yield found, None
 
-    @pytest.mark.parametrize("number", [1, 3, 40])
-    def test_too_many_runs_end_the_simulation_earlier(
-        self, world: World, monkeypatch: pytest.MonkeyPatch, number: int
-    ) -> None:
-        """The runs before the earlier end are complete, and at most the limit."""
-        monkeypatch.setattr(forecast, "MAX_RUNS", 120)
-        whole = simulate(self.entries(world, number, 60), *self.PERIOD, START)
-        assert not whole.complete
-        assert whole.all_entries
-        instants = [hours(entry.before) for entry in whole.entries.values()]
-        assert [len(found) for found in instants] == [120 // number] * number
-        assert whole.until == START + timedelta(minutes=120 // number)
+    @pytest.mark.parametrize("number", [3, long(1), long(40)])
+    def test_too_many_runs_end_the_simulation_earlier(self, world: World, number: int) -> None:
+        """At most the limit of runs, and all runs of an instant or none."""
+        found = simulate(self.entries(world, number, 60), START, START + 70 * DAY, START)
+        assert not found.complete
+        assert found.all_entries
+        each = MAX_RUNS // number
+        assert [len(entry.before) for entry in found.entries.values()] == [each] * number
+        assert found.until == START + timedelta(minutes=each)
 
-    def test_no_entry_is_read_after_the_limit(
-        self, world: World, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    @pytest.mark.long
+    def test_no_entry_is_read_after_the_limit(self, world: World) -> None:
         """A simulation of ten million entries keeps no more than the limit."""
-        monkeypatch.setattr(forecast, "MAX_SIMULATED", 5)
-        found = simulate(self.entries(world, 1000, 3600), *self.PERIOD, START)
-        assert list(found.entries) == ["e0", "e1", "e2", "e3", "e4"]
-        assert (found.complete, found.all_entries, found.until) == (False, False, self.PERIOD[1])
-        assert self.read == 6
-        found = simulate(self.entries(world, 5, 3600), *self.PERIOD, START)
+        until = START + timedelta(hours=1)
+        found = simulate(self.entries(world, MAX_SIMULATED + 10, 3600), START, until, START)
+        assert len(found.entries) == MAX_SIMULATED
+        assert (found.complete, found.all_entries, found.until) == (False, False, until)
+        assert self.read == MAX_SIMULATED + 1
+        found = simulate(self.entries(world, MAX_SIMULATED, 3600), START, until, START)
         assert (found.complete, found.all_entries) == (True, True)
-
-    def test_all_runs_at_one_instant_are_too_many(
-        self, world: World, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """The runs of one instant are never cut in two: the simulation then ends before it."""
-        monkeypatch.setattr(forecast, "MAX_RUNS", 10)
-        found = simulate(self.entries(world, 11, 3600), *self.PERIOD, START)
-        assert (found.until, found.complete) == (START, False)
-        assert {len(entry.before) for entry in found.entries.values()} == {0}
