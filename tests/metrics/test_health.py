@@ -67,6 +67,13 @@ def test_a_tick_that_fails_although_redis_answers(health: BeatHealth) -> None:
     assert health.alive().ok
 
 
+def test_a_beat_that_cannot_send_is_not_ready(health: BeatHealth) -> None:
+    health.completed()
+    health.problem = "the broker is not available"
+    assert health.ready() == (False, "the broker is not available")
+    assert health.alive().ok
+
+
 def test_a_long_tick(health: BeatHealth, clock: Clock) -> None:
     health.observe(leads=True, no_lock=False)
     health.completed()

@@ -10,6 +10,7 @@ from importlib.metadata import entry_points
 import pytest
 from celery import Celery
 from celery.utils.imports import symbol_by_name
+from fakeredis import FakeRedis
 
 import redbeat
 from redbeat import schedulers
@@ -75,6 +76,18 @@ def test_everything_exported_exists(module: str) -> None:
 )
 def test_scheduler_by_name(given: str) -> None:
     assert symbol_by_name(given) is redbeat.RedBeatScheduler
+
+
+def test_a_program_that_sets_the_client_of_an_app_itself() -> None:
+    """Programs for RedBeat 2 call this function with their own client."""
+    app = Celery("own client", set_as_current=False)
+    client = FakeRedis()
+    schedulers._set_redbeat_connect(app, "redbeat_redis", client, 5)
+    assert app.redbeat_redis.wrapped_connection is client
+
+
+def test_the_names_of_the_package_are_listed() -> None:
+    assert {*redbeat.__all__} <= {*dir(redbeat)}
 
 
 def test_scheduler_by_entry_point() -> None:

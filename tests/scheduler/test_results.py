@@ -120,6 +120,20 @@ def test_a_task_that_no_beat_sent_is_looked_at_once(
     assert Task.reads == 1
 
 
+def test_a_run_that_cannot_be_reported_does_not_affect_the_task(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A header is wrong, or there is no request."""
+    message = site.send()
+    headers = message.options["headers"]
+    run_task(site.world.app, message.id, headers, retries="three")
+    assert "Could not record the end of a run of a: ValueError" in caplog.text
+    task = Sender(site.world.app)
+    before = site.world.calls()
+    signals.task_internal_error.send(sender=task, task_id="x", request=None, exception=OSError())
+    assert site.world.calls() == before
+
+
 def test_a_message_that_runs_in_two_threads_is_reported_by_both(site: Site) -> None:
     seconds = []
 

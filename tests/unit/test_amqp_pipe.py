@@ -187,6 +187,16 @@ def test_a_channel_that_closed_between_two_messages(
     assert refused(pipe.results()) == [0]
 
 
+def test_a_channel_that_closed_before_the_wait(rabbit: RabbitConnection, pipe: AmqpPipe) -> None:
+    publish(pipe, "a")
+    pipe.flush()
+    rabbit.close_channel()
+    with pytest.raises(NotFound):
+        rabbit.drain_events()
+    assert refused(pipe.results()) == [0]
+    assert rabbit.timeouts == []  # no confirmation can come
+
+
 def test_a_message_outside_the_context_waits_for_its_own_confirmation(
     rabbit: RabbitConnection, pipe: AmqpPipe
 ) -> None:

@@ -15,8 +15,18 @@ from celery import Celery
 from fakeredis import FakeRedis
 from kombu.utils.url import maybe_sanitize_url
 from redis import Redis
+from redis.cluster import ClusterNode
 from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection
 from redis.credentials import CredentialProvider, UsernamePasswordCredentialProvider
+from redis.exceptions import (
+    ClusterCrossSlotError,
+    ClusterDownError,
+    ClusterError,
+    ReadOnlyError,
+    RedisClusterException,
+    ResponseError,
+    TryAgainError,
+)
 from redis.sentinel import (
     Sentinel,
     SentinelManagedConnection,
@@ -24,8 +34,11 @@ from redis.sentinel import (
 )
 
 from redbeat.config import RedBeatConfig, ensure_conf
+from redbeat.connection.borrowing import connection_of
+from redbeat.connection.cluster import cluster_errors
 from redbeat.connection.parameters import client_parameters
 from redbeat.connection.retrying import RetryingConnection
+from redbeat.connection.topology import refusals
 from redbeat.connection.urls import parse_url
 from redbeat.errors import ConfigurationError
 from redbeat.storage.client import build_client, get_redis, safe_url, unretried
@@ -373,6 +386,64 @@ def test_cluster_that_is_away_is_a_connection_error_of_each_command(unused_port:
         with pytest.raises(redis.exceptions.ConnectionError, match=str(unused_port)):
             away.get("k")
     client.close()
+
+
+def test_a_cluster_client_that_has_not_connected_yet() -> None:
+    client = client_of(redbeat_redis_url="redis-cluster://localhost:1")
+    assert repr(client) == "<LateCluster>"
+    assert not hasattr(client, "connection_pool")
+
+
+def test_nodes_of_a_cluster_in_each_form(unused_port: int) -> None:
+    host = "127.0.0.1"
+    for node in (
+        ClusterNode(host, unused_port),
+        {"host": host, "port": unused_port},
+        (host, unused_port),
+    ):
+        away = client_of(redbeat_redis_options={"cluster": True, "startup_nodes": [node]})
+        with pytest.raises(redis.exceptions.ConnectionError, match=str(unused_port)):
+            away.get("k")
+
+
+@pytest.mark.parametrize(
+    ("raised", "expected"),
+    [
+        (RedisClusterException("all keys must map to the same key slot"), ClusterCrossSlotError),
+        (RedisClusterException("no node answers"), redis.exceptions.ConnectionError),
+        (ClusterError("TTL exhausted."), TryAgainError),
+        (ClusterDownError("CLUSTERDOWN"), ClusterDownError),
+    ],
+)
+def test_each_error_of_a_cluster_is_an_error_of_redis(
+    raised: Exception, expected: type[Exception]
+) -> None:
+    with pytest.raises(expected), cluster_errors():
+        raise raised
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("NOREPLICAS Not enough good replicas to write.", ReadOnlyError),
+        ("Error running script: -READONLY You can't write", ReadOnlyError),
+        ("WRONGTYPE Operation against a key", ResponseError),
+    ],
+)
+def test_a_server_that_refuses_writes_is_read_only(text: str, expected: type[Exception]) -> None:
+    with pytest.raises(ResponseError) as caught, refusals():
+        raise ResponseError(text)
+    assert type(caught.value) is expected
+
+
+def test_a_pool_that_requires_the_name_of_the_command() -> None:
+    """redis-py before 5.3 has such pools."""
+
+    class Pool:
+        def get_connection(self, command: str) -> str:
+            return f"for {command}"
+
+    assert connection_of(Pool(), "GET") == "for GET"
 
 
 def test_a_server_that_is_not_a_cluster_is_an_error(redis_url: str) -> None:

@@ -188,6 +188,13 @@ def test_a_count_beyond_the_last_match_ends_with_it() -> None:
     assert redbeats.next_wall(datetime(2020, 1, 1)) is None
 
 
+def test_an_interval_longer_than_the_calendar_has_one_occurrence() -> None:
+    start = datetime(2026, 1, 31, 9)
+    redbeats = rule(3, start, interval=10**10, count=5)
+    assert redbeats.next_wall(start - timedelta(days=1)) == start
+    assert redbeats.next_wall(start) is None
+
+
 @pytest.mark.parametrize("fields", [{"byhour": []}, {"bymonth": []}])
 def test_an_empty_list_restricts_nothing(fields: dict[str, Any]) -> None:
     redbeats = rule(3, datetime(2026, 1, 1, 9), **fields)

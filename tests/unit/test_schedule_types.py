@@ -322,6 +322,16 @@ def test_a_fixed_offset_has_no_text() -> None:
         rrule(3, datetime(2026, 1, 1, tzinfo=timezone(timedelta(hours=1)))).to_ical()
 
 
+def test_rules_that_icalendar_cannot_express() -> None:
+    """A set has one start, and the text of a start has no UTC offset."""
+    first, second = (rrule("DAILY", datetime(2026, 1, day, tzinfo=timezone.utc)) for day in (1, 2))
+    with pytest.raises(ValueError, match="same start"):
+        rruleset([first, second]).to_ical()
+    repeated = datetime(2026, 10, 25, 2, 30, tzinfo=ZoneInfo("Europe/Berlin"), fold=1)
+    with pytest.raises(ValueError, match="second of two equal"):
+        rrule("DAILY", repeated).to_ical()
+
+
 # -- clocked ------------------------------------------------------------------------------------
 
 
