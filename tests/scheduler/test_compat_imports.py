@@ -82,7 +82,8 @@ def test_a_program_that_sets_the_client_of_an_app_itself() -> None:
     """Programs for RedBeat 2 call this function with their own client."""
     app = Celery("own client", set_as_current=False)
     client = FakeRedis()
-    schedulers._set_redbeat_connect(app, "redbeat_redis", client, 5)
+    set_client = symbol_by_name("redbeat.schedulers:_set_redbeat_connect")
+    set_client(app, "redbeat_redis", client, 5)
     assert app.redbeat_redis.wrapped_connection is client
 
 

@@ -48,6 +48,9 @@ def main() -> None:
     parser.add_argument("--mode", choices=("both", "lock", "no-lock"), default="both")
     parser.add_argument("--broker", choices=sorted(BROKERS), default="both")
     parser.add_argument("--fault", choices=sorted(STEP_FAULTS), action="append", default=[])
+    parser.add_argument(
+        "--piece", default="1/1", help="of the orders, only those of piece NUMBER/PIECES"
+    )
     parser.add_argument("--years", type=int, help="live through this many years with one beat")
     parser.add_argument("--zones", help="in these zones only, separated by commas")
     parser.add_argument("--all-zones", action="store_true", help="in all zones whose clocks change")
@@ -177,7 +180,9 @@ def explore_all(engines: dict[str, Engine], arguments: argparse.Namespace) -> in
     """Run all cases of the exhaustive search and return the exit code."""
     began = time.process_time()
     modes = MODES[arguments.mode], BROKERS[arguments.broker]
-    found = explore(engines, arguments.switches, *modes, arguments.fault)
+    number, _, pieces = arguments.piece.partition("/")
+    piece = (int(number), int(pieces))
+    found = explore(engines, arguments.switches, *modes, arguments.fault, piece)
     for case, wrong in found.failures[:10]:
         print(f"FAILED {case}")
         for line in wrong:
@@ -185,7 +190,8 @@ def explore_all(engines: dict[str, Engine], arguments: argparse.Namespace) -> in
     spent = time.process_time() - began
     struck = found.struck.total()
     print(
-        f"{found.runs} orders and faults, {struck} faults struck, {len(found.failures)} failed, "
+        f"{found.runs} orders and faults (piece {arguments.piece}: {found.with_switches} cases have "
+        f"switches), {struck} faults struck, {len(found.failures)} failed, "
         f"{found.points} decision points, {spent:.1f} s of CPU"
     )
     return 1 if found.failures else 0

@@ -90,13 +90,24 @@ class Case:
 
 
 class Exploration:
-    """Runs all cases, counts them, and collects the failed ones."""
+    """Runs all cases, counts them, and collects the failed ones.
+
+    The cases with switches can be divided into pieces: the first of three pieces, ``(1, 3)``, has
+    each third case. All pieces have the cases without a switch.
+    """
 
     def __init__(
-        self, engines: dict[str, Engine], switches: int = 2, kinds: Sequence[str] = ()
+        self,
+        engines: dict[str, Engine],
+        switches: int = 2,
+        kinds: Sequence[str] = (),
+        piece: tuple[int, int] = (1, 1),
     ) -> None:
         self._engines, self._most = engines, switches
         self._kinds = kinds or tuple(STEP_FAULTS)
+        self._number, self._pieces = piece
+        #: The number of cases with switches, of all pieces.
+        self.with_switches = 0
         self.runs = self.points = 0
         self.failures: list[tuple[Case, list[str]]] = []
         self.struck: Counter[str] = Counter()
@@ -130,7 +141,9 @@ class Exploration:
         steps = simulation.world.steps_in_order()
         for number in range(1, self._most + 1):
             for switches in combinations(range(steps), number):
-                self.run(replace(case, switches=switches))
+                self.with_switches += 1
+                if self.with_switches % self._pieces == self._number % self._pieces:
+                    self.run(replace(case, switches=switches))
 
 
 def fault_matters(case: Case, record: Record) -> bool:
@@ -161,12 +174,13 @@ def explore(
     locks: Sequence[bool],
     brokers: Sequence[bool],
     kinds: Sequence[str] = (),
+    piece: tuple[int, int] = (1, 1),
 ) -> Exploration:
     """Run all cases with a lock (True in ``locks``) or without, and with some kinds of faults.
 
-    True in ``brokers`` means a separate broker.
+    True in ``brokers`` means a separate broker. For ``piece`` see :class:`Exploration`.
     """
-    exploration = Exploration(engines, switches, kinds)
+    exploration = Exploration(engines, switches, kinds, piece)
     for locked, separate in product(locks, brokers):
         exploration.explore(locked, separate)
     return exploration
