@@ -190,7 +190,7 @@ def explore_all(engines: dict[str, Engine], arguments: argparse.Namespace) -> in
     spent = time.process_time() - began
     struck = found.struck.total()
     print(
-        f"{found.runs} orders and faults (piece {arguments.piece}: {found.with_switches} cases have "
+        f"{found.runs} orders and faults (piece {arguments.piece} of {found.with_switches} with "
         f"switches), {struck} faults struck, {len(found.failures)} failed, "
         f"{found.points} decision points, {spent:.1f} s of CPU"
     )
