@@ -49,7 +49,7 @@ def test_a_worker_with_an_embedded_beat_runs_entries_and_releases_the_lock(
     project: Project, pool: str
 ) -> None:
     worker = worker_with_beat(project, "one", pool)
-    runs = project.wait_for_runs("tick", 3)
+    runs = project.wait_for_runs("tick", 2)
     assert len(set(instants(runs))) == len(runs)
     assert project.client.exists(LOCK) == 1
     assert worker.stop(signal.SIGTERM, deadline=30.0) == 0

@@ -111,7 +111,7 @@ def test_the_broker_is_away(
     """Setup: one beat, 20 entries every second, servers that keep confirmed writes.
 
     Fault: the broker, or broker and schedule together, are killed and restarted a minute later
-    (short profile: 1.5 s).
+    (short profile: 0.7 s).
 
     Invariant: the beat sends again within 2 s after the outage (short profile: 5 s). No occurrence
     is lost. An occurrence that was being published when the broker died may have a second message
@@ -121,9 +121,9 @@ def test_the_broker_is_away(
     beats.start_many(1)
     one = Grid.begin(schedule, ENTRIES, 1.0, AHEAD)
     wait_until(lambda: len(ledger) >= 2 * len(ENTRIES), 60.0, "the first runs")
-    outage(servers, profile.pick(1.5, 60.0))
+    outage(servers, profile.pick(0.7, 60.0))
     waited = seconds_to_dispatch(ledger)
-    report = settle(ledger, [one], run_on(schedule, 2.0))
+    report = settle(ledger, [one], run_on(schedule, profile.pick(1.0, 2.0)))
     note(f"{report}; back after {waited:.2f} s")
     check(report, beats)
     assert report.same_id <= 1

@@ -30,7 +30,7 @@ def connections(target: Target, count: int) -> Iterator[list[socket.socket]]:
 def still_works(project: Project, beat: Process, target: Target) -> None:
     """Assert that a scrape is answered, that the beat sends runs, and that no error was logged."""
     entries(project, "later")
-    project.client.publish("redbeat::wakeup", "1")
+    project.client.publish("redbeat::wakeup", "due")
     target.wait_for(2, "redbeat_dispatched_total")
     assert target.get("/healthz").code == target.get("/readyz").code == 200
     assert beat.stop() == 0

@@ -281,10 +281,10 @@ def wrong_first_backfills(engines: dict[str, Engine], day: tuple[int, int, int])
         for step in saves
     ]
     scenario = scenario_of({}, day, (*saves, *backfills))
-    scenario = replace(scenario, duration=2 * HOUR, embedded=False)
+    scenario = replace(scenario, duration=1.25 * HOUR, embedded=False)
     record = LookBack(scenario, engines, None).run()
     yield from defects(record)
-    start, end = int(scenario.start), int(scenario.start + 1.9 * HOUR)
+    start, end = int(scenario.start), int(scenario.start + 1.1 * HOUR)
     for action in record.actions:
         name = action.step.entry
         if action.outcome != "done":
