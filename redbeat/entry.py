@@ -1293,7 +1293,9 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         since, until = span
         last = self.anchor
         present = from_timestamp(now)
-        bound = present if last is None else min(last + TICK, present)
+        # An entry that never ran may be about to catch up some runs.
+        following = self._decide(present, present).scheduled_at if last is None else last + TICK
+        bound = min(following or present, present)
         earlier = [one for one in backfills_in(row.trigger) if not (again and one.finished)]
         sent = {run.scheduled_at for run in runs if run.outcome in SENT_OUTCOMES}
         span = (since, max(min(until, bound), since))

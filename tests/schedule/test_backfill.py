@@ -132,6 +132,24 @@ def test_missed_runs_of_an_entry_that_never_ran_do_not_stop_a_backfill(
     assert finish(scheduler, entry) == [start, start + HOUR, start + 2 * HOUR]
 
 
+@pytest.mark.parametrize(
+    ("fields", "by_schedule"),
+    [({}, 1), ({"coalesce": "all", "catch_up_limit": 2}, 2), ({"misfire_grace_time": 60}, 0)],
+)
+def test_runs_that_an_entry_which_never_ran_catches_up_are_left_out(
+    make: Make, world: World, fields: dict[str, Any], by_schedule: int
+) -> None:
+    """The schedule has yet to send them. Each run has one message."""
+    start = world.ago(5 * 3600 + 1800).astimezone(UTC).replace(microsecond=0)
+    entry = make("a", schedule=rrule("HOURLY", dtstart=start), **fields).save()
+    world.client.hdel("redbeat:a", "meta")  # as other programs add entries
+    plan = entry.backfill(start, start + 9 * HOUR, rate=1000)
+    assert plan.instants == [start + number * HOUR for number in range(6 - by_schedule)]
+    scheduler = world.scheduler()
+    sent = finish(scheduler, entry)
+    assert sorted(sent) == [start + number * HOUR for number in range(6)]
+
+
 def test_a_backfill_keeps_its_rate(ran: RedBeatSchedulerEntry, world: World) -> None:
     last, scheduler = last_run(ran), world.scheduler()
     ran.backfill(last - 5 * HOUR, last, rate=0.01)

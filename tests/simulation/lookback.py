@@ -272,15 +272,17 @@ def wrong_first_backfills(engines: dict[str, Engine], day: tuple[int, int, int])
     without a history also runs when it is added.
     """
     added, since = entries_without_history(), int(BEGIN - MISSED)
-    saves = [
-        Step(BEGIN + number, "raw save", "web-1", name, fields=entry)
+    # The first request comes while a beat sends the run that it catches up, the second one later.
+    steps = [
+        Step(BEGIN + wait + number, what, who, name, fields=fields)
         for number, (name, entry) in enumerate(added.items())
+        for who, wait, what, fields in (
+            ("web-1", 0.0, "raw save", entry),
+            ("web-1", 0.0, "backfill", {"since": since}),
+            ("web-2", 60.0, "backfill", {"since": since}),
+        )
     ]
-    backfills = [
-        Step(step.at + 60.0, "backfill", "web-1", step.entry, fields={"since": since})
-        for step in saves
-    ]
-    scenario = scenario_of({}, day, (*saves, *backfills))
+    scenario = scenario_of({}, day, steps)
     scenario = replace(scenario, duration=1.25 * HOUR, embedded=False)
     record = LookBack(scenario, engines, None).run()
     yield from defects(record)

@@ -776,6 +776,14 @@ MUTANTS: Final = (
         ("--look-back 0",),
     ),
     Mutant(
+        "backfill-of-runs-to-catch-up",
+        "A backfill also sends the missed runs that an entry which never ran catches up.",
+        "entry.py",
+        "self._decide(present, present).scheduled_at if last is None",
+        "present if last is None",
+        ("--look-back 0",),
+    ),
+    Mutant(
         "backfill-without-check",
         "A backfill is stored although a run was recorded since it was planned.",
         "lua/backfill.lua",
