@@ -201,7 +201,7 @@ def crontab_of(fields: dict[str, Any], _now: datetime) -> crontab:
 
 def rrule_of(fields: dict[str, Any], now: datetime) -> rrule:
     more = {name: fields[name] for name in ("count",) if name in fields}
-    start = now.replace(microsecond=0) + timedelta(seconds=1)
+    start = now.replace(microsecond=0) + timedelta(seconds=1 - fields.get("past", 0))
     if "zone" in fields:
         start = start.astimezone(ZoneInfo(fields["zone"]))
     return rrule(fields["freq"], start, interval=fields["interval"], **more)

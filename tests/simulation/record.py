@@ -17,7 +17,7 @@ class Arrival:
 
     ``at`` is the true time. ``clock`` is the wall clock of the schedule's server and ``nominal``
     the nominal instant, both in UNIX seconds. ``version`` is the number of the operation that wrote
-    the content of the message.
+    the content of the message. ``triggered`` is true for manual runs and for backfills.
     """
 
     at: float

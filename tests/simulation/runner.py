@@ -357,7 +357,7 @@ class Simulation:
             task_id=headers["id"],
             nominal=datetime.fromisoformat(headers["scheduled_at"]).timestamp(),
             version=kwargs["version"],
-            triggered=bool(headers.get("triggered")),
+            triggered=bool(headers.get("triggered") or headers.get("backfilled")),
             coalesced=int(headers.get("coalesced") or 0),
             sender=sender,
         )

@@ -276,6 +276,28 @@ def _overlap(chance: Chance) -> dict[str, Any]:
     }
 
 
+def _past_rule(chance: Chance) -> dict[str, Any]:
+    """Return a rule whose first runs have passed, perhaps with a policy for missed runs."""
+    policies: tuple[dict[str, Any], ...] = (
+        {},
+        {"misfire_grace_time": chance.choice((1, 10, 60))},
+        {"coalesce": "all", "catch_up_limit": chance.choice((1, 5))},
+        {"coalesce": "earliest"},
+        {"delivery": "at_most_once"},
+        {"jitter": 3},
+        {"spread": 5},
+        {"max_runs": chance.choice((1, 3))},
+    )
+    return {
+        "kind": "rrule",
+        "freq": "SECONDLY",
+        "interval": chance.choice((7, 20, 60)),
+        "past": chance.choice((0, 30, 300, 3600)),
+        **chance.choice(policies),
+        **chance.choice(policies),
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class Profile:
     """The ingredients of a random scenario."""
@@ -286,6 +308,9 @@ class Profile:
     server_faults: tuple[str, ...]
     clock_faults: tuple[str, ...] = ()
     entries: tuple[int, int] = (2, 6)
+    #: The operations that may add an entry.
+    added_by: tuple[str, ...] = ("save",)
+    settings: dict[str, Any] = field(default_factory=dict)
     beats: tuple[int, ...] = (2, 2, 3, 4)
     separate_broker: tuple[bool, ...] = (False, False, True)
     locked: tuple[bool, ...] = (True, True, False)
@@ -465,6 +490,20 @@ PROFILES: Final = {
         many_operations=(4, 16),
         many_faults=(1, 4),
     ),
+    # Entries whose first runs have passed, added by programs that record no history; backfills.
+    "unrecorded": Profile(
+        (_past_rule,),
+        (*("backfill",) * 6, "edit", "pause", "resume", "trigger"),
+        ("kill", "freeze", "reply lost", "request lost"),
+        ("scripts forgotten",),
+        added_by=("save", "raw save"),
+        settings={"redbeat_history_size": 30},
+        entries=(4, 8),
+        many_operations=(8, 20),
+        duration=(40.0, 80.0),
+        many_faults=(0, 3),
+        separate_broker=(False,),
+    ),
 }
 
 #: The year of the clock changes.
@@ -487,6 +526,7 @@ def generate(seed: int, profile: str) -> Scenario:
         calm=calm,
         lock_timeout=lock_timeout,
         start=1_893_456_000.0 + chance.randrange(0, 86_400 * 365),
+        settings=made.settings,
         profile=profile,
     )
     if made.clock_change:
@@ -515,7 +555,10 @@ def _operations(chance: Chance, made: Profile, active: float) -> list[Step]:
     for name in names:
         kind = chance.choice(made.kinds)
         at = round(chance.uniform(0, active / 4), 3)
-        steps.append(Step(at, "save", "web-1", name, fields=kind(chance)))
+        fields = kind(chance)
+        # Only profiles with a choice draw a number, so that the other scenarios stay the same.
+        added_by = chance.choice(made.added_by) if len(made.added_by) > 1 else made.added_by[0]
+        steps.append(Step(at, added_by, "web-1", name, fields=fields))
     if made.operations:
         for _ in range(chance.randint(*made.many_operations)):
             what, at = chance.choice(made.operations), round(chance.uniform(3, active), 3)
@@ -525,6 +568,8 @@ def _operations(chance: Chance, made: Profile, active: float) -> list[Step]:
             if what == "raw save":
                 fields = {**chance.choice(made.kinds)(chance), "anew": True}
                 fields["quiet"] = chance.random() < 0.3
+            if what == "backfill":
+                fields = {"since": round(chance.uniform(-400, 0), 3)}
             who = chance.choice(("web-1", "web-2"))
             steps.append(Step(at, what, who, chance.choice(names), fields=fields))
     return steps
