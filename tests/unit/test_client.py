@@ -396,8 +396,9 @@ def test_a_cluster_client_that_has_not_connected_yet() -> None:
 
 def test_nodes_of_a_cluster_in_each_form(unused_port: int) -> None:
     host = "127.0.0.1"
+    cluster_node: Any = ClusterNode
     for node in (
-        ClusterNode(host, unused_port),
+        cluster_node(host, unused_port),
         {"host": host, "port": unused_port},
         (host, unused_port),
     ):
