@@ -6,6 +6,7 @@ import signal
 import sys
 from functools import partial
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import redis
@@ -13,11 +14,13 @@ from celery import Celery
 
 from redbeat.beat.lock import new_token
 from redbeat.cli.command import EX_CONFIG
+from redbeat.metrics.extra import serve_exporter
 from tests.acceptance.processes import Project
 from tests.cli.commands import run_command
 from tests.metrics.conftest import begin_beat, begin_exporter
-from tests.metrics.scrapes import own_names
+from tests.metrics.scrapes import Target, own_names
 from tests.metrics.test_beats import entries
+from tests.scheduler.conftest import World
 from tests.servers import RedisServer, free_port
 from tests.waiting import wait_until
 
@@ -113,6 +116,23 @@ def test_redis_away(frail: Project, server: RedisServer) -> None:
     server.resume()
     target.wait("/readyz", 200)
     assert exporter.stop() == 0
+
+
+def test_an_exporter_in_a_program(app: Celery, redis_client: redis.Redis, world: World) -> None:
+    """A program may serve the metrics itself."""
+    world.put("a")
+    scheduler = world.scheduler()
+    for _ in range(2):  # the second tick stores the counts
+        scheduler.tick()
+    exporter = serve_exporter(app, "127.0.0.1", free_port())
+    try:
+        target = Target(int(urlsplit(exporter.url).port or 0))
+        assert target.scrape().value("redbeat_dispatched_total") == 1
+        for path, text in (("/healthz", "the exporter is running"), ("/readyz", "Redis answers")):
+            assert target.get(path) == (200, f"{text}\n")
+    finally:
+        exporter.close()
+    assert redis_client.ping()
 
 
 def test_a_port_in_use(app: Celery, redis_server: RedisServer) -> None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 from celery import Celery, signals
-from celery.beat import Service
+from celery.beat import PersistentScheduler, Service
 from kombu.exceptions import OperationalError
 
 from redbeat import ConfigurationError, RedBeatScheduler
 from tests.deployments import PREFIX
 
 from .conftest import LOCK, RecordingScheduler, World
+from .test_own_ticks import OwnTick
 
 EX_CONFIG = 78
 
@@ -131,6 +133,32 @@ def test_any_error_of_a_connection_concerns_the_broker(world: World) -> None:
         _ = scheduler.producer
     assert scheduler.broker_failed(caught.value)
     assert not isinstance(scheduler.connection, Broken)
+
+
+def test_the_service_of_another_scheduler_is_left_alone(
+    app: Celery, redis_client: redis.Redis, tmp_path: Path
+) -> None:
+    app.conf.beat_schedule_filename = str(tmp_path / "shelve")
+    other = Service(app, scheduler_cls=PersistentScheduler)
+    _ = other.scheduler
+    signals.beat_init.send(sender=other)
+    assert not redis_client.exists(LOCK)
+    other.scheduler.close()
+
+
+def test_the_banner_has_the_number_of_shards(app: Celery) -> None:
+    app.conf.redbeat_shards = 2
+    assert "shards -> 2" in RedBeatScheduler(app, lazy=True).info
+
+
+def test_a_tick_of_the_program_goes_on_without_a_broker(world: World) -> None:
+    """The claimed run is sent later."""
+    world.put("a")
+    scheduler = world.scheduler_of(OwnTick)
+    scheduler.connection = Broken()
+    assert scheduler.tick() > 0
+    assert scheduler.names == []
+    assert world.run_count("a") == 0
 
 
 def test_an_error_outside_a_claim_is_logged(world: World, caplog: pytest.LogCaptureFixture) -> None:

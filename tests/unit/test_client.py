@@ -680,6 +680,20 @@ def test_wrong_tls_option_names_setting_and_option(use_ssl: dict[str, Any], name
         client_of(redbeat_redis_use_ssl=use_ssl)
 
 
+def test_tls_options_without_a_value_and_for_the_socket() -> None:
+    """An option of None is as good as none; other options are passed on unchanged."""
+    tls = tls_of(
+        redbeat_redis_use_ssl={
+            "ssl_ca_certs": None,
+            "ssl_password": None,
+            "ssl_ciphers": "HIGH",
+        }
+    )
+    assert tls
+    assert tls.get("ssl_ca_certs") is None
+    assert tls["ssl_ciphers"] == "HIGH"
+
+
 def test_unusable_files_are_errors(files: CertificateFiles) -> None:
     wrong: list[dict[str, Any]] = [
         {"ssl_ca_certs": files.key},

@@ -9,6 +9,8 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
+from importlib.resources import files
+from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -22,6 +24,7 @@ from hypothesis import strategies as st
 
 import redbeat
 from redbeat import clocked, from_dateutil, from_ical, register_schedule_type, rrule, rruleset
+from redbeat.calendar.zones import zone_key
 from redbeat.decoder import (
     RedBeatJSONDecoder,
     RedBeatJSONEncoder,
@@ -320,6 +323,13 @@ def test_a_wrong_text_is_refused(text: str, problem: str) -> None:
 def test_a_fixed_offset_has_no_text() -> None:
     with pytest.raises(ValueError, match="DTSTART"):
         rrule(3, datetime(2026, 1, 1, tzinfo=timezone(timedelta(hours=1)))).to_ical()
+
+
+def test_a_zone_from_a_file_without_a_name_has_no_key(tmp_path: Path) -> None:
+    """The file of a zone of dateutil may be anywhere."""
+    copied = tmp_path / "no such zone"
+    copied.write_bytes(files("tzdata.zoneinfo.Europe").joinpath("Berlin").read_bytes())
+    assert zone_key(tz.tzfile(str(copied))) is None
 
 
 def test_rules_that_icalendar_cannot_express() -> None:
