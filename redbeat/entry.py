@@ -1293,13 +1293,25 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         since, until = span
         last = self.anchor
         present = from_timestamp(now)
-        # An entry that never ran may be about to catch up some runs.
-        following = self._decide(present, present).scheduled_at if last is None else last + TICK
-        bound = min(following or present, present)
+        following = self._first_to_send(present) if last is None else last + TICK
+        bound = min(following, present)
         earlier = [one for one in backfills_in(row.trigger) if not (again and one.finished)]
         sent = {run.scheduled_at for run in runs if run.outcome in SENT_OUTCOMES}
         span = (since, max(min(until, bound), since))
         return planned(run_id, span, rate, self.occurrences_from, sent, earlier, now)
+
+    def _first_to_send(self, now: datetime) -> datetime:
+        """Return the first occurrence that the schedule of an entry that never ran will send.
+
+        Returns ``now`` if the schedule sends no occurrence before that time.
+        """
+        due = self._decide(now, now).scheduled_at
+        if due is not None:
+            return due
+        policy = self._rules()[0]
+        first = now - timedelta(seconds=policy.jitter + policy.spread)
+        delayed = (at for at in self.occurrences_from(first) if self._offset_due_at(at) > now)
+        return next(delayed, now)
 
     def _replace_waiting(self, row: Row, waiting: str) -> bool:
         """Replace the waiting runs; return False if they or the history changed meanwhile."""

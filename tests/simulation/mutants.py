@@ -779,8 +779,8 @@ MUTANTS: Final = (
         "backfill-of-runs-to-catch-up",
         "A backfill also sends the missed runs that an entry which never ran catches up.",
         "entry.py",
-        "self._decide(present, present).scheduled_at if last is None",
-        "present if last is None",
+        "        if due is not None:\n            return due\n        policy",
+        "        policy",
         ("--look-back 0",),
     ),
     Mutant(

@@ -18,6 +18,7 @@ EXPECTED = {path.stem: json.loads(path.read_text()).get("expected", "") for path
 
 #: The scenarios that the short run replays.
 SHORT = [
+    "backfill-before-a-delayed-run",
     "broker-became-a-replica",
     "finished-one-off-saved-again",
     "limit-exceeded-after-a-kill",
