@@ -288,7 +288,7 @@ def _past_rule(chance: Chance) -> dict[str, Any]:
         {"spread": 5},
         {"max_runs": chance.choice((1, 3))},
     )
-    return {
+    fields = {
         "kind": "rrule",
         "freq": "SECONDLY",
         "interval": chance.choice((7, 20, 60)),
@@ -296,6 +296,9 @@ def _past_rule(chance: Chance) -> dict[str, Any]:
         **chance.choice(policies),
         **chance.choice(policies),
     }
+    if fields.get("coalesce") != "all":
+        fields.pop("catch_up_limit", None)  # Such an entry is invalid.
+    return fields
 
 
 @dataclass(frozen=True, slots=True)
