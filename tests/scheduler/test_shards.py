@@ -21,6 +21,7 @@ from redbeat.errors import ConfigurationError
 from redbeat.metrics.snapshot import take_snapshot
 from redbeat.storage.layout import Layout
 from redbeat.storage.store import store_of
+from redbeat.storage.wire import Presence
 from tests.deployments import PREFIX
 from tests.samples import long
 
@@ -274,9 +275,15 @@ def test_a_failed_look_at_the_other_beats_is_repeated(
 ) -> None:
     beat = start(world)
     run([beat])
-    first = shards_of(beat).stores[0]
     with monkeypatch.context() as patch:
-        patch.setattr(first, "beats", lambda _within: wire.cut() or wire.ping())
+        first = shards_of(beat).stores[0]
+        read = first.beats
+
+        def fail(within: float) -> list[Presence]:
+            wire.cut()
+            return read(within)
+
+        patch.setattr(first, "beats", fail)
         beat.tick()
     assert "Cannot read which beats are active" in log.text
     other = start(world)
@@ -315,13 +322,21 @@ def test_one_entry_is_run_in_its_shard(world: World) -> None:
     assert all(entry.total_run_count == 1 for entry in schedule.values())
 
 
-def test_a_static_entry_that_cannot_be_stored(world: World, log: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("name", ["s0", ":lock"])
+def test_a_static_entry_that_cannot_be_stored(
+    world: World, log: pytest.LogCaptureFixture, name: str
+) -> None:
+    """It is logged; an entry of this name that was stored earlier stays."""
     good = {f"s{number}": {"task": "t", "schedule": 60} for number in range(SHARDS)}
-    world.app.conf.beat_schedule = {**good, ":lock": {"task": "t", "schedule": 60}}
+    world.app.conf.beat_schedule = good
     beat = start(world)
     run([beat], 3)
-    assert {record.name for record in Schedule(world.app).records()} == set(good)
-    assert ":lock" in log.text
+    world.app.conf.beat_schedule = {**good, name: {"task": "t", "schedule": "no schedule"}}
+    beat.setup_schedule()
+    run([beat], 3)
+    names = {record.name for record in Schedule(world.app).records()}
+    assert names == set(good)
+    assert name in log.text
 
 
 def test_a_static_entry_keeps_its_own_schedule(world: World) -> None:
@@ -333,10 +348,11 @@ def test_a_static_entry_keeps_its_own_schedule(world: World) -> None:
         f"s{number}": {"task": "t", "schedule": Never(1)} for number in range(SHARDS)
     }
     beat = start(world)
-    for name in world.app.conf.beat_schedule:
-        key = store_of(world.app).keys.entry(name)
+    keys = [store_of(world.app).keys.entry(name) for name in world.app.conf.beat_schedule]
+    for key in keys:
         prefix = next(prefix for prefix in PREFIXES if key.startswith(prefix))
         world.client.zadd(f"{prefix}:schedule", {key: 1})
+    assert {type(entry.schedule) for entry in beat.schedule.values()} == {Never}
     run([beat])
     assert beat.sent == []
 
