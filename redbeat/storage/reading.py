@@ -119,7 +119,7 @@ class Reading:
 
     #: Seconds after which a script about many entries stops, so that Redis can serve others. The
     #: remaining entries take another round trip. A script exceeds the limit by up to 4 ms.
-    max_seconds: ClassVar[float] = 0.005
+    max_seconds: ClassVar[float] = 0.004
 
     def __init__(self, client: Any, keys: Keys) -> None:
         self.client = client
