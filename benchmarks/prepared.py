@@ -6,10 +6,12 @@ Modules of this package import this module, and so does the script ``workload.py
 
 from __future__ import annotations
 
+import atexit
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,6 +30,7 @@ __all__ = (
     "definition_of",
     "emptied",
     "make_app",
+    "note_peak_memory",
     "seed",
     "seed_due",
     "stored_datetime",
@@ -153,6 +156,22 @@ def make_app(url: str, broker: str | None = None, **settings: Any) -> Celery:
     # If result_expires is set, Celery adds the entry celery.backend_cleanup to the schedule.
     app.conf.update(redbeat_redis_url=url, timezone="UTC", result_expires=None, **settings)
     return app
+
+
+def note_peak_memory(file: str) -> None:
+    """Write the peak memory of this process to a file when the process ends, in KiB.
+
+    ``ru_maxrss`` would also count the memory of the process that started this process. Only Linux
+    has the value; elsewhere, the file has 0.
+    """
+
+    def write() -> None:
+        status = Path("/proc/self/status")
+        lines = status.read_text().splitlines() if status.exists() else []
+        peak = next((line.split()[1] for line in lines if line.startswith("VmHWM")), "0")
+        Path(file).write_text(peak)
+
+    atexit.register(write)
 
 
 @contextmanager

@@ -127,8 +127,13 @@ def server_cpu(client: Any) -> float:
     return float(found["used_cpu_user"]) + float(found["used_cpu_sys"])
 
 
-def run(client: Any, program: Sequence[str], environment: dict[str, str], log: Any) -> Cost:
-    """Run a program and return what it cost; its output goes to ``log``."""
+def run(
+    client: Any, program: Sequence[str], environment: dict[str, str], log: Any, memory: Path
+) -> Cost:
+    """Run a program and return what it cost.
+
+    Its output goes to ``log``. It writes its peak memory to the file ``memory``, in KiB.
+    """
     slowest(client)
     began, before = time.perf_counter(), server_cpu(client)
     child = subprocess.Popen(program, env=environment, stdout=log, stderr=subprocess.STDOUT)
@@ -136,7 +141,7 @@ def run(client: Any, program: Sequence[str], environment: dict[str, str], log: A
     seconds = time.perf_counter() - began
     child.returncode = os.waitstatus_to_exitcode(code)
     process, server = usage.ru_utime + usage.ru_stime, server_cpu(client) - before
-    return Cost(seconds, process, server, usage.ru_maxrss, slowest(client))
+    return Cost(seconds, process, server, int(memory.read_text()), slowest(client))
 
 
 def here(client: Any, operation: Callable[[], Any]) -> Cost:
@@ -201,8 +206,8 @@ def measure(count: int, titles: Sequence[str]) -> Iterator[tuple[str, Cost]]:
         client.config_set("slowlog-max-len", 1000)
         app = make_app(server.url)
         yield "save_all, 10,000 per call", here(client, partial(load, app, count))
-        memory = client.info("memory")["used_memory"]
-        print(f"{memory / count:.0f} bytes of Redis per entry")
+        used = client.info("memory")["used_memory"]
+        print(f"{used / count:.0f} bytes of Redis per entry")
         yield from short_operations(app, client)
         everything = redbeat.Schedule(app)
         for title, query in {
@@ -218,9 +223,10 @@ def measure(count: int, titles: Sequence[str]) -> Iterator[tuple[str, Cost]]:
             "REDBEAT_REDIS_URL": server.url,
             "CELERY_BROKER_URL": "memory://",
         }
-        module = Path(directory) / "scaleapp.py"
-        module.write_text(
-            f"from benchmarks.prepared import make_app\napp = make_app({server.url!r})\n"
+        memory = Path(directory) / "memory"
+        (Path(directory) / "scaleapp.py").write_text(
+            "from benchmarks.prepared import make_app, note_peak_memory\n"
+            f"app = make_app({server.url!r})\nnote_peak_memory({str(memory)!r})\n"
         )
         environment["PYTHONPATH"] = os.pathsep.join((directory, str(Path.cwd())))
         file = str(Path(directory) / "entries.jsonl")
@@ -230,7 +236,7 @@ def measure(count: int, titles: Sequence[str]) -> Iterator[tuple[str, Cost]]:
                     client.execute_command("FLUSHALL", "SYNC")
                 words = [word.format(file=file) for word in COMMANDS[title]]
                 program = (sys.executable, "-m", "celery", "-A", "scaleapp", "redbeat", *words)
-                yield title, run(client, program, environment, log)
+                yield title, run(client, program, environment, log, memory)
         client.close()
 
 

@@ -16,6 +16,7 @@ from redbeat.storage.records import (
     LEADER,
     RECORDED,
     REFUSED,
+    STANDBY,
     Broker,
     ClaimReply,
     ClaimRequest,
@@ -62,6 +63,9 @@ CLAIM_ENDED = "beat: The run of %s is decided again: its claim ended before it c
 #: Seconds for which an idle beat may omit what need not be done at each tick: to store its counts
 #: and its presence, and to count static and quarantined entries.
 QUICK_SECONDS = 1.0
+
+#: The same for a beat that stands by, which stores its presence only.
+QUICK_STANDBY_SECONDS = 4.0
 
 #: How often a flush tries to record runs whose entries an application changes at the same time.
 FLUSH_ATTEMPTS = 3
@@ -263,7 +267,7 @@ class Session:
     def _next_request(self, limit: int, only: str = "") -> SentRequest:
         """Return the next request; it repeats the last request if the reply to that was lost."""
         now, records, unanswered = self._clock(), self.pending, self._unanswered
-        quick = self._reply_to_keep(now) if limit and not only else None
+        quick = None if only else self._reply_to_keep(now, limit)
         self.pending, self._unanswered = [], None
         self._bytes, self._has_messages = 0, False
         if unanswered is None:
@@ -291,16 +295,22 @@ class Session:
         self._sent_at = now
         return SentRequest(body, records, now)
 
-    def _reply_to_keep(self, now: float) -> ClaimReply | None:
+    def _reply_to_keep(self, now: float, limit: int) -> ClaimReply | None:
         """Return the last reply if the next request may be quick, None for a whole request."""
         last = self._whole_reply
         if (
             last is None
-            or now - self._whole_at >= QUICK_SECONDS
             or self.pending
             or self._unanswered is not None
-            or (self.lock is not None and last.holder != self.lock.token)
             or self._counters.has_new_runs
+        ):
+            return None
+        if last.standing == STANDBY:
+            return last if now - self._whole_at < QUICK_STANDBY_SECONDS else None
+        if (
+            not limit
+            or now - self._whole_at >= QUICK_SECONDS
+            or (self.lock is not None and last.holder != self.lock.token)
         ):
             return None
         # A whole request is better if an entry is due, and needed if no entry is left.
@@ -329,10 +339,10 @@ class Session:
         return Response(reply, request.sent_at + usable, request.body)
 
     def _keep_reply(self, request: SentRequest, reply: ClaimReply) -> None:
-        """Keep the reply for quick requests, unless this beat only just leads or stands by."""
+        """Keep the reply for quick requests, unless this beat only just leads."""
         if reply.expires > reply.now:  # not a short reply
             self._whole_at = request.sent_at
-        self._whole_reply = reply if reply.standing == LEADER else None
+        self._whole_reply = reply if reply.standing in (LEADER, STANDBY) else None
 
     def _log_unrecorded(self, completion: Completion, result: Result, repeated: bool) -> None:
         if result.code == REFUSED and not repeated:

@@ -219,7 +219,9 @@ class ShardedTicker:
         self._seen_at: dict[str, float] = {}
         self._seen_now = self._first_look = 0.0
         self._view: tuple[frozenset[str], str] = frozenset(), ""
+        #: Servers that answered, and servers that did not answer at the last try.
         self._checked_nodes: set[object] = set()
+        self._failing_nodes: set[object] = set()
 
     # -- ticks -------------------------------------------------------------------------------
 
@@ -269,7 +271,9 @@ class ShardedTicker:
         now = self._clock()
         if ticker.available:
             self._checked_nodes.add(node)
+            self._failing_nodes.discard(node)
         else:
+            self._failing_nodes.add(node)
             wait = max(wait, FAILURE_PAUSE * (now - began))
             self._retry_at[node] = now + wait
         self._next[number] = now + wait
@@ -366,11 +370,7 @@ class ShardedTicker:
     @property
     def channels(self) -> list[str]:
         """The wake-up channels of all shards, those on servers that answer first."""
-        failing = [
-            number not in self._tickers or not self._tickers[number].available
-            for number in range(len(self.stores))
-        ]
-        numbers = sorted(range(len(self.stores)), key=failing.__getitem__)
+        numbers = sorted(range(len(self.stores)), key=self._answers, reverse=True)
         return [self.stores[number].keys.wakeup for number in numbers]
 
     @cached_property
@@ -390,8 +390,17 @@ class ShardedTicker:
 
     @property
     def available(self) -> bool:
-        """Whether Redis answered at the last tick of any shard."""
-        return any(ticker.available for ticker in self._tickers.values())
+        """Whether the server of any shard answered at its last tick."""
+        return any(map(self._answers, self._tickers))
+
+    def _answers(self, number: int) -> bool:
+        """Return whether a shard has a ticker whose server answered, also to other shards."""
+        ticker = self._tickers.get(number)
+        return (
+            ticker is not None
+            and ticker.available
+            and self._node(number) not in self._failing_nodes
+        )
 
     def take_lock(self) -> None:
         """Take the lock of the first shard if it is free. One round trip."""

@@ -39,6 +39,8 @@
 -- ARGV[21] '1' if the caller holds the lock, or uses none, and has nothing to record. If no entry is
 --          due now, but one later, this script only keeps the lock, and returns {now, next
 --          score, members}
+-- ARGV[22] token of the beat that held the lock at the last call, if the caller stands by, or ''. If
+--          that beat still holds the lock, this script only returns {now, PTTL of the lock in ms}
 --
 -- Returns {standing, now, next score or '', members, statics, quarantined, holder, holder's
 --          PTTL in ms, codes, texts, kinds, sizes, fields, expires, run time of this script in
@@ -119,6 +121,10 @@ if ARGV[21] == '1' and (not lock or redis.pcall('GET', lock) == token) then
     end
     return {string.format('%.6f', now), first, redis.call('ZCARD', schedule)}
   end
+end
+
+if ARGV[22] ~= '' and redis.pcall('GET', lock) == ARGV[22] then
+  return {string.format('%.6f', now), redis.call('PTTL', lock)}
 end
 
 -- include: run_time

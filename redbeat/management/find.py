@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import re
-from array import array
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import datetime
 from fnmatch import fnmatchcase
-from functools import partial
 from hashlib import blake2b
 from heapq import nlargest, nsmallest
 from itertools import chain, islice
@@ -304,30 +301,41 @@ def glob_of(pattern: str, fold: bool = False) -> str:
 
 
 class KeySet:
-    """A set of keys that needs about 10 bytes per key, because it keeps a hash of each key.
+    """A set of keys that needs about 8 bytes per key, because it keeps a hash of each key.
 
     The hashes have 64 bits. That two of ten million keys have the same hash has a probability of
     three in a million.
     """
 
+    #: Bytes of a hash that select the bucket, and that the bucket keeps.
+    HEAD, REST = 2, 6
+
     def __init__(self) -> None:
-        self._buckets: defaultdict[int, array[int]] = defaultdict(partial(array, "Q"))
+        # Immutable bytes reserve no memory for more keys, and a bucket is cheap to copy.
+        self._buckets = [b""] * 256**self.HEAD
 
     def __contains__(self, key: str) -> bool:
-        value = self._hash(key)
-        return value in self._buckets[value & 0xFFFF]
+        number, rest = self._hash(key)
+        return self._has(self._buckets[number], rest)
 
     def add(self, key: str) -> bool:
         """Add a key and return True, or return False if the set contains the key."""
-        value = self._hash(key)
-        bucket = self._buckets[value & 0xFFFF]
-        if value in bucket:
+        number, rest = self._hash(key)
+        bucket = self._buckets[number]
+        if self._has(bucket, rest):
             return False
-        bucket.append(value)
+        self._buckets[number] = bucket + rest
         return True
 
-    def _hash(self, key: str) -> int:
-        return int.from_bytes(blake2b(bytes_of(key), digest_size=8).digest(), "big")
+    def _has(self, bucket: bytes, rest: bytes) -> bool:
+        at = bucket.find(rest)
+        while at > 0 and at % self.REST:  # found across two hashes
+            at = bucket.find(rest, at + 1)
+        return at >= 0
+
+    def _hash(self, key: str) -> tuple[int, bytes]:
+        digest = blake2b(bytes_of(key), digest_size=self.HEAD + self.REST).digest()
+        return int.from_bytes(digest[: self.HEAD], "big"), digest[self.HEAD :]
 
 
 def pages_of(store: Reading, after: Cursor | None = None, history: bool = False) -> Iterator[Page]:

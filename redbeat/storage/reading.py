@@ -119,7 +119,7 @@ class Reading:
 
     #: Seconds after which a script about many entries stops, so that Redis can serve others. The
     #: remaining entries take another round trip. A script exceeds the limit by up to 4 ms.
-    max_seconds: ClassVar[float] = 0.005
+    max_seconds: ClassVar[float] = 0.004
 
     def __init__(self, client: Any, keys: Keys) -> None:
         self.client = client
@@ -498,24 +498,16 @@ class Reading:
         """Return the time zone of the last leader, "" if unknown. One round trip."""
         return self._noted(TIME_ZONE)
 
-    def last_tick(self) -> float:
-        """Return when a beat last ran ``claim.lua``, in UNIX seconds of Redis; 0 if unknown.
-
-        One round trip.
-        """
-        return seconds_in(self._noted(LAST_TICK)) or 0.0
-
     def last_tick_and_layout(self) -> tuple[float, str]:
-        """Return what :meth:`last_tick` and :meth:`layout_note` return. One round trip."""
+        """Return when a beat last ran ``claim.lua``, and what :meth:`layout_note` returns.
+
+        The first is in UNIX seconds of Redis, 0 if unknown. One round trip.
+        """
         try:
             reply = self._read_aside("HMGET", self.keys.stats, LAST_TICK, LAYOUT) or ("", "")
         except ResponseError:
             return 0.0, ""  # the key is not a hash, or the Redis user may not read it
         return seconds_in(valid_text(reply[0])) or 0.0, valid_text(reply[1])
-
-    def problem(self) -> str:
-        """Return the reason why a beat sends no runs, "" if there is none. One round trip."""
-        return self._noted(PROBLEM)
 
     def layout_note(self) -> str:
         """Return the note about the number of shards, "" if there is none. One round trip."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property, partial
 from itertools import chain, islice, repeat
@@ -305,10 +305,10 @@ class ClaimRequest(NamedTuple):
         late: maximum number of claims for entries that are more than a second late, None for no
             limit. With a limit, the script first claims the entries that are on time.
         seconds: run time of the script after which it claims no more entries.
-        quick: the last reply to this beat, if the beat held the lock then or uses none, and has
-            nothing to record or count. If no entry is due, but one later, the script does as little
-            as it can, and the reply has the counts of static and quarantined entries of the last
-            reply. None for a whole turn.
+        quick: the last reply to this beat, if the beat has nothing to record or count. If no entry
+            is due, but one later, or if the same other beat still holds the lock, the script does
+            as little as it can, and the reply has the other values of the last reply. None for a
+            whole turn.
     """
 
     turn_id: str
@@ -338,8 +338,9 @@ class Result(NamedTuple):
 #: Code -> number of strings that ``claim.lua`` returns with it.
 TEXT_COUNTS = {CHANGED: 3, NOT_SENT: 1}
 
-#: Number of elements of the reply of ``claim.lua`` to a quick request while no entry is due.
-SHORT = 3
+#: Number of elements of the reply of ``claim.lua`` to a quick request: to a leader while no entry
+#: is due, and to a standby.
+SHORT, SHORT_STANDBY = 3, 2
 
 #: Results without strings. They are created once, because most completions have such a result.
 COMMON_RESULTS = {code: Result(code) for code in (REFUSED, RECORDED, ELSEWHERE, OVERTAKEN, EXPIRED)}
@@ -610,21 +611,14 @@ def read_turn(
     reply: Sequence[Any], turn_id: str, last_reply: ClaimReply | None = None
 ) -> ClaimReply:
     """Return the parsed reply of ``claim.lua``; a short one takes the rest from ``last_reply``."""
-    if last_reply is not None and len(reply) == SHORT:
+    if last_reply is not None and len(reply) in (SHORT, SHORT_STANDBY):
         now = float(reply[0])
-        return ClaimReply(
-            standing=last_reply.standing,
-            now=now,
-            next_due=float(reply[1]),
-            members=reply[2],
-            statics=last_reply.statics,
-            quarantined=last_reply.quarantined,
-            holder=last_reply.holder,
-            holder_ttl=last_reply.holder_ttl,
-            results=[],
-            claims=[],
-            expires=now,
+        found: dict[str, Any] = (
+            {"next_due": float(reply[1]), "members": reply[2]}
+            if len(reply) == SHORT
+            else {"holder_ttl": reply[1] / 1000}
         )
+        return replace(last_reply, now=now, expires=now, results=[], claims=[], took=0.0, **found)
     return ClaimReply(
         standing=reply[0],
         now=float(reply[1]),

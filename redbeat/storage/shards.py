@@ -192,10 +192,6 @@ class ShardedStore:
             for store, part in self._parts(keys, str)
         )
 
-    def park(self, notes: Iterable[tuple[str, str, str]]) -> list[str]:
-        """Quarantine entries; return the keys of the quarantined ones."""
-        return self._gather("park", notes, lambda note: note[0])
-
     def review(self, digests: Iterable[tuple[str, str]]) -> list[str]:
         """Release quarantined entries that changed in Redis; return their keys."""
         return self._gather("review", digests, lambda digest: digest[0])
@@ -300,10 +296,6 @@ class ShardedStore:
         """Return the cursor of the next page, and a page of keys of entries with calendars."""
         return self._chained(cursor, lambda store, own: store.calendar_users(own))
 
-    def quarantine_page(self, cursor: str) -> tuple[str, dict[str, str]]:
-        """Return the cursor of the next page, and a page of :meth:`quarantined` entries."""
-        return self._chained(cursor, lambda store, own: store.quarantine_page(own))
-
     def sweep(
         self, cursor: str, disabled: float, offset: int, limit: int, known: Sequence[str]
     ) -> Swept:
@@ -381,23 +373,10 @@ class ShardedStore:
         """Return the counters of all beats, added up over the shards."""
         return total_stats(self.shards)
 
-    def last_tick(self) -> float:
-        """Return when a beat last worked on any shard, in UNIX seconds of Redis; 0 if unknown."""
-        return max(store.last_tick() for store in self.shards)
-
-    def problem(self) -> str:
-        """Return the reason why a beat sends no runs, "" if there is none."""
-        return next(filter(None, (store.problem() for store in self.shards)), "")
-
     def reports_since(self) -> float | None:
         """Return when a worker first reported a run, in UNIX seconds, None if never."""
         found = [since for store in self.shards if (since := store.reports_since()) is not None]
         return min(found, default=None)
-
-    def wake_beats(self) -> None:
-        """Wake up waiting beats, if the Redis user may run PUBLISH."""
-        for store in self.shards:
-            store.wake_beats()
 
     def eviction(self) -> tuple[int, str]:
         """Return (maxmemory in bytes, eviction policy) of a server that may evict, else of any."""

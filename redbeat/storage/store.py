@@ -42,6 +42,7 @@ from .records import (
     NO_RESULT,
     NOT_A_HASH,
     SAVED,
+    STANDBY,
     ClaimReply,
     ClaimRequest,
     Ended,
@@ -239,7 +240,13 @@ class Store(Reading):
         rest = int(request.reply_lost), request.history, *counted, only, request.way
         broker = "" if request.broker is None else " ".join(map(str, request.broker))
         late = "" if request.late is None else request.late
-        limits = late, request.seconds, "" if request.quick is None else "1"
+        quick, known_holder = "", ""
+        if request.quick is not None:
+            if request.quick.standing != STANDBY:
+                quick = "1"
+            elif not dead:
+                known_holder = request.quick.holder
+        limits = late, request.seconds, quick, known_holder
         return keys, (*turn, *lock, MISSING_RETRY, *completions, *rest, broker, *limits)
 
     def park(self, notes: Iterable[tuple[str, str, str]]) -> list[str]:

@@ -271,7 +271,7 @@ class Importer:
     A calendar must come before the entries that name it, unless Redis has the calendar.
 
     :meth:`check` saves the planned writes in a temporary file, and :meth:`write` reads that file.
-    The importer keeps a hash of each name in memory, about 10 bytes, and at most 500 entries at a
+    The importer keeps a hash of each name in memory, about 8 bytes, and at most 500 entries at a
     time.
     """
 

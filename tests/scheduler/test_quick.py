@@ -1,10 +1,11 @@
-"""Within a second, an idle beat only keeps its lock and looks whether an entry is due."""
+"""Most ticks of an idle beat only keep its lock and look for a due entry, or look at the lock."""
 
 from __future__ import annotations
 
 import pytest
 from celery import Celery
 
+from redbeat.beat.session import QUICK_STANDBY_SECONDS
 from redbeat.storage.scripts import packed
 
 from .conftest import BEATS, LOCK, QUARANTINE, STATICS, STATS, Clock, RecordingScheduler, World
@@ -31,6 +32,12 @@ def calls(world: World) -> dict[str, int]:
         for name, found in stats.items()
         if name not in ignored
     }
+
+
+def token_of(beat: RecordingScheduler) -> str:
+    """Return the lock token of a beat."""
+    assert beat.lock is not None
+    return beat.lock.token
 
 
 def test_an_idle_tick_only_keeps_the_lock(
@@ -106,6 +113,53 @@ def test_presence_counts_and_other_sets_are_seen_after_a_second(
     idle.tick()
     assert world.client.zcard(BEATS) == 1
     assert world.client.hget(STATS, "last_tick") is not None
+
+
+@pytest.fixture
+def standby(world: World, clock: Clock, idle: RecordingScheduler) -> RecordingScheduler:
+    """A beat that stands by, after a whole request."""
+    beat = world.scheduler_of(RecordingScheduler, clock)
+    beat.tick()
+    assert world.client.get(LOCK) == token_of(idle)
+    return beat
+
+
+def test_a_standby_only_looks_at_the_lock(
+    world: World, clock: Clock, standby: RecordingScheduler
+) -> None:
+    """Every few seconds, it stores its presence."""
+    calls(world)
+    standby.tick()
+    assert calls(world) == dict.fromkeys(("evalsha", "get", "pttl"), 1)
+    clock.advance(QUICK_STANDBY_SECONDS)
+    world.client.delete(BEATS)
+    standby.tick()
+    assert world.client.zcard(BEATS) == 1
+
+
+@pytest.mark.parametrize("free", [True, False])
+def test_a_standby_takes_a_free_lock_at_the_next_tick(
+    world: World, idle: RecordingScheduler, standby: RecordingScheduler, free: bool
+) -> None:
+    world.put("new")
+    if free:
+        idle.close()
+    else:
+        world.client.set(LOCK, "other", px=60_000)
+    standby.tick()
+    assert [sent.name for sent in standby.sent] == (["new"] if free else [])
+    assert world.client.get(LOCK) == (token_of(standby) if free else "other")
+
+
+def test_a_lock_that_becomes_another_type_is_seen_at_the_next_tick(
+    world: World, standby: RecordingScheduler
+) -> None:
+    world.client.delete(LOCK)
+    world.client.lpush(LOCK, "x")
+    standby.tick()
+    assert not standby.sent
+    problem = standby._ticker.health.ready()  # noqa: SLF001
+    assert "lock" in str(problem)
 
 
 @pytest.mark.parametrize("argument", ["", "abc", "é\udc80", b"\x00\xff", 7, 1.5])

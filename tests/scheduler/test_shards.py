@@ -9,19 +9,23 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+import redis
 from celery import Celery
 from celery.schedules import schedule as interval
 
 from redbeat import RedBeatSchedulerEntry, Schedule
+from redbeat.beat.lock import active_beats, current_leader
 from redbeat.beat.shards import LOOK_INTERVAL, ShardedTicker, owners
 from redbeat.config import ensure_conf
 from redbeat.errors import ConfigurationError
 from redbeat.metrics.snapshot import take_snapshot
 from redbeat.storage.layout import Layout
 from redbeat.storage.store import store_of
+from redbeat.storage.wire import Presence
 from tests.deployments import PREFIX
 from tests.samples import long
 
+from .clients import Wire
 from .conftest import Clock, RecordingScheduler, World
 
 SHARDS = 8
@@ -213,6 +217,11 @@ def test_the_status_names_the_beats_of_all_shards(world: World) -> None:
     status = Schedule(world.app).status()
     assert status.leader is not None
     assert len(status.beats) == 2
+    assert [beat.token for beat in active_beats(world.app)] == [
+        status.leader.token,
+        *({token_of(beat) for beat in beats} - {status.leader.token}),
+    ]
+    assert current_leader(world.app) == active_beats(world.app)[0]
     assert not status.standbys
     assert [shard.beat for shard in status.shards] == [
         next(token_of(beat) for beat in beats if number in leads(beat)) for number in range(SHARDS)
@@ -227,6 +236,125 @@ def test_counters_add_up(world: World) -> None:
     assert shards_of(beat).health.ready().ok
     snapshot = take_snapshot(store_of(world.app), ensure_conf(world.app))
     assert snapshot.totals(100)["dispatched"] == 30
+
+
+def test_redis_is_away_for_a_moment(world: World, wire: Wire) -> None:
+    """No shard is tried again at once, then each is; nothing is lost or sent twice."""
+    beat = start(world)
+    run([beat])
+    names = save(world, 40)
+    away = [True]
+
+    def fail() -> None:
+        if away:
+            wire.before_command(fail)
+            raise redis.ConnectionError("away")
+
+    wire.before_command(fail)
+    wake_all(beat)
+    for _ in range(20):
+        assert beat.tick() > 0, "tried again at once"
+        pass_time(beat)
+    assert not shards_of(beat).available
+    assert not shards_of(beat).health.ready().ok
+    away.clear()
+    run([beat], 20)
+    assert sorted(beat.names) == sorted(names)
+    assert shards_of(beat).available
+    assert shards_of(beat).health.ready().ok
+
+
+def wake_all(beat: RecordingScheduler) -> None:
+    """Do what a message on the wake-up channel of each shard does."""
+    for prefix in PREFIXES:
+        shards_of(beat).wake(f"{prefix}:wakeup")
+
+
+def test_a_failed_look_at_the_other_beats_is_repeated(
+    world: World, wire: Wire, log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beat = start(world)
+    run([beat])
+    with monkeypatch.context() as patch:
+        first = shards_of(beat).stores[0]
+        read = first.beats
+
+        def fail(within: float) -> list[Presence]:
+            wire.cut()
+            return read(within)
+
+        patch.setattr(first, "beats", fail)
+        beat.tick()
+    assert "Cannot read which beats are active" in log.text
+    other = start(world)
+    run([beat, other])
+    assert leads(beat) | leads(other) == set(range(SHARDS))
+    assert leads(other)
+
+
+def test_a_close_without_redis_raises_once(world: World, wire: Wire) -> None:
+    beat = start(world)
+    run([beat])
+    world.schedulers.remove(beat)
+    calls = []
+
+    def fail() -> None:
+        calls.append(1)
+        wire.before_command(fail)
+        raise redis.ConnectionError("away")
+
+    wire.before_command(fail)
+    with pytest.raises(redis.ConnectionError):
+        shards_of(beat).release_lock()
+    assert len(calls) < SHARDS, "a server that is away is tried once, not for each shard"
+
+
+def test_one_entry_is_run_in_its_shard(world: World) -> None:
+    """A program calls ``maybe_due`` for each entry, as Celery's own tick does."""
+    names = save(world, 12)
+    beat = start(world)
+    beat.tick()  # takes the lock of the first shard
+    schedule = Schedule(world.app)
+    for name in sorted(names - set(beat.names)):
+        beat.maybe_due(schedule[name], producer=beat.producer)
+        beat.maybe_due(schedule[name], producer=beat.producer)
+    assert sorted(beat.names) == sorted(names)
+    assert all(entry.total_run_count == 1 for entry in schedule.values())
+
+
+@pytest.mark.parametrize("name", ["s0", ":lock"])
+def test_a_static_entry_that_cannot_be_stored(
+    world: World, log: pytest.LogCaptureFixture, name: str
+) -> None:
+    """It is logged; an entry of this name that was stored earlier stays."""
+    good = {f"s{number}": {"task": "t", "schedule": 60} for number in range(SHARDS)}
+    world.app.conf.beat_schedule = good
+    beat = start(world)
+    run([beat], 3)
+    world.app.conf.beat_schedule = {**good, name: {"task": "t", "schedule": "no schedule"}}
+    beat.setup_schedule()
+    run([beat], 3)
+    names = {record.name for record in Schedule(world.app).records()}
+    assert names == set(good)
+    assert name in log.text
+
+
+def test_a_static_entry_keeps_its_own_schedule(world: World) -> None:
+    class Never(interval):
+        def is_due(self, _last_run_at: Any) -> Any:
+            return False, 60.0
+
+    world.app.conf.beat_schedule = {
+        f"s{number}": {"task": "t", "schedule": Never(1)} for number in range(SHARDS)
+    }
+    beat = start(world)
+    keys = [store_of(world.app).keys.entry(name) for name in world.app.conf.beat_schedule]
+    for key in keys:
+        prefix = next(prefix for prefix in PREFIXES if key.startswith(prefix))
+        world.client.zadd(f"{prefix}:schedule", {key: 1})
+    assert {type(entry.schedule) for entry in beat.schedule.values()} == {Never}
+    run([beat])
+    assert beat.sent == []
 
 
 def test_a_lock_of_the_program_is_refused(world: World) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,18 +14,25 @@ from celery import Celery
 from celery.schedules import schedule as interval
 
 from redbeat import Calendar, RedBeatSchedulerEntry, Schedule
+from redbeat.cli.completion import _entries as completed_entries
 from redbeat.config import ensure_conf
 from redbeat.entries.decide import DISABLED
 from redbeat.errors import ConfigurationError, InvalidEntryError
 from redbeat.management.as_json import status_json
+from redbeat.management.doctor import examine
 from redbeat.management.find import ORDERS, SORTS, Filter, Query, browse, in_order
+from redbeat.metrics.snapshot import take_snapshot
 from redbeat.storage.client import get_redis
 from redbeat.storage.layout import Layout
+from redbeat.storage.reading import BATCH, REPORTS_SINCE, START
+from redbeat.storage.records import Keys
 from redbeat.storage.shards import ShardedStore
 from redbeat.storage.store import Store, store_of
+from tests.cli.commands import run_command
 from tests.deployments import PREFIX
 from tests.samples import long
 from tests.topologies.groups import SLOTS, hash_slot
+from tests.waiting import wait_until
 
 SHARDS = 5
 
@@ -32,7 +41,8 @@ OF_ONE_PREFIX = {
     *("claim", "begin_claim", "overlaps", "tidy_stats", "note_time_zone", "note_problem"),
     *("note_statics", "noted_statics", "offer_statics", "prune_statics", "leave"),
     *("acquire_lock", "extend_lock", "release_lock", "count_below", "layout_note"),
-    *("save_layout_note", "last_tick_and_layout", "max_seconds"),
+    *("save_layout_note", "last_tick_and_layout", "max_seconds", "park", "quarantine_page"),
+    "wake_beats",
 }
 
 
@@ -173,6 +183,8 @@ def test_reads_give_the_same(schedules: tuple[Schedule, Schedule]) -> None:
     assert same(schedules, lambda one: one[name].texts())
     assert same(schedules, lambda one: one[name].own_task_id(NOW))
     assert same(schedules, lambda one: name in one and "unknown" not in one)
+    typed = "tenant-3:job 1"
+    assert same(schedules, lambda one: sorted(completed_entries(one.app, typed)))
     base_key = ensure_conf(schedules[0].app).key_prefix + name
     assert same(schedules, lambda one: one.entry_class.from_key(base_key, one.app).name)
 
@@ -260,6 +272,173 @@ def test_the_status_adds_up_the_shards(schedules: tuple[Schedule, Schedule]) -> 
     keys = ("healthy", "leader", "beats", "entries", "total", "statics", "due_now", "overdue")
     status = same(schedules, lambda one: [status_json(one.status(), [])[key] for key in keys[:7]])
     assert status[4] == 120
+
+
+def keys_of(schedule: Schedule, name: str) -> Keys:
+    """Return the keys of the shard of an entry."""
+    store: Any = store_of(schedule.app)
+    return (
+        store.shards[store.layout.shard_of(name)] if isinstance(store, ShardedStore) else store
+    ).keys
+
+
+def damage(schedule: Schedule) -> None:
+    """Make the mistakes that programs make that write by raw commands."""
+    client = get_redis(schedule.app)
+    for number in range(2 * SHARDS):
+        missing, bad, orphan = f"missing-{number}", f"bad-{number}", f"orphan-{number}"
+        keys = keys_of(schedule, missing)
+        client.zadd(keys.schedule, {keys.entry(missing): 1e10})
+        keys = keys_of(schedule, bad)
+        client.hset(keys.entry(bad), "definition", "{")
+        client.zadd(keys.schedule, {keys.entry(bad): 1e10})
+        RedBeatSchedulerEntry(orphan, "t", interval(60), app=schedule.app).save()
+        keys = keys_of(schedule, orphan)
+        client.zrem(keys.schedule, keys.entry(orphan))
+
+
+def test_the_doctor_finds_and_repairs_the_same(schedules: tuple[Schedule, Schedule]) -> None:
+    for schedule in schedules:
+        fill(schedule, 20)
+        damage(schedule)
+
+    def looks(schedule: Schedule) -> list[list[tuple[str, str, bool]]]:
+        store: Any = store_of(schedule.app)
+        return [
+            sorted(
+                (finding.kind, store.keys.name_of(finding.key), finding.fixed)
+                for finding in examine(schedule.app, store, schedule.entry_class, fix)
+                if finding.key
+            )
+            for fix in (True, False)
+        ]
+
+    first, second = same(schedules, looks)
+    kinds = Counter(kind for kind, _, fixed in first if fixed)
+    assert kinds["missing"] == kinds["orphan"] == 2 * SHARDS
+    assert not {"missing", "orphan"} & {kind for kind, _, _ in second}
+    same(schedules, lambda one: sorted(record.name for record in one.records()))
+
+
+def test_entries_move_between_both_schedules(
+    schedules: tuple[Schedule, Schedule], tmp_path: Path
+) -> None:
+    """An export of one is imported into the other, with static entries and calendars."""
+    plain, sharded = schedules
+    fill(plain, 40)
+    plain.apply({"static": {"task": "t", "schedule": interval(60)}})
+    client, keys = get_redis(plain.app), keys_of(plain, "static")
+    client.sadd(keys.statics, "static")
+    file = tmp_path / "entries.jsonl"
+    for source, target in ((plain, sharded), (sharded, plain)):
+        assert run_command(source.app, "export", str(file), "--history").code == 0
+        result = run_command(target.app, "import", str(file))
+        assert result.code == 0, result.err
+        names = {record.name for record in source.records()}
+        assert {record.name for record in target.records()} == names
+        assert len(names) == 41
+        assert store_of(target.app).static_among(names) == {"static"}
+        same(schedules, lambda one: sorted(one.calendars))
+        source.delete_all(names)
+    assert len(plain) == 41
+
+
+def test_a_calendar_forgets_entries_without_it(schedules: tuple[Schedule, Schedule]) -> None:
+    def look(schedule: Schedule) -> Any:
+        fill(schedule)
+        names = [str(entry.name) for entry in schedule.find() if entry.exclude]
+        schedule.delete_all(names[1:])
+        schedule.save_calendar(Calendar("holidays", days=["2031-12-25"]))
+        store, users, cursor = store_of(schedule.app), list[str](), START
+        while True:
+            cursor, page = store.calendar_users(cursor)
+            users += map(store.keys.name_of, page)
+            if cursor == START:
+                return names, users
+
+    names, users = same(schedules, look)
+    assert len(names) > SHARDS
+    assert users == names[:1]
+
+
+def test_more_overdue_entries_in_a_shard_than_in_a_page(
+    schedules: tuple[Schedule, Schedule], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("reading", "store", "shards"):
+        monkeypatch.setattr(f"redbeat.storage.{module}.BATCH", 10)
+    for schedule in schedules:
+        schedule.save_all(
+            RedBeatSchedulerEntry(
+                f"e{number}", "t", interval(3600), app=schedule.app, expect_within=0.01
+            )
+            for number in range(25 * SHARDS)
+        )
+
+    def found(schedule: Schedule) -> set[str]:
+        return {each.name for each in schedule.status().overdue}
+
+    everything = {f"e{number}" for number in range(25 * SHARDS)}
+    wait_until(lambda: found(schedules[1]) == everything, 5)
+
+
+def test_the_metrics_add_up_the_shards(schedules: tuple[Schedule, Schedule]) -> None:
+    for schedule in schedules:
+        fill(schedule)
+        client = get_redis(schedule.app)
+        shards: Any = getattr(store_of(schedule.app), "shards", None) or [store_of(schedule.app)]
+        for number, shard in enumerate(shards):
+            stats = {"dispatched": 10 // len(shards), "last_tick": f"{100 + number}.5"}
+            client.hset(shard.keys.stats, mapping=stats)
+    now = datetime.now(timezone.utc).timestamp()
+    taken = [
+        take_snapshot(store_of(one.app), ensure_conf(one.app), lambda: now) for one in schedules
+    ]
+    plain, sharded = taken
+    assert plain.totals(0) == sharded.totals(0) == {"dispatched": 10}
+    assert plain.lock_left is sharded.lock_left is None
+    assert (plain.stats["last_tick"], sharded.stats["last_tick"]) == ("100.5", "104.5")
+    assert plain.counts.members == sharded.counts.members == 120
+
+
+def test_the_ends_of_runs_are_reported_to_their_shards(
+    schedules: tuple[Schedule, Schedule],
+) -> None:
+    """A lost run is one that no worker reported since the first report of any worker."""
+
+    def look(schedule: Schedule) -> Any:
+        store: Any = store_of(schedule.app)
+        results = [store.reports_since()]
+        for number, shard in enumerate(getattr(store, "shards", [store])):
+            shard.client.hset(shard.keys.stats, REPORTS_SINCE, f"{2000 - number}")
+        return [*results, store.reports_since() in (2000, 2001 - SHARDS)]
+
+    assert same(schedules, look) == [None, True]
+
+
+def test_the_rank_and_skipped_pages_are_the_same(schedules: tuple[Schedule, Schedule]) -> None:
+    for schedule in schedules:
+        schedule.save_all(
+            RedBeatSchedulerEntry(
+                f"e{number:04}", "t", interval(3600 + number), app=schedule.app, last_run_at=NOW
+            )
+            for number in range(3 * BATCH)
+        )
+    offset = 2 * BATCH + 7
+    pairs = same(
+        schedules,
+        lambda one: [
+            store_of(one.app).keys.name_of(key) for key, _ in store_of(one.app).ranked(offset, 5)
+        ],
+    )
+    assert pairs == [f"e{offset + number:04}" for number in range(5)]
+    ranks = same(
+        schedules,
+        lambda one: [
+            store_of(one.app).rank(store_of(one.app).keys.entry(name))
+            for name in ("e0000", "e0499", "unknown")
+        ],
+    )
+    assert ranks == [0, 499, None]
 
 
 def test_a_page_reads_few_rows(schedules: tuple[Schedule, Schedule]) -> None:
