@@ -304,7 +304,6 @@ class ClaimRequest(NamedTuple):
         broker: the broker, if the script itself publishes the messages of completions.
         late: maximum number of claims for entries that are more than a second late, None for no
             limit. With a limit, the script first claims the entries that are on time.
-        seconds: run time of the script after which it claims no more entries.
         quick: the last reply to this beat, if the beat held the lock then or uses none, and has
             nothing to record or count. If no entry is due, but one later, the script does as little
             as it can, and the reply has the counts of static and quarantined entries of the last
@@ -324,7 +323,6 @@ class ClaimRequest(NamedTuple):
     way: str = BEFORE_RECORD
     broker: Broker | None = None
     late: int | None = None
-    seconds: float = 10.0
     quick: ClaimReply | None = None
 
 

@@ -239,7 +239,7 @@ class Store(Reading):
         rest = int(request.reply_lost), request.history, *counted, only, request.way
         broker = "" if request.broker is None else " ".join(map(str, request.broker))
         late = "" if request.late is None else request.late
-        limits = late, request.seconds, "" if request.quick is None else "1"
+        limits = late, self.max_claim_seconds, "" if request.quick is None else "1"
         return keys, (*turn, *lock, MISSING_RETRY, *completions, *rest, broker, *limits)
 
     def park(self, notes: Iterable[tuple[str, str, str]]) -> list[str]:
