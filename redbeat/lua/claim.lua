@@ -41,8 +41,7 @@
 --          score, members}
 --
 -- Returns {standing, now, next score or '', members, statics, quarantined, holder, holder's
---          PTTL in ms, codes, texts, kinds, sizes, fields, expires, run time of this script in
---          microseconds}
+--          PTTL in ms, codes, texts, kinds, sizes, fields, expires}
 --   standing    1 leader (or no lock), 2 just became leader (nothing is claimed), 0 standby
 --   codes       a digit per completion; some codes also add strings to `texts`:
 --               0 refused: the caller no longer holds the claim
@@ -894,5 +893,4 @@ local first = redis.call('ZRANGEBYSCORE', schedule, least, '+inf', 'WITHSCORES',
 return {
   standing, now_text, first[2] or '', redis.call('ZCARD', schedule),
   redis.call('SCARD', statics), aside('HLEN', quarantine), holder, pttl,
-  codes, texts, table.concat(kinds), table.concat(sizes), table.concat(fields), lease_end,
-  run_time() * 1000000}
+  codes, texts, table.concat(kinds), table.concat(sizes), table.concat(fields), lease_end}

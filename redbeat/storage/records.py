@@ -358,8 +358,6 @@ class ClaimReply:
     results: list[Result]
     claims: list[Claim]
     expires: float
-    #: Seconds that the script ran: CPU time of Redis if the server measures it.
-    took: float = 0.0
 
 
 class Swept(NamedTuple):
@@ -635,5 +633,4 @@ def read_turn(
         results=read_results(reply[8], reply[9]),
         claims=read_claims(reply[10], reply[11], reply[12], turn_id),
         expires=float(reply[13]),
-        took=reply[14] / 1e6,
     )
