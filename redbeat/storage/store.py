@@ -225,7 +225,7 @@ class Store(Reading):
         last_turn = names.turn(request.turn_id.partition("-")[0])
         keys = self._with_missing_key(
             *(names.schedule, names.statics, names.quarantine, names.beats, names.stats),
-            *(last_turn, names.failing),
+            *(last_turn, names.failing, names.calendars),
         )
         token, ttl, dead = request.token, 0.0, ""
         if request.lock is not None:
