@@ -19,6 +19,7 @@ from redbeat.storage.records import (
     CHANGED,
     EXPIRED,
     FIRST,
+    OUTDATED,
     RAN,
     RECORDED,
     Claim,
@@ -121,7 +122,7 @@ class AtMostOnce:
             self._recorded.append(pending)
             if pending.completion.end:
                 self._completions.announce_finished(pending.entry)
-        elif result.code == CHANGED:
+        elif result.code in (CHANGED, OUTDATED):
             self._session.record(pending.claim.put_back(self._session.time()))
         elif result.code == EXPIRED:
             logger.info(CLAIM_ENDED, pending.claim.key)

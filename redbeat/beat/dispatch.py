@@ -41,6 +41,7 @@ from redbeat.storage.records import (
     ELSEWHERE,
     EXPIRED,
     NOT_SENT,
+    OUTDATED,
     OVERTAKEN,
     RECORDED,
     REFUSED,
@@ -52,6 +53,7 @@ from redbeat.storage.records import (
     Claim,
     Completion,
     Result,
+    calendars_read,
 )
 
 from .at_most_once import AtMostOnce, PendingRun
@@ -214,6 +216,9 @@ class Dispatcher:
             return
         run = entry.run
         assert run is not None
+        if entry.policy_field("exclude"):
+            read = calendars_read(self._calendar_texts or {}, entry.policy.exclude)
+            claim = claim._replace(calendars=read)
         run.now = datetime.fromtimestamp(now, UTC)
         run.at_most_once = (entry.policy_field("delivery") or self._delivery) == AT_MOST_ONCE
         waiting = claim.trigger and first_ready(claim.trigger, now, entry.enabled)
@@ -405,6 +410,8 @@ class Dispatcher:
                 self._session.record(claim.put_back(self._session.time()))
         elif result.code == ELSEWHERE:
             self._server.script_ran_elsewhere(broker)
+            self._session.record(claim.put_back(self._session.time()))
+        elif result.code == OUTDATED:
             self._session.record(claim.put_back(self._session.time()))
         elif result.code == NOT_SENT:
             self._on_message_refused(claim, result.texts[0])

@@ -53,9 +53,6 @@ LATE_AFTER = 1.0
 #: recorded.
 MAX_PENDING_RUNS, MAX_PENDING_BYTES, MAX_PENDING_SECONDS = 50, 1 << 20, 0.02
 
-#: Seconds of Redis after which a request claims no more entries: other clients wait for that long.
-MAX_SCRIPT_SECONDS = 0.008
-
 #: The log line for a run that Redis refused because its claim had ended. The next claim decides
 #: whether the run is too late.
 CLAIM_ENDED = "beat: The run of %s is decided again: its claim ended before it could be sent"
@@ -289,7 +286,6 @@ class Session:
             way=way,
             broker=self.broker,
             late=self.pace.allowed(now) if limit else None,
-            seconds=MAX_SCRIPT_SECONDS,
             quick=quick,
         )
         self._sent_at = now

@@ -10,8 +10,9 @@
 -- KEYS[6]  the last turn of the caller (string): '<turn> <when its claims end> <codes>'
 -- KEYS[7]  failing (zset: entry key -> when its run was due that could not be sent), see
 --          still_fails.lua
--- KEYS[8]  a key that never exists; it makes a cluster answer TRYAGAIN while it moves the slot
--- KEYS[9]  lock (string), omitted if locking is off
+-- KEYS[8]  calendars (hash: name -> JSON), or the schedule key
+-- KEYS[9]  a key that never exists; it makes a cluster answer TRYAGAIN while it moves the slot
+-- KEYS[10] lock (string), omitted if locking is off
 -- ARGV[1]  key prefix
 -- ARGV[2]  id of this turn and of its claims
 -- ARGV[3]  limit: maximum number of entries to claim
@@ -21,7 +22,7 @@
 -- ARGV[7]  token of a leader known to be dead, or ''
 -- ARGV[8]  retry: seconds until an entry key without a definition is due again
 -- ARGV[9]  sizes of the fields in ARGV[10] in bytes, four bytes each, big-endian
--- ARGV[10] the fields of all completions, joined; fourteen per completion, see below
+-- ARGV[10] the fields of all completions, joined; fifteen per completion, see below
 -- ARGV[11] '1' if the reply to an earlier call with this turn id was lost. Completions that the
 --          earlier call recorded are not repeated, and its claims are returned again. New claims
 --          are made only if the earlier call made none. The ids of a beat end with a number that
@@ -43,8 +44,7 @@
 --          that beat still holds the lock, this script only returns {now, PTTL of the lock in ms}
 --
 -- Returns {standing, now, next score or '', members, statics, quarantined, holder, holder's
---          PTTL in ms, codes, texts, kinds, sizes, fields, expires, run time of this script in
---          microseconds}
+--          PTTL in ms, codes, texts, kinds, sizes, fields, expires}
 --   standing    1 leader (or no lock), 2 just became leader (nothing is claimed), 0 standby
 --   codes       a digit per completion; some codes also add strings to `texts`:
 --               0 refused: the caller no longer holds the claim
@@ -58,6 +58,8 @@
 --                 skip of an entry that was edited: it only ends the claim
 --               6 the claim has ended, and the message was not sent: nothing is recorded. The next
 --                 claim decides whether the run is too late
+--               7 a calendar was changed, and the message was not sent: nothing is recorded, and the
+--                 caller keeps the claim
 --   kinds       a letter per claim: e readable, g the hash does not exist, x the key is not a hash
 --   sizes       the sizes of the fields of all claims in bytes, four bytes each, big-endian
 --   fields      ten per claim: key, due, definition (for x the error), meta, policy, runtime,
@@ -93,6 +95,9 @@
 --               and the joined arguments
 --   failure     why the run could not be sent, or ''. Escaped like `line`. From the second failure
 --               on, `line` replaces the line of the last failure and gets the number of attempts
+--   calendars   the calendars that the completion depends on, or '': '<SHA-1 of their JSON, joined by
+--               line feeds>,<name>,<name>...'. If they were changed, a run does not leave; the
+--               record of a run that has left makes the entry due now
 --
 -- The field `claim` of an entry is ["<head>",<mark>,<mark>], see marks.lua. The head has five
 -- words: claim id, when the occurrence was due, when the claim ends, when the occurrence was first
@@ -103,8 +108,8 @@
 -- same name. RedBeat sets the identity when it writes an entry. If another program wrote the entry,
 -- the first claim sets the identity. An empty identity never changes.
 
-local schedule, statics, quarantine, beats, lock = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[9]
-local stats, last_turn, failing = KEYS[5], KEYS[6], KEYS[7]
+local schedule, statics, quarantine, beats, lock = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[10]
+local stats, last_turn, failing, calendars = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local prefix, turn_id, limit, lease = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local token, ttl, dead, retry = ARGV[5], ARGV[6], ARGV[7], tonumber(ARGV[8])
 local reply_lost, lines = ARGV[11] == '1', tonumber(ARGV[12])
@@ -301,7 +306,8 @@ end
 -- The score of a disabled entry.
 local DISABLED = -2
 
-local REFUSED, RECORDED, CHANGED, NOT_SENT, ELSEWHERE, OVERTAKEN, EXPIRED = 0, 1, 2, 3, 4, 5, 6
+local REFUSED, RECORDED, CHANGED, NOT_SENT, ELSEWHERE, OVERTAKEN = 0, 1, 2, 3, 4, 5
+local EXPIRED, OUTDATED = 6, 7
 
 -- The `texts` of the reply.
 local texts = {}
@@ -429,9 +435,26 @@ local function was_sent_before(claim)
   return delivery == 'l' and (tonumber(since) or now) < ends - lease - 0.00001
 end
 
+-- The calendars of completions -> whether they were changed since the beat read them.
+local changed = {['']=false}
+
+local function have_changed(named)
+  if changed[named] == nil then
+    local digest, names = string.match(named, '^(%x*),(.*)$')
+    local found = {}
+    for name in string.gmatch(names, '[^,]+') do
+      local text = redis.pcall('HGET', calendars, name)
+      found[#found + 1] = type(text) == 'string' and text or ''
+    end
+    -- A fake server in tests may lack redis.sha1hex.
+    changed[named] = redis.sha1hex and redis.sha1hex(table.concat(found, '\n')) ~= digest or false
+  end
+  return changed[named]
+end
+
 local function complete(
   key, id, operation, ending, score, meta, runtime, seen, definition, running, run, line, messages,
-  failure)
+  failure, based_on)
   local found = redis.pcall(
     'HMGET', key, 'claim', 'definition', 'policy', 'meta', 'trigger', 'history', 'failing')
   if found.err or not found[1] or not found[2] then
@@ -441,19 +464,24 @@ local function complete(
   if string.sub(claim, 1, #id + 3) ~= '["' .. id .. ' ' then
     return REFUSED
   end
+  local outdated = have_changed(based_on)
   if messages ~= '' or operation == 'first' then
     local _, _, ends = read_claim(claim)
     if ends < now then
       return EXPIRED
     end
+    if outdated then
+      return OUTDATED
+    end
   end
   operation = operation == 'first' and 'ran' or operation
   local same, code = made_of(claim, found[2], found[3], found[4]), RECORDED
-  if not same then
-    -- The entry was changed after the claim. Make the entry due now, and let the next claim decide.
+  if not same or outdated then
+    -- The entry or a calendar was changed after the claim. Make the entry due now, and let the next
+    -- claim decide.
     if operation == 'ran' or messages ~= '' then
       local stored = found[2] .. '\n' .. (found[3] or '') .. '\n' .. (found[4] or '')
-      if seen ~= '=' .. stored then
+      if not same and seen ~= '=' .. stored then
         add_texts(found[2], found[3] or '', found[4] or '')
         return CHANGED
       end
@@ -529,7 +557,7 @@ end
 
 -- include: row_reader
 
-local read_completion = row_reader(14)
+local read_completion = row_reader(15)
 
 -- Returns three values about the last turn of the caller: its id, when its claims end, and its
 -- codes. Returns nil if the last turn is unknown.
@@ -552,7 +580,7 @@ end
 
 local function complete_all(sizes, packed, known)
   local codes, fields, start = {}, nil, 1
-  for at = 1, #sizes, 56 do
+  for at = 1, #sizes, 60 do
     fields, start = read_completion(sizes, at, packed, start)
     local place = #codes + 1
     local code = tonumber(string.sub(known, place, place))
@@ -563,7 +591,7 @@ local function complete_all(sizes, packed, known)
         or (fields[4] == 'delete' and redis.call('EXISTS', fields[1]) == 0)
       codes[place] = latest and code or OVERTAKEN
     else
-      codes[place] = complete(unpack(fields, 1, 14))
+      codes[place] = complete(unpack(fields, 1, 15))
     end
   end
   write_scores('XX')
@@ -900,5 +928,4 @@ local first = redis.call('ZRANGEBYSCORE', schedule, least, '+inf', 'WITHSCORES',
 return {
   standing, now_text, first[2] or '', redis.call('ZCARD', schedule),
   redis.call('SCARD', statics), aside('HLEN', quarantine), holder, pttl,
-  codes, texts, table.concat(kinds), table.concat(sizes), table.concat(fields), lease_end,
-  run_time() * 1000000}
+  codes, texts, table.concat(kinds), table.concat(sizes), table.concat(fields), lease_end}

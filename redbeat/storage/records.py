@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -34,6 +35,7 @@ __all__ = (
     "NOT_A_HASH",
     "NOT_SENT",
     "NO_RESULT",
+    "OUTDATED",
     "OVERTAKEN",
     "PARK",
     "RAN",
@@ -63,6 +65,7 @@ __all__ = (
     "StaticRow",
     "Swept",
     "Writing",
+    "calendars_read",
     "json_text",
     "key_of",
     "pack_completions",
@@ -76,7 +79,7 @@ __all__ = (
 STANDBY, LEADER, NEW_LEADER = 0, 1, 2
 
 #: Result codes of a completion, as ``claim.lua`` returns them.
-REFUSED, RECORDED, CHANGED, NOT_SENT, ELSEWHERE, OVERTAKEN, EXPIRED = range(7)
+REFUSED, RECORDED, CHANGED, NOT_SENT, ELSEWHERE, OVERTAKEN, EXPIRED, OUTDATED = range(8)
 
 #: Operations of a completion, see ``claim.lua``. ``RAN``: the run was sent, or the completion sends
 #: it. ``FIRST``: as ``RAN``, but the run is sent afterwards. ``SKIP``: the occurrence is skipped.
@@ -198,6 +201,7 @@ class Claim(NamedTuple):
             instant. "" if no message can have been sent.
         problem: why the entry cannot be read, "" if it can.
         id: id of this claim.
+        calendars: the calendars that the beat read for the entry, see :func:`calendars_read`.
     """
 
     key: str
@@ -212,17 +216,20 @@ class Claim(NamedTuple):
     since: str = ""
     problem: str = ""
     id: str = ""
+    calendars: str = ""
 
     def done(self, operation: str, score: float, meta: str = "", runtime: str = "") -> Completion:
         """Return a completion of this claim."""
-        return Completion(self.key, self.id, operation, score, meta, runtime)
+        return Completion(
+            self.key, self.id, operation, score, meta, runtime, calendars=self.calendars
+        )
 
     def put_back(self, score: float, unsure: bool = False) -> Completion:
         """Return the completion after which the occurrence is claimed again at ``score``.
 
         Set ``unsure`` if a message may have been sent.
         """
-        return self.done(UNSURE if unsure or self.since else RETRY, score)
+        return Completion(self.key, self.id, UNSURE if unsure or self.since else RETRY, score)
 
 
 class Completion(NamedTuple):
@@ -245,6 +252,7 @@ class Completion(NamedTuple):
         messages: Redis commands that publish the run on the server of the schedule; see
             ``claim.lua``.
         failure: why the run could not be sent, "" if it was sent or not tried.
+        calendars: the calendars that the completion depends on, see :func:`calendars_read`.
     """
 
     key: str
@@ -261,6 +269,7 @@ class Completion(NamedTuple):
     history: str = ""
     messages: str = ""
     failure: str = ""
+    calendars: str = ""
 
 
 class Broker(NamedTuple):
@@ -304,7 +313,6 @@ class ClaimRequest(NamedTuple):
         broker: the broker, if the script itself publishes the messages of completions.
         late: maximum number of claims for entries that are more than a second late, None for no
             limit. With a limit, the script first claims the entries that are on time.
-        seconds: run time of the script after which it claims no more entries.
         quick: the last reply to this beat, if the beat has nothing to record or count. If no entry
             is due, but one later, or if the same other beat still holds the lock, the script does
             as little as it can, and the reply has the other values of the last reply. None for a
@@ -324,7 +332,6 @@ class ClaimRequest(NamedTuple):
     way: str = BEFORE_RECORD
     broker: Broker | None = None
     late: int | None = None
-    seconds: float = 10.0
     quick: ClaimReply | None = None
 
 
@@ -343,7 +350,7 @@ TEXT_COUNTS = {CHANGED: 3, NOT_SENT: 1}
 SHORT, SHORT_STANDBY = 3, 2
 
 #: Results without strings. They are created once, because most completions have such a result.
-COMMON_RESULTS = {code: Result(code) for code in (REFUSED, RECORDED, ELSEWHERE, OVERTAKEN, EXPIRED)}
+COMMON_RESULTS = {code: Result(code) for code in range(OUTDATED + 1) if code not in TEXT_COUNTS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,8 +368,6 @@ class ClaimReply:
     results: list[Result]
     claims: list[Claim]
     expires: float
-    #: Seconds that the script ran: CPU time of Redis if the server measures it.
-    took: float = 0.0
 
 
 class Swept(NamedTuple):
@@ -546,6 +551,7 @@ def read_claims(kinds: bytes, sizes: bytes, packed: bytes, turn_id: str) -> list
         *texts,
         repeat("", len(kinds)),
         repeat(turn_id, len(kinds)),
+        repeat("", len(kinds)),
         strict=True,
     )
     claims = list(map(partial(tuple.__new__, Claim), rows))
@@ -587,7 +593,15 @@ def pack_completions(completions: Sequence[Completion]) -> tuple[bytes, str | by
         running, line = json_text(done.running)[1:-1], json_text(done.history)[1:-1]
         texts += done.meta, done.runtime, seen, done.definition, running, done.trigger, line
         texts += done.messages, json_text(done.failure)[1:-1] if done.failure else ""
+        texts.append(done.calendars)
     return pack_binary(texts)
+
+
+def calendars_read(texts: Mapping[str, str], names: Sequence[str]) -> str:
+    """Return the names of calendars and a digest of their JSON, as ``claim.lua`` checks them."""
+    joined = "\n".join(texts.get(name, "") for name in names)
+    digest = hashlib.sha1(key_of(joined), usedforsecurity=False).hexdigest()
+    return ",".join((digest, *names))
 
 
 def pack_counts(counted: Counted) -> tuple[str, str | bytes, str | bytes]:
@@ -631,5 +645,4 @@ def read_turn(
         results=read_results(reply[8], reply[9]),
         claims=read_claims(reply[10], reply[11], reply[12], turn_id),
         expires=float(reply[13]),
-        took=reply[14] / 1e6,
     )

@@ -226,7 +226,7 @@ class Store(Reading):
         last_turn = names.turn(request.turn_id.partition("-")[0])
         keys = self._with_missing_key(
             *(names.schedule, names.statics, names.quarantine, names.beats, names.stats),
-            *(last_turn, names.failing),
+            *(last_turn, names.failing, names.calendars),
         )
         token, ttl, dead = request.token, 0.0, ""
         if request.lock is not None:
@@ -246,7 +246,7 @@ class Store(Reading):
                 quick = "1"
             elif not dead:
                 known_holder = request.quick.holder
-        limits = late, request.seconds, quick, known_holder
+        limits = late, self.max_claim_seconds, quick, known_holder
         return keys, (*turn, *lock, MISSING_RETRY, *completions, *rest, broker, *limits)
 
     def park(self, notes: Iterable[tuple[str, str, str]]) -> list[str]:

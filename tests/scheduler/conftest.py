@@ -12,7 +12,6 @@ import pytest
 import redis
 from celery import Celery
 
-from redbeat.beat import session
 from redbeat.schedulers import RedBeatScheduler
 from tests import workers
 from tests.deployments import PREFIX
@@ -244,12 +243,6 @@ SCRIPT_CALLS = ("eval", "evalsha")
 def on_clock(cls: type[S], clock: Clock) -> type[S]:
     """Return a subclass of ``cls`` that uses ``clock``."""
     return type(cls.__name__, (cls,), {"clock": clock})
-
-
-@pytest.fixture(autouse=True)
-def fast_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let beats claim full batches even on a slow machine."""
-    monkeypatch.setattr(session, "MAX_SCRIPT_SECONDS", 10.0)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -12,6 +13,7 @@ from celery.schedules import crontab
 from redbeat import Calendar, RedBeatSchedulerEntry, Schedule
 from redbeat.beat.ticker import Ticker
 from redbeat.errors import DecodeError, InvalidEntryError
+from redbeat.schedulers import RedBeatScheduler
 from redbeat.storage.records import Keys
 from redbeat.storage.store import Store
 from tests.deployments import PREFIX
@@ -294,3 +296,54 @@ def test_no_stored_text_ends_a_tick(world: World, log: Any, monkeypatch: Any) ->
             patch.setattr(Ticker, "_work", fail)
             assert scheduler.tick() > 0
     assert "The tick failed" in log.text
+
+
+def after_next_read(monkeypatch: pytest.MonkeyPatch, action: Callable[[], object]) -> None:
+    """Run ``action`` once, after the calendars are read for the next time."""
+    original, actions = Store.calendars, [action]
+
+    def calendars(store: Store, names: Any = None) -> dict[str, str]:
+        texts = original(store, names)
+        while actions:
+            actions.pop()()
+        return texts
+
+    monkeypatch.setattr(Store, "calendars", calendars)
+
+
+@pytest.mark.standalone
+@pytest.mark.parametrize("delivery", [None, "at_most_once"])
+def test_no_run_leaves_after_the_save_of_a_calendar_that_excludes_it(
+    world: World,
+    schedule: Schedule,
+    redis_url: str,
+    delivery: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Setup: the calendar is saved after the beat has read it, and before the run is recorded."""
+    world.app.conf.update(broker_url=redis_url, redbeat_delivery=delivery)
+    schedule.save_calendar(Calendar("holidays"))
+    put(world, "a", ["holidays"])
+    excluded = Calendar("holidays", days=today(world))
+    after_next_read(monkeypatch, lambda: schedule.save_calendar(excluded))
+    scheduler = world.scheduler_of(RedBeatScheduler)
+    scheduler.tick()
+    scheduler.tick()
+    assert world.client.llen("celery") == 0
+    assert not world.is_claimed("a")
+    assert (world.score("a") or 0) > world.now() + 3600
+
+
+def test_a_calendar_that_is_saved_during_a_run_decides_on_the_next_run(
+    world: World, schedule: Schedule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Setup: the calendar excluded tomorrow, but no longer when the beat records today's run."""
+    schedule.save_calendar(Calendar("holidays", days=today(world)[2:]))
+    world.put("a", interval_json(86_400), world.ago(86_401))
+    world.client.hset(f"{PREFIX}a", "policy", json.dumps({"exclude": ["holidays"]}))
+    scheduler = world.scheduler()
+    after_next_read(monkeypatch, lambda: schedule.save_calendar(Calendar("holidays")))
+    scheduler.tick()
+    scheduler.tick()
+    assert scheduler.names == ["a"]
+    assert (world.score("a") or 0) == pytest.approx(world.now() + 86_399, abs=60)

@@ -8,8 +8,7 @@ from itertools import pairwise
 import pytest
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.beat import session
-from redbeat.storage.store import MAX_WAIT
+from redbeat.storage.store import MAX_WAIT, Store
 from tests.deployments import PREFIX
 
 from .clients import CountingRedis
@@ -152,7 +151,7 @@ class TestRoundTrips:
     def test_a_slow_server_gets_smaller_requests(
         self, world: World, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(session, "MAX_SCRIPT_SECONDS", 0.0)
+        monkeypatch.setattr(Store, "max_claim_seconds", 0.0)
         scheduler = leading(world)
         world.put_many(120)
         calls = world.calls()

@@ -176,7 +176,7 @@ MUTANTS: Final = (
         "foreign-history-overwritten",
         "A history that an application wrote during a run is overwritten.",
         CLAIM,
-        "      if seen ~= '=' .. stored then\n",
+        "      if not same and seen ~= '=' .. stored then\n",
         "      if false then\n",
         (
             "tests/store/test_claim_script.py",
@@ -592,6 +592,22 @@ MUTANTS: Final = (
             "tests/store/test_claim_script.py",
             "edits",
         ),
+    ),
+    Mutant(
+        "calendar-not-checked",
+        "A run is sent although a calendar that excludes it was saved before its record.",
+        CLAIM,
+        "    if outdated then\n",
+        "    if false then\n",
+        ("tests/scheduler/test_calendars.py",),
+    ),
+    Mutant(
+        "next-run-of-an-old-calendar",
+        "The next run is recorded although a calendar was saved since it was computed.",
+        CLAIM,
+        "  if not same or outdated then\n",
+        "  if not same then\n",
+        ("tests/scheduler/test_calendars.py",),
     ),
     Mutant(
         "message-of-edited-trigger",

@@ -41,7 +41,14 @@ OF_ONE_PREFIX = {
     *("claim", "begin_claim", "overlaps", "tidy_stats", "note_time_zone", "note_problem"),
     *("note_statics", "noted_statics", "offer_statics", "prune_statics", "leave"),
     *("acquire_lock", "extend_lock", "release_lock", "count_below", "layout_note"),
-    *("save_layout_note", "last_tick_and_layout", "max_seconds", "park", "quarantine_page"),
+    *(
+        "save_layout_note",
+        "last_tick_and_layout",
+        "max_seconds",
+        "max_claim_seconds",
+        "park",
+        "quarantine_page",
+    ),
     "wake_beats",
 }
 

@@ -24,7 +24,7 @@ from tests.topologies.conftest import Site, app_client
 from tests.waiting import wait_until
 
 #: The number of values that `claim.lua` returns.
-FIELDS_OF_TURN = 15
+FIELDS_OF_TURN = 14
 
 
 def definition(name: str) -> str:
