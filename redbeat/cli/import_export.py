@@ -37,7 +37,6 @@ from .console import Console, progress
 from .options import option, option_error
 
 __all__ = (
-    "DJANGO",
     "FORMATS",
     "SHELVE",
     "export",

@@ -29,7 +29,6 @@ __all__ = (
     "OBJECT",
     "SECONDS",
     "TIME",
-    "ExampleOption",
     "Parsed",
     "check_names",
     "confirm",

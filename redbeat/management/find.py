@@ -46,7 +46,6 @@ __all__ = (
     "ORDERS",
     "SORTS",
     "Filter",
-    "Found",
     "KeySet",
     "Query",
     "Search",

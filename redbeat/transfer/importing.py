@@ -41,7 +41,6 @@ __all__ = (
     "Importer",
     "Incoming",
     "Problem",
-    "Problems",
     "UnreadableSourceError",
     "Written",
     "fail",

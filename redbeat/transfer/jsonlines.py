@@ -37,13 +37,11 @@ from redbeat.storage.wire import Row
 from .importing import EntryType, Incoming, fail, read_safely
 
 __all__ = (
-    "CALENDAR",
     "FIELDS",
     "MAX_LINE",
     "Exported",
     "export_lines",
     "read_lines",
-    "write_line",
 )
 
 #: The fields that the line of a calendar may have.
