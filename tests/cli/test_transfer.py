@@ -647,7 +647,7 @@ def test_a_fixture_as_json_lines_is_imported(run: Run, app: Celery, tmp_path: Pa
 
 
 #: Rows of tables that no entry can use.
-BAD_ROWS = [
+BAD_ROWS: list[dict[str, Any]] = [
     {"model": f"django_celery_beat.{table}schedule", "pk": number, "fields": row}
     for table, number, row in (
         ("interval", 2, {"every": 1, "period": "fortnights"}),
