@@ -14,23 +14,18 @@ from celery.app.defaults import SETTING_KEYS
 from redbeat.errors import ConfigurationError
 
 __all__ = (
-    "APP_DELIVERIES",
     "AT_LEAST_ONCE",
     "AT_MOST_ONCE",
     "CRON_DEADLINE",
     "DELIVERIES",
     "EXACTLY_ONCE",
-    "EXPIRY_CHECKS",
     "LOCK_TIMEOUT",
     "LOG_EACH",
-    "LOG_SUMMARY",
     "MAX_HISTORY",
     "MAX_SHARDS",
     "MISSING",
-    "ON_LOCK_LOST",
     "SETTINGS",
     "STRING",
-    "Kind",
     "Setting",
     "find_setting",
     "is_number",

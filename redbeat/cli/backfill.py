@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 import click
 
@@ -21,7 +21,7 @@ from redbeat.presentation.text import duration
 from .command import EX_CONFLICT, command, failure
 from .completion import entry_names
 from .console import Console, progress
-from .options import TIME, existing, load, option, option_error
+from .options import TIME, Parsed, existing, load, option, option_error
 
 __all__ = ("backfill", "progress_text")
 
@@ -29,18 +29,16 @@ __all__ = ("backfill", "progress_text")
 POLL: Final = 0.5
 
 
-class Rate(click.ParamType):  # type: ignore[type-arg]
-    """A number of runs per second, such as ``10/s``, ``10`` or ``30/m``."""
+#: The units of a rate, in seconds.
+UNITS: Final = {"s": 1, "m": 60, "h": 3600}
 
-    name = "rate"
-    UNITS: Final = {"s": 1, "m": 60, "h": 3600}
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the number of runs per second."""
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)(?:/([smh]))?", str(value))
-        if match is None:
-            self.fail(f"{value!r} is not a rate", param, ctx)
-        return float(match[1]) / self.UNITS[match[2] or "s"]
+def rate_from(text: str) -> float:
+    """Return a rate such as ``10/s``, ``10`` or ``30/m`` in runs per second."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(?:/([smh]))?", text)
+    if match is None:
+        raise ValueError(f"{text!r} is not a rate")
+    return float(match[1]) / UNITS[match[2] or "s"]
 
 
 @command("backfill")
@@ -55,7 +53,7 @@ class Rate(click.ParamType):  # type: ignore[type-arg]
 @option("--to", "until", type=TIME, example="2026-10-27T00:00", help="End of the span (ISO 8601).")
 @option(
     "--rate",
-    type=Rate(),
+    type=Parsed("rate", rate_from),
     default=f"{BACKFILL_RATE:g}/s",
     show_default=True,
     metavar="N/s",

@@ -11,7 +11,7 @@ from redbeat.presentation.describe import iso
 
 from .console import Console, Styled
 
-__all__ = ("emit_change", "print_change", "summary")
+__all__ = ("print_change", "summary")
 
 #: The colours of actions that write something, or that need attention.
 COLORS: Final = {

@@ -9,25 +9,23 @@ import click
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import ConflictError
 from redbeat.presentation.rule_text import has_own_zone
+from redbeat.transfer.entry_file import FIELDS, change_entry
 
 from .add import report
 from .checks import warn_of_unknown_names
 from .command import EX_CONFLICT, command, failure
 from .completion import entry_names, task_names
 from .console import Console, save_unchanged
-from .entry_options import (
-    as_option_errors,
-    entry_options,
-    schedule_from,
-    settings_from,
-    with_queue,
-)
-from .options import CLEARED, load, option, option_error, static_among
+from .entry_options import as_option_errors, call_from, entry_options, table_from
+from .options import load, option, option_error, static_among
 
 __all__ = ("edit",)
 
 #: Options with a time. A time without a UTC offset is a wall-clock time in ``--timezone``.
 READ_IN_ZONE: Final = ("rrule", "at", "start", "end")
+
+#: The fields that the command changes. A file cannot change its own ``managed_by``.
+KNOWN: Final = (*FIELDS, "managed_by")
 
 
 @command("edit")
@@ -51,9 +49,7 @@ def edit(console: Console, name: str, task: str | None, **values: Any) -> None:
         raise click.UsageError(problem, console.ctx)
     entry = load(console, name)
     with as_option_errors(console.ctx, values):
-        _change(console, entry, values)
-        if task is not None:
-            entry.task = task
+        _change(console, entry, task, values)
         _save(entry)
     if static_among(console, [name]):
         console.warn(f"{name} is in beat_schedule: a later change there overwrites this edit")
@@ -65,23 +61,19 @@ def edit(console: Console, name: str, task: str | None, **values: Any) -> None:
     report(console, entry, "Changed")
 
 
-def _change(console: Console, entry: RedBeatSchedulerEntry, values: dict[str, Any]) -> None:
-    timezone = entry.timezone if values["timezone"] is None else values["timezone"]
-    entry.schedule = schedule_from(console, values, timezone, str(entry.name)) or entry.schedule
-    settings = settings_from(console, values, timezone)
-    if values["queue"] is not None:
-        options = settings.get("options", entry.options)
-        settings["options"] = with_queue(options, values["queue"])
-    if has_own_zone(entry.schedule) and settings.get("timezone") not in (None, CLEARED):
-        if not any(values[name] for name in READ_IN_ZONE):
-            problem = "has no effect on this schedule without --rrule, --at, --start or --end"
-            raise option_error(console.ctx, "timezone", problem)
-        del settings["timezone"]
-    for field, value in settings.items():
-        if value is CLEARED:
-            entry.__dict__.pop(field, None)
-        else:
-            setattr(entry, field, value)
+def _change(
+    console: Console, entry: RedBeatSchedulerEntry, task: str | None, values: dict[str, Any]
+) -> None:
+    table = table_from(console, values)
+    if task is not None:
+        table["task"] = task
+    for field, value in call_from(values, entry.options).items():
+        setattr(entry, field, value)
+    change_entry(entry, table, KNOWN)
+    is_used = not has_own_zone(entry.schedule) or any(values[name] for name in READ_IN_ZONE)
+    if table.get("timezone") and not is_used:
+        problem = "has no effect on this schedule without --rrule, --at, --start or --end"
+        raise option_error(console.ctx, "timezone", problem)
 
 
 def _save(entry: RedBeatSchedulerEntry) -> None:

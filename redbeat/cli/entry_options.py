@@ -4,29 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime, tzinfo
 from functools import reduce
 from typing import Any, Final
 
 import click
-from celery.schedules import BaseSchedule
 
-from redbeat.calendar.zones import zone_named
 from redbeat.entries.policy import FIELDS
 from redbeat.errors import InvalidEntryError
-from redbeat.presentation.rule_text import BAD_RULE, KINDS, make_schedule
+from redbeat.presentation.rule_text import KINDS
+from redbeat.transfer.entry_file import CALL
 
 from .console import Console
 from .options import ARRAY, CLEARED, INTERVAL, OBJECT, SECONDS, TIME, option, option_error
 
 __all__ = (
     "as_option_errors",
+    "call_from",
     "entry_options",
-    "schedule_from",
     "schedule_options",
-    "settings_from",
-    "with_queue",
-    "zone_from",
+    "table_from",
 )
 
 #: The headings of option groups in the help.
@@ -36,9 +32,6 @@ POLICY_GROUP: Final = "Policy"
 
 #: Entry field -> option name, for each field with an option of a different name.
 OPTION_OF: Final = {"start_time": "start", "end_time": "end", "enabled": "paused"}
-
-#: The entry attributes beside the policy whose option has the same name.
-TASK_FIELDS: Final = ("args", "kwargs", "options")
 
 #: The policy fields whose options stand with the schedule in the help.
 SCHEDULE_FIELDS: Final = ("timezone", "start_time", "end_time")
@@ -177,56 +170,31 @@ def as_option_errors(ctx: click.Context, values: dict[str, Any]) -> Iterator[Non
         raise option_error(ctx, name, problem) from error
 
 
-def zone_from(console: Console, name: Any) -> tzinfo:
-    """Return the time zone with this name, or the app's time zone if the name is empty."""
-    if not name or name is CLEARED:
-        return console.zone
-    try:
-        return zone_named(name)
-    except ValueError as error:
-        raise option_error(console.ctx, "timezone", error) from error
+def table_from(console: Console, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the rule and the policy in the option values as a table of :mod:`.entry_file`.
 
-
-def schedule_from(
-    console: Console, values: Mapping[str, Any], timezone: Any, name: str = ""
-) -> BaseSchedule | None:
-    """Return the schedule from the option values, or None if no option gives a schedule.
-
-    ``name`` is the entry name, which determines the numbers for ``H`` in a crontab.
-
-    ``timezone`` is the name of the entry's time zone.
+    None stands for a field to reset. The call of the task is not in the table, see
+    :func:`call_from`.
     """
     kinds = [kind for kind in KINDS if values[kind] not in (None, ())]
     if len(kinds) > 1:
         problem = f"give one of --{kinds[0]} and --{kinds[1]}, not both"
         raise option_error(console.ctx, kinds[1], problem)
-    if not kinds:
-        return None
-    kind = kinds[0]
-    value = "\n".join(values[kind]) if kind == "rrule" else values[kind]
-    try:
-        return make_schedule(kind, value, zone_from(console, timezone), console.app, name)
-    except BAD_RULE as error:
-        raise option_error(console.ctx, kind, error) from error
-
-
-def settings_from(console: Console, values: Mapping[str, Any], timezone: Any) -> dict[str, Any]:
-    """Return the entry attributes from the option values, without the schedule and the queue.
-
-    The value :data:`CLEARED` means that the attribute must be reset to its default.
-    """
-    zone = zone_from(console, timezone)
-    fields = {name: values.get(OPTION_OF.get(name, name)) for name in (*TASK_FIELDS, *FIELDS)}
-    settings = {name: value for name, value in fields.items() if value is not None}
-    for name, value in settings.items():
-        if isinstance(value, datetime):
-            settings[name] = console.instant(value, zone)
+    table = {name: values.get(OPTION_OF.get(name, name)) for name in (*kinds, *FIELDS)}
+    table = {name: value for name, value in table.items() if value is not None}
+    if kinds == ["rrule"]:
+        table["rrule"] = list(values["rrule"])
     if values.get("paused"):
-        settings["enabled"] = False
-    return settings
+        table["enabled"] = False
+    return {name: None if value is CLEARED else value for name, value in table.items()}
 
 
-def with_queue(options: Mapping[str, Any] | None, queue: Any) -> dict[str, Any]:
-    """Return the task options with this queue; remove the queue if it is :data:`CLEARED`."""
-    rest = {name: value for name, value in (options or {}).items() if name != "queue"}
-    return rest if queue is CLEARED else {**rest, "queue": queue}
+def call_from(values: Mapping[str, Any], options: Mapping[str, Any] | None = None) -> Any:
+    """Return the attributes for the call of the task; ``options`` are those stored so far."""
+    call = {name: values[name] for name in CALL if values[name] is not None}
+    queue = values["queue"]
+    if queue is not None:
+        call["options"] = {**(call.get("options", options) or {}), "queue": queue}
+        if queue is CLEARED:
+            del call["options"]["queue"]
+    return call

@@ -37,7 +37,6 @@ from .console import Console, progress
 from .options import option, option_error
 
 __all__ = (
-    "DJANGO",
     "FORMATS",
     "SHELVE",
     "export",
@@ -116,9 +115,9 @@ def export(console: Console, file: str, history: bool) -> None:
                 unreadable.append(exported)
                 continue
             out.write(exported.line + "\n")
-            calendar_count += exported.calendar is not None
-            count += exported.calendar is None
-            if exported.calendar is None and count % PROGRESS_STEP == 0:
+            calendar_count += exported.is_calendar
+            count += not exported.is_calendar
+            if not exported.is_calendar and count % PROGRESS_STEP == 0:
                 advance(PROGRESS_STEP)
     _report_export(console, file, count, calendar_count, unreadable)
 

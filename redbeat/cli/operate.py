@@ -40,12 +40,17 @@ def names_or_pattern(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def select_names(
-    console: Console, names: Sequence[str], match: str | None, **filters: Any
+    console: Console,
+    verb: str,
+    names: Sequence[str],
+    match: str | None,
+    yes: bool,
+    **filters: Any,
 ) -> list[str]:
     """Return the names of the selected entries; end the command if no entry is selected.
 
-    ``filters`` apply only with ``match``. They exclude, for example, entries that are already
-    paused.
+    With ``match``, the user must confirm the action ``verb``, unless ``yes`` is true. ``filters``
+    apply only with ``match``. They exclude, for example, entries that are already paused.
     """
     if bool(names) == bool(match):
         problem = "Give either names or --match; for example: --match 'billing-*'"
@@ -56,6 +61,8 @@ def select_names(
     matching = [record.name for record in console.schedule.records(pattern=match, **filters)]
     if not matching:
         raise failure(f"No entry matches {match!r}", EX_NOT_FOUND)
+    if not yes:
+        confirm(console, verb, matching)
     return matching
 
 
@@ -80,9 +87,7 @@ def pause(
     console: Console, names: tuple[str, ...], match: str | None, yes: bool, note: str | None
 ) -> None:
     """Pause entries until they are resumed."""
-    paused = select_names(console, names, match, enabled=True)
-    if match and not yes:
-        confirm(console, "Pause", paused)
+    paused = select_names(console, "Pause", names, match, yes, enabled=True)
     console.schedule.pause_all(paused, note)
     report(console, "paused", paused)
 
@@ -94,9 +99,7 @@ def resume(console: Console, names: tuple[str, ...], match: str | None, yes: boo
 
     An entry that missed runs while it was paused catches up one of them.
     """
-    resumed = select_names(console, names, match, enabled=False)
-    if match and not yes:
-        confirm(console, "Resume", resumed)
+    resumed = select_names(console, "Resume", names, match, yes, enabled=False)
     console.schedule.resume_all(resumed)
     report(console, "resumed", resumed)
 
@@ -105,9 +108,7 @@ def resume(console: Console, names: tuple[str, ...], match: str | None, yes: boo
 @names_or_pattern
 def trigger(console: Console, names: tuple[str, ...], match: str | None, yes: bool) -> None:
     """Run entries now, in addition to their schedule."""
-    selected = select_names(console, names, match)
-    if match and not yes:
-        confirm(console, "Trigger", selected)
+    selected = select_names(console, "Trigger", names, match, yes)
     for name in selected:
         try:
             task_id = load(console, name).trigger()
@@ -122,8 +123,8 @@ def trigger(console: Console, names: tuple[str, ...], match: str | None, yes: bo
 @names_or_pattern
 def delete(console: Console, names: tuple[str, ...], match: str | None, yes: bool) -> None:
     """Delete entries and their run histories."""
-    selected = select_names(console, names, match)
-    if not yes:
+    selected = select_names(console, "Delete", names, match, yes)
+    if names and not yes:
         confirm(console, "Delete", selected)
     statics = static_among(console, selected)
     console.schedule.delete_all(selected)

@@ -6,7 +6,6 @@ import difflib
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime
 from os.path import commonprefix
 from typing import Any, Final
 
@@ -30,7 +29,7 @@ __all__ = (
     "OBJECT",
     "SECONDS",
     "TIME",
-    "ExampleOption",
+    "Parsed",
     "check_names",
     "confirm",
     "existing",
@@ -42,39 +41,27 @@ __all__ = (
 )
 
 
-class StoredArray(JsonArray):
-    """A JSON array in the form in which entries are stored, so that it may contain datetimes."""
+class StoredJson(click.ParamType):  # type: ignore[type-arg]
+    """JSON in the form in which entries are stored, so that it may contain datetimes.
+
+    ``plain`` is the type of Celery that accepts such an array or object.
+    """
+
+    def __init__(self, plain: click.ParamType) -> None:  # type: ignore[type-arg]
+        self.plain, self.name = plain, plain.name
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the list."""
-        return decoded(self, value, super().convert(value, param, ctx), param, ctx)
+        """Return the list or dict."""
+        plain = self.plain.convert(value, param, ctx)
+        try:
+            stored = decode(value, "value") if isinstance(value, str) else plain
+        except DecodeError as error:
+            self.fail(error.problem, param, ctx)
+        # An object with a type of RedBeat at its top is no object of arguments or options.
+        return stored if isinstance(stored, type(plain)) else plain
 
 
-class StoredObject(JsonObject):
-    """A JSON object in the form in which entries are stored, so that it may contain datetimes."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the dict."""
-        return decoded(self, value, super().convert(value, param, ctx), param, ctx)
-
-
-def decoded(
-    kind: click.ParamType,  # type: ignore[type-arg]
-    text: Any,
-    plain: Any,
-    param: click.Parameter | None,
-    ctx: click.Context | None,
-) -> Any:
-    """Return the Python value of JSON; ``plain`` is its value as plain lists and dicts."""
-    try:
-        value = decode(text, "value") if isinstance(text, str) else plain
-    except DecodeError as error:
-        kind.fail(error.problem, param, ctx)
-    # An object with a type of RedBeat at its top is no object of arguments or options.
-    return value if isinstance(value, type(plain)) else plain
-
-
-ARRAY, OBJECT = StoredArray(), StoredObject()
+ARRAY, OBJECT = StoredJson(JsonArray()), StoredJson(JsonObject())
 
 
 #: The value of a clearable option if the user gives the word ``none``.
@@ -117,48 +104,32 @@ def option(*names: str, **attrs: Any) -> Callable[[Any], Any]:
     return decorator
 
 
-class Seconds(click.ParamType):  # type: ignore[type-arg]
-    """A duration: a number of seconds, or numbers with units, such as ``1h30m``."""
+class Parsed(click.ParamType):  # type: ignore[type-arg]
+    """A text that ``parse`` turns into a value; ``parse`` raises ValueError for an invalid text."""
 
-    name = "duration"
+    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
+        self.name = name
+        self._parse = parse
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the duration in seconds."""
+        """Return the value."""
         try:
-            return seconds_from(str(value))
+            return self._parse(str(value))
         except ValueError as error:
             self.fail(str(error), param, ctx)
 
 
-class IntervalType(click.ParamType):  # type: ignore[type-arg]
-    """The interval of a schedule: a duration, which the word ``relative`` may follow."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return an :class:`.Interval`."""
-        try:
-            return interval_from(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
+def checked_interval(text: str) -> str:
+    """Return the text of an interval; raises ValueError for any other text."""
+    interval_from(text)
+    return text
 
 
-class Time(click.ParamType):  # type: ignore[type-arg]
-    """A time in ISO 8601; a time without a UTC offset becomes a naive datetime."""
-
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the datetime."""
-        if isinstance(value, datetime):
-            return value
-        try:
-            return time_from(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-
-
-SECONDS, INTERVAL, TIME = Seconds(), IntervalType(), Time()
+#: A duration in seconds; the text of an interval, which is a duration that the word ``relative``
+#: may follow; and a time, which is naive if the text has no UTC offset.
+SECONDS = Parsed("duration", seconds_from)
+INTERVAL = Parsed("duration", checked_interval)
+TIME = Parsed("time", time_from)
 
 
 def option_error(ctx: click.Context, name: str, problem: object) -> click.BadParameter:

@@ -23,12 +23,13 @@ from redbeat.presentation.describe import (
 )
 from redbeat.presentation.text import duration, plain_number
 from redbeat.schedule import EntryStatus
+from redbeat.transfer.entry_file import CALL
 
 from .backfill import progress_text
 from .command import command
 from .completion import entry_names
 from .console import Console
-from .entry_options import OPTION_OF, TASK_FIELDS
+from .entry_options import OPTION_OF
 from .options import existing, load, static_among
 
 __all__ = (
@@ -70,7 +71,7 @@ def _fields(
     yield "Task", str(entry.task)
     yield "Schedule", schedule_text(entry.schedule)
     definition = stored(entry)
-    for name in TASK_FIELDS:
+    for name in CALL:
         yield name.capitalize(), json.dumps(definition[name]) if definition[name] else ""
     for name, value in policy(entry).items():
         label = OPTION_OF.get(name, name).replace("_", " ").capitalize()

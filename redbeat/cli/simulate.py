@@ -23,15 +23,15 @@ from redbeat.management.forecast import (
     minutes_between,
 )
 from redbeat.presentation.describe import iso
-from redbeat.transfer.entry_file import read_entry_file
+from redbeat.transfer.entry_file import attributes_of, read_entry_file
 from redbeat.transfer.importing import Problem, UnreadableSourceError
 
 from .command import EX_UNREADABLE, command, failure
 from .completion import entry_names
 from .console import Console
-from .entry_options import as_option_errors, schedule_from, schedule_options, settings_from
+from .entry_options import as_option_errors, schedule_options, table_from
 from .import_export import FORMATS, read_source
-from .options import CLEARED, TIME, not_found, option, option_error
+from .options import TIME, not_found, option, option_error
 from .timeline import draw
 
 __all__ = ("simulate",)
@@ -137,14 +137,9 @@ def _changes(
     if not names:
         raise click.UsageError(f"Give the names of the entries to change with --{given[0]}")
     with as_option_errors(console.ctx, values):
-        settings = settings_from(console, values, values["timezone"])
-        schedule = schedule_from(console, values, values["timezone"])
-    change = {
-        name: getattr(DEFAULT, name) if value is CLEARED else value
-        for name, value in settings.items()
-    }
-    if schedule is not None:
-        change["schedule"] = schedule
+        table = table_from(console, values)
+        change = {name: getattr(DEFAULT, name) for name, value in table.items() if value is None}
+        change |= attributes_of(console.app, "", table, table.get("timezone"))
     return dict.fromkeys(names, change)
 
 

@@ -43,7 +43,6 @@ __all__ = (
     "ORDERS",
     "SORTS",
     "Filter",
-    "Found",
     "KeySet",
     "Query",
     "Search",
@@ -389,12 +388,14 @@ class Search:
 
         Takes one round trip per 2000 entries, and one more for the static flag.
         """
-        filters, name_of, seen = self._filters, self._store.keys.name_of, KeySet()
-        statics = set[str]() if filters.static is None else self._store.static_names()
-        glob = "*" if filters.pattern is None else glob_of(filters.pattern, filters.fold)
-        for key, score in self._store.scan_all(glob):
+        pattern, static, fold = self._filters.pattern, self._filters.static, self._filters.fold
+        name_of, matches, seen = self._store.keys.name_of, like if fold else fnmatchcase, KeySet()
+        statics = set[str]() if static is None else self._store.static_names()
+        for key, score in self._store.scan_all("*" if pattern is None else glob_of(pattern, fold)):
             name = name_of(key)
-            if filters.admits(encodable(name), name in statics, score) and seen.add(key):
+            if pattern is not None and not matches(encodable(name), pattern):
+                continue
+            if (static is None or (name in statics) is static) and seen.add(key):
                 self.count += 1
                 yield key, score
 

@@ -26,7 +26,6 @@ from redbeat.schedules.next_run import MIN_EVERY, asks_itself
 
 __all__ = (
     "ADDED",
-    "MAX_ENTRIES",
     "MAX_LOADED",
     "MAX_RUNS",
     "MINUTE",

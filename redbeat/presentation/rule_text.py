@@ -28,12 +28,9 @@ from .describe import CRON_FIELDS, rule_of
 from .english import plural
 
 __all__ = (
-    "BAD_RULE",
     "KINDS",
-    "Interval",
     "has_own_zone",
     "interval_from",
-    "make_schedule",
     "parse_rule",
     "rule_of",
     "seconds_from",

@@ -22,11 +22,7 @@ from .importing import EntryType, Incoming, UnreadableSourceError, read_safely
 
 __all__ = (
     "DEFAULT_ALIAS",
-    "LABEL",
-    "TABLES",
     "TASK",
-    "Tables",
-    "converted",
     "read_database",
     "read_fixture",
 )

@@ -18,7 +18,7 @@ structure, for files that programs write.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import date, datetime
 from difflib import get_close_matches
@@ -29,7 +29,8 @@ from typing import IO, Any, Final, NamedTuple
 
 from celery import Celery
 
-from redbeat.calendar.zones import as_utc, zone_named
+from redbeat.calendar.walltime import instant_of
+from redbeat.calendar.zones import zone_named
 from redbeat.decoder import decode
 from redbeat.entries.policy import FIELDS as POLICY_FIELDS
 from redbeat.entry import RedBeatSchedulerEntry
@@ -43,6 +44,7 @@ __all__ = (
     "CALL",
     "FIELDS",
     "EntryFile",
+    "attributes_of",
     "change_entry",
     "current_fields",
     "new_entry",
@@ -89,7 +91,7 @@ def read_entry_file(app: Celery, entry_class: EntryType, path: str, stdin: IO[by
     file = EntryFile(owner, {}, [])
     for name, table in tables.items():
         try:
-            file.entries[name] = _entry(app, entry_class, owner, name, table)
+            file.entries[name] = new_entry(app, entry_class, name, table, managed_by=owner)
         except (InvalidEntryError, ArithmeticError, LookupError) as error:
             file.problems.append(Problem(name, str(error)))
     return file
@@ -129,13 +131,6 @@ def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 # -- an entry --------------------------------------------------------------------------------------
 
 
-def _entry(
-    app: Celery, entry_class: EntryType, owner: str, name: str, table: Any
-) -> RedBeatSchedulerEntry:
-    """Return the entry of a table; raises :exc:`InvalidEntryError` with the name of a field."""
-    return new_entry(app, entry_class, name, table, managed_by=owner)
-
-
 def new_entry(
     app: Celery, entry_class: EntryType, name: str, table: Any, **arguments: Any
 ) -> RedBeatSchedulerEntry:
@@ -147,36 +142,38 @@ def new_entry(
     _check_fields(table)
     if "task" not in table:
         raise InvalidEntryError("task", "is missing; add the name of the task")
-    zone = _zone(app, table.get("timezone"))
-    schedule = _schedule(app, name, table, zone)
-    values = _attributes(table, zone, has_own_zone(schedule))
-    entry = entry_class(name=name, schedule=schedule, app=app, **values, **arguments)
+    if not any(kind in table for kind in KINDS):
+        problem = f"give one of {', '.join(KINDS)}, not none of them"
+        raise InvalidEntryError("schedule", problem)
+    values = attributes_of(app, name, table, table.get("timezone"))
+    if has_own_zone(values["schedule"]):
+        values.pop("timezone", None)
+    entry = entry_class(name=name, app=app, **values, **arguments)
     entry._writing()
     return entry
 
 
-def change_entry(entry: RedBeatSchedulerEntry, table: Any) -> None:
+def change_entry(entry: RedBeatSchedulerEntry, table: Any, known: Collection[str] = FIELDS) -> None:
     """Set the fields of a table on an entry; None resets a field to its default.
 
     A field whose value is already stored stays as it is, because its text may not contain every
     detail. The entry is checked as ``save()`` checks it. Raises :exc:`InvalidEntryError` with the
-    name of a field; the entry may then have some of the new values.
+    name of a field, also for one that is not in ``known``; the entry may then have some of the new
+    values.
     """
-    _check_fields(table)
+    _check_fields(table, known)
     old = current_fields(entry)
     changed = {
         name: value for name, value in table.items() if name not in old or old[name] != value
     }
     timezone = table.get("timezone", entry.timezone)
-    zone = _zone(entry.app, timezone)
-    if any(kind in changed for kind in KINDS):
-        entry.schedule = _schedule(entry.app, str(entry.name), changed, zone)
-    own_zone = has_own_zone(entry.schedule)
-    values = _attributes(changed, zone, own_zone)
+    values = attributes_of(entry.app, str(entry.name), changed, timezone)
+    entry.schedule = values.pop("schedule", entry.schedule)
     if changed.get("queue") is not None and "options" not in changed:
         values["options"] = {**entry.options, "queue": changed["queue"]}
-    if own_zone and "timezone" in table:
+    if "timezone" in table and has_own_zone(entry.schedule):
         entry.__dict__.pop("timezone", None)
+        values.pop("timezone", None)
     if values.get("task", "") is None:
         raise InvalidEntryError("task", "is missing; add the name of the task")
     for name in [name for name, value in changed.items() if value is None]:
@@ -202,9 +199,19 @@ def current_fields(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
     return fields | {name: value for name, value in policy(entry).items() if name in POLICY}
 
 
-def _attributes(table: Mapping[str, Any], zone: Any, own_zone: bool) -> dict[str, Any]:
-    """Return the attributes of an entry that a table sets, without the schedule."""
-    values = {name: table[name] for name in ("task", "enabled") if name in table}
+def attributes_of(
+    app: Celery, name: str, table: Mapping[str, Any], timezone: str | None
+) -> dict[str, Any]:
+    """Return the attributes of an entry that a table sets.
+
+    Times without a UTC offset are wall-clock times in ``timezone``, by default that of the app. The
+    entry ``name`` determines the numbers for ``H`` in a crontab. Raises :exc:`InvalidEntryError`.
+    """
+    zone = _zone(app, timezone)
+    values: dict[str, Any] = {}
+    if any(kind in table for kind in KINDS):
+        values["schedule"] = _schedule(app, name, table, zone)
+    values |= {field: table[field] for field in ("task", "enabled") if field in table}
     if not isinstance(values.get("enabled", True), bool):
         raise InvalidEntryError("enabled", f"must be true or false, not {values['enabled']!r:.60}")
     for field in CALL:
@@ -215,18 +222,16 @@ def _attributes(table: Mapping[str, Any], zone: Any, own_zone: bool) -> dict[str
     for field in POLICY_FIELDS:
         if table.get(field) is not None:
             values[field] = _policy_value(field, table[field], zone)
-    if own_zone:
-        values.pop("timezone", None)
     return values
 
 
-def _check_fields(table: Any) -> None:
+def _check_fields(table: Any, known: Collection[str] = FIELDS) -> None:
     if not isinstance(table, dict):
         raise InvalidEntryError("entry", f"must be a table, not {table!r:.60}")
     for field in table:
-        if field not in FIELDS:
-            similar = get_close_matches(field, FIELDS, 1)
-            hint = f"did you mean {similar[0]!r}?" if similar else f"use {', '.join(FIELDS)}"
+        if field not in known:
+            similar = get_close_matches(field, known, 1)
+            hint = f"did you mean {similar[0]!r}?" if similar else f"use {', '.join(known)}"
             raise InvalidEntryError(field, f"is unknown; {hint}")
 
 
@@ -243,7 +248,7 @@ def _schedule(app: Celery, name: str, table: Mapping[str, Any], zone: Any) -> An
     """Return the schedule of a table; ``name`` determines the numbers for ``H`` in a crontab."""
     kinds = [kind for kind in KINDS if kind in table]
     if len(kinds) != 1:
-        problem = f"give one of {', '.join(KINDS)}, not {' and '.join(kinds) or 'none of them'}"
+        problem = f"give one of {', '.join(KINDS)}, not {' and '.join(kinds)}"
         raise InvalidEntryError("schedule", problem)
     kind, value = kinds[0], table[kinds[0]]
     if kind == "rrule" and isinstance(value, list):
@@ -285,5 +290,5 @@ def _policy_value(field: str, value: Any, zone: Any) -> Any:
             with suppress(ValueError):  # the policy reports an invalid time
                 value = datetime.fromisoformat(value.replace("Z", "+00:00"))
         if isinstance(value, datetime):
-            return as_utc(value if value.tzinfo else value.replace(tzinfo=zone))
+            return instant_of(value if value.tzinfo else value.replace(tzinfo=zone))
     return value

@@ -41,7 +41,6 @@ __all__ = (
     "Importer",
     "Incoming",
     "Problem",
-    "Problems",
     "UnreadableSourceError",
     "Written",
     "fail",
@@ -252,15 +251,6 @@ class Planned(NamedTuple):
     has_calendars: bool
 
 
-def _planned(ready: Ready, checked: Checked) -> Planned | None:
-    """Return the plan of an entry; if there can be none, add a problem to ``checked``."""
-    try:
-        return ready.plan()
-    except Exception as error:
-        checked.problems.add(ready.incoming.where, str(_unexpected("cannot be scheduled", error)))
-        return None
-
-
 class Importer:
     """A context manager that imports the calendars and entries of a source into a schedule.
 
@@ -311,20 +301,24 @@ class Importer:
         for batch in batches(source, BATCH):
             entries = self._entries_of(batch, checked, note)
             valid = [parts for incoming in entries for parts in self._validated(incoming, checked)]
-            rows = self._rows([entry.key for _, entry, _, _ in valid])
-            ready_entries = [Ready(*parts, row) for parts, row in zip(valid, rows, strict=True)]
+            keys = [entry.key for _, entry, _, _ in valid]
+            rows = self._store.read(keys).rows if keys else []
             plans = []
-            for ready in ready_entries:
-                action = self._action(ready, checked)
-                plan = _planned(ready, checked) if action in TO_WRITE else None
-                if plan is not None:
+            for parts, row in zip(valid, rows, strict=True):
+                ready = Ready(*parts, row)
+                action, plan = self._action(ready, checked), None
+                if action in TO_WRITE:
+                    try:
+                        plan = ready.plan()
+                    except Exception as error:
+                        problem = str(_unexpected("cannot be scheduled", error))
+                        checked.problems.add(ready.incoming.where, problem)
+                        continue
                     plans.append(plan)
                     if examine is not None:
                         examine(ready.entry)
-                elif action in TO_WRITE:
-                    continue
                 if note is not None and action is not None:
-                    old = stored_entry(self._app, self._entry_class, ready.row)
+                    old = stored_entry(self._app, self._entry_class, row)
                     note(ready.change(action, plan, old))
             pickle.dump(plans, self._plans)
             if progress is not None:
@@ -448,35 +442,29 @@ class Importer:
             return
         yield incoming, entry, *texts
 
-    def _rows(self, keys: Sequence[str]) -> list[Row]:
-        return self._store.read(keys).rows if keys else []
-
     def _action(self, ready: Ready, checked: Checked) -> str | None:
         """Return the planned action for an entry, a field of :class:`Written`, and count it.
 
         Returns None for a problem, and "different" for a conflict. Both are added to ``checked``.
         """
-        action = self._action_or_problem(ready, checked)
-        if action not in (None, "different"):
-            setattr(self.written, action, getattr(self.written, action) + 1)
-        return action
-
-    def _action_or_problem(self, ready: Ready, checked: Checked) -> str | None:
         where, name, mode = ready.incoming.where, ready.entry.name, self._on_conflict
         problem = obstacle(ready.row, ready.incoming.static)
         if ready.is_new and not problem:
-            return "created"
-        if ready.is_same:
-            return "unchanged"
-        if not ready.is_new and (mode == "keep" or (mode == "fail" and ready.has_same_texts)):
-            return "kept"
-        if problem:
+            action = "created"
+        elif ready.is_same:
+            action = "unchanged"
+        elif not ready.is_new and (mode == "keep" or (mode == "fail" and ready.has_same_texts)):
+            action = "kept"
+        elif problem:
             checked.problems.add(where, f"name: {name!r}{':' if ready.is_new else ''} {problem}")
             return None
-        if mode == "fail":
+        elif mode == "fail":
             checked.conflicts.add(where, f"{name!r} is already stored and differs")
             return "different"
-        return "changed"
+        else:
+            action = "changed"
+        setattr(self.written, action, getattr(self.written, action) + 1)
+        return action
 
     # -- writing -------------------------------------------------------------------------------
 

@@ -37,13 +37,11 @@ from redbeat.storage.wire import Row
 from .importing import EntryType, Incoming, fail, read_safely
 
 __all__ = (
-    "CALENDAR",
     "FIELDS",
     "MAX_LINE",
     "Exported",
     "export_lines",
     "read_lines",
-    "write_line",
 )
 
 #: The fields that the line of a calendar may have.
@@ -222,21 +220,16 @@ class Exported(NamedTuple):
     """A line of an export, or what cannot be read and the problem with it.
 
     Attributes:
+        label: what a message calls the calendar or the entry that cannot be read.
         line: the line, "" if the calendar or the entry cannot be read.
-        key: the key of an entry that cannot be read.
         problem: why the calendar or the entry cannot be read; "" for a line.
-        calendar: the name of a calendar, None for an entry.
+        is_calendar: whether this is a calendar.
     """
 
-    line: str
-    key: str = ""
+    label: str
+    line: str = ""
     problem: str = ""
-    calendar: str | None = None
-
-    @property
-    def label(self) -> str:
-        """What a message calls the calendar or the entry."""
-        return self.key if self.calendar is None else f"calendar {self.calendar}"
+    is_calendar: bool = False
 
 
 def export_lines(
@@ -257,26 +250,27 @@ def export_lines(
 
 
 def _exported_calendar(name: str, text: str) -> Exported:
+    label = f"calendar {encodable(name)}"
     try:
         fields = calendar_of(name, text).fields()
     except DecodeError as error:
-        return Exported("", problem=str(error), calendar=encodable(name))
-    return Exported(json.dumps({"calendar": name, **fields}), calendar=name)
+        return Exported(label, "", str(error), is_calendar=True)
+    return Exported(label, json.dumps({"calendar": name, **fields}), is_calendar=True)
 
 
 def _exported(templates: Templates, keys: Keys, row: Row, history: bool) -> Exported:
+    key = encodable(row.key)
     if row.problem or row.definition is None:
-        return Exported("", encodable(row.key), row.problem or "it has no definition")
+        return Exported(key, "", row.problem or "it has no definition")
     try:
         entry = templates.loaded(row.definition, row.policy)
         if keys.entry(str(entry.name)) != row.key:
-            raise DecodeError(
-                "definition.name", f"is {entry.name!r:.60}, which does not match its key"
-            )
+            problem = f"is {entry.name!r:.60}, which does not match its key"
+            raise DecodeError("definition.name", problem)
         if history:
             History.read(row.meta, row.runtime)  # raises DecodeError if the history is invalid
             entry._identity = row.identity
             row = row._replace(history=with_ids(row.history, entry.own_task_id))
-        return Exported(write_line(str(entry.name), row, history))
+        return Exported(key, write_line(str(entry.name), row, history))
     except DecodeError as error:
-        return Exported("", encodable(row.key), str(error))
+        return Exported(key, "", str(error))

@@ -29,7 +29,7 @@ from redbeat.errors import InvalidEntryError
 
 from .importing import EntryType, Incoming, UnreadableSourceError, read_safely
 
-__all__ = ("Unknown", "load_safely", "read_shelve")
+__all__ = ("read_shelve",)
 
 #: File name suffixes that some database libraries add.
 SUFFIXES: Final = (".db", ".dat", ".dir", ".bak")

@@ -41,7 +41,6 @@ from redbeat.printing import get_logger, printable
 
 __all__ = (
     "Access",
-    "SessionCookies",
     "audit",
     "host_in",
     "install_auth",

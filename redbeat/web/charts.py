@@ -13,13 +13,7 @@ from typing import Final, NamedTuple
 from redbeat.calendar.zones import UTC, wall_zone
 
 __all__ = (
-    "Bar",
-    "Chart",
-    "Lane",
-    "Lanes",
-    "Mark",
     "Row",
-    "Tick",
     "lanes",
     "lateness_chart",
     "load_chart",

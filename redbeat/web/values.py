@@ -21,7 +21,6 @@ from redbeat.storage.layout import layout_of
 from redbeat.storage.wire import Row
 
 __all__ = (
-    "app_zone",
     "clipped",
     "entry_url",
     "in_zone",
@@ -29,10 +28,8 @@ __all__ = (
     "name_in",
     "notify",
     "now_of",
-    "rule_words",
     "texts_of",
     "zone",
-    "zone_name",
 )
 
 #: Maximum number of characters to show of a stored string, and of a message.

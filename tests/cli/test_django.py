@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -263,3 +265,76 @@ def test_a_contradictory_command_line_is_refused(
     ran = run("import", *arguments)
     assert ran.code == 2
     assert problem in ran.err
+
+
+def django_of(
+    monkeypatch: pytest.MonkeyPatch, setup: Callable[[], None], rows: Sequence[Any] = ()
+) -> None:
+    """Let the import see a Django whose ``setup`` is this function, with rows in each table."""
+
+    class UnreadableError(Exception):
+        """The error of a database."""
+
+    def iterator(chunk_size: int) -> Iterator[Any]:
+        yield from rows[:chunk_size]
+        if not rows:
+            raise UnreadableError("no such table")
+
+    query = SimpleNamespace(iterator=iterator)
+    manager = SimpleNamespace(using=lambda _alias: SimpleNamespace(order_by=lambda _field: query))
+    apps = SimpleNamespace(
+        get_app_config=lambda _label: None,
+        get_model=lambda _label: SimpleNamespace(_base_manager=manager),
+    )
+    modules = {
+        "django": SimpleNamespace(setup=setup),
+        "django.conf": SimpleNamespace(settings=SimpleNamespace(configured=True)),
+        "django.apps": SimpleNamespace(apps=apps),
+        "django.db": SimpleNamespace(Error=UnreadableError),
+        "django.utils.connection": SimpleNamespace(ConnectionDoesNotExist=KeyError),
+        "django.core.serializers": SimpleNamespace(serialize=lambda _format, found: found),
+    }
+    monkeypatch.setattr("redbeat.transfer.django.import_module", modules.__getitem__)
+
+
+def missing_app() -> None:
+    raise LookupError("No installed app with label 'django_celery_beat'.")
+
+
+def broken_settings() -> None:
+    raise ZeroDivisionError("division by zero")
+
+
+@pytest.mark.parametrize(
+    ("setup", "problem"),
+    [
+        (missing_app, "needs django_celery_beat in INSTALLED_APPS"),
+        (broken_settings, "belongs to a project that cannot be set up: ZeroDivisionError"),
+        (int, "cannot be read: no such table"),
+    ],
+)
+def test_a_project_that_cannot_be_read_is_an_error(
+    run: Run, monkeypatch: pytest.MonkeyPatch, setup: Callable[[], None], problem: str
+) -> None:
+    django_of(monkeypatch, setup)
+    ran = run("import", "--from", "django-celery-beat")
+    assert (ran.code, f"database default: {problem}" in ran.err) == (EX_UNREADABLE, True), ran.err
+
+
+def test_a_host_without_django_is_an_error(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(name: str) -> None:
+        raise ModuleNotFoundError(name)
+
+    monkeypatch.setattr("redbeat.transfer.django.import_module", refuse)
+    ran = run("import", "--from", "django-celery-beat")
+    assert (ran.code, "needs Django: install" in ran.err) == (EX_UNREADABLE, True), ran.err
+
+
+def test_the_rows_of_a_database_are_read(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each table has the same rows: a schedule of each kind, and a task."""
+    fields = {"every": 5, "period": "minutes", "name": "a", "task": "shop.sync", "interval": 1}
+    django_of(monkeypatch, lambda: None, [{"pk": 1, "fields": fields}])
+    ran = run("import", "--from", "django-celery-beat")
+    assert (ran.code, "1 created" in ran.err) == (0, True), ran.err
+    (entry,) = run("show", "a", "--json").json
+    assert (entry["task"], entry["schedule_text"]) == ("shop.sync", "every 5 min")

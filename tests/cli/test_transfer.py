@@ -646,6 +646,21 @@ def test_a_fixture_as_json_lines_is_imported(run: Run, app: Celery, tmp_path: Pa
     assert load(app, "a").schedule == schedule(timedelta(hours=3))
 
 
+#: Rows of tables that no entry can use.
+BAD_ROWS: list[dict[str, Any]] = [
+    {"model": f"django_celery_beat.{table}schedule", "pk": number, "fields": row}
+    for table, number, row in (
+        ("interval", 2, {"every": 1, "period": "fortnights"}),
+        ("interval", 3, {"every": 0, "period": "days"}),
+        ("crontab", 2, {"minute": "x"}),
+        ("solar", 2, {}),
+        ("solar", 3, {"event": "sunset"}),
+        ("clocked", 2, {}),
+        ("clocked", 3, []),
+    )
+]
+
+
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
@@ -654,14 +669,24 @@ def test_a_fixture_as_json_lines_is_imported(run: Run, app: Celery, tmp_path: Pa
         ({"interval": 1, "args": "{"}, "args: cannot be read as JSON"),
         ({"interval": 1, "kwargs": "[]"}, "kwargs: must be a JSON dict"),
         ({"interval": 1, "start_time": "soon"}, "start_time: 'soon' is not ISO 8601"),
+        ({"interval": 1, "start_time": "0001-01-01T00:00+14:00"}, "start_time: '0001-01-01T00:00"),
         ({"interval": 1, "name": ""}, "name: must be a text"),
+        ({"interval": 1, "total_run_count": True}, "total_run_count: must be an integer, not True"),
+        ({"interval": 2}, "interval.period: must be one of days, hours"),
+        ({"interval": 3}, "interval.every: must be an integer greater than 0, not 0"),
+        ({"crontab": 2}, "crontab: is not valid: ValueError"),
+        ({"solar": 2}, "solar.event: must be the name of an event, not None"),
+        ({"solar": 3}, "solar: is not valid: KeyError('latitude')"),
+        ({"clocked": 2}, "clocked_time: is missing"),
+        ({"clocked": 3}, "clocked: must be an object, not []"),
+        ({"clocked": ["a", "b"]}, "clocked: the file has no django_celery_beat.clockedschedule"),
     ],
 )
 def test_a_bad_task_of_a_fixture_is_an_error(
     run: Run, redis_client: Any, tmp_path: Path, fields: dict[str, Any], problem: str
 ) -> None:
     """The error contains the row number and the field, and nothing is written."""
-    objects = [*FIXTURE, task(1, "good", interval=1), task(7, "bad", **fields)]
+    objects = [*FIXTURE, *BAD_ROWS, task(1, "good", interval=1), task(7, "bad", **fields)]
     ran = run("import", "--from", "django-celery-beat", write(tmp_path / "f", json.dumps(objects)))
     assert ran.code == 1
     assert "periodictask 7" in ran.err
@@ -669,7 +694,10 @@ def test_a_bad_task_of_a_fixture_is_an_error(
     assert redis_client.keys("*") == []
 
 
-@pytest.mark.parametrize(("text", "problem"), [("[]", "has no django"), ("{", "as JSON")])
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [("[]", "has no django"), ("{", "as JSON"), ("[5]", "is not a fixture"), ("5", "a fixture")],
+)
 def test_a_file_that_is_not_a_fixture_is_an_error(
     run: Run, tmp_path: Path, text: str, problem: str
 ) -> None:
@@ -807,6 +835,68 @@ def test_a_shelf_with_other_content_is_an_error(run: Run, tmp_path: Path) -> Non
         file["other"] = 1
     ran = run("import", "--from", "celery-shelve", str(tmp_path / "f"))
     assert "is not a file of Celery's scheduler" in ran.err
+
+
+class Own:
+    """A class that the import does not know."""
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"task": None}, "task: is missing, or is not a string"),
+        ({"last_run_at": 5}, "last_run_at: must be a datetime, not 5"),
+        ({"last_run_at": datetime(1, 1, 1)}, "last_run_at: 0001-01-01 00:00:00+"),
+        ({"total_run_count": "many"}, "total_run_count: must be an integer, not 'many'"),
+        ({"args": ({Own},)}, "args.0.0: holds a tests.cli.test_transfer.Own, which is not loaded"),
+        ({"args": (crontab,)}, "args.0: must be a value, not the class crontab"),
+        ({"kwargs": {"a": Own()}}, "kwargs.a: holds a tests.cli.test_transfer.Own"),
+    ],
+)
+def test_a_bad_entry_of_a_shelf_is_an_error(
+    run: Run, redis_client: Any, shelf: Path, changes: dict[str, Any], problem: str
+) -> None:
+    """The error names the entry and the field, and nothing is written."""
+    with shelve.open(str(shelf)) as file:
+        entries = file["entries"]
+        vars(entries["every"]).update(changes)
+        file["entries"] = entries
+    ran = run("import", "--from", "celery-shelve", str(shelf))
+    assert (ran.code, f"entry 'every': {problem}" in ran.err) == (1, True), ran.err
+    assert redis_client.keys("*") == []
+
+
+@pytest.mark.parametrize(
+    ("entries", "problem"),
+    [
+        ({"a": Own()}, "entry 'a': entry: is a tests.cli.test_transfer.Own, not one of Celery's"),
+        ({"a": 5}, "entry 'a': entry: is a int, not one of Celery's"),
+        ({5: ScheduleEntry("a", "t", schedule=60)}, "entry 5: name: must be a string, not 5"),
+        ([], "its entries are not a dict"),
+    ],
+)
+def test_other_objects_in_a_shelf_are_an_error(
+    run: Run, redis_client: Any, tmp_path: Path, entries: Any, problem: str
+) -> None:
+    file = str(tmp_path / "f")
+    with shelve.open(file) as database:
+        database["entries"] = entries
+    ran = run("import", "--from", "celery-shelve", file)
+    assert ran.code != 0
+    assert problem in ran.err
+    assert redis_client.keys("*") == []
+
+
+def test_a_reference_to_an_object_outside_of_a_shelf_is_an_error(run: Run, shelf: Path) -> None:
+    with dbm.open(str(shelf), "w") as file:
+        file[b"entries"] = b"Poutside\n."
+    ran = run("import", "--from", "celery-shelve", str(shelf))
+    assert (ran.code, "outside of the file" in ran.err) == (EX_UNREADABLE, True), ran.err
+
+
+def test_a_shelf_that_does_not_exist_is_an_error(run: Run, tmp_path: Path) -> None:
+    ran = run("import", "--from", "celery-shelve", str(tmp_path / "f"))
+    assert (ran.code, "does not exist" in ran.err) == (EX_UNREADABLE, True), ran.err
 
 
 # -- as processes ----------------------------------------------------------------------------------

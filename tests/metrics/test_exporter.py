@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from functools import partial
@@ -153,3 +154,29 @@ def test_without_the_prometheus_package(app: Celery, monkeypatch: pytest.MonkeyP
 def test_an_invalid_port_is_refused(app: Celery, redis_client: redis.Redis, port: str) -> None:
     del redis_client
     assert run_command(app, "exporter", "--port", port).code == 2
+
+
+@pytest.mark.parametrize("words", [(), ("--json",)])
+def test_the_command_serves_until_a_signal(
+    app: Celery, unused_port: int, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    """The signal arrives after the first scrape; then nothing listens on the port any more."""
+    target, scraped = Target(unused_port), []
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+
+    def serve(*args: Any) -> Any:
+        server = serve_exporter(*args)
+        scraped.append(target.scrape().names)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return server
+
+    monkeypatch.setattr("redbeat.cli.exporter.serve_exporter", serve)
+    try:
+        ran = run_command(app, "exporter", "--port", str(unused_port), *words)
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    url = f"http://127.0.0.1:{unused_port}"
+    assert (ran.code, url in (ran.out if words else ran.err)) == (0, True), ran
+    assert "redbeat_redis_up" in scraped[0]
+    assert target.get("/metrics").code == 0
