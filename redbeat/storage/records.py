@@ -632,7 +632,7 @@ def read_turn(
             if len(reply) == SHORT
             else {"holder_ttl": reply[1] / 1000}
         )
-        return replace(last_reply, now=now, expires=now, results=[], claims=[], took=0.0, **found)
+        return replace(last_reply, now=now, expires=now, results=[], claims=[], **found)
     return ClaimReply(
         standing=reply[0],
         now=float(reply[1]),
