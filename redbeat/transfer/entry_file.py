@@ -151,7 +151,7 @@ def new_entry(
     schedule = _schedule(app, name, table, zone)
     values = _attributes(table, zone, has_own_zone(schedule))
     entry = entry_class(name=name, schedule=schedule, app=app, **values, **arguments)
-    entry._writing()
+    entry.writing()
     return entry
 
 
@@ -187,7 +187,7 @@ def change_entry(entry: RedBeatSchedulerEntry, table: Any) -> None:
             values.pop(name, None)
     for name, value in values.items():
         setattr(entry, name, value)
-    entry._writing()
+    entry.writing()
 
 
 def current_fields(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
