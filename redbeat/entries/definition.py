@@ -13,7 +13,7 @@ from celery.schedules import BaseSchedule, crontab, schedule
 from dateutil.parser import isoparse
 
 from redbeat.codec.stored import is_valid_text
-from redbeat.codec.writers import CRON_FIELDS, LONGEST_PART, TAG
+from redbeat.codec.types import CRON_FIELDS, LONGEST_PART, TAG
 from redbeat.connection.options import is_number
 from redbeat.decoder import (
     MAX_TEXT,

@@ -83,7 +83,7 @@ NUMBER_PARSERS = {
 ELSEWHERE = ("calendar/", "cli/", "connection/", "schedules/", "transfer/", "config.py")
 
 #: The decoder of definitions, which reads values with a type that was checked.
-CODEC = ("codec/readers.py", "codec/writers.py")
+CODEC = ("codec/types.py",)
 
 #: What else modules may parse, with the reason: module -> (reason, call, ...).
 NUMBERS: dict[str, tuple[str, ...]] = {
