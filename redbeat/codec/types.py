@@ -310,9 +310,10 @@ def _encode_interval(interval: schedule) -> dict[str, Any]:
 
 
 def _decode_interval(tagged: Tagged) -> schedule:
-    relative, seconds = tagged.get("relative", False), _read_number(tagged, "every")
+    relative = tagged.get("relative", False)
     if not isinstance(relative, bool):
         raise MalformedError("relative", f"{relative!r} is neither true nor false")
+    seconds = _read_number(tagged, "every")
     try:
         every = timedelta(seconds=seconds)
     except (ValueError, OverflowError):
