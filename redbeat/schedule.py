@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import ItemsView, Iterable, Iterator, Mapping, MutableMapping, ValuesView
-from contextlib import suppress
 from copy import copy
 from datetime import datetime, timezone
 from fnmatch import fnmatchcase
@@ -35,7 +34,7 @@ from redbeat.schedules.calendars import Calendar
 from redbeat.storage.store import store_of
 
 from .config import App, ensure_conf, real_app
-from .entries.calendars import calendar_of, load_calendars
+from .entries.calendars import load_calendars, readable_calendars
 from .entries.save import save_batches
 from .entry import RedBeatSchedulerEntry
 from .errors import DecodeError, InvalidEntryError
@@ -322,10 +321,7 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         if not users:
             return entries
         names = {name for entry in users for name in entry.policy.exclude}
-        calendars = {}
-        for name, text in self._store.calendars(names).items():
-            with suppress(DecodeError):
-                calendars[name] = calendar_of(name, text)
+        calendars, _ = readable_calendars(self._store, names)
         for entry in users:
             entry.use_calendars(calendars)
         return [entry for entry in entries if calendars.keys() >= set(entry.policy.exclude)]
