@@ -18,14 +18,18 @@ from redbeat.schedules.registry import tags
 from redbeat.schedules.rule import rrule
 
 from .calendar.zones import from_timestamp, get_utcoffset_minutes, to_timestamp
-from .codec.readers import DECODERS, LoadError, MalformedError, MissingError, reader_of
 from .codec.stored import MAX_TEXT, exceeded_limit, json_in
-from .codec.writers import ENCODERS, TAG, UnstorableError
+from .codec.types import (
+    TAG,
+    LoadError,
+    MalformedError,
+    MissingError,
+    UnstorableError,
+    type_of_tag,
+)
 from .errors import CannotRunHereError, DecodeError, InvalidEntryError, UnknownTypeError
 
 __all__: tuple[str, ...] = (
-    "DECODERS",
-    "ENCODERS",
     "MAX_DEPTH",
     "MAX_TEXT",
     "MissingPackageError",
@@ -82,15 +86,15 @@ class RedBeatJSONDecoder(json.JSONDecoder):
         Raises ``ValueError`` only if the JSON contains more than ``MAX_SCHEDULES`` schedules.
         """
         tag = d.get(TAG)
-        read = None if tag is None else reader_of(tag)
-        if read is None:
+        kind = None if tag is None else type_of_tag(tag)
+        if kind is None:
             return d
         if tag in tags():
             self._schedules += 1
             if self._schedules > MAX_SCHEDULES:
                 raise ValueError(TOO_MANY)
         try:
-            return read(d)
+            return kind.read(d)
         except Exception:
             # An invalid dict may be the user's data. If a schedule is required,
             # decode_schedule() reads the dict again and raises the error.
@@ -177,12 +181,12 @@ def decode_schedule(value: Any, field: str = "definition.schedule") -> BaseSched
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         value = {TAG: "interval", "every": value}
     tag = value.get(TAG) if isinstance(value, dict) else None
-    read = reader_of(tag) if tag in tags() else None
-    if read is None:
+    kind = type_of_tag(tag) if tag in tags() else None
+    if kind is None:
         error_class = UnknownTypeError if tag and isinstance(tag, str) else DecodeError
         raise error_class(field, _not_a_schedule(value, tag))
     try:
-        decoded: BaseSchedule = read(value)
+        decoded: BaseSchedule = kind.read(value)
         return decoded
     except MissingError as error:
         raise MissingPackageError(field, error.problem) from error

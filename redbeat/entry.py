@@ -5,27 +5,21 @@ from __future__ import annotations
 import copy
 import math
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, tzinfo
-from functools import lru_cache, partial
 from inspect import signature
 from itertools import islice
-from secrets import token_urlsafe
-from time import time
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar
 
 from celery import Celery
 from celery.beat import ScheduleEntry
 from celery.schedules import crontab, schedstate
-from celery.schedules import schedule as Interval  # noqa: N812 - a class
-from redis.exceptions import RedisError
 
 from redbeat.calendar.walltime import TICK
 from redbeat.calendar.zones import EPOCH, UTC, as_utc, from_timestamp
-from redbeat.codec.stored import bytes_of, is_valid_text, object_in, score_in, text_of
+from redbeat.codec.stored import bytes_of, is_valid_text, text_of
 from redbeat.codec.writers import warn_of_app
 from redbeat.config import App, ensure_conf, real_app
 from redbeat.decoder import to_timestamp
@@ -39,6 +33,7 @@ from redbeat.entries.backfill import (
     planned,
     with_backfill,
 )
+from redbeat.entries.calendars import load_calendars
 from redbeat.entries.decide import (
     CLOCK_STEP,
     DISABLED,
@@ -58,26 +53,23 @@ from redbeat.entries.decide import (
     score_of,
     task_id_of,
 )
+from redbeat.entries.definition import FIELDS as DEFINITION_FIELDS
 from redbeat.entries.definition import (
-    FIELDS as DEFINITION_FIELDS,
-)
-from redbeat.entries.definition import (
+    check_excluded,
     decode_definition,
     decode_policy,
-    encode_definition,
+    definition_text,
     encode_policy,
-    flat_text,
-    stored_options,
 )
 from redbeat.entries.history import (
     History,
+    SavedState,
     Texts,
-    after_saved_anew,
     decode_meta,
     encode_meta,
     encode_runtime,
 )
-from redbeat.entries.lazy import hidden, restore_lazy, with_field
+from redbeat.entries.lazy import restore_lazy, with_field
 from redbeat.entries.pauses import Pause, pause_entries, resume_entries, resumed
 from redbeat.entries.policy import (
     DEFAULT,
@@ -99,6 +91,12 @@ from redbeat.entries.runs import (
     read_history,
     with_results,
 )
+from redbeat.entries.save import (
+    SAVE_ATTEMPTS,
+    check_history,
+    restart_if_finished,
+    save_batch,
+)
 from redbeat.entries.status import EntryStatus, Record
 from redbeat.errors import (
     ConflictError,
@@ -114,16 +112,8 @@ from redbeat.schedules.next_run import asks_itself, in_zone
 from redbeat.schedules.rule import RuleSchedule
 from redbeat.storage.layout import layout_of
 from redbeat.storage.reading import not_an_entry
-from redbeat.storage.records import (
-    CLOCK_AHEAD,
-    CONFLICT,
-    HISTORY_DIFFERS,
-    SAME,
-    SAVED,
-    Saved,
-    Writing,
-)
-from redbeat.storage.store import Store, store_of
+from redbeat.storage.records import SAVED, Writing
+from redbeat.storage.store import store_of
 from redbeat.storage.wire import Row
 
 __all__ = ("PARKED", "RedBeatSchedulerEntry", "store_of")
@@ -142,13 +132,6 @@ MAX_TRIGGERS: Final = 100
 #: differs: too many runs wait, or the entry has changed.
 UNKNOWN, QUARANTINED, TOO_MANY, NOT_A_HASH = 0, -1, -2, -3
 STALE = TOO_MANY
-
-#: If a beat records a run during a write, the write is retried up to this number of times. The last
-#: retry overwrites the history.
-SAVE_ATTEMPTS = 5
-
-#: Two scores that differ by less than this number of seconds are equal: Redis has six decimals.
-SCORE_PRECISION = 2e-6
 
 #: The seconds until the next check that ``is_due()`` returns for a disabled entry.
 DISABLED_RECHECK = 5.0
@@ -252,44 +235,17 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     #: Whether the time of the stored score has passed. ``is_due()`` may still return false.
     put_up = False
 
+    #: Whether the entry comes from ``beat_schedule``. Only such entries may have lazy arguments.
+    is_static = False
+
+    #: What this object knows about the stored entry.
+    saved_state = SavedState()
+
     #: The names of policy fields that a subclass uses for its own attributes or arguments.
-    _foreign_fields: frozenset[str] = frozenset()
+    foreign_fields: frozenset[str] = frozenset()
 
     #: The stored calendars that ``exclude`` names, None before they were loaded.
     _calendars: Mapping[str, Calendar] | None = None
-
-    #: The cached time zone of the policy or the app, None before the first lookup.
-    _zone: tzinfo | None = None
-
-    #: The ``meta`` field that this entry was loaded from, None if it was not loaded from Redis.
-    _seen_meta: str | None = None
-
-    #: The stored definition and policy that this entry was loaded from, "" if it was not loaded.
-    seen_texts: tuple[str, str] = ("", "")
-
-    #: The operator's pause of this entry, None if no operator paused the entry.
-    _pause: Pause | None = None
-
-    #: Last run and run count as last loaded or saved; ``save()`` writes them if they have changed.
-    _known_history: tuple[Any, int] = (None, 0)
-
-    #: A random id that distinguishes the stored entry from deleted entries of its name, or "".
-    _identity = ""
-
-    #: The identity to store if the entry is new. All retries of one save use the same identity.
-    _new_identity = ""
-
-    #: The definition and policy that Redis returned with a refused write, None if none was refused.
-    _stored_texts: Texts | None = None
-
-    #: Last run and run count before a save restarted a finished entry, None without a restart.
-    _history_before_restart: tuple[Any, int] | None = None
-
-    #: Whether the entry comes from ``beat_schedule``. Only such entries may have lazy arguments.
-    _static = False
-
-    #: Whether an argument is a placeholder for a function that only ``beat_schedule`` contains.
-    _lazy = False
 
     def __init__(
         self,
@@ -304,9 +260,9 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     ) -> None:
         clsargs: dict[str, Any] = {**fields}
         clsargs["app"] = real_app(clsargs.get("app"))
-        if self._foreign_fields:
+        if self.foreign_fields:
             # If a subclass passes a field to this constructor, the field belongs to the policy.
-            self._foreign_fields = self._foreign_fields.difference(clsargs)
+            self.foreign_fields = self.foreign_fields.difference(clsargs)
         policy = {field: clsargs.pop(field, None) for field in FIELDS}
         if clsargs.pop("one_off", False):
             policy["max_runs"] = policy["max_runs"] or 1
@@ -333,7 +289,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         if self.timezone is not None:
             self._apply_timezone()
         # A last run that the caller passed is a change to save; the default last run is not.
-        self._known_history = (None if has_last_run else self.last_run_at, 0)
+        self.saved_state = SavedState(last_run_at=None if has_last_run else self.last_run_at)
 
     def _apply_timezone(self) -> None:
         """Set the time zone of the entry on its schedule, where Celery and Sentry read it."""
@@ -350,7 +306,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             used_names = {*vars(base)}
             with suppress(KeyError, TypeError, ValueError):
                 used_names |= {*signature(vars(base)["__init__"]).parameters}
-            cls._foreign_fields |= NAMES & used_names
+            cls.foreign_fields |= NAMES & used_names
 
     # -- names ---------------------------------------------------------------------------------
 
@@ -422,9 +378,8 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         identity: str = "",
     ) -> Self:
         """Create an entry from the fields of its hash; raises :exc:`DecodeError`. No round trip."""
-        entry = cls.from_definition(app, definition, policy).with_history(meta, runtime)
-        entry._identity = identity
-        return entry
+        entry = cls.from_definition(app, definition, policy)
+        return entry.with_history(meta, runtime, identity)
 
     @classmethod
     def from_definition(cls: type[Self], app: Celery, definition: str, policy: str = "") -> Self:
@@ -433,14 +388,14 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         Raises :exc:`DecodeError`, or its subclass :exc:`UnknownTypeError` if another process may be
         able to load the entry.
         """
-        stored = cls._arguments_in(definition)
-        arguments = decode_policy(policy, stored, cls._foreign_fields)
-        lazy, pause = restore_lazy(arguments, policy), Pause.read(policy)
+        stored = _decoded(cls, "definition", definition)
+        arguments = decode_policy(policy, stored, cls.foreign_fields)
+        has_lazy, pause = restore_lazy(arguments, policy), Pause.read(policy)
         try:
             entry = cls(app=app, **arguments)
-            entry._lazy = lazy
-            entry._pause = pause
-            entry.seen_texts = (definition, policy)
+            entry.saved_state = entry.saved_state._replace(
+                texts=(definition, policy), has_lazy=has_lazy, pause=pause
+            )
             return entry
         except Exception as error:
             # The JSON is valid, so user code caused the error: a schedule that raised, or an entry
@@ -458,20 +413,6 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         return getattr(cls.from_key, "__func__", None) is not inherited.__func__
 
     @classmethod
-    def _arguments_in(cls, definition: str) -> dict[str, Any]:
-        """Return the constructor arguments in a definition.
-
-        Raises :exc:`DecodeError`, also if a subclass's ``decode_definition()`` raises any error.
-        """
-        try:
-            return dict(cls.decode_definition(definition))
-        except DecodeError:
-            raise
-        except Exception as error:
-            problem = f"decode_definition() of {cls.__name__} raised {error!r}"
-            raise UnknownTypeError("definition", problem) from error
-
-    @classmethod
     def reads_meta_itself(cls) -> bool:
         """Return whether a subclass overrides :meth:`decode_meta`."""
         return cls.decode_meta is not RedBeatSchedulerEntry.decode_meta
@@ -483,23 +424,22 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         """
         if not self.reads_meta_itself():
             return History.read(meta, runtime)
-        try:
-            fields = dict(self.decode_meta(meta or None))
-        except DecodeError:
-            raise
-        except Exception as error:
-            problem = f"decode_meta() of {type(self).__name__} raised {error!r}"
-            raise UnknownTypeError("meta", problem) from error
+        fields = _decoded(self, "meta", meta or None)
         history = {name: fields.pop(name) for name in META if name in fields}
         for name, value in fields.items():
             setattr(self, name, value)
         return History.of_meta(history, runtime)
 
-    def with_history(self: Self, meta: str, runtime: str = "") -> Self:
+    def with_history(self: Self, meta: str, runtime: str = "", identity: str = "") -> Self:
         """Return a copy with the stored history; raises :exc:`DecodeError`. No round trip."""
-        entry = self._copy()
-        entry.recall(meta, runtime)
+        entry = self.__copy__()
+        entry.recall(meta, runtime, identity)
         return entry
+
+    @property
+    def seen_texts(self) -> Texts:
+        """The stored definition and policy that this entry was loaded from, "" if not loaded."""
+        return self.saved_state.texts
 
     def is_of(self, key: str, definition: str, policy: str) -> bool:
         """Return whether the entry was loaded from this key, definition and policy."""
@@ -514,7 +454,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
     def policy_field(self, name: str) -> Any:
         """Return a policy field, or its default if a subclass uses the name for something else."""
-        return getattr(DEFAULT if name in self._foreign_fields else self, name)
+        return getattr(DEFAULT if name in self.foreign_fields else self, name)
 
     def default_now(self) -> datetime:
         """Return the current time from the schedule's clock, else in the app's time zone."""
@@ -522,7 +462,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             now: datetime = self.schedule.now()
             return now
         # Celery's method returns the same value, but is slower. Each new entry calls this method.
-        return datetime.now(self.app.timezone)
+        return datetime.now(_zone_of(self.app))
 
     def _current_time(self) -> datetime:
         """Return the current time in UTC, for decisions without a claim.
@@ -532,9 +472,12 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         now = self.default_now()
         return datetime.now(UTC) if now.tzinfo is None else as_utc(now)
 
-    def recall(self, meta: str, runtime: str = "") -> None:
-        """Load a stored history into this entry; raises :exc:`DecodeError`. No round trip."""
-        self.adopt(meta, *self._history_in(meta, runtime))
+    def recall(self, meta: str, runtime: str = "", identity: str | None = None) -> None:
+        """Load a stored history into this entry; raises :exc:`DecodeError`. No round trip.
+
+        ``identity`` is the stored identity of the entry, None to keep the known identity.
+        """
+        self.adopt(meta, *self._history_in(meta, runtime), identity)
 
     def adopt(
         self,
@@ -542,17 +485,19 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         last_run_at: datetime | None,
         total_run_count: int,
         scheduled_at: datetime | None,
+        identity: str | None = None,
     ) -> None:
         """Set the run history, and ``meta``, from which it was decoded. No round trip."""
         self.last_run_at, self.total_run_count = last_run_at, total_run_count
         self.scheduled_at = scheduled_at
-        self._known_history = (last_run_at, total_run_count)
-        self._seen_meta = meta
+        state = self.saved_state
+        identity = state.identity if identity is None else identity
+        self.saved_state = state.with_history(meta, last_run_at, total_run_count, identity)
 
     @property
     def anchor(self) -> datetime | None:
         """The instant (UTC) from which the next run is computed, None if the entry never ran."""
-        last, known = self.last_run_at, self._known_history[0]
+        last, known = self.last_run_at, self.saved_state.last_run_at
         if last is None:
             return None
         if self.scheduled_at and same_instant(last, known):
@@ -565,7 +510,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         This happens if the clock of Redis was ahead. Returns False if an application wrote the last
         run.
         """
-        last, known = self.last_run_at, self._known_history[0]
+        last, known = self.last_run_at, self.saved_state.last_run_at
         if last is None or self.scheduled_at is None or not same_instant(last, known):
             return False
         return max(aware(last), self.scheduled_at) > now + timedelta(seconds=CLOCK_STEP)
@@ -574,14 +519,17 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         """Return which occurrence is due now, and when the next occurrence is. No round trip."""
         run = self.run
         if run is None:
-            now = self._current_time()
-            return self._decide(now, now)
+            return self.decision_at(self._current_time())
         decision = run.decision
         if decision is None:
             # A user's is_due() always uses the current time; other schedules accept any instant.
             at = run.now if asks_itself(self.schedule) else run.decided_at
             decision = run.decision = self._decide(at, run.due)
         return decision
+
+    def decision_at(self, now: datetime) -> Decision:
+        """Return which occurrence is due at ``now`` (UTC), and when the next occurrence is."""
+        return self._decide(now, now)
 
     @property
     def is_too_late(self) -> bool:
@@ -590,13 +538,13 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         scheduled_at = run and run.decision and run.decision.scheduled_at
         if run is None or not scheduled_at or self.last_run_at is None:
             return False
-        grace = self._rules()[0].misfire_grace_time
+        grace = self.policy_and_zone()[0].misfire_grace_time
         if grace is None or asks_itself(self.schedule):
             return False
         return run.now - self._offset_due_at(scheduled_at) > timedelta(seconds=grace)
 
     def _offset_due_at(self, scheduled_at: datetime) -> datetime:
-        return self._plan(*self._rules()).due_at(scheduled_at)
+        return self._plan().due_at(scheduled_at)
 
     def lateness_of(self, run: Occurrence) -> float:
         """Return how late a run of the :attr:`history` was, in seconds.
@@ -616,7 +564,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         attributes = self.__dict__
         if NAMES.isdisjoint(attributes):
             return DEFAULT
-        foreign = self._foreign_fields
+        foreign = self.foreign_fields
         return Policy.of(
             {
                 name: attributes[name]
@@ -626,7 +574,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         )
 
     def _decide(self, now: datetime, due: datetime) -> Decision:
-        policy, zone = self._rules()
+        policy, zone = self.policy_and_zone()
         last, anchor = self.last_run_at, self.anchor
         ahead = self.run is not None and anchor is not None and self.ran_after(now)
         if ahead and anchor is not None:
@@ -638,16 +586,18 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         # The beat records ``now`` as the new anchor; otherwise each decision restarts the wait.
         return decision._replace(anchor=now) if ahead and anchor is now else decision
 
-    def _rules(self) -> tuple[Policy, tzinfo]:
+    def policy_and_zone(self) -> tuple[Policy, tzinfo]:
         """Return the policy with the app's default misfire grace time, and the time zone."""
         policy = self.policy
         if isinstance(self.schedule, crontab) and policy.misfire_grace_time is None:
             deadline = ensure_conf(self.app).cron_deadline
             if deadline is not None:
                 policy = replace(policy, misfire_grace_time=deadline)
-        return policy, self._zone or policy.zone or self.app.timezone
+        zone = None if policy is DEFAULT else policy.zone
+        return policy, zone or _zone_of(self.app)
 
-    def _plan(self, policy: Policy, zone: tzinfo) -> Plan:
+    def _plan(self) -> Plan:
+        policy, zone = self.policy_and_zone()
         return Plan(self.schedule, zone, policy, str(self.name), self.exclusion(policy, zone))
 
     def use_calendars(self, calendars: Mapping[str, Calendar] | None) -> None:
@@ -679,9 +629,9 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         if not self.policy_field("exclude"):
             return self
         try:
-            self.exclusion(*self._rules())
+            self.exclusion(*self.policy_and_zone())
         except (InvalidEntryError, DecodeError):
-            entry = self._copy()
+            entry = copy.copy(self)
             entry.exclude, entry.on_excluded = (), DEFAULT.on_excluded
             return entry
         return self
@@ -699,8 +649,8 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         One round trip if the entry has calendars that were not loaded, else none.
         """
         entry = self._with_readable_calendars()
-        policy, zone = entry._rules()
-        plan = entry._plan(replace(policy, jitter=0.0), zone)
+        plan = entry._plan()
+        plan = replace(plan, policy=replace(plan.policy, jitter=0.0))
         nominal = next(iter(entry.upcoming(1)), entry._current_time())
         return (plan.due_at(nominal) - nominal).total_seconds()
 
@@ -723,7 +673,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         :meth:`upcoming` says more. No round trip.
         """
         since, anchor = as_utc(since), self.anchor
-        plan = self._plan(*self._rules())
+        plan = self._plan()
         if not asks_itself(self.schedule):
             yield from runs_from(plan, anchor, self.total_run_count, since, now or since)
             return
@@ -743,7 +693,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         """
         if asks_itself(self.schedule):
             raise ValueError("only is_due() of its schedule class knows when the entry runs")
-        plan = self._plan(*self._rules())
+        plan = self._plan()
         plan = replace(plan, policy=replace(plan.policy, max_runs=None))
         return (run.scheduled_at for run in runs_from(plan, self.anchor, 0, since, since))
 
@@ -755,21 +705,21 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         ``stored`` is the entry at ``now``. Raises :exc:`InvalidEntryError` if this entry could not
         be saved. No round trip.
         """
-        entry, last, runs = self._copy(), stored.anchor, stored.total_run_count
-        entry._zone, entry.seen_texts = None, stored.seen_texts
+        entry, last, runs = copy.copy(self), stored.anchor, stored.total_run_count
         if entry.policy_field("exclude") != stored.policy_field("exclude"):
             entry.use_calendars(None)
         if last is not None and not asks_itself(stored.schedule):
-            last, runs = history_before(stored._plan(*stored._rules()), last, runs, instant, now)
+            last, runs = history_before(stored._plan(), last, runs, instant, now)
         if last is not None and not asks_itself(entry.schedule):
-            last = latest_before(entry._plan(*entry._rules()), min(last, instant), instant)
+            last = latest_before(entry._plan(), min(last, instant), instant)
+        entry.saved_state = entry.saved_state._replace(texts=stored.seen_texts)
         entry.adopt("", last, runs, last)
-        entry._arm(stored.seen_texts, entry.texts(), instant)
+        restart_if_finished(entry, entry.texts(), instant)
         return entry
 
     def created_at(self: Self, instant: datetime) -> Self:
         """Return a copy with the history of a new entry that is created at ``instant``."""
-        entry = self._copy()
+        entry = copy.copy(self)
         entry.adopt("", counts_from(self.schedule, instant), 0, None)
         return entry
 
@@ -805,7 +755,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             or cls.due_at is not RedBeatSchedulerEntry.due_at
         )
 
-    def _stored_score(self, now: datetime | None = None) -> float | None:
+    def score_to_store(self, now: datetime | None = None) -> float | None:
         """Return the score to store in UNIX seconds, None to make the entry due at once.
 
         ``now`` is in UTC; None means the time of the entry's clock. The clock of this host may be
@@ -817,12 +767,21 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             return DISABLED
         if self.scores_itself():
             return self.score
-        decision = self.decision() if now is None else self._decide(now, now)
+        decision = self.decision() if now is None else self.decision_at(now)
         if self.ran_after(now or self._current_time()):
             return None
         if decision.due or decision.missed or decision.next_at is None:
             return None
         return score_of(decision.next_at)
+
+    def score_at(self, now: datetime) -> float | None:
+        """Return the score to store, computed at ``now`` (UTC) or by the entry's own clock if any.
+
+        The result is as of :meth:`score_to_store`.
+        """
+        own_clock = type(self).default_now is not RedBeatSchedulerEntry.default_now
+        uses_host_clock = not (own_clock or has_clock(self.schedule)) and self.run is None
+        return self.score_to_store(now if uses_host_clock else None)
 
     # -- saving --------------------------------------------------------------------------------
 
@@ -840,48 +799,31 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
     def texts(self) -> tuple[str, str]:
         """Return definition and policy as JSON to store; raises :exc:`InvalidEntryError`."""
-        if self.name and not is_valid_text(self._own_key()):  # such an entry can only be deleted
+        # An entry whose name is not valid text can only be deleted.
+        if self.name and not is_valid_text(self.writable_key()):
             raise InvalidEntryError("name", NOT_UTF8 % repr(self.name))
-        if not getattr(self.app, "redbeat_tracks_runs", False):
-            field = self.policy.field_of_reports
-            if field is not None:
-                problem = "needs workers that report ends of runs; call redbeat.worker.enable(app)"
-                raise InvalidEntryError(field, problem)
-        self._check_excluded()
+        policy = self.policy
+        if not getattr(self.app, "redbeat_tracks_runs", False) and policy.field_of_reports:
+            problem = "needs workers that report ends of runs; call redbeat.worker.enable(app)"
+            raise InvalidEntryError(policy.field_of_reports, problem)
+        check_excluded(self.schedule, policy)
         self.check_allowed()
-        text, fields = self._definition_text()
+        text, fields = definition_text(self.definition(), self.is_static)
         if self.timezone is None:
             warn_of_app(self.schedule, self.app)
-        policy = encode_policy(self.schedule, self.policy)
         pause = Pause.of_entry(self)
-        return text, with_field(policy, {**fields, **pause.field()} if pause else fields)
+        if pause is not None:
+            fields = {**fields, **pause.field()}
+        return text, with_field(encode_policy(self.schedule, policy), fields)
 
-    def _check_excluded(self) -> None:
-        if not self.policy_field("exclude"):
-            return
-        if asks_itself(self.schedule):
-            problem = "has no effect on a schedule class with its own is_due(); remove it"
-            raise InvalidEntryError("exclude", problem)
-        if self.policy_field("on_excluded") != "skip" and isinstance(self.schedule, Interval):
-            problem = "cannot move the runs of an interval to other days; use a crontab or a rule"
-            raise InvalidEntryError("on_excluded", problem)
+    def writing(self) -> Writing:
+        """Return the definition and policy to write; raises :exc:`InvalidEntryError`.
 
-    def _writing(self) -> Writing:
-        """Return the definition and policy to write; raises :exc:`InvalidEntryError`."""
+        Checks everything that :meth:`save` checks.
+        """
         definition, policy = self.texts()
+        check_history(self)
         return Writing(self.key, definition, policy)
-
-    def _definition_text(self) -> tuple[str, dict[str, Any]]:
-        """Return the definition as JSON, and the fields to add to the stored policy."""
-        definition = self.definition()
-        text = flat_text(definition)
-        if text is not None:
-            return text, {}
-        definition, lazy = hidden(definition, self._static)
-        options = stored_options(definition.get("options"))
-        if options is not definition.get("options"):
-            definition = {**definition, "options": options}
-        return encode_definition(definition), lazy
 
     def check_allowed(self) -> None:
         """Raise :exc:`NotAllowedError` for a task outside ``redbeat_task_allowlist``."""
@@ -890,7 +832,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         if refused:
             raise NotAllowedError(*refused)
 
-    def _own_key(self) -> str:
+    def writable_key(self) -> str:
         """Return the key to write to.
 
         Raises :exc:`InvalidEntryError` if RedBeat uses the key itself, or if the key is not UTF-8.
@@ -936,14 +878,11 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             program changed or deleted the entry since you loaded it, or if you save a new entry and
             its name exists already. Recorded runs do not count as changes.
             """
-            return self._save(if_unchanged)
-
-    def _save(self: Self, if_unchanged: bool) -> Self:
-        writing = self._writing()
-        if if_unchanged:
-            writing = writing._replace(believed=self.seen_texts)
-        self._write(store_of(self.app), writing)
-        return self
+            writing = self.writing()
+            if if_unchanged:
+                writing = writing._replace(believed=self.seen_texts)
+            save_batch(store_of(self.app), [(self, writing)])
+            return self
 
     def delete(self) -> None:
         """Remove the entry, its history and any claim on the entry. One round trip.
@@ -951,8 +890,8 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         Only the ``name`` attribute must be set. Raises :exc:`InvalidEntryError` if RedBeat uses the
         key itself.
         """
-        store_of(self.app).delete(self._own_key())
-        self._new_identity = ""
+        store_of(self.app).delete(self.writable_key())
+        self.saved_state = self.saved_state._replace(new_identity="")
 
     def history_text(self) -> str:
         """Return the history as JSON for the ``meta`` field."""
@@ -960,149 +899,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             return encode_meta(self.last_run_at, self.total_run_count)
         return encode_meta(self.last_run_at)
 
-    def _check_history(self) -> None:
-        last_run_at: Any = self.last_run_at
-        count: Any = self.total_run_count
-        if last_run_at is not None and not isinstance(last_run_at, datetime):
-            problem = f"must be a datetime or None, not {last_run_at!r:.60}"
-            raise InvalidEntryError("last_run_at", problem)
-        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-            raise InvalidEntryError(
-                "total_run_count", f"must be a whole number, 0 or more, not {count!r:.60}"
-            )
-
-    def _write(self, store: Store, writing: Writing) -> None:
-        """Store definition, policy and history; without a definition, store only the history.
-
-        If the entry was deleted, a history alone is not written. One round trip, and one more for
-        each run recorded during the save, for a new object that replaces a stored entry, and for a
-        new entry if the clock of this host is ahead of Redis.
-        """
-        self._check_history()
-        save_batch(store, [(self, writing)])
-
-    def _complete_writing(self, writing: Writing, now: datetime, insist: bool) -> Writing:
-        """Return the writing with the history and with the score computed at ``now`` (UTC).
-
-        With ``insist``, the write overwrites any stored history.
-        """
-        old, new = self._stored_texts or self.seen_texts, (writing.definition, writing.policy)
-        self._arm(old, new if writing.definition else old, now)
-        is_fresh = self._seen_meta is None
-        meta = self.history_text() if is_fresh or self._history_changed() else ""
-        seen = None if insist else self._seen_meta or ""
-        if writing.definition and not self._static:
-            self._new_identity = self._new_identity or new_identity()
-        key, definition, policy, _, runtime, *_, believed, history, _ = writing
-        texts = (key, definition, policy, meta, runtime)
-        score, since = self._score_at(now), self._made_up()
-        return Writing(*texts, seen, score, since, believed, history, self._new_identity)
-
-    def _score_at(self, now: datetime) -> float | None:
-        """Return the score to store, computed at ``now`` or by the entry's own clock if any."""
-        uses_host_clock = type(
-            self
-        ).default_now is RedBeatSchedulerEntry.default_now and not has_clock(self.schedule)
-        return self._stored_score(now if uses_host_clock and self.run is None else None)
-
-    def _handle_result(self, writing: Writing, saved: Saved) -> bool:
-        """Process the result of a write; return False if the write must be retried.
-
-        Raises :exc:`ConflictError` if another program has changed the entry and ``save()`` was
-        called with ``if_unchanged``.
-        """
-        code = saved.code
-        if code == SAVED:
-            self._remember_saved(writing, saved.identity)
-        elif code == HISTORY_DIFFERS:
-            self._merge(saved, (saved.definition, saved.policy))
-        elif code == SAME:
-            self._merge(saved, (writing.definition, writing.policy))
-            if not self._history_changed() and self._score_is_current(saved.score):
-                as_stored = writing._replace(meta=saved.meta, score=score_in(saved.score))
-                self._remember_saved(as_stored, saved.identity)
-                return True
-        elif code == CLOCK_AHEAD:
-            self._count_from(from_timestamp(score_in(saved.score)))
-        elif code == CONFLICT:
-            raise ConflictError(str(self.name))
-        elif writing.definition:
-            self._seen_meta = None  # deleted since it was loaded: the retry stores a new entry
-        else:
-            return True
-        return code == SAVED
-
-    def _made_up(self) -> datetime | None:
-        """Return the last run if it is only a default from this host's clock, else None.
-
-        ``save.lua`` compares this default with the clock of Redis, because the clock of this host
-        may be ahead.
-        """
-        before = self._history_before_restart
-        if before is not None and self.last_run_at is not None:
-            is_unchanged = same_instant(before[0], self.last_run_at)
-            return None if is_unchanged else aware(self.last_run_at)
-        if self._seen_meta is not None or self.last_run_at is None or self._history_changed():
-            return None
-        return aware(self.last_run_at)
-
-    def _count_from(self, now: datetime) -> None:
-        self.last_run_at = now
-        if self._history_before_restart is None:
-            self._known_history = (now, self.total_run_count)
-
-    def _history_changed(self) -> bool:
-        known, count = self._known_history
-        return self.total_run_count != count or not same_instant(self.last_run_at, known)
-
-    def _score_is_current(self, stored: str) -> bool:
-        """Return whether the stored score needs no change.
-
-        If the entry must be due at once, any stored score in the past is correct.
-        """
-        if not stored:
-            return False
-        score, stored_score = self._stored_score(), score_in(stored)
-        if score is None:
-            parked = stored_score == PARKED and not self.decision().due
-            return parked or 0 <= stored_score <= time()
-        return abs(stored_score - score) < SCORE_PRECISION
-
-    def _remember_saved(self, writing: Writing, identity: str | None) -> None:
-        if not same_instant(self.last_run_at, self._known_history[0]):
-            self.scheduled_at = None
-        if writing.meta:
-            self._seen_meta = writing.meta
-        is_new = not (self._stored_texts or self.seen_texts)[0]
-        if writing.definition and not is_new and (writing.score is None or writing.score < 0):
-            self._tell_if_finished()
-        self._stored_texts = self._history_before_restart = None
-        if writing.definition:
-            self.seen_texts = (writing.definition, writing.policy)
-            self._identity = writing.identity if identity is None else identity
-            self._new_identity = ""
-            self._pause = Pause.of_entry(self)
-        self._known_history = (self.last_run_at, self.total_run_count)
-
-    def _arm(self, old: Texts, new: Texts, now: datetime) -> bool:
-        """Restart a finished entry if the changes allow more runs; return whether it restarted.
-
-        ``old`` and ``new`` are definition and policy before and after the save; ``old`` is empty
-        for a new entry. ``now`` is in UTC. If you changed the run count, it is kept. No round trip.
-        """
-        last, count = self._known_history
-        if not old[0] or not count or self.total_run_count != count:
-            return False
-        history = History(self.last_run_at, count, self.scheduled_at)
-        rewritten = not same_instant(self.last_run_at, last)
-        restarted = after_saved_anew(history, old, new, now, rewritten, self._foreign_fields)
-        if restarted is history:
-            return False
-        self._history_before_restart = (self.last_run_at, count)
-        self.last_run_at, self.total_run_count, self.scheduled_at = restarted
-        return True
-
-    def _tell_if_finished(self) -> None:
+    def warn_if_finished(self) -> None:
         """Log a warning if the saved entry is enabled but has no run left. No round trip."""
         if self.enabled and self._has_finished():
             logger.warning(
@@ -1118,28 +915,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         anchor = self.anchor
         if anchor is None or asks_itself(self.schedule):
             return False
-        return self._plan(*self._rules()).after(anchor) is None
-
-    def _merge(self, saved: Saved, texts: Texts) -> None:
-        """Load the stored history, but keep changed attributes; store ``texts`` for the retry."""
-        meta, self._stored_texts = saved.meta, texts
-        if self._history_before_restart is not None:
-            self.last_run_at, self.total_run_count = self._history_before_restart
-            self._history_before_restart = None
-        known_last, known_count = self._known_history
-        current_last, current_count = self.last_run_at, self.total_run_count
-        try:
-            stored = self._history_in(meta, saved.runtime)
-        except DecodeError:
-            self._seen_meta = meta
-            # The stored history cannot be decoded, so the history of this object replaces it.
-            self._known_history = (current_last, -1)
-            return
-        self.adopt(meta, *stored)
-        if not same_instant(current_last, known_last):
-            self.last_run_at = current_last
-        if current_count != known_count:
-            self.total_run_count = current_count
+        return self._plan().after(anchor) is None
 
     # -- operating --------------------------------------------------------------------------------
 
@@ -1152,7 +928,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         KeyError if the entry does not exist. Two round trips, and more if other programs write the
         entry at the same time.
         """
-        self._take_over_pause(pause_entries(store_of(self.app), [self._own_key()], note, by))
+        self._take_over_pause(pause_entries(store_of(self.app), [self.writable_key()], note, by))
 
     def resume(self) -> None:
         """End a pause, or enable a disabled entry.
@@ -1161,7 +937,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         KeyError if the entry does not exist. Two round trips, and more if other programs write the
         entry at the same time.
         """
-        store, keys = store_of(self.app), [self._own_key()]
+        store, keys = store_of(self.app), [self.writable_key()]
         self._take_over_pause(resume_entries(store, keys, self.app, type(self)))
 
     def _take_over_pause(self, changed: Mapping[str, Texts]) -> None:
@@ -1170,13 +946,13 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         If another program changed the entry before the pause, a later ``save(if_unchanged=True)``
         still raises :exc:`ConflictError`.
         """
-        texts = changed.get(self._own_key())
+        texts = changed.get(self.writable_key())
         if texts is None:
             raise KeyError(self.name)
-        self._pause = Pause.read(texts[1])
-        self.enabled = self._pause is None
-        if self.seen_texts[0] and resumed(*self.seen_texts) == resumed(*texts):
-            self.seen_texts = texts
+        state, pause = self.saved_state, Pause.read(texts[1])
+        if state.texts[0] and resumed(*state.texts) == resumed(*texts):
+            state = state._replace(texts=texts)
+        self.saved_state, self.enabled = state._replace(pause=pause), pause is None
 
     def trigger(self) -> str:
         """Request one run as soon as possible, in addition to the schedule; return its task id.
@@ -1187,7 +963,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         entry does not exist. Raises :exc:`InvalidEntryError` if 100 runs are waiting already or the
         entry is quarantined. One round trip.
         """
-        run_id, key = uuid.uuid4().hex[:12], self._own_key()
+        run_id, key = uuid.uuid4().hex[:12], self.writable_key()
         code = store_of(self.app).trigger(key, run_id, MAX_TRIGGERS)
         if code == UNKNOWN:
             raise KeyError(self.name)
@@ -1268,7 +1044,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
     def _stored_row(self) -> tuple[Row, RedBeatSchedulerEntry, float]:
         """Return the stored fields, the entry in them, and the time of Redis. One round trip."""
-        page = store_of(self.app).read([self._own_key()])
+        page = store_of(self.app).read([self.writable_key()])
         row, cls = page.rows[0], type(self)
         if row.definition is None:
             raise KeyError(self.name)
@@ -1341,7 +1117,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         """Return the task id of an occurrence, an ISO 8601 instant in UTC or ``trigger <id>``."""
         # trigger() may be called on an entry that was never loaded, and so has no identity. The
         # random trigger id makes the task id unique without the identity.
-        identity = "" if occurrence.startswith("trigger ") else self._identity
+        identity = "" if occurrence.startswith("trigger ") else self.saved_state.identity
         return task_id_of(ensure_conf(self.app).key_prefix, str(self.name), occurrence, identity)
 
     @property
@@ -1351,7 +1127,8 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         One round trip; two more if workers report the ends of runs and the end of one is unknown.
         """
         store = store_of(self.app)
-        lines, results, self._identity = store.history(self._own_key())
+        lines, results, identity = store.history(self.writable_key())
+        self.saved_state = self.saved_state._replace(identity=identity)
         runs = read_history(lines, self.own_task_id)[: ensure_conf(self.app).history_size]
         runs = with_results(runs, Results.read(results))
         if not getattr(self.app, "redbeat_tracks_runs", False) or not needs_lost(runs):
@@ -1365,7 +1142,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     @property
     def status(self) -> EntryStatus:
         """The state of the stored entry; raises KeyError if it does not exist. One round trip."""
-        page = store_of(self.app).read([self._own_key()])
+        page = store_of(self.app).read([self.writable_key()])
         row: Any = page.rows[0]
         if row.definition is None and row.score is None:
             raise KeyError(self.name)
@@ -1383,7 +1160,8 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         """
         self.last_run_at = last_run_at or self.default_now()
         self.scheduled_at = None
-        self._write(store_of(self.app), Writing(self._own_key()))
+        check_history(self)
+        save_batch(store_of(self.app), [(self, Writing(self.writable_key()))])
 
     def _record_run(self) -> None:
         runtime = ""
@@ -1391,11 +1169,11 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             runtime = encode_runtime(nominal(self.scheduled_at), self.last_run_at)
         meta = self.history_text()
         saved = store_of(self.app).save(
-            self._own_key(), meta=meta, runtime=runtime, seen=None, score=self._stored_score()
+            self.writable_key(), meta=meta, runtime=runtime, seen=None, score=self.score_to_store()
         )
         if saved.code == SAVED:
-            self._seen_meta = meta
-            self._known_history = (self.last_run_at, self.total_run_count)
+            history = (meta, self.last_run_at, self.total_run_count)
+            self.saved_state = self.saved_state.with_history(*history, self.saved_state.identity)
 
     def _next_instance(
         self: Self, last_run_at: datetime | None = None, only_update_last_run_at: bool = False
@@ -1406,12 +1184,13 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         records the run.
         """
         run, decision = self.run, self.decision()
-        entry = self._copy()
+        entry = self.__copy__()
         entry.last_run_at = last_run_at or (run.now if run else self.default_now())
         entry.scheduled_at = None if last_run_at else decision.anchor or decision.scheduled_at
         if not only_update_last_run_at:
             entry.total_run_count += 1
-        entry._known_history = (entry.last_run_at, entry.total_run_count)
+        state, history = self.saved_state, (entry.last_run_at, entry.total_run_count)
+        entry.saved_state = state.with_history(state.meta, *history, state.identity)
         if run is None:
             entry._record_run()
         else:
@@ -1424,28 +1203,26 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
     def claimed(self: Self, now: datetime, due: datetime) -> Self:
         """Return a copy on which a beat has a claim; ``now`` is the time of Redis."""
-        entry = self._copy()
+        entry = self.__copy__()
         entry.run = Run(now, due, now)
         return entry
 
-    def _copy(self: Self) -> Self:
+    def __copy__(self: Self) -> Self:
         cls = type(self)
         entry = cls.__new__(cls)
         entry.__dict__ = {**self.__dict__, "run": None}
         return entry
 
-    __copy__ = _copy
-
     def __deepcopy__(self: Self, memo: dict[int, Any]) -> Self:
         """Return a copy with copied arguments and options; app and schedule are shared."""
-        entry = self._copy()
+        entry = copy.copy(self)
         for name in ("args", "kwargs", "options"):
             setattr(entry, name, copy.deepcopy(getattr(self, name), memo))
         return entry
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
         """Yield the constructor arguments, as Celery does."""
-        internal = ("run", "scheduled_at", "put_up", "seen_texts")
+        internal = ("run", "scheduled_at", "put_up", "saved_state", "is_static")
         return (
             (name, value)
             for name, value in vars(self).items()
@@ -1461,6 +1238,13 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         return f"<{type(self).__name__}: {self.name} {call} {self.schedule}>"
 
 
+def _zone_of(app: Any) -> tzinfo:
+    """Return the time zone of the app."""
+    # Celery caches the zone in the app; its property takes 1 us more than this look-up.
+    zone: tzinfo = vars(app).get("timezone") or app.timezone
+    return zone
+
+
 def _restore(cls: type[Self], state: dict[str, Any]) -> Self:
     """Recreate a pickled entry, with the current app."""
     entry = cls.__new__(cls)
@@ -1473,166 +1257,25 @@ def _arguments(args: Any, kwargs: dict[str, Any] | None) -> list[str]:
     return texts + [f"{name}={value!r}" for name, value in (kwargs or {}).items()]
 
 
-@lru_cache(maxsize=256)
-def calendar_of(name: str, text: str) -> Calendar:
-    """Return the calendar with this name and stored JSON; raises :exc:`DecodeError`."""
-    return Calendar.from_fields(name, object_in(text, f"calendar {name!r:.60}"))
-
-
-def decode_calendars(texts: Mapping[str, str], names: Iterable[str]) -> dict[str, Calendar]:
-    """Return the calendars with these names from their stored JSON; leave out missing calendars.
-
-    ``texts`` maps names to JSON. Raises :exc:`DecodeError` for a calendar that cannot be read.
-    """
-    return {name: calendar_of(name, texts[name]) for name in names if name in texts}
-
-
-def load_calendars(store: Store, names: Iterable[str] | None = None) -> dict[str, Calendar]:
-    """Return the stored calendars with these names (default: all); leave out missing calendars.
-
-    Raises :exc:`DecodeError` for a calendar that cannot be read. One round trip.
-    """
-    texts = store.calendars(names)
-    return decode_calendars(texts, texts)
-
-
-def new_identity() -> str:
-    """Return a random identity for a new entry."""
-    return token_urlsafe(6)
-
-
-#: At most 500 entries, each with the data to write.
-Batch = Sequence[tuple[RedBeatSchedulerEntry, Writing]]
-
-
-def score_writing(entry: RedBeatSchedulerEntry) -> Writing:
-    """Return a write of an entry's score; it fails if another program changed the definition."""
-    return Writing(entry.key, believed=entry.seen_texts)
-
-
-def save_batches(store: Store, batches: Iterable[Batch]) -> None:
-    """Write batches of entries; encode the next batch while Redis writes the previous batch.
-
-    The histories must be valid. One round trip per batch; three more if entries of the batch have
-    calendars; and more for entries that :func:`save_batch` must write again. If
-    :exc:`InvalidEntryError` is raised, its batch and all later batches are not written.
-    """
-    finish: Callable[[], None] | None = None
-    for batch in batches:
-        try:
-            calendars = prepare_calendars(store, (entry for entry, _ in batch))
-            writings = complete_writings(batch)
-        finally:
-            if finish is not None:
-                finish()
-        replies = store.begin_save_all(writings)
-        finish = partial(finish_batch, store, batch, writings, replies, calendars=calendars)
-    if finish is not None:
-        finish()
-
-
-def save_batch(store: Store, batch: Batch, attempts: int = SAVE_ATTEMPTS) -> None:
-    """Write a batch of entries, whose histories must be valid.
-
-    One round trip; three more if entries have calendars. One more, up to ``attempts``, if entries
-    ran during the save or if new objects replace stored entries. If :exc:`InvalidEntryError` is
-    raised, nothing is written.
-    """
-    calendars = prepare_calendars(store, (entry for entry, _ in batch))
-    writings = complete_writings(batch, insist=not attempts)
-    save_all = partial(store.save_all, writings)
-    finish_batch(store, batch, writings, save_all, attempts, calendars)
-
-
-def prepare_calendars(
-    store: Store, entries: Iterable[RedBeatSchedulerEntry]
-) -> dict[str, Calendar]:
-    """Load the calendars of the entries, and note that these entries have calendars.
-
-    Returns the calendars by name. An entry with an unreadable calendar gets none: it loads them at
-    its decision, which then raises :exc:`DecodeError`. No round trip if no entry has a calendar,
-    else two.
-    """
-    users = [entry for entry in entries if entry.policy_field("exclude")]
-    if not users:
-        return {}
-    store.note_calendar_users([entry.key for entry in users])
-    names = {name for entry in users for name in entry.policy.exclude}
-    calendars, unreadable = readable_calendars(store, names)
-    for entry in users:
-        entry.use_calendars(None if unreadable & set(entry.policy.exclude) else calendars)
-    return calendars
-
-
-def readable_calendars(store: Store, names: Iterable[str]) -> tuple[dict[str, Calendar], set[str]]:
-    """Return the stored calendars with these names, and the names of those that are unreadable.
-
-    Leaves out missing calendars. One round trip.
-    """
-    calendars, unreadable = dict[str, Calendar](), set[str]()
-    for name, text in store.calendars(names).items():
-        try:
-            calendars[name] = calendar_of(name, text)
-        except DecodeError:
-            unreadable.add(name)
-    return calendars, unreadable
-
-
-def rescore(store: Store, entries: Sequence[RedBeatSchedulerEntry]) -> None:
-    """Compute and store the scores of entries; a quarantined entry leaves the quarantine.
-
-    If the next run of an entry cannot be computed, for example because a calendar is missing, the
-    entry is made due at once, and a beat quarantines it. Raises :exc:`ConflictError` if another
-    program changed an entry. Round trips as of :func:`save_batch`; then three per entry if one
-    cannot be computed.
-    """
-    try:
-        save_batch(store, [(entry, score_writing(entry)) for entry in entries])
-    except (RedisError, OSError, ConflictError):
-        raise
-    except Exception:  # a schedule class of the user may raise any error
-        if len(entries) > 1:
-            for entry in entries:
-                rescore(store, [entry])
-        else:
-            store.save_all([Writing(entry.key, seen=None) for entry in entries])
-
-
-def recheck_calendars(store: Store, batch: Batch, calendars: Mapping[str, Calendar]) -> None:
-    """Make entries due if a calendar changed during the save, so that a beat corrects the score.
-
-    One round trip, and a second one if a calendar changed.
-    """
-    if calendars and readable_calendars(store, calendars)[0] != calendars:
-        keys = [writing.key for entry, writing in batch if entry.policy_field("exclude")]
-        store.save_all([Writing(key, seen=None, score=None) for key in keys])
-
-
-def complete_writings(batch: Batch, insist: bool = False) -> list[Writing]:
-    """Return the data to write, with history and score; ``insist`` overwrites stored histories."""
-    now = datetime.now(UTC)  # computed once, because the app's time zone is slow
-    return [entry._complete_writing(writing, now, insist) for entry, writing in batch]
-
-
-def finish_batch(
-    store: Store,
-    batch: Batch,
-    writings: Sequence[Writing],
-    read_results: Callable[[], list[Saved]],
-    attempts: int = SAVE_ATTEMPTS,
-    calendars: Mapping[str, Calendar] = MappingProxyType({}),
-) -> None:
-    """Process the result of each write, and retry refused writes, for example after a run."""
-    results = zip(batch, writings, read_results(), strict=True)
-    left = [item for item, writing, saved in results if not item[0]._handle_result(writing, saved)]
-    recheck_calendars(store, batch, calendars)
-    if left and attempts:
-        save_batch(store, left, attempts - 1)
-
-
 # An entry that does not set a policy field reads its default from the class attribute.
 for _name in FIELDS:
     setattr(RedBeatSchedulerEntry, _name, getattr(DEFAULT, _name))
+
+
+def _decoded(owner: Any, field: str, text: str | None) -> dict[str, Any]:
+    """Return the result of ``owner.decode_definition()`` or ``owner.decode_meta()``.
+
+    Raises :exc:`DecodeError`, also if a subclass's method raises any error.
+    """
+    method = getattr(owner, f"decode_{field}")
+    try:
+        return dict(method(text))
+    except DecodeError:
+        raise
+    except Exception as error:
+        cls = owner if isinstance(owner, type) else type(owner)
+        problem = f"decode_{field}() of {cls.__name__} raised {error!r}"
+        raise UnknownTypeError(field, problem) from error
 
 
 def _refusal(class_name: str, arguments: Collection[str], error: Exception) -> tuple[str, str]:

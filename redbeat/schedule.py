@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import ItemsView, Iterable, Iterator, Mapping, MutableMapping, ValuesView
-from contextlib import suppress
+from copy import copy
 from datetime import datetime, timezone
 from fnmatch import fnmatchcase
 from itertools import islice
@@ -34,7 +34,9 @@ from redbeat.schedules.calendars import Calendar
 from redbeat.storage.store import store_of
 
 from .config import App, ensure_conf, real_app
-from .entry import RedBeatSchedulerEntry, calendar_of, load_calendars, save_batches
+from .entries.calendars import load_calendars, readable_calendars
+from .entries.save import save_batches
+from .entry import RedBeatSchedulerEntry
 from .errors import DecodeError, InvalidEntryError
 from .printing import encodable
 from .settings import MISSING
@@ -130,7 +132,7 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         :exc:`DecodeError` and is not removed. Two round trips.
         """
         try:
-            definition, *rest = self._store.pop(self[name]._own_key())
+            definition, *rest = self._store.pop(self[name].writable_key())
             if definition is None:
                 raise KeyError(name)
         except KeyError:
@@ -282,7 +284,7 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
             raise InvalidEntryError(f"{name}: {min(unknown)}", problem)
         rule = {"schedule": stored.schedule, "timezone": stored.timezone}
         rule |= {field: value for field, value in change.items() if field in rule}
-        changed = stored._copy()
+        changed = copy(stored)
         for field, value in change.items():
             setattr(changed, field, value)
         # The constructor turns a number into an interval, and applies the time zone.
@@ -319,10 +321,7 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         if not users:
             return entries
         names = {name for entry in users for name in entry.policy.exclude}
-        calendars = {}
-        for name, text in self._store.calendars(names).items():
-            with suppress(DecodeError):
-                calendars[name] = calendar_of(name, text)
+        calendars, _ = readable_calendars(self._store, names)
         for entry in users:
             entry.use_calendars(calendars)
         return [entry for entry in entries if calendars.keys() >= set(entry.policy.exclude)]
@@ -360,7 +359,7 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         return sum(self._store.delete_all(batch) for batch in batches(keys))
 
     def _own_key(self, name: str) -> str:
-        return self._named(name)._own_key()
+        return self._named(name).writable_key()
 
     def _named(self, name: str) -> Entry:
         """Return an entry with this name only, for methods that need no more."""

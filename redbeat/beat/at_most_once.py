@@ -9,7 +9,7 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from redbeat.entry import RedBeatSchedulerEntry, store_of
+from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import described
 from redbeat.metrics.counters import Counters
 from redbeat.printing import get_logger
@@ -26,6 +26,7 @@ from redbeat.storage.records import (
     Completion,
     Result,
 )
+from redbeat.storage.store import store_of
 
 from .completions import Completions
 from .publisher import publish

@@ -14,6 +14,7 @@ from redbeat.calendar.zones import UTC
 from redbeat.codec.stored import instant_in, seconds_in
 from redbeat.config import RedBeatConfig
 from redbeat.entries.backfill import Backfill, first_ready, is_backfill
+from redbeat.entries.calendars import decode_calendars
 from redbeat.entries.decide import DISABLED, Run, Trigger
 from redbeat.entries.history import (
     History,
@@ -25,7 +26,7 @@ from redbeat.entries.history import (
 from redbeat.entries.lazy import LazyArgumentError, evaluated
 from redbeat.entries.runs import TRIGGERED, nominal, run_line
 from redbeat.entries.templates import Histories, Prototypes
-from redbeat.entry import RedBeatSchedulerEntry, decode_calendars
+from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import CannotRunHereError, ConfigurationError, DecodeError, InvalidEntryError
 from redbeat.metrics.counters import Counters
 from redbeat.printing import encodable, get_logger
@@ -186,13 +187,15 @@ class Dispatcher:
         entry_class = self._scheduler.Entry
         try:
             if caller_entry and caller_entry.entry.is_of(claim.key, claim.definition, claim.policy):
-                entry = caller_entry.entry.with_history(claim.meta, claim.runtime)
+                loaded = caller_entry.entry
+                entry = loaded.with_history(claim.meta, claim.runtime, claim.identity)
             elif entry_class.loads_itself():
                 entry = entry_class.from_key(claim.key, app=self._scheduler.app)
+                entry.saved_state = entry.saved_state._replace(identity=claim.identity)
             else:
                 entry = self._prototypes.get(claim.key, claim.definition, claim.policy)
-                self._histories.give(entry, claim.key, claim.meta, claim.runtime)
-            entry._identity = claim.identity
+                history = (claim.meta, claim.runtime, claim.identity)
+                self._histories.give(entry, claim.key, *history)
             self._statics.restore_schedule(entry)
             if entry.policy_field("exclude"):
                 entry.use_calendars(self._calendars(entry.policy.exclude))
@@ -517,7 +520,7 @@ class Dispatcher:
             (definition, policy),
             datetime.fromtimestamp(now, UTC),
             rewritten=history.scheduled_at is None and run_history.scheduled_at is not None,
-            foreign=entry._foreign_fields,
+            foreign=entry.foreign_fields,
         )
         last_run_at, count, scheduled_at = history
         runtime = ""

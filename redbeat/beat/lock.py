@@ -15,10 +15,9 @@ from redis.lock import Lock
 
 from redbeat.codec.stored import instant_in, whole_in
 from redbeat.config import App, ensure_conf
-from redbeat.entry import store_of
 from redbeat.printing import get_logger
 from redbeat.storage.records import ClaimReply
-from redbeat.storage.store import Store
+from redbeat.storage.store import Store, store_of
 
 __all__ = (
     "BeatInfo",

@@ -16,8 +16,9 @@ from redbeat.calendar.zones import zone_key
 from redbeat.connection.retrying import is_retriable
 from redbeat.entries.decide import CLOCK_STEP, DISABLED, aware
 from redbeat.entries.history import History
+from redbeat.entries.save import rescore
 from redbeat.entries.status import claimed_until
-from redbeat.entry import RedBeatSchedulerEntry, rescore
+from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import ConflictError, DecodeError
 from redbeat.printing import get_logger
 from redbeat.storage.reading import START

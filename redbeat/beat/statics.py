@@ -11,11 +11,12 @@ from celery.schedules import crontab
 from redis.exceptions import RedisError
 
 from redbeat.calendar.zones import from_timestamp
-from redbeat.entries.decide import DISABLED, counts_from, decide, score_of
+from redbeat.entries.calendars import prepare_calendars
+from redbeat.entries.decide import DISABLED, counts_from, score_of
 from redbeat.entries.history import encode_meta
 from redbeat.entries.lazy import resolved
 from redbeat.entries.policy import DEFAULT
-from redbeat.entry import RedBeatSchedulerEntry, prepare_calendars
+from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import InvalidEntryError
 from redbeat.printing import get_logger
 from redbeat.schedules.next_run import asks_itself
@@ -77,7 +78,7 @@ class StaticEntries:
         if entry.policy.on_finish == "delete":
             problem = "'delete' is for entries that are stored at run time; use 'keep' or 'disable'"
             raise InvalidEntryError("on_finish", problem)
-        entry._static = True
+        entry.is_static = True
         self._entries[str(name)] = entry
         self._refused.discard(str(name))
         self._removed.discard(str(name))
@@ -110,7 +111,7 @@ class StaticEntries:
 
         Raises :exc:`LazyArgumentError` if ``beat_schedule`` has no function for an argument.
         """
-        if not entry._lazy:
+        if not entry.saved_state.has_lazy:
             return
         static_entry = self._entries.get(str(entry.name))
         entry.args = resolved(entry.args, static_entry and static_entry.args, ("args",))
@@ -272,11 +273,7 @@ class Scores:
         now = self._now
         if entry.scores_itself():
             return entry.score
-        policy, zone = entry._rules()
-        begins = counts_from(entry.schedule, now)
-        name = str(entry.name)
-        rules = (zone, policy, 0, name, entry.exclusion(policy, zone))
-        decision = decide(entry.schedule, begins, begins, now, now, *rules)
+        decision = entry.created_at(now).decision_at(now)
         if decision.due:
             return now.timestamp()
         return score_of(decision.next_at)

@@ -81,7 +81,7 @@ def save_unchanged(entry: RedBeatSchedulerEntry) -> None:
     if "if_unchanged" in parameters or "kwargs" in parameters:
         entry.save(if_unchanged=True)
     else:
-        entry._save(if_unchanged=True)
+        RedBeatSchedulerEntry.save(entry, if_unchanged=True)
 
 
 #: The colours of states that differ from ``scheduled``.

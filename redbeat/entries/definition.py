@@ -13,7 +13,7 @@ from celery.schedules import BaseSchedule, crontab, schedule
 from dateutil.parser import isoparse
 
 from redbeat.codec.stored import is_valid_text
-from redbeat.codec.writers import CRON_FIELDS, LONGEST_PART, TAG
+from redbeat.codec.types import CRON_FIELDS, LONGEST_PART, TAG
 from redbeat.connection.options import is_number
 from redbeat.decoder import (
     MAX_TEXT,
@@ -27,14 +27,17 @@ from redbeat.errors import DecodeError, InvalidEntryError
 from redbeat.schedules.next_run import asks_itself
 from redbeat.schedules.rule import rrule, with_zones, zone_extension
 
+from .lazy import hidden
 from .policy import DEFAULT, Policy
 from .policy import FIELDS as POLICY_FIELDS
 
 __all__ = (
     "TIMES",
+    "check_excluded",
     "check_options",
     "decode_definition",
     "decode_policy",
+    "definition_text",
     "encode_definition",
     "encode_policy",
     "flat_text",
@@ -182,6 +185,22 @@ FIELDS: dict[str, Check] = {
 REQUIRED = ("name", "task", "schedule")
 
 
+def definition_text(definition: dict[str, Any], static: bool) -> tuple[str, dict[str, Any]]:
+    """Return a definition as JSON to store, and the fields to add to the stored policy.
+
+    Only a ``static`` entry may have lazy arguments. Raises :exc:`InvalidEntryError` with the name
+    of an invalid field.
+    """
+    text = flat_text(definition)
+    if text is not None:
+        return text, {}
+    definition, lazy = hidden(definition, static)
+    options = stored_options(definition.get("options"))
+    if options is not definition.get("options"):
+        definition = {**definition, "options": options}
+    return encode_definition(definition), lazy
+
+
 def encode_definition(definition: dict[str, Any]) -> str:
     """Return a definition as JSON to store.
 
@@ -302,6 +321,18 @@ def _accept_numbers(definition: dict[str, Any]) -> None:
         definition["name"] = str(definition["name"])
     if type(definition.get("enabled")) is int and definition["enabled"] in (0, 1):
         definition["enabled"] = bool(definition["enabled"])
+
+
+def check_excluded(rule: Any, policy: Policy) -> None:
+    """Raise :exc:`InvalidEntryError` if a schedule cannot use the calendars of a policy."""
+    if not policy.exclude:
+        return
+    if asks_itself(rule):
+        problem = "has no effect on a schedule class with its own is_due(); remove it"
+        raise InvalidEntryError("exclude", problem)
+    if policy.on_excluded != "skip" and isinstance(rule, schedule):
+        problem = "cannot move the runs of an interval to other days; use a crontab or a rule"
+        raise InvalidEntryError("on_excluded", problem)
 
 
 def encode_policy(schedule: Any, policy: Policy = DEFAULT) -> str:

@@ -1,4 +1,4 @@
-"""The run history of an entry: last run, run count and nominal instant, and changes to them."""
+"""The run history of an entry and changes to it, and what an entry knows about its stored state."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection
 from datetime import datetime
 from json.encoder import encode_basestring_ascii as quoted
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from zoneinfo import ZoneInfo
 
 from redbeat.calendar.zones import UTC, from_timestamp, zone_named
@@ -27,8 +27,13 @@ from .definition import decode_definition, decode_policy
 from .policy import Policy
 from .runs import Nominal
 
+if TYPE_CHECKING:
+    from .pauses import Pause
+
 __all__ = (
     "History",
+    "SavedState",
+    "Texts",
     "after_saved_anew",
     "decode_meta",
     "encode_meta",
@@ -62,6 +67,49 @@ class History(NamedTuple):
         """Return the history in a decoded ``meta`` field; raises :exc:`DecodeError`."""
         last_run_at, count = _read_decoded(_checked(meta))
         return cls(last_run_at, count, _scheduled_at(runtime, last_run_at))
+
+
+#: The stored definition and policy.
+Texts = tuple[str, str]
+
+
+class SavedState(NamedTuple):
+    """What an entry knows about its fields in Redis; each load and save replaces the whole object.
+
+    Attributes:
+        texts: the stored definition and policy, two empty strings if the entry was not loaded.
+        meta: the stored ``meta`` field, None if the entry was not loaded.
+        last_run_at, total_run_count: the history as last loaded or saved. A save writes the history
+            of the entry if it differs.
+        identity: a random id that distinguishes the stored entry from deleted entries of its name,
+            or "".
+        has_lazy: whether an argument is a placeholder for a function that only ``beat_schedule``
+            contains.
+        pause: the operator's pause of the entry, None if no operator paused it.
+        new_identity: the identity to store if the entry is new. All retries of one save use it.
+        refused_texts: the definition and policy that Redis returned with a refused write, None if
+            no write was refused.
+        before_restart: last run and run count before a save restarted a finished entry, None
+            without a restart.
+    """
+
+    texts: Texts = ("", "")
+    meta: str | None = None
+    last_run_at: Any = None
+    total_run_count: int = 0
+    identity: str = ""
+    has_lazy: bool = False
+    pause: Pause | None = None
+    new_identity: str = ""
+    refused_texts: Texts | None = None
+    before_restart: tuple[Any, int] | None = None
+
+    def with_history(
+        self, meta: str | None, last_run_at: Any, total_run_count: int, identity: str
+    ) -> SavedState:
+        """Return the state after the history was loaded or saved."""
+        # A beat calls this method twice per run; _replace() takes twice as long.
+        return SavedState(self.texts, meta, last_run_at, total_run_count, identity, *self[5:])
 
 
 #: The usual JSON of a ``meta`` field. Formatting and matching it directly is faster than using the
@@ -179,9 +227,6 @@ def _scheduled_at(runtime: str, last_run_at: datetime | None) -> datetime | None
     same = abs(aware(last_run_at).timestamp() - ran) < 0.000_002
     return from_timestamp(scheduled) if same else None
 
-
-#: The stored definition and policy.
-Texts = tuple[str, str]
 
 #: The policy fields that decide when and how often an entry runs.
 FIELDS: Final = ("timezone", "start_time", "end_time", "max_runs")

@@ -15,7 +15,7 @@ from typing import Any, Final
 from celery.beat import BeatLazyFunc
 
 from redbeat.codec.stored import object_in
-from redbeat.codec.writers import TAG
+from redbeat.codec.types import TAG
 from redbeat.decoder import MAX_DEPTH, decode
 from redbeat.errors import DecodeError, InvalidEntryError, RedBeatError
 

@@ -72,7 +72,7 @@ class Pause(NamedTuple):
     @classmethod
     def of_entry(cls, entry: Any) -> Pause | None:
         """Return the pause of a loaded entry, None if it is not paused."""
-        return None if entry is None or entry.enabled else entry._pause
+        return None if entry is None or entry.enabled else entry.saved_state.pause
 
     def field(self) -> dict[str, Any]:
         """Return the pause as a field of the stored policy."""
@@ -156,8 +156,8 @@ def resume_entries(
             definition, policy = texts
             loader: Any = entry_class
             entry = loader.from_texts(app, definition, row.meta, policy, row.runtime)
-            entry._tell_if_finished()
-            return Writing(row.key, *texts, score=entry._stored_score())
+            entry.warn_if_finished()
+            return Writing(row.key, *texts, score=entry.score_to_store())
         except (DecodeError, InvalidEntryError):  # a beat reports the error
             return Writing(row.key, *texts)
 

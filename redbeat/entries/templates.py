@@ -101,14 +101,13 @@ class Templates:
             entry = None  # from_definition() raises the right error, or succeeds
         if entry is None:
             return self.make.from_definition(self._app, text, policy)
-        entry.seen_texts = (text, policy)
+        entry.saved_state = entry.saved_state._replace(texts=(text, policy))
         return entry
 
     def with_history(self, row: Row) -> RedBeatSchedulerEntry:
         """Create an entry with its history and identity from a row; raises :exc:`DecodeError`."""
-        entry = self.loaded(row.definition or "", row.policy).with_history(row.meta, row.runtime)
-        entry._identity = row.identity
-        return entry
+        entry = self.loaded(row.definition or "", row.policy)
+        return entry.with_history(row.meta, row.runtime, row.identity)
 
     def _of_text(self, text: str, policy: str) -> RedBeatSchedulerEntry | None:
         """Create an entry from a template, or return None if that is not possible.
@@ -184,10 +183,9 @@ class Templates:
         bare = {name: value for name, value in definition.items() if name not in INDIVIDUAL}
         named = {"name": definition["name"], "task": definition["task"]}
         entry = self.make.from_definition(self._app, as_json({**named, **bare}), policy)
-        if entry._lazy or entry._pause is not None:
+        if entry.saved_state.has_lazy or entry.saved_state.pause is not None:
             return None
         text, policy_text = entry.texts()
-        entry._zone = entry.policy.zone or self._app.timezone
         return Template(entry, object_in(text, "definition"), policy_text, text.count(TAGGED))
 
 
@@ -226,7 +224,7 @@ def _new_entry(template: Template, individual: dict[str, Any]) -> RedBeatSchedul
     entry = _with_fields(template, individual)
     entry.check_allowed()
     entry.last_run_at = counts_from(entry.schedule, entry.default_now())
-    entry._known_history = (entry.last_run_at, 0)
+    entry.saved_state = entry.saved_state._replace(last_run_at=entry.last_run_at)
     return entry
 
 
@@ -308,8 +306,6 @@ class Prototypes:
         if entry.key != key:
             raise DecodeError("definition.name", f"{entry.name!r} does not belong to this key")
         entry.check_allowed()
-        if entry._zone is None:
-            entry._zone = entry.policy.zone or self._source.app.timezone
         flat = has_scalars((*(entry.args or ()), *entry.kwargs.values(), *entry.options.values()))
         return Prototype(definition, policy, entry, flat)
 
@@ -346,13 +342,16 @@ class Histories:
         known.last_run_at, known.scheduled_at = entry.last_run_at, entry.scheduled_at
         known.total_run_count = entry.total_run_count
 
-    def give(self, entry: RedBeatSchedulerEntry, key: str, meta: str, runtime: str) -> None:
-        """Set the history of an entry from its stored fields; raises :exc:`DecodeError`."""
+    def give(
+        self, entry: RedBeatSchedulerEntry, key: str, meta: str, runtime: str, identity: str
+    ) -> None:
+        """Set the history and identity of an entry from its fields; raises :exc:`DecodeError`."""
         known = None if entry.reads_meta_itself() else self._known.get(key)
         if known is not None and known.meta == meta and known.runtime == runtime:
-            entry.adopt(meta, known.last_run_at, known.total_run_count, known.scheduled_at)
+            last_run_at, count = known.last_run_at, known.total_run_count
+            entry.adopt(meta, last_run_at, count, known.scheduled_at, identity)
         else:
-            entry.recall(meta, runtime)
+            entry.recall(meta, runtime, identity)
 
 
 def copy_of(entry: RedBeatSchedulerEntry, flat: bool) -> RedBeatSchedulerEntry:

@@ -14,6 +14,7 @@ from celery import Celery
 
 from redbeat.calendar.zones import UTC
 from redbeat.entries.pauses import Pause
+from redbeat.entries.save import restart_if_finished
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import DecodeError, InvalidEntryError
 from redbeat.storage.reading import batches
@@ -97,8 +98,7 @@ def checked(entry: RedBeatSchedulerEntry) -> Writing:
     Raises :exc:`InvalidEntryError` for an invalid entry; the message contains the entry name.
     """
     try:
-        entry._check_history()
-        return entry._writing()
+        return entry.writing()
     except InvalidEntryError as error:
         raise InvalidEntryError(f"{entry.name}: {error.field}", error.problem) from error
 
@@ -141,7 +141,7 @@ class PlannedChange(NamedTuple):
 
     def remove(self, store: Store) -> bool:
         """Remove the entry; return False if it has changed since the plan. One round trip."""
-        return store.delete_unchanged(self.entry._own_key(), *self.entry.seen_texts)
+        return store.delete_unchanged(self.entry.writable_key(), *self.entry.seen_texts)
 
 
 def plan_entries(
@@ -165,7 +165,7 @@ def plan_entries(
     and with ``prune`` one per 500 stored entries.
     """
     for batch in batches(entries.items()):
-        rows = schedule._store.read([entry._own_key() for _, entry in batch]).rows
+        rows = schedule._store.read([entry.writable_key() for _, entry in batch]).rows
         for (name, entry), row in zip(batch, rows, strict=True):
             yield _planned(managed_by, name, entry, row, adopt)
     for record in schedule.records(static=False) if prune else ():
@@ -186,11 +186,13 @@ def _planned(
         pause = Pause.read(row.policy)
     if pause is not None:
         paused = copy(entry)
-        paused.enabled, paused._pause = False, pause
+        paused.enabled = False
+        paused.saved_state = paused.saved_state._replace(pause=pause)
     unchanged = row.score is not None and not problem and _same_texts(row, paused)
     if managed_by is not None:
         entry = paused
-        entry.seen_texts = (row.definition, row.policy)
+        texts = (row.definition, row.policy)
+        entry.saved_state = entry.saved_state._replace(texts=texts)
         with suppress(DecodeError):  # a beat reports an unreadable history
             entry.recall(row.meta, row.runtime)
         if not (problem or unchanged or adopt):
@@ -248,5 +250,5 @@ def _score_of(entry: RedBeatSchedulerEntry) -> float | None:
     """Return the score that a save would store; the entry stays as it is."""
     preview = copy(entry)
     with suppress(DecodeError):
-        preview._arm(preview.seen_texts, preview.texts(), datetime.now(UTC))
-    return preview._stored_score()
+        restart_if_finished(preview, preview.texts(), datetime.now(UTC))
+    return preview.score_to_store()

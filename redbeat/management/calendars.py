@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from celery import Celery
 
-from redbeat.entry import RedBeatSchedulerEntry, rescore
+from redbeat.entries.save import rescore
+from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import ConflictError, InvalidEntryError
 from redbeat.printing import get_logger
 from redbeat.schedules.calendars import Calendar

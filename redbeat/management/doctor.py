@@ -17,11 +17,12 @@ from redbeat.calendar.zones import from_timestamp
 from redbeat.codec.stored import seconds_in
 from redbeat.config import RedBeatConfig, ensure_conf
 from redbeat.entries.backfill import waits
+from redbeat.entries.calendars import decode_calendars
 from redbeat.entries.decide import DISABLED, Run
 from redbeat.entries.overdue import overdue_of
 from redbeat.entries.status import Failing, claimed_until, ends_at, quarantine_note
 from redbeat.entries.templates import Templates
-from redbeat.entry import RedBeatSchedulerEntry, decode_calendars
+from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import CannotRunHereError, DecodeError
 from redbeat.metrics.snapshot import count_entries
 from redbeat.presentation.describe import overdue_text

@@ -13,7 +13,7 @@ from celery import Celery
 from celery.schedules import crontab, schedule, solar
 
 from redbeat.calendar.walltime import instant_of
-from redbeat.codec.writers import CRON_FIELDS
+from redbeat.codec.types import CRON_FIELDS
 from redbeat.entries.history import encode_meta
 from redbeat.errors import InvalidEntryError
 from redbeat.schedules.one_time import clocked

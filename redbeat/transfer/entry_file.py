@@ -149,7 +149,7 @@ def new_entry(
     if has_own_zone(values["schedule"]):
         values.pop("timezone", None)
     entry = entry_class(name=name, app=app, **values, **arguments)
-    entry._writing()
+    entry.writing()
     return entry
 
 
@@ -184,7 +184,7 @@ def change_entry(entry: RedBeatSchedulerEntry, table: Any, known: Collection[str
             values.pop(name, None)
     for name, value in values.items():
         setattr(entry, name, value)
-    entry._writing()
+    entry.writing()
 
 
 def current_fields(entry: RedBeatSchedulerEntry) -> dict[str, Any]:

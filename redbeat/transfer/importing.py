@@ -13,9 +13,16 @@ from typing import Any, Final, NamedTuple
 from celery import Celery
 
 from redbeat.calendar.zones import UTC
+from redbeat.entries.calendars import calendar_of
 from redbeat.entries.decide import PARKED
 from redbeat.entries.history import encode_meta
-from redbeat.entry import RedBeatSchedulerEntry, calendar_of, new_identity, save_batch
+from redbeat.entries.save import (
+    default_last_run,
+    new_identity,
+    restart_if_finished,
+    save_batch,
+)
+from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import DecodeError, InvalidEntryError, described
 from redbeat.management.apply import TO_WRITE, obstacle, stored_entry
 from redbeat.management.calendars import save_calendar
@@ -228,15 +235,17 @@ class Ready(NamedTuple):
             entry.recall(incoming.meta, incoming.runtime)
             fields = {"meta": incoming.meta, "runtime": incoming.runtime, "seen": None}
         elif self.is_new:
-            fields = {"meta": entry.history_text(), "made_up": entry._made_up()}
+            fields = _default_history(entry)
         else:
             with suppress(DecodeError):  # a beat will report and quarantine it
                 entry.recall(row.meta, row.runtime)
             fields = {"seen": None}
         stored, new = (row.definition or "", row.policy), (self.definition, self.policy)
-        if incoming.meta in ("", row.meta) and entry._arm(stored, new, datetime.now(UTC)):
-            fields = {"meta": entry.history_text(), "made_up": entry._made_up(), "seen": row.meta}
-        fields |= {"score": entry._stored_score(), "history": incoming.history}
+        entry.saved_state = entry.saved_state._replace(texts=stored)
+        may_restart = incoming.meta in ("", row.meta)
+        if may_restart and restart_if_finished(entry, new, datetime.now(UTC)):
+            fields = {**_default_history(entry), "seen": row.meta}
+        fields |= {"score": entry.score_to_store(), "history": incoming.history}
         fields["identity"] = incoming.identity or ("" if incoming.static else new_identity())
         writing = Writing(row.key, self.definition, self.policy, **fields)
         return Planned(str(entry.name), writing, incoming.static, bool(_exclude_of(entry)))
@@ -427,9 +436,9 @@ class Importer:
             checked.problems.add(incoming.where, incoming.problem)
             return
         try:
-            entry._static = incoming.static
+            entry.is_static = incoming.static
             texts = incoming.texts or entry.texts()
-            entry._own_key()
+            entry.writable_key()
         except InvalidEntryError as error:
             checked.problems.add(incoming.where, str(error))
             return
@@ -484,9 +493,13 @@ class Importer:
 
     def _save_again(self, writing: Writing) -> None:
         entry = self._entry_class.from_definition(self._app, writing.definition, writing.policy)
-        entry._new_identity = writing.identity
+        entry.saved_state = entry.saved_state._replace(new_identity=writing.identity)
         texts = Writing(writing.key, writing.definition, writing.policy)
         save_batch(self._store, [(entry, texts)])
+
+
+def _default_history(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
+    return {"meta": entry.history_text(), "made_up": default_last_run(entry)}
 
 
 def _exclude_of(entry: RedBeatSchedulerEntry) -> Sequence[str]:

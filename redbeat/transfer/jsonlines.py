@@ -20,11 +20,11 @@ from celery import Celery
 
 from redbeat.decoder import MAX_TEXT
 from redbeat.entries import lazy, pauses
+from redbeat.entries.calendars import calendar_of
 from redbeat.entries.history import History
 from redbeat.entries.policy import FIELDS as POLICY_FIELDS
 from redbeat.entries.runs import is_line, with_ids
 from redbeat.entries.templates import Templates
-from redbeat.entry import calendar_of
 from redbeat.errors import DecodeError, InvalidEntryError, did_you_mean
 from redbeat.management.find import pages_of
 from redbeat.printing import encodable
@@ -269,7 +269,7 @@ def _exported(templates: Templates, keys: Keys, row: Row, history: bool) -> Expo
             raise DecodeError("definition.name", problem)
         if history:
             History.read(row.meta, row.runtime)  # raises DecodeError if the history is invalid
-            entry._identity = row.identity
+            entry.saved_state = entry.saved_state._replace(identity=row.identity)
             row = row._replace(history=with_ids(row.history, entry.own_task_id))
         return Exported(key, write_line(str(entry.name), row, history))
     except DecodeError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, NamedTuple
@@ -15,6 +16,7 @@ from redbeat.calendar.zones import UTC
 from redbeat.entries.pauses import digest
 from redbeat.entries.policy import DEFAULT
 from redbeat.entries.policy import FIELDS as POLICY_FIELDS
+from redbeat.entries.save import restart_if_finished
 from redbeat.errors import ConflictError, DecodeError, InvalidEntryError
 from redbeat.management.changes import Difference, differences
 from redbeat.management.task_names import NameChecker
@@ -234,9 +236,9 @@ class EntryForm:
             if entry is None:
                 changed = self.new_entry(name="new", task="task")
             else:
-                changed = entry._copy()
+                changed = copy(entry)
                 self.change(changed)
-                changed._arm(entry.seen_texts, changed.texts(), datetime.now(UTC))
+                restart_if_finished(changed, changed.texts(), datetime.now(UTC))
             runs: list[datetime] = changed.upcoming(PREVIEWED)
         except (InvalidEntryError, DecodeError) as error:
             self.add_error(error)
@@ -284,7 +286,7 @@ def save() -> ResponseReturnValue:
     try:
         if digest(*entry.seen_texts) != form.seen:
             raise ConflictError(name)
-        stored = entry._copy()
+        stored = copy(entry)
         form.change(entry)
         changes = differences(stored, entry)
         entry.save(if_unchanged=True)
@@ -305,7 +307,7 @@ def save() -> ResponseReturnValue:
 def _conflict(name: str, form: EntryForm) -> ResponseReturnValue:
     """Return the form with what saving it would change of the entry that is stored now."""
     entry = entry_or_error(name)
-    changed = entry._copy()
+    changed = copy(entry)
     try:
         form.change(changed)
         form.conflict = differences(entry, changed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -96,7 +97,7 @@ def _changed(entry: Any, form: EntryForm) -> Any:
     """Return the entry with the rule in the form, or None if the form is empty or not valid."""
     if not form["rule"]:
         return None
-    changed = entry._copy()
+    changed = copy(entry)
     try:
         form.change(changed)
     except (InvalidEntryError, DecodeError) as error:

@@ -83,7 +83,7 @@ NUMBER_PARSERS = {
 ELSEWHERE = ("calendar/", "cli/", "connection/", "schedules/", "transfer/", "config.py")
 
 #: The decoder of definitions, which reads values with a type that was checked.
-CODEC = ("codec/readers.py", "codec/writers.py")
+CODEC = ("codec/types.py",)
 
 #: What else modules may parse, with the reason: module -> (reason, call, ...).
 NUMBERS: dict[str, tuple[str, ...]] = {
@@ -114,9 +114,10 @@ NUMBERS: dict[str, tuple[str, ...]] = {
         "JSON that was decoded, of a type and in a range that were checked; ISO 8601",
         *("float(value)", "int(value)", "datetime.fromisoformat(value.replace('Z', '+00:00'))"),
     ),
+    "entries/save.py": ("the time of Redis", "from_timestamp(score_in(saved.score))"),
     "entry.py": (
         "the time of Redis, and what seconds_in has checked",
-        *("from_timestamp(now)", "from_timestamp(since)", "from_timestamp(score_in(saved.score))"),
+        *("from_timestamp(now)", "from_timestamp(since)"),
     ),
     "management/doctor.py": ("the time of Redis", "from_timestamp(now)"),
     "management/find.py": ("what a regular expression has checked", "int(after or 0)"),

@@ -146,7 +146,8 @@ def entry_of(app: Celery, number: int) -> RedBeatSchedulerEntry:
         expect_within=60 if number % 11 == 0 else None,
         exclude=["holidays"] if number % 13 == 0 else [],
     )
-    entry.__dict__.update(_identity=f"same-{number}", _new_identity=f"same-{number}")
+    identity = f"same-{number}"
+    entry.saved_state = entry.saved_state._replace(identity=identity, new_identity=identity)
     return entry
 
 

@@ -11,9 +11,9 @@ import pytest
 from celery.schedules import BaseSchedule, crontab, schedule
 
 from redbeat import Calendar, rrule
+from redbeat.entries.calendars import calendar_of
 from redbeat.entries.decide import Plan
 from redbeat.entries.policy import Policy
-from redbeat.entry import calendar_of
 from redbeat.errors import DecodeError, InvalidEntryError
 from redbeat.schedules.calendars import Exclusion
 from redbeat.schedules.next_run import next_run

@@ -1,0 +1,639 @@
+"""The types that can be stored as JSON, each with its tag: the value of ``__type__``.
+
+One table, :data:`TYPES`, has a row for each type, with the functions that convert an object to the
+fields of a tagged dict and back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta, timezone, tzinfo
+from functools import partial
+from typing import Any, Final, NamedTuple
+from zoneinfo import ZoneInfo
+
+from celery.exceptions import ImproperlyConfigured
+from celery.schedules import BaseSchedule, crontab, schedule, solar
+from dateutil._common import weekday as base_weekday
+from dateutil.rrule import weekday
+from dateutil.tz import tzfile
+
+from redbeat.calendar.rules import frequency
+from redbeat.calendar.zones import (
+    UTC,
+    fixed_offset,
+    from_timestamp,
+    get_utcoffset_minutes,
+    to_timestamp,
+    wall_zone,
+    zone_key,
+    zone_named,
+)
+from redbeat.schedules.ical import from_ical
+from redbeat.schedules.next_run import MIN_EVERY
+from redbeat.schedules.one_time import clocked
+from redbeat.schedules.registry import RegisteredType, named, of_class
+from redbeat.schedules.rule import RRULE_FIELDS, rrule, zone_extension
+from redbeat.schedules.rule_set import MAX_RULES, rruleset
+
+__all__ = (
+    "CRON_FIELDS",
+    "LONGEST_PART",
+    "TAG",
+    "VERBATIM",
+    "LoadError",
+    "MalformedError",
+    "MissingError",
+    "StoredType",
+    "UnstorableError",
+    "type_of_class",
+    "type_of_tag",
+)
+
+TAG: Final = "__type__"
+MAX_EVERY: Final = timedelta(days=365_250)  # a thousand years
+ZERO: Final = timedelta(0)
+
+#: Maximum number of characters or items in one field of a schedule. A minute field that lists all
+#: minutes has 169 characters, and a rule set may have 1000 dates.
+LONGEST_PART: Final = 1000
+
+#: Fields with limits of their own: iCalendar text, and the pairs of a user's dict.
+UNLIMITED: Final = frozenset({"ical", "items"})
+
+Tagged = Mapping[str, Any]
+
+
+class UnstorableError(TypeError):
+    """A value cannot be stored.
+
+    ``path`` has the keys and indexes that lead to this value inside the encoded value. ``problem``
+    describes why it cannot be stored.
+    """
+
+    def __init__(self, problem: str, *path: str | int) -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.path = list(path)
+
+    def __str__(self) -> str:
+        return f"{self.field()}: {self.problem}" if self.path else self.problem
+
+    def field(self, root: str = "") -> str:
+        """Return the path as a string such as ``kwargs.when``, which begins with ``root``."""
+        steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in self.path)
+        return (root + "".join(steps)).lstrip(".")
+
+
+class MalformedError(ValueError):
+    """A tagged dict does not fit its tag. ``key`` is the invalid key, "" if no single key is."""
+
+    def __init__(self, key: str, problem: str) -> None:
+        super().__init__(problem)
+        self.key = key
+        self.problem = problem
+
+
+class MissingError(MalformedError):
+    """A tagged dict needs a package that is not installed."""
+
+
+class LoadError(MalformedError):
+    """The ``load()`` function that is registered for a tag failed in this process."""
+
+
+class StoredType(NamedTuple):
+    """A type that can be stored as a tagged dict.
+
+    Attributes:
+        tag: the value of ``__type__``.
+        encode: returns the other fields of the tagged dict of an object; raises
+            :exc:`UnstorableError`.
+        decode: returns the object for a tagged dict; raises :exc:`MalformedError`.
+        required: the keys that a tagged dict must have.
+        optional: the keys that a tagged dict may have as well; None for any keys, of any length.
+    """
+
+    tag: str
+    encode: Callable[[Any], Mapping[str, Any]]
+    decode: Callable[[Tagged], Any]
+    required: tuple[str, ...] = ()
+    optional: tuple[str, ...] | None = ()
+
+    def write(self, value: Any) -> dict[str, Any]:
+        """Return ``value`` as a tagged dict; raises :exc:`UnstorableError`."""
+        written = {TAG: self.tag, **self.encode(value)}
+        for key, field in written.items() if self.optional is not None else ():
+            problem = _oversized(key, field)
+            if problem:
+                raise UnstorableError(problem, key)
+        return written
+
+    def read(self, tagged: Tagged) -> Any:
+        """Return the object for a tagged dict; raises :exc:`MalformedError`."""
+        if self.optional is not None:
+            _check_keys(tagged, self.required, self.optional)
+        return self.decode(tagged)
+
+    def read_item(self, path: str, fields: Tagged) -> Any:
+        """Return the object for a dict inside another; its tag may be missing.
+
+        ``path`` leads to the dict, and is the begin of the key of a :exc:`MalformedError`.
+        """
+        try:
+            return self.read({TAG: self.tag, **fields})
+        except MalformedError as error:
+            raise MalformedError(f"{path}.{error.key}".rstrip("."), error.problem) from error
+
+
+def _oversized(key: str, value: Any) -> str:
+    """Return why a field of a tagged dict is too long, "" if it is not."""
+    if not isinstance(value, (str, list)) or len(value) <= LONGEST_PART or key in UNLIMITED:
+        return ""
+    unit = "characters" if isinstance(value, str) else "items"
+    return f"has {len(value)} {unit}; the maximum is {LONGEST_PART}"
+
+
+def _check_keys(tagged: Tagged, required: tuple[str, ...], optional: tuple[str, ...]) -> None:
+    """Raise :exc:`MalformedError` if a key is unknown or missing, or if a value is too long."""
+    valid = (*required, *optional)
+    for key, value in tagged.items():
+        if key != TAG and key not in valid:
+            raise MalformedError(
+                "", f"unknown key {key!r:.60} in {tagged[TAG]}; valid: {', '.join(valid)}"
+            )
+        problem = _oversized(key, value)
+        if problem:
+            raise MalformedError(key, problem)
+    for key in required:
+        if key not in tagged:
+            raise MalformedError("", f"missing key {key!r} in {tagged[TAG]}")
+
+
+def _read_number(tagged: Tagged, key: str) -> float:
+    """Return the number at ``key``; booleans are not accepted."""
+    value = tagged.get(key)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise MalformedError(key, f"{value!r} is not a number")
+    return value
+
+
+def _read_whole(key: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise MalformedError(key, f"{value!r} is not an integer")
+    return value
+
+
+def _read_list(tagged: Tagged, key: str) -> list[Any]:
+    """Return the list at ``key``, an empty list if the key is missing."""
+    value = tagged.get(key) or []
+    if not isinstance(value, list):
+        raise MalformedError(key, f"{value!r:.60} is not a list")
+    return value
+
+
+def _malformed(error: Exception, keys: tuple[str, ...]) -> MalformedError:
+    """Convert an error that a constructor raised into a :exc:`MalformedError`.
+
+    If the message starts with one of ``keys`` and a colon, the error names that key as invalid.
+    """
+    key, _, problem = str(error).partition(": ")
+    return MalformedError(key, problem) if key in keys else MalformedError("", str(error))
+
+
+# -- datetimes -------------------------------------------------------------------------------------
+
+DATE: Final = ("year", "month", "day")
+CLOCK: Final = ("hour", "minute", "second", "microsecond")
+
+
+def _encode_datetime(moment: datetime) -> dict[str, Any]:
+    zone, fold = _written_zone(moment)
+    written = {key: getattr(moment, key) for key in (*DATE, *CLOCK)}
+    return {**written, "timezone": zone, "fold": 1} if fold else {**written, "timezone": zone}
+
+
+def _written_zone(moment: datetime) -> tuple[str | float, int]:
+    zone = moment.tzinfo
+    if zone is None:
+        return "UTC", 0
+    key = zone_key(zone)
+    if key is None or isinstance(zone, tzfile):  # RedBeat 2 also writes the offset of a tzfile
+        return _offset_seconds(moment), moment.fold
+    if isinstance(zone, ZoneInfo):
+        return key, moment.fold
+    return _legacy_zone(moment, key, wall_zone(zone))
+
+
+def _legacy_zone(moment: datetime, key: str, zone: tzinfo) -> tuple[str | float, int]:
+    """Return the name and the ``fold`` of a datetime with a ``pytz`` zone.
+
+    A ``pytz`` zone has a fixed UTC offset instead of a ``fold``.
+    """
+    offsets = [moment.replace(tzinfo=zone, fold=fold).utcoffset() for fold in (0, 1)]
+    if moment.utcoffset() not in offsets:
+        return _offset_seconds(moment), 0
+    return key, offsets.index(moment.utcoffset())
+
+
+def _offset_seconds(moment: datetime) -> float:
+    return (moment.utcoffset() or ZERO).total_seconds()
+
+
+def _decode_datetime(tagged: Tagged) -> datetime:
+    """Return an aware datetime, in UTC if the dict has no time zone."""
+    fields = {key: _read_whole(key, tagged.get(key, 0)) for key in (*DATE, *CLOCK, "fold")}
+    zone = _read_zone("timezone", tagged.get("timezone"))
+    try:
+        return datetime(**fields, tzinfo=zone)
+    except (ValueError, OverflowError) as error:
+        raise MalformedError("", f"is not a valid date: {error}") from error
+
+
+def _read_zone(key: str, value: object) -> tzinfo:
+    """Return the time zone for an IANA name or for a UTC offset in seconds; UTC for None."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return _offset_zone(key, value)
+    if value is not None and not isinstance(value, str):
+        raise MalformedError(
+            key, f"{value!r} is neither the name of a time zone nor a UTC offset in seconds"
+        )
+    try:
+        return zone_named("UTC" if value is None else value)
+    except ValueError as error:
+        raise MalformedError(key, str(error)) from error
+
+
+def _offset_zone(key: str, seconds: float) -> tzinfo:
+    try:
+        return timezone(timedelta(seconds=seconds)) if seconds else UTC
+    except (ValueError, OverflowError) as error:
+        raise MalformedError(
+            key, f"{seconds!r} is not a UTC offset: it must be less than a day, in seconds"
+        ) from error
+
+
+def _read_moment(key: str, value: object) -> datetime:
+    """Return ``value`` as an aware datetime.
+
+    ``value`` is a datetime, a tagged dict or an ISO 8601 string. Without a time zone, it is
+    interpreted as UTC.
+    """
+    if isinstance(value, dict):
+        value = DATETIME.read_item(key, value)
+    elif isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value.replace("Z", "+00:00"))
+        except ValueError as error:
+            raise MalformedError(key, f"{value!r:.60} is not a time: {error}") from error
+    if not isinstance(value, datetime):
+        raise MalformedError(key, f"{value!r:.60} is neither a datetime nor ISO 8601")
+    return value if value.tzinfo else value.replace(tzinfo=UTC)
+
+
+DATETIME: Final = StoredType(
+    "datetime", _encode_datetime, _decode_datetime, DATE, (*CLOCK, "timezone", "fold")
+)
+
+
+# -- intervals, crontabs, solar events, instants ---------------------------------------------------
+
+
+def _encode_interval(interval: schedule) -> dict[str, Any]:
+    every = interval.run_every
+    if not isinstance(every, timedelta) or not ZERO < every <= MAX_EVERY:
+        raise UnstorableError(f"{every!r} is not above 0 and up to 1000 years", "every")
+    if every < MIN_EVERY:
+        seconds, shortest = every.total_seconds(), MIN_EVERY.total_seconds()
+        raise UnstorableError(f"{seconds:g} s is too short; the shortest is {shortest} s", "every")
+    return {"every": every.total_seconds(), "relative": bool(interval.relative)}
+
+
+def _decode_interval(tagged: Tagged) -> schedule:
+    relative = tagged.get("relative", False)
+    if not isinstance(relative, bool):
+        raise MalformedError("relative", f"{relative!r} is neither true nor false")
+    seconds = _read_number(tagged, "every")
+    try:
+        every = timedelta(seconds=seconds)
+    except (ValueError, OverflowError):
+        every = ZERO
+    if not ZERO < every <= MAX_EVERY:
+        raise MalformedError("every", f"{seconds!r} is not above 0 and up to 1000 years of seconds")
+    return schedule(every, relative)
+
+
+#: The fields of a stored crontab.
+CRON_FIELDS: Final = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
+
+
+def _encode_crontab(cron: crontab) -> dict[str, Any]:
+    return {name: _encode_cron_field(cron, name) for name in CRON_FIELDS}
+
+
+def _encode_cron_field(cron: crontab, name: str) -> Any:
+    written = getattr(cron, f"_orig_{name}")
+    if isinstance(written, (str, list)) or type(written) is int:
+        return written
+    # A set or an iterator cannot be stored. The parsed values give an equal crontab.
+    values = sorted(map(int, getattr(cron, name)))
+    if not values:
+        raise UnstorableError("is empty, so the crontab would never run", name)
+    return values[0] if isinstance(written, int) else values
+
+
+def _decode_crontab(tagged: Tagged) -> crontab:
+    fields = {key: _decode_cron_field(key, tagged[key]) for key in CRON_FIELDS if key in tagged}
+    try:
+        return crontab(**fields)
+    except Exception as error:
+        # Celery's parser raises ParseException and several built-in errors.
+        raise MalformedError(_wrong_cron_field(fields), str(error).strip()) from error
+
+
+def _decode_cron_field(key: str, value: Any) -> Any:
+    if value is None:
+        return "*"
+    if isinstance(value, str):
+        # The documentation of RedBeat 2 has an example of a range in brackets.
+        bracketed = value.startswith("[") and value.endswith("]")
+        return value[1:-1] if bracketed else value
+    if isinstance(value, list):
+        return [_read_whole(key, item) for item in value]
+    return _read_whole(key, value)
+
+
+def _wrong_cron_field(fields: dict[str, Any]) -> str:
+    for key, value in fields.items():
+        try:
+            crontab(**{key: value})
+        except Exception:
+            return key
+    return ""
+
+
+SOLAR_KEYS: Final = ("event", "lat", "lon")
+
+
+def _encode_solar(event: solar) -> dict[str, Any]:
+    return {key: getattr(event, key) for key in SOLAR_KEYS}
+
+
+def _decode_solar(tagged: Tagged) -> solar:
+    for key in ("lat", "lon"):
+        _read_number(tagged, key)
+    try:
+        return solar(*(tagged[key] for key in SOLAR_KEYS))
+    except (ImportError, ImproperlyConfigured) as error:  # ImportError before Celery 5.7
+        raise MissingError(
+            "", "needs the package 'ephem'; install it with: pip install 'celery-redbeat[solar]'"
+        ) from error
+    except (ValueError, TypeError) as error:
+        raise MalformedError(_wrong_solar_part(tagged), str(error).strip()) from error
+
+
+def _wrong_solar_part(tagged: Tagged) -> str:
+    if not -90 <= tagged["lat"] <= 90:
+        return "lat"
+    return "event" if -180 <= tagged["lon"] <= 180 else "lon"
+
+
+def _encode_clocked(once: clocked) -> dict[str, Any]:
+    return {"clocked_time": once.clocked_time}
+
+
+def _decode_clocked(tagged: Tagged) -> clocked:
+    moment = _read_moment("clocked_time", tagged["clocked_time"])
+    try:
+        return clocked(moment)
+    except (ValueError, OverflowError) as error:
+        raise MalformedError("clocked_time", str(error).partition(": ")[2] or str(error)) from error
+
+
+# -- rules -----------------------------------------------------------------------------------------
+
+#: The fields between freq and the datetimes. RedBeat 2 writes the datetimes last.
+RULE_PARTS: Final = tuple(name for name in RRULE_FIELDS if name not in ("freq", "dtstart", "until"))
+RULE_ZONES: Final = ("dtstart_tz", "until_tz", "dtstart_zone", "until_zone")
+
+
+def _encode_rrule(rule: rrule) -> dict[str, Any]:
+    written = {name: getattr(rule, name) for name in ("freq", *RULE_PARTS)}
+    written.update(_encode_rule_moment("dtstart", rule.dtstart))
+    if rule.until is not None:
+        written.update(_encode_rule_moment("until", rule.until))
+    return written
+
+
+def _encode_rule_moment(name: str, moment: datetime) -> dict[str, Any]:
+    zone = moment.tzinfo
+    if zone is not None and zone_key(zone) is None and fixed_offset(zone) is None:
+        raise UnstorableError(
+            f"the time zone {zone!r} has no IANA name; use zoneinfo.ZoneInfo", name
+        )
+    # The smallest unit of a rule is a second, so microseconds have no effect.
+    seconds = to_timestamp(moment.replace(microsecond=0))
+    return {name: seconds, f"{name}_tz": get_utcoffset_minutes(moment)}
+
+
+def _decode_rrule(tagged: Tagged) -> rrule:
+    """Return the rule. A rule without ``dtstart`` starts in 1970 and must not have a ``count``."""
+    fields = {key: tagged[key] for key in RRULE_FIELDS if key in tagged}
+    fields.update(until=_decode_rule_moment(tagged, "until"), dtstart=_rule_start(tagged))
+    fields["interval"] = 1 if fields.get("interval") is None else fields["interval"]
+    for key in ("wkst", "byweekday"):
+        fields[key] = _weekdays(key, fields.get(key))
+    try:
+        return rrule(**{**fields, "freq": frequency(fields["freq"])})
+    except (ValueError, TypeError, OverflowError) as error:
+        raise _malformed(error, RRULE_FIELDS) from error
+
+
+def _rule_start(tagged: Tagged) -> datetime:
+    """Return ``dtstart``, by default in 1970, because "now" would change with each call."""
+    start = _decode_rule_moment(tagged, "dtstart")
+    if start is not None:
+        return start
+    if tagged.get("count") is not None:
+        raise MalformedError("dtstart", "is missing; a rule with a count needs a start")
+    return datetime(1970, 1, 1, tzinfo=_read_zone("dtstart_zone", tagged.get("dtstart_zone")))
+
+
+def _decode_rule_moment(tagged: Tagged, key: str) -> datetime | None:
+    if tagged.get(key) is None:
+        return None
+    seconds = _read_number(tagged, key)
+    minutes = 0 if tagged.get(f"{key}_tz") is None else _read_number(tagged, f"{key}_tz")
+    try:
+        moment = from_timestamp(seconds, minutes)
+    except (ValueError, OverflowError) as error:
+        raise MalformedError(key, f"{seconds!r} is not a UNIX time: {error}") from error
+    zone = tagged.get(f"{key}_zone")
+    return moment if zone is None else moment.astimezone(_read_zone(f"{key}_zone", zone))
+
+
+def _weekdays(key: str, value: Any) -> Any:
+    if isinstance(value, list):
+        return [_weekdays(key, item) for item in value]
+    if isinstance(value, dict):
+        if value.get(TAG) != WEEKDAY.tag:
+            raise MalformedError(key, f"{value!r} is not a weekday")
+        return WEEKDAY.read(value)
+    return value
+
+
+def _encode_weekday(day: Any) -> dict[str, Any]:
+    return {"wkday": day.weekday, "n": day.n} if day.n else {"wkday": day.weekday}
+
+
+def _decode_weekday(tagged: Tagged) -> weekday:
+    """Return a weekday; with ``n``, it means the ``n``-th such weekday of a month or year."""
+    day, nth = _read_whole("wkday", tagged["wkday"]), tagged.get("n")
+    if not 0 <= day <= 6:
+        raise MalformedError("wkday", f"{day} is not a weekday: use 0 (Monday) to 6")
+    if nth is None:
+        return weekday(day)
+    if not _read_whole("n", nth):
+        raise MalformedError("n", "0 is not valid; leave n out for every week")
+    return weekday(day, nth)
+
+
+SET_KEYS: Final = ("rrules", "rdates", "exdates")
+
+
+def _encode_rruleset(rules: rruleset) -> dict[str, Any]:
+    written = [_encode_rule_of_set(*item) for item in enumerate(rules.rrules)]
+    return {"rrules": written, "rdates": list(rules.rdates), "exdates": list(rules.exdates)}
+
+
+def _encode_rule_of_set(index: int, rule: rrule) -> dict[str, Any]:
+    try:
+        # RedBeat 2 cannot read rule sets, so their rules may contain keys that it does not know.
+        return {**RRULE.write(rule), **zone_extension(rule)}
+    except UnstorableError as error:
+        error.path[:0] = ["rrules", index]
+        raise
+
+
+def _decode_rruleset(tagged: Tagged) -> rruleset:
+    """Return a set of rules and dates, either from lists or from RFC 5545 text in ``ical``."""
+    try:
+        if "ical" in tagged:
+            return _decode_ical(tagged)
+        rules = [_rule(*item) for item in enumerate(_read_list(tagged, "rrules")[: MAX_RULES + 1])]
+        dates = {
+            key: [_read_moment(key, moment) for moment in _read_list(tagged, key)]
+            for key in SET_KEYS[1:]
+        }
+        return rruleset(rules, **dates)
+    except MalformedError:
+        raise
+    except (ValueError, TypeError, OverflowError) as error:
+        raise _malformed(error, SET_KEYS) from error
+
+
+def _decode_ical(tagged: Tagged) -> rruleset:
+    _check_keys(tagged, ("ical",), ())
+    if not isinstance(tagged["ical"], str):
+        raise MalformedError("ical", f"{tagged['ical']!r:.60} is not a string")
+    try:
+        parsed = from_ical(tagged["ical"])
+    except (ValueError, TypeError, OverflowError) as error:
+        raise MalformedError("ical", str(error)) from error
+    return parsed if isinstance(parsed, rruleset) else rruleset([parsed])
+
+
+def _rule(index: int, value: object) -> rrule:
+    if isinstance(value, dict):
+        value = RRULE.read_item(f"rrules[{index}]", value)
+    if not isinstance(value, rrule):
+        raise MalformedError(f"rrules[{index}]", f"{value!r:.60} is not an rrule")
+    return value
+
+
+RRULE: Final = StoredType(
+    "rrule", _encode_rrule, _decode_rrule, ("freq",), (*RRULE_FIELDS[1:], *RULE_ZONES)
+)
+WEEKDAY: Final = StoredType("weekday", _encode_weekday, _decode_weekday, ("wkday",), ("n",))
+
+
+# -- dicts that look like tagged dicts -------------------------------------------------------------
+
+
+def _encode_verbatim(items: dict[str, Any]) -> dict[str, Any]:
+    return {"items": [[key, item] for key, item in items.items()]}
+
+
+def _decode_verbatim(tagged: Tagged) -> dict[str, Any]:
+    try:
+        items = dict(tagged["items"])
+    except (ValueError, TypeError) as error:
+        raise MalformedError("items", "is not a list of pairs") from error
+    if not all(isinstance(key, str) for key in items):
+        raise MalformedError("items", "has a key that is not a string")
+    return items
+
+
+# -- the table -------------------------------------------------------------------------------------
+
+#: A dict whose key ``__type__`` has a known value. It is stored as a list of pairs.
+VERBATIM: Final = StoredType("verbatim", _encode_verbatim, _decode_verbatim, ("items",))
+
+TYPES: Final[dict[type, StoredType]] = {
+    datetime: DATETIME,
+    schedule: StoredType("interval", _encode_interval, _decode_interval, ("every",), ("relative",)),
+    crontab: StoredType("crontab", _encode_crontab, _decode_crontab, (), CRON_FIELDS),
+    rrule: RRULE,
+    rruleset: StoredType("rruleset", _encode_rruleset, _decode_rruleset, (), (*SET_KEYS, "ical")),
+    solar: StoredType("solar", _encode_solar, _decode_solar, SOLAR_KEYS),
+    clocked: StoredType("clocked", _encode_clocked, _decode_clocked, ("clocked_time",)),
+    weekday: WEEKDAY,
+    base_weekday: WEEKDAY,
+}
+
+BY_TAG: Final = {kind.tag: kind for kind in (*TYPES.values(), VERBATIM)}
+
+
+def type_of_class(cls: type) -> StoredType | None:
+    """Return how objects of this class are stored, not of a subclass; None if they are not."""
+    registered = of_class(cls)
+    return TYPES.get(cls) if registered is None else _of_registered(registered)
+
+
+def type_of_tag(tag: object) -> StoredType | None:
+    """Return the type that is stored with this tag, None if the tag is unknown."""
+    registered = named(tag)
+    if registered is not None:
+        return _of_registered(registered)
+    return BY_TAG.get(tag) if isinstance(tag, str) else None
+
+
+def _of_registered(registered: RegisteredType) -> StoredType:
+    encode, decode = partial(_dump, registered), partial(_load, registered)
+    return StoredType(registered.tag, encode, decode, optional=None)
+
+
+def _dump(registered: RegisteredType, value: Any) -> Mapping[str, Any]:
+    written: Any = registered.dump(value)
+    if not isinstance(written, Mapping) or TAG in written:
+        raise UnstorableError(
+            f"dump() of the schedule type {registered.tag!r} returned {written!r:.60}; "
+            f"it must return a dict without {TAG!r}"
+        )
+    return written
+
+
+def _load(registered: RegisteredType, tagged: Tagged) -> BaseSchedule:
+    fields = {key: value for key, value in tagged.items() if key != TAG}
+    try:
+        loaded = registered.load(fields)
+    except Exception as error:
+        # The user wrote load(), so it may raise any error.
+        raise LoadError("", f"load() of {registered.tag!r} failed: {error!r}") from error
+    if not isinstance(loaded, registered.cls):
+        raise LoadError(
+            "",
+            f"load() of {registered.tag!r} returned {loaded!r:.60}; it must return a "
+            f"{registered.cls.__name__}",
+        )
+    return loaded

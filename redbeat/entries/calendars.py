@@ -1,0 +1,80 @@
+"""The stored calendars of entries: decoding them, and giving them to the entries that name them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from redbeat.codec.stored import object_in
+from redbeat.errors import DecodeError
+from redbeat.schedules.calendars import Calendar
+from redbeat.storage.store import Store
+
+if TYPE_CHECKING:
+    from redbeat.entry import RedBeatSchedulerEntry
+
+__all__ = (
+    "calendar_of",
+    "decode_calendars",
+    "load_calendars",
+    "prepare_calendars",
+    "readable_calendars",
+)
+
+
+@lru_cache(maxsize=256)
+def calendar_of(name: str, text: str) -> Calendar:
+    """Return the calendar with this name and stored JSON; raises :exc:`DecodeError`."""
+    return Calendar.from_fields(name, object_in(text, f"calendar {name!r:.60}"))
+
+
+def decode_calendars(texts: Mapping[str, str], names: Iterable[str]) -> dict[str, Calendar]:
+    """Return the calendars with these names from their stored JSON; leave out missing calendars.
+
+    ``texts`` maps names to JSON. Raises :exc:`DecodeError` for a calendar that cannot be read.
+    """
+    return {name: calendar_of(name, texts[name]) for name in names if name in texts}
+
+
+def load_calendars(store: Store, names: Iterable[str] | None = None) -> dict[str, Calendar]:
+    """Return the stored calendars with these names (default: all); leave out missing calendars.
+
+    Raises :exc:`DecodeError` for a calendar that cannot be read. One round trip.
+    """
+    texts = store.calendars(names)
+    return decode_calendars(texts, texts)
+
+
+def readable_calendars(store: Store, names: Iterable[str]) -> tuple[dict[str, Calendar], set[str]]:
+    """Return the stored calendars with these names, and the names of those that are unreadable.
+
+    Leaves out missing calendars. One round trip.
+    """
+    calendars, unreadable = dict[str, Calendar](), set[str]()
+    for name, text in store.calendars(names).items():
+        try:
+            calendars[name] = calendar_of(name, text)
+        except DecodeError:
+            unreadable.add(name)
+    return calendars, unreadable
+
+
+def prepare_calendars(
+    store: Store, entries: Iterable[RedBeatSchedulerEntry]
+) -> dict[str, Calendar]:
+    """Load the calendars of the entries, and note that these entries have calendars.
+
+    Returns the calendars by name. An entry with an unreadable calendar gets none: it loads them at
+    its decision, which then raises :exc:`DecodeError`. No round trip if no entry has a calendar,
+    else two.
+    """
+    users = [entry for entry in entries if entry.policy_field("exclude")]
+    if not users:
+        return {}
+    store.note_calendar_users([entry.key for entry in users])
+    names = {name for entry in users for name in entry.policy.exclude}
+    calendars, unreadable = readable_calendars(store, names)
+    for entry in users:
+        entry.use_calendars(None if unreadable & set(entry.policy.exclude) else calendars)
+    return calendars

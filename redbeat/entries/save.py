@@ -1,0 +1,317 @@
+"""Saving entries: what each write contains, what its result means, and writing in batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from secrets import token_urlsafe
+from time import time
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+from redis.exceptions import RedisError
+
+from redbeat.calendar.zones import UTC, from_timestamp
+from redbeat.codec.stored import score_in
+from redbeat.errors import ConflictError, DecodeError, InvalidEntryError
+from redbeat.schedules.calendars import Calendar
+from redbeat.storage.records import (
+    CLOCK_AHEAD,
+    CONFLICT,
+    HISTORY_DIFFERS,
+    SAME,
+    SAVED,
+    Saved,
+    Writing,
+)
+from redbeat.storage.store import Store
+
+from .calendars import prepare_calendars, readable_calendars
+from .decide import PARKED, aware, same_instant
+from .history import History, SavedState, Texts, after_saved_anew
+from .pauses import Pause
+
+if TYPE_CHECKING:
+    from redbeat.entry import RedBeatSchedulerEntry
+
+__all__ = (
+    "SAVE_ATTEMPTS",
+    "check_history",
+    "complete_writing",
+    "default_last_run",
+    "new_identity",
+    "rescore",
+    "restart_if_finished",
+    "save_batch",
+    "save_batches",
+)
+
+#: If a beat records a run during a write, the write is retried up to this number of times. The last
+#: retry overwrites the history.
+SAVE_ATTEMPTS: Final = 5
+
+#: Two scores that differ by less than this number of seconds are equal: Redis has six decimals.
+SCORE_PRECISION: Final = 2e-6
+
+
+def new_identity() -> str:
+    """Return a random identity for a new entry."""
+    return token_urlsafe(6)
+
+
+def check_history(entry: RedBeatSchedulerEntry) -> None:
+    """Raise :exc:`InvalidEntryError` if the last run or the run count cannot be stored."""
+    last_run_at: Any = entry.last_run_at
+    count: Any = entry.total_run_count
+    if last_run_at is not None and not isinstance(last_run_at, datetime):
+        problem = f"must be a datetime or None, not {last_run_at!r:.60}"
+        raise InvalidEntryError("last_run_at", problem)
+    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+        problem = f"must be a whole number, 0 or more, not {count!r:.60}"
+        raise InvalidEntryError("total_run_count", problem)
+
+
+def restart_if_finished(entry: RedBeatSchedulerEntry, new: Texts, now: datetime) -> bool:
+    """Restart a finished entry if the changes allow more runs; return whether it restarted.
+
+    ``new`` are the definition and policy to save, ``now`` is in UTC. If the program changed the run
+    count, it is kept. No round trip.
+    """
+    state = entry.saved_state
+    old, count = state.refused_texts or state.texts, state.total_run_count
+    if not old[0] or not count or entry.total_run_count != count:
+        return False
+    history = History(entry.last_run_at, count, entry.scheduled_at)
+    rewritten = not same_instant(entry.last_run_at, state.last_run_at)
+    restarted = after_saved_anew(history, old, new, now, rewritten, entry.foreign_fields)
+    if restarted is history:
+        return False
+    entry.saved_state = state._replace(before_restart=(entry.last_run_at, count))
+    entry.last_run_at, entry.total_run_count, entry.scheduled_at = restarted
+    return True
+
+
+def default_last_run(entry: RedBeatSchedulerEntry) -> datetime | None:
+    """Return the last run if it is only a default from this host's clock, else None.
+
+    ``save.lua`` compares this default with the clock of Redis, because the clock of this host may
+    be ahead.
+    """
+    last, state = entry.last_run_at, entry.saved_state
+    if last is None:
+        return None
+    if state.before_restart is not None:
+        return None if same_instant(state.before_restart[0], last) else aware(last)
+    return aware(last) if state.meta is None and not _history_changed(entry) else None
+
+
+def _history_changed(entry: RedBeatSchedulerEntry) -> bool:
+    state = entry.saved_state
+    return entry.total_run_count != state.total_run_count or not same_instant(
+        entry.last_run_at, state.last_run_at
+    )
+
+
+# -- one entry ---------------------------------------------------------------------------------
+
+
+def complete_writing(
+    entry: RedBeatSchedulerEntry, writing: Writing, now: datetime, insist: bool
+) -> Writing:
+    """Return the writing with the history and with the score computed at ``now`` (UTC).
+
+    With ``insist``, the write overwrites any stored history.
+    """
+    state = entry.saved_state
+    texts = (writing.definition, writing.policy)
+    old = state.refused_texts or state.texts
+    restart_if_finished(entry, texts if writing.definition else old, now)
+    if writing.definition and not (entry.is_static or state.new_identity):
+        entry.saved_state = entry.saved_state._replace(new_identity=new_identity())
+    changed = state.meta is None or _history_changed(entry)
+    meta, seen = entry.history_text() if changed else "", None if insist else state.meta or ""
+    score, made_up = entry.score_at(now), default_last_run(entry)
+    key, definition, policy, _, runtime, *_, believed, history, _ = writing
+    identity = entry.saved_state.new_identity
+    written = (key, definition, policy, meta, runtime)
+    return Writing(*written, seen, score, made_up, believed, history, identity)
+
+
+def _accept(entry: RedBeatSchedulerEntry, writing: Writing, saved: Saved) -> bool:
+    """Process the result of a write; return False if the write must be retried.
+
+    Raises :exc:`ConflictError` if another program has changed the entry and ``save()`` was called
+    with ``if_unchanged``.
+    """
+    code, state = saved.code, entry.saved_state
+    if code == SAVED:
+        _note_saved(entry, writing, saved.identity)
+    elif code == HISTORY_DIFFERS:
+        _merge(entry, saved, (saved.definition, saved.policy))
+    elif code == SAME:
+        _merge(entry, saved, (writing.definition, writing.policy))
+        if not _history_changed(entry) and _score_is_current(entry, saved.score):
+            as_stored = writing._replace(meta=saved.meta, score=score_in(saved.score))
+            _note_saved(entry, as_stored, saved.identity)
+            return True
+    elif code == CLOCK_AHEAD:
+        _count_from(entry, from_timestamp(score_in(saved.score)))
+    elif code == CONFLICT:
+        raise ConflictError(str(entry.name))
+    elif writing.definition:  # deleted since it was loaded: the retry stores a new entry
+        entry.saved_state = state._replace(meta=None)
+    else:
+        return True
+    return code == SAVED
+
+
+def _count_from(entry: RedBeatSchedulerEntry, now: datetime) -> None:
+    entry.last_run_at, state = now, entry.saved_state
+    if state.before_restart is None:
+        history = (now, entry.total_run_count)
+        entry.saved_state = state.with_history(state.meta, *history, state.identity)
+
+
+def _score_is_current(entry: RedBeatSchedulerEntry, stored: str) -> bool:
+    """Return whether the stored score needs no change.
+
+    If the entry must be due at once, any stored score in the past is correct.
+    """
+    if not stored:
+        return False
+    score, stored_score = entry.score_to_store(), score_in(stored)
+    if score is None:
+        parked = stored_score == PARKED and not entry.decision().due
+        return parked or 0 <= stored_score <= time()
+    return abs(stored_score - score) < SCORE_PRECISION
+
+
+def _note_saved(entry: RedBeatSchedulerEntry, writing: Writing, identity: str | None) -> None:
+    state = entry.saved_state
+    if not same_instant(entry.last_run_at, state.last_run_at):
+        entry.scheduled_at = None
+    is_new = not (state.refused_texts or state.texts)[0]
+    if writing.definition and not is_new and (writing.score is None or writing.score < 0):
+        entry.warn_if_finished()
+    history = (writing.meta or state.meta, entry.last_run_at, entry.total_run_count)
+    if writing.definition:
+        texts = (writing.definition, writing.policy)
+        identity = writing.identity if identity is None else identity
+        pause = Pause.of_entry(entry)
+        entry.saved_state = SavedState(texts, *history, identity, state.has_lazy, pause)
+    else:
+        state = state._replace(refused_texts=None, before_restart=None)
+        entry.saved_state = state.with_history(*history, state.identity)
+
+
+def _merge(entry: RedBeatSchedulerEntry, saved: Saved, texts: Texts) -> None:
+    """Load the stored history, but keep changed attributes; store ``texts`` for the retry."""
+    state = entry.saved_state
+    if state.before_restart is not None:
+        entry.last_run_at, entry.total_run_count = state.before_restart
+    last, count = entry.last_run_at, entry.total_run_count
+    # A stored history that cannot be decoded is replaced by the history of this object.
+    undecoded = state._replace(meta=saved.meta, last_run_at=last, total_run_count=-1)
+    entry.saved_state = undecoded._replace(refused_texts=texts, before_restart=None)
+    try:
+        entry.recall(saved.meta, saved.runtime)
+    except DecodeError:
+        return
+    if not same_instant(last, state.last_run_at):
+        entry.last_run_at = last
+    if count != state.total_run_count:
+        entry.total_run_count = count
+
+
+# -- batches -----------------------------------------------------------------------------------
+
+#: At most 500 entries, each with the data to write.
+Batch = Sequence[tuple["RedBeatSchedulerEntry", Writing]]
+
+
+def save_batches(store: Store, batches: Iterable[Batch]) -> None:
+    """Write batches of entries; encode the next batch while Redis writes the previous batch.
+
+    The histories must be valid. One round trip per batch; three more if entries of the batch have
+    calendars; and more for entries that :func:`save_batch` must write again. If
+    :exc:`InvalidEntryError` is raised, its batch and all later batches are not written.
+    """
+    finish: Callable[[], None] | None = None
+    for batch in batches:
+        try:
+            calendars = prepare_calendars(store, (entry for entry, _ in batch))
+            writings = complete_writings(batch)
+        finally:
+            if finish is not None:
+                finish()
+        replies = store.begin_save_all(writings)
+        finish = partial(finish_batch, store, batch, writings, replies, calendars=calendars)
+    if finish is not None:
+        finish()
+
+
+def save_batch(store: Store, batch: Batch, attempts: int = SAVE_ATTEMPTS) -> None:
+    """Write a batch of entries, whose histories must be valid.
+
+    One round trip; three more if entries have calendars. One more, up to ``attempts``, if entries
+    ran during the save or if new objects replace stored entries. If :exc:`InvalidEntryError` is
+    raised, nothing is written.
+    """
+    calendars = prepare_calendars(store, (entry for entry, _ in batch))
+    writings = complete_writings(batch, insist=not attempts)
+    save_all = partial(store.save_all, writings)
+    finish_batch(store, batch, writings, save_all, attempts, calendars)
+
+
+def complete_writings(batch: Batch, insist: bool = False) -> list[Writing]:
+    """Return the data to write, with history and score; ``insist`` overwrites stored histories."""
+    now = datetime.now(UTC)  # computed once, because the app's time zone is slow
+    return [complete_writing(entry, writing, now, insist) for entry, writing in batch]
+
+
+def finish_batch(
+    store: Store,
+    batch: Batch,
+    writings: Sequence[Writing],
+    read_results: Callable[[], list[Saved]],
+    attempts: int = SAVE_ATTEMPTS,
+    calendars: Mapping[str, Calendar] = MappingProxyType({}),
+) -> None:
+    """Process the result of each write, and retry refused writes, for example after a run."""
+    results = zip(batch, writings, read_results(), strict=True)
+    left = [item for item, writing, saved in results if not _accept(item[0], writing, saved)]
+    recheck_calendars(store, batch, calendars)
+    if left and attempts:
+        save_batch(store, left, attempts - 1)
+
+
+def recheck_calendars(store: Store, batch: Batch, calendars: Mapping[str, Calendar]) -> None:
+    """Make entries due if a calendar changed during the save, so that a beat corrects the score.
+
+    One round trip, and a second one if a calendar changed.
+    """
+    if calendars and readable_calendars(store, calendars)[0] != calendars:
+        keys = [writing.key for entry, writing in batch if entry.policy_field("exclude")]
+        store.save_all([Writing(key, seen=None, score=None) for key in keys])
+
+
+def rescore(store: Store, entries: Sequence[RedBeatSchedulerEntry]) -> None:
+    """Compute and store the scores of entries; a quarantined entry leaves the quarantine.
+
+    If the next run of an entry cannot be computed, for example because a calendar is missing, the
+    entry is made due at once, and a beat quarantines it. Raises :exc:`ConflictError` if another
+    program changed an entry. Round trips as of :func:`save_batch`; then three per entry if one
+    cannot be computed.
+    """
+    try:
+        scores = [Writing(entry.key, believed=entry.seen_texts) for entry in entries]
+        save_batch(store, list(zip(entries, scores, strict=True)))
+    except (RedisError, OSError, ConflictError):
+        raise
+    except Exception:  # a schedule class of the user may raise any error
+        if len(entries) > 1:
+            for entry in entries:
+                rescore(store, [entry])
+        else:
+            store.save_all([Writing(entry.key, seen=None) for entry in entries])
