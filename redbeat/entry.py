@@ -1084,7 +1084,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         due = self._decide(now, now).scheduled_at
         if due is not None:
             return due
-        policy = self._rules()[0]
+        policy = self.policy
         first = now - timedelta(seconds=policy.jitter + policy.spread)
         delayed = (at for at in self.occurrences_from(first) if self._offset_due_at(at) > now)
         return next(delayed, now)

@@ -26,6 +26,7 @@ __all__ = (
     "MISSING",
     "SETTINGS",
     "STRING",
+    "Kind",
     "Setting",
     "find_setting",
     "is_number",
