@@ -41,7 +41,7 @@ def printable(text: str, limit: int | None = None) -> str:
     if limit is None or len(text) <= limit:
         escaped = _escaped(text)
     else:
-        # An escaped text is never shorter, so the characters in the middle cannot be printed.
+        # Escaping never makes a text shorter, so the middle of the text would be cut off anyway.
         escaped = _escaped(text[:limit] + text[-limit:])
     if limit is None or len(escaped) <= limit:
         return escaped

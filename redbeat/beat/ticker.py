@@ -74,7 +74,7 @@ STANDBY_POLL = 1.0
 #: Seconds for which one tick claims batches before it returns to the beat service.
 MAX_TICK = 2.0
 
-#: Seconds that one batch may spend on loading entries; the claims that are left are released.
+#: Maximum number of seconds to load the entries of one batch; the remaining claims are released.
 MAX_LOADING = 0.5
 
 #: Entries with a longer definition, in characters, are loaded after the others of their batch.

@@ -34,7 +34,7 @@ MAX_DAYS: Final = 4000
 #: If more days in a row are excluded, an entry has no runs left.
 MAX_ROW: Final = 1100
 
-#: Maximum number of occurrences to move to find the next run.
+#: The search for the next run moves at most this number of occurrences.
 MAX_MOVED: Final = 4000
 
 DAY: Final = timedelta(days=1)

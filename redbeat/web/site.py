@@ -64,8 +64,8 @@ MAX_BODY: Final = 1 << 20
 #: Maximum number of fields in a query string.
 MAX_FIELDS: Final = 50
 
-#: The security headers of each response. ``Strict-Transport-Security`` is up to the proxy, because
-#: this header is about all ports of the host.
+#: The security headers of each response. The proxy must set
+#: ``Strict-Transport-Security``, because that header affects all ports of the host.
 HEADERS: Final = Secure(
     csp=ContentSecurityPolicy()
     .default_src("'none'")
