@@ -17,6 +17,7 @@ from celery.schedules import crontab
 
 from redbeat import clocked
 from redbeat.calendar.zones import from_timestamp
+from redbeat.presentation.text import duration
 from redbeat.schedule import Schedule
 from redbeat.web.auth import Access
 from redbeat.web.site import create_app
@@ -137,6 +138,16 @@ def test_a_failing_one_off_has_no_next_run(
     assert "No more runs" in part_of(page, "coming")
     assert "No runs yet" not in page
     assert "failed:TypeError" in part_of(page, "history")
+
+
+def test_the_next_runs_of_an_entry_with_spread_name_its_offset(
+    browser: Browser, make: Make
+) -> None:
+    entry = make("spread", crontab(minute="0"), spread=3600)
+    page = part_of(browser.get("/entry?name=spread"), "coming")
+    assert f"Each run leaves {duration(entry.spread_offset)} after these times" in page
+    make("plain", crontab(minute="0"))
+    assert "after these times" not in browser.get("/entry?name=plain")
 
 
 def test_the_history_has_results(browser: Browser, make: Make, redis_client: redis.Redis) -> None:
