@@ -59,10 +59,11 @@ def test_an_idle_tick_is_one_round_trip(redis_url: str, entries: int) -> None:
 
 @pytest.mark.long
 def test_a_start_does_not_read_every_entry(redis_url: str) -> None:
-    few, many = (measure(redis_url, "startup", entries) for entries in (500, 1500))
+    # A start writes in batches, and a machine that stalls interrupts a batch.
+    few, many = (measure(redis_url, "startup", entries) for entries in (500, 500 + 4 * BATCH))
 
-    assert many["cold_round_trips"] - few["cold_round_trips"] <= 2
-    assert many["warm_round_trips"] - few["warm_round_trips"] <= 2
+    for start in ("cold_round_trips", "warm_round_trips"):
+        assert many[start] - few[start] <= 4 * 4, start
 
 
 @pytest.mark.long
