@@ -1,7 +1,7 @@
 """The kinds of Redis deployment on which whole test suites can run.
 
 Each run of pytest uses one kind. The environment variable ``REDBEAT_TOPOLOGY`` selects it:
-``REDBEAT_TOPOLOGY=cluster python -m pytest tests/store tests/scheduler tests/entry`` runs three
+``REDBEAT_TOPOLOGY=cluster python -m pytest tests/storage tests/scheduler tests/entry`` runs three
 suites with the schedule in a cluster.
 """
 

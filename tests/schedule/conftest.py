@@ -13,7 +13,7 @@ from redbeat import RedBeatSchedulerEntry, Schedule
 from redbeat.storage.client import get_redis
 from redbeat.storage.scripts import load_script
 from tests.scheduler.conftest import World, clock, log, wire, world
-from tests.store.conftest import store
+from tests.storage.conftest import store
 
 __all__ = (
     "Make",

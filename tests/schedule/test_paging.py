@@ -10,7 +10,7 @@ import pytest
 from redbeat import Schedule
 from redbeat.storage.store import Store
 from tests.scheduler.conftest import SCHEDULE, World
-from tests.store.conftest import KEYS
+from tests.storage.conftest import KEYS
 
 COUNT = 1300
 

@@ -11,7 +11,7 @@ from redbeat.schedule import Schedule
 from redbeat.storage.store import Store
 from tests.deployments import PREFIX
 from tests.servers import RedisServer
-from tests.store.conftest import KEYS, LOCK
+from tests.storage.conftest import KEYS, LOCK
 
 from .conftest import BEATS, RecordingScheduler, World
 

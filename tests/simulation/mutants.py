@@ -42,7 +42,7 @@ class Mutant:
 CLAIM: Final = "lua/claim.lua"
 EXACTLY_ONCE: Final = "beat/exactly_once.py"
 AMQP_PIPE: Final = "beat/amqp_pipe.py"
-AMQP_TESTS: Final = "tests/unit/test_amqp_pipe.py"
+AMQP_TESTS: Final = "tests/beat/test_amqp_pipe.py"
 
 MUTANTS: Final = (
     # -- the claim: what is due goes to one beat -------------------------------------------------
@@ -52,7 +52,7 @@ MUTANTS: Final = (
         CLAIM,
         """if string.sub(claim, 1, #id + 3) ~= '["' .. id .. ' ' then""",
         "if claim == '' then",
-        ("tests/store/test_claim_script.py",),
+        ("tests/storage/test_claim_script.py",),
     ),
     Mutant(
         "lease-ignored",
@@ -61,7 +61,7 @@ MUTANTS: Final = (
         "    if expires > now then\n"
         "      return seconds(math.min(expires, now + lease))\n    end\n",
         "",
-        ("tests/store/test_claim_script.py",),
+        ("tests/storage/test_claim_script.py",),
     ),
     Mutant(
         "claim-not-hidden",
@@ -69,7 +69,7 @@ MUTANTS: Final = (
         CLAIM,
         "      again = claim(key, found, due)\n",
         "      claim(key, found, due)\n      again = due\n",
-        ("tests/store/test_claim_script.py",),
+        ("tests/storage/test_claim_script.py",),
     ),
     Mutant(
         "standby-claims",
@@ -78,7 +78,7 @@ MUTANTS: Final = (
         "if standing == 1 and limit > 0",
         "if limit > 0",
         (
-            "tests/store/test_claim_script.py",
+            "tests/storage/test_claim_script.py",
             "tests/scheduler/test_lock.py",
         ),
     ),
@@ -89,7 +89,7 @@ MUTANTS: Final = (
         "(dead ~= '' and holder == dead)",
         "dead ~= ''",
         (
-            "tests/store/test_claim_script.py",
+            "tests/storage/test_claim_script.py",
             "tests/scheduler/test_lock_lost.py",
         ),
     ),
@@ -101,7 +101,7 @@ MUTANTS: Final = (
         "  if true or (dead",
         (
             "calm",
-            "tests/store/test_claim_script.py",
+            "tests/storage/test_claim_script.py",
             "tests/scheduler/test_lock.py",
         ),
     ),
@@ -114,7 +114,7 @@ MUTANTS: Final = (
         (
             "calm",
             "tests/scheduler/test_lock.py",
-            "tests/store/test_claim_script.py",
+            "tests/storage/test_claim_script.py",
         ),
     ),
     Mutant(
@@ -139,7 +139,7 @@ MUTANTS: Final = (
         "storage/store.py",
         "        return [*results, *self.save_all(writings[len(results) :])]\n",
         "        return results\n",
-        ("tests/store/test_time_limit.py",),
+        ("tests/storage/test_time_limit.py",),
     ),
     Mutant(
         "occurrence-forgotten",
@@ -147,7 +147,7 @@ MUTANTS: Final = (
         CLAIM,
         "    due = was_due or due\n",
         "",
-        ("tests/store/test_claim_script.py",),
+        ("tests/storage/test_claim_script.py",),
     ),
     Mutant(
         "put-back-forgets-due",
@@ -169,7 +169,7 @@ MUTANTS: Final = (
         "  return code\nend",
         (
             "calm",
-            "tests/store/test_claim_script.py",
+            "tests/storage/test_claim_script.py",
         ),
     ),
     Mutant(
@@ -179,7 +179,7 @@ MUTANTS: Final = (
         "      if not same and seen ~= '=' .. stored then\n",
         "      if false then\n",
         (
-            "tests/store/test_claim_script.py",
+            "tests/storage/test_claim_script.py",
             "tests/scheduler/test_claims.py",
         ),
     ),
@@ -189,7 +189,7 @@ MUTANTS: Final = (
         CLAIM,
         "    score, ending = now_text, ''\n",
         "    ending = ''\n",
-        ("tests/store/test_claim_script.py",),
+        ("tests/storage/test_claim_script.py",),
     ),
     Mutant(
         "edit-finishes",
@@ -198,7 +198,7 @@ MUTANTS: Final = (
         "    score, ending = now_text, ''\n",
         "    score = now_text\n",
         (
-            "tests/store/test_claim_script.py",
+            "tests/storage/test_claim_script.py",
             "tests/scheduler/test_policy.py",
         ),
     ),
@@ -211,7 +211,7 @@ MUTANTS: Final = (
         (
             "calm",
             "crowded",
-            "tests/store/test_claim_script.py",
+            "tests/storage/test_claim_script.py",
         ),
     ),
     Mutant(
@@ -222,7 +222,7 @@ MUTANTS: Final = (
         "    fields[1], fields[2] = 'runtime', runtime\n",
         (
             "edits",
-            "tests/store/test_claim_script.py",
+            "tests/storage/test_claim_script.py",
         ),
     ),
     Mutant(
@@ -240,7 +240,7 @@ MUTANTS: Final = (
         "    local again = retry_at\n",
         "    local again = members[i + 1]\n",
         (
-            "tests/store/test_claim_script.py",
+            "tests/storage/test_claim_script.py",
             "tests/scheduler/test_bad_entries.py",
         ),
     ),
@@ -251,7 +251,7 @@ MUTANTS: Final = (
         "lua/parts/read_claim.lua",
         "    ends = ends + PATIENCE\n",
         "",
-        ("tests/store/test_claim_script.py",),
+        ("tests/storage/test_claim_script.py",),
     ),
     Mutant(
         "claim-of-the-future",
@@ -303,7 +303,7 @@ MUTANTS: Final = (
         "  if found[9] then\n    redis.call('HSET', key, 'claim', text)\n",
         "  if false then\n",
         (
-            "tests/store/test_claim_script.py",
+            "tests/storage/test_claim_script.py",
             "tests/schedule/test_identity.py",
         ),
     ),
@@ -315,7 +315,7 @@ MUTANTS: Final = (
         "      first, delivery, since = decided, old_delivery, decided\n",
         "",
         (
-            "tests/store/test_claim_script.py",
+            "tests/storage/test_claim_script.py",
             "--replay tests/simulation/seeds/one-off-killed-before-its-record.json",
             "--replay tests/simulation/seeds/overlap-after-a-kill.json",
         ),
@@ -326,7 +326,7 @@ MUTANTS: Final = (
         CLAIM,
         "    if may_be_sent and same_rules(found[5], found[1], found[3], found[2]) then\n",
         "    if may_be_sent then\n",
-        ("tests/store/test_claim_script.py",),
+        ("tests/storage/test_claim_script.py",),
     ),
     Mutant(
         "decided-at-lost-with-pause",
@@ -334,7 +334,7 @@ MUTANTS: Final = (
         "lua/parts/same_rules.lua",
         "'enabled', 'pause', ",
         "'enabled', ",
-        ("tests/store/test_claim_script.py",),
+        ("tests/storage/test_claim_script.py",),
     ),
     Mutant(
         "decided-at-without-sending",
@@ -342,7 +342,7 @@ MUTANTS: Final = (
         CLAIM,
         "    local may_be_sent = old_delivery == 'l' and tonumber(decided)\n",
         "    local may_be_sent = tonumber(decided)\n",
-        ("tests/store/test_claim_script.py",),
+        ("tests/storage/test_claim_script.py",),
     ),
     Mutant(
         "at-most-once-leaves-first",
@@ -350,7 +350,7 @@ MUTANTS: Final = (
         CLAIM,
         "at_most_once = 'x'",
         "at_most_once = 'l'",
-        ("tests/store/test_claim_script.py",),
+        ("tests/storage/test_claim_script.py",),
     ),
     Mutant(
         "delivery-of-definition-ignored",
@@ -358,7 +358,7 @@ MUTANTS: Final = (
         CLAIM,
         "ipairs({policy or '', definition})",
         "ipairs({policy or ''})",
-        ("tests/store/test_claim_script.py",),
+        ("tests/storage/test_claim_script.py",),
     ),
     Mutant(
         "at-most-once-claimed-as-sent-first",
@@ -374,7 +374,7 @@ MUTANTS: Final = (
         "lua/save.lua",
         "    elseif keep_decision(entry, stored, definition, policy, meta) then\n",
         "    elseif false then\n",
-        ("tests/store/test_save.py",),
+        ("tests/storage/test_save.py",),
     ),
     Mutant(
         "save-keeps-old-decision",
@@ -382,7 +382,7 @@ MUTANTS: Final = (
         "lua/save.lua",
         "  elseif not equal_rules(was, was_policy, definition, policy) then\n",
         "  elseif false then\n",
-        ("tests/store/test_save.py",),
+        ("tests/storage/test_save.py",),
     ),
     Mutant(
         "repeated-claims-dropped",
@@ -398,7 +398,7 @@ MUTANTS: Final = (
         CLAIM,
         "    if ends < now then\n",
         "    if false then\n",
-        ("tests/store/test_claim_script.py",),
+        ("tests/storage/test_claim_script.py",),
     ),
     Mutant(
         "edited-skip-forgets-decision",
@@ -406,7 +406,7 @@ MUTANTS: Final = (
         CLAIM,
         "was_sent_before(claim) and 'unsure' or operation",
         "operation",
-        ("tests/store/test_completions.py",),
+        ("tests/storage/test_completions.py",),
     ),
     Mutant(
         "deleted-at-its-end-unknown",
@@ -414,7 +414,7 @@ MUTANTS: Final = (
         CLAIM,
         "(fields[4] == 'delete' and redis.call('EXISTS', fields[1]) == 0)",
         "false",
-        ("tests/store/test_completions.py",),
+        ("tests/storage/test_completions.py",),
     ),
     Mutant(
         "late-copy-claims",
@@ -422,7 +422,7 @@ MUTANTS: Final = (
         CLAIM,
         "  if #members > 0 and is_late_copy() then\n",
         "  if false then\n",
-        ("tests/store/test_claim_script.py",),
+        ("tests/storage/test_claim_script.py",),
     ),
     Mutant(
         "unread-claim-taken",
@@ -430,7 +430,7 @@ MUTANTS: Final = (
         CLAIM,
         "    if unread and expires == 0 then\n",
         "    if false then\n",
-        ("tests/store/test_claim_script.py",),
+        ("tests/storage/test_claim_script.py",),
     ),
     Mutant(
         "unread-claim-dropped",
@@ -438,7 +438,7 @@ MUTANTS: Final = (
         "lua/save.lua",
         "    if unread then\n",
         "    if false then\n",
-        ("tests/store/test_claim_script.py",),
+        ("tests/storage/test_claim_script.py",),
     ),
     Mutant(
         "long-time-matched",
@@ -446,7 +446,7 @@ MUTANTS: Final = (
         "lua/parts/read_claim.lua",
         "LONGEST_INSTANT, LONGEST_HEAD = 32, 512",
         "LONGEST_INSTANT, LONGEST_HEAD = 1000000, 1000000",
-        ("tests/store/test_claim_script.py",),
+        ("tests/storage/test_claim_script.py",),
     ),
     Mutant(
         "time-stands-still",
@@ -454,7 +454,7 @@ MUTANTS: Final = (
         "lua/parts/run_time.lua",
         "pcall(function() return os.clock end)",
         "nil, nil",
-        ("tests/store/test_claim_script.py",),
+        ("tests/storage/test_claim_script.py",),
     ),
     Mutant(
         "script-without-end",
@@ -462,7 +462,7 @@ MUTANTS: Final = (
         CLAIM,
         "(i % 8 == 1 and is_time_over())",
         "false",
-        ("tests/store/test_claim_script.py",),
+        ("tests/storage/test_claim_script.py",),
     ),
     Mutant(
         "retry-as-unsure",
@@ -471,7 +471,7 @@ MUTANTS: Final = (
         "  local decided = unsure and since and (",
         "  local decided = since and (",
         (
-            "tests/store/test_claim_script.py",
+            "tests/storage/test_claim_script.py",
             "brokers",
             "tests/scheduler/test_publish_failures.py",
         ),
@@ -483,7 +483,7 @@ MUTANTS: Final = (
         "  local decided = unsure and since and (",
         "  local decided = false and since and (",
         (
-            "tests/store/test_claim_script.py",
+            "tests/storage/test_claim_script.py",
             "--replay tests/simulation/seeds/one-off-whose-broker-hangs.json",
         ),
     ),
@@ -580,7 +580,7 @@ MUTANTS: Final = (
         "    messages = ''\n"
         "  end\n"
         "  if string.sub(claim, 1, #id + 3)",
-        ("tests/store/test_claim_script.py",),
+        ("tests/storage/test_claim_script.py",),
     ),
     Mutant(
         "message-of-edited-entry",
@@ -589,7 +589,7 @@ MUTANTS: Final = (
         "    if operation == 'ran' or messages ~= '' then\n",
         "    if operation == 'ran' and messages == '' then\n",
         (
-            "tests/store/test_claim_script.py",
+            "tests/storage/test_claim_script.py",
             "edits",
         ),
     ),
@@ -616,7 +616,7 @@ MUTANTS: Final = (
         "    if operation == 'ran' or messages ~= '' then\n",
         "    if operation == 'ran' then\n",
         (
-            "tests/store/test_claim_script.py",
+            "tests/storage/test_claim_script.py",
             "edits",
         ),
     ),
@@ -627,7 +627,7 @@ MUTANTS: Final = (
         "    if sent ~= RECORDED then\n      return sent\n    end\n",
         "",
         (
-            "tests/store/test_claim_script.py",
+            "tests/storage/test_claim_script.py",
             "servers",
         ),
     ),
@@ -639,7 +639,7 @@ MUTANTS: Final = (
         "    if true then\n      return sent\n    end\n",
         (
             "calm",
-            "tests/store/test_claim_script.py",
+            "tests/storage/test_claim_script.py",
         ),
     ),
     Mutant(
@@ -648,7 +648,7 @@ MUTANTS: Final = (
         CLAIM,
         "  if not broker_is_here() then\n    return ELSEWHERE\n  end\n",
         "",
-        ("tests/store/test_claim_script.py",),
+        ("tests/storage/test_claim_script.py",),
     ),
     Mutant(
         "run-id-not-compared",
@@ -656,7 +656,7 @@ MUTANTS: Final = (
         CLAIM,
         "      string.find(info, 'run_id:' .. run_id, 1, true) ~= nil\n",
         "      true\n",
-        ("tests/store/test_claim_script.py",),
+        ("tests/storage/test_claim_script.py",),
     ),
     Mutant(
         "database-not-chosen",
@@ -664,7 +664,7 @@ MUTANTS: Final = (
         CLAIM,
         "redis.pcall('SELECT', broker_db)",
         "redis.pcall('SELECT', own_db)",
-        ("tests/store/test_claim_script.py",),
+        ("tests/storage/test_claim_script.py",),
     ),
     Mutant(
         "database-not-left",
@@ -672,7 +672,7 @@ MUTANTS: Final = (
         CLAIM,
         "redis.call('SELECT', own_db)",
         "local _ = own_db",
-        ("tests/store/test_claim_script.py",),
+        ("tests/storage/test_claim_script.py",),
     ),
     Mutant(
         "queue-type-not-checked",
@@ -680,7 +680,7 @@ MUTANTS: Final = (
         CLAIM,
         "    local why = command[1] == 'LPUSH' and queue_problem(command[2])\n",
         "    local why = false\n",
-        ("tests/store/test_claim_script.py",),
+        ("tests/storage/test_claim_script.py",),
     ),
     Mutant(
         "first-command-only",
@@ -689,7 +689,7 @@ MUTANTS: Final = (
         "  for i, command in ipairs(commands) do\n    local reply",
         "  for i, command in ipairs({commands[1]}) do\n    local reply",
         (
-            "tests/store/test_claim_script.py",
+            "tests/storage/test_claim_script.py",
             "tests/scheduler/test_publish_window.py",
         ),
     ),
@@ -700,7 +700,7 @@ MUTANTS: Final = (
         "    if i == 1 and type(reply) == 'table' and reply.err then\n",
         "    if false then\n",
         (
-            "tests/store/test_claim_script.py",
+            "tests/storage/test_claim_script.py",
             "servers",
         ),
     ),
@@ -734,7 +734,7 @@ MUTANTS: Final = (
         "  if left ~= '' then\n    left = ''\n    left = remaining_triggers(left, string",
         (
             "tests/schedule/test_trigger.py",
-            "tests/store/test_claim_script.py",
+            "tests/storage/test_claim_script.py",
         ),
     ),
     Mutant(
@@ -756,7 +756,7 @@ MUTANTS: Final = (
         "",
         (
             "tests/schedule/test_trigger.py",
-            "tests/store/test_claim_script.py",
+            "tests/storage/test_claim_script.py",
         ),
     ),
     Mutant(
@@ -823,7 +823,7 @@ MUTANTS: Final = (
         "  if ending == 'delete' then\n",
         (
             "--replay tests/simulation/seeds/trigger-during-the-last-run.json",
-            "tests/store/test_claim_script.py",
+            "tests/storage/test_claim_script.py",
         ),
     ),
     Mutant(
@@ -834,7 +834,7 @@ MUTANTS: Final = (
         "",
         (
             "tests/scheduler/test_policy.py",
-            "tests/store/test_claim_script.py",
+            "tests/storage/test_claim_script.py",
         ),
     ),
     Mutant(
@@ -845,7 +845,7 @@ MUTANTS: Final = (
         "",
         (
             "tests/scheduler/test_overlap.py",
-            "tests/store/test_claim_script.py",
+            "tests/storage/test_claim_script.py",
         ),
     ),
     Mutant(
@@ -923,7 +923,7 @@ MUTANTS: Final = (
         "lua/acquire.lua",
         "if holder and holder ~= ARGV[1] then",
         "if false then",
-        ("tests/store/test_lock_scripts.py",),
+        ("tests/storage/test_lock_scripts.py",),
     ),
     Mutant(
         "extend-any",
@@ -931,7 +931,7 @@ MUTANTS: Final = (
         "lua/extend.lua",
         "if redis.call('GET', KEYS[1]) == ARGV[1] then",
         "if redis.call('EXISTS', KEYS[1]) == 1 then",
-        ("tests/store/test_lock_scripts.py",),
+        ("tests/storage/test_lock_scripts.py",),
     ),
     Mutant(
         "release-any",
@@ -939,7 +939,7 @@ MUTANTS: Final = (
         "lua/release.lua",
         "if redis.call('GET', KEYS[1]) == ARGV[1] then",
         "if redis.call('EXISTS', KEYS[1]) == 1 then",
-        ("tests/store/test_lock_scripts.py",),
+        ("tests/storage/test_lock_scripts.py",),
     ),
     Mutant(
         "release-not-announced",
@@ -949,7 +949,7 @@ MUTANTS: Final = (
         "",
         (
             "tests/scheduler/test_wakeup.py",
-            "tests/store/test_lock_scripts.py",
+            "tests/storage/test_lock_scripts.py",
         ),
     ),
     Mutant(
@@ -958,7 +958,7 @@ MUTANTS: Final = (
         "lua/release.lua",
         "  redis.call('DEL', KEYS[1])\n",
         "",
-        ("tests/store/test_lock_scripts.py",),
+        ("tests/storage/test_lock_scripts.py",),
     ),
     Mutant(
         "save-drops-claim",
@@ -966,7 +966,7 @@ MUTANTS: Final = (
         "lua/save.lua",
         "    if expires > now and redis.call('ZSCORE', schedule, entry) then\n",
         "    if false then\n",
-        ("tests/store/test_save.py",),
+        ("tests/storage/test_save.py",),
     ),
     Mutant(
         "save-overwrites-history",
@@ -975,7 +975,7 @@ MUTANTS: Final = (
         "  if stored[1] and seen ~= '*' and",
         "  if false and seen ~= '*' and",
         (
-            "tests/store/test_save.py",
+            "tests/storage/test_save.py",
             "tests/schedule/test_conflicts.py",
         ),
     ),
@@ -998,7 +998,7 @@ MUTANTS: Final = (
         "    local _ = policy\n",
         (
             "edits",
-            "tests/store/test_save.py",
+            "tests/storage/test_save.py",
         ),
     ),
     Mutant(
@@ -1007,7 +1007,7 @@ MUTANTS: Final = (
         "lua/save.lua",
         "    if redis.call('HLEN', entry) > 0 then\n",
         "    if false then\n",
-        ("tests/store/test_save.py",),
+        ("tests/storage/test_save.py",),
     ),
     Mutant(
         "save-leaves-finished",
@@ -1031,7 +1031,7 @@ MUTANTS: Final = (
         "lua/save.lua",
         "stored[2] ~= meta and is_ahead(made_up) then",
         "false then",
-        ("tests/store/test_save.py",),
+        ("tests/storage/test_save.py",),
     ),
     Mutant(
         "sync-leaves-finished",
@@ -1047,7 +1047,7 @@ MUTANTS: Final = (
         "lua/delete.lua",
         "local members = redis.call('ZREM', KEYS[1], entry)",
         "local members = redis.call('ZSCORE', KEYS[1], entry) and 1 or 0",
-        ("tests/store/test_delete.py",),
+        ("tests/storage/test_delete.py",),
     ),
     Mutant(
         "delete-leaves-hash",
@@ -1057,7 +1057,7 @@ MUTANTS: Final = (
         "local hashes = redis.call('EXISTS', entry)",
         (
             "edits",
-            "tests/store/test_delete.py",
+            "tests/storage/test_delete.py",
         ),
     ),
     Mutant(
@@ -1073,7 +1073,7 @@ MUTANTS: Final = (
         "  end\n"
         """  local claim = found[1] or '["' .. id .. ' '\n"""
         "  found[2] = found[2] or ''\n",
-        ("tests/store/test_claim_script.py",),
+        ("tests/storage/test_claim_script.py",),
     ),
     Mutant(
         "finish-keeps-entry",
@@ -1084,7 +1084,7 @@ MUTANTS: Final = (
         (
             "limits",
             "tests/scheduler/test_policy.py",
-            "tests/store/test_claim_script.py",
+            "tests/storage/test_claim_script.py",
         ),
     ),
     Mutant(
@@ -1093,7 +1093,7 @@ MUTANTS: Final = (
         "lua/sync.lua",
         "if must_lead and not leads then",
         "if false then",
-        ("tests/store/test_static_scripts.py",),
+        ("tests/storage/test_static_scripts.py",),
     ),
     Mutant(
         "standby-overwrites-statics",
@@ -1102,7 +1102,7 @@ MUTANTS: Final = (
         "  if only_missing then\n    return 0\n  end\n",
         "",
         (
-            "tests/store/test_static_scripts.py",
+            "tests/storage/test_static_scripts.py",
             "tests/scheduler/test_statics.py",
         ),
     ),
@@ -1112,7 +1112,7 @@ MUTANTS: Final = (
         "lua/sync.lua",
         "    redis.call('ZADD', schedule, due_now, key)\n    return 3\n",
         "    return 3\n",
-        ("tests/store/test_static_scripts.py",),
+        ("tests/storage/test_static_scripts.py",),
     ),
     Mutant(
         "sync-moves-claimed",
@@ -1120,7 +1120,7 @@ MUTANTS: Final = (
         "lua/sync.lua",
         "if not (member and claimed(found[3])) then",
         "if true then",
-        ("tests/store/test_static_scripts.py",),
+        ("tests/storage/test_static_scripts.py",),
     ),
     Mutant(
         "prune-ignores-lock",
@@ -1128,7 +1128,7 @@ MUTANTS: Final = (
         "lua/prune.lua",
         "if lock and redis.call('GET', lock) ~= ARGV[1] then",
         "if false then",
-        ("tests/store/test_static_scripts.py",),
+        ("tests/storage/test_static_scripts.py",),
     ),
     Mutant(
         "prune-removes-all",
@@ -1136,7 +1136,7 @@ MUTANTS: Final = (
         "lua/prune.lua",
         "  if redis.call('SREM', statics, name) == 1 then\n",
         "  redis.call('SREM', statics, name)\n  if true then\n",
-        ("tests/store/test_static_scripts.py",),
+        ("tests/storage/test_static_scripts.py",),
     ),
     Mutant(
         "sweep-finds-nothing",
@@ -1168,7 +1168,7 @@ MUTANTS: Final = (
         "lua/park.lua",
         "  return made_of(found[1], found[2] or '', found[3], found[4]) and 1 or -1\n",
         "  return 1\n",
-        ("tests/store/test_quarantine_scripts.py",),
+        ("tests/storage/test_quarantine_scripts.py",),
     ),
     Mutant(
         "park-ignores-claim",
@@ -1176,7 +1176,7 @@ MUTANTS: Final = (
         "lua/park.lua",
         "  if read_claim(found[1]) ~= id then\n    return 0\n  end\n",
         "",
-        ("tests/store/test_quarantine_scripts.py",),
+        ("tests/storage/test_quarantine_scripts.py",),
     ),
     Mutant(
         "review-releases-nobody",
@@ -1184,7 +1184,7 @@ MUTANTS: Final = (
         "lua/review.lua",
         "    if sha1hex(text) ~= digest then\n",
         "    if false then\n",
-        ("tests/store/test_quarantine_scripts.py",),
+        ("tests/storage/test_quarantine_scripts.py",),
     ),
     Mutant(
         "forget-ignores-return",
@@ -1193,7 +1193,7 @@ MUTANTS: Final = (
         "  if redis.pcall('HEXISTS', key, 'definition') ~= 0 then\n",
         "  if false then\n",
         (
-            "tests/store",
+            "tests/storage",
             "tests/scheduler/test_bad_entries.py",
         ),
     ),
@@ -1237,7 +1237,7 @@ MUTANTS: Final = (
         CLAIM,
         "  if earlier ~= turn_id then\n    earlier, known = nil, nil\n  end\n",
         "",
-        ("tests/store/test_claim_script.py",),
+        ("tests/storage/test_claim_script.py",),
     ),
     Mutant(
         "last-turn-not-noted",
@@ -1246,7 +1246,7 @@ MUTANTS: Final = (
         "if last_turn ~= schedule and (#kinds > 0",
         "if false and (#kinds > 0",
         (
-            "tests/store/test_claim_script.py",
+            "tests/storage/test_claim_script.py",
             "network",
             "tests/scheduler/test_lost_replies.py",
         ),
@@ -1258,7 +1258,7 @@ MUTANTS: Final = (
         "    if code == RECORDED or code == OVERTAKEN then\n",
         "    if false then\n",
         (
-            "tests/store/test_claim_script.py",
+            "tests/storage/test_claim_script.py",
             "tests/scheduler/test_delivery.py",
         ),
     ),
@@ -1269,7 +1269,7 @@ MUTANTS: Final = (
         "      codes[place] = latest and code or OVERTAKEN\n",
         "      codes[place] = code\n",
         (
-            "tests/store/test_claim_script.py",
+            "tests/storage/test_claim_script.py",
             "tests/scheduler/test_delivery.py",
         ),
     ),
@@ -1279,7 +1279,7 @@ MUTANTS: Final = (
         CLAIM,
         "    lease_end = earlier_end\n",
         "",
-        ("tests/store/test_claim_script.py",),
+        ("tests/storage/test_claim_script.py",),
     ),
     Mutant(
         "found-claims-are-new",
@@ -1287,7 +1287,7 @@ MUTANTS: Final = (
         CLAIM,
         "          found[9], before and since or '')\n",
         "          found[9], '')\n",
-        ("tests/store/test_claim_script.py",),
+        ("tests/storage/test_claim_script.py",),
     ),
     Mutant(
         "found-claims-seem-sent",
@@ -1295,7 +1295,7 @@ MUTANTS: Final = (
         CLAIM,
         "          found[9], before and since or '')\n",
         "          found[9], since or '')\n",
-        ("tests/store/test_claim_script.py",),
+        ("tests/storage/test_claim_script.py",),
     ),
     Mutant(
         "conflict-not-merged",
@@ -1304,7 +1304,7 @@ MUTANTS: Final = (
         "    last_run_at, count, scheduled_at = recorded\n",
         "    last_run_at, _, scheduled_at = recorded\n    count = claimed.total_run_count\n",
         (
-            "tests/unit/test_merging.py",
+            "tests/entries/test_merging.py",
             "tests/scheduler/test_claims.py",
         ),
     ),
@@ -1323,7 +1323,7 @@ MUTANTS: Final = (
         "        last_run_at, scheduled_at = stored.last_run_at, None\n",
         "        scheduled_at = None\n",
         (
-            "tests/unit/test_merging.py",
+            "tests/entries/test_merging.py",
             "tests/scheduler/test_claims.py",
         ),
     ),
@@ -1334,7 +1334,7 @@ MUTANTS: Final = (
         "        count = stored.total_run_count\n",
         "        count = max(count, stored.total_run_count)\n",
         (
-            "tests/unit/test_merging.py",
+            "tests/entries/test_merging.py",
             "--replay tests/simulation/seeds/count-set-back-during-a-run.json",
         ),
     ),
@@ -1570,7 +1570,7 @@ MUTANTS: Final = (
         (
             "losses",
             "tests/scheduler/test_messages.py",
-            "tests/unit/test_occurrences.py",
+            "tests/entries/test_occurrences.py",
         ),
     ),
     Mutant(
@@ -1604,7 +1604,7 @@ MUTANTS: Final = (
         "    return Decision(latest, next_run(schedule, latest, zone), 0 * missed)\n",
         (
             "policies",
-            "tests/unit/test_occurrences.py",
+            "tests/entries/test_occurrences.py",
         ),
     ),
     Mutant(
@@ -1615,7 +1615,7 @@ MUTANTS: Final = (
         "    chosen = oldest\n",
         (
             "policies",
-            "tests/unit/test_planning.py",
+            "tests/entries/test_planning.py",
         ),
     ),
     Mutant(
@@ -1626,7 +1626,7 @@ MUTANTS: Final = (
         "        if False and same_instant(last, known):\n",
         (
             "calm",
-            "tests/unit/test_occurrences.py",
+            "tests/entries/test_occurrences.py",
             "tests/scheduler/test_missed_runs.py",
         ),
     ),
@@ -1640,7 +1640,7 @@ MUTANTS: Final = (
         "    last = decision.due and runs >= policy.max_runs\n",
         (
             "limits",
-            "tests/unit/test_policy.py",
+            "tests/entries/test_policy.py",
             "tests/scheduler/test_policy.py",
         ),
     ),
@@ -1651,7 +1651,7 @@ MUTANTS: Final = (
         "    last = decision.due and runs + 1 >= policy.max_runs\n",
         "    last = decision.due and runs >= policy.max_runs\n",
         (
-            "tests/unit/test_policy.py",
+            "tests/entries/test_policy.py",
             "tests/scheduler/test_policy.py",
         ),
     ),
@@ -1661,7 +1661,7 @@ MUTANTS: Final = (
         "entries/decide.py",
         "return None if following is None or (end is not None and following > end) else following",
         "return following",
-        ("tests/unit/test_planning.py",),
+        ("tests/entries/test_planning.py",),
     ),
     Mutant(
         "window-has-no-begin",
@@ -1669,7 +1669,7 @@ MUTANTS: Final = (
         "entries/decide.py",
         "        if has_start(self.schedule) or (start is not None and start > at):\n",
         "        if has_start(self.schedule):\n",
-        ("tests/unit/test_planning.py",),
+        ("tests/entries/test_planning.py",),
     ),
     Mutant(
         "jitter-is-early",
@@ -1677,7 +1677,7 @@ MUTANTS: Final = (
         "entries/decide.py",
         "return nominal + offset + jitter *",
         "return nominal - jitter *",
-        ("tests/unit/test_planning.py",),
+        ("tests/entries/test_planning.py",),
     ),
     Mutant(
         "final-message-unchecked",
@@ -1701,7 +1701,7 @@ MUTANTS: Final = (
         "entries/decide.py",
         """hash_fraction(f"{nominal.isoformat()} {self.identity}")""",
         """__import__("random").random()""",
-        ("tests/unit/test_planning.py",),
+        ("tests/entries/test_planning.py",),
     ),
     Mutant(
         "spread-by-occurrence",
@@ -1709,7 +1709,7 @@ MUTANTS: Final = (
         "entries/decide.py",
         "spread_fraction(self.identity)",
         "spread_fraction(str(nominal))",
-        ("tests/unit/test_planning.py",),
+        ("tests/entries/test_planning.py",),
     ),
     Mutant(
         "misfire-ignored",
@@ -1718,8 +1718,8 @@ MUTANTS: Final = (
         "    if grace is not None:\n",
         "    if False:\n",
         (
-            "tests/unit/test_planning.py",
-            "tests/unit/test_policy.py",
+            "tests/entries/test_planning.py",
+            "tests/entries/test_policy.py",
         ),
     ),
     Mutant(
@@ -1730,8 +1730,8 @@ MUTANTS: Final = (
         "oldest",
         (
             "policies",
-            "tests/unit/test_planning.py",
-            "tests/unit/test_policy.py",
+            "tests/entries/test_planning.py",
+            "tests/entries/test_policy.py",
         ),
     ),
     Mutant(
@@ -1742,7 +1742,7 @@ MUTANTS: Final = (
         "    return after + (slots + 1) * step if slots > 0 else None\n",
         (
             "policies",
-            "tests/unit/test_timing.py",
+            "tests/schedules/test_next_run.py",
         ),
     ),
     Mutant(
@@ -1753,7 +1753,7 @@ MUTANTS: Final = (
         "    return next_instant(cron_rule(schedule), after, UTC)\n",
         (
             "--years 1 --zones Europe/Berlin",
-            "tests/unit/test_timing_zones.py",
+            "tests/schedules/test_next_run_in_zones.py",
         ),
     ),
     Mutant(
@@ -1766,7 +1766,7 @@ MUTANTS: Final = (
         "        if wall is not None and (run := _first_instant(wall, zone, start)) > after:\n",
         (
             "--years 1 --zones Europe/Berlin",
-            "tests/unit/test_timing_zones.py",
+            "tests/schedules/test_next_run_in_zones.py",
         ),
     ),
     Mutant(
@@ -1777,7 +1777,7 @@ MUTANTS: Final = (
         "        run = at_offset(wall, second)\n        return run if",
         (
             "--years 1 --zones Europe/Berlin",
-            "tests/unit/test_timing_zones.py",
+            "tests/schedules/test_next_run_in_zones.py",
         ),
     ),
     Mutant(
@@ -1836,7 +1836,7 @@ MUTANTS: Final = (
         "    if False:\n",
         (
             "tests/scheduler/test_broker_refuses.py",
-            "tests/unit/test_broker.py",
+            "tests/beat/test_broker.py",
         ),
     ),
     # -- the lead, static entries, waiting -------------------------------------------------------
@@ -1887,7 +1887,7 @@ MUTANTS: Final = (
         "  if false then\n",
         (
             "deploys",
-            "tests/store/test_static_scripts.py",
+            "tests/storage/test_static_scripts.py",
         ),
     ),
     Mutant(

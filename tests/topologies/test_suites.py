@@ -1,6 +1,6 @@
 """Runs some of the tests of store, lock and scheduler on every other kind of Redis.
 
-To run all of them: ``REDBEAT_TOPOLOGY=cluster python -m pytest tests/store tests/scheduler
+To run all of them: ``REDBEAT_TOPOLOGY=cluster python -m pytest tests/storage tests/scheduler
 tests/entry``.
 """
 
@@ -18,11 +18,11 @@ from tests.samples import long
 
 ROOT = Path(__file__).parents[2]
 #: Quick tests that fail first if a kind of Redis behaves differently.
-SHORT = ("tests/store/test_claim_script.py", "tests/scheduler/test_raw_recipes.py")
+SHORT = ("tests/storage/test_claim_script.py", "tests/scheduler/test_raw_recipes.py")
 SLICE = (
-    "tests/store/test_claim_script.py",
-    "tests/store/test_lock_scripts.py",
-    "tests/store/test_quarantine_scripts.py",
+    "tests/storage/test_claim_script.py",
+    "tests/storage/test_lock_scripts.py",
+    "tests/storage/test_quarantine_scripts.py",
     "tests/scheduler/test_claims.py",
     "tests/scheduler/test_raw_recipes.py",
 )

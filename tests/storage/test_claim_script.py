@@ -37,7 +37,7 @@ from redbeat.storage.records import (
 )
 from redbeat.storage.store import BATCH, Store
 from tests.deployments import PREFIX
-from tests.store.conftest import KEYS, LOCK, ClaimOne, Put
+from tests.storage.conftest import KEYS, LOCK, ClaimOne, Put
 
 NEXT = 4_000_000_000.5
 

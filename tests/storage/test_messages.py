@@ -22,7 +22,7 @@ from redbeat.storage.records import (
     Result,
 )
 from redbeat.storage.store import Store
-from tests.store.conftest import KEYS, ClaimOne, Put
+from tests.storage.conftest import KEYS, ClaimOne, Put
 
 #: A cluster cannot be the broker, so the tests need a single server.
 pytestmark = pytest.mark.standalone

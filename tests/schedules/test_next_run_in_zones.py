@@ -29,8 +29,8 @@ from redbeat.entries.policy import Policy
 from redbeat.entries.runs import nominal
 from redbeat.schedules import rrule
 from redbeat.schedules.next_run import next_run
+from tests.calendar.test_cron import FIELDS, expression
 from tests.samples import one_in
-from tests.unit.test_cron import FIELDS, expression
 
 UTC = timezone.utc
 MINUTE = timedelta(minutes=1)

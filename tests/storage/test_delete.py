@@ -9,7 +9,7 @@ from redbeat.errors import DecodeError
 from redbeat.storage.records import RAN, Completion
 from redbeat.storage.store import Store
 from tests.deployments import PREFIX
-from tests.store.conftest import KEYS, ClaimOne, Put
+from tests.storage.conftest import KEYS, ClaimOne, Put
 
 
 def test_delete_leaves_nothing(store: Store, redis_client: redis.Redis, put: Put) -> None:

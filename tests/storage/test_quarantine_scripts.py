@@ -12,7 +12,7 @@ from redbeat.storage.quarantine import digest_of
 from redbeat.storage.records import RAN, REFUSED, Claim, Completion
 from redbeat.storage.store import Store
 from tests.deployments import PREFIX
-from tests.store.conftest import KEYS, ClaimOne, Put
+from tests.storage.conftest import KEYS, ClaimOne, Put
 
 
 def score_of(client: redis.Redis, key: str) -> Any:

@@ -27,7 +27,7 @@ from redbeat.storage.records import (
     Completion,
 )
 from redbeat.storage.store import Store
-from tests.store.conftest import KEYS, ClaimOne, Put
+from tests.storage.conftest import KEYS, ClaimOne, Put
 
 KEY: Final = KEYS.entry("a")
 NEXT: Final = 4_000_000_000.5

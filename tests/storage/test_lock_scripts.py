@@ -8,7 +8,7 @@ import redis
 
 from redbeat.schedulers import LUA_EXTEND_TO_SCRIPT
 from redbeat.storage.store import Store
-from tests.store.conftest import LOCK
+from tests.storage.conftest import LOCK
 
 
 def ttl(client: redis.Redis) -> Any:

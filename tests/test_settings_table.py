@@ -12,7 +12,7 @@ from celery import Celery
 from redbeat.config import RedBeatConfig
 from redbeat.settings import SETTINGS
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "configuration.rst"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "configuration.rst"
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -44,7 +44,7 @@ def test_the_default_is_that_of_the_code(name: str) -> None:
 
 
 def test_every_setting_that_is_read_by_its_name_is_in_the_table() -> None:
-    package = Path(__file__).resolve().parents[2] / "redbeat"
+    package = Path(__file__).resolve().parents[1] / "redbeat"
     text = "".join(path.read_text(encoding="utf-8") for path in package.rglob("*.py"))
     read = set(
         re.findall(

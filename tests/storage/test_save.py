@@ -24,7 +24,7 @@ from redbeat.storage.records import (
 )
 from redbeat.storage.store import Store
 from tests.deployments import PREFIX
-from tests.store.conftest import KEYS, ClaimOne, Put
+from tests.storage.conftest import KEYS, ClaimOne, Put
 
 KEY = KEYS.entry("a")
 FUTURE = 4_000_000_000.25

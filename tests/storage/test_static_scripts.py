@@ -10,7 +10,7 @@ import redis
 
 from redbeat.storage.records import SKIP, Completion, StaticRow
 from redbeat.storage.store import Store
-from tests.store.conftest import KEYS, LOCK, ClaimOne, Put
+from tests.storage.conftest import KEYS, LOCK, ClaimOne, Put
 
 SOON = 4_000_000_000.0
 UNCHANGED, ADDED, CHANGED, MEMBER_AGAIN, OCCUPIED = range(5)
