@@ -35,7 +35,10 @@ __all__ = ("upcoming",)
     help="Print no run after this time (ISO 8601).",
 )
 def upcoming(console: Console, name: str | None, number: int, until: datetime | None) -> None:
-    """Show the next runs of all entries, or of the entry NAME."""
+    """Show the next runs of all entries, or of the entry NAME.
+
+    The times are nominal: spread and jitter make runs later, see "show NAME".
+    """
     end = console.instant(until)
     runs = _of_all(console, number, end) if name is None else _of_one(console, name, number, end)
     if console.as_json:
