@@ -119,6 +119,13 @@ class Judgement:
             for first, last, kind in self.record.disturbances
         )
 
+    def was_forgotten(self, at: float) -> bool:
+        """Return whether Redis lost all data when a run was due, so that no run can catch it up."""
+        return any(
+            kind == "no data" and first <= at <= last + self.recovery
+            for first, last, kind in self.record.disturbances
+        )
+
     @property
     def leaves_with_record(self) -> bool:
         """Return whether a message and its record are one step, as with one server for both."""
@@ -700,6 +707,8 @@ class Coverage:
 
     def judge_missed(self, slot: float, at: float) -> None:
         """Check that a later run catches up an occurrence that a fault prevented."""
+        if self.judgement.was_forgotten(at):
+            return
         if self.definition.get("coalesce") == "all":
             self.entry.fail(at, f"the run of {slot:.6f} was not made up for")
             return
