@@ -1600,8 +1600,8 @@ MUTANTS: Final = (
         "missed-not-counted",
         "Missed runs are not counted.",
         "entries/decide.py",
-        "    return Decision(latest, next_run(schedule, latest, zone), missed)\n",
-        "    return Decision(latest, next_run(schedule, latest, zone), 0 * missed)\n",
+        "    missed = plan.count(first, latest, MISSED_LIMIT)\n    chosen",
+        "    missed = 0\n    chosen",
         (
             "policies",
             "tests/entries/test_occurrences.py",
