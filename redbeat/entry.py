@@ -95,7 +95,7 @@ from redbeat.entries.save import (
     SAVE_ATTEMPTS,
     check_history,
     restart_if_finished,
-    save_batch,
+    save_batches,
 )
 from redbeat.entries.status import EntryStatus, Record
 from redbeat.errors import (
@@ -881,7 +881,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             writing = self.writing()
             if if_unchanged:
                 writing = writing._replace(believed=self.seen_texts)
-            save_batch(store_of(self.app), [(self, writing)])
+            save_batches(store_of(self.app), [[(self, writing)]])
             return self
 
     def delete(self) -> None:
@@ -1161,7 +1161,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         self.last_run_at = last_run_at or self.default_now()
         self.scheduled_at = None
         check_history(self)
-        save_batch(store_of(self.app), [(self, Writing(self.writable_key()))])
+        save_batches(store_of(self.app), [[(self, Writing(self.writable_key()))]])
 
     def _record_run(self) -> None:
         runtime = ""
