@@ -794,9 +794,9 @@ MUTANTS: Final = (
     Mutant(
         "backfill-of-runs-to-catch-up",
         "A backfill also sends the missed runs that an entry which never ran catches up.",
-        "entry.py",
-        "        if due is not None:\n            return due\n        policy",
-        "        policy",
+        "entries/backfill.py",
+        "    if due is not None:\n        return min(due, present)\n    plan",
+        "    plan",
         ("--look-back 0",),
     ),
     Mutant(
