@@ -6,7 +6,6 @@ The functions in this module depend only on schedule, policy, history and time.
 from __future__ import annotations
 
 import math
-import re
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -62,9 +61,6 @@ __all__ = (
     "score_of",
     "task_id_of",
 )
-
-#: Matches a word as in Lua, where only ASCII white space separates words.
-WORD = re.compile(r"\S+", re.ASCII)
 
 #: Maximum number of characters of the id of a triggered run. RedBeat writes 12.
 LONGEST_ID = 200
@@ -276,12 +272,6 @@ class Decision(NamedTuple):
 FINISHED = Decision(None, None)
 
 
-def first_word(text: str) -> str:
-    """Return the first word; only ASCII white space separates words, as in Lua."""
-    word = WORD.search(text)
-    return word[0] if word else ""
-
-
 class Trigger(NamedTuple):
     """A run outside the schedule: its id, and when it was requested.
 
@@ -294,12 +284,12 @@ class Trigger(NamedTuple):
     backfilled: bool = False
 
     @classmethod
-    def first(cls, waiting: str) -> Trigger:
-        """Return the first of the waiting runs that ``trigger.lua`` stored; raises ValueError."""
-        name, _, seconds = first_word(waiting).rpartition(":")
+    def read(cls, token: str) -> Trigger:
+        """Return the run in a waiting run that ``trigger.lua`` stored; raises ValueError."""
+        name, _, seconds = token.rpartition(":")
         at = instant_in(seconds)
         if at is None or not 0 < len(name) <= LONGEST_ID or not is_valid_text(name):
-            raise ValueError(f"{waiting!r:.60} is not a triggered run, which is '<id>:<seconds>'")
+            raise ValueError(f"{token!r:.60} is not a triggered run, which is '<id>:<seconds>'")
         return cls(name, at)
 
 
