@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, tzinfo
 from functools import cached_property
+from inspect import signature
 from typing import Any, ClassVar
 
 from celery.schedules import BaseSchedule, schedstate
@@ -33,7 +34,6 @@ __all__ = (
     "RRULE_FIELDS",
     "TICK",
     "RuleSchedule",
-    "ZonedRule",
     "rrule",
     "with_zones",
     "zone_extension",
@@ -114,26 +114,6 @@ class ZonedRule:
             last = following
         return last
 
-
-# The arguments of the rrule constructor, in order.
-RRULE_FIELDS = (
-    "freq",
-    "dtstart",
-    "interval",
-    "wkst",
-    "count",
-    "until",
-    "bysetpos",
-    "bymonth",
-    "bymonthday",
-    "byyearday",
-    "byeaster",
-    "byweekno",
-    "byweekday",
-    "byhour",
-    "byminute",
-    "bysecond",
-)
 
 # The types of "by" arguments that are stored unchanged.
 UNCHANGED_TYPES = (int, list, tuple)
@@ -320,6 +300,10 @@ class rrule(RuleSchedule):  # noqa: N801 - the name users import
             f"{name}: {value}" for name, value in self.fields().items() if value is not None
         )
         return f"<rrule: {fields}>"
+
+
+#: The names of the arguments of ``rrule``, in order.
+RRULE_FIELDS = tuple(signature(rrule).parameters)[:-1]
 
 
 def zone_extension(schedule: object) -> dict[str, str]:
