@@ -309,11 +309,11 @@ def warn_about_untagged(store: Store, conf: RedBeatConfig) -> None:
 
     One round trip, plus one for each RedBeat 2 entry that is checked (at most :data:`SAMPLE`).
     """
-    old = _old_store(store, untagged_prefix(conf.key_prefix))
+    old = Store(store.client, Keys.under(untagged_prefix(conf.key_prefix)))
     if not conf.cluster or conf.shards > 1 or old.keys.prefix == conf.key_prefix:
         return
     try:
-        names = [_name(member, old) for member, _ in old.ranked(0, SAMPLE)]
+        names = [old.keys.name_of(member) for member, _ in old.ranked(0, SAMPLE)]
         left = [name for name in names if store.rank(store.keys.entry(name)) is None]
     except RedisError as error:
         logger.debug("beat: Cannot look for entries under %r: %r", old.keys.prefix, error)
@@ -352,11 +352,3 @@ def warn_about_misspelt(store: Store) -> None:
     """Log a warning for each of the :func:`misspelt_keys`. One round trip."""
     for problem, remedy in misspelt_keys(store):
         logger.warning("beat: %s: %s, with two colons", problem, remedy)
-
-
-def _old_store(store: Store, prefix: str) -> Store:
-    return Store(store.client, Keys.under(prefix))
-
-
-def _name(member: str, old: Store) -> str:
-    return member.removeprefix(old.keys.prefix)

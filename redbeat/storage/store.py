@@ -165,20 +165,17 @@ class Store(Reading):
         script. If the reply is lost, send the request again with ``reply_lost``.
         """
         request = ClaimRequest(*terms, **more)
-        if runs_once(self.client):
-            return self._retry_if_denied(partial(self._claim_once, request))
-        reply = self._retry_if_denied(partial(self._run_claim, request))
-        return read_turn(reply, request.turn_id, request.quick)
-
-    def _run_claim(self, request: ClaimRequest) -> Any:
-        keys, args = self._claim_call(request)
-        return self._run_once("claim", self._replace_denied(keys), args)
+        return self._retry_if_denied(partial(self._claim_once, request))
 
     def _claim_once(self, request: ClaimRequest) -> ClaimReply:
+        if not runs_once(self.client):
+            keys, args = self._claim_call(request)
+            reply = self._run_once("claim", self._replace_denied(keys), args)
+            return read_turn(reply, request.turn_id, request.quick)
         if request.quick is not None and request.lock is None and not is_cluster(self.client):
-            reply = self._look(request.quick)
-            if reply is not None:
-                return reply
+            found = self._look(request.quick)
+            if found is not None:
+                return found
             request = request._replace(quick=None)
         return self._send_claim(request)()
 
@@ -254,12 +251,18 @@ class Store(Reading):
 
         ``notes`` has a triple per entry: key, claim id ("" if the key is not a hash) and JSON note.
         """
-        parked: list[str] = []
-        for batch in batches(notes):
-            args = [value for key, claim, note in batch for value in (key_of(key), claim, note)]
-            reply = self._run("park", self._quarantine_keys, args)
-            parked += map(text_of, reply)
-        return parked
+        return self._run_rows("park", notes)
+
+    def _run_rows(self, script: str, rows: Iterable[tuple[str, ...]]) -> list[str]:
+        """Run a script with rows that begin with an entry key; return the keys in its replies.
+
+        One round trip per 500 rows.
+        """
+        found: list[str] = []
+        for batch in batches(rows):
+            args = [value for key, *rest in batch for value in (key_of(key), *rest)]
+            found += map(text_of, self._run(script, self._quarantine_keys, args))
+        return found
 
     @property
     def _quarantine_keys(self) -> list[str]:
@@ -271,12 +274,7 @@ class Store(Reading):
         ``digests`` has a pair per entry: its key, and the digest of its stored JSON at the time of
         the quarantine. One round trip per 500.
         """
-        released: list[str] = []
-        for batch in batches(digests):
-            args = [value for key, digest in batch for value in (key_of(key), digest)]
-            reply = self._run("review", self._quarantine_keys, args)
-            released += map(text_of, reply)
-        return released
+        return self._run_rows("review", digests)
 
     def wake_beats(self) -> None:
         """Wake up waiting beats, if the Redis user may run PUBLISH. One round trip."""
