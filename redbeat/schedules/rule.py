@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, tzinfo
-from functools import cached_property
+from functools import cached_property, partial
 from inspect import signature
 from typing import Any, ClassVar
 
@@ -176,6 +176,25 @@ class RuleSchedule(BaseSchedule):
         following = self._remaining(now, now)
         return schedstate(True, None if following is None else following.total_seconds())
 
+    def fields(self) -> dict[str, Any]:
+        """Return the constructor arguments that create an equal schedule."""
+        raise NotImplementedError
+
+    def _identity(self) -> tuple[Any, ...]:
+        """Return what two equal schedules have in common; it differs between types."""
+        raise NotImplementedError
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, RuleSchedule):
+            return self._identity() == other._identity()
+        return NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._identity())
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return partial(type(self), **self.fields(), nowfun=self.nowfun), ()
+
 
 class rrule(RuleSchedule):  # noqa: N801 - the name users import
     """A recurrence rule, with the arguments of ``dateutil.rrule.rrule``.
@@ -284,17 +303,6 @@ class rrule(RuleSchedule):  # noqa: N801 - the name users import
         zone = zone_key(self._zone) if offset is None else offset
         return self._rule, self._zoned.start, until, zone, self.nowfun
 
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, rrule):
-            return self._identity() == other._identity()
-        return NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(self._identity())
-
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return _restore, (type(self), self.fields(), self.nowfun)
-
     def __repr__(self) -> str:
         fields = ", ".join(
             f"{name}: {value}" for name, value in self.fields().items() if value is not None
@@ -367,7 +375,3 @@ def _storable(value: Any) -> Any:
 
 def _listed(value: Any) -> Any:
     return value if isinstance(value, str) or not hasattr(value, "__iter__") else list(value)
-
-
-def _restore(cls: type[rrule], fields: dict[str, Any], nowfun: Any) -> rrule:
-    return cls(**fields, nowfun=nowfun)
