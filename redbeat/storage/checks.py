@@ -16,6 +16,7 @@ from redbeat.connection.cluster import cluster_errors, node_of
 from redbeat.errors import RedBeatKeyExpiryError
 from redbeat.printing import get_logger
 
+from .reading import LAYOUT
 from .records import Keys
 from .store import Store, base_store
 
@@ -97,7 +98,7 @@ class LayoutNote(NamedTuple):
     @classmethod
     def read(cls, base: Store) -> LayoutNote:
         """Return the note in the store under the base prefix. One round trip."""
-        return cls.of(base.layout_note())
+        return cls.of(base.noted(LAYOUT))
 
     def save(self, base: Store) -> None:
         """Store the note. One round trip."""
@@ -125,7 +126,7 @@ def layout_problem(conf: RedBeatConfig, client: Any, adopt: bool = False) -> str
     With ``adopt``, the number is stored if the schedule is new. One round trip, three at most.
     """
     base = base_store(conf, client)
-    text = base.layout_note()
+    text = base.noted(LAYOUT)
     if not text and conf.shards > 1 and not base.members():
         if adopt:
             LayoutNote(conf.shards).save(base)

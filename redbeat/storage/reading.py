@@ -32,7 +32,11 @@ __all__ = (
     "ESCAPED",
     "GLOB_SPECIAL",
     "LAST_TICK",
+    "LAYOUT",
+    "PROBLEM",
     "START",
+    "STATICS",
+    "TIME_ZONE",
     "Reading",
     "Texts",
     "batches",
@@ -302,7 +306,7 @@ class Reading:
 
         One round trip.
         """
-        return seconds_in(self._noted(REPORTS_SINCE))
+        return seconds_in(self.noted(REPORTS_SINCE))
 
     def rank(self, key: str) -> int | None:
         """Return the entry's position in due order, None if it has none. One round trip."""
@@ -512,12 +516,8 @@ class Reading:
         milliseconds = int(self._read("PTTL", key))
         return milliseconds / 1000 if milliseconds >= 0 else None
 
-    def time_zone(self) -> str:
-        """Return the time zone of the last leader, "" if unknown. One round trip."""
-        return self._noted(TIME_ZONE)
-
     def last_tick_and_layout(self) -> tuple[float, str]:
-        """Return when a beat last ran ``claim.lua``, and what :meth:`layout_note` returns.
+        """Return when a beat last ran ``claim.lua``, and the note about the number of shards.
 
         The first is in UNIX seconds of Redis, 0 if unknown. One round trip.
         """
@@ -527,15 +527,8 @@ class Reading:
             return 0.0, ""  # the key is not a hash, or the Redis user may not read it
         return seconds_in(valid_text(reply[0])) or 0.0, valid_text(reply[1])
 
-    def layout_note(self) -> str:
-        """Return the note about the number of shards, "" if there is none. One round trip."""
-        return self._noted(LAYOUT)
-
-    def noted_statics(self) -> str:
-        """Return the digest that :meth:`Store.note_statics` stored, or "". One round trip."""
-        return self._noted(STATICS)
-
-    def _noted(self, field: str) -> str:
+    def noted(self, field: str) -> str:
+        """Return the text in a field of the stats, "" if there is none. One round trip."""
         try:
             return valid_text(self._read_aside("HGET", self.keys.stats, field))
         except ResponseError:

@@ -28,10 +28,7 @@ from .reading import (
     ESCAPED,
     GLOB_SPECIAL,
     LAYOUT,
-    PROBLEM,
     START,
-    STATICS,
-    TIME_ZONE,
     Reading,
     Texts,
     batches,
@@ -454,29 +451,19 @@ class Store(Reading):
         """Note that these entries have no calendars. One round trip."""
         self._read("SREM", self.keys.calendar_users, *map(key_of, keys))
 
-    def note_time_zone(self, zone: str) -> None:
-        """Store the time zone with which the next runs were computed. One round trip."""
-        self._note(TIME_ZONE, zone)
+    def note(self, field: str, text: str) -> None:
+        """Store a text in a field of the stats; "" removes the field. One round trip.
 
-    def note_problem(self, text: str) -> None:
-        """Store the reason why a beat sends no runs; "" removes it. One round trip."""
-        if text:
-            self._note(PROBLEM, text)
-        else:
-            with suppress(ResponseError):
-                self._read_aside("HDEL", self.keys.stats, PROBLEM)
+        Does nothing if Redis refuses it: without the text, a beat only repeats some work.
+        """
+        stats = self.keys.stats
+        command = ("HSET", stats, field, text) if text else ("HDEL", stats, field)
+        with suppress(ResponseError):
+            self._read_aside(*command)
 
     def save_layout_note(self, text: str) -> None:
         """Store the note about the number of shards. One round trip."""
         self._read_aside("HSET", self.keys.stats, LAYOUT, text)
-
-    def note_statics(self, digest: str) -> None:
-        """Store a digest of the static entries that a starting beat wrote. One round trip."""
-        self._note(STATICS, digest)
-
-    def _note(self, field: str, text: str) -> None:
-        with suppress(ResponseError):  # optional: without the value, a beat only repeats some work
-            self._read_aside("HSET", self.keys.stats, field, text)
 
     # -- static entries ----------------------------------------------------------------------
 

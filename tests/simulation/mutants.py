@@ -1905,7 +1905,7 @@ MUTANTS: Final = (
         "statics-offered-blindly",
         "The statics that a beat wrote at its start count as written, although others wrote since.",
         "beat/statics.py",
-        "        if self.offered and self.offered == store.noted_statics():\n",
+        "        if self.offered and self.offered == store.noted(STATICS):\n",
         "        if self.offered:\n",
         ("tests/scheduler/test_statics.py",),
     ),
