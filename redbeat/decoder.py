@@ -60,11 +60,6 @@ _DEFAULT = RedBeatJSONEncoder().default
 class MissingPackageError(DecodeError, InvalidEntryError, CannotRunHereError):
     """A stored schedule needs a package that is not installed. The message names the package."""
 
-    def __init__(self, field: str, problem: str) -> None:
-        Exception.__init__(self, f"{field}: {problem}")
-        self.field = field
-        self.problem = problem
-
 
 class RedBeatJSONDecoder(json.JSONDecoder):
     """The JSON decoder that creates objects from tagged dicts: ``json.loads(text, cls=...)``.

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
-import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -17,21 +15,19 @@ from celery import Celery
 from celery.beat import ScheduleEntry
 from celery.schedules import crontab, schedstate
 
-from redbeat.calendar.walltime import TICK
-from redbeat.calendar.zones import EPOCH, UTC, as_utc, from_timestamp
+from redbeat.calendar.zones import UTC, as_utc, from_timestamp
 from redbeat.codec.stored import bytes_of, is_valid_text, text_of
 from redbeat.codec.writers import warn_of_app
 from redbeat.config import App, ensure_conf, real_app
 from redbeat.decoder import to_timestamp
 from redbeat.entries.backfill import (
-    MIN_RATE,
+    BACKFILL_RATE,
     Backfill,
     Planned,
-    Span,
-    backfills_in,
-    cancelled,
-    planned,
-    with_backfill,
+    cancel_backfills,
+    request_backfill,
+    request_run,
+    stored_backfills,
 )
 from redbeat.entries.calendars import load_calendars
 from redbeat.entries.decide import (
@@ -81,7 +77,6 @@ from redbeat.entries.policy import (
     Policy,
 )
 from redbeat.entries.runs import (
-    SENT_OUTCOMES,
     TRIGGERED,
     Occurrence,
     Results,
@@ -92,14 +87,12 @@ from redbeat.entries.runs import (
     with_results,
 )
 from redbeat.entries.save import (
-    SAVE_ATTEMPTS,
     check_history,
     restart_if_finished,
-    save_batch,
+    save_batches,
 )
 from redbeat.entries.status import EntryStatus, Record
 from redbeat.errors import (
-    ConflictError,
     DecodeError,
     InvalidEntryError,
     NotAllowedError,
@@ -111,27 +104,14 @@ from redbeat.schedules.calendars import Calendar, Exclusion, OnExcluded
 from redbeat.schedules.next_run import asks_itself, in_zone
 from redbeat.schedules.rule import RuleSchedule
 from redbeat.storage.layout import layout_of
-from redbeat.storage.reading import not_an_entry
 from redbeat.storage.records import SAVED, Writing
 from redbeat.storage.store import store_of
-from redbeat.storage.wire import Row
 
 __all__ = ("PARKED", "RedBeatSchedulerEntry", "store_of")
 
 logger = get_logger("celery.beat")
 
-#: Runs per second of a backfill, by default.
-BACKFILL_RATE: Final = 10.0
-
 Self = TypeVar("Self", bound="RedBeatSchedulerEntry")
-
-#: Maximum number of triggered runs of one entry that wait for a beat.
-MAX_TRIGGERS: Final = 100
-
-#: Codes that ``trigger.lua`` and ``backfill.lua`` return when they refuse a call. The third code
-#: differs: too many runs wait, or the entry has changed.
-UNKNOWN, QUARANTINED, TOO_MANY, NOT_A_HASH = 0, -1, -2, -3
-STALE = TOO_MANY
 
 #: The seconds until the next check that ``is_due()`` returns for a disabled entry.
 DISABLED_RECHECK = 5.0
@@ -541,10 +521,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         grace = self.policy_and_zone()[0].misfire_grace_time
         if grace is None or asks_itself(self.schedule):
             return False
-        return run.now - self._offset_due_at(scheduled_at) > timedelta(seconds=grace)
-
-    def _offset_due_at(self, scheduled_at: datetime) -> datetime:
-        return self._plan().due_at(scheduled_at)
+        return run.now - self.occurrence_plan().due_at(scheduled_at) > timedelta(seconds=grace)
 
     def lateness_of(self, run: Occurrence) -> float:
         """Return how late a run of the :attr:`history` was, in seconds.
@@ -554,7 +531,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         due_at = run.scheduled_at
         offsets = self.policy_field("spread") or self.policy_field("jitter")
         if offsets and run.outcome != TRIGGERED and not asks_itself(self.schedule):
-            offset_due_at = self._with_readable_calendars()._offset_due_at(due_at)
+            offset_due_at = self._with_readable_calendars().occurrence_plan().due_at(due_at)
             due_at = min(offset_due_at, max(run.dispatched_at, due_at))
         return (run.dispatched_at - due_at).total_seconds()
 
@@ -596,7 +573,12 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         zone = None if policy is DEFAULT else policy.zone
         return policy, zone or _zone_of(self.app)
 
-    def _plan(self) -> Plan:
+    def occurrence_plan(self) -> Plan:
+        """Return the occurrences of the entry under its policy.
+
+        Raises :exc:`InvalidEntryError` for an invalid policy. One round trip if the entry has
+        calendars that were not loaded, else none.
+        """
         policy, zone = self.policy_and_zone()
         return Plan(self.schedule, zone, policy, str(self.name), self.exclusion(policy, zone))
 
@@ -649,7 +631,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         One round trip if the entry has calendars that were not loaded, else none.
         """
         entry = self._with_readable_calendars()
-        plan = entry._plan()
+        plan = entry.occurrence_plan()
         plan = replace(plan, policy=replace(plan.policy, jitter=0.0))
         nominal = next(iter(entry.upcoming(1)), entry._current_time())
         return (plan.due_at(nominal) - nominal).total_seconds()
@@ -673,7 +655,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         :meth:`upcoming` says more. No round trip.
         """
         since, anchor = as_utc(since), self.anchor
-        plan = self._plan()
+        plan = self.occurrence_plan()
         if not asks_itself(self.schedule):
             yield from runs_from(plan, anchor, self.total_run_count, since, now or since)
             return
@@ -689,11 +671,12 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     def occurrences_from(self, since: datetime) -> Iterator[datetime]:
         """Yield the nominal instants at ``since`` and later; ``max_runs`` does not limit them.
 
-        Raises ValueError for a schedule class with its own ``is_due``. No round trip.
+        Raises :exc:`InvalidEntryError` for a schedule class with its own ``is_due``. No round trip.
         """
         if asks_itself(self.schedule):
-            raise ValueError("only is_due() of its schedule class knows when the entry runs")
-        plan = self._plan()
+            problem = "has its own is_due(), so the runs of a span cannot be computed"
+            raise InvalidEntryError("schedule", problem)
+        plan = self.occurrence_plan()
         plan = replace(plan, policy=replace(plan.policy, max_runs=None))
         return (run.scheduled_at for run in runs_from(plan, self.anchor, 0, since, since))
 
@@ -709,9 +692,9 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         if entry.policy_field("exclude") != stored.policy_field("exclude"):
             entry.use_calendars(None)
         if last is not None and not asks_itself(stored.schedule):
-            last, runs = history_before(stored._plan(), last, runs, instant, now)
+            last, runs = history_before(stored.occurrence_plan(), last, runs, instant, now)
         if last is not None and not asks_itself(entry.schedule):
-            last = latest_before(entry._plan(), min(last, instant), instant)
+            last = latest_before(entry.occurrence_plan(), min(last, instant), instant)
         entry.saved_state = entry.saved_state._replace(texts=stored.seen_texts)
         entry.adopt("", last, runs, last)
         restart_if_finished(entry, entry.texts(), instant)
@@ -881,7 +864,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             writing = self.writing()
             if if_unchanged:
                 writing = writing._replace(believed=self.seen_texts)
-            save_batch(store_of(self.app), [(self, writing)])
+            save_batches(store_of(self.app), [[(self, writing)]])
             return self
 
     def delete(self) -> None:
@@ -915,7 +898,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         anchor = self.anchor
         if anchor is None or asks_itself(self.schedule):
             return False
-        return self._plan().after(anchor) is None
+        return self.occurrence_plan().after(anchor) is None
 
     # -- operating --------------------------------------------------------------------------------
 
@@ -963,18 +946,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         entry does not exist. Raises :exc:`InvalidEntryError` if 100 runs are waiting already or the
         entry is quarantined. One round trip.
         """
-        run_id, key = uuid.uuid4().hex[:12], self.writable_key()
-        code = store_of(self.app).trigger(key, run_id, MAX_TRIGGERS)
-        if code == UNKNOWN:
-            raise KeyError(self.name)
-        if code == QUARANTINED:
-            raise InvalidEntryError("name", f"{self.name!r} is in quarantine; repair it first")
-        if code == TOO_MANY:
-            problem = f"{MAX_TRIGGERS} runs of {self.name!r} are waiting; check that a beat runs"
-            raise InvalidEntryError("trigger", problem)
-        if code == NOT_A_HASH:
-            raise InvalidEntryError("name", not_an_entry(key))
-        return self.task_id_of(run_id)
+        return request_run(self)
 
     def backfill(
         self,
@@ -1000,25 +972,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         schedule class with its own ``is_due``, or if the entry is quarantined. Three round trips,
         and three more for each run that is recorded at the same time; two with ``dry_run``.
         """
-        span = (aware(since), aware(until))
-        if not span[0] < span[1]:
-            raise InvalidEntryError("until", f"{until} must be later than {since}")
-        if span[0] < EPOCH:
-            raise InvalidEntryError("since", f"{since} must not be before 1970")
-        if not MIN_RATE <= rate < math.inf:
-            raise InvalidEntryError("rate", f"{rate!r} must be at least {MIN_RATE} runs a second")
-        run_id = uuid.uuid4().hex[:12]
-        for _ in range(SAVE_ATTEMPTS):
-            row, entry, now = self._stored_row()
-            # A run that is recorded between the two reads changes the meta and refuses the write.
-            runs = read_history(store_of(self.app).history(row.key)[0])
-            plan = entry._plan_backfill(row, runs, run_id, span, rate, again, now)
-            if dry_run or plan.backfill is None:
-                return plan
-            waiting = with_backfill(row.trigger, plan.backfill, again)
-            if self._replace_waiting(row, waiting):
-                return plan
-        raise ConflictError(str(self.name))
+        return request_backfill(self, since, until, rate, again, dry_run)
 
     def cancel_backfill(self) -> list[Backfill]:
         """Drop the runs that backfills have not sent yet; return those backfills.
@@ -1026,79 +980,16 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         Raises KeyError if the entry does not exist. Two round trips, and two more for each run that
         is recorded at the same time.
         """
-        for _ in range(SAVE_ATTEMPTS):
-            row, _, _ = self._stored_row()
-            ended = [one for one in backfills_in(row.trigger) if not one.finished]
-            if not ended or self._replace_waiting(row, cancelled(row.trigger)):
-                return ended
-        raise ConflictError(str(self.name))
+        return cancel_backfills(self)
 
     @property
     def backfills(self) -> list[Backfill]:
         """The backfills of the entry and their progress. One round trip.
 
-        Finished backfills with a common span are combined when another backfill is requested.
+        Finished backfills whose spans overlap or touch are combined when a backfill is requested.
         Raises KeyError if the entry does not exist.
         """
-        return backfills_in(self._stored_row()[0].trigger)
-
-    def _stored_row(self) -> tuple[Row, RedBeatSchedulerEntry, float]:
-        """Return the stored fields, the entry in them, and the time of Redis. One round trip."""
-        page = store_of(self.app).read([self.writable_key()])
-        row, cls = page.rows[0], type(self)
-        if row.definition is None:
-            raise KeyError(self.name)
-        record = Record.read(row, str(self.name), page.now, self.app, cls)
-        if record.entry is None:
-            raise DecodeError("definition", record.problem or "cannot be read")
-        return row, record.entry, page.now
-
-    def _plan_backfill(
-        self,
-        row: Row,
-        runs: Iterable[Occurrence],
-        run_id: str,
-        span: Span,
-        rate: float,
-        again: bool,
-        now: float,
-    ) -> Planned:
-        if asks_itself(self.schedule):
-            problem = "has its own is_due(), so the runs of a span cannot be computed"
-            raise InvalidEntryError("schedule", problem)
-        since, until = span
-        last = self.anchor
-        present = from_timestamp(now)
-        following = self._first_to_send(present) if last is None else last + TICK
-        bound = min(following, present)
-        earlier = [one for one in backfills_in(row.trigger) if not (again and one.finished)]
-        sent = {run.scheduled_at for run in runs if run.outcome in SENT_OUTCOMES}
-        span = (since, max(min(until, bound), since))
-        return planned(run_id, span, rate, self.occurrences_from, sent, earlier, now)
-
-    def _first_to_send(self, now: datetime) -> datetime:
-        """Return the first occurrence that the schedule of an entry that never ran will send.
-
-        Returns ``now`` if the schedule sends no occurrence before that time.
-        """
-        due = self._decide(now, now).scheduled_at
-        if due is not None:
-            return due
-        policy = self.policy
-        first = now - timedelta(seconds=policy.jitter + policy.spread)
-        delayed = (at for at in self.occurrences_from(first) if self._offset_due_at(at) > now)
-        return next(delayed, now)
-
-    def _replace_waiting(self, row: Row, waiting: str) -> bool:
-        """Replace the waiting runs; return False if they or the history changed meanwhile."""
-        code = store_of(self.app).replace_waiting(row.key, row.trigger, row.meta, waiting)
-        if code == UNKNOWN:
-            raise KeyError(self.name)
-        if code == QUARANTINED:
-            raise InvalidEntryError("name", f"{self.name!r} is in quarantine; repair it first")
-        if code == NOT_A_HASH:
-            raise InvalidEntryError("name", not_an_entry(row.key))
-        return code != STALE
+        return stored_backfills(self)
 
     def task_id_of(self, run: datetime | str) -> str:
         """Return the task id of a run, given by its nominal instant or its trigger id."""
@@ -1161,7 +1052,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         self.last_run_at = last_run_at or self.default_now()
         self.scheduled_at = None
         check_history(self)
-        save_batch(store_of(self.app), [(self, Writing(self.writable_key()))])
+        save_batches(store_of(self.app), [[(self, Writing(self.writable_key()))]])
 
     def _record_run(self) -> None:
         runtime = ""

@@ -58,30 +58,29 @@ def shortened(text: str) -> str:
     return text if len(text) <= LONGEST_MESSAGE else f"{text[: LONGEST_MESSAGE - 3]}..."
 
 
-class InvalidEntryError(RedBeatError, ValueError, TypeError):
+class FieldError(RedBeatError):
+    """An entry has an invalid value; the base class of the two errors below."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        self.field = shortened(field)
+        self.problem = shortened(problem)
+        super().__init__(f"{self.field}: {self.problem}")
+
+
+class InvalidEntryError(FieldError, ValueError, TypeError):
     """An entry has an invalid value. Raised by ``save()``, which writes nothing in this case.
 
     ``field`` is the path of the invalid value, such as ``kwargs.when`` or ``schedule.every``.
     ``problem`` describes what is wrong with the value.
     """
 
-    def __init__(self, field: str, problem: str) -> None:
-        self.field = shortened(field)
-        self.problem = shortened(problem)
-        super().__init__(f"{self.field}: {self.problem}")
 
-
-class DecodeError(RedBeatError, ValueError):
+class DecodeError(FieldError, ValueError):
     """A stored entry has an invalid value. Raised when the entry is loaded.
 
     ``field`` is the path of the invalid value, such as ``definition.schedule`` or ``meta``.
     ``problem`` describes what is wrong with the value.
     """
-
-    def __init__(self, field: str, problem: str) -> None:
-        self.field = shortened(field)
-        self.problem = shortened(problem)
-        super().__init__(f"{self.field}: {self.problem}")
 
 
 class CannotRunHereError(RedBeatError):

@@ -347,7 +347,7 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         is encoded.
         """
         writings = {item.key: (entry, item) for entry in entries for item in [checked(entry)]}
-        save_batches(self._store, batches(writings.values()))
+        save_batches(self._store, [*batches(writings.values())])
         return len(writings)
 
     def delete_all(self, names: Iterable[str]) -> int:

@@ -17,7 +17,6 @@ __all__ = (
     "AT_LEAST_ONCE",
     "AT_MOST_ONCE",
     "CRON_DEADLINE",
-    "DELIVERIES",
     "EXACTLY_ONCE",
     "LOCK_TIMEOUT",
     "LOG_EACH",
@@ -44,10 +43,6 @@ AT_LEAST_ONCE: Final = "at_least_once"
 
 #: A run is recorded, then published. If the beat crashes after the record, the run is lost.
 AT_MOST_ONCE: Final = "at_most_once"
-
-#: The valid deliveries of an entry, and the valid values of ``redbeat_delivery``.
-DELIVERIES: Final = (AT_LEAST_ONCE, AT_MOST_ONCE)
-APP_DELIVERIES: Final = (EXACTLY_ONCE, *DELIVERIES)
 
 
 class Kind(NamedTuple):
@@ -203,7 +198,7 @@ SETTINGS: Final[Mapping[str, Setting]] = {
         value="standby",
     ),
     "redbeat_delivery": Setting(
-        one_of(*APP_DELIVERIES),
+        one_of(EXACTLY_ONCE, AT_LEAST_ONCE, AT_MOST_ONCE),
         "delivery guarantee of runs; an entry can choose another one",
         default_text="``None``: ``'exactly_once'`` if broker and schedule are on one Redis server, "
         "else ``'at_least_once'``",

@@ -663,7 +663,7 @@ class Dispatcher:
         The entry is due again at once, for the next waiting run or for its schedule.
         """
         try:
-            trigger = Trigger.first(waiting)
+            trigger = Trigger.read(waiting)
         except (ValueError, OverflowError, OSError) as error:
             self._drop_waiting(entry, claim, now, waiting, error)
             return

@@ -21,7 +21,7 @@ from redbeat.entries.status import claimed_until
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import ConflictError, DecodeError
 from redbeat.printing import get_logger
-from redbeat.storage.reading import START
+from redbeat.storage.reading import START, TIME_ZONE
 from redbeat.storage.records import Writing
 from redbeat.storage.store import BATCH, Store
 from redbeat.storage.wire import Page, Row
@@ -155,7 +155,7 @@ def follow_time_zone(
     start, and two per 500 entries after a change.
     """
     zone = zone_key(app.timezone) or str(app.timezone)
-    before = store.time_zone()
+    before = store.noted(TIME_ZONE)
     if before == zone:
         return
     if before:
@@ -172,7 +172,7 @@ def follow_time_zone(
             count += number
             yield
         logger.warning("beat: Computed the next runs of %s in %s", _entries(count), zone)
-    store.note_time_zone(zone)
+    store.note(TIME_ZONE, zone)
 
 
 def follow_clock(store: Store) -> Iterator[None]:

@@ -20,6 +20,7 @@ from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import InvalidEntryError
 from redbeat.printing import get_logger
 from redbeat.schedules.next_run import asks_itself
+from redbeat.storage.reading import STATICS
 from redbeat.storage.records import StaticRow
 from redbeat.storage.store import Store, batches
 
@@ -133,7 +134,7 @@ class StaticEntries:
             digest.update("".join(row.definition + row.policy for row in rows).encode())
         if no_other_leader:
             self.offered = digest.hexdigest()
-            store.note_statics(self.offered)
+            store.note(STATICS, self.offered)
         if self.synced["added"] and not no_other_leader:
             message = "beat: Another beat leads: %d missing static entries added"
             logger.info(message, self.synced["added"])
@@ -151,7 +152,7 @@ class StaticEntries:
         Two round trips, and one per 500 removed entries. One more per 500 entries, unless
         :meth:`offer` has written the same entries.
         """
-        if self.offered and self.offered == store.noted_statics():
+        if self.offered and self.offered == store.noted(STATICS):
             logger.debug("beat: The static entries are unchanged since the start")
         elif not self._write(store, lock, now):
             return False

@@ -48,6 +48,7 @@ from redbeat.storage.checks import (
     warn_about_untagged,
 )
 from redbeat.storage.quarantine import Quarantine
+from redbeat.storage.reading import PROBLEM
 from redbeat.storage.records import NEW_LEADER, STANDBY, WITH_RECORD, Claim, ClaimReply
 from redbeat.storage.store import BATCH, MAX_WAIT, Store
 
@@ -316,7 +317,7 @@ class Ticker:
         self.health.problem = problem
         again = problem and self._clock() - self._problem_stored_at >= PROBLEM_INTERVAL
         if problem != self._reported_problem or again:
-            self._store.note_problem(problem)
+            self._store.note(PROBLEM, problem)
             self._reported_problem, self._problem_stored_at = problem, self._clock()
 
     def _log_sent(self, interval: float = SUMMARY_INTERVAL) -> None:

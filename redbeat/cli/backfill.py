@@ -10,8 +10,8 @@ from typing import Final
 import click
 
 from redbeat.config import ensure_conf
-from redbeat.entries.backfill import Backfill, Planned, Span
-from redbeat.entry import BACKFILL_RATE, RedBeatSchedulerEntry
+from redbeat.entries.backfill import BACKFILL_RATE, Backfill, Planned, Span
+from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import ConflictError, InvalidEntryError
 from redbeat.management.as_json import progress_json
 from redbeat.presentation.describe import iso

@@ -398,10 +398,6 @@ def _wrong_solar_part(tagged: Tagged) -> str:
     return "event" if -180 <= tagged["lon"] <= 180 else "lon"
 
 
-def _encode_clocked(once: clocked) -> dict[str, Any]:
-    return {"clocked_time": once.clocked_time}
-
-
 def _decode_clocked(tagged: Tagged) -> clocked:
     moment = _read_moment("clocked_time", tagged["clocked_time"])
     try:
@@ -586,7 +582,7 @@ TYPES: Final[dict[type, StoredType]] = {
     rrule: RRULE,
     rruleset: StoredType("rruleset", _encode_rruleset, _decode_rruleset, (), (*SET_KEYS, "ical")),
     solar: StoredType("solar", _encode_solar, _decode_solar, SOLAR_KEYS),
-    clocked: StoredType("clocked", _encode_clocked, _decode_clocked, ("clocked_time",)),
+    clocked: StoredType("clocked", clocked.fields, _decode_clocked, ("clocked_time",)),
     weekday: WEEKDAY,
     base_weekday: WEEKDAY,
 }

@@ -1,18 +1,20 @@
-"""Backfills: spans of an entry's schedule whose runs a beat sends later, one by one.
+"""Waiting runs: runs that were triggered manually, and backfills.
 
-A backfill is a waiting run in the field ``trigger`` of an entry, next to those that were triggered
-manually; see ``trigger.lua`` and ``backfill.lua``. The functions in this module depend only on
-their arguments.
+A backfill is a span of an entry's schedule whose runs a beat sends later, one by one. The field
+``trigger`` of an entry contains its waiting runs; see ``trigger.lua`` and ``backfill.lua``.
 """
 
 from __future__ import annotations
 
+import math
+import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from redbeat.calendar.walltime import TICK
+from redbeat.calendar.zones import EPOCH, from_timestamp
 from redbeat.codec.stored import (
     bytes_of,
     instant_in,
@@ -22,24 +24,44 @@ from redbeat.codec.stored import (
     text_of,
     whole_in,
 )
-from redbeat.errors import InvalidEntryError
+from redbeat.errors import ConflictError, DecodeError, InvalidEntryError
+from redbeat.storage.reading import not_an_entry
+from redbeat.storage.store import store_of
+from redbeat.storage.wire import Row
 
-from .decide import LONGEST_ID
-from .runs import nominal
+from .decide import LONGEST_ID, aware
+from .runs import SENT_OUTCOMES, nominal, read_history
+from .save import SAVE_ATTEMPTS
+from .status import Record
+
+if TYPE_CHECKING:
+    from redbeat.entry import RedBeatSchedulerEntry
 
 __all__ = (
-    "MIN_RATE",
+    "BACKFILL_RATE",
+    "MAX_TRIGGERS",
     "Backfill",
     "Planned",
     "Span",
     "backfills_in",
-    "cancelled",
+    "cancel_backfills",
     "first_ready",
     "is_backfill",
-    "planned",
+    "request_backfill",
+    "request_run",
+    "stored_backfills",
     "waits",
-    "with_backfill",
 )
+
+#: Maximum number of triggered runs of one entry that wait for a beat.
+MAX_TRIGGERS: Final = 100
+
+#: Runs per second of a backfill, by default.
+BACKFILL_RATE: Final = 10.0
+
+#: Codes that ``trigger.lua`` and ``backfill.lua`` return when they refuse a call. ``REFUSED`` means
+#: that too many triggered runs wait, or that the entry has changed since it was read.
+UNKNOWN, QUARANTINED, REFUSED, NOT_A_HASH = 0, -1, -2, -3
 
 #: The end of a backfill that has nothing left to send.
 DONE: Final = "done"
@@ -224,7 +246,140 @@ class Planned(NamedTuple):
     backfill: Backfill | None
 
 
-def planned(
+def with_backfill(waiting: str, backfill: Backfill, again: bool) -> str:
+    """Return a field ``trigger`` with one more backfill.
+
+    Finished backfills whose spans overlap or touch are combined into one. ``again`` removes all
+    finished backfills instead. Raises :exc:`InvalidEntryError` if the field has too many backfills.
+    """
+    others = [token for token in _tokens(waiting) if not token.endswith(f":{DONE}")]
+    finished = [] if again else _merged([one for one in backfills_in(waiting) if one.finished])
+    if len(finished) + len(others) > MAX_SPANS:
+        problem = f"{MAX_SPANS} backfills are stored; use 'again' to forget the finished ones"
+        raise InvalidEntryError("backfill", problem)
+    return " ".join([*(one.token for one in finished), *others, backfill.token])
+
+
+def _merged(finished: Sequence[Backfill]) -> list[Backfill]:
+    merged: list[Backfill] = []
+    for one in sorted(finished, key=lambda one: one.since):
+        last = merged[-1] if merged else None
+        if last is None or one.since > last.until:
+            merged.append(one)
+        else:
+            until, sent = max(last.until, one.until), last.sent + one.sent
+            merged[-1] = last._replace(until=until, sent=sent, total=last.total + one.total)
+    return merged
+
+
+def cancelled(waiting: str) -> str:
+    """Return a field ``trigger`` in which the waiting backfills end with the runs sent so far."""
+    tokens = []
+    for token in _tokens(waiting):
+        one = next(iter(backfills_in(token)), None)
+        if one is None or one.finished:
+            tokens.append(token)
+        elif one.sent:
+            ended = one._replace(total=one.sent, until=one.left[0][0], left=(), ready_at=None)
+            tokens.append(ended.token)
+    return " ".join(tokens)
+
+
+# -- requests --------------------------------------------------------------------------------------
+
+
+def request_run(entry: RedBeatSchedulerEntry) -> str:
+    """Request one run of an entry; see :meth:`RedBeatSchedulerEntry.trigger`. One round trip."""
+    run_id, key = uuid.uuid4().hex[:12], entry.writable_key()
+    code = store_of(entry.app).trigger(key, run_id, MAX_TRIGGERS)
+    if code == REFUSED:
+        problem = f"{MAX_TRIGGERS} runs of {entry.name!r} are waiting; check that a beat runs"
+        raise InvalidEntryError("trigger", problem)
+    _check_code(code, entry, key)
+    return entry.task_id_of(run_id)
+
+
+def request_backfill(
+    entry: RedBeatSchedulerEntry,
+    since: datetime,
+    until: datetime,
+    rate: float,
+    again: bool,
+    dry_run: bool,
+) -> Planned:
+    """Request the runs of a span; see :meth:`RedBeatSchedulerEntry.backfill`."""
+    span = (aware(since), aware(until))
+    if not span[0] < span[1]:
+        raise InvalidEntryError("until", f"{until} must be later than {since}")
+    if span[0] < EPOCH:
+        raise InvalidEntryError("since", f"{since} must not be before 1970")
+    if not MIN_RATE <= rate < math.inf:
+        raise InvalidEntryError("rate", f"{rate!r} must be at least {MIN_RATE} runs a second")
+    run_id = uuid.uuid4().hex[:12]
+    for _ in range(SAVE_ATTEMPTS):
+        row, stored, now = _stored(entry)
+        # A run that is recorded between the two reads changes the meta and refuses the write.
+        runs = read_history(store_of(entry.app).history(row.key)[0])
+        sent = {run.scheduled_at for run in runs if run.outcome in SENT_OUTCOMES}
+        earlier = [one for one in backfills_in(row.trigger) if not (again and one.finished)]
+        since, until = span[0], max(min(span[1], _first_to_send(stored, now)), span[0])
+        plan = _planned(run_id, (since, until), rate, stored.occurrences_from, sent, earlier, now)
+        if dry_run or plan.backfill is None:
+            return plan
+        if _replace_waiting(entry, row, with_backfill(row.trigger, plan.backfill, again)):
+            return plan
+    raise ConflictError(str(entry.name))
+
+
+def cancel_backfills(entry: RedBeatSchedulerEntry) -> list[Backfill]:
+    """Drop the runs that backfills have not sent yet; return those backfills.
+
+    Raises KeyError if the entry does not exist. Two round trips, and two more for each run that is
+    recorded at the same time.
+    """
+    for _ in range(SAVE_ATTEMPTS):
+        row, _, _ = _stored(entry)
+        ended = [one for one in backfills_in(row.trigger) if not one.finished]
+        if not ended or _replace_waiting(entry, row, cancelled(row.trigger)):
+            return ended
+    raise ConflictError(str(entry.name))
+
+
+def stored_backfills(entry: RedBeatSchedulerEntry) -> list[Backfill]:
+    """Return the backfills of an entry; raises KeyError if it does not exist. One round trip."""
+    return backfills_in(_stored(entry)[0].trigger)
+
+
+def _stored(entry: RedBeatSchedulerEntry) -> tuple[Row, RedBeatSchedulerEntry, float]:
+    """Return the stored fields, the entry in them, and the time of Redis. One round trip."""
+    page = store_of(entry.app).read([entry.writable_key()])
+    row = page.rows[0]
+    if row.definition is None:
+        raise KeyError(entry.name)
+    record = Record.read(row, str(entry.name), page.now, entry.app, type(entry))
+    if record.entry is None:
+        raise DecodeError("definition", record.problem or "cannot be read")
+    return row, record.entry, page.now
+
+
+def _first_to_send(entry: RedBeatSchedulerEntry, now: float) -> datetime:
+    """Return the first occurrence that the schedule itself has yet to send.
+
+    Returns ``now``, which is in UNIX seconds, if the schedule sends no occurrence before that time.
+    """
+    present, last = from_timestamp(now), entry.anchor
+    if last is not None:
+        return min(last + TICK, present)
+    due = entry.decision_at(present).scheduled_at
+    if due is not None:
+        return min(due, present)
+    plan = entry.occurrence_plan()
+    first = present - timedelta(seconds=plan.policy.jitter + plan.policy.spread)
+    delayed = (at for at in entry.occurrences_from(first) if plan.due_at(at) > present)
+    return min(next(delayed, present), present)
+
+
+def _planned(
     run_id: str,
     span: Span,
     rate: float,
@@ -265,39 +420,18 @@ def planned(
     return Planned(instants, len(everything) - len(instants), since, until, backfill)
 
 
-def with_backfill(waiting: str, backfill: Backfill, again: bool) -> str:
-    """Return a field ``trigger`` with another backfill; finished ones with common spans are merged.
-
-    ``again`` removes all finished backfills. Raises :exc:`InvalidEntryError` if too many are left.
-    """
-    others = [token for token in _tokens(waiting) if not token.endswith(f":{DONE}")]
-    finished = [] if again else _merged([one for one in backfills_in(waiting) if one.finished])
-    if len(finished) + len(others) > MAX_SPANS:
-        problem = f"{MAX_SPANS} backfills are stored; use 'again' to forget the finished ones"
-        raise InvalidEntryError("backfill", problem)
-    return " ".join([*(one.token for one in finished), *others, backfill.token])
+def _replace_waiting(entry: RedBeatSchedulerEntry, row: Row, waiting: str) -> bool:
+    """Replace the waiting runs of an entry; return False if they or its history have changed."""
+    code = store_of(entry.app).replace_waiting(row.key, row.trigger, row.meta, waiting)
+    _check_code(code, entry, row.key)
+    return code != REFUSED
 
 
-def _merged(finished: Sequence[Backfill]) -> list[Backfill]:
-    merged: list[Backfill] = []
-    for one in sorted(finished, key=lambda one: one.since):
-        last = merged[-1] if merged else None
-        if last is None or one.since > last.until:
-            merged.append(one)
-        else:
-            until, sent = max(last.until, one.until), last.sent + one.sent
-            merged[-1] = last._replace(until=until, sent=sent, total=last.total + one.total)
-    return merged
-
-
-def cancelled(waiting: str) -> str:
-    """Return a field ``trigger`` in which the waiting backfills end with the runs sent so far."""
-    tokens = []
-    for token in _tokens(waiting):
-        one = next(iter(backfills_in(token)), None)
-        if one is None or one.finished:
-            tokens.append(token)
-        elif one.sent:
-            ended = one._replace(total=one.sent, until=one.left[0][0], left=(), ready_at=None)
-            tokens.append(ended.token)
-    return " ".join(tokens)
+def _check_code(code: int, entry: RedBeatSchedulerEntry, key: str) -> None:
+    """Raise the error for a code of ``trigger.lua`` or ``backfill.lua``."""
+    if code == UNKNOWN:
+        raise KeyError(entry.name)
+    if code == QUARANTINED:
+        raise InvalidEntryError("name", f"{entry.name!r} is in quarantine; repair it first")
+    if code == NOT_A_HASH:
+        raise InvalidEntryError("name", not_an_entry(key))

@@ -12,16 +12,11 @@ from typing import Any, Final, Literal, get_args
 from redbeat.calendar.zones import UTC, as_utc, zone_key, zone_named
 from redbeat.codec.stored import MAX_WHOLE
 from redbeat.errors import InvalidEntryError
-from redbeat.schedules.calendars import ON_EXCLUDED, OnExcluded
-from redbeat.settings import DELIVERIES
+from redbeat.schedules.calendars import OnExcluded
 
 __all__ = (
-    "COALESCE",
     "DEFAULT",
     "FIELDS",
-    "MAX_CATCH_UP",
-    "ON_FINISH",
-    "OVERLAP",
     "Coalesce",
     "Delivery",
     "OnFinish",
@@ -33,10 +28,6 @@ OnFinish = Literal["keep", "disable", "delete"]
 Overlap = Literal["allow", "skip", "buffer_one"]
 Coalesce = Literal["latest", "earliest", "all"]
 Delivery = Literal["at_least_once", "at_most_once"]
-
-ON_FINISH: Final[tuple[OnFinish, ...]] = get_args(OnFinish)
-OVERLAP: Final[tuple[Overlap, ...]] = get_args(Overlap)
-COALESCE: Final[tuple[Coalesce, ...]] = get_args(Coalesce)
 
 #: Maximum number of calendars of an entry.
 MAX_CALENDARS: Final = 20
@@ -115,16 +106,6 @@ def _names(name: str, value: Any) -> tuple[str, ...]:
     return names
 
 
-def _choice(*choices: str) -> Callable[[str, Any], str]:
-    def check(name: str, value: Any) -> str:
-        if value not in choices:
-            problem = f"must be one of {', '.join(choices)}, not {value!r:.60}"
-            raise InvalidEntryError(name, problem)
-        return str(value)
-
-    return check
-
-
 @dataclass(frozen=True, slots=True)
 class FieldType:
     """The type of a policy field: its name, such as ``zone``, ``instant`` or ``seconds``.
@@ -138,9 +119,17 @@ class FieldType:
     choices: tuple[str, ...] = ()
 
 
-def one_of(*choices: str) -> FieldType:
-    """Return the type of a field with these valid values."""
-    return FieldType("choice", _choice(*choices), choices)
+def one_of(literal: Any) -> FieldType:
+    """Return the type of a field whose valid values are those of a ``Literal`` type."""
+    choices: tuple[str, ...] = get_args(literal)
+
+    def check(name: str, value: Any) -> str:
+        if value not in choices:
+            problem = f"must be one of {', '.join(choices)}, not {value!r:.60}"
+            raise InvalidEntryError(name, problem)
+        return str(value)
+
+    return FieldType("choice", check, choices)
 
 
 ZONE: Final = FieldType("zone", _timezone)
@@ -151,9 +140,10 @@ POSITIVE_SECONDS: Final = FieldType("seconds", _positive_seconds)
 TEXT: Final = FieldType("text", _text)
 
 
-def _about(type_: FieldType, example: str, description: str) -> dict[str, Any]:
-    """Return the metadata of a policy field, which the command line uses."""
-    return {"type": type_, "example": example, "description": description}
+def _field(default: Any, type_: FieldType, example: str, description: str) -> Any:
+    """Return a policy field with what the command line needs to know about it."""
+    about = {"type": type_, "example": example, "description": description}
+    return field(default=default, metadata=about)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,119 +154,87 @@ class Policy:
     and the options of the command line are made from it.
     """
 
-    timezone: str | None = field(
-        default=None,
-        metadata=_about(
-            ZONE,
-            "Europe/Paris",
-            "Time zone of the schedule and of times without UTC offset; default: that of the app.",
-        ),
+    timezone: str | None = _field(
+        None,
+        ZONE,
+        "Europe/Paris",
+        "Time zone of the schedule and of times without UTC offset; default: that of the app.",
     )
-    start_time: datetime | None = field(
-        default=None,
-        metadata=_about(INSTANT, "2026-12-01T00:00", "No run before this time (ISO 8601)."),
+    start_time: datetime | None = _field(
+        None, INSTANT, "2026-12-01T00:00", "No run before this time (ISO 8601)."
     )
-    end_time: datetime | None = field(
-        default=None,
-        metadata=_about(INSTANT, "2026-12-31T23:59", "No run after this time (ISO 8601)."),
+    end_time: datetime | None = _field(
+        None, INSTANT, "2026-12-31T23:59", "No run after this time (ISO 8601)."
     )
-    max_runs: int | None = field(
-        default=None, metadata=_about(COUNT, "10", "Finish the entry after this number of runs.")
+    max_runs: int | None = _field(None, COUNT, "10", "Finish the entry after this number of runs.")
+    on_finish: OnFinish = _field(
+        "keep",
+        one_of(OnFinish),
+        "delete",
+        "What to do with the entry when it has finished.",
     )
-    on_finish: OnFinish = field(
-        default="keep",
-        metadata=_about(
-            one_of(*ON_FINISH), "delete", "What to do with the entry when it has finished."
-        ),
+    misfire_grace_time: float | None = _field(
+        None, SECONDS, "60", "Skip runs that are late by more than this."
     )
-    misfire_grace_time: float | None = field(
-        default=None, metadata=_about(SECONDS, "60", "Skip runs that are late by more than this.")
+    coalesce: Coalesce = _field(
+        "latest", one_of(Coalesce), "latest", "Which of several missed runs to catch up."
     )
-    coalesce: Coalesce = field(
-        default="latest",
-        metadata=_about(one_of(*COALESCE), "latest", "Which of several missed runs to catch up."),
+    catch_up_limit: int | None = _field(
+        None,
+        FieldType("count", _bounded_count),
+        "100",
+        "With coalesce all, catch up at most this number of missed runs, the latest ones.",
     )
-    catch_up_limit: int | None = field(
-        default=None,
-        metadata=_about(
-            FieldType("count", _bounded_count),
-            "100",
-            "With coalesce all, catch up at most this number of missed runs, the latest ones.",
-        ),
+    jitter: float = _field(
+        0.0, SECONDS, "10", "Delay each run by up to this time; each run has a fixed delay."
     )
-    jitter: float = field(
-        default=0.0,
-        metadata=_about(
-            SECONDS, "10", "Delay each run by up to this time; each run has a fixed delay."
-        ),
+    spread: float = _field(
+        0.0,
+        SECONDS,
+        "3600",
+        "Run later by a fixed offset up to this time, which the entry's name determines.",
     )
-    spread: float = field(
-        default=0.0,
-        metadata=_about(
-            SECONDS,
-            "3600",
-            "Run later by a fixed offset up to this time, which the entry's name determines.",
-        ),
+    exclude: tuple[str, ...] = _field(
+        (),
+        FieldType("names", _names),
+        "de-holidays",
+        "Calendars with the days on which the entry does not run, separated by commas.",
     )
-    exclude: tuple[str, ...] = field(
-        default=(),
-        metadata=_about(
-            FieldType("names", _names),
-            "de-holidays",
-            "Calendars with the days on which the entry does not run, separated by commas.",
-        ),
+    on_excluded: OnExcluded = _field(
+        "skip",
+        one_of(OnExcluded),
+        "next",
+        "Skip a run on an excluded day, or move it to the next or previous other day.",
     )
-    on_excluded: OnExcluded = field(
-        default="skip",
-        metadata=_about(
-            one_of(*ON_EXCLUDED),
-            "next",
-            "Skip a run on an excluded day, or move it to the next or previous other day.",
-        ),
+    overlap: Overlap = _field(
+        "allow",
+        one_of(Overlap),
+        "allow",
+        "What to do if the previous run has not ended; buffer_one waits for its end.",
     )
-    overlap: Overlap = field(
-        default="allow",
-        metadata=_about(
-            one_of(*OVERLAP),
-            "allow",
-            "What to do if the previous run has not ended; buffer_one waits for its end.",
-        ),
+    overlap_timeout: float = _field(
+        3600.0,
+        POSITIVE_SECONDS,
+        "3600",
+        "Time after which a run counts as ended although no worker reported its end.",
     )
-    overlap_timeout: float = field(
-        default=3600.0,
-        metadata=_about(
-            POSITIVE_SECONDS,
-            "3600",
-            "Time after which a run counts as ended although no worker reported its end.",
-        ),
+    delivery: Delivery | None = _field(
+        None,
+        one_of(Delivery),
+        "at_most_once",
+        "Delivery guarantee if a beat dies while it sends a run; default: that of the app.",
     )
-    delivery: Delivery | None = field(
-        default=None,
-        metadata=_about(
-            one_of(*DELIVERIES),
-            "at_most_once",
-            "Delivery guarantee if a beat dies while it sends a run; default: that of the app.",
-        ),
+    pause_after_failures: int | None = _field(
+        None, COUNT, "3", "Pause the entry after this number of failed runs in a row."
     )
-    pause_after_failures: int | None = field(
-        default=None,
-        metadata=_about(COUNT, "3", "Pause the entry after this number of failed runs in a row."),
+    expect_within: float | None = _field(
+        None, POSITIVE_SECONDS, "26h", "Report a problem if no run succeeds for this time."
     )
-    expect_within: float | None = field(
-        default=None,
-        metadata=_about(
-            POSITIVE_SECONDS, "26h", "Report a problem if no run succeeds for this time."
-        ),
+    description: str | None = _field(
+        None, TEXT, "'Invoices of the day'", "What the entry is for, for its readers."
     )
-    description: str | None = field(
-        default=None,
-        metadata=_about(TEXT, "'Invoices of the day'", "What the entry is for, for its readers."),
-    )
-    managed_by: str | None = field(
-        default=None,
-        metadata=_about(
-            TEXT, "billing", "The file that manages the entry: the name in its managed_by."
-        ),
+    managed_by: str | None = _field(
+        None, TEXT, "billing", "The file that manages the entry: the name in its managed_by."
     )
 
     @classmethod

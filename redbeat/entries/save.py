@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from secrets import token_urlsafe
 from time import time
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from redis.exceptions import RedisError
@@ -43,7 +42,6 @@ __all__ = (
     "new_identity",
     "rescore",
     "restart_if_finished",
-    "save_batch",
     "save_batches",
 )
 
@@ -230,44 +228,29 @@ def _merge(entry: RedBeatSchedulerEntry, saved: Saved, texts: Texts) -> None:
 Batch = Sequence[tuple["RedBeatSchedulerEntry", Writing]]
 
 
-def save_batches(store: Store, batches: Iterable[Batch]) -> None:
+def save_batches(store: Store, batches: Sequence[Batch], attempts: int = SAVE_ATTEMPTS) -> None:
     """Write batches of entries; encode the next batch while Redis writes the previous batch.
 
     The histories must be valid. One round trip per batch; three more if entries of the batch have
-    calendars; and more for entries that :func:`save_batch` must write again. If
-    :exc:`InvalidEntryError` is raised, its batch and all later batches are not written.
+    calendars. One more per batch, up to ``attempts``, if entries ran during the save or if new
+    objects replace stored entries. If :exc:`InvalidEntryError` is raised, its batch and all later
+    batches are not written.
     """
     finish: Callable[[], None] | None = None
     for batch in batches:
         try:
             calendars = prepare_calendars(store, (entry for entry, _ in batch))
-            writings = complete_writings(batch)
+            now = datetime.now(UTC)  # computed once, because the app's time zone is slow
+            writings = [complete_writing(*item, now, insist=not attempts) for item in batch]
         finally:
             if finish is not None:
                 finish()
-        replies = store.begin_save_all(writings)
-        finish = partial(finish_batch, store, batch, writings, replies, calendars=calendars)
+        read_results: Callable[[], list[Saved]] = partial(store.save_all, writings)
+        if len(batches) > 1:
+            read_results = store.begin_save_all(writings)
+        finish = partial(finish_batch, store, batch, writings, read_results, attempts, calendars)
     if finish is not None:
         finish()
-
-
-def save_batch(store: Store, batch: Batch, attempts: int = SAVE_ATTEMPTS) -> None:
-    """Write a batch of entries, whose histories must be valid.
-
-    One round trip; three more if entries have calendars. One more, up to ``attempts``, if entries
-    ran during the save or if new objects replace stored entries. If :exc:`InvalidEntryError` is
-    raised, nothing is written.
-    """
-    calendars = prepare_calendars(store, (entry for entry, _ in batch))
-    writings = complete_writings(batch, insist=not attempts)
-    save_all = partial(store.save_all, writings)
-    finish_batch(store, batch, writings, save_all, attempts, calendars)
-
-
-def complete_writings(batch: Batch, insist: bool = False) -> list[Writing]:
-    """Return the data to write, with history and score; ``insist`` overwrites stored histories."""
-    now = datetime.now(UTC)  # computed once, because the app's time zone is slow
-    return [complete_writing(entry, writing, now, insist) for entry, writing in batch]
 
 
 def finish_batch(
@@ -275,15 +258,15 @@ def finish_batch(
     batch: Batch,
     writings: Sequence[Writing],
     read_results: Callable[[], list[Saved]],
-    attempts: int = SAVE_ATTEMPTS,
-    calendars: Mapping[str, Calendar] = MappingProxyType({}),
+    attempts: int,
+    calendars: Mapping[str, Calendar],
 ) -> None:
     """Process the result of each write, and retry refused writes, for example after a run."""
     results = zip(batch, writings, read_results(), strict=True)
     left = [item for item, writing, saved in results if not _accept(item[0], writing, saved)]
     recheck_calendars(store, batch, calendars)
     if left and attempts:
-        save_batch(store, left, attempts - 1)
+        save_batches(store, [left], attempts - 1)
 
 
 def recheck_calendars(store: Store, batch: Batch, calendars: Mapping[str, Calendar]) -> None:
@@ -301,12 +284,12 @@ def rescore(store: Store, entries: Sequence[RedBeatSchedulerEntry]) -> None:
 
     If the next run of an entry cannot be computed, for example because a calendar is missing, the
     entry is made due at once, and a beat quarantines it. Raises :exc:`ConflictError` if another
-    program changed an entry. Round trips as of :func:`save_batch`; then three per entry if one
+    program changed an entry. Round trips as of :func:`save_batches`; then three per entry if one
     cannot be computed.
     """
     try:
         scores = [Writing(entry.key, believed=entry.seen_texts) for entry in entries]
-        save_batch(store, list(zip(entries, scores, strict=True)))
+        save_batches(store, [list(zip(entries, scores, strict=True))])
     except (RedisError, OSError, ConflictError):
         raise
     except Exception:  # a schedule class of the user may raise any error

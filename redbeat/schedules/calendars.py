@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, time, timedelta, tzinfo
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal
 
 from celery.schedules import BaseSchedule
 
@@ -20,13 +20,11 @@ from .ical import from_ical
 from .next_run import find_latest, latest_run, next_run
 from .rule import RuleSchedule
 
-__all__ = ("MAX_DAYS", "ON_EXCLUDED", "Calendar", "Exclusion", "OnExcluded")
+__all__ = ("MAX_DAYS", "Calendar", "Exclusion", "OnExcluded")
 
 #: What happens to an occurrence on an excluded day: it is skipped, or moved to the next or the
 #: previous day that is not excluded, at the same wall-clock time.
 OnExcluded = Literal["skip", "next", "previous"]
-
-ON_EXCLUDED: Final[tuple[OnExcluded, ...]] = get_args(OnExcluded)
 
 #: Maximum number of days and rules in one calendar.
 MAX_DAYS: Final = 4000
@@ -218,7 +216,7 @@ class Exclusion:
     Attributes:
         calendars: the calendars that the entry names.
         zone: the time zone of the entry.
-        on_excluded: one of :data:`ON_EXCLUDED`.
+        on_excluded: one of :data:`OnExcluded`.
     """
 
     calendars: Sequence[Calendar]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -54,20 +53,12 @@ class clocked(RuleSchedule):  # noqa: N801 - the name users import
         """
         return min(as_utc(now), self._instant - timedelta.resolution)
 
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, clocked):
-            return (self._instant, self.nowfun) == (other._instant, other.nowfun)
-        return NotImplemented
+    def fields(self) -> dict[str, Any]:
+        """Return the constructor arguments that create an equal schedule."""
+        return {"clocked_time": self.clocked_time}
 
-    def __hash__(self) -> int:
-        return hash((self._instant, self.nowfun))
-
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return _restore, (type(self), self.clocked_time, self.nowfun)
+    def _identity(self) -> tuple[Any, ...]:
+        return self._instant, self.nowfun
 
     def __repr__(self) -> str:
         return f"<clocked: {self.clocked_time}>"
-
-
-def _restore(cls: type[clocked], clocked_time: datetime, nowfun: Any) -> clocked:
-    return cls(clocked_time, nowfun=nowfun)

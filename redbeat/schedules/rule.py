@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, tzinfo
-from functools import cached_property
+from functools import cached_property, partial
+from inspect import signature
 from typing import Any, ClassVar
 
 from celery.schedules import BaseSchedule, schedstate
@@ -33,7 +34,6 @@ __all__ = (
     "RRULE_FIELDS",
     "TICK",
     "RuleSchedule",
-    "ZonedRule",
     "rrule",
     "with_zones",
     "zone_extension",
@@ -115,26 +115,6 @@ class ZonedRule:
         return last
 
 
-# The arguments of the rrule constructor, in order.
-RRULE_FIELDS = (
-    "freq",
-    "dtstart",
-    "interval",
-    "wkst",
-    "count",
-    "until",
-    "bysetpos",
-    "bymonth",
-    "bymonthday",
-    "byyearday",
-    "byeaster",
-    "byweekno",
-    "byweekday",
-    "byhour",
-    "byminute",
-    "bysecond",
-)
-
 # The types of "by" arguments that are stored unchanged.
 UNCHANGED_TYPES = (int, list, tuple)
 
@@ -195,6 +175,25 @@ class RuleSchedule(BaseSchedule):
             return schedstate(False, remaining.total_seconds())
         following = self._remaining(now, now)
         return schedstate(True, None if following is None else following.total_seconds())
+
+    def fields(self) -> dict[str, Any]:
+        """Return the constructor arguments that create an equal schedule."""
+        raise NotImplementedError
+
+    def _identity(self) -> tuple[Any, ...]:
+        """Return what two equal schedules have in common; it differs between types."""
+        raise NotImplementedError
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, RuleSchedule):
+            return self._identity() == other._identity()
+        return NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._identity())
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return partial(type(self), **self.fields(), nowfun=self.nowfun), ()
 
 
 class rrule(RuleSchedule):  # noqa: N801 - the name users import
@@ -304,22 +303,15 @@ class rrule(RuleSchedule):  # noqa: N801 - the name users import
         zone = zone_key(self._zone) if offset is None else offset
         return self._rule, self._zoned.start, until, zone, self.nowfun
 
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, rrule):
-            return self._identity() == other._identity()
-        return NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(self._identity())
-
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return _restore, (type(self), self.fields(), self.nowfun)
-
     def __repr__(self) -> str:
         fields = ", ".join(
             f"{name}: {value}" for name, value in self.fields().items() if value is not None
         )
         return f"<rrule: {fields}>"
+
+
+#: The names of the arguments of ``rrule``, in order.
+RRULE_FIELDS = tuple(signature(rrule).parameters)[:-1]
 
 
 def zone_extension(schedule: object) -> dict[str, str]:
@@ -383,7 +375,3 @@ def _storable(value: Any) -> Any:
 
 def _listed(value: Any) -> Any:
     return value if isinstance(value, str) or not hasattr(value, "__iter__") else list(value)
-
-
-def _restore(cls: type[rrule], fields: dict[str, Any], nowfun: Any) -> rrule:
-    return cls(**fields, nowfun=nowfun)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import datetime
 from functools import cached_property
 from typing import Any
@@ -108,19 +108,12 @@ class rruleset(RuleSchedule):  # noqa: N801 - the name in dateutil
         """
         return set_to_ical(self.rrules, self.rdates, self.exdates)
 
+    def fields(self) -> dict[str, Any]:
+        """Return the constructor arguments that create an equal set."""
+        return {"rrules": self.rrules, "rdates": self.rdates, "exdates": self.exdates}
+
     def _identity(self) -> tuple[Any, ...]:
         return frozenset(self.rrules), self._dates, self._excluded, self.nowfun
-
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, rruleset):
-            return self._identity() == other._identity()
-        return NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(self._identity())
-
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return _restore, (type(self), self.rrules, self.rdates, self.exdates, self.nowfun)
 
     def __repr__(self) -> str:
         dates = f"rdates: {len(self.rdates)}, exdates: {len(self.exdates)}"
@@ -173,7 +166,3 @@ def _date(name: str, date: datetime) -> datetime:
     if aware < EPOCH:
         raise ValueError(f"{name}: {date} is before 1970")
     return aware
-
-
-def _restore(cls: type[rruleset], rrules: Any, rdates: Any, exdates: Any, nowfun: Any) -> rruleset:
-    return cls(rrules, rdates, exdates, nowfun=nowfun)

@@ -16,6 +16,7 @@ from redbeat.connection.cluster import cluster_errors, node_of
 from redbeat.errors import RedBeatKeyExpiryError
 from redbeat.printing import get_logger
 
+from .reading import LAYOUT
 from .records import Keys
 from .store import Store, base_store
 
@@ -97,7 +98,7 @@ class LayoutNote(NamedTuple):
     @classmethod
     def read(cls, base: Store) -> LayoutNote:
         """Return the note in the store under the base prefix. One round trip."""
-        return cls.of(base.layout_note())
+        return cls.of(base.noted(LAYOUT))
 
     def save(self, base: Store) -> None:
         """Store the note. One round trip."""
@@ -125,7 +126,7 @@ def layout_problem(conf: RedBeatConfig, client: Any, adopt: bool = False) -> str
     With ``adopt``, the number is stored if the schedule is new. One round trip, three at most.
     """
     base = base_store(conf, client)
-    text = base.layout_note()
+    text = base.noted(LAYOUT)
     if not text and conf.shards > 1 and not base.members():
         if adopt:
             LayoutNote(conf.shards).save(base)
@@ -309,11 +310,11 @@ def warn_about_untagged(store: Store, conf: RedBeatConfig) -> None:
 
     One round trip, plus one for each RedBeat 2 entry that is checked (at most :data:`SAMPLE`).
     """
-    old = _old_store(store, untagged_prefix(conf.key_prefix))
+    old = Store(store.client, Keys.under(untagged_prefix(conf.key_prefix)))
     if not conf.cluster or conf.shards > 1 or old.keys.prefix == conf.key_prefix:
         return
     try:
-        names = [_name(member, old) for member, _ in old.ranked(0, SAMPLE)]
+        names = [old.keys.name_of(member) for member, _ in old.ranked(0, SAMPLE)]
         left = [name for name in names if store.rank(store.keys.entry(name)) is None]
     except RedisError as error:
         logger.debug("beat: Cannot look for entries under %r: %r", old.keys.prefix, error)
@@ -352,11 +353,3 @@ def warn_about_misspelt(store: Store) -> None:
     """Log a warning for each of the :func:`misspelt_keys`. One round trip."""
     for problem, remedy in misspelt_keys(store):
         logger.warning("beat: %s: %s, with two colons", problem, remedy)
-
-
-def _old_store(store: Store, prefix: str) -> Store:
-    return Store(store.client, Keys.under(prefix))
-
-
-def _name(member: str, old: Store) -> str:
-    return member.removeprefix(old.keys.prefix)

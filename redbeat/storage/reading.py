@@ -32,7 +32,11 @@ __all__ = (
     "ESCAPED",
     "GLOB_SPECIAL",
     "LAST_TICK",
+    "LAYOUT",
+    "PROBLEM",
     "START",
+    "STATICS",
+    "TIME_ZONE",
     "Reading",
     "Texts",
     "batches",
@@ -110,8 +114,19 @@ def read_texts(reply: Sequence[Any]) -> Texts:
     return definition, meta, policy, runtime, identity_in(identity)
 
 
-def _cursor_text(cursor: Any) -> str:
-    return str(cursor) if isinstance(cursor, int) else text_of(cursor)
+def _match(text: str) -> tuple[str, ...]:
+    """Return the options of ZSCAN for a glob pattern."""
+    return ("MATCH", text) if text != "*" else ()
+
+
+def _scores(reply: Any) -> list[tuple[str, float]]:
+    """Return the pairs (entry key, score) in a reply."""
+    return [(text_of(member), score_in(score)) for member, score in pairs_of(reply)]
+
+
+def _notes(reply: Any) -> dict[str, str]:
+    """Return the notes in a reply: key of a quarantined entry -> JSON note."""
+    return {text_of(key): valid_text(note) for key, note in pairs_of(reply)}
 
 
 class Reading:
@@ -202,8 +217,12 @@ class Reading:
         return ""
 
     def _read_aside(self, *command: Any) -> Any:
-        """Read a key outside the prefix; None if the user may not use such keys. One round trip."""
-        return self._retry_if_denied(lambda: None if self.keys.denied else self._read(*command))
+        """Read a key, which may be outside the prefix; None if the user may not use such keys.
+
+        The key is the first argument of the command. One round trip.
+        """
+        denied = self.keys.denied
+        return self._retry_if_denied(lambda: None if command[1] in denied else self._read(*command))
 
     def _retry_if_denied(self, call: Callable[[], T]) -> T:
         """Return what ``call`` returns; repeat it once if keys outside the prefix are denied."""
@@ -287,7 +306,7 @@ class Reading:
 
         One round trip.
         """
-        return seconds_in(self._noted(REPORTS_SINCE))
+        return seconds_in(self.noted(REPORTS_SINCE))
 
     def rank(self, key: str) -> int | None:
         """Return the entry's position in due order, None if it has none. One round trip."""
@@ -314,13 +333,8 @@ class Reading:
 
     def static_names(self) -> set[str]:
         """Return the names of all static entries. One round trip per about 2000."""
-        names, cursor = set[str](), START
-        while True:
-            after, found = self._read("SSCAN", self.keys.statics, cursor, "COUNT", SCAN_COUNT)
-            names.update(map(text_of, found))
-            cursor = _cursor_text(after)
-            if cursor == START:
-                return names
+        parts = self._scan_all("SSCAN", self.keys.statics, SCAN_COUNT)
+        return {text_of(name) for part in parts for name in part}
 
     def static_among(self, names: Iterable[str]) -> set[str]:
         """Return the names that are static entries. One round trip per 500 names."""
@@ -337,12 +351,12 @@ class Reading:
 
         One round trip per about 500.
         """
-        notes, cursor = dict[str, str](), START
-        while True:
-            cursor, page = self.quarantine_page(cursor)
-            notes.update(page)
-            if cursor == START or (limit is not None and len(notes) >= limit):
-                return dict(islice(notes.items(), limit))
+        notes: dict[str, str] = {}
+        for part in self._scan_all("HSCAN", self.keys.quarantine, BATCH):
+            notes.update(_notes(part))
+            if limit is not None and len(notes) >= limit:
+                break
+        return dict(islice(notes.items(), limit))
 
     def calendars(self, names: Iterable[str] | None = None) -> dict[str, str]:
         """Return the JSON of the calendars with these names (default: all).
@@ -361,18 +375,32 @@ class Reading:
             if text is not None
         }
 
+    def _scan(
+        self, command: str, key: str, cursor: str, count: int, *options: str
+    ) -> tuple[str, Any]:
+        """Return the cursor of the next part of a key, and the part at ``cursor``.
+
+        The part is empty if the user may not use such keys. One round trip, in which Redis looks at
+        about ``count`` items.
+        """
+        reply = self._read_aside(command, key, cursor, *options, "COUNT", count)
+        after, part = reply or (START, ())
+        return str(after) if isinstance(after, int) else text_of(after), part
+
+    def _scan_all(self, command: str, key: str, count: int, *options: str) -> Iterator[Any]:
+        """Yield all parts of a key. One round trip per about ``count`` items."""
+        cursor, part = self._scan(command, key, START, count, *options)
+        yield part
+        while cursor != START:
+            cursor, part = self._scan(command, key, cursor, count, *options)
+            yield part
+
     def _all_fields(self, key: str, count: int) -> list[tuple[Any, Any]]:
         """Return the fields and values of a hash, some perhaps twice.
 
-        Returns none if the user may not use such keys. One round trip per about ``count`` fields.
+        One round trip per about ``count`` fields.
         """
-        pairs, cursor = list[tuple[Any, Any]](), START
-        while reply := self._read_aside("HSCAN", key, cursor, "COUNT", count):
-            cursor = _cursor_text(reply[0])
-            pairs += pairs_of(reply[1])
-            if cursor == START:
-                break
-        return pairs
+        return [pair for part in self._scan_all("HSCAN", key, count) for pair in pairs_of(part)]
 
     def calendar_users(self, cursor: str) -> tuple[str, list[str]]:
         """Return the cursor of the next page, and a page of keys of entries with calendars.
@@ -380,11 +408,8 @@ class Reading:
         Pass the cursor "0" to start. A returned "0" means that this page is the last. One round
         trip.
         """
-        reply = self._read_aside("SSCAN", self.keys.calendar_users, cursor, "COUNT", BATCH)
-        if not reply:
-            return "0", []
-        after, keys = reply
-        return _cursor_text(after), [text_of(key) for key in keys]
+        after, keys = self._scan("SSCAN", self.keys.calendar_users, cursor, BATCH)
+        return after, [text_of(key) for key in keys]
 
     def quarantine_page(self, cursor: str) -> tuple[str, dict[str, str]]:
         """Return the cursor of the next page, and a page of about 500 :meth:`quarantined` entries.
@@ -392,12 +417,8 @@ class Reading:
         Pass the cursor "0" to start. A returned "0" means that this page is the last. One round
         trip.
         """
-        reply = self._read_aside("HSCAN", self.keys.quarantine, cursor, "COUNT", BATCH)
-        if not reply:
-            return "0", {}
-        after, notes = reply
-        pairs = pairs_of(notes)
-        return _cursor_text(after), {text_of(key): valid_text(note) for key, note in pairs}
+        after, notes = self._scan("HSCAN", self.keys.quarantine, cursor, BATCH)
+        return after, _notes(notes)
 
     def read(self, keys: Sequence[str]) -> Page:
         """Return one row per key, in the same order.
@@ -426,18 +447,13 @@ class Reading:
         this part is the last. The parts contain every key that is in the schedule all the time; a
         key may be in several parts. One round trip, in which Redis looks at about 2000 entries.
         """
-        match = ("MATCH", text) if text != "*" else ()
-        reply = self._read("ZSCAN", self.keys.schedule, cursor, *match, "COUNT", SCAN_COUNT)
-        pairs = [(text_of(member), score_in(score)) for member, score in pairs_of(reply[1])]
-        return _cursor_text(reply[0]), pairs
+        after, part = self._scan("ZSCAN", self.keys.schedule, cursor, SCAN_COUNT, *_match(text))
+        return after, _scores(part)
 
     def scan_all(self, text: str = "*") -> Iterator[tuple[str, float]]:
         """Yield the pairs of all parts of :meth:`scan`. One round trip per 2000 entries."""
-        cursor, pairs = self.scan(START, text)
-        yield from pairs
-        while cursor != START:
-            cursor, pairs = self.scan(cursor, text)
-            yield from pairs
+        for part in self._scan_all("ZSCAN", self.keys.schedule, SCAN_COUNT, *_match(text)):
+            yield from _scores(part)
 
     def _page(self, *args: Any) -> Page:
         names = self.keys
@@ -453,7 +469,7 @@ class Reading:
         reply = self._read(
             *("ZRANGE", self.keys.schedule, offset, offset + limit - 1), "WITHSCORES"
         )
-        return [(text_of(member), score_in(score)) for member, score in pairs_of(reply)]
+        return _scores(reply)
 
     def counts(self, lock_key: str | None, disabled: float, within: float) -> Counts:
         """Return the number of entries of each kind, and the active beats.
@@ -500,12 +516,8 @@ class Reading:
         milliseconds = int(self._read("PTTL", key))
         return milliseconds / 1000 if milliseconds >= 0 else None
 
-    def time_zone(self) -> str:
-        """Return the time zone of the last leader, "" if unknown. One round trip."""
-        return self._noted(TIME_ZONE)
-
     def last_tick_and_layout(self) -> tuple[float, str]:
-        """Return when a beat last ran ``claim.lua``, and what :meth:`layout_note` returns.
+        """Return when a beat last ran ``claim.lua``, and the note about the number of shards.
 
         The first is in UNIX seconds of Redis, 0 if unknown. One round trip.
         """
@@ -515,15 +527,8 @@ class Reading:
             return 0.0, ""  # the key is not a hash, or the Redis user may not read it
         return seconds_in(valid_text(reply[0])) or 0.0, valid_text(reply[1])
 
-    def layout_note(self) -> str:
-        """Return the note about the number of shards, "" if there is none. One round trip."""
-        return self._noted(LAYOUT)
-
-    def noted_statics(self) -> str:
-        """Return the digest that :meth:`Store.note_statics` stored, or "". One round trip."""
-        return self._noted(STATICS)
-
-    def _noted(self, field: str) -> str:
+    def noted(self, field: str) -> str:
+        """Return the text in a field of the stats, "" if there is none. One round trip."""
         try:
             return valid_text(self._read_aside("HGET", self.keys.stats, field))
         except ResponseError:

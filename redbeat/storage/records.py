@@ -104,6 +104,11 @@ WAITS = "-"
 RUN_ENDED = "0"
 
 
+def _key_aside(what: str) -> cached_property[str]:
+    """Return an attribute of :class:`Keys`: the name of a key outside the prefix."""
+    return cached_property(lambda keys: key_aside(keys.prefix, what))
+
+
 @dataclass(frozen=True)
 class Keys:
     """The names of all Redis keys of one schedule.
@@ -122,40 +127,20 @@ class Keys:
         """Return the keys of the schedule with this prefix."""
         return cls(prefix, f"{prefix}:schedule", f"{prefix}:statics")
 
-    @cached_property
-    def quarantine(self) -> str:
-        """The hash of quarantined entries: entry key -> JSON note with the reason."""
-        return key_aside(self.prefix, "quarantine")
-
-    @cached_property
-    def beats(self) -> str:
-        """The sorted set of active beats: token -> last seen, UNIX seconds."""
-        return key_aside(self.prefix, "beats")
-
-    @cached_property
-    def stats(self) -> str:
-        """The hash of the stats: counters of all beats."""
-        return key_aside(self.prefix, "stats")
-
-    @cached_property
-    def failing(self) -> str:
-        """The sorted set of entries whose run could not be sent: entry key -> when it was due."""
-        return key_aside(self.prefix, "failing")
-
-    @cached_property
-    def expected(self) -> str:
-        """The sorted set of entries with ``expect_within``, see ``ended.lua``."""
-        return key_aside(self.prefix, "expected")
-
-    @cached_property
-    def calendars(self) -> str:
-        """The hash of calendars: name -> JSON."""
-        return key_aside(self.prefix, "calendars")
-
-    @cached_property
-    def calendar_users(self) -> str:
-        """The set of keys of all entries with calendars. Keys of other entries do no harm."""
-        return key_aside(self.prefix, "calendar-users")
+    #: The hash of quarantined entries: entry key -> JSON note with the reason.
+    quarantine = _key_aside("quarantine")
+    #: The sorted set of active beats: token -> last seen, UNIX seconds.
+    beats = _key_aside("beats")
+    #: The hash of the stats: counters of all beats.
+    stats = _key_aside("stats")
+    #: The sorted set of entries whose run could not be sent: entry key -> when it was due.
+    failing = _key_aside("failing")
+    #: The sorted set of entries with ``expect_within``, see ``ended.lua``.
+    expected = _key_aside("expected")
+    #: The hash of calendars: name -> JSON.
+    calendars = _key_aside("calendars")
+    #: The set of keys of all entries with calendars. Keys of other entries do no harm.
+    calendar_users = _key_aside("calendar-users")
 
     def turn(self, beat: str) -> str:
         """Return the key that stores the last ``claim.lua`` call of a beat.

@@ -397,7 +397,7 @@ class ShardedStore:
     # -- what the first shard has ------------------------------------------------------------
 
     calendars = _by_first("calendars")
-    time, server, time_zone = _by_first("time"), _by_first("server"), _by_first("time_zone")
+    time, server, noted = _by_first("time"), _by_first("server"), _by_first("noted")
 
     def beats(self, within: float) -> list[Presence]:
         """Return the beats seen in the last ``within`` seconds, latest last. Two round trips."""

@@ -28,10 +28,7 @@ from .reading import (
     ESCAPED,
     GLOB_SPECIAL,
     LAYOUT,
-    PROBLEM,
     START,
-    STATICS,
-    TIME_ZONE,
     Reading,
     Texts,
     batches,
@@ -165,20 +162,17 @@ class Store(Reading):
         script. If the reply is lost, send the request again with ``reply_lost``.
         """
         request = ClaimRequest(*terms, **more)
-        if runs_once(self.client):
-            return self._retry_if_denied(partial(self._claim_once, request))
-        reply = self._retry_if_denied(partial(self._run_claim, request))
-        return read_turn(reply, request.turn_id, request.quick)
-
-    def _run_claim(self, request: ClaimRequest) -> Any:
-        keys, args = self._claim_call(request)
-        return self._run_once("claim", self._replace_denied(keys), args)
+        return self._retry_if_denied(partial(self._claim_once, request))
 
     def _claim_once(self, request: ClaimRequest) -> ClaimReply:
+        if not runs_once(self.client):
+            keys, args = self._claim_call(request)
+            reply = self._run_once("claim", self._replace_denied(keys), args)
+            return read_turn(reply, request.turn_id, request.quick)
         if request.quick is not None and request.lock is None and not is_cluster(self.client):
-            reply = self._look(request.quick)
-            if reply is not None:
-                return reply
+            found = self._look(request.quick)
+            if found is not None:
+                return found
             request = request._replace(quick=None)
         return self._send_claim(request)()
 
@@ -254,12 +248,18 @@ class Store(Reading):
 
         ``notes`` has a triple per entry: key, claim id ("" if the key is not a hash) and JSON note.
         """
-        parked: list[str] = []
-        for batch in batches(notes):
-            args = [value for key, claim, note in batch for value in (key_of(key), claim, note)]
-            reply = self._run("park", self._quarantine_keys, args)
-            parked += map(text_of, reply)
-        return parked
+        return self._run_rows("park", notes)
+
+    def _run_rows(self, script: str, rows: Iterable[tuple[str, ...]]) -> list[str]:
+        """Run a script with rows that begin with an entry key; return the keys in its replies.
+
+        One round trip per 500 rows.
+        """
+        found: list[str] = []
+        for batch in batches(rows):
+            args = [value for key, *rest in batch for value in (key_of(key), *rest)]
+            found += map(text_of, self._run(script, self._quarantine_keys, args))
+        return found
 
     @property
     def _quarantine_keys(self) -> list[str]:
@@ -271,12 +271,7 @@ class Store(Reading):
         ``digests`` has a pair per entry: its key, and the digest of its stored JSON at the time of
         the quarantine. One round trip per 500.
         """
-        released: list[str] = []
-        for batch in batches(digests):
-            args = [value for key, digest in batch for value in (key_of(key), digest)]
-            reply = self._run("review", self._quarantine_keys, args)
-            released += map(text_of, reply)
-        return released
+        return self._run_rows("review", digests)
 
     def wake_beats(self) -> None:
         """Wake up waiting beats, if the Redis user may run PUBLISH. One round trip."""
@@ -456,29 +451,19 @@ class Store(Reading):
         """Note that these entries have no calendars. One round trip."""
         self._read("SREM", self.keys.calendar_users, *map(key_of, keys))
 
-    def note_time_zone(self, zone: str) -> None:
-        """Store the time zone with which the next runs were computed. One round trip."""
-        self._note(TIME_ZONE, zone)
+    def note(self, field: str, text: str) -> None:
+        """Store a text in a field of the stats; "" removes the field. One round trip.
 
-    def note_problem(self, text: str) -> None:
-        """Store the reason why a beat sends no runs; "" removes it. One round trip."""
-        if text:
-            self._note(PROBLEM, text)
-        else:
-            with suppress(ResponseError):
-                self._read_aside("HDEL", self.keys.stats, PROBLEM)
+        Does nothing if Redis refuses it: without the text, a beat only repeats some work.
+        """
+        stats = self.keys.stats
+        command = ("HSET", stats, field, text) if text else ("HDEL", stats, field)
+        with suppress(ResponseError):
+            self._read_aside(*command)
 
     def save_layout_note(self, text: str) -> None:
         """Store the note about the number of shards. One round trip."""
         self._read_aside("HSET", self.keys.stats, LAYOUT, text)
-
-    def note_statics(self, digest: str) -> None:
-        """Store a digest of the static entries that a starting beat wrote. One round trip."""
-        self._note(STATICS, digest)
-
-    def _note(self, field: str, text: str) -> None:
-        with suppress(ResponseError):  # optional: without the value, a beat only repeats some work
-            self._read_aside("HSET", self.keys.stats, field, text)
 
     # -- static entries ----------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from redbeat.entries.save import (
     default_last_run,
     new_identity,
     restart_if_finished,
-    save_batch,
+    save_batches,
 )
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import DecodeError, InvalidEntryError, described
@@ -495,7 +495,7 @@ class Importer:
         entry = self._entry_class.from_definition(self._app, writing.definition, writing.policy)
         entry.saved_state = entry.saved_state._replace(new_identity=writing.identity)
         texts = Writing(writing.key, writing.definition, writing.policy)
-        save_batch(self._store, [(entry, texts)])
+        save_batches(self._store, [[(entry, texts)]])
 
 
 def _default_history(entry: RedBeatSchedulerEntry) -> dict[str, Any]:

@@ -66,6 +66,14 @@ def test_occurrences_that_are_too_late_are_skipped(rule: Any) -> None:
     assert decision(rule, found.anchor, misfire_grace_time=60) == Decision(None, at(12.5))
 
 
+@pytest.mark.parametrize("policy", [{}, {"max_runs": 9}], ids=["default", "policy"])
+def test_a_rule_that_never_ran_coalesces_with_and_without_a_policy(policy: dict[str, Any]) -> None:
+    """This also applies if the score of the entry equals the start of the rule."""
+    rule = rrule("HOURLY", dtstart=at(9))
+    found = decide(rule, None, None, NOON, at(9), UTC, Policy.of(policy))
+    assert found == Decision(NOON, at(13), 3)
+
+
 @each_hourly
 def test_an_occurrence_within_the_grace_time_runs(rule: Any) -> None:
     assert decision(rule, at(10.5), misfire_grace_time=1800).scheduled_at == at(11.5)

@@ -12,7 +12,7 @@ from kombu.exceptions import OperationalError
 
 import redbeat.worker
 from redbeat import RedBeatSchedulerEntry, Schedule
-from redbeat.entry import MAX_TRIGGERS
+from redbeat.entries.backfill import MAX_TRIGGERS
 from redbeat.errors import InvalidEntryError
 from redbeat.schedulers import RedBeatScheduler
 from tests.scheduler.conftest import SCHEDULE, Clock, RecordingScheduler, World, end_run, once, void

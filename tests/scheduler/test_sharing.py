@@ -10,6 +10,7 @@ from celery import Celery
 from kombu.exceptions import OperationalError
 
 from redbeat.management.status import status_of
+from redbeat.storage.reading import PROBLEM
 from redbeat.storage.store import store_of
 from tests.deployments import PREFIX
 from tests.samples import long
@@ -153,7 +154,7 @@ def test_a_beat_that_starts_removes_the_problem_of_one_that_died(app: Celery, wo
     app.conf.redbeat_lock_key = None
     store = store_of(app)
     world.scheduler().tick()
-    store.note_problem("the broker is not available")
+    store.note(PROBLEM, "the broker is not available")
     assert status_of(app).problem
     world.scheduler().tick()
     assert status_of(app).problem == ""
@@ -173,7 +174,7 @@ def test_a_beat_stores_a_problem_again_that_another_beat_removed(
 
     scheduler.before_send = refuse
     scheduler.tick()
-    store_of(app).note_problem("")
+    store_of(app).note(PROBLEM, "")
     clock.advance(31)
     world.client.zadd(SCHEDULE, {f"{PREFIX}a": world.now()})
     scheduler.tick()

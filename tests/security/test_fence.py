@@ -102,6 +102,7 @@ NUMBERS: dict[str, tuple[str, ...]] = {
     ),
     "beat/ticker.py": ("the time of Redis", "from_timestamp(reply.now)"),
     "beat/stop_signals.py": ("a constant", "int(signal.SIGINT)", "int(signal.SIGTERM)"),
+    "entries/backfill.py": ("the time of Redis", "from_timestamp(now)"),
     "entries/decide.py": (
         "what is_due() of the program returns; a digit of a digest",
         *("float(seconds)", "int(digit, 16)"),
@@ -115,10 +116,7 @@ NUMBERS: dict[str, tuple[str, ...]] = {
         *("float(value)", "int(value)", "datetime.fromisoformat(value.replace('Z', '+00:00'))"),
     ),
     "entries/save.py": ("the time of Redis", "from_timestamp(score_in(saved.score))"),
-    "entry.py": (
-        "the time of Redis, and what seconds_in has checked",
-        *("from_timestamp(now)", "from_timestamp(since)"),
-    ),
+    "entry.py": ("what seconds_in has checked", "from_timestamp(since)"),
     "management/doctor.py": ("the time of Redis", "from_timestamp(now)"),
     "management/find.py": ("what a regular expression has checked", "int(after or 0)"),
     "management/prefixes.py": ("a cursor of Redis", "int(cursor)"),

@@ -794,9 +794,9 @@ MUTANTS: Final = (
     Mutant(
         "backfill-of-runs-to-catch-up",
         "A backfill also sends the missed runs that an entry which never ran catches up.",
-        "entry.py",
-        "        if due is not None:\n            return due\n        policy",
-        "        policy",
+        "entries/backfill.py",
+        "    if due is not None:\n        return min(due, present)\n    plan",
+        "    plan",
         ("--look-back 0",),
     ),
     Mutant(
@@ -1600,8 +1600,8 @@ MUTANTS: Final = (
         "missed-not-counted",
         "Missed runs are not counted.",
         "entries/decide.py",
-        "    return Decision(latest, next_run(schedule, latest, zone), missed)\n",
-        "    return Decision(latest, next_run(schedule, latest, zone), 0 * missed)\n",
+        "    missed = plan.count(first, latest, MISSED_LIMIT)\n    chosen",
+        "    missed = 0\n    chosen",
         (
             "policies",
             "tests/entries/test_occurrences.py",
@@ -1905,7 +1905,7 @@ MUTANTS: Final = (
         "statics-offered-blindly",
         "The statics that a beat wrote at its start count as written, although others wrote since.",
         "beat/statics.py",
-        "        if self.offered and self.offered == store.noted_statics():\n",
+        "        if self.offered and self.offered == store.noted(STATICS):\n",
         "        if self.offered:\n",
         ("tests/scheduler/test_statics.py",),
     ),

@@ -38,9 +38,9 @@ SHARDS = 5
 
 #: The methods of a store for one key prefix: most are of a beat, which ticks one shard at a time.
 OF_ONE_PREFIX = {
-    *("claim", "begin_claim", "overlaps", "tidy_stats", "note_time_zone", "note_problem"),
-    *("note_statics", "noted_statics", "offer_statics", "prune_statics", "leave"),
-    *("acquire_lock", "extend_lock", "release_lock", "count_below", "layout_note"),
+    *("claim", "begin_claim", "overlaps", "tidy_stats", "note"),
+    *("offer_statics", "prune_statics", "leave"),
+    *("acquire_lock", "extend_lock", "release_lock", "count_below"),
     *(
         "save_layout_note",
         "last_tick_and_layout",
