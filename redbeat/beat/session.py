@@ -364,10 +364,6 @@ class Session:
             if self.pending or self._unanswered is not None:
                 self.request(0)
 
-    def read_calendars(self) -> dict[str, str]:
-        """Return all calendars, name -> JSON. One round trip."""
-        return self._store.calendars()
-
     def leave(self) -> None:
         """Send the last counts of runs, and remove this beat from the list of active beats.
 

@@ -51,8 +51,8 @@ from redbeat.storage.quarantine import Quarantine
 from redbeat.storage.records import NEW_LEADER, STANDBY, WITH_RECORD, Claim, ClaimReply
 from redbeat.storage.store import BATCH, MAX_WAIT, Store
 
-from .dispatch import CallerEntry, Dispatcher
-from .exactly_once import CommonServer
+from .dispatch import Dispatcher
+from .loading import CallerEntry
 from .lock import FORGET_AFTER, NOT_A_LOCK, BeatLock, CustomLock
 from .maintenance import StatsCleanup, Sweep, follow_clock, follow_time_zone
 from .publisher import Publisher
@@ -165,10 +165,9 @@ class Ticker:
         )
         if conf.delivery == AT_MOST_ONCE:
             self._session.way = WITH_RECORD  # an unrecorded run cannot have been sent
-        self._server = CommonServer(store, conf.delivery, clock)
         self._dispatcher = Dispatcher(
-            *(scheduler, self._quarantine, self._session, self._publisher, self._server, statics),
-            *(self.counters, conf),
+            *(scheduler, store, self._quarantine, self._session, self._publisher, statics),
+            *(self.counters, conf, clock),
         )
         self._at_most_once = self._dispatcher.at_most_once
         self._synced = False
@@ -312,7 +311,8 @@ class Ticker:
         One round trip when the problem changed, and every :data:`PROBLEM_INTERVAL` seconds while
         there is a problem, because another beat may have removed it. Else none.
         """
-        problem = self.health.tick_error or self._server.problem or self._dispatcher.retries.problem
+        dispatcher = self._dispatcher
+        problem = self.health.tick_error or dispatcher.server.problem or dispatcher.retries.problem
         self.health.problem = problem
         again = problem and self._clock() - self._problem_stored_at >= PROBLEM_INTERVAL
         if problem != self._reported_problem or again:
@@ -378,7 +378,7 @@ class Ticker:
             self._log_sent(0.0)
             self._at_most_once.report_lost()
             self._publisher.close()
-            self._server.close()
+            self._dispatcher.server.close()
 
     def _redis_worked(self, wait: W) -> W:
         if self._tick_failures:
@@ -785,11 +785,11 @@ class Ticker:
         self, claims: Iterator[Claim], response: Response, caller_entry: CallerEntry | None
     ) -> None:
         session, publisher, stop = self._session, self._publisher, self._stop
-        loaded = self._dispatcher.load_all(response, caller_entry)
+        loaded = self._dispatcher.loader.load_all(response, caller_entry)
         retries, loading_seconds = self._dispatcher.retries, 0.0
         for claim in claims:
             loading_started = self._clock()
-            entry = next(loaded)
+            loaded_entry = next(loaded)
             started = self._clock()
             loading_seconds += started - loading_started
             if started >= response.deadline:
@@ -802,7 +802,7 @@ class Ticker:
             if self._without_hash:
                 self._without_hash.forget(claim.key)
             try:
-                self._dispatcher.dispatch(entry, claim, session.time_at(started))
+                self._dispatcher.dispatch(loaded_entry, claim, session.time_at(started))
             except (SystemExit, KeyboardInterrupt):
                 # The message may have been sent. The next attempt uses the same task id.
                 session.record(claim.put_back(claim.due, unsure=True))
