@@ -266,7 +266,7 @@ class ShardedTicker:
             return
         ticker = self._ticker(number)
         ticker.max_tick = MAX_TICK / len(self.owned)
-        ticker.check_server(node in self._checked_nodes)
+        ticker.server_checked |= node in self._checked_nodes
         wait = ticker.tick()
         now = self._clock()
         if ticker.available:
