@@ -408,7 +408,7 @@ class FailedTicks:
             )
             emit(redis_back, self._scheduler, failures=self.of_redis)
         self._health.completed()
-        self.of_redis, self._ever_answered = 0, True
+        self.of_redis, self._ever_answered, self.permission_denied = 0, True, False
         self._logged_kinds.clear()
 
 
