@@ -9,9 +9,7 @@ from typing import Any, NamedTuple
 from redis.exceptions import RedisError
 
 from redbeat.errors import described
-from redbeat.metrics.counters import Counters
 from redbeat.printing import get_logger
-from redbeat.signals import emit, entry_failed
 from redbeat.storage.records import (
     CHANGED,
     EXPIRED,
@@ -63,14 +61,12 @@ class AtMostOnce:
         session: Session,
         retries: Retries,
         completions: Completions,
-        counters: Counters,
     ) -> None:
         self._scheduler = scheduler
         self._store = store
         self._session = session
         self._retries = retries
         self._completions = completions
-        self._counters = counters
         self._unrecorded: list[PendingRun] = []
         self._recorded: deque[PendingRun] = deque()
         #: Whether the broker refused a message in this tick.
@@ -165,9 +161,7 @@ class AtMostOnce:
         """Log and count a lost run, and remove its ``running`` marker, so that later runs go on."""
         attempt, run = pending.attempt, pending.attempt.run
         pending.report(outcome)
-        name = str(attempt.entry.name)
-        self._counters.failed(name, lost=True)
-        emit(entry_failed, self._scheduler, name=name, error=run.error, lost=True)
+        self._retries.count_failure(attempt.claim, run.error, lost=True)
         if not pending.completion.running:
             return
         try:

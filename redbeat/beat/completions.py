@@ -209,8 +209,7 @@ class Completions:
             self._count_missed(entry, decision.missed, decision.scheduled_at)
         score = score_of(decision.next_at) if own_score is None else own_score
         instant, anchor = run.nominal or nominal(run.instant), successor.scheduled_at or run.due
-        scheduled = instant if instant.at == anchor else nominal(anchor)
-        runtime = encode_runtime(scheduled, successor.last_run_at or anchor)
+        runtime = encode_runtime(nominal(anchor), successor.last_run_at or anchor)
         meta = successor.history_text()
         if successor.scheduled_at is not None:
             self._histories.note(attempt.claim.key, meta, runtime, successor)

@@ -100,9 +100,7 @@ class Dispatcher:
         self.server = CommonServer(store, conf.delivery, clock)
         self.retries = Retries(scheduler, counters)
         self._completions = Completions(scheduler, counters, self.loader.histories)
-        self.at_most_once = AtMostOnce(
-            *(scheduler, store, session, self.retries, self._completions, counters)
-        )
+        self.at_most_once = AtMostOnce(scheduler, store, session, self.retries, self._completions)
 
     # -- deciding ------------------------------------------------------------------------------
 

@@ -145,13 +145,9 @@ def retry_options(options: Mapping[str, Any], at_most_once: bool) -> dict[str, A
     if at_most_once:
         bounded["retry"] = False
     else:
-        bounded["retry_policy"] = ONE_RETRY if policy is None else _bounded_policy(policy)
+        retries = policy.get("max_retries") if isinstance(policy, Mapping) else None
+        bounded["retry_policy"] = {**ONE_RETRY, "max_retries": 0} if retries == 0 else ONE_RETRY
     return bounded
-
-
-def _bounded_policy(policy: Any) -> dict[str, float]:
-    retries = policy.get("max_retries") if isinstance(policy, Mapping) else None
-    return {**ONE_RETRY, "max_retries": 0} if retries == 0 else ONE_RETRY
 
 
 def publish(

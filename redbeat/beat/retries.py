@@ -198,7 +198,7 @@ class Retries:
         cause = cause_of(error)
         if isinstance(cause, CannotRunHereError):
             return self.leave_to_others(claim, now, cause)
-        self._count_failure(claim, error)
+        self.count_failure(claim, error)
         if self.count_if_broker_failed(error, now):
             again_at = now + BROKER_WAIT.after(self.broker_failures)
             return _failed(claim.put_back(again_at, unsure is not False), claim, now, error)
@@ -233,7 +233,7 @@ class Retries:
         self.others_until = max(self.others_until, again_at)
         completion = _failed(claim.put_back(again_at), claim, now, error)
         if not known:
-            self._count_failure(claim, error)
+            self.count_failure(claim, error)
             logger.error(
                 "beat: Entry %s cannot run here and is left to other beats, looking again within "
                 "%.0f s: %s",
@@ -244,11 +244,11 @@ class Retries:
             completion = completion._replace(history="")
         return completion
 
-    def _count_failure(self, claim: Claim, error: Exception) -> None:
+    def count_failure(self, claim: Claim, error: Exception | None, lost: bool = False) -> None:
+        """Count a failed publish and emit ``entry_failed``; a ``lost`` run is not tried again."""
         name = name_of(self._scheduler, claim)
-        self._counters.failed(name, lost=False)
-        if entry_failed.receivers:
-            emit(entry_failed, self._scheduler, name=encodable(name), error=error, lost=False)
+        self._counters.failed(name, lost)
+        emit(entry_failed, self._scheduler, name=encodable(name), error=error, lost=lost)
 
     def sent(self, claim: Claim) -> None:
         """Reset the failures of an entry and of the broker, after a message was sent."""
@@ -257,7 +257,7 @@ class Retries:
 
     def forget(self, claim: Claim) -> None:
         """Reset the failures of an entry; those of the broker remain until it accepts a message."""
-        attempts = self._attempts.forget(claim.key) if self._attempts else None
+        attempts = self._attempts.forget(claim.key)
         if attempts is not None:
             logger.warning(
                 "beat: Entry %s can be sent again, after %s since %s",
@@ -265,8 +265,7 @@ class Retries:
                 plural(attempts.number, "failed attempt"),
                 from_timestamp(attempts.since).isoformat(" ", "seconds"),
             )
-        if self._released:
-            self._released.forget(claim.key)
+        self._released.forget(claim.key)
 
     def broker_answered(self) -> None:
         """Reset the failures of the broker, after it accepted a message."""
@@ -396,21 +395,18 @@ class FailedTicks:
         kept if this reply is older: a tick may use the reply to an earlier request.
         """
         if self._others:
-            logger.warning("beat: The tick works again, after %s", _failed_ticks(self._others))
+            ticks = plural(self._others, "failed tick")
+            logger.warning("beat: The tick works again, after %s", ticks)
             self._others, self._health.tick_error = 0, ""
         if self.of_redis:
             if answered_at <= self._last_at:
                 return
             logger.warning(
                 "beat: Redis is back, after %s in %.0f s: %s",
-                *(_failed_ticks(self.of_redis), self._clock() - self._first_at),
-                safe_url(self._url),
+                plural(self.of_redis, "failed tick"),
+                *(self._clock() - self._first_at, safe_url(self._url)),
             )
             emit(redis_back, self._scheduler, failures=self.of_redis)
         self._health.completed()
         self.of_redis, self._ever_answered, self.permission_denied = 0, True, False
         self._logged_kinds.clear()
-
-
-def _failed_ticks(number: int) -> str:
-    return plural(number, "failed tick")

@@ -138,9 +138,8 @@ class Session:
         #: The beat lock; None when several beats share the work.
         self.lock = lock
         self._clock = clock
-        #: The name of this beat among the beats that share the work.
-        self.token = new_token()
-        self._beat_id = self.token[-12:]
+        self._token = new_token()
+        self._beat_id = self._token[-12:]
         self._request_count = 0
         #: The request that has no reply yet. If its reply is lost, the next request repeats it.
         self._unanswered: Request | None = None
@@ -168,6 +167,11 @@ class Session:
     def time(self) -> float:
         """Return the present Redis time, UNIX seconds, without a round trip."""
         return self.time_at(self._clock())
+
+    @property
+    def token(self) -> str:
+        """The token of this beat in the list of active beats."""
+        return self._token if self.lock is None else self.lock.token
 
     def record(
         self, completion: Completion, on_result: Callable[[Result], None] | None = None
@@ -288,7 +292,7 @@ class Session:
         if (
             not limit
             or now - self._whole_at >= QUICK_SECONDS
-            or (self.lock is not None and last.holder != self.lock.token)
+            or (self.lock is not None and last.holder != self.token)
         ):
             return None
         # A whole request is better if an entry is due, and needed if no entry is left.
@@ -349,10 +353,12 @@ class Session:
 
         A leader is removed when it releases the lock. No round trip, or one or two.
         """
-        if self._counters.has_new_runs and self._redis_time:
+        if not self._redis_time:  # Redis never answered
+            return
+        if self._counters.has_new_runs:
             self.request(0)
-        if self.lock is None and self._redis_time:
+        if self.lock is None:
             self._store.leave(self.token)
-        elif self.lock is not None and self._redis_time and self.lock.leading is False:
+        elif self.lock.leading is False:
             with suppress(RedisError, OSError):  # Redis forgets a silent standby anyway
-                self._store.leave(self.lock.token, locked=True)
+                self._store.leave(self.token, locked=True)

@@ -89,10 +89,6 @@ def _has_due(reply: ClaimReply) -> bool:
     return reply.next_due is not None and reply.next_due <= reply.now
 
 
-def _is_long_text(claim: Claim) -> bool:
-    return len(claim.definition or "") > LONG_TEXT
-
-
 class Ticker:
     """Runs the ticks of one beat.
 
@@ -539,7 +535,7 @@ class Ticker:
     @property
     def token(self) -> str:
         """The token of this beat in the list of active beats."""
-        return self._session.token if self._session.lock is None else self._session.lock.token
+        return self._session.token
 
     def _check_server(self) -> None:
         if self._failures.permission_denied:  # a script without all its rights would stop half-way
@@ -581,18 +577,14 @@ class Ticker:
         now, exclusive = from_timestamp(reply.now), self._lock is not None
         self._statics.unwritten = not (
             self._statics.sync(self._store, self._session.lock, now, exclusive)
-            and self._follow_time_zone()
+            and self._still_leads(
+                follow_time_zone(self._store, self._scheduler.app, self._scheduler.Entry)
+            )
         )
         if not self._statics.unwritten:
             self._prune_at = math.inf if exclusive else self._clock() + FORGET_AFTER
             emit(statics_synced, self._scheduler, **self._statics.synced)
         return not reply.claims
-
-    def _follow_time_zone(self) -> bool:
-        """Reschedule entries after a change of the time zone; False if this beat lost the lead."""
-        return self._still_leads(
-            follow_time_zone(self._store, self._scheduler.app, self._scheduler.Entry)
-        )
 
     def _follow_clock(self) -> None:
         """Rescan entries after the Redis clock went back, as long as this beat leads.
@@ -664,7 +656,7 @@ class Ticker:
         quarantine.
         """
         # Load the longest texts last, so that they delay no other entry.
-        response.reply.claims.sort(key=_is_long_text)
+        response.reply.claims.sort(key=lambda claim: len(claim.definition or "") > LONG_TEXT)
         rest = iter(response.reply.claims)
         failures = self._retries.broker_failures
         try:
@@ -715,8 +707,7 @@ class Ticker:
             if claim.definition is None and not claim.problem:
                 self._handle_missing_hash(claim.key)
                 continue
-            if self._without_hash:
-                self._without_hash.forget(claim.key)
+            self._without_hash.forget(claim.key)
             try:
                 self._dispatcher.dispatch(loaded_entry, claim, session.time_at(started))
             except (SystemExit, KeyboardInterrupt):
