@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis.exceptions import RedisError
 
-from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import described
-from redbeat.metrics.counters import Counters
 from redbeat.printing import get_logger
-from redbeat.signals import emit, entry_failed
-from redbeat.storage.client import client_of, unretried
 from redbeat.storage.records import (
     CHANGED,
     EXPIRED,
@@ -26,9 +21,10 @@ from redbeat.storage.records import (
     Completion,
     Result,
 )
-from redbeat.storage.store import store_of
+from redbeat.storage.store import Store
 
 from .completions import Completions
+from .loading import Attempt
 from .publisher import publish
 from .retries import Retries
 from .scheduler_protocol import SchedulerProtocol
@@ -43,18 +39,16 @@ logger = get_logger("celery.beat")
 GROUP = 50
 
 
-@dataclass(frozen=True, slots=True)
-class PendingRun:
+class PendingRun(NamedTuple):
     """A run that the beat records first and then tries to publish once."""
 
-    entry: RedBeatSchedulerEntry
-    claim: Claim
+    attempt: Attempt
     completion: Completion
 
     def report(self, outcome: str) -> None:
         """Log ``outcome``, the reason why the run was not published."""
-        run = self.entry.run
-        logger.error("beat: The run of %s at %s %s", self.entry.name, run and run.instant, outcome)
+        entry, run = self.attempt.entry, self.attempt.run
+        logger.error("beat: The run of %s at %s %s", entry.name, run.instant, outcome)
 
 
 class AtMostOnce:
@@ -63,16 +57,16 @@ class AtMostOnce:
     def __init__(
         self,
         scheduler: SchedulerProtocol,
+        store: Store,
         session: Session,
         retries: Retries,
         completions: Completions,
-        counters: Counters,
     ) -> None:
         self._scheduler = scheduler
+        self._store = store
         self._session = session
         self._retries = retries
         self._completions = completions
-        self._counters = counters
         self._unrecorded: list[PendingRun] = []
         self._recorded: deque[PendingRun] = deque()
         #: Whether the broker refused a message in this tick.
@@ -121,19 +115,18 @@ class AtMostOnce:
         """Process the reply of Redis: the run is recorded, must be put back, or is lost."""
         if result.code == RECORDED:
             self._recorded.append(pending)
-            if pending.completion.end:
-                self._completions.announce_finished(pending.entry)
+            self._completions.announce_end(pending.attempt.entry, pending.completion)
         elif result.code in (CHANGED, OUTDATED):
-            self._session.record(pending.claim.put_back(self._session.time()))
+            self._session.record(pending.attempt.claim.put_back(self._session.time()))
         elif result.code == EXPIRED:
-            logger.info(CLAIM_ENDED, pending.claim.key)
+            logger.info(CLAIM_ENDED, pending.attempt.claim.key)
         else:
             pending.report("is lost: Redis refused its record or confirmed it too late")
 
     def withdraw(self) -> list[Claim]:
         """Remove the runs that are not recorded yet, and return their claims."""
         unrecorded, self._unrecorded = self._unrecorded, []
-        return [pending.claim for pending in unrecorded]
+        return [pending.attempt.claim for pending in unrecorded]
 
     def report_lost(self) -> None:
         """Log the recorded runs as lost, because this beat stops before it can publish them.
@@ -147,8 +140,7 @@ class AtMostOnce:
 
     def _publish(self, pending: PendingRun, producer: Any) -> None:
         """Publish a recorded run, or report it as lost."""
-        entry, run = pending.entry, pending.entry.run
-        assert run is not None
+        entry, run = pending.attempt.entry, pending.attempt.run
         run.successor = None
         try:
             publish(self._scheduler, entry, producer)
@@ -166,23 +158,16 @@ class AtMostOnce:
             self._completions.announce_sent(entry)
 
     def _report_lost_run(self, pending: PendingRun, outcome: str) -> None:
+        """Log and count a lost run, and remove its ``running`` marker, so that later runs go on."""
+        attempt, run = pending.attempt, pending.attempt.run
         pending.report(outcome)
-        run = pending.entry.run
-        name, error = str(pending.entry.name), run and run.error
-        self._counters.failed(name, lost=True)
-        emit(entry_failed, self._scheduler, name=name, error=error, lost=True)
-        if pending.completion.running:
-            self._clear_running(pending)
-
-    def _clear_running(self, pending: PendingRun) -> None:
-        """Remove the ``running`` marker of an unpublished run; otherwise later runs would wait."""
-        run = pending.entry.run
-        assert run is not None
+        self._retries.count_failure(attempt.claim, run.error, lost=True)
+        if not pending.completion.running:
+            return
         try:
-            store = store_of(self._scheduler.app, unretried(client_of(self._scheduler.app)))
-            store.end_run(pending.claim.key, run.task_id)
+            self._store.end_run(attempt.claim.key, run.task_id)
         except (RedisError, OSError) as error:
             logger.warning(
                 "beat: Could not end the lost run of %s, its entry waits for overlap_timeout: %s",
-                *(pending.entry.name, described(error)),
+                *(attempt.entry.name, described(error)),
             )

@@ -5,19 +5,25 @@ from __future__ import annotations
 import json
 import math
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
+from redbeat.calendar.zones import from_timestamp
 from redbeat.codec.stored import object_in, seconds_in
 from redbeat.entries.decide import (
     DISABLED,
     LONGEST_WAIT,
     PARKED,
     SHORTEST_WAIT,
-    Run,
     score_of,
     wait_of,
 )
-from redbeat.entries.history import encode_meta, encode_runtime
+from redbeat.entries.history import (
+    History,
+    after_saved_anew,
+    encode_meta,
+    encode_runtime,
+    merged_history,
+)
 from redbeat.entries.runs import PERHAPS_SENT, SENT, SKIPPED, missed, nominal, run_line
 from redbeat.entries.templates import Histories
 from redbeat.entry import RedBeatSchedulerEntry
@@ -38,28 +44,23 @@ from redbeat.storage.records import (
     Completion,
 )
 
+from .loading import Attempt
 from .scheduler_protocol import SchedulerProtocol
 
-__all__ = (
-    "Completions",
-    "custom_score",
-    "is_running",
-    "overlap_completion",
-    "running_marker",
-    "score_of_not_due",
-)
+__all__ = ("Completions", "is_running", "put_back_while_running", "running_marker")
 
 logger = get_logger("celery.beat")
 
 
-def custom_score(entry: RedBeatSchedulerEntry, seconds: Any, now: float) -> float | None:
+def _custom_score(attempt: Attempt) -> float | None:
     """Return the next score that a user's entry class chooses, None if the schedule decides.
 
-    ``seconds`` is what ``is_due`` of the class returned. If this result differs only a little from
-    the schedule, the schedule decides.
+    If the seconds that ``is_due`` of the class returned differ only a little from the schedule, the
+    schedule decides.
     """
-    if entry.scores_itself() and entry.run is not None and entry.run.successor is not None:
-        return _score_of_successor(entry.run.successor, now)
+    entry, seconds, now = attempt.entry, attempt.seconds, attempt.now
+    if entry.scores_itself() and attempt.run.successor is not None:
+        return _score_of_successor(attempt.run.successor, now)
     if type(entry).is_due is RedBeatSchedulerEntry.is_due or not isinstance(seconds, (int, float)):
         return None
     if seconds != seconds:  # NaN is not a valid score: Redis would refuse the batch
@@ -84,18 +85,17 @@ def _score_of_successor(successor: RedBeatSchedulerEntry, now: float) -> float |
     return score if score < 0 else max(score, now + SHORTEST_WAIT)
 
 
-def score_of_not_due(entry: RedBeatSchedulerEntry, run: Run, seconds: Any, now: float) -> float:
+def _score_of_not_due(attempt: Attempt) -> float:
     """Return the next score of an entry that was not sent: when to check it again, UNIX seconds."""
-    own_score = custom_score(entry, seconds, now)
+    own_score, decision, seconds = _custom_score(attempt), attempt.run.decision, attempt.seconds
     if own_score is not None:
         return own_score
-    decision = run.decision
     if decision is not None and not decision.due:
         return score_of(decision.next_at)
     if seconds is None:
         return PARKED
     number = float(seconds) if isinstance(seconds, (int, float)) else math.nan
-    return now + wait_of(number).total_seconds()
+    return attempt.now + wait_of(number).total_seconds()
 
 
 ALLOW: Final = "allow"
@@ -105,12 +105,21 @@ ALLOW: Final = "allow"
 LONGEST_OVERLAP: Final = 1e9
 
 
-def is_running(entry: RedBeatSchedulerEntry, claim: Claim, now: float) -> bool:
-    """Return whether the next run must wait, because an earlier run may still be running."""
-    if entry.policy_field("overlap") == ALLOW or not claim.running_until:
+def _running_until(claim: Claim) -> float:
+    return seconds_in(claim.running_until) or 0.0
+
+
+def is_running(attempt: Attempt) -> bool:
+    """Return whether the run must wait, because an earlier run may still be running."""
+    claim, now = attempt.claim, attempt.now
+    if attempt.entry.policy_field("overlap") == ALLOW or not claim.running_until:
         return False
-    until = seconds_in(claim.running_until) or 0.0
-    return now < until <= now + LONGEST_OVERLAP
+    return now < _running_until(claim) <= now + LONGEST_OVERLAP
+
+
+def put_back_while_running(claim: Claim) -> Completion:
+    """Return the completion after which the occurrence waits until the earlier run has ended."""
+    return claim.put_back(_running_until(claim))._replace(running=WAITS)
 
 
 def running_marker(entry: RedBeatSchedulerEntry, task_id: str) -> str:
@@ -120,38 +129,28 @@ def running_marker(entry: RedBeatSchedulerEntry, task_id: str) -> str:
     return f"{task_id} {entry.policy_field('overlap_timeout')}"
 
 
-def overlap_completion(
-    entry: RedBeatSchedulerEntry, claim: Claim, now: float
-) -> tuple[Completion, datetime | None]:
-    """Return the completion for a run that is due while an earlier run is still running.
-
-    The second value is the due time of the run if the run is skipped, None if the run waits.
-    """
-    decision = entry.decision()
-    scheduled_at = decision.anchor or decision.scheduled_at
-    waits = entry.policy_field("overlap") == "buffer_one"
-    if waits or scheduled_at is None or entry.last_run_at is None:
-        until = seconds_in(claim.running_until) or now
-        logger.debug("beat: Entry %s waits until its earlier run has ended", entry.name)
-        return claim.put_back(until)._replace(running=WAITS), None
-    logger.warning(
-        "beat: Entry %s skips the run of %s: an earlier run is still running",
-        *(entry.name, scheduled_at),
-    )
-    runtime = encode_runtime(nominal(scheduled_at), entry.last_run_at)
-    score = _score_after(entry, scheduled_at)
-    return claim.done(SKIP, score, runtime=runtime), scheduled_at
-
-
-def _score_after(entry: RedBeatSchedulerEntry, skipped: datetime) -> float:
+def _score_after(attempt: Attempt, skipped: datetime) -> float:
     """Return the score after a skipped run; a skipped run does not increase the run count."""
-    run = entry.run
-    if run is None or asks_itself(entry.schedule):
+    entry, run = attempt.entry, attempt.run
+    if asks_itself(entry.schedule):
         return score_of(entry.decision().next_at)
     after = entry.claimed(run.now, run.due)
     after.scheduled_at = skipped
     decision = after.decision()
     return run.now.timestamp() if decision.due else score_of(decision.next_at)
+
+
+def _with_end(attempt: Attempt, completion: Completion) -> Completion:
+    """Return the completion, which applies ``on_finish`` if the entry has no runs left."""
+    if completion.score != PARKED:
+        return completion
+    on_finish = attempt.entry.policy_field("on_finish")
+    if on_finish == "delete":
+        return completion._replace(end=DELETE)
+    if on_finish == "disable":
+        definition = {**object_in(attempt.claim.definition or "", "definition"), "enabled": False}
+        return completion._replace(score=DISABLED, end=DISABLE, definition=json.dumps(definition))
+    return completion._replace(end=PARK)
 
 
 class Completions:
@@ -182,14 +181,50 @@ class Completions:
             triggered=run.trigger is not None,
         )
 
-    def not_sent(
-        self, entry: RedBeatSchedulerEntry, claim: Claim, score: float, now: float
-    ) -> Completion:
+    def announce_end(self, entry: RedBeatSchedulerEntry, completion: Completion) -> None:
+        """Log that an entry has no runs left, and emit ``entry_finished``; else do nothing."""
+        if completion.end:
+            logger.info(
+                "beat: Entry %s has finished, it has no runs left (on_finish: %s)",
+                *(entry.name, entry.policy_field("on_finish")),
+            )
+            emit(entry_finished, self._scheduler, entry=entry)
+
+    def _count_missed(
+        self, entry: RedBeatSchedulerEntry, count: int, scheduled_at: datetime | None
+    ) -> None:
+        self._counters.add("missed", str(entry.name), count)
+        emit(entry_missed, self._scheduler, entry=entry, count=count, scheduled_at=scheduled_at)
+
+    def sent(self, attempt: Attempt) -> Completion:
+        """Return the completion of a run that was sent."""
+        entry, run, own_score = attempt.entry, attempt.run, _custom_score(attempt)
+        decision = run.decision or entry.decision()
+        successor = run.successor or entry.next()
+        if decision.missed:
+            logger.warning(
+                "beat: Entry %s missed %s before that of %s, which replaces them",
+                *(entry.name, plural(decision.missed, "run"), decision.scheduled_at),
+            )
+            self._count_missed(entry, decision.missed, decision.scheduled_at)
+        score = score_of(decision.next_at) if own_score is None else own_score
+        instant, anchor = run.nominal or nominal(run.instant), successor.scheduled_at or run.due
+        runtime = encode_runtime(nominal(anchor), successor.last_run_at or anchor)
+        meta = successor.history_text()
+        if successor.scheduled_at is not None:
+            self._histories.note(attempt.claim.key, meta, runtime, successor)
+        line = run_line(instant, attempt.now, "" if run.own_id else SENT, run.task_id)
+        running = running_marker(entry, run.task_id)
+        completion = attempt.claim.done(RAN, score, meta, runtime)
+        return _with_end(attempt, completion._replace(running=running, history=line))
+
+    def not_sent(self, attempt: Attempt) -> Completion:
         """Return the completion of an entry that is not due, or whose due runs are too late.
 
         If the next run must not be computed from the last run, the completion records the instant
         from which to compute it.
         """
+        entry, score = attempt.entry, _score_of_not_due(attempt)
         decision, runtime, line = entry.decision(), "", ""
         if decision.anchor and not decision.due and entry.last_run_at:
             last = nominal(decision.anchor)
@@ -200,26 +235,21 @@ class Completions:
                     *(entry.name, plural(decision.missed, "run"), decision.anchor),
                 )
                 self._count_missed(entry, decision.missed, decision.anchor)
-                line = run_line(last, now, missed(decision.missed))
+                line = run_line(last, attempt.now, missed(decision.missed))
             else:
                 logger.warning(
                     "beat: The last run of entry %s, at %s, is in the future: counting from now",
                     *(entry.name, entry.anchor),
                 )
-        completion = claim.done(SKIP, score, runtime=runtime)._replace(history=line)
-        return self._with_end(entry, claim, completion) if score == PARKED else completion
+        completion = attempt.claim.done(SKIP, score, runtime=runtime)
+        return _with_end(attempt, completion._replace(history=line))
 
-    def _count_missed(
-        self, entry: RedBeatSchedulerEntry, count: int, scheduled_at: datetime | None
-    ) -> None:
-        self._counters.add("missed", str(entry.name), count)
-        emit(entry_missed, self._scheduler, entry=entry, count=count, scheduled_at=scheduled_at)
-
-    def perhaps_sent(self, entry: RedBeatSchedulerEntry, claim: Claim, now: float) -> Completion:
+    def perhaps_sent(self, attempt: Attempt) -> Completion:
         """Return the completion of a run that may have been sent and must not be sent again.
 
         The completion increases the run count, so that the entry does not exceed ``max_runs``.
         """
+        entry, claim = attempt.entry, attempt.claim
         decision = entry.decision()
         scheduled_at = decision.scheduled_at
         assert scheduled_at is not None
@@ -233,72 +263,56 @@ class Completions:
         meta = encode_meta(ran_at, entry.total_run_count + 1)
         runtime = encode_runtime(nominal(decision.anchor or scheduled_at), ran_at)
         score = score_of(decision.next_at) if entry.enabled else DISABLED
-        line = run_line(nominal(scheduled_at), now, PERHAPS_SENT, task_id)
+        line = run_line(nominal(scheduled_at), attempt.now, PERHAPS_SENT, task_id)
         running = "" if claim.running_until == RUN_ENDED else running_marker(entry, task_id)
-        completion = claim.done(SKIP, score, meta, runtime)._replace(running=running, history=line)
-        return self._with_end(entry, claim, completion) if score == PARKED else completion
+        completion = claim.done(SKIP, score, meta, runtime)
+        return _with_end(attempt, completion._replace(running=running, history=line))
 
-    def overlapping(self, entry: RedBeatSchedulerEntry, claim: Claim, now: float) -> Completion:
+    def overlapping(self, attempt: Attempt) -> Completion:
         """Return the completion for a run that is due while an earlier run is still running."""
-        completion, skipped = overlap_completion(entry, claim, now)
-        if skipped is not None:
-            self._counters.add("skipped", str(entry.name))
-            completion = completion._replace(history=run_line(nominal(skipped), now, SKIPPED))
-        has_finished = skipped is not None and completion.score == PARKED
-        return self._with_end(entry, claim, completion) if has_finished else completion
-
-    def announce_finished(self, entry: RedBeatSchedulerEntry) -> None:
-        """Log that an entry has no runs left, and emit ``entry_finished``."""
-        logger.info(
-            "beat: Entry %s has finished, it has no runs left (on_finish: %s)",
-            *(entry.name, entry.policy_field("on_finish")),
+        entry, claim = attempt.entry, attempt.claim
+        decision = entry.decision()
+        scheduled_at = decision.anchor or decision.scheduled_at
+        waits = entry.policy_field("overlap") == "buffer_one"
+        if waits or scheduled_at is None or entry.last_run_at is None:
+            logger.debug("beat: Entry %s waits until its earlier run has ended", entry.name)
+            return put_back_while_running(claim)
+        logger.warning(
+            "beat: Entry %s skips the run of %s: an earlier run is still running",
+            *(entry.name, scheduled_at),
         )
-        emit(entry_finished, self._scheduler, entry=entry)
+        self._counters.add("skipped", str(entry.name))
+        skipped = nominal(scheduled_at)
+        runtime = encode_runtime(skipped, entry.last_run_at)
+        completion = claim.done(SKIP, _score_after(attempt, scheduled_at), runtime=runtime)
+        line = run_line(skipped, attempt.now, SKIPPED)
+        return _with_end(attempt, completion._replace(history=line))
 
-    def _with_end(
-        self, entry: RedBeatSchedulerEntry, claim: Claim, completion: Completion
+    def merged(
+        self, attempt: Attempt, completion: Completion, stored: tuple[str, ...], now: float
     ) -> Completion:
-        """Return the completion of a finished entry, which applies ``on_finish``."""
-        on_finish = entry.policy_field("on_finish")
-        if on_finish == "delete":
-            return completion._replace(end=DELETE)
-        if on_finish == "disable":
-            definition = {**object_in(claim.definition or "", "definition"), "enabled": False}
-            return completion._replace(
-                score=DISABLED, end=DISABLE, definition=json.dumps(definition)
-            )
-        return completion._replace(end=PARK)
+        """Return the completion of a run during which an application changed the entry.
 
-    def sent(
-        self,
-        entry: RedBeatSchedulerEntry,
-        claim: Claim,
-        own_score: float | None,
-        now: float,
-    ) -> Completion:
-        """Return the completion of a run that was sent.
-
-        ``own_score`` is the next score that the user's entry class chose, None if the schedule
-        decides.
+        ``stored`` are the definition, policy and meta in Redis. ``now`` is when the entry is due
+        again, in UNIX seconds: at once, so that the next claim decides about the changed entry.
         """
-        run = entry.run
-        assert run is not None
-        decision = run.decision or entry.decision()
-        successor = run.successor or entry.next()
-        if decision.missed:
-            logger.warning(
-                "beat: Entry %s missed %s before that of %s, which replaces them",
-                *(entry.name, plural(decision.missed, "run"), decision.scheduled_at),
-            )
-            self._count_missed(entry, decision.missed, decision.scheduled_at)
-        score = score_of(decision.next_at) if own_score is None else own_score
-        instant, anchor = run.nominal or nominal(run.instant), successor.scheduled_at or run.due
-        scheduled = instant if instant.at == anchor else nominal(anchor)
-        runtime = encode_runtime(scheduled, successor.last_run_at or anchor)
-        meta = successor.history_text()
-        if successor.scheduled_at is not None:
-            self._histories.note(claim.key, meta, runtime, successor)
-        line = run_line(instant, now, "" if run.own_id else SENT, run.task_id)
-        running = running_marker(entry, run.task_id)
-        completion = claim.done(RAN, score, meta, runtime)._replace(running=running, history=line)
-        return self._with_end(entry, claim, completion) if score == PARKED else completion
+        claim, (definition, policy, meta) = attempt.claim, stored
+        completion = completion._replace(score=now, seen=stored)
+        if not completion.meta:  # a triggered run does not change the last run
+            return completion
+        run_history = History.read(completion.meta, completion.runtime)
+        history = merged_history(claim.meta, meta, run_history)
+        history = after_saved_anew(
+            history,
+            (claim.definition or "", claim.policy),
+            (definition, policy),
+            from_timestamp(now),
+            rewritten=history.scheduled_at is None and run_history.scheduled_at is not None,
+            foreign=attempt.entry.foreign_fields,
+        )
+        last_run_at, count, scheduled_at = history
+        runtime = ""
+        if last_run_at is not None and scheduled_at is not None:
+            runtime = encode_runtime(nominal(scheduled_at), last_run_at)
+        meta = encode_meta(last_run_at, count)
+        return completion._replace(meta=meta, runtime=runtime, end="", definition="")

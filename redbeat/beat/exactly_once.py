@@ -175,7 +175,7 @@ class CommonServer:
         #: The server of broker and schedule, None if they are on two servers or it is unknown.
         self.broker: Broker | None = None
         #: The names of tasks with a message that could not be captured.
-        self.bypassing_tasks: set[str] = set()
+        self._bypassing_tasks: set[str] = set()
         #: The entries whose queues a script may not access, and until when (monotonic seconds).
         self._refused_until: RecentEntries[float] = RecentEntries()
         self._last_refused_until = 0.0
@@ -242,8 +242,7 @@ class CommonServer:
 
     def note_sent(self, key: str) -> None:
         """Store that a script has sent a message of the entry with this key."""
-        if self._refused_until:
-            self._refused_until.forget(key)
+        self._refused_until.forget(key)
         if self.broker is not None and self._sends_on != self.broker:
             self._sends_on, self._failed_server = self.broker, (None, "", 0.0)
             self._report_together()
@@ -265,10 +264,10 @@ class CommonServer:
     def note_bypass(self, entry: RedBeatSchedulerEntry) -> None:
         """Store the task of a message that was not captured; log a warning once per task."""
         if (
-            entry.task not in self.bypassing_tasks
-            and len(self.bypassing_tasks) < MAX_BYPASSING_TASKS
+            entry.task not in self._bypassing_tasks
+            and len(self._bypassing_tasks) < MAX_BYPASSING_TASKS
         ):
-            self.bypassing_tasks.add(entry.task)
+            self._bypassing_tasks.add(entry.task)
             logger.warning(
                 "beat: Runs of %s (%s) are sent at least once: user code sends their messages "
                 "on another channel, or they go to no queue",
@@ -278,7 +277,7 @@ class CommonServer:
     @property
     def sends_in_one_step(self) -> bool:
         """Whether a script can send the message of every entry, as far as this beat knows."""
-        return not self.bypassing_tasks and self._clock() >= self._last_refused_until
+        return not self._bypassing_tasks and self._clock() >= self._last_refused_until
 
     def note_refused_queue(self, key: str, why: str) -> bool:
         """Store that a script may not access the queue of the entry with this key.
@@ -298,8 +297,8 @@ class CommonServer:
 
     def may_send(self, key: str) -> bool:
         """Return whether a script may send the messages of the entry with this key."""
-        until = self._refused_until and self._refused_until.get(key)
-        return not until or self._clock() >= until
+        until = self._refused_until.get(key)
+        return until is None or self._clock() >= until
 
     def _find_common_server(self, channel: Any) -> Broker:
         """Return the server of broker and schedule; raises :exc:`NotSameServerError`."""

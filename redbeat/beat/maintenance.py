@@ -20,6 +20,7 @@ from redbeat.entries.save import rescore
 from redbeat.entries.status import claimed_until
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import ConflictError, DecodeError
+from redbeat.presentation.english import plural
 from redbeat.printing import get_logger
 from redbeat.storage.reading import START, TIME_ZONE
 from redbeat.storage.records import Writing
@@ -171,7 +172,8 @@ def follow_time_zone(
         for number in _each_page(store, compute):
             count += number
             yield
-        logger.warning("beat: Computed the next runs of %s in %s", _entries(count), zone)
+        entries = plural(count, "entry", "entries")
+        logger.warning("beat: Computed the next runs of %s in %s", entries, zone)
     store.note(TIME_ZONE, zone)
 
 
@@ -194,11 +196,8 @@ def follow_clock(store: Store) -> Iterator[None]:
         count += number
         yield
     if count:
-        logger.warning("beat: Made %s due, whose last run lies in the future", _entries(count))
-
-
-def _entries(count: int) -> str:
-    return "1 entry" if count == 1 else f"{count} entries"
+        entries = plural(count, "entry", "entries")
+        logger.warning("beat: Made %s due, whose last run lies in the future", entries)
 
 
 def _each_page(store: Store, change: Callable[[Page], int]) -> Iterator[int]:

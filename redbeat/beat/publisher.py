@@ -15,15 +15,14 @@ from redbeat.entries.lazy import evaluated
 from redbeat.entries.runs import Nominal
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.printing import get_logger
-from redbeat.storage.records import Claim
 
 from .amqp_pipe import AmqpPipe
+from .loading import Attempt
 from .redis_pipe import RedisPipe
 from .scheduler_protocol import SchedulerProtocol
 
 __all__ = (
     "OVERLAP_HEADER",
-    "InFlightMessage",
     "Pipe",
     "Publisher",
     "TaskMessage",
@@ -146,13 +145,9 @@ def retry_options(options: Mapping[str, Any], at_most_once: bool) -> dict[str, A
     if at_most_once:
         bounded["retry"] = False
     else:
-        bounded["retry_policy"] = ONE_RETRY if policy is None else _bounded_policy(policy)
+        retries = policy.get("max_retries") if isinstance(policy, Mapping) else None
+        bounded["retry_policy"] = {**ONE_RETRY, "max_retries": 0} if retries == 0 else ONE_RETRY
     return bounded
-
-
-def _bounded_policy(policy: Any) -> dict[str, float]:
-    retries = policy.get("max_retries") if isinstance(policy, Mapping) else None
-    return {**ONE_RETRY, "max_retries": 0} if retries == 0 else ONE_RETRY
 
 
 def publish(
@@ -239,23 +234,6 @@ MAX_BYTES: Final = 1 << 20
 SETTLE_BATCH: Final = 50
 
 
-@dataclass(slots=True)
-class InFlightMessage:
-    """A published run that is not recorded yet.
-
-    ``seconds`` is the time until the next run that the entry's ``is_due`` returned. ``error`` is
-    the error of the publish, None for success; ``shared`` is True if another message may have
-    caused the error.
-    """
-
-    entry: RedBeatSchedulerEntry
-    claim: Claim
-    seconds: float | None
-    now: float
-    error: Exception | None = None
-    shared: bool = False
-
-
 class Publisher:
     """Keeps the published messages of one beat, in order, until their runs are recorded.
 
@@ -269,19 +247,19 @@ class Publisher:
         self._clock = clock
         self._pipe: Pipe | None = None
         self._producer: Any = None
-        #: The collected publishes. Each has a number of broker operations and a message. The number
-        #: is one per queue, and 0 if the publish waited for the broker. The message is None if the
-        #: publish failed between two operations.
-        self._collected: list[tuple[int, InFlightMessage | None]] = []
+        #: The collected publishes. Each has a number of broker operations and the run that is
+        #: published. The number is one per queue, and 0 if the publish waited for the broker. The
+        #: run is None if the publish failed between two operations.
+        self._collected: list[tuple[int, Attempt | None]] = []
         #: The publishes that are flushed, and that the broker has not confirmed yet.
-        self._flushed: list[tuple[int, InFlightMessage | None]] = []
+        self._flushed: list[tuple[int, Attempt | None]] = []
         self._open_pipe: Pipe | None = None
         #: Whether the last publish had any broker operation, None if unknown.
         self.sent_anything: bool | None = None
         #: Whether earlier messages were unconfirmed at the time of the last publish.
         self._had_others = False
         self._size_before = 0
-        self._message: InFlightMessage | None = None
+        self._attempt: Attempt | None = None
         self._collecting_since = 0.0
 
     def publishing(self, producer: Any, alone: bool = False) -> Publisher:
@@ -296,21 +274,21 @@ class Publisher:
             self._open_pipe.__enter__()
 
     def __exit__(self, *exc_info: object) -> None:
-        pipe, message, operations = self._open_pipe, self._message, 0
-        self._open_pipe = self._message = None
+        pipe, attempt, operations = self._open_pipe, self._attempt, 0
+        self._open_pipe = self._attempt = None
         self.sent_anything = None
         if pipe is not None:
             pipe.__exit__(*exc_info)
             operations = pipe.size - self._size_before
             self.sent_anything = operations > 0
-        if operations or message is not None:
+        if operations or attempt is not None:
             if not self._collected:
                 self._collecting_since = self._clock()
-            self._collected.append((operations, message))
+            self._collected.append((operations, attempt))
 
-    def add(self, message: InFlightMessage) -> None:
-        """Set the message that is published in the current context of :meth:`publishing`."""
-        self._message = message
+    def add(self, attempt: Attempt) -> None:
+        """Set the run that is published in the current context of :meth:`publishing`."""
+        self._attempt = attempt
 
     def _pipe_of(self, producer: Any) -> Pipe | None:
         """Return the pipe to use for a publish, None if the publish must wait for the broker.
@@ -348,30 +326,30 @@ class Publisher:
         # Flush half of the window, because the other half may still be in flight.
         return count >= self._window // 2 or pipe.nbytes > MAX_BYTES
 
-    def advance(self) -> list[InFlightMessage]:
-        """Flush the collected messages; return the previously flushed messages with their errors.
+    def advance(self) -> list[Attempt]:
+        """Flush the collected messages; return the runs of the previous flush with their errors.
 
         In most cases this method does not wait, because the broker has already confirmed the
         previous flush.
         """
         if self._pipe is None:
             return self.deliver()
-        messages = self._wait_for_confirms()
+        attempts = self._wait_for_confirms()
         self._flush()
-        return messages
+        return attempts
 
-    def deliver(self) -> list[InFlightMessage]:
-        """Wait until the broker has confirmed all messages; return them with their errors.
+    def deliver(self) -> list[Attempt]:
+        """Wait until the broker has confirmed all messages; return their runs with their errors.
 
-        If one operation of a message fails, the message has an error. This method takes at most
-        twice the timeout of a publish: once for the flushed messages, and once for the collected
+        If one operation of a message fails, its run has an error. This method takes at most twice
+        the timeout of a publish: once for the flushed messages, and once for the collected
         messages.
         """
-        messages = self._wait_for_confirms()
+        attempts = self._wait_for_confirms()
         if self._collected:
             self._flush()
-            messages += self._wait_for_confirms()
-        return messages
+            attempts += self._wait_for_confirms()
+        return attempts
 
     def close(self) -> None:
         """Free the resources of the publisher; no messages may be unconfirmed."""
@@ -384,18 +362,18 @@ class Publisher:
         if self._pipe is not None:
             self._pipe.flush()
 
-    def _wait_for_confirms(self) -> list[InFlightMessage]:
-        """Wait for confirmations; return the flushed messages with their errors."""
+    def _wait_for_confirms(self) -> list[Attempt]:
+        """Wait for confirmations; return the runs of the flushed messages with their errors."""
         flushed, self._flushed = self._flushed, []
         pipe = self._pipe
         results = iter([] if pipe is None else pipe.results())
-        messages = []
-        for operations, message in flushed:
+        attempts = []
+        for operations, attempt in flushed:
             errors = operations and list(filter(None, islice(results, operations)))
-            if message is None:
+            if attempt is None:
                 continue
-            messages.append(message)
+            attempts.append(attempt)
             if errors:
-                message.error = errors[0]
-                message.shared = pipe is not None and pipe.shares_errors
-        return messages
+                attempt.error = errors[0]
+                attempt.shared = pipe is not None and pipe.shares_errors
+        return attempts

@@ -16,9 +16,6 @@ __all__ = ("ClientStandIn", "RedisPipe")
 #: Errors after which the results of sent commands are unknown, so the connection must be closed.
 BROKEN: Final = (RedisError, OSError)
 
-#: After the connection broke, commands without a reply are sent again this number of times.
-REPEATS: Final = 1
-
 
 @dataclass(slots=True)
 class SentCommands:
@@ -116,19 +113,19 @@ class RedisPipe(ClientStandIn):
             sent.error = self._try(send, commands)
 
     def results(self) -> list[Exception | None]:
-        """Return the error of each flushed operation, None for success.
+        """Wait for the replies; return the error of each flushed operation, None for success.
 
-        One round trip, and one more if the connection broke.
+        If the connection breaks, the commands without a reply are sent once more, on a new connection.
+        One round trip, two if the connection broke.
         """
         sent, self._in_flight = self._in_flight, None
         if sent is None:
             return []
         answers: list[Exception | None] = []
         error = sent.error or self._try(receive, len(sent.commands), answers)
-        for _ in range(REPEATS):
+        if error is not None:
             rest = sent.commands[len(answers) :]
-            if error is not None:
-                error = self._try(send, rest) or self._try(receive, len(rest), answers)
+            error = self._try(send, rest) or self._try(receive, len(rest), answers)
         answers += [error] * (len(sent.commands) - len(answers))
         return sent.results(answers)
 
@@ -136,7 +133,11 @@ class RedisPipe(ClientStandIn):
         self._connection.disconnect()
 
     def _try(self, step: Callable[..., None], *args: Any) -> Exception | None:
-        """Call ``step`` with the connection; return the error that broke it, None for success."""
+        """Call ``step`` with the connection; return None, or the error that broke the connection.
+
+        After any error the connection is closed, because later replies could belong to earlier
+        commands.
+        """
         try:
             step(self._connection, *args)
         except BROKEN as error:

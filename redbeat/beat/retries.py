@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+from redis.exceptions import NoPermissionError, ResponseError
 
 from redbeat.calendar.zones import from_timestamp
+from redbeat.connection.tls import hint
+from redbeat.connection.urls import safe_url
 from redbeat.entries.runs import cause_of, failed, nominal, run_line
 from redbeat.errors import CannotRunHereError, reason_of
 from redbeat.metrics.counters import Counters
+from redbeat.metrics.health import BeatHealth
 from redbeat.presentation.english import plural
 from redbeat.printing import encodable, get_logger
-from redbeat.signals import broker_back, broker_lost, emit, entry_failed
+from redbeat.signals import (
+    broker_back,
+    broker_lost,
+    emit,
+    entry_failed,
+    redis_back,
+    redis_lost,
+)
 from redbeat.storage.records import Claim, Completion
 
 from .broker import NO_BROKER, broker_address, is_refusal
@@ -21,6 +34,7 @@ from .scheduler_protocol import SchedulerProtocol, name_of
 __all__ = (
     "BROKER_WAIT",
     "BackOff",
+    "FailedTicks",
     "Pace",
     "RecentEntries",
     "Retries",
@@ -87,6 +101,10 @@ ENTRY_WAIT = BackOff(1.0, 60.0)
 #: The back-off of an entry that this beat cannot run. The first wait is long enough for another
 #: beat to claim the entry.
 OTHERS_WAIT = BackOff(0.05, 30.0)
+
+#: The back-off of the ticks while Redis is unavailable, and while they fail for another reason.
+REDIS_WAIT = BackOff(0.1, 2.0)
+TICK_WAIT = BackOff(1.0, 8.0)
 
 #: Maximum number of entries whose failures are stored, and the number of seconds after which a
 #: failure may be removed.
@@ -180,7 +198,7 @@ class Retries:
         cause = cause_of(error)
         if isinstance(cause, CannotRunHereError):
             return self.leave_to_others(claim, now, cause)
-        self._count_failure(claim, error)
+        self.count_failure(claim, error)
         if self.count_if_broker_failed(error, now):
             again_at = now + BROKER_WAIT.after(self.broker_failures)
             return _failed(claim.put_back(again_at, unsure is not False), claim, now, error)
@@ -215,7 +233,7 @@ class Retries:
         self.others_until = max(self.others_until, again_at)
         completion = _failed(claim.put_back(again_at), claim, now, error)
         if not known:
-            self._count_failure(claim, error)
+            self.count_failure(claim, error)
             logger.error(
                 "beat: Entry %s cannot run here and is left to other beats, looking again within "
                 "%.0f s: %s",
@@ -226,21 +244,20 @@ class Retries:
             completion = completion._replace(history="")
         return completion
 
-    def _count_failure(self, claim: Claim, error: Exception) -> None:
+    def count_failure(self, claim: Claim, error: Exception | None, lost: bool = False) -> None:
+        """Count a failed publish and emit ``entry_failed``; a ``lost`` run is not tried again."""
         name = name_of(self._scheduler, claim)
-        self._counters.failed(name, lost=False)
-        if entry_failed.receivers:
-            emit(entry_failed, self._scheduler, name=encodable(name), error=error, lost=False)
+        self._counters.failed(name, lost)
+        emit(entry_failed, self._scheduler, name=encodable(name), error=error, lost=lost)
 
     def sent(self, claim: Claim) -> None:
         """Reset the failures of an entry and of the broker, after a message was sent."""
         self.forget(claim)
-        if self.broker_failures:
-            self.broker_answered()
+        self.broker_answered()
 
     def forget(self, claim: Claim) -> None:
         """Reset the failures of an entry; those of the broker remain until it accepts a message."""
-        attempts = self._attempts.forget(claim.key) if self._attempts else None
+        attempts = self._attempts.forget(claim.key)
         if attempts is not None:
             logger.warning(
                 "beat: Entry %s can be sent again, after %s since %s",
@@ -248,8 +265,7 @@ class Retries:
                 plural(attempts.number, "failed attempt"),
                 from_timestamp(attempts.since).isoformat(" ", "seconds"),
             )
-        if self._released:
-            self._released.forget(claim.key)
+        self._released.forget(claim.key)
 
     def broker_answered(self) -> None:
         """Reset the failures of the broker, after it accepted a message."""
@@ -303,3 +319,94 @@ def should_log(attempts: int) -> bool:
     It is logged after about 1, 2, 4, 8 and 17 minutes, and then about every 34 minutes.
     """
     return attempts >= 32 and (attempts & (attempts - 1) == 0 or attempts % 1024 == 0)
+
+
+class FailedTicks:
+    """Counts and logs consecutive failed ticks; each method sets the ``health`` of the beat.
+
+    Arguments:
+        scheduler: the sender of the signals.
+        client: the Redis client, to explain an error of TLS.
+        url: the URL of Redis, for the log.
+        health: the health of the beat.
+        clock: returns monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        scheduler: SchedulerProtocol,
+        client: Any,
+        url: str,
+        health: BeatHealth,
+        clock: Callable[[], float],
+    ) -> None:
+        self._scheduler = scheduler
+        self._client = client
+        self._url = url
+        self._health = health
+        self._clock = clock
+        #: The number of ticks that failed because of Redis, and for another reason.
+        self.of_redis = self._others = 0
+        #: Local times of the first and the last tick that failed because of Redis.
+        self._first_at = self._last_at = 0.0
+        self._ever_answered = False
+        #: Whether the Redis user lacked a right at the last failed tick.
+        self.permission_denied = False
+        self._logged_kinds: set[str] = set()
+
+    def tick_failed(self, error: Exception) -> float:
+        """Log an error that does not come from Redis; return the seconds to wait."""
+        self._others += 1
+        wait, reason = TICK_WAIT.after(self._others), reason_of(error)
+        self._health.tick_error = f"the tick fails: {reason}"
+        if self._others == 1:
+            logger.error("beat: The tick failed, trying again in %.0f s", wait, exc_info=error)
+        elif should_log(self._others):
+            message = "beat: The tick failed %d times, trying again every %.0f s: %s"
+            logger.error(message, self._others, wait, reason)
+        return wait
+
+    def redis_failed(self, error: Exception) -> float:
+        """Log an error of Redis; return the seconds to wait."""
+        self._health.failed()
+        self._last_at = self._clock()
+        if not self.of_redis:
+            self._first_at = self._last_at
+            emit(redis_lost, self._scheduler, error=error)
+        self.of_redis += 1
+        kind = type(error).__name__
+        # Log each kind of error at once: an error after "connection refused" may be the one that
+        # lasts.
+        if kind not in self._logged_kinds or should_log(self.of_redis):
+            self._logged_kinds.add(kind)
+            why = "" if self._ever_answered else hint(error, self._client)
+            what = "refuses a command" if type(error) is ResponseError else "is not available"
+            logger.error(
+                "beat: Redis %s, trying again every %.0f s: %s: %s: %s%s",
+                *(what, REDIS_WAIT.longest, safe_url(self._url), kind, error, why),
+            )
+        self.permission_denied = isinstance(error, NoPermissionError)
+        return REDIS_WAIT.after(self.of_redis)
+
+    def end(self, answered_at: float) -> None:
+        """Reset the failures after a tick without an error.
+
+        ``answered_at`` is the local time of the last reply of Redis. Failures because of Redis are
+        kept if this reply is older: a tick may use the reply to an earlier request.
+        """
+        if self._others:
+            ticks = plural(self._others, "failed tick")
+            logger.warning("beat: The tick works again, after %s", ticks)
+            self._others, self._health.tick_error = 0, ""
+        if self.of_redis:
+            if answered_at <= self._last_at:
+                return
+            logger.warning(
+                "beat: Redis is back, after %s in %.0f s: %s",
+                plural(self.of_redis, "failed tick"),
+                *(self._clock() - self._first_at, safe_url(self._url)),
+            )
+            emit(redis_back, self._scheduler, failures=self.of_redis)
+        self._health.completed()
+        self.of_redis, self._ever_answered, self.permission_denied = 0, True, False
+        self._logged_kinds.clear()

@@ -14,7 +14,6 @@ from redbeat.printing import get_logger
 from redbeat.storage.records import (
     BEFORE_RECORD,
     LEADER,
-    RECORDED,
     REFUSED,
     STANDBY,
     Broker,
@@ -81,8 +80,8 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class SentRequest:
-    """A request to Redis: its body, its records, and the local time at which it was sent."""
+class Request:
+    """A request to Redis: its body, its records, and the local time at which it is sent."""
 
     body: ClaimRequest
     records: list[Record]
@@ -142,9 +141,11 @@ class Session:
         self._token = new_token()
         self._beat_id = self._token[-12:]
         self._request_count = 0
-        #: The request whose reply was lost. The next request repeats it.
-        self._unanswered: SentRequest | None = None
-        self._in_flight: tuple[SentRequest, Callable[[], ClaimReply]] | None = None
+        #: The request that has no reply yet. If its reply is lost, the next request repeats it.
+        self._unanswered: Request | None = None
+        #: Waits for the reply to the request in flight, None if no request is in flight.
+        self._read_reply: Callable[[], ClaimReply] | None = None
+        #: The response that :meth:`finish` returns.
         self._ready: Response | None = None
         #: Local time of the last reply of Redis.
         self.answered_at = self._sent_at = clock()
@@ -167,6 +168,11 @@ class Session:
         """Return the present Redis time, UNIX seconds, without a round trip."""
         return self.time_at(self._clock())
 
+    @property
+    def token(self) -> str:
+        """The token of this beat in the list of active beats."""
+        return self._token if self.lock is None else self.lock.token
+
     def record(
         self, completion: Completion, on_result: Callable[[Result], None] | None = None
     ) -> None:
@@ -174,11 +180,6 @@ class Session:
         self.pending.append(Record(completion, on_result))
         self._bytes += byte_count(completion.messages) + byte_count(completion.definition)
         self._has_messages = self._has_messages or bool(completion.messages)
-
-    @property
-    def token(self) -> str:
-        """The name of this beat among the beats that share the work."""
-        return self._token
 
     def request(self, limit: int, only: str = "") -> Response:
         """Renew the lock, record pending completions and claim up to ``limit`` due entries.
@@ -195,12 +196,7 @@ class Session:
     def _request(self, limit: int, only: str = "") -> Response:
         self.wait_for_reply()
         request = self._next_request(limit, only)
-        try:
-            reply = self._store.claim(*request.body)
-        except BaseException:
-            self._unanswered = request
-            raise
-        return self._process_reply(request, reply)
+        return self._process_reply(self._store.claim(*request))
 
     def begin(self, limit: int) -> None:
         """Send a request and do not wait for its reply, which :meth:`next_response` returns.
@@ -209,13 +205,8 @@ class Session:
         a time.
         """
         has_room = self._ready is None or not limit
-        if self._in_flight is None and has_room and self._store.overlaps:
-            request = self._next_request(limit)
-            try:
-                self._in_flight = request, self._store.begin_claim(request.body)
-            except BaseException:
-                self._unanswered = request
-                raise
+        if self._read_reply is None and has_room and self._store.overlaps:
+            self._read_reply = self._store.begin_claim(self._next_request(limit))
 
     def send_if_full(self, local: float) -> None:
         """Send pending completions when they reach a limit, without waiting for the reply.
@@ -237,35 +228,30 @@ class Session:
             self.request(0)
 
     def next_response(self, limit: int) -> Response:
-        """Return the response to the request in flight, or to a new request when there is none."""
+        """Return the response to the request in flight; if there is none, send a new request."""
         ready = self.finish()
         return self._request(limit) if ready is None else ready
 
     def finish(self) -> Response | None:
-        """Return the response to the request in flight, None when there is none."""
+        """Return the response to the request in flight, None if no request is in flight."""
         self.wait_for_reply()
         ready, self._ready = self._ready, None
         return ready
 
     def wait_for_reply(self) -> None:
         """Wait for the reply to the request in flight, and keep its response for :meth:`finish`."""
-        if self._in_flight is None:
+        if self._read_reply is None:
             return
-        (request, read_reply), self._in_flight = self._in_flight, None
-        try:
-            reply = read_reply()
-        except BaseException:
-            self._unanswered = request
-            raise
-        response = self._process_reply(request, reply)
-        if request.body.limit or self._ready is None:
+        read_reply, self._read_reply = self._read_reply, None
+        response = self._process_reply(read_reply())
+        if response.request.limit or self._ready is None:
             self._ready = response
 
-    def _next_request(self, limit: int, only: str = "") -> SentRequest:
+    def _next_request(self, limit: int, only: str = "") -> ClaimRequest:
         """Return the next request; it repeats the last request if the reply to that was lost."""
         now, records, unanswered = self._clock(), self.pending, self._unanswered
         quick = None if only else self._reply_to_keep(now, limit)
-        self.pending, self._unanswered = [], None
+        self.pending = []
         self._bytes, self._has_messages = 0, False
         if unanswered is None:
             self._request_count += 1
@@ -279,7 +265,7 @@ class Session:
             completions=[record.completion for record in records],
             lock=None if self.lock is None else self.lock.arguments(),
             reply_lost=unanswered is not None,
-            token=self._token,
+            token=self.token,
             history=self._history,
             counted=self._counters.take() if quick is None else NOTHING,
             only=only,
@@ -288,8 +274,8 @@ class Session:
             late=self.pace.allowed(now) if limit else None,
             quick=quick,
         )
-        self._sent_at = now
-        return SentRequest(body, records, now)
+        self._sent_at, self._unanswered = now, Request(body, records, now)
+        return body
 
     def _reply_to_keep(self, now: float, limit: int) -> ClaimReply | None:
         """Return the last reply if the next request may be quick, None for a whole request."""
@@ -306,13 +292,16 @@ class Session:
         if (
             not limit
             or now - self._whole_at >= QUICK_SECONDS
-            or (self.lock is not None and last.holder != self.lock.token)
+            or (self.lock is not None and last.holder != self.token)
         ):
             return None
         # A whole request is better if an entry is due, and needed if no entry is left.
         return last if last.next_due is not None and last.next_due > self.time_at(now) else None
 
-    def _process_reply(self, request: SentRequest, reply: ClaimReply) -> Response:
+    def _process_reply(self, reply: ClaimReply) -> Response:
+        """Process the reply to the request without a reply; return it with its deadline."""
+        request, self._unanswered = self._unanswered, None
+        assert request is not None
         if self._redis_time:
             # Compare at the time of sending, since the reply may have taken long.
             self.clock_went_back = max(
@@ -320,34 +309,28 @@ class Session:
             )
         self.answered_at, self._redis_time = self._clock(), reply.now
         self._counters.confirm(reply.members)
-        self._keep_reply(request, reply)
+        if reply.expires > reply.now:  # not a short reply
+            self._whole_at = request.sent_at
+        # A quick reply copies the standing, but a beat becomes the new leader only once.
+        self._whole_reply = reply if reply.standing in (LEADER, STANDBY) else None
         if self.lock is not None:
             self.lock.observe(reply)
         for record, result in zip(request.records, reply.results, strict=True):
             if record.on_result is not None:
                 record.on_result(result)
-            elif result.code != RECORDED:
-                self._log_unrecorded(record.completion, result, request.body.reply_lost)
+            elif result.code == REFUSED and not request.body.reply_lost:
+                key = record.completion.key
+                logger.info("beat: Entry %s was deleted or replaced during its run", key)
         if request.body.late:
             late = sum(claim.due < reply.now - LATE_AFTER for claim in reply.claims)
             self.pace.spend(min(late, request.body.late))
         usable = reply.expires - reply.now - self.lease * (1 - USABLE_LEASE_PART)
         return Response(reply, request.sent_at + usable, request.body)
 
-    def _keep_reply(self, request: SentRequest, reply: ClaimReply) -> None:
-        """Keep the reply for quick requests, unless this beat only just leads."""
-        if reply.expires > reply.now:  # not a short reply
-            self._whole_at = request.sent_at
-        self._whole_reply = reply if reply.standing in (LEADER, STANDBY) else None
-
-    def _log_unrecorded(self, completion: Completion, result: Result, repeated: bool) -> None:
-        if result.code == REFUSED and not repeated:
-            logger.info("beat: Entry %s was deleted or replaced during its run", completion.key)
-
     def recover_lost_claims(self) -> Response | None:
-        """Return the claims of a request whose reply was lost, None when there are none.
+        """Repeat a request whose reply was lost, if it made claims, and return its response.
 
-        No round trip when there are none, else one.
+        Returns None if no such reply was lost. One round trip if a reply was lost, else none.
         """
         unanswered = self._unanswered
         if unanswered is None or not unanswered.body.limit:
@@ -355,28 +338,27 @@ class Session:
         return self.request(unanswered.body.limit)
 
     def flush(self) -> None:
-        """Record what is pending.
+        """Wait for the reply to the request in flight, and record what is pending.
 
-        No round trip when there is nothing to record. Otherwise one, and up to two more when an
+        No round trip if there is nothing to record. Otherwise one, and up to two more if an
         application changes the same entries at that time.
         """
+        self.wait_for_reply()
         for _ in range(FLUSH_ATTEMPTS):
             if self.pending or self._unanswered is not None:
                 self.request(0)
-
-    def read_calendars(self) -> dict[str, str]:
-        """Return all calendars, name -> JSON. One round trip."""
-        return self._store.calendars()
 
     def leave(self) -> None:
         """Send the last counts of runs, and remove this beat from the list of active beats.
 
         A leader is removed when it releases the lock. No round trip, or one or two.
         """
-        if self._counters.has_new_runs and self._redis_time:
+        if not self._redis_time:  # Redis never answered
+            return
+        if self._counters.has_new_runs:
             self.request(0)
-        if self.lock is None and self._redis_time:
-            self._store.leave(self._token)
-        elif self.lock is not None and self._redis_time and self.lock.leading is False:
+        if self.lock is None:
+            self._store.leave(self.token)
+        elif self.lock.leading is False:
             with suppress(RedisError, OSError):  # Redis forgets a silent standby anyway
-                self._store.leave(self.lock.token, locked=True)
+                self._store.leave(self.token, locked=True)

@@ -8,6 +8,7 @@ of each shard decides when two beats have different lists for a moment: nothing 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from hashlib import blake2b
@@ -161,11 +162,10 @@ class SummedCounters(Counters):
 
     def totals(self) -> dict[str, int]:
         """Return all counts since the start of the beat, by field. This method is thread-safe."""
-        totals: dict[str, int] = {}
+        totals: Counter[str] = Counter()
         for ticker in [*self._parts.values()]:
-            for name, number in ticker.counters.totals().items():
-                totals[name] = totals.get(name, 0) + number
-        return totals
+            totals.update(ticker.counters.totals())
+        return dict(totals)
 
 
 class ShardedTicker:
@@ -210,18 +210,19 @@ class ShardedTicker:
         self._tickers: dict[int, Ticker] = {}
         self.counters = SummedCounters(self._tickers, conf.metrics_entries)
         self.health = BeatHealth(clock)
-        #: When to tick each shard next; when to try each server that did not answer.
+        #: When to tick each shard next, in local time.
         self._next: dict[int, float] = {}
+        #: The servers that did not answer at the last request, and when to try each of them again.
         self._retry_at: dict[object, float] = {}
         self._looked_at = self._first_ticked_at = -math.inf
-        #: When each beat last made a request to the first shard, by the local clock; the present at
-        #: the last look; and the first look.
+        #: When each beat last made a request to the first shard, in local time.
         self._seen_at: dict[str, float] = {}
-        self._seen_now = self._first_look = 0.0
+        #: Local times of the first and the last look at the list of active beats.
+        self._first_look = self._last_look = 0.0
+        #: The tokens of the active beats, and of the holder of the first lock.
         self._view: tuple[frozenset[str], str] = frozenset(), ""
-        #: Servers that answered, and servers that did not answer at the last try.
+        #: The servers whose settings and keys a ticker has checked.
         self._checked_nodes: set[object] = set()
-        self._failing_nodes: set[object] = set()
 
     # -- ticks -------------------------------------------------------------------------------
 
@@ -261,19 +262,18 @@ class ShardedTicker:
         node, began = self._node(number), self._clock()
         if number == 0:
             self._first_ticked_at = began
-        if began < self._retry_at.get(node, -math.inf):
+        if not self._may_try(node, began):
             self._next[number] = self._retry_at[node]
             return
         ticker = self._ticker(number)
         ticker.max_tick = MAX_TICK / len(self.owned)
-        ticker.check_server(node in self._checked_nodes)
+        ticker.server_checked |= node in self._checked_nodes
         wait = ticker.tick()
         now = self._clock()
         if ticker.available:
             self._checked_nodes.add(node)
-            self._failing_nodes.discard(node)
+            self._retry_at.pop(node, None)
         else:
-            self._failing_nodes.add(node)
             wait = max(wait, FAILURE_PAUSE * (now - began))
             self._retry_at[node] = now + wait
         self._next[number] = now + wait
@@ -312,17 +312,20 @@ class ShardedTicker:
         if now - self._looked_at < LOOK_INTERVAL:
             return
         self._looked_at = now
-        if first.available and now >= self._retry_at.get(self._node(0), -math.inf):
+        if first.available and self._may_try(self._node(0), now):
             try:
                 self._read_beats(first)
             except (RedisError, OSError) as error:
                 logger.warning("beat: Cannot read which beats are active: %s", described(error))
-                self._retry_at[self._node(0)] = self._clock() + FAILURE_PAUSE * (
-                    self._clock() - now
-                )
+                failed_at = self._clock()
+                self._retry_at[self._node(0)] = failed_at + FAILURE_PAUSE * (failed_at - now)
         for number in [*self._leaving]:
-            if now >= self._retry_at.get(self._node(number), -math.inf):
+            if self._may_try(self._node(number), now):
                 self._leave(number)
+
+    def _may_try(self, node: object, now: float) -> bool:
+        """Return whether a server answered at the last request, or failed long enough ago."""
+        return now >= self._retry_at.get(node, -math.inf)
 
     def _read_beats(self, first: Ticker) -> None:
         lock, own = self.locks[0], first.token
@@ -330,7 +333,7 @@ class ShardedTicker:
             beat for beat in self.stores[0].beats(FORGET_AFTER) if beat.locked is (lock is not None)
         ]
         now, redis_now = self._clock(), first.redis_time
-        self._first_look, self._seen_now = self._first_look or now, now
+        self._first_look, self._last_look = self._first_look or now, now
         self._seen_at.update({beat.token: now - (redis_now - beat.seen) for beat in beats})
         active = {beat.token for beat in beats if beat.seen >= redis_now - SEEN_WITHIN}
         view = frozenset(active | {own}), "" if lock is None else lock.holder
@@ -363,7 +366,7 @@ class ShardedTicker:
         """
         if self._ticker(0).token not in self._seen_at:
             return 0.0
-        return self._seen_now - self._seen_at.get(token, self._first_look)
+        return self._last_look - self._seen_at.get(token, self._first_look)
 
     # -- the wake-up -------------------------------------------------------------------------
 
@@ -396,11 +399,7 @@ class ShardedTicker:
     def _answers(self, number: int) -> bool:
         """Return whether a shard has a ticker whose server answered, also to other shards."""
         ticker = self._tickers.get(number)
-        return (
-            ticker is not None
-            and ticker.available
-            and self._node(number) not in self._failing_nodes
-        )
+        return ticker is not None and ticker.available and self._node(number) not in self._retry_at
 
     def take_lock(self) -> None:
         """Take the lock of the first shard if it is free. One round trip."""

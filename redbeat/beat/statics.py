@@ -52,8 +52,8 @@ class StaticEntries:
         self.complete = False
         #: The numbers of entries that the last :meth:`sync` added, changed and removed.
         self.synced = {"added": 0, "changed": 0, "removed": 0}
-        #: Whether :meth:`sync` must still write the entries.
-        self.unwritten = False
+        #: Whether :meth:`sync` must write the entries before this beat claims any entry.
+        self.unwritten = True
         #: The digest of the entries that :meth:`offer` wrote while no other beat led, "" if none.
         self.offered = ""
 
@@ -67,8 +67,12 @@ class StaticEntries:
         """Start a new collection; entries that are not added again count as removed."""
         self._removed |= self._entries.keys()
         self._entries, self._refused, self._base_schedules = {}, set(), {}
-        self.complete = self.unwritten = True
-        self.offered = ""
+        self.complete = True
+        self.write_again()
+
+    def write_again(self) -> None:
+        """Write the entries at the next :meth:`sync`, even if :meth:`offer` has written them."""
+        self.unwritten, self.offered = True, ""
 
     def add(self, name: str, entry: RedBeatSchedulerEntry) -> None:
         """Add an entry.
@@ -159,8 +163,7 @@ class StaticEntries:
         removed = self.prune(store, lock, exclusive)
         if removed is None:
             return False
-        self.unwritten, self.offered = False, ""
-        self.synced["removed"] = removed
+        self.offered, self.synced["removed"] = "", removed
         logger.info(
             "beat: Static entries: %d added, %d changed, %d removed, %d in all",
             *(*self.synced.values(), len(self)),

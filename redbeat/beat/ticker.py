@@ -7,14 +7,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeGuard, TypeVar
+from typing import Any, TypeVar
 
-from redis.exceptions import LockNotOwnedError, NoPermissionError, RedisError, ResponseError
+from redis.exceptions import LockNotOwnedError, RedisError
 
 from redbeat.calendar.zones import from_timestamp
 from redbeat.config import LOG_EACH, RedBeatConfig
-from redbeat.connection.tls import hint
-from redbeat.connection.urls import safe_url
 from redbeat.entries.decide import CLOCK_STEP
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import (
@@ -23,22 +21,13 @@ from redbeat.errors import (
     InvalidEntryError,
     RedBeatError,
     described,
-    reason_of,
 )
 from redbeat.metrics.counters import Counters
 from redbeat.metrics.health import BeatHealth
 from redbeat.presentation.english import plural
 from redbeat.printing import get_logger
 from redbeat.settings import AT_MOST_ONCE
-from redbeat.signals import (
-    emit,
-    lock_acquired,
-    lock_lost,
-    redis_back,
-    redis_lost,
-    schedule_lost,
-    statics_synced,
-)
+from redbeat.signals import emit, lock_acquired, lock_lost, schedule_lost, statics_synced
 from redbeat.storage.checks import (
     LayoutNote,
     check_eviction,
@@ -52,12 +41,12 @@ from redbeat.storage.reading import PROBLEM
 from redbeat.storage.records import NEW_LEADER, STANDBY, WITH_RECORD, Claim, ClaimReply
 from redbeat.storage.store import BATCH, MAX_WAIT, Store
 
-from .dispatch import CallerEntry, Dispatcher
-from .exactly_once import CommonServer
+from .dispatch import Dispatcher
+from .loading import CallerEntry
 from .lock import FORGET_AFTER, NOT_A_LOCK, BeatLock, CustomLock
 from .maintenance import StatsCleanup, Sweep, follow_clock, follow_time_zone
 from .publisher import Publisher
-from .retries import BROKER_WAIT, BackOff, Pace, RecentEntries, should_log
+from .retries import BROKER_WAIT, FailedTicks, Pace, RecentEntries
 from .scheduler_protocol import SchedulerProtocol
 from .session import LONGEST_LEASE, Response, Session
 from .statics import StaticEntries
@@ -96,23 +85,9 @@ SUMMARY_INTERVAL = 1.0
 #: Seconds between two checks of a broker that is not available, while no entry is due.
 BROKER_CHECK = 10.0
 
-#: Waits between two ticks that fail for another reason than Redis.
-TICK_WAIT = BackOff(1.0, 8.0)
-
-#: Waits between two ticks while Redis is not available.
-REDIS_WAIT = BackOff(0.1, 2.0)
-
-
-def _is_beat_lock(lock: Any) -> TypeGuard[BeatLock]:
-    return isinstance(lock, BeatLock)
-
 
 def _has_due(reply: ClaimReply) -> bool:
     return reply.next_due is not None and reply.next_due <= reply.now
-
-
-def _is_long_text(claim: Claim) -> bool:
-    return len(claim.definition or "") > LONG_TEXT
 
 
 class Ticker:
@@ -152,7 +127,8 @@ class Ticker:
         self._lock: BeatLock | CustomLock | None = lock
         self._statics = statics
         self._conf = conf
-        self._server_checked = False
+        #: Whether the settings and keys of the server were checked, perhaps by another ticker.
+        self.server_checked = False
         self._clock = clock
         self._quarantine = Quarantine(store, clock)
         self._sweep = Sweep(store, clock)
@@ -166,13 +142,12 @@ class Ticker:
         )
         if conf.delivery == AT_MOST_ONCE:
             self._session.way = WITH_RECORD  # an unrecorded run cannot have been sent
-        self._server = CommonServer(store, conf.delivery, clock)
         self._dispatcher = Dispatcher(
-            *(scheduler, self._quarantine, self._session, self._publisher, self._server, statics),
-            *(self.counters, conf),
+            *(scheduler, store, self._quarantine, self._session, self._publisher, statics),
+            *(self.counters, conf, clock),
         )
         self._at_most_once = self._dispatcher.at_most_once
-        self._synced = False
+        self._retries = self._dispatcher.retries
         self._sync_again_at = 0.0
         self._prune_at = math.inf
         self._member_count = 0
@@ -181,20 +156,13 @@ class Ticker:
         self._reported_problem, self._problem_stored_at = "", 0.0
         self._others_first_until = 0.0
         self._members_to_remove: list[str] = []
-        self._redis_failures = 0
-        #: Consecutive ticks that failed for another reason.
-        self._tick_failures = 0
-        #: Local times of the first and the last failed tick of an outage.
-        self._redis_failed_at = self._redis_failed_last = 0.0
+        self._failures = FailedTicks(scheduler, store.client, conf.redis_url, self.health, clock)
         self._broker_checked_at = 0.0
         self._logs_each = conf.log_dispatch == LOG_EACH
         self._sent_logged, self._sent_logged_at = 0, float("-inf")
         self._was_leading = False
         self._was_active = False
         self._rescan_at: list[float] = []
-        self._redis_answered = False
-        self._permission_denied = False
-        self._logged_errors: set[str] = set()
         self._stop = HeldSignals()
 
     # -- the tick ------------------------------------------------------------------------------
@@ -241,7 +209,7 @@ class Ticker:
         lock = self._lock
         if lock is not None and (
             lock.leading
-            or (lock.leading is None and (self._redis_failures or not _is_beat_lock(lock)))
+            or (lock.leading is None and not (self.available and isinstance(lock, BeatLock)))
         ):
             lock.release()
 
@@ -253,7 +221,7 @@ class Ticker:
         """
         if lock is self._lock or (isinstance(self._lock, CustomLock) and lock is self._lock.lock):
             return
-        if _is_beat_lock(self._lock) and self._lock.leading:
+        if isinstance(self._lock, BeatLock) and self._lock.leading:
             try:
                 self._lock.release()
             except (RedisError, OSError) as error:
@@ -261,7 +229,7 @@ class Ticker:
                     "beat: Could not release the previous lock, it expires by itself: %s",
                     described(error),
                 )
-        built_in = lock is None or _is_beat_lock(lock)
+        built_in = lock is None or isinstance(lock, BeatLock)
         self._lock = lock if built_in else CustomLock(lock, timeout)
         self._session.lock = lock if built_in else None
 
@@ -272,11 +240,15 @@ class Ticker:
         started = self._clock()
         try:
             with self._stop:
-                return self._redis_worked(work())
+                result = work()
+                # A custom lock asks its server in each tick.
+                custom = isinstance(self._lock, CustomLock)
+                self._failures.end(math.inf if custom else self._session.answered_at)
+                return result
         except LockNotOwnedError:
             raise
         except (RedisError, OSError) as error:
-            return self._redis_failed(explained(error, self._store))
+            return self._failures.redis_failed(explained(error, self._store))
         except (DecodeError, InvalidEntryError) as error:  # no stored text ends a beat
             return self._tick_failed(error)
         except RedBeatError:
@@ -289,23 +261,10 @@ class Ticker:
 
     def _tick_failed(self, error: Exception) -> float:
         """Log and report an error that no other code handles; return the seconds to wait."""
-        self._tick_failures += 1
-        wait, reason = TICK_WAIT.after(self._tick_failures), reason_of(error)
-        self.health.tick_error = f"the tick fails: {reason}"
-        if self._tick_failures == 1:
-            logger.error("beat: The tick failed, trying again in %.0f s", wait, exc_info=error)
-        elif should_log(self._tick_failures):
-            message = "beat: The tick failed %d times, trying again every %.0f s: %s"
-            logger.error(message, self._tick_failures, wait, reason)
+        wait = self._failures.tick_failed(error)
         with suppress(RedisError, OSError):
             self._report_problem()
         return wait
-
-    def _tick_worked(self) -> None:
-        logger.warning(
-            "beat: The tick works again, after %s", plural(self._tick_failures, "failed tick")
-        )
-        self._tick_failures, self.health.tick_error = 0, ""
 
     def _report_problem(self) -> None:
         """Store why this beat cannot send, for health checks and ``redbeat status``.
@@ -313,7 +272,8 @@ class Ticker:
         One round trip when the problem changed, and every :data:`PROBLEM_INTERVAL` seconds while
         there is a problem, because another beat may have removed it. Else none.
         """
-        problem = self.health.tick_error or self._server.problem or self._dispatcher.retries.problem
+        server = self._dispatcher.server
+        problem = self.health.tick_error or server.problem or self._retries.problem
         self.health.problem = problem
         again = problem and self._clock() - self._problem_stored_at >= PROBLEM_INTERVAL
         if problem != self._reported_problem or again:
@@ -338,7 +298,7 @@ class Ticker:
     @property
     def available(self) -> bool:
         """Whether Redis answered at the last tick."""
-        return not self._redis_failures
+        return not self._failures.of_redis
 
     def flush(self) -> None:
         """Record published runs, and release claims that were taken ahead.
@@ -365,7 +325,8 @@ class Ticker:
         self.flush()
         self._session.leave()
         self.release_lock()
-        self._synced, self._statics.offered, self._was_active = False, "", False
+        self._statics.write_again()
+        self._was_active = False
         self._observe_leadership("")
         return 0.0
 
@@ -379,54 +340,7 @@ class Ticker:
             self._log_sent(0.0)
             self._at_most_once.report_lost()
             self._publisher.close()
-            self._server.close()
-
-    def _redis_worked(self, wait: W) -> W:
-        if self._tick_failures:
-            self._tick_worked()
-        if self._redis_failures:
-            if not self._redis_answered_again():
-                return wait
-            logger.warning(
-                "beat: Redis is back, after %s in %.0f s: %s",
-                plural(self._redis_failures, "failed tick"),
-                *(self._clock() - self._redis_failed_at, safe_url(self._conf.redis_url)),
-            )
-            emit(redis_back, self._scheduler, failures=self._redis_failures)
-        self.health.completed()
-        self._redis_failures = 0
-        self._redis_answered = True
-        self._logged_errors.clear()
-        return wait
-
-    def _redis_answered_again(self) -> bool:
-        """Return whether Redis answered since the last failed tick.
-
-        A tick may work with the reply to an earlier request, and ask Redis nothing.
-        """
-        asks = isinstance(self._lock, CustomLock)  # a custom lock asks its server in each tick
-        return asks or self._session.answered_at > self._redis_failed_last
-
-    def _redis_failed(self, error: Exception) -> float:
-        self.health.failed()
-        self._redis_failed_last = self._clock()
-        if not self._redis_failures:
-            self._redis_failed_at = self._clock()
-            emit(redis_lost, self._scheduler, error=error)
-        self._redis_failures += 1
-        kind = type(error).__name__
-        # Log each kind of error at once: an error after "connection refused" may be the one that
-        # lasts.
-        if kind not in self._logged_errors or should_log(self._redis_failures):
-            self._logged_errors.add(kind)
-            why = "" if self._redis_answered else hint(error, self._store.client)
-            what = "refuses a command" if type(error) is ResponseError else "is not available"
-            logger.error(
-                "beat: Redis %s, trying again every %.0f s: %s: %s: %s%s",
-                *(what, REDIS_WAIT.longest, safe_url(self._conf.redis_url), kind, error, why),
-            )
-        self._permission_denied = isinstance(error, NoPermissionError)
-        return REDIS_WAIT.after(self._redis_failures)
+            self._dispatcher.server.close()
 
     def _tick(self, claims: bool) -> float:
         seconds = self._work(claims)
@@ -438,7 +352,7 @@ class Ticker:
         self._check_server()
         started = self._clock()
         while True:
-            failures = self._dispatcher.retries.broker_failures
+            failures = self._retries.broker_failures
             self._at_most_once.record()
             if not self._keep_custom_lock():
                 return self._stand_by("another")
@@ -455,7 +369,7 @@ class Ticker:
                 self._session.send()  # Redis sends the last messages while this beat does the rest.
                 self._maintain_when_busy(reply)
             elif (
-                self._dispatcher.retries.broker_failures <= failures
+                self._retries.broker_failures <= failures
                 and not self._session.pending
                 and (response.request.limit or not _has_due(reply) or not claims)
                 and not self._maintain(reply)
@@ -463,10 +377,10 @@ class Ticker:
                 return self._wait(reply) if claims else self._longest_wait()
             # While the broker is away, each tick still handles entries that send no message.
             stop_now = self._stop.pending or self._clock() - started > self.max_tick
-            if self._dispatcher.retries.broker_failures > failures or stop_now:
+            if self._retries.broker_failures > failures or stop_now:
                 self.flush()
                 self._report_problem()
-                return BROKER_WAIT.after(self._dispatcher.retries.broker_failures)
+                return BROKER_WAIT.after(self._retries.broker_failures)
 
     def _run_one(self, entry: RedBeatSchedulerEntry, options: dict[str, Any]) -> float | None:
         due, seconds = self._scheduler.is_due(entry)
@@ -492,7 +406,7 @@ class Ticker:
         self._check_server()
         if not self._keep_custom_lock():
             return self._stand_by("another")
-        if not self._synced:
+        if self._statics.unwritten:
             reply = self._renew_lock()
             if reply.standing == STANDBY:
                 return self._stand_by(reply.holder)
@@ -504,7 +418,7 @@ class Ticker:
         records = self._session.pending
         scores = [record.completion.score for record in records if record.completion.key == key]
         self.flush()
-        failures = self._dispatcher.retries.broker_failures
+        failures = self._retries.broker_failures
         if failures:
             return BROKER_WAIT.after(failures)
         # The clock of this host may be ahead of Redis, where the run may not be due yet.
@@ -558,7 +472,7 @@ class Ticker:
                 emit(lock_lost, self._scheduler, holder=holder)
 
     def _stand_by(self, holder: str) -> float:
-        self._synced, self._statics.offered = False, ""
+        self._statics.write_again()
         lock = self._lock
         if lock is not None and lock.lost and self._conf.on_lock_lost == "exit":
             self._session.flush()
@@ -581,7 +495,7 @@ class Ticker:
         due soon is the better test: a broker may accept connections, but refuse messages. One round
         trip when the broker is back, else none.
         """
-        retries = self._dispatcher.retries
+        retries = self._retries
         soon = reply.next_due is not None and reply.next_due < reply.now + BROKER_CHECK
         too_early = self._clock() < self._broker_checked_at + BROKER_CHECK
         if not retries.broker_failures or soon or too_early:
@@ -608,15 +522,11 @@ class Ticker:
         """
         more = _has_due(reply)
         worth_it = more or (self._session.pending and len(reply.claims) > BATCH // 2)
-        if worth_it and not self._dispatcher.retries.broker_failures:
+        if worth_it and not self._retries.broker_failures:
             try:
                 self._session.begin(self._limit() if more else 0)
             except (RedisError, OSError) as error:
                 logger.debug("beat: Could not claim the next batch ahead: %r", error)
-
-    def check_server(self, checked: bool) -> None:
-        """Check the server at the next tick, unless another ticker has ``checked`` it."""
-        self._server_checked = self._server_checked or checked
 
     @property
     def redis_time(self) -> float:
@@ -626,21 +536,21 @@ class Ticker:
     @property
     def token(self) -> str:
         """The token of this beat in the list of active beats."""
-        return self._session.token if self._session.lock is None else self._session.lock.token
+        return self._session.token
 
     def _check_server(self) -> None:
-        if self._permission_denied:  # a script without all its rights would stop half-way
+        if self._failures.permission_denied:  # a script without all its rights would stop half-way
             check_rights(self._store)
-        if not self._server_checked:
+        if not self.server_checked:
             check_eviction(self._store, self._conf.key_expiry_check)
             warn_about_untagged(self._store, self._conf)
             warn_about_misspelt(self._store)
-            self._server_checked = True
+            self.server_checked = True
 
     def _limit(self) -> int:
-        if not self._synced:
+        if self._statics.unwritten:
             return 0
-        return 1 if self._dispatcher.retries.broker_failures else BATCH
+        return 1 if self._retries.broker_failures else BATCH
 
     def _longest_wait(self) -> float:
         longest = min(MAX_WAIT, self._scheduler.max_interval)
@@ -660,24 +570,22 @@ class Ticker:
         """Write missing static entries; return True if another request comes next."""
         vanished = self._schedule_vanished(reply)
         self._follow_clock()
-        if self._synced and not vanished and not self._statics.unwritten:
+        if not vanished and not self._statics.unwritten:
             if self._statics_present(reply) or self._clock() < self._sync_again_at:
                 return False
             logger.warning("beat: Static entries vanished from Redis, writing them again")
         self._sync_again_at = self._clock() + STANDBY_POLL
         now, exclusive = from_timestamp(reply.now), self._lock is not None
-        synced = self._statics.sync(self._store, self._session.lock, now, exclusive)
-        self._synced = synced and self._follow_time_zone()
-        if self._synced:
+        self._statics.unwritten = not (
+            self._statics.sync(self._store, self._session.lock, now, exclusive)
+            and self._still_leads(
+                follow_time_zone(self._store, self._scheduler.app, self._scheduler.Entry)
+            )
+        )
+        if not self._statics.unwritten:
             self._prune_at = math.inf if exclusive else self._clock() + FORGET_AFTER
             emit(statics_synced, self._scheduler, **self._statics.synced)
         return not reply.claims
-
-    def _follow_time_zone(self) -> bool:
-        """Reschedule entries after a change of the time zone; False if this beat lost the lead."""
-        return self._still_leads(
-            follow_time_zone(self._store, self._scheduler.app, self._scheduler.Entry)
-        )
 
     def _follow_clock(self) -> None:
         """Rescan entries after the Redis clock went back, as long as this beat leads.
@@ -749,13 +657,13 @@ class Ticker:
         quarantine.
         """
         # Load the longest texts last, so that they delay no other entry.
-        response.reply.claims.sort(key=_is_long_text)
+        response.reply.claims.sort(key=lambda claim: len(claim.definition or "") > LONG_TEXT)
         rest = iter(response.reply.claims)
-        failures = self._dispatcher.retries.broker_failures
+        failures = self._retries.broker_failures
         try:
             self._dispatch_each(rest, response, caller_entry)
             self._dispatcher.deliver()
-            if self._dispatcher.retries.broker_failures <= failures:
+            if self._retries.broker_failures <= failures:
                 self._at_most_once.record()
         except (SystemExit, KeyboardInterrupt):
             self._release_rest(rest)
@@ -776,7 +684,7 @@ class Ticker:
 
         No round trip when there are none, else two.
         """
-        until = self._dispatcher.retries.others_until
+        until = self._retries.others_until
         if self._lock is None and until > self._others_first_until:
             self._others_first_until = until
             self._session.flush()
@@ -786,11 +694,11 @@ class Ticker:
         self, claims: Iterator[Claim], response: Response, caller_entry: CallerEntry | None
     ) -> None:
         session, publisher, stop = self._session, self._publisher, self._stop
-        loaded = self._dispatcher.load_all(response, caller_entry)
-        retries, loading_seconds = self._dispatcher.retries, 0.0
+        loaded = self._dispatcher.loader.load_all(response, caller_entry)
+        retries, loading_seconds = self._retries, 0.0
         for claim in claims:
             loading_started = self._clock()
-            entry = next(loaded)
+            loaded_entry = next(loaded)
             started = self._clock()
             loading_seconds += started - loading_started
             if started >= response.deadline:
@@ -800,10 +708,9 @@ class Ticker:
             if claim.definition is None and not claim.problem:
                 self._handle_missing_hash(claim.key)
                 continue
-            if self._without_hash:
-                self._without_hash.forget(claim.key)
+            self._without_hash.forget(claim.key)
             try:
-                self._dispatcher.dispatch(entry, claim, session.time_at(started))
+                self._dispatcher.dispatch(loaded_entry, claim, session.time_at(started))
             except (SystemExit, KeyboardInterrupt):
                 # The message may have been sent. The next attempt uses the same task id.
                 session.record(claim.put_back(claim.due, unsure=True))
@@ -841,7 +748,7 @@ class Ticker:
             return
         if self._store.keys.name_of(key) in self._statics:
             logger.warning("beat: Static entry %s vanished, writing it again", key)
-            self._synced = False
+            self._statics.unwritten = True
         else:
             self._members_to_remove.append(key)
 

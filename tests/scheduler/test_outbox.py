@@ -10,7 +10,8 @@ import pytest
 import redis
 from celery import Celery
 
-from redbeat.beat.publisher import InFlightMessage, Publisher
+from redbeat.beat.loading import Attempt
+from redbeat.beat.publisher import Publisher
 from tests.servers import RedisServer
 from tests.waiting import wait_until
 
@@ -37,15 +38,15 @@ class Sender:
             producer = producer or self.producer
             with self.outbox.publishing(producer):
                 self.app.send_task(name, producer=producer, queue=queue)
-                self.outbox.add(InFlightMessage(name, anything, None, 0.0))
+                self.outbox.add(Attempt(name, anything, "", 0.0))
 
     def count(self) -> int:
         """Return the number of messages in the queue ``celery`` of the broker."""
         return int(self.broker.llen("celery"))
 
 
-def names(messages: list[InFlightMessage]) -> str:
-    return "".join(str(message.entry) for message in messages)
+def names(attempts: list[Attempt]) -> str:
+    return "".join(str(attempt.entry) for attempt in attempts)
 
 
 @pytest.fixture

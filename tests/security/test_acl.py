@@ -186,6 +186,10 @@ def refusals(log: pytest.LogCaptureFixture) -> list[str]:
     return [line for line in lines if "ACL SETUSER" in line or "permission" in line]
 
 
+def commands_processed(admin: Any) -> int:
+    return int(admin.info("stats")["total_commands_processed"])
+
+
 def test_a_user_with_the_rights_of_redbeat_2(
     server: RedisServer, admin: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -212,7 +216,9 @@ def test_a_user_with_the_rights_of_redbeat_2(
     beat.tick()
     assert "a" in beat.names
     admin.acl_log_reset()
+    before = commands_processed(admin)
     beat.tick()
+    assert commands_processed(admin) - before < 10  # the permissions are not checked again
     beat.close()
     assert refused(admin) == set()
     assert refusals(caplog) == [line]

@@ -516,7 +516,7 @@ MUTANTS: Final = (
         "since-ignored",
         "A beat decides about a possibly sent run by the current time, not by the time of the "
         "first claim.",
-        "beat/dispatch.py",
+        "beat/loading.py",
         "instant_in(claim.since) or now\n",
         "now\n",
         ("tests/scheduler/test_claims.py",),
@@ -525,8 +525,8 @@ MUTANTS: Final = (
         "overlap-asked-again",
         "A possibly sent run waits for the end of a run that may be itself.",
         "beat/dispatch.py",
-        "        elif due and not perhaps_sent and is_running(entry, claim, now):\n",
-        "        elif due and is_running(entry, claim, now):\n",
+        "        elif due and not perhaps_sent and is_running(attempt):\n",
+        "        elif due and is_running(attempt):\n",
         ("tests/scheduler/test_claims.py",),
     ),
     Mutant(
@@ -708,7 +708,7 @@ MUTANTS: Final = (
         "one-step-given-up",
         "Messages are not sent together with their records although one server has both.",
         "beat/dispatch.py",
-        "        session.broker = self._server.broker_of(producer)\n",
+        "        session.broker = server.broker_of(producer)\n",
         "        session.broker = None\n",
         (
             "calm",
@@ -721,8 +721,8 @@ MUTANTS: Final = (
         "edited-run-sent-anyway",
         "A message that was refused because its entry had changed is sent again.",
         "beat/dispatch.py",
-        "            if (definition, policy) == (claim.definition, claim.policy):\n",
-        "            if definition:\n",
+        "code == CHANGED and texts[:2] == (claim.definition, claim.policy):\n",
+        "code == CHANGED:\n",
         ("tests/scheduler/test_claims.py",),
     ),
     # -- triggers and overlap --------------------------------------------------------------------
@@ -909,8 +909,8 @@ MUTANTS: Final = (
         "overlap-asked-of-nobody",
         "A beat sends the next run while an earlier run is still running.",
         "beat/completions.py",
-        "    return now < until <= now + LONGEST_OVERLAP\n",
-        "    return until < now\n",
+        "    return now < _running_until(claim) <= now + LONGEST_OVERLAP\n",
+        "    return _running_until(claim) < now\n",
         (
             "policies",
             "tests/scheduler/test_overlap.py",
@@ -1312,7 +1312,7 @@ MUTANTS: Final = (
         "conflict-keeps-claim",
         "A run during which an application wrote the history is not recorded.",
         "beat/dispatch.py",
-        "            self._session.record(merged, partial(self._on_recorded, message, merged))\n",
+        "            self._session.record(merged, partial(self._on_recorded, attempt, merged))\n",
         "            pass\n",
         ("tests/scheduler/test_claims.py",),
     ),
@@ -1342,7 +1342,7 @@ MUTANTS: Final = (
         "saved-during-last-run",
         "An entry that is saved with another schedule during its last run never runs by the new "
         "schedule.",
-        "beat/dispatch.py",
+        "beat/completions.py",
         "last_run_at, count, scheduled_at = history\n",
         "last_run_at, count, scheduled_at = merged_history(claim.meta, meta, run_history)\n",
         ("tests/scheduler/test_claims.py",),
@@ -1422,8 +1422,8 @@ MUTANTS: Final = (
         "emptied-waits",
         "After Redis lost all data, only the next leader writes the static entries again.",
         "beat/ticker.py",
-        "        if self._synced and not vanished and",
-        "        if self._synced and",
+        "        if not vanished and",
+        "        if",
         ("tests/scheduler/test_statics.py",),
     ),
     Mutant(
@@ -1442,8 +1442,8 @@ MUTANTS: Final = (
         "errors-swallowed",
         "A run that the broker refused counts as sent.",
         "beat/publisher.py",
-        "                message.error = errors[0]\n",
-        "                message.error = None\n",
+        "                attempt.error = errors[0]\n",
+        "                attempt.error = None\n",
         (
             "brokers",
             "tests/scheduler/test_outbox.py",
@@ -1462,10 +1462,8 @@ MUTANTS: Final = (
         "record-before-publish",
         "A run is recorded when its message is written, before the broker confirmed it.",
         "beat/dispatch.py",
-        "                            outgoing.add(InFlightMessage(entry, claim, seconds, now))\n"
-        "                            return\n",
-        "                            self._settle(InFlightMessage(entry, claim, seconds, now))\n"
-        "                            return\n",
+        "                            outgoing.add(attempt)\n",
+        "                            self._settle(attempt)\n",
         (
             "brokers",
             "servers",
@@ -1476,8 +1474,8 @@ MUTANTS: Final = (
         "failure-as-sent",
         "A run whose publish raised is recorded as sent.",
         "beat/dispatch.py",
-        "        if message.error is not None:\n",
-        "        if False and message.error is not None:\n",
+        "        if attempt.error is not None:\n",
+        "        if False and attempt.error is not None:\n",
         (
             "brokers",
             "tests/scheduler/test_publish_window.py",
@@ -1496,8 +1494,8 @@ MUTANTS: Final = (
         "pause-not-seen",
         "A disabled entry is sent when it is due.",
         "beat/dispatch.py",
-        "        run.now = datetime.fromtimestamp(now, UTC)\n",
-        "        run.now = datetime.fromtimestamp(now, UTC)\n        entry.enabled = True\n",
+        "run.now = now, datetime.fromtimestamp(now, UTC)\n",
+        "run.now = now, datetime.fromtimestamp(now, UTC)\n        entry.enabled = True\n",
         ("tests/schedule/test_pause.py",),
     ),
     Mutant(
@@ -2019,8 +2017,8 @@ MUTANTS: Final = (
         "connection-ends-outage",
         "An open connection ends an outage, although the broker refuses at-most-once messages.",
         "beat/dispatch.py",
-        "            self.retries.forget(claim)\n            self.at_most_once.add",
-        "            self.retries.sent(claim)\n            self.at_most_once.add",
+        "            self.retries.forget(attempt.claim)\n            self.at_most_once.add",
+        "            self.retries.sent(attempt.claim)\n            self.at_most_once.add",
         (
             "--replay tests/simulation/seeds/broker-refuses-at-most-once.json",
             "tests/scheduler/test_broker_refuses.py",
