@@ -24,13 +24,7 @@ from .cluster import LateCluster
 from .parameters import SOCKET_DEFAULTS, Parameters, hide_credentials, stale_connection_retry
 from .tls import TLS_OPTIONS, Layer, tls_options
 
-__all__ = (
-    "MasterClient",
-    "RawClient",
-    "Sentinels",
-    "build",
-    "refusals",
-)
+__all__ = ("RawClient", "build", "refusals")
 
 
 class SentinelClient(Redis):
@@ -149,16 +143,8 @@ def build(parameters: Parameters) -> RawClient:
 
 
 def _single(parameters: Parameters) -> Redis:
-    address = parameters.node
-    kwargs = {
-        "host": address.host or "localhost",
-        "port": address.port or REDIS_PORT,
-        **parameters.kwargs,
-    }
-    with _config_errors(parameters):
-        client = MasterClient(**kwargs)
-        _try_connection(client)
-    return client
+    node = parameters.node
+    return _master(parameters, host=node.host or "localhost", port=node.port or REDIS_PORT)
 
 
 def _socket(parameters: Parameters) -> Redis:
@@ -167,8 +153,12 @@ def _socket(parameters: Parameters) -> Redis:
         raise ConfigurationError(
             f"{parameters.url_setting} has no path of a socket; use unix:///path/to/redis.sock"
         )
+    return _master(parameters, unix_socket_path=path)
+
+
+def _master(parameters: Parameters, **address: Any) -> Redis:
     with _config_errors(parameters):
-        client = MasterClient(unix_socket_path=path, **parameters.kwargs)
+        client = MasterClient(**{**address, **parameters.kwargs})
         _try_connection(client)
     return client
 
