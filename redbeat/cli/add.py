@@ -53,9 +53,5 @@ def add(console: Console, name: str, task: str, **values: Any) -> None:
 
 def report(console: Console, entry: RedBeatSchedulerEntry, action: str) -> None:
     """Print the saved entry; ``action`` is a verb such as ``Added``."""
-    if console.as_json:
-        console.emit(as_json(entry))
-        return
     due = f"due {console.time(entry.due_at)} {console.zone}" if entry.enabled else "paused"
-    name = entry.name
-    console.note(f"{action} {name}: {timing_text(entry)}, {due}")
+    console.result(as_json(entry), f"{action} {entry.name}: {timing_text(entry)}, {due}")

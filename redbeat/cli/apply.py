@@ -12,7 +12,6 @@ from celery.exceptions import CeleryCommandException
 from redbeat.errors import ConflictError
 from redbeat.management.apply import TO_WRITE, PlannedChange, plan_entries
 from redbeat.presentation.english import plural
-from redbeat.storage.store import store_of
 from redbeat.transfer.entry_file import EntryFile, read_entry_file
 from redbeat.transfer.importing import UnreadableSourceError
 
@@ -80,10 +79,8 @@ def plan(console: Console, file: str, adopt: bool, detailed_exitcode: bool) -> N
     """
     planned = _plan(console, file, adopt)
     counts = _counts(planned)
-    if console.as_json:
-        console.emit({**counts, "dry_run": True})
-    else:
-        console.note(f"Plan for {file}: {summary(counts)}; nothing was written")
+    text = f"Plan for {file}: {summary(counts)}; nothing was written"
+    console.result({**counts, "dry_run": True}, text)
     _fail_on_problems(console, planned)
     if detailed_exitcode and _to_write(planned):
         console.ctx.exit(EX_DIFFERENT)
@@ -111,12 +108,8 @@ def apply(console: Console, file: str, adopt: bool, dry_run: bool, yes: bool) ->
     for item in conflicts:
         counts[item.action] -= 1
         console.error(f"{item.name}: changed since the plan")
-    if console.as_json:
-        console.emit({**counts, "dry_run": dry_run})
-    elif dry_run:
-        console.note(f"Dry run, nothing was written: {summary(counts)}")
-    else:
-        console.note(f"Applied {file}: {summary(counts)}")
+    done = "Dry run, nothing was written" if dry_run else f"Applied {file}"
+    console.result({**counts, "dry_run": dry_run}, f"{done}: {summary(counts)}")
     if conflicts:
         number = plural(len(conflicts), "entry", "entries")
         problem = f"Not written, because somebody else changed the stored entry: {number}"
@@ -168,7 +161,7 @@ def _counts(planned: list[PlannedChange]) -> dict[str, int]:
 def _write(console: Console, item: PlannedChange) -> bool:
     """Write a change; return False if the stored entry has changed since the plan."""
     if item.action == "removed":
-        return item.remove(store_of(console.app))
+        return item.remove(console.store)
     try:
         save_unchanged(item.entry)
     except ConflictError:

@@ -90,7 +90,8 @@ def backfill(
     with existing(console, name):
         if cancel:
             for one in entry.cancel_backfill():
-                _report(console, name, "cancelled", one)
+                text = f"Cancelled {name}: {progress_text(console, one)}"
+                console.result({"name": name, "action": "cancelled", **progress_json(one)}, text)
             return
         begin, end = console.instant(since), console.instant(until)
         if begin is not None and end is not None:
@@ -187,13 +188,6 @@ def _show(console: Console, name: str, backfills: list[Backfill]) -> None:
             console.write(progress_text(console, one))
     if not backfills:
         console.note(f"{name} has no backfills")
-
-
-def _report(console: Console, name: str, action: str, one: Backfill) -> None:
-    if console.as_json:
-        console.emit({"name": name, "action": action, **progress_json(one)})
-    else:
-        console.note(f"{action.capitalize()} {name}: {progress_text(console, one)}")
 
 
 def _wait(console: Console, entry: RedBeatSchedulerEntry) -> None:

@@ -33,28 +33,19 @@ WIDTH: Final = max(map(len, COLORS))
 def print_change(console: Console, change: Change) -> None:
     """Print a change as a line, or as an object of JSON."""
     if console.as_json:
-        emit_change(console, change)
+        kind = "calendar" if change.is_calendar else "name"
+        fields = {name: difference._asdict() for name, difference in change.fields.items()}
+        due = {} if change.is_calendar else {"next_run": iso(change.next_run)}
+        console.emit({kind: change.name, "action": change.action, "changes": fields, **due})
         return
     action = Styled(change.action.ljust(WIDTH), fg=COLORS.get(change.action))
     parts = list(_details(change))
     if not change.is_calendar and change.action not in ("removed", "deleted", "unreadable"):
-        due = change.next_run
-        parts.append(f"next run {console.time(due)} {console.zone}" if due else "no next run")
+        at = change.next_run
+        parts.append(f"next run {console.time(at)} {console.zone}" if at else "no next run")
     details = f": {'; '.join(parts)}" if parts else ""
     name = f"calendar {change.name}" if change.is_calendar else change.name
     console.write(action, "  ", name, details)
-
-
-def emit_change(console: Console, change: Change, **more: Any) -> None:
-    """Print a change as an object of JSON."""
-    fields = {name: difference._asdict() for name, difference in change.fields.items()}
-    if change.is_calendar:
-        console.emit({"calendar": change.name, "action": change.action, "changes": fields, **more})
-        return
-    due = iso(change.next_run)
-    console.emit(
-        {"name": change.name, "action": change.action, "changes": fields, "next_run": due, **more}
-    )
 
 
 def _details(change: Change) -> Iterator[str]:

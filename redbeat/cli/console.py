@@ -25,6 +25,7 @@ from redbeat.presentation.text import columns, moment
 from redbeat.printing import printable
 from redbeat.schedule import Schedule
 from redbeat.storage.client import REDBEAT_REDIS_KEY, client_of, unretried
+from redbeat.storage.store import Store, store_of
 
 __all__ = (
     "Console",
@@ -140,6 +141,11 @@ class Console:
         return Schedule(self.app, entry_class_of(self.app))
 
     @property
+    def store(self) -> Store:
+        """The store of the schedule."""
+        return store_of(self.schedule.app)
+
+    @property
     def zone(self) -> tzinfo:
         """The time zone of input and output: the ``timezone`` setting of the app."""
         zone: tzinfo = self.app.timezone
@@ -166,6 +172,33 @@ class Console:
     def emit(self, value: Mapping[str, Any]) -> None:
         """Print an object as one line of JSON, in ASCII."""
         click.echo(json.dumps(value))
+
+    def result(self, value: Mapping[str, Any], text: str) -> None:
+        """Print what the command did: an object with ``--json``, otherwise a message."""
+        if self.as_json:
+            self.emit(value)
+        else:
+            self.note(text)
+
+    def items(
+        self,
+        items: Sequence[Any],
+        as_object: Callable[[Any], Mapping[str, Any]],
+        titles: Sequence[str],
+        as_row: Callable[[Any], Sequence[str]],
+        nothing: str,
+    ) -> None:
+        """Print an object per item with ``--json``, otherwise a table of all items.
+
+        The message ``nothing`` is printed instead of an empty table.
+        """
+        if self.as_json:
+            for item in items:
+                self.emit(as_object(item))
+        elif items:
+            self.table(titles, list(map(as_row, items)))
+        else:
+            self.note(nothing)
 
     def note(self, text: str) -> None:
         """Print a message to standard error, unless ``--quiet`` is given."""

@@ -42,9 +42,6 @@ def exporter(console: Console, host: str, port: int) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, on_signal)
     server = serve_exporter(console.schedule.app, host, port)
-    if console.as_json:
-        console.emit({"url": server.url})
-    else:
-        console.note(f"Metrics are at {server.url}")
+    console.result({"url": server.url}, f"Metrics are at {server.url}")
     stop.wait()
     server.close()

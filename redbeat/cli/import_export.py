@@ -15,7 +15,6 @@ import click
 from celery import Celery
 
 from redbeat.presentation.english import plural
-from redbeat.storage.store import store_of
 from redbeat.transfer.crontab_file import read_crontab
 from redbeat.transfer.django import DEFAULT_ALIAS, read_database, read_fixture
 from redbeat.transfer.importing import (
@@ -106,8 +105,8 @@ def export(console: Console, file: str, history: bool) -> None:
     The default FILE is standard output. What cannot be read is left out and listed as a warning,
     and the exit code is 1. FILE is replaced only after everything is written.
     """
-    schedule, store = console.schedule, store_of(console.app)
-    lines = export_lines(console.app, schedule.entry_class, store, history)
+    schedule = console.schedule
+    lines = export_lines(console.app, schedule.entry_class, console.store, history)
     count, calendar_count, unreadable = 0, 0, []
     with _output(file) as out, progress(console, "Exporting", len(schedule)) as advance:
         for exported in lines:
@@ -134,7 +133,7 @@ def _report_export(
     else:
         console.note(f"Exported {plural(count, 'entry', 'entries')}")
     if calendar_count:
-        console.note(f"Exported {plural(calendar_count, 'calendar', 'calendars')}; {ROLLBACK}")
+        console.note(f"Exported {plural(calendar_count, 'calendar')}; {ROLLBACK}")
     if unreadable:
         some = plural(len(unreadable), "unreadable entry", "unreadable entries")
         raise failure(f"{some} left out; list the causes with: celery redbeat doctor", EX_FAILED)
@@ -216,7 +215,7 @@ def import_(
     entry_class = console.schedule.entry_class
     note = partial(print_change, console) if dry_run else None
     warnings = NameWarnings(console)
-    with Importer(console.app, store_of(console.app), entry_class, on_conflict) as importer:
+    with Importer(console.app, console.store, entry_class, on_conflict) as importer:
         try:
             # A dry run prints a line for each entry, which would break a progress bar.
             with nullcontext() if dry_run else progress(console, "Checking", None) as advance:
@@ -272,12 +271,9 @@ def _fail_on_problems(console: Console, checked: Checked, source_name: str) -> N
 
 
 def _report(console: Console, written: Written, dry_run: bool) -> None:
-    counts: dict[str, Any] = asdict(written)
-    if console.as_json:
-        console.emit({**counts, "dry_run": dry_run})
-        return
-    del counts["calendars"]
-    text = ", ".join(f"{count} {action}" for action, count in counts.items())
+    counts = asdict(written)
+    parts = [f"{count} {action}" for action, count in counts.items() if action != "calendars"]
     if written.calendars:
-        text += f", {plural(written.calendars, 'calendar', 'calendars')}"
-    console.note(f"Dry run, nothing was written: {text}" if dry_run else f"Imported: {text}")
+        parts.append(plural(written.calendars, "calendar"))
+    done = "Dry run, nothing was written" if dry_run else "Imported"
+    console.result({**counts, "dry_run": dry_run}, f"{done}: {', '.join(parts)}")

@@ -74,12 +74,9 @@ def _print_outcome(console: Console, outcome: str, name: str, score: float) -> N
 
 def _report(console: Console, old: str, new: str, counts: dict[str, int], dry_run: bool) -> None:
     text = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
-    if console.as_json:
-        console.emit({"old": old, "new": new, **counts, "dry_run": dry_run})
-    elif dry_run:
-        console.note(f"Dry run, nothing was written: {text}")
-    else:
-        console.note(text)
+    text = f"Dry run, nothing was written: {text}" if dry_run else text
+    console.result({"old": old, "new": new, **counts, "dry_run": dry_run}, text)
+    if not (console.as_json or dry_run):
         console.note(f"Set redbeat_key_prefix = {new!r} where that is not done yet")
 
 
