@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import click
@@ -11,11 +13,12 @@ from celery.exceptions import CeleryCommandException
 
 from redbeat.errors import ConflictError
 from redbeat.management.apply import TO_WRITE, PlannedChange, plan_entries
+from redbeat.management.changes import Change
+from redbeat.presentation.describe import iso
 from redbeat.presentation.english import plural
 from redbeat.transfer.entry_file import EntryFile, read_entry_file
 from redbeat.transfer.importing import UnreadableSourceError
 
-from .changes import print_change, summary
 from .checks import warn_of_unknown_names
 from .command import (
     EX_CONFLICT,
@@ -26,10 +29,10 @@ from .command import (
     command,
     failure,
 )
-from .console import Console, save_unchanged
+from .console import Console, Styled, save_unchanged
 from .options import option
 
-__all__ = ("apply", "plan")
+__all__ = ("apply", "plan", "print_change")
 
 DETAILED: Final = "--detailed-exitcode"
 
@@ -167,3 +170,61 @@ def _write(console: Console, item: PlannedChange) -> bool:
     except ConflictError:
         return False
     return True
+
+
+# -- output ------------------------------------------------------------------------------------
+
+#: The colours of actions that write something, or that need attention.
+COLORS: Final = {
+    "created": "green",
+    "copied": "green",
+    "changed": "yellow",
+    "removed": "red",
+    "deleted": "red",
+    "different": "red",
+    "unreadable": "red",
+}
+
+#: The fields of a new entry that are printed.
+SHOWN_OF_NEW: Final = ("task", "schedule")
+
+WIDTH: Final = max(map(len, COLORS))
+
+
+def print_change(console: Console, change: Change) -> None:
+    """Print a change as a line, or as an object of JSON."""
+    if console.as_json:
+        kind = "calendar" if change.is_calendar else "name"
+        fields = {name: difference._asdict() for name, difference in change.fields.items()}
+        due = {} if change.is_calendar else {"next_run": iso(change.next_run)}
+        console.emit({kind: change.name, "action": change.action, "changes": fields, **due})
+        return
+    action = Styled(change.action.ljust(WIDTH), fg=COLORS.get(change.action))
+    parts = list(_details(change))
+    if not change.is_calendar and change.action not in ("removed", "deleted", "unreadable"):
+        at = change.next_run
+        parts.append(f"next run {console.time(at)} {console.zone}" if at else "no next run")
+    details = f": {'; '.join(parts)}" if parts else ""
+    name = f"calendar {change.name}" if change.is_calendar else change.name
+    console.write(action, "  ", name, details)
+
+
+def _details(change: Change) -> Iterator[str]:
+    if change.action == "created" and not change.is_calendar:
+        found = [change.fields[name].new for name in SHOWN_OF_NEW if name in change.fields]
+        yield ", ".join(map(str, found))
+    else:
+        for name, difference in change.fields.items():
+            yield f"{name}: {_text(difference.old)} -> {_text(difference.new)}"
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "none"
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def summary(counts: Mapping[str, int]) -> str:
+    """Return counts by action as text: ``2 created, 1 removed``; ``nothing`` without any."""
+    parts = [f"{count} {action}" for action, count in counts.items() if count]
+    return ", ".join(parts) or "nothing"

@@ -29,7 +29,7 @@ from redbeat.transfer.importing import (
 from redbeat.transfer.jsonlines import Exported, export_lines, read_lines
 from redbeat.transfer.shelve_file import read_shelve
 
-from .changes import print_change
+from .apply import print_change
 from .checks import NameWarnings
 from .command import EX_CONFLICT, EX_FAILED, EX_UNREADABLE, command, failure
 from .console import Console, progress
@@ -215,11 +215,11 @@ def import_(
     entry_class = console.schedule.entry_class
     note = partial(print_change, console) if dry_run else None
     warnings = NameWarnings(console)
-    with Importer(console.app, console.store, entry_class, on_conflict) as importer:
+    with Importer(console.app, console.store, entry_class, on_conflict, note) as importer:
         try:
             # A dry run prints a line for each entry, which would break a progress bar.
             with nullcontext() if dry_run else progress(console, "Checking", None) as advance:
-                checked = importer.check(incoming, advance, note, warnings.check)
+                checked = importer.check(incoming, advance, warnings.check)
         except UnreadableSourceError as error:
             raise failure(f"{source_name}: {error}", EX_UNREADABLE) from error
         _fail_on_problems(console, checked, source_name)
@@ -228,7 +228,7 @@ def import_(
             with progress(console, "Importing", importer.written.to_write) as advance:
                 importer.write(advance)
         if prune:
-            importer.prune(checked.names, dry_run, note)
+            importer.prune(checked.names, dry_run)
     _report(console, importer.written, dry_run)
 
 

@@ -17,7 +17,7 @@ from redbeat.storage.client import client_of, unretried
 from redbeat.storage.records import Keys
 from redbeat.storage.store import Store
 
-from .changes import print_change
+from .apply import print_change
 from .command import EX_CONFLICT, command, failure
 from .console import Console, progress
 from .options import option

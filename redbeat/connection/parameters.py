@@ -302,7 +302,8 @@ def _url_options(address: Address, endpoint: Endpoint) -> dict[str, Any]:
         name: _parsed(name, text, endpoint.url_setting) for name, text in address.options.items()
     }
     if endpoint.url_inherited:
-        options = {name: options[name] for name in options if _is_for_redis(name)}
+        known = {*_REDIS_ARGUMENTS, "virtual_host"}
+        options = {name: options[name] for name in options if name in known}
     if "virtual_host" in options:
         options.setdefault("db", options.pop("virtual_host").strip("/"))
     if address.scheme not in SOCKETS and address.path.strip("/"):
@@ -311,10 +312,6 @@ def _url_options(address: Address, endpoint: Endpoint) -> dict[str, Any]:
         if getattr(address, name) is not None:
             options[name] = getattr(address, name)
     return check_options(options, endpoint.url_setting)
-
-
-def _is_for_redis(name: str) -> bool:
-    return name in _REDIS_ARGUMENTS or name == "virtual_host"
 
 
 def _parsed(name: str, text: str, setting: str) -> Any:
