@@ -55,7 +55,6 @@ def rate_from(text: str) -> float:
     "--rate",
     type=Parsed("rate", rate_from),
     default=f"{BACKFILL_RATE:g}/s",
-    show_default=True,
     metavar="N/s",
     example="10/s",
     help="Maximum number of runs per second; also N/m and N/h.",

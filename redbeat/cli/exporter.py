@@ -19,12 +19,11 @@ PORT: Final = 9541
 
 
 @command("exporter")
-@option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@option("--host", default="127.0.0.1", help="Address to listen on.")
 @option(
     "--port",
     type=click.IntRange(1, 65535),
     default=PORT,
-    show_default=True,
     example=str(PORT),
     help="Port to listen on.",
 )

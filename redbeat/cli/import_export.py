@@ -165,7 +165,6 @@ def _output(file: str) -> Iterator[IO[str]]:
     "file_format",
     type=click.Choice(FORMATS),
     default=FORMATS[0],
-    show_default=True,
     help="Format of FILE.",
 )
 @option(
@@ -180,7 +179,6 @@ def _output(file: str) -> Iterator[IO[str]]:
     "--on-conflict",
     type=click.Choice(ON_CONFLICT),
     default=ON_CONFLICT[0],
-    show_default=True,
     help="What to do if an entry is already stored and differs.",
 )
 @option("--prune", is_flag=True, help="Delete dynamic entries that are not in FILE.")

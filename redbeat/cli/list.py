@@ -74,7 +74,6 @@ CHUNK: Final = 10_000
     "--sort",
     type=click.Choice(SORTS),
     default="due",
-    show_default=True,
     example="name",
     help="Sort order. Every order except 'due' reads all names or entries first.",
 )

@@ -97,7 +97,8 @@ class ExampleOption(CeleryOption):
 
 
 def option(*names: str, **attrs: Any) -> Callable[[Any], Any]:
-    """Add an :class:`ExampleOption` to a command."""
+    """Add an :class:`ExampleOption` to a command; the help shows its default, if it has one."""
+    attrs.setdefault("show_default", "default" in attrs)
     decorator: Callable[[Any], Any] = click.option(*names, cls=ExampleOption, **attrs)
     return decorator
 

@@ -75,7 +75,6 @@ MAX_ROWS: Final = 40
     "file_format",
     type=click.Choice((PLAN, *FORMATS)),
     default=PLAN,
-    show_default=True,
     help="Format of FILE.",
 )
 @option("--timeline", is_flag=True, help="Draw the runs instead of listing them.")

@@ -27,7 +27,6 @@ MAX_CLOCK_OFFSET: Final = 1.0
     "--max-late",
     type=SECONDS,
     default=60,
-    show_default=True,
     example="300",
     help="Maximum lateness of a due entry: seconds, or with units, such as 1h30m.",
 )

@@ -56,7 +56,6 @@ def _mark(count: int) -> str:
     "--span",
     type=SECONDS,
     default="1h",
-    show_default=True,
     example="1d",
     help="How far to look ahead: seconds, or with units, such as 1h30m or 1w.",
 )
@@ -71,7 +70,6 @@ def _mark(count: int) -> str:
     "--limit",
     type=click.IntRange(1),
     default=20,
-    show_default=True,
     example="20",
     help="Maximum number of rows. The load per minute counts the other entries too.",
 )

@@ -24,7 +24,6 @@ __all__ = ("upcoming",)
     "--number",
     type=click.IntRange(1),
     default=20,
-    show_default=True,
     example="20",
     help="Maximum number of runs to print.",
 )

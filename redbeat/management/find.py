@@ -476,7 +476,7 @@ def in_order(
     value = ORDERS[order]
     search = Search(schedule, filters, shared=True)
     if order == "name" and filters == Filter(pattern=filters.pattern):
-        # The order is that of the names, which need no reading of the entries.
+        # The names are known without reading the entries.
         name_of = search.keys.name_of
         places = (("", encodable(name_of(key)), key) for key, _ in search.members())
         if limit is not None:

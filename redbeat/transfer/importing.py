@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, tzinfo
 from tempfile import TemporaryFile
 from typing import Any, Final, NamedTuple
 
 from celery import Celery
 
-from redbeat.calendar.zones import UTC
+from redbeat.calendar.walltime import instant_of
+from redbeat.calendar.zones import UTC, zone_named
 from redbeat.entries.calendars import calendar_of
 from redbeat.entries.decide import PARKED
 from redbeat.entries.history import encode_meta
@@ -47,11 +49,16 @@ __all__ = (
     "EntryType",
     "Importer",
     "Incoming",
+    "Kind",
     "Problem",
     "UnreadableSourceError",
     "Written",
+    "check_kinds",
     "fail",
+    "instant_from",
+    "json_from",
     "read_safely",
+    "zone_from",
 )
 
 EntryType = type[RedBeatSchedulerEntry]
@@ -113,6 +120,65 @@ def read_safely(where: str, read: Callable[[], Incoming]) -> Incoming:
 def _unexpected(what: str, error: Exception) -> InvalidEntryError:
     return InvalidEntryError("entry", f"{what}: {described(error)}; correct or remove this entry")
 
+
+# -- values that readers check ---------------------------------------------------------------------
+
+#: The types of a field's value, their description, and whether the field is required.
+Kind = tuple[Any, str, bool]
+
+#: The names of types in JSON.
+JSON_NAMES: Final = {dict: "object", list: "array"}
+
+
+def check_kinds(parent: str, fields: Mapping[str, Any], kinds: Mapping[str, Kind]) -> None:
+    """Raise :exc:`InvalidEntryError` for a field that is missing or has the wrong type.
+
+    ``parent`` is the path of the fields, with a dot at its end.
+    """
+    for name, (types, expected, required) in kinds.items():
+        value = fields.get(name)
+        if value is None and not required:
+            continue
+        if not isinstance(value, types) or (isinstance(value, bool) and types is not bool):
+            raise InvalidEntryError(f"{parent}{name}", f"must be {expected}, not {value!r:.60}")
+
+
+def json_from(field: str, text: Any, kind: type) -> Any:
+    """Return the dict or list in a JSON text; raise :exc:`InvalidEntryError` for anything else.
+
+    A value that is no text is not decoded.
+    """
+    try:
+        value = json.loads(text) if isinstance(text, (str, bytes)) else text
+    except (ValueError, RecursionError) as error:
+        raise InvalidEntryError(field, f"cannot be read as JSON: {error}") from error
+    if not isinstance(value, kind):
+        raise InvalidEntryError(field, f"must be a JSON {JSON_NAMES[kind]}, not {value!r:.60}")
+    return value
+
+
+def zone_from(field: str, name: Any) -> tzinfo:
+    """Return the time zone with this name; raise :exc:`InvalidEntryError` if there is none."""
+    try:
+        return zone_named(name)
+    except (ValueError, TypeError) as error:
+        raise InvalidEntryError(field, str(error)) from error
+
+
+def instant_from(field: str, moment: datetime, app: Celery) -> datetime:
+    """Return a time in UTC; a naive time is a wall-clock time in the time zone of the app.
+
+    Raises :exc:`InvalidEntryError` for a time outside of the years 1 to 9999.
+    """
+    aware = moment if moment.tzinfo else moment.replace(tzinfo=app.timezone)
+    try:
+        return instant_of(aware)
+    except (ValueError, OverflowError) as error:
+        problem = f"{aware.isoformat()} is not between the years 1 and 9999 in UTC; correct it"
+        raise InvalidEntryError(field, problem) from error
+
+
+# -- the check and its result ----------------------------------------------------------------------
 
 #: What to do with an entry if Redis has a different entry with the same name.
 ON_CONFLICT: Final = ("fail", "keep", "replace")

@@ -285,7 +285,7 @@ def login() -> ResponseReturnValue:
 
 @auth.post("/logout")
 def logout() -> ResponseReturnValue:
-    """End the session; a copy of its cookie is worth nothing from now on."""
+    """End the session; a copy of its cookie is not valid any more."""
     with suppress(ValueError):
         current_app.extensions["sign_ins"].remove(session.get("_user_id", ""))
     logout_user()

@@ -106,7 +106,7 @@ TASK_FIELDS: Final = (
     FormField("options", "json", '{"queue": "reports"}', "Options of apply_async, as JSON."),
     _policy_field("description"),
 )
-#: The name in ``managed_by`` is the business of the command ``apply``.
+#: Only the command ``apply`` sets ``managed_by``.
 RULED_FIELDS: Final = tuple(
     _policy_field(name)
     for name in POLICY_FIELDS
