@@ -13,9 +13,8 @@ from redbeat.presentation.rule_text import KINDS
 from redbeat.transfer.entry_file import new_entry
 
 from .checks import warn_of_unknown_names
-from .command import EX_CONFLICT, command, failure
+from .command import EX_CONFLICT, Console, command, failure, save_unchanged
 from .completion import task_names
-from .console import Console, save_unchanged
 from .entry_options import as_option_errors, call_from, entry_options, table_from
 
 __all__ = ("add",)

@@ -12,12 +12,11 @@ import click
 from celery.exceptions import CeleryCommandException
 
 from redbeat.errors import ConflictError
-from redbeat.management.apply import TO_WRITE, PlannedChange, plan_entries
-from redbeat.management.changes import Change
+from redbeat.management.apply import TO_WRITE, Change, PlannedChange, plan_entries
 from redbeat.presentation.describe import iso
 from redbeat.presentation.english import plural
 from redbeat.transfer.entry_file import EntryFile, read_entry_file
-from redbeat.transfer.importing import UnreadableSourceError
+from redbeat.transfer.incoming import UnreadableSourceError
 
 from .checks import warn_of_unknown_names
 from .command import (
@@ -25,11 +24,13 @@ from .command import (
     EX_DIFFERENT,
     EX_FAILED,
     EX_UNREADABLE,
+    Console,
     RedBeatCommand,
+    Styled,
     command,
     failure,
+    save_unchanged,
 )
-from .console import Console, Styled, save_unchanged
 from .options import option
 
 __all__ = ("apply", "plan", "print_change")

@@ -18,9 +18,8 @@ from redbeat.presentation.describe import iso
 from redbeat.presentation.english import plural
 from redbeat.presentation.text import duration
 
-from .command import EX_CONFLICT, command, failure
+from .command import EX_CONFLICT, Console, command, failure, progress
 from .completion import entry_names
-from .console import Console, progress
 from .options import TIME, Parsed, existing, load, option, option_error
 
 __all__ = ("backfill", "progress_text")

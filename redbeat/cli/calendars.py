@@ -11,8 +11,7 @@ from redbeat.management.as_json import calendar_json
 from redbeat.presentation.english import plural
 from redbeat.schedules.calendars import Calendar
 
-from .command import EX_CONFLICT, EX_NOT_FOUND, command, failure
-from .console import Console
+from .command import EX_CONFLICT, EX_NOT_FOUND, Console, command, failure
 from .options import option, option_error
 
 __all__ = ("calendar", "calendars")

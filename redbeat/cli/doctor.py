@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from redbeat.cli.command import EX_UNHEALTHY, command
-from redbeat.cli.console import Console
+from redbeat.cli.command import EX_UNHEALTHY, Console, command
 from redbeat.cli.options import option
 from redbeat.errors import ConfigurationError
 from redbeat.management.as_json import finding_json

@@ -13,9 +13,8 @@ from redbeat.transfer.entry_file import FIELDS, change_entry
 
 from .add import report
 from .checks import warn_of_unknown_names
-from .command import EX_CONFLICT, command, failure
+from .command import EX_CONFLICT, Console, command, failure, save_unchanged
 from .completion import entry_names, task_names
-from .console import Console, save_unchanged
 from .entry_options import as_option_errors, call_from, entry_options, table_from
 from .options import load, option, option_error
 

@@ -14,7 +14,7 @@ from redbeat.errors import InvalidEntryError
 from redbeat.presentation.rule_text import KINDS
 from redbeat.transfer.entry_file import CALL
 
-from .console import Console
+from .command import Console
 from .options import ARRAY, CLEARED, INTERVAL, OBJECT, SECONDS, TIME, option, option_error, options
 
 __all__ = (

@@ -8,8 +8,7 @@ from typing import Any, Final
 
 import click
 
-from redbeat.cli.command import command
-from redbeat.cli.console import Console
+from redbeat.cli.command import Console, command
 from redbeat.cli.options import option
 from redbeat.metrics.extra import serve_exporter
 

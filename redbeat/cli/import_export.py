@@ -17,22 +17,14 @@ from celery import Celery
 from redbeat.presentation.english import plural
 from redbeat.transfer.crontab_file import read_crontab
 from redbeat.transfer.django import DEFAULT_ALIAS, read_database, read_fixture
-from redbeat.transfer.importing import (
-    ON_CONFLICT,
-    Checked,
-    EntryType,
-    Importer,
-    Incoming,
-    UnreadableSourceError,
-    Written,
-)
+from redbeat.transfer.importing import ON_CONFLICT, Checked, Importer, Written
+from redbeat.transfer.incoming import EntryType, Incoming, UnreadableSourceError
 from redbeat.transfer.jsonlines import Exported, export_lines, read_lines
 from redbeat.transfer.shelve_file import read_shelve
 
 from .apply import print_change
 from .checks import NameWarnings
-from .command import EX_CONFLICT, EX_FAILED, EX_UNREADABLE, command, failure
-from .console import Console, progress
+from .command import EX_CONFLICT, EX_FAILED, EX_UNREADABLE, Console, command, failure, progress
 from .options import option, option_error
 
 __all__ = (

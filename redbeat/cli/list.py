@@ -18,8 +18,7 @@ from redbeat.presentation.text import clipped
 from redbeat.schedule import Record
 from redbeat.storage.reading import batches
 
-from .command import command
-from .console import Console
+from .command import Console, command
 from .options import TIME, option
 
 __all__ = ("list_",)

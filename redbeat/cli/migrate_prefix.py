@@ -10,7 +10,7 @@ import click
 
 from redbeat.beat.lock import SEEN_WITHIN, BeatInfo
 from redbeat.config import ensure_conf
-from redbeat.management.changes import Change, next_run_of
+from redbeat.management.apply import Change, next_run_of
 from redbeat.management.prefixes import copy_prefix
 from redbeat.storage.checks import LayoutNote
 from redbeat.storage.client import client_of, unretried
@@ -18,8 +18,7 @@ from redbeat.storage.records import Keys
 from redbeat.storage.store import Store
 
 from .apply import print_change
-from .command import EX_CONFLICT, command, failure
-from .console import Console, progress
+from .command import EX_CONFLICT, Console, command, failure, progress
 from .options import option
 
 __all__ = ("migrate_prefix", "refuse_running_beat")

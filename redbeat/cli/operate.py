@@ -9,9 +9,8 @@ import click
 
 from redbeat.errors import InvalidEntryError
 
-from .command import EX_CONFLICT, EX_NOT_FOUND, command, failure
+from .command import EX_CONFLICT, EX_NOT_FOUND, Console, command, failure
 from .completion import entry_names
-from .console import Console
 from .options import existing, load, not_found, option, options
 
 __all__ = (

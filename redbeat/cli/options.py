@@ -19,8 +19,7 @@ from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import DecodeError, InvalidEntryError
 from redbeat.presentation.rule_text import interval_from, seconds_from, time_from
 
-from .command import EX_NOT_FOUND, failure
-from .console import Console
+from .command import EX_NOT_FOUND, Console, failure
 
 __all__ = (
     "ARRAY",

@@ -21,8 +21,7 @@ from redbeat.storage.records import Keys
 from redbeat.storage.shards import total_stats
 from redbeat.storage.store import Store, base_store
 
-from .command import EX_CONFLICT, command, failure
-from .console import Console, progress
+from .command import EX_CONFLICT, Console, command, failure, progress
 from .migrate_prefix import refuse_running_beat
 from .options import option
 

@@ -26,9 +26,8 @@ from redbeat.schedule import EntryStatus
 from redbeat.transfer.entry_file import CALL
 
 from .backfill import progress_text
-from .command import command
+from .command import Console, command
 from .completion import entry_names
-from .console import Console
 from .entry_options import OPTION_OF
 from .options import existing, load
 

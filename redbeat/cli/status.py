@@ -7,8 +7,7 @@ from datetime import datetime
 from typing import Final
 
 from redbeat.beat.lock import BeatInfo
-from redbeat.cli.command import EX_UNHEALTHY, command
-from redbeat.cli.console import Console, Styled
+from redbeat.cli.command import EX_UNHEALTHY, Console, Styled, command
 from redbeat.cli.options import SECONDS, option
 from redbeat.management.as_json import problems_of, status_json, versions
 from redbeat.management.status import Shard

@@ -13,8 +13,7 @@ from typing import Final
 import click
 
 from redbeat.calendar.zones import UTC
-from redbeat.cli.command import command
-from redbeat.cli.console import Console, Styled
+from redbeat.cli.command import Console, Styled, command
 from redbeat.cli.options import SECONDS, option
 from redbeat.management.as_json import timeline_json
 from redbeat.management.forecast import MAX_LOADED, MINUTE, Periods, minutes_between

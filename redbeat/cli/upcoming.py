@@ -6,8 +6,7 @@ from datetime import datetime
 
 import click
 
-from redbeat.cli.command import command
-from redbeat.cli.console import Console
+from redbeat.cli.command import Console, command
 from redbeat.cli.options import TIME, option
 from redbeat.management.as_json import upcoming_json
 

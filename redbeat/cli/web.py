@@ -6,8 +6,7 @@ from typing import Any, Final, cast
 
 import click
 
-from redbeat.cli.command import EX_UNHEALTHY, command, failure
-from redbeat.cli.console import Console
+from redbeat.cli.command import EX_UNHEALTHY, Console, command, failure
 from redbeat.cli.options import option, option_error
 
 __all__ = ("web",)

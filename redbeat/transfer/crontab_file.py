@@ -22,7 +22,7 @@ from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import InvalidEntryError
 from redbeat.presentation.describe import CRON_FIELDS
 
-from .importing import EntryType, Incoming, fail, json_from, read_safely, zone_from
+from .incoming import EntryType, Incoming, fail, json_from, read_safely, zone_from
 
 __all__ = ("read_crontab",)
 

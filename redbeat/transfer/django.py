@@ -17,7 +17,7 @@ from redbeat.entries.history import encode_meta
 from redbeat.errors import InvalidEntryError
 from redbeat.schedules.one_time import clocked
 
-from .importing import (
+from .incoming import (
     EntryType,
     Incoming,
     Kind,

@@ -37,7 +37,7 @@ from redbeat.errors import DecodeError, InvalidEntryError
 from redbeat.presentation.describe import policy, rule_of, stored
 from redbeat.presentation.rule_text import KINDS, has_own_zone, parse_rule, seconds_from
 
-from .importing import EntryType, Problem, UnreadableSourceError, zone_from
+from .incoming import EntryType, Problem, UnreadableSourceError, zone_from
 
 __all__ = (
     "CALL",

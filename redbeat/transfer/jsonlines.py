@@ -34,7 +34,7 @@ from redbeat.storage.reading import Reading
 from redbeat.storage.records import Keys
 from redbeat.storage.wire import Row
 
-from .importing import EntryType, Incoming, Kind, check_kinds, fail, json_from, read_safely
+from .incoming import EntryType, Incoming, Kind, check_kinds, fail, json_from, read_safely
 
 __all__ = (
     "FIELDS",

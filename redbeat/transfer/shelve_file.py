@@ -26,7 +26,7 @@ from celery.schedules import crontab, schedule, solar
 from redbeat.entries.history import encode_meta
 from redbeat.errors import InvalidEntryError
 
-from .importing import (
+from .incoming import (
     EntryType,
     Incoming,
     UnreadableSourceError,

@@ -44,6 +44,7 @@ from redbeat.management.forecast import minutes_between
 from redbeat.presentation.rule_text import KINDS, seconds_from
 from redbeat.storage.store import store_of
 from redbeat.transfer.entry_file import CALL, FIELDS, change_entry, new_entry
+from redbeat.transfer.incoming import JSON_NAMES
 
 from .auth import audit, problem, user_name
 from .entry import entry_name, entry_or_error, existing, get_or_404
@@ -330,7 +331,6 @@ SCHEMAS: Final[dict[str, dict[str, Any]]] = {
 }
 #: The JSON types that a client may also send as text.
 TEXT_TOO: Final = ("number", "array")
-JSON_TYPES: Final[dict[type, str]] = {list: "array", dict: "object"}
 
 
 def _policy_schema(name: str, sent: bool) -> dict[str, Any]:
@@ -369,7 +369,7 @@ def document(root: str) -> dict[str, Any]:
     schemas["Fields"]["properties"] |= {
         **{kind: {"type": ["string", "number"]} for kind in KINDS},
         "rrule": {"type": ["string", "array"], "items": {"type": "string"}},
-        **{name: {"type": [JSON_TYPES[kind], "null"]} for name, kind in CALL.items()},
+        **{name: {"type": [JSON_NAMES[kind], "null"]} for name, kind in CALL.items()},
         "queue": {"type": "string", "description": "The queue, which becomes an option."},
         "enabled": {"type": "boolean"},
         **{name: _policy_schema(name, True) for name in FIELDS if name in POLICY_FIELDS},

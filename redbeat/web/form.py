@@ -19,7 +19,7 @@ from redbeat.entries.policy import DEFAULT
 from redbeat.entries.policy import FIELDS as POLICY_FIELDS
 from redbeat.entries.save import restart_if_finished
 from redbeat.errors import ConflictError, DecodeError, InvalidEntryError
-from redbeat.management.changes import Difference, differences
+from redbeat.management.apply import Difference, differences
 from redbeat.management.task_names import NameChecker
 from redbeat.presentation.rule_text import KINDS, rule_of
 from redbeat.presentation.text import plain_number
