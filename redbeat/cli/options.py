@@ -128,10 +128,11 @@ def checked_interval(text: str) -> str:
     return text
 
 
-#: A duration in seconds; the text of an interval, which is a duration that the word ``relative``
-#: may follow; and a time, which is naive if the text has no UTC offset.
+#: A duration in seconds.
 SECONDS = Parsed("duration", seconds_from)
+#: The text of an interval: a duration, which the word ``relative`` may follow.
 INTERVAL = Parsed("duration", checked_interval)
+#: A time, which is naive if the text has no UTC offset.
 TIME = Parsed("time", time_from)
 
 

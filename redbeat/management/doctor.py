@@ -269,7 +269,8 @@ def _score_text(score: float) -> str:
 
 # -- entries that are due at the same time ---------------------------------------------------------
 
-#: A minute is busy if this number of entries are due, and this multiple of the mean of an hour.
+#: A minute is busy if at least this number of entries are due in it, and at least this multiple of
+#: the mean of the minutes of its hour.
 BUSY: Final = 600
 BUSY_FACTOR: Final = 5
 

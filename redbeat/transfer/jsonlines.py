@@ -209,10 +209,10 @@ def _with_name(line: dict[str, Any]) -> dict[str, Any]:
 
 
 class Exported(NamedTuple):
-    """A line of an export, or what cannot be read and the problem with it.
+    """A line of an export, or a calendar or an entry that cannot be read.
 
     Attributes:
-        label: what a message calls the calendar or the entry that cannot be read.
+        label: the name of the calendar or the entry in messages.
         line: the line, "" if the calendar or the entry cannot be read.
         problem: why the calendar or the entry cannot be read; "" for a line.
         is_calendar: whether this is a calendar.
