@@ -13,9 +13,8 @@ from redbeat.presentation.rule_text import KINDS
 from redbeat.transfer.entry_file import new_entry
 
 from .checks import warn_of_unknown_names
-from .command import EX_CONFLICT, command, failure
+from .command import EX_CONFLICT, Console, command, failure, save_unchanged
 from .completion import task_names
-from .console import Console, save_unchanged
 from .entry_options import as_option_errors, call_from, entry_options, table_from
 
 __all__ = ("add",)
@@ -53,9 +52,5 @@ def add(console: Console, name: str, task: str, **values: Any) -> None:
 
 def report(console: Console, entry: RedBeatSchedulerEntry, action: str) -> None:
     """Print the saved entry; ``action`` is a verb such as ``Added``."""
-    if console.as_json:
-        console.emit(as_json(entry))
-        return
     due = f"due {console.time(entry.due_at)} {console.zone}" if entry.enabled else "paused"
-    name = entry.name
-    console.note(f"{action} {name}: {timing_text(entry)}, {due}")
+    console.result(as_json(entry), f"{action} {entry.name}: {timing_text(entry)}, {due}")

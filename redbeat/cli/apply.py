@@ -2,35 +2,38 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import click
 from celery.exceptions import CeleryCommandException
 
 from redbeat.errors import ConflictError
-from redbeat.management.apply import TO_WRITE, PlannedChange, plan_entries
+from redbeat.management.apply import TO_WRITE, Change, PlannedChange, plan_entries
+from redbeat.presentation.describe import iso
 from redbeat.presentation.english import plural
-from redbeat.storage.store import store_of
 from redbeat.transfer.entry_file import EntryFile, read_entry_file
-from redbeat.transfer.importing import UnreadableSourceError
+from redbeat.transfer.incoming import UnreadableSourceError
 
-from .changes import print_change, summary
 from .checks import warn_of_unknown_names
 from .command import (
     EX_CONFLICT,
     EX_DIFFERENT,
     EX_FAILED,
     EX_UNREADABLE,
+    Console,
     RedBeatCommand,
+    Styled,
     command,
     failure,
+    save_unchanged,
 )
-from .console import Console, save_unchanged
 from .options import option
 
-__all__ = ("apply", "plan")
+__all__ = ("apply", "plan", "print_change")
 
 DETAILED: Final = "--detailed-exitcode"
 
@@ -80,10 +83,8 @@ def plan(console: Console, file: str, adopt: bool, detailed_exitcode: bool) -> N
     """
     planned = _plan(console, file, adopt)
     counts = _counts(planned)
-    if console.as_json:
-        console.emit({**counts, "dry_run": True})
-    else:
-        console.note(f"Plan for {file}: {summary(counts)}; nothing was written")
+    text = f"Plan for {file}: {summary(counts)}; nothing was written"
+    console.result({**counts, "dry_run": True}, text)
     _fail_on_problems(console, planned)
     if detailed_exitcode and _to_write(planned):
         console.ctx.exit(EX_DIFFERENT)
@@ -111,12 +112,8 @@ def apply(console: Console, file: str, adopt: bool, dry_run: bool, yes: bool) ->
     for item in conflicts:
         counts[item.action] -= 1
         console.error(f"{item.name}: changed since the plan")
-    if console.as_json:
-        console.emit({**counts, "dry_run": dry_run})
-    elif dry_run:
-        console.note(f"Dry run, nothing was written: {summary(counts)}")
-    else:
-        console.note(f"Applied {file}: {summary(counts)}")
+    done = "Dry run, nothing was written" if dry_run else f"Applied {file}"
+    console.result({**counts, "dry_run": dry_run}, f"{done}: {summary(counts)}")
     if conflicts:
         number = plural(len(conflicts), "entry", "entries")
         problem = f"Not written, because somebody else changed the stored entry: {number}"
@@ -168,9 +165,67 @@ def _counts(planned: list[PlannedChange]) -> dict[str, int]:
 def _write(console: Console, item: PlannedChange) -> bool:
     """Write a change; return False if the stored entry has changed since the plan."""
     if item.action == "removed":
-        return item.remove(store_of(console.app))
+        return item.remove(console.store)
     try:
         save_unchanged(item.entry)
     except ConflictError:
         return False
     return True
+
+
+# -- output ------------------------------------------------------------------------------------
+
+#: The colours of actions that write something, or that need attention.
+COLORS: Final = {
+    "created": "green",
+    "copied": "green",
+    "changed": "yellow",
+    "removed": "red",
+    "deleted": "red",
+    "different": "red",
+    "unreadable": "red",
+}
+
+#: The fields of a new entry that are printed.
+SHOWN_OF_NEW: Final = ("task", "schedule")
+
+WIDTH: Final = max(map(len, COLORS))
+
+
+def print_change(console: Console, change: Change) -> None:
+    """Print a change as a line, or as an object of JSON."""
+    if console.as_json:
+        kind = "calendar" if change.is_calendar else "name"
+        fields = {name: difference._asdict() for name, difference in change.fields.items()}
+        due = {} if change.is_calendar else {"next_run": iso(change.next_run)}
+        console.emit({kind: change.name, "action": change.action, "changes": fields, **due})
+        return
+    action = Styled(change.action.ljust(WIDTH), fg=COLORS.get(change.action))
+    parts = list(_details(change))
+    if not change.is_calendar and change.action not in ("removed", "deleted", "unreadable"):
+        at = change.next_run
+        parts.append(f"next run {console.time(at)} {console.zone}" if at else "no next run")
+    details = f": {'; '.join(parts)}" if parts else ""
+    name = f"calendar {change.name}" if change.is_calendar else change.name
+    console.write(action, "  ", name, details)
+
+
+def _details(change: Change) -> Iterator[str]:
+    if change.action == "created" and not change.is_calendar:
+        found = [change.fields[name].new for name in SHOWN_OF_NEW if name in change.fields]
+        yield ", ".join(map(str, found))
+    else:
+        for name, difference in change.fields.items():
+            yield f"{name}: {_text(difference.old)} -> {_text(difference.new)}"
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "none"
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def summary(counts: Mapping[str, int]) -> str:
+    """Return counts by action as text: ``2 created, 1 removed``; ``nothing`` without any."""
+    parts = [f"{count} {action}" for action, count in counts.items() if count]
+    return ", ".join(parts) or "nothing"

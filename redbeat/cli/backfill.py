@@ -18,9 +18,8 @@ from redbeat.presentation.describe import iso
 from redbeat.presentation.english import plural
 from redbeat.presentation.text import duration
 
-from .command import EX_CONFLICT, command, failure
+from .command import EX_CONFLICT, Console, command, failure, progress
 from .completion import entry_names
-from .console import Console, progress
 from .options import TIME, Parsed, existing, load, option, option_error
 
 __all__ = ("backfill", "progress_text")
@@ -55,7 +54,6 @@ def rate_from(text: str) -> float:
     "--rate",
     type=Parsed("rate", rate_from),
     default=f"{BACKFILL_RATE:g}/s",
-    show_default=True,
     metavar="N/s",
     example="10/s",
     help="Maximum number of runs per second; also N/m and N/h.",
@@ -90,7 +88,8 @@ def backfill(
     with existing(console, name):
         if cancel:
             for one in entry.cancel_backfill():
-                _report(console, name, "cancelled", one)
+                text = f"Cancelled {name}: {progress_text(console, one)}"
+                console.result({"name": name, "action": "cancelled", **progress_json(one)}, text)
             return
         begin, end = console.instant(since), console.instant(until)
         if begin is not None and end is not None:
@@ -187,13 +186,6 @@ def _show(console: Console, name: str, backfills: list[Backfill]) -> None:
             console.write(progress_text(console, one))
     if not backfills:
         console.note(f"{name} has no backfills")
-
-
-def _report(console: Console, name: str, action: str, one: Backfill) -> None:
-    if console.as_json:
-        console.emit({"name": name, "action": action, **progress_json(one)})
-    else:
-        console.note(f"{action.capitalize()} {name}: {progress_text(console, one)}")
 
 
 def _wait(console: Console, entry: RedBeatSchedulerEntry) -> None:

@@ -7,12 +7,11 @@ from typing import Any
 import click
 
 from redbeat.errors import InvalidEntryError
-from redbeat.management.as_json import calendars_json
+from redbeat.management.as_json import calendar_json
 from redbeat.presentation.english import plural
 from redbeat.schedules.calendars import Calendar
 
-from .command import EX_CONFLICT, EX_NOT_FOUND, command, failure
-from .console import Console
+from .command import EX_CONFLICT, EX_NOT_FOUND, Console, command, failure
 from .options import option, option_error
 
 __all__ = ("calendar", "calendars")
@@ -24,13 +23,8 @@ TITLES = ("NAME", "ZONE", "DAYS", "RULES")
 def calendars(console: Console) -> None:
     """List the calendars, which contain the days on which entries do not run."""
     found = console.schedule.calendars
-    if console.as_json:
-        for one in calendars_json(found.values()):
-            console.emit(one)
-    elif found:
-        console.table(TITLES, [_row(found[name]) for name in sorted(found)])
-    else:
-        console.note("There are no calendars; add one with: calendar NAME --day 2026-12-25")
+    nothing = "There are no calendars; add one with: calendar NAME --day 2026-12-25"
+    console.items([found[name] for name in sorted(found)], calendar_json, TITLES, _row, nothing)
 
 
 def _row(one: Calendar) -> tuple[str, ...]:
@@ -88,11 +82,8 @@ def calendar(
         field = "ical" if ical is not None and error.field == "days" else error.field
         raise option_error(console.ctx, field, error.problem) from error
     count = console.schedule.save_calendar(one)
-    if console.as_json:
-        console.emit({"name": name, "action": "saved", "entries": count})
-    else:
-        entries = plural(count, "entry", "entries")
-        console.note(f"Saved the calendar {name}; {entries} computed again")
+    text = f"Saved the calendar {name}; {plural(count, 'entry', 'entries')} computed again"
+    console.result({"name": name, "action": "saved", "entries": count}, text)
 
 
 def _delete(console: Console, name: str) -> None:
@@ -102,7 +93,4 @@ def _delete(console: Console, name: str) -> None:
         raise failure(f"The calendar {name!r} {error.problem}", EX_CONFLICT) from error
     if not existed:
         raise failure(f"There is no calendar {name!r}", EX_NOT_FOUND)
-    if console.as_json:
-        console.emit({"name": name, "action": "deleted"})
-    else:
-        console.note(f"Deleted the calendar {name}")
+    console.result({"name": name, "action": "deleted"}, f"Deleted the calendar {name}")

@@ -1,19 +1,29 @@
-"""The base class of all commands, which turns an exception into a message and an exit code."""
+"""What every command is made of: its app, its output, its exit codes, and the errors it reports."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import inspect
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime, tzinfo
+from functools import cached_property, update_wrapper
+from importlib import import_module
+from itertools import repeat
 from typing import Any, Final
 
 import click
 from celery import Celery
-from celery.bin.base import CeleryCommand
+from celery.bin.base import CeleryCommand, CeleryOption
 from celery.exceptions import CeleryCommandException
 from celery.platforms import EX_OK, EX_UNAVAILABLE
+from celery.utils.imports import load_extension_class_names, symbol_by_name
 from redis.exceptions import RedisError
 
-from redbeat.cli.console import Console, pass_console
+from redbeat.calendar.walltime import instant_of
+from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import (
     EX_CONFIG,
     ConfigurationError,
@@ -22,9 +32,12 @@ from redbeat.errors import (
     InvalidEntryError,
     described,
 )
+from redbeat.presentation.text import columns, moment
 from redbeat.printing import printable, warnings_to
+from redbeat.schedule import Schedule
 from redbeat.storage.checks import explained
-from redbeat.storage.store import store_of
+from redbeat.storage.client import REDBEAT_REDIS_KEY, client_of, unretried
+from redbeat.storage.store import Store, store_of
 
 __all__ = (
     "EXIT_CODES",
@@ -36,10 +49,278 @@ __all__ = (
     "EX_UNHEALTHY",
     "EX_UNREADABLE",
     "EX_USAGE",
+    "Console",
     "RedBeatCommand",
+    "Styled",
     "command",
+    "entry_class_of",
     "failure",
+    "progress",
+    "save_unchanged",
 )
+
+#: The package of the Django scheduler. Its entry class is not a subclass of
+#: ``RedBeatSchedulerEntry``, and the package cannot be imported outside of a Django project.
+DJANGO: Final = "django_celery_beat."
+
+
+def entry_class_of(app: Celery) -> type[RedBeatSchedulerEntry]:
+    """Return the ``Entry`` class of the scheduler that the setting ``beat_scheduler`` names.
+
+    Returns :class:`RedBeatSchedulerEntry` if ``beat_scheduler`` names another kind of scheduler.
+    A scheduler that you select only with ``celery beat -S NAME`` has no effect here, because that
+    option does not change the setting.
+    """
+    aliases = dict(load_extension_class_names("celery.beat_schedulers"))
+    name = app.conf.beat_scheduler
+    if str(aliases.get(name, name)).startswith(DJANGO):
+        return RedBeatSchedulerEntry
+    try:
+        entry_class = getattr(_import_scheduler(name, aliases), "Entry", None)
+    except (ImportError, AttributeError):  # ``celery beat`` will report this error at its start
+        entry_class = None
+    if inspect.isclass(entry_class) and issubclass(entry_class, RedBeatSchedulerEntry):
+        return entry_class
+    return RedBeatSchedulerEntry
+
+
+def _import_scheduler(name: Any, aliases: dict[str, str]) -> Any:
+    """Return a scheduler class; set up Django first if the import needs Django models."""
+    try:
+        return symbol_by_name(name, aliases=aliases)
+    except Exception as error:
+        if type(error).__name__ != "AppRegistryNotReady":
+            raise
+        import_module("django").setup()
+        return symbol_by_name(name, aliases=aliases)
+
+
+def save_unchanged(entry: RedBeatSchedulerEntry) -> None:
+    """Save an entry; raise :exc:`ConflictError` if Redis has a newer version of the entry.
+
+    A subclass may override ``save()`` without the argument ``if_unchanged``. The base class then
+    saves the entry, and the overriding method is not called.
+    """
+    parameters = inspect.signature(entry.save).parameters
+    if "if_unchanged" in parameters or "kwargs" in parameters:
+        entry.save(if_unchanged=True)
+    else:
+        RedBeatSchedulerEntry.save(entry, if_unchanged=True)
+
+
+#: The colours of states that differ from ``scheduled``.
+STATE_COLORS: Final = {
+    "running": "green",
+    "paused": "yellow",
+    "finished": "bright_black",
+    "failing": "red",
+    "quarantined": "red",
+}
+
+
+class Styled(str):
+    """A text with a style, such as ``fg="red"``, in which the console prints it.
+
+    The text has no escape sequences: the console adds them after it has escaped the text. A string
+    that is made of this text has no style.
+    """
+
+    __slots__ = ("style",)
+
+    style: dict[str, Any]
+
+    def __new__(cls, text: str, **style: Any) -> Styled:
+        """Return ``text`` with a style; see ``click.style``."""
+        styled = super().__new__(cls, text)
+        styled.style = style
+        return styled
+
+
+JSON: Final = CeleryOption(["--json", "as_json"], is_flag=True, help="Print JSON, for scripts.")
+
+
+class Console:
+    """The output of one run of a command; ``as_json`` is true if the command prints JSON.
+
+    Data goes to standard output. Messages, warnings and errors go to standard error. ``--quiet``
+    suppresses messages and warnings, but not errors.
+
+    Each method that prints escapes its texts, so callers may pass names and texts as they are. No
+    other module prints.
+    """
+
+    def __init__(self, ctx: click.Context, as_json: bool = False) -> None:
+        self.ctx = ctx
+        self.app = ctx.obj.app
+        self.as_json = as_json
+        if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+            # Celery takes 0 for false, but https://no-color.org says that any value counts.
+            ctx.obj.no_color = True
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """The schedule of the app, with a Redis client that does not retry failed connections."""
+        setattr(self.app, REDBEAT_REDIS_KEY, unretried(client_of(self.app)))
+        return Schedule(self.app, entry_class_of(self.app))
+
+    @property
+    def store(self) -> Store:
+        """The store of the schedule."""
+        return store_of(self.schedule.app)
+
+    @property
+    def zone(self) -> tzinfo:
+        """The time zone of input and output: the ``timezone`` setting of the app."""
+        zone: tzinfo = self.app.timezone
+        return zone
+
+    # -- output --------------------------------------------------------------------------------
+
+    def write(self, *parts: str) -> None:
+        """Print a line of data, which consists of texts and of :class:`Styled` texts.
+
+        Escapes control characters, and characters that the output encoding cannot represent.
+        """
+        line = "".join(map(self._printed, parts))
+        encoding = sys.stdout.encoding or "utf-8"
+        self.ctx.obj.echo(line.encode(encoding, "backslashreplace").decode(encoding))
+
+    def _printed(self, part: str) -> str:
+        text = printable(part)
+        if not isinstance(part, Styled):
+            return text
+        styled: str = self.ctx.obj.style(text, **part.style)
+        return styled
+
+    def emit(self, value: Mapping[str, Any]) -> None:
+        """Print an object as one line of JSON, in ASCII."""
+        click.echo(json.dumps(value))
+
+    def result(self, value: Mapping[str, Any], text: str) -> None:
+        """Print what the command did: an object with ``--json``, otherwise a message."""
+        if self.as_json:
+            self.emit(value)
+        else:
+            self.note(text)
+
+    def items(
+        self,
+        items: Sequence[Any],
+        as_object: Callable[[Any], Mapping[str, Any]],
+        titles: Sequence[str],
+        as_row: Callable[[Any], Sequence[str]],
+        nothing: str,
+    ) -> None:
+        """Print an object per item with ``--json``, otherwise a table of all items.
+
+        The message ``nothing`` is printed instead of an empty table.
+        """
+        if self.as_json:
+            for item in items:
+                self.emit(as_object(item))
+        elif items:
+            self.table(titles, list(map(as_row, items)))
+        else:
+            self.note(nothing)
+
+    def note(self, text: str) -> None:
+        """Print a message to standard error, unless ``--quiet`` is given."""
+        if not self.ctx.obj.quiet:
+            self.ctx.obj.echo(printable(text), err=True)
+
+    def warn(self, text: str) -> None:
+        """Print a warning to standard error, unless ``--quiet`` is given."""
+        if not self.ctx.obj.quiet:
+            # With --no-color, the error() of Celery accepts no style.
+            self.ctx.obj.error(self._printed(Styled(f"Warning: {text}", fg="yellow")))
+
+    def error(self, text: str) -> None:
+        """Print an error to standard error, also if ``--quiet`` is given."""
+        self.ctx.obj.error(printable(text))
+
+    def state(self, state: str) -> str:
+        """Return the state of an entry in its colour; the usual state has none."""
+        return Styled(state, fg=STATE_COLORS[state]) if state in STATE_COLORS else state
+
+    def table(self, titles: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+        """Print rows in aligned columns, below the column titles."""
+        title, *lines = columns([map(_escaped, row) for row in (titles, *rows)])
+        self.write(Styled("".join(title), bold=True))
+        for line in lines:
+            self.write(*line)
+
+    def fields(self, pairs: Iterable[tuple[str, str | Sequence[str]]]) -> None:
+        """Print each name with its value, a text or a list of lines; skip empty values."""
+        nonempty = [(name, value) for name, value in pairs if value]
+        width = max(len(name) for name, _ in nonempty)
+        for name, value in nonempty:
+            first_line, *more_lines = [value] if isinstance(value, str) else value
+            self.write(Styled(f"{name:<{width}}", bold=True), "  ", first_line)
+            for line in more_lines:
+                self.write(f"{'':<{width}}  ", line)
+
+    def name(self, name: object) -> str:
+        """Return the name of an entry with control characters escaped, to measure its width."""
+        return printable(str(name))
+
+    def time(self, instant: datetime | None) -> str:
+        """Return an instant as text in the time zone of the app, or ``-`` for None."""
+        return moment(instant, self.zone)
+
+    # -- input ---------------------------------------------------------------------------------
+
+    def instant(self, value: datetime | None, zone: tzinfo | None = None) -> datetime | None:
+        """Return an aware datetime.
+
+        A naive datetime is interpreted as a wall-clock time in ``zone``. The default ``zone`` is
+        the time zone of the app.
+        """
+        if value is None:
+            return None
+        return instant_of(value if value.tzinfo else value.replace(tzinfo=zone or self.zone))
+
+
+def _escaped(cell: str) -> str:
+    """Return a cell as it will be printed, so that its width is right."""
+    return Styled(printable(cell), **cell.style) if isinstance(cell, Styled) else printable(cell)
+
+
+def pass_console(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the option ``--json``, and pass a :class:`Console` as the first argument."""
+
+    @click.pass_context
+    def call(ctx: click.Context, /, as_json: bool, **options: Any) -> Any:
+        return function(Console(ctx, as_json), **options)
+
+    wrapped = update_wrapper(call, function)
+    # Click keeps parameters in reverse order, so --json comes last in the help.
+    wrapped.__dict__["__click_params__"] = [JSON, *getattr(function, "__click_params__", ())]
+    return wrapped
+
+
+@contextmanager
+def progress(console: Console, label: str, length: int | None) -> Iterator[Callable[[int], None]]:
+    """Show a progress bar; yield a function that advances the bar by a number of entries.
+
+    The bar is shown only if standard error is a terminal. ``length`` is the total number of
+    entries, or None if the total is unknown. The bar is full at the end, unless an error ends the
+    context: ``length`` may differ from the number of entries, which other programs change.
+    """
+    if console.ctx.obj.quiet or not sys.stderr.isatty():
+        yield lambda _count: None
+        return
+    # Click needs an iterable or a length. Nothing iterates over this endless iterable.
+    steps = repeat(None) if length is None else None
+    bar: Any = click.progressbar(
+        steps, length=length, label=label, show_pos=length is None, file=sys.stderr
+    )
+    with bar:
+        yield bar.update
+        bar.finished = bar.show_percent = True
+        bar.render_progress()
+
+
+# -- the command -----------------------------------------------------------------------------------
 
 EX_FAILED: Final = 1
 EX_UNHEALTHY: Final = EX_FAILED

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from redbeat.cli.command import EX_UNHEALTHY, command
-from redbeat.cli.console import Console
+from redbeat.cli.command import EX_UNHEALTHY, Console, command
 from redbeat.cli.options import option
 from redbeat.errors import ConfigurationError
 from redbeat.management.as_json import finding_json
 from redbeat.management.doctor import Finding, examine
 from redbeat.presentation.english import plural
-from redbeat.storage.store import store_of
 
 __all__ = ("doctor",)
 
@@ -45,7 +43,7 @@ def doctor(console: Console, fix: bool) -> None:
 def _findings(console: Console, fix: bool) -> Iterator[Finding]:
     try:
         schedule = console.schedule
-        yield from examine(console.app, store_of(console.app), schedule.entry_class, fix)
+        yield from examine(console.app, console.store, schedule.entry_class, fix)
     except ConfigurationError as error:
         yield Finding(
             "settings", "", str(error), "correct it and run doctor again; nothing else was checked"

@@ -13,11 +13,10 @@ from redbeat.transfer.entry_file import FIELDS, change_entry
 
 from .add import report
 from .checks import warn_of_unknown_names
-from .command import EX_CONFLICT, command, failure
+from .command import EX_CONFLICT, Console, command, failure, save_unchanged
 from .completion import entry_names, task_names
-from .console import Console, save_unchanged
 from .entry_options import as_option_errors, call_from, entry_options, table_from
-from .options import load, option, option_error, static_among
+from .options import load, option, option_error
 
 __all__ = ("edit",)
 
@@ -51,7 +50,7 @@ def edit(console: Console, name: str, task: str | None, **values: Any) -> None:
     with as_option_errors(console.ctx, values):
         _change(console, entry, task, values)
         _save(entry)
-    if static_among(console, [name]):
+    if console.store.static_among([name]):
         console.warn(f"{name} is in beat_schedule: a later change there overwrites this edit")
     if task is not None or values["options"] is not None:
         warn_of_unknown_names(console, entry)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import reduce
+from functools import partial
 from typing import Any, Final
 
 import click
@@ -14,8 +14,8 @@ from redbeat.errors import InvalidEntryError
 from redbeat.presentation.rule_text import KINDS
 from redbeat.transfer.entry_file import CALL
 
-from .console import Console
-from .options import ARRAY, CLEARED, INTERVAL, OBJECT, SECONDS, TIME, option, option_error
+from .command import Console
+from .options import ARRAY, CLEARED, INTERVAL, OBJECT, SECONDS, TIME, option, option_error, options
 
 __all__ = (
     "as_option_errors",
@@ -25,10 +25,10 @@ __all__ = (
     "table_from",
 )
 
-#: The headings of option groups in the help.
-SCHEDULE_GROUP: Final = "Schedule"
-TASK_GROUP: Final = "Task"
-POLICY_GROUP: Final = "Policy"
+#: Functions that add an option to a group of options with its own heading in the help.
+schedule_option: Final = partial(option, help_group="Schedule")
+task_option: Final = partial(option, help_group="Task")
+policy_option: Final = partial(option, help_group="Policy")
 
 #: Entry field -> option name, for each field with an option of a different name.
 OPTION_OF: Final = {"start_time": "start", "end_time": "end", "enabled": "paused"}
@@ -47,110 +47,93 @@ TYPES: Final = {
 }
 
 
-def policy_option(name: str, help_group: str = POLICY_GROUP) -> Callable[[Any], Any]:
+def field_option(name: str) -> Callable[[Any], Any]:
     """Return the option of a policy field, made from the description of the field."""
     about = FIELDS[name].metadata
-    type_ = about["type"]
-    return option(
+    type_, add = about["type"], schedule_option if name in SCHEDULE_FIELDS else policy_option
+    return add(
         f"--{OPTION_OF.get(name, name).replace('_', '-')}",
         clearable=True,
         type=click.Choice(type_.choices) if type_.choices else TYPES[type_.name],
         metavar={"zone": "ZONE", "names": "NAMES"}.get(type_.name),
         example=about["example"],
-        help_group=help_group,
         help=about["description"],
     )
 
 
 SCHEDULE_OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
-    option(
+    schedule_option(
         "--every",
         type=INTERVAL,
         example="30",
-        help_group=SCHEDULE_GROUP,
         help="Interval in seconds, or with the units w, d, h, m, s: 30, 5m, 1h30m, 1w.",
     ),
-    option(
+    schedule_option(
         "--cron",
         metavar="FIELDS",
         example="'*/5 * * * *'",
-        help_group=SCHEDULE_GROUP,
         help="Crontab: minute, hour, day of month, month, day of week, with H for a value that "
         "depends on the name; or @hourly, @daily, @weekly, @monthly, @yearly.",
     ),
-    option(
+    schedule_option(
         "--rrule",
         multiple=True,
         metavar="LINE",
         example="'RRULE:FREQ=DAILY;BYHOUR=9;BYMINUTE=0'",
-        help_group=SCHEDULE_GROUP,
         help="RFC 5545 line: DTSTART, RRULE, RDATE or EXDATE. Repeat the option for several lines.",
     ),
-    option(
+    schedule_option(
         "--at",
         type=TIME,
         example="2026-12-31T09:00",
-        help_group=SCHEDULE_GROUP,
         help="Run once, at this time (ISO 8601).",
     ),
-    option(
+    schedule_option(
         "--solar",
         metavar="EVENT,LAT,LON",
         example="sunset,52.52,13.41",
-        help_group=SCHEDULE_GROUP,
         help="Solar event, with latitude and longitude in degrees.",
     ),
-    *(policy_option(field, SCHEDULE_GROUP) for field in SCHEDULE_FIELDS),
+    *map(field_option, SCHEDULE_FIELDS),
 )
 
-OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
+#: Adds the options of a schedule to a command.
+schedule_options: Final = options(*SCHEDULE_OPTIONS)
+
+#: Adds all options of an entry to a command.
+entry_options: Final = options(
     *SCHEDULE_OPTIONS,
-    option(
+    task_option(
         "--args",
         type=ARRAY,
         example="'[1, 2]'",
-        help_group=TASK_GROUP,
         help="Positional arguments of the task, as a JSON array.",
     ),
-    option(
+    task_option(
         "--kwargs",
         type=OBJECT,
         example="""'{"user": 7}'""",
-        help_group=TASK_GROUP,
         help="Keyword arguments of the task, as a JSON object.",
     ),
-    option(
+    task_option(
         "--options",
         type=OBJECT,
         example="""'{"priority": 5, "expires": 60}'""",
-        help_group=TASK_GROUP,
         help="Options of apply_async, as a JSON object.",
     ),
-    option(
+    task_option(
         "--queue",
         clearable=True,
         example="reports",
-        help_group=TASK_GROUP,
         help="Queue to publish to.",
     ),
-    *(policy_option(field) for field in FIELDS if field not in SCHEDULE_FIELDS),
-    option(
+    *(field_option(name) for name in FIELDS if name not in SCHEDULE_FIELDS),
+    policy_option(
         "--paused",
         is_flag=True,
-        help_group=POLICY_GROUP,
         help="Pause the entry: it does not run until resumed.",
     ),
 )
-
-
-def entry_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add all options of this module to a command."""
-    return reduce(lambda decorated, add: add(decorated), reversed(OPTIONS), function)
-
-
-def schedule_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of a schedule to a command."""
-    return reduce(lambda decorated, add: add(decorated), reversed(SCHEDULE_OPTIONS), function)
 
 
 @contextmanager

@@ -8,8 +8,7 @@ from typing import Any, Final
 
 import click
 
-from redbeat.cli.command import command
-from redbeat.cli.console import Console
+from redbeat.cli.command import Console, command
 from redbeat.cli.options import option
 from redbeat.metrics.extra import serve_exporter
 
@@ -19,12 +18,11 @@ PORT: Final = 9541
 
 
 @command("exporter")
-@option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@option("--host", default="127.0.0.1", help="Address to listen on.")
 @option(
     "--port",
     type=click.IntRange(1, 65535),
     default=PORT,
-    show_default=True,
     example=str(PORT),
     help="Port to listen on.",
 )
@@ -42,9 +40,6 @@ def exporter(console: Console, host: str, port: int) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, on_signal)
     server = serve_exporter(console.schedule.app, host, port)
-    if console.as_json:
-        console.emit({"url": server.url})
-    else:
-        console.note(f"Metrics are at {server.url}")
+    console.result({"url": server.url}, f"Metrics are at {server.url}")
     stop.wait()
     server.close()

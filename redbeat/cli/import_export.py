@@ -15,25 +15,16 @@ import click
 from celery import Celery
 
 from redbeat.presentation.english import plural
-from redbeat.storage.store import store_of
 from redbeat.transfer.crontab_file import read_crontab
 from redbeat.transfer.django import DEFAULT_ALIAS, read_database, read_fixture
-from redbeat.transfer.importing import (
-    ON_CONFLICT,
-    Checked,
-    EntryType,
-    Importer,
-    Incoming,
-    UnreadableSourceError,
-    Written,
-)
+from redbeat.transfer.importing import ON_CONFLICT, Checked, Importer, Written
+from redbeat.transfer.incoming import EntryType, Incoming, UnreadableSourceError
 from redbeat.transfer.jsonlines import Exported, export_lines, read_lines
 from redbeat.transfer.shelve_file import read_shelve
 
-from .changes import print_change
+from .apply import print_change
 from .checks import NameWarnings
-from .command import EX_CONFLICT, EX_FAILED, EX_UNREADABLE, command, failure
-from .console import Console, progress
+from .command import EX_CONFLICT, EX_FAILED, EX_UNREADABLE, Console, command, failure, progress
 from .options import option, option_error
 
 __all__ = (
@@ -106,8 +97,8 @@ def export(console: Console, file: str, history: bool) -> None:
     The default FILE is standard output. What cannot be read is left out and listed as a warning,
     and the exit code is 1. FILE is replaced only after everything is written.
     """
-    schedule, store = console.schedule, store_of(console.app)
-    lines = export_lines(console.app, schedule.entry_class, store, history)
+    schedule = console.schedule
+    lines = export_lines(console.app, schedule.entry_class, console.store, history)
     count, calendar_count, unreadable = 0, 0, []
     with _output(file) as out, progress(console, "Exporting", len(schedule)) as advance:
         for exported in lines:
@@ -134,7 +125,7 @@ def _report_export(
     else:
         console.note(f"Exported {plural(count, 'entry', 'entries')}")
     if calendar_count:
-        console.note(f"Exported {plural(calendar_count, 'calendar', 'calendars')}; {ROLLBACK}")
+        console.note(f"Exported {plural(calendar_count, 'calendar')}; {ROLLBACK}")
     if unreadable:
         some = plural(len(unreadable), "unreadable entry", "unreadable entries")
         raise failure(f"{some} left out; list the causes with: celery redbeat doctor", EX_FAILED)
@@ -166,7 +157,6 @@ def _output(file: str) -> Iterator[IO[str]]:
     "file_format",
     type=click.Choice(FORMATS),
     default=FORMATS[0],
-    show_default=True,
     help="Format of FILE.",
 )
 @option(
@@ -181,7 +171,6 @@ def _output(file: str) -> Iterator[IO[str]]:
     "--on-conflict",
     type=click.Choice(ON_CONFLICT),
     default=ON_CONFLICT[0],
-    show_default=True,
     help="What to do if an entry is already stored and differs.",
 )
 @option("--prune", is_flag=True, help="Delete dynamic entries that are not in FILE.")
@@ -216,11 +205,11 @@ def import_(
     entry_class = console.schedule.entry_class
     note = partial(print_change, console) if dry_run else None
     warnings = NameWarnings(console)
-    with Importer(console.app, store_of(console.app), entry_class, on_conflict) as importer:
+    with Importer(console.app, console.store, entry_class, on_conflict, note) as importer:
         try:
             # A dry run prints a line for each entry, which would break a progress bar.
             with nullcontext() if dry_run else progress(console, "Checking", None) as advance:
-                checked = importer.check(incoming, advance, note, warnings.check)
+                checked = importer.check(incoming, advance, warnings.check)
         except UnreadableSourceError as error:
             raise failure(f"{source_name}: {error}", EX_UNREADABLE) from error
         _fail_on_problems(console, checked, source_name)
@@ -229,7 +218,7 @@ def import_(
             with progress(console, "Importing", importer.written.to_write) as advance:
                 importer.write(advance)
         if prune:
-            importer.prune(checked.names, dry_run, note)
+            importer.prune(checked.names, dry_run)
     _report(console, importer.written, dry_run)
 
 
@@ -272,12 +261,9 @@ def _fail_on_problems(console: Console, checked: Checked, source_name: str) -> N
 
 
 def _report(console: Console, written: Written, dry_run: bool) -> None:
-    counts: dict[str, Any] = asdict(written)
-    if console.as_json:
-        console.emit({**counts, "dry_run": dry_run})
-        return
-    del counts["calendars"]
-    text = ", ".join(f"{count} {action}" for action, count in counts.items())
+    counts = asdict(written)
+    parts = [f"{count} {action}" for action, count in counts.items() if action != "calendars"]
     if written.calendars:
-        text += f", {plural(written.calendars, 'calendar', 'calendars')}"
-    console.note(f"Dry run, nothing was written: {text}" if dry_run else f"Imported: {text}")
+        parts.append(plural(written.calendars, "calendar"))
+    done = "Dry run, nothing was written" if dry_run else "Imported"
+    console.result({**counts, "dry_run": dry_run}, f"{done}: {', '.join(parts)}")

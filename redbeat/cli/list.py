@@ -18,8 +18,7 @@ from redbeat.presentation.text import clipped
 from redbeat.schedule import Record
 from redbeat.storage.reading import batches
 
-from .command import command
-from .console import Console
+from .command import Console, command
 from .options import TIME, option
 
 __all__ = ("list_",)
@@ -74,7 +73,6 @@ CHUNK: Final = 10_000
     "--sort",
     type=click.Choice(SORTS),
     default="due",
-    show_default=True,
     example="name",
     help="Sort order. Every order except 'due' reads all names or entries first.",
 )

@@ -10,16 +10,15 @@ import click
 
 from redbeat.beat.lock import SEEN_WITHIN, BeatInfo
 from redbeat.config import ensure_conf
-from redbeat.management.changes import Change, next_run_of
+from redbeat.management.apply import Change, next_run_of
 from redbeat.management.prefixes import copy_prefix
 from redbeat.storage.checks import LayoutNote
 from redbeat.storage.client import client_of, unretried
 from redbeat.storage.records import Keys
 from redbeat.storage.store import Store
 
-from .changes import print_change
-from .command import EX_CONFLICT, command, failure
-from .console import Console, progress
+from .apply import print_change
+from .command import EX_CONFLICT, Console, command, failure, progress
 from .options import option
 
 __all__ = ("migrate_prefix", "refuse_running_beat")
@@ -74,12 +73,9 @@ def _print_outcome(console: Console, outcome: str, name: str, score: float) -> N
 
 def _report(console: Console, old: str, new: str, counts: dict[str, int], dry_run: bool) -> None:
     text = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
-    if console.as_json:
-        console.emit({"old": old, "new": new, **counts, "dry_run": dry_run})
-    elif dry_run:
-        console.note(f"Dry run, nothing was written: {text}")
-    else:
-        console.note(text)
+    text = f"Dry run, nothing was written: {text}" if dry_run else text
+    console.result({"old": old, "new": new, **counts, "dry_run": dry_run}, text)
+    if not (console.as_json or dry_run):
         console.note(f"Set redbeat_key_prefix = {new!r} where that is not done yet")
 
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import reduce
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
 
 import click
 
 from redbeat.errors import InvalidEntryError
 
-from .command import EX_CONFLICT, EX_NOT_FOUND, command, failure
+from .command import EX_CONFLICT, EX_NOT_FOUND, Console, command, failure
 from .completion import entry_names
-from .console import Console
-from .options import check_names, confirm, load, not_found, option, static_among
+from .options import existing, load, not_found, option, options
 
 __all__ = (
     "delete",
@@ -22,7 +20,11 @@ __all__ = (
     "trigger",
 )
 
-DECORATORS: tuple[Callable[[Any], Any], ...] = (
+#: Maximum number of names to print before a request for confirmation.
+MAX_PRINTED: Final = 10
+
+#: Adds the argument NAME and the options ``--match`` and ``--yes`` to a command.
+names_or_pattern: Final = options(
     click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=entry_names),
     option(
         "--match",
@@ -32,11 +34,6 @@ DECORATORS: tuple[Callable[[Any], Any], ...] = (
     ),
     option("--yes", "-y", is_flag=True, help="Do not ask for confirmation."),
 )
-
-
-def names_or_pattern(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the argument NAME and the options ``--match`` and ``--yes`` to a command."""
-    return reduce(lambda decorated, add: add(decorated), reversed(DECORATORS), function)
 
 
 def select_names(
@@ -56,7 +53,9 @@ def select_names(
         problem = "Give either names or --match; for example: --match 'billing-*'"
         raise click.UsageError(problem, console.ctx)
     if names:
-        check_names(console, names)
+        for name in names:
+            if name not in console.schedule:
+                raise not_found(console, name)
         return list(dict.fromkeys(names))
     matching = [record.name for record in console.schedule.records(pattern=match, **filters)]
     if not matching:
@@ -66,14 +65,22 @@ def select_names(
     return matching
 
 
+def confirm(console: Console, verb: str, names: Sequence[str]) -> None:
+    """Request confirmation; end the command unless the user answers yes."""
+    for name in names[:MAX_PRINTED]:
+        console.note(f"  {name}")
+    if len(names) > MAX_PRINTED:
+        console.note(f"  and {len(names) - MAX_PRINTED} more")
+    target = f"{len(names)} entries" if len(names) > 1 else "this entry"
+    click.confirm(f"{verb} {target}?", abort=True, err=True)
+
+
 def report(console: Console, action: str, names: Iterable[str], **details: str) -> None:
     """Print one line per entry; ``action`` is what was done, such as ``paused``."""
+    suffix = "".join(f" ({value})" for value in details.values())
     for name in names:
-        if console.as_json:
-            console.emit({"name": name, "action": action, **details})
-        else:
-            suffix = "".join(f" ({value})" for value in details.values())
-            console.note(f"{action.capitalize()} {name}{suffix}")
+        text = f"{action.capitalize()} {name}{suffix}"
+        console.result({"name": name, "action": action, **details}, text)
 
 
 @command("pause")
@@ -111,11 +118,10 @@ def trigger(console: Console, names: tuple[str, ...], match: str | None, yes: bo
     selected = select_names(console, "Trigger", names, match, yes)
     for name in selected:
         try:
-            task_id = load(console, name).trigger()
+            with existing(console, name):
+                task_id = load(console, name).trigger()
         except InvalidEntryError as error:
             raise failure(f"{name!r} was not triggered: {error.problem}", EX_CONFLICT) from error
-        except KeyError:
-            raise not_found(console, name) from None
         report(console, "triggered", [name], task_id=task_id)
 
 
@@ -126,10 +132,8 @@ def delete(console: Console, names: tuple[str, ...], match: str | None, yes: boo
     selected = select_names(console, "Delete", names, match, yes)
     if names and not yes:
         confirm(console, "Delete", selected)
-    statics = static_among(console, selected)
+    statics = console.store.static_among(selected)
     console.schedule.delete_all(selected)
     report(console, "deleted", selected)
-    deleted_statics = [name for name in selected if name in statics]
-    if deleted_statics:
-        name = deleted_statics[0]
+    for name in [name for name in selected if name in statics][:1]:
         console.warn(f"{name} is in beat_schedule: the next start of a beat adds the entry again")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import difflib
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import reduce
 from os.path import commonprefix
 from typing import Any, Final
 
@@ -17,10 +18,8 @@ from redbeat.decoder import decode
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import DecodeError, InvalidEntryError
 from redbeat.presentation.rule_text import interval_from, seconds_from, time_from
-from redbeat.storage.store import store_of
 
-from .command import EX_NOT_FOUND, failure
-from .console import Console
+from .command import EX_NOT_FOUND, Console, failure
 
 __all__ = (
     "ARRAY",
@@ -30,14 +29,12 @@ __all__ = (
     "SECONDS",
     "TIME",
     "Parsed",
-    "check_names",
-    "confirm",
     "existing",
     "load",
     "not_found",
     "option",
     "option_error",
-    "static_among",
+    "options",
 )
 
 
@@ -99,9 +96,15 @@ class ExampleOption(CeleryOption):
 
 
 def option(*names: str, **attrs: Any) -> Callable[[Any], Any]:
-    """Add an :class:`ExampleOption` to a command."""
+    """Add an :class:`ExampleOption` to a command; the help shows its default, if it has one."""
+    attrs.setdefault("show_default", "default" in attrs)
     decorator: Callable[[Any], Any] = click.option(*names, cls=ExampleOption, **attrs)
     return decorator
+
+
+def options(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Add several options or arguments to a command; the help lists them in this order."""
+    return lambda function: reduce(lambda added, add: add(added), reversed(decorators), function)
 
 
 class Parsed(click.ParamType):  # type: ignore[type-arg]
@@ -125,10 +128,11 @@ def checked_interval(text: str) -> str:
     return text
 
 
-#: A duration in seconds; the text of an interval, which is a duration that the word ``relative``
-#: may follow; and a time, which is naive if the text has no UTC offset.
+#: A duration in seconds.
 SECONDS = Parsed("duration", seconds_from)
+#: The text of an interval: a duration, which the word ``relative`` may follow.
 INTERVAL = Parsed("duration", checked_interval)
+#: A time, which is naive if the text has no UTC offset.
 TIME = Parsed("time", time_from)
 
 
@@ -148,16 +152,11 @@ def with_example(message: str, example: str) -> str:
 #: Maximum number of names that the slow search for similar names compares.
 MAX_COMPARED: Final = 200
 
-#: Maximum number of names to print before a request for confirmation.
-MAX_PRINTED: Final = 10
-
 
 def load(console: Console, name: str) -> RedBeatSchedulerEntry:
     """Return the entry with this name, or end the command if it is unknown. One round trip."""
-    try:
+    with existing(console, name):
         return console.schedule[name]
-    except KeyError:
-        raise not_found(console, name) from None
 
 
 def not_found(console: Console, name: str) -> CeleryCommandException:
@@ -174,7 +173,7 @@ def not_found(console: Console, name: str) -> CeleryCommandException:
 
 @contextmanager
 def existing(console: Console, name: str) -> Iterator[None]:
-    """End the command if another program deletes the entry while the context uses it."""
+    """End the command if the entry does not exist, or another program has just deleted it."""
     try:
         yield
     except KeyError:
@@ -188,25 +187,3 @@ def shared_length(one: str, other: str) -> int:
     """
     ends = (one, other), (one[::-1], other[::-1])
     return min(sum(len(commonprefix(pair)) for pair in ends), len(one))  # noqa: RUF071
-
-
-def check_names(console: Console, names: Iterable[str]) -> None:
-    """End the command at the first unknown name. One round trip per name."""
-    for name in names:
-        if name not in console.schedule:
-            raise not_found(console, name)
-
-
-def confirm(console: Console, verb: str, names: Sequence[str]) -> None:
-    """Request confirmation; end the command unless the user answers yes."""
-    for name in names[:MAX_PRINTED]:
-        console.note(f"  {name}")
-    if len(names) > MAX_PRINTED:
-        console.note(f"  and {len(names) - MAX_PRINTED} more")
-    target = f"{len(names)} entries" if len(names) > 1 else "this entry"
-    click.confirm(f"{verb} {target}?", abort=True, err=True)
-
-
-def static_among(console: Console, names: Iterable[str]) -> set[str]:
-    """Return the names that are static entries. One round trip per 500 names."""
-    return store_of(console.app).static_among(names)

@@ -21,8 +21,7 @@ from redbeat.storage.records import Keys
 from redbeat.storage.shards import total_stats
 from redbeat.storage.store import Store, base_store
 
-from .command import EX_CONFLICT, command, failure
-from .console import Console, progress
+from .command import EX_CONFLICT, Console, command, failure, progress
 from .migrate_prefix import refuse_running_beat
 from .options import option
 
@@ -134,26 +133,16 @@ def _report(
     sizes: list[int],
     dry_run: bool = False,
 ) -> None:
-    rows = [
-        (number, prefix, _master(client, prefix), size)
+    places = [
+        {"shard": number, "prefix": prefix, "master": _master(client, prefix), "entries": size}
         for number, (prefix, size) in enumerate(zip(target.prefixes, sizes, strict=True))
     ]
     if console.as_json:
-        names = ("shard", "prefix", "master", "entries")
-        console.emit(
-            {
-                "shards": target.shards,
-                "places": [dict(zip(names, row, strict=True)) for row in rows],
-                "earlier": list(note.left),
-                **counts,
-                "dry_run": dry_run,
-            }
-        )
+        fields = {"shards": target.shards, "places": places, "earlier": list(note.left)}
+        console.emit({**fields, **counts, "dry_run": dry_run})
         return
-    console.table(
-        ("Shard", "Prefix", "Master", "Entries"),
-        [(str(number), prefix, master, str(size)) for number, prefix, master, size in rows],
-    )
+    rows = [tuple(map(str, place.values())) for place in places]
+    console.table(("Shard", "Prefix", "Master", "Entries"), rows)
     if dry_run:
         console.note("Dry run, nothing was written")
         return

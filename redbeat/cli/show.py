@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
-from typing import Final
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
 import click
 
@@ -26,11 +26,10 @@ from redbeat.schedule import EntryStatus
 from redbeat.transfer.entry_file import CALL
 
 from .backfill import progress_text
-from .command import command
+from .command import Console, command
 from .completion import entry_names
-from .console import Console
 from .entry_options import OPTION_OF
-from .options import existing, load, static_among
+from .options import existing, load
 
 __all__ = (
     "history",
@@ -45,7 +44,7 @@ TITLES: Final = ("DISPATCHED", "LATE", "OUTCOME", "RESULT", "TASK ID")
 def show(console: Console, name: str) -> None:
     """Show all details of an entry."""
     entry = load(console, name)
-    static = name in static_among(console, [name])
+    static = bool(console.store.static_among([name]))
     occurrences = entry.history
     with existing(console, name):
         status, backfills = entry.status, entry.backfills
@@ -106,24 +105,26 @@ def _fields(
 
 
 def _print_history(
-    console: Console, entry: RedBeatSchedulerEntry, occurrences: Iterable[Occurrence]
+    console: Console, entry: RedBeatSchedulerEntry, occurrences: Sequence[Occurrence]
 ) -> None:
+    """Print runs as a table; with ``--json`` print an object per run."""
+
+    def row(item: Occurrence) -> tuple[str, ...]:
+        return (
+            console.time(item.scheduled_at),
+            console.time(item.dispatched_at),
+            duration(entry.lateness_of(item)),
+            item.outcome,
+            result_text(item.result) or "-",
+            item.task_id or "-",
+        )
+
+    def as_object(item: Occurrence) -> dict[str, Any]:
+        return {"name": str(entry.name), **occurrence_json(item)}
+
     titles = (f"SCHEDULED ({console.zone})", *TITLES)
-    console.table(titles, [_history_row(console, entry, item) for item in occurrences])
-
-
-def _history_row(
-    console: Console, entry: RedBeatSchedulerEntry, item: Occurrence
-) -> tuple[str, ...]:
-    late = entry.lateness_of(item)
-    return (
-        console.time(item.scheduled_at),
-        console.time(item.dispatched_at),
-        duration(late),
-        item.outcome,
-        result_text(item.result) or "-",
-        item.task_id or "-",
-    )
+    nothing = f"{entry.name} has no recorded runs yet"
+    console.items(occurrences, as_object, titles, row, nothing)
 
 
 @command("history")
@@ -131,11 +132,4 @@ def _history_row(
 def history(console: Console, name: str) -> None:
     """Show the last runs of an entry, the most recent first."""
     entry = load(console, name)
-    occurrences = entry.history
-    if console.as_json:
-        for item in occurrences:
-            console.emit({"name": name, **occurrence_json(item)})
-    elif occurrences:
-        _print_history(console, entry, occurrences)
-    else:
-        console.note(f"{name} has no recorded runs yet")
+    _print_history(console, entry, entry.history)

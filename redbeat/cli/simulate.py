@@ -24,11 +24,10 @@ from redbeat.management.forecast import (
 )
 from redbeat.presentation.describe import iso
 from redbeat.transfer.entry_file import attributes_of, read_entry_file
-from redbeat.transfer.importing import Problem, UnreadableSourceError
+from redbeat.transfer.incoming import Problem, UnreadableSourceError
 
-from .command import EX_UNREADABLE, command, failure
+from .command import EX_UNREADABLE, Console, command, failure
 from .completion import entry_names
-from .console import Console
 from .entry_options import as_option_errors, schedule_options, table_from
 from .import_export import FORMATS, read_source
 from .options import TIME, not_found, option, option_error
@@ -75,7 +74,6 @@ MAX_ROWS: Final = 40
     "file_format",
     type=click.Choice((PLAN, *FORMATS)),
     default=PLAN,
-    show_default=True,
     help="Format of FILE.",
 )
 @option("--timeline", is_flag=True, help="Draw the runs instead of listing them.")

@@ -7,8 +7,7 @@ from datetime import datetime
 from typing import Final
 
 from redbeat.beat.lock import BeatInfo
-from redbeat.cli.command import EX_UNHEALTHY, command
-from redbeat.cli.console import Console, Styled
+from redbeat.cli.command import EX_UNHEALTHY, Console, Styled, command
 from redbeat.cli.options import SECONDS, option
 from redbeat.management.as_json import problems_of, status_json, versions
 from redbeat.management.status import Shard
@@ -27,7 +26,6 @@ MAX_CLOCK_OFFSET: Final = 1.0
     "--max-late",
     type=SECONDS,
     default=60,
-    show_default=True,
     example="300",
     help="Maximum lateness of a due entry: seconds, or with units, such as 1h30m.",
 )

@@ -13,8 +13,7 @@ from typing import Final
 import click
 
 from redbeat.calendar.zones import UTC
-from redbeat.cli.command import command
-from redbeat.cli.console import Console, Styled
+from redbeat.cli.command import Console, Styled, command
 from redbeat.cli.options import SECONDS, option
 from redbeat.management.as_json import timeline_json
 from redbeat.management.forecast import MAX_LOADED, MINUTE, Periods, minutes_between
@@ -56,7 +55,6 @@ def _mark(count: int) -> str:
     "--span",
     type=SECONDS,
     default="1h",
-    show_default=True,
     example="1d",
     help="How far to look ahead: seconds, or with units, such as 1h30m or 1w.",
 )
@@ -71,7 +69,6 @@ def _mark(count: int) -> str:
     "--limit",
     type=click.IntRange(1),
     default=20,
-    show_default=True,
     example="20",
     help="Maximum number of rows. The load per minute counts the other entries too.",
 )

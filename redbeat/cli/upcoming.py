@@ -6,8 +6,7 @@ from datetime import datetime
 
 import click
 
-from redbeat.cli.command import command
-from redbeat.cli.console import Console
+from redbeat.cli.command import Console, command
 from redbeat.cli.options import TIME, option
 from redbeat.management.as_json import upcoming_json
 
@@ -24,7 +23,6 @@ __all__ = ("upcoming",)
     "--number",
     type=click.IntRange(1),
     default=20,
-    show_default=True,
     example="20",
     help="Maximum number of runs to print.",
 )
@@ -40,19 +38,17 @@ def upcoming(console: Console, name: str | None, number: int, until: datetime | 
     The times are nominal: spread and jitter make runs later, see "show NAME".
     """
     end = console.instant(until)
-    runs = _of_all(console, number, end) if name is None else _of_one(console, name, number, end)
-    if console.as_json:
-        for instant, entry_name in runs:
-            console.emit(upcoming_json(instant, entry_name))
-    elif runs:
-        rows = [(console.time(instant), str(entry_name)) for instant, entry_name in runs]
-        console.table((f"SCHEDULED ({console.zone})", "NAME"), rows)
+    if name is None:
+        runs = console.schedule.upcoming(number, until=end)
     else:
-        console.note("No upcoming runs")
-
-
-def _of_all(console: Console, number: int, until: datetime | None) -> list[tuple[datetime, str]]:
-    return console.schedule.upcoming(number, until=until)
+        runs = _of_one(console, name, number, end)
+    console.items(
+        runs,
+        lambda run: upcoming_json(*run),
+        (f"SCHEDULED ({console.zone})", "NAME"),
+        lambda run: (console.time(run[0]), run[1]),
+        "No upcoming runs",
+    )
 
 
 def _of_one(

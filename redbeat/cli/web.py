@@ -6,8 +6,7 @@ from typing import Any, Final, cast
 
 import click
 
-from redbeat.cli.command import EX_UNHEALTHY, command, failure
-from redbeat.cli.console import Console
+from redbeat.cli.command import EX_UNHEALTHY, Console, command, failure
 from redbeat.cli.options import option, option_error
 
 __all__ = ("web",)
@@ -26,7 +25,6 @@ MIN_TOKEN: Final = 16
 @option(
     "--host",
     default="127.0.0.1",
-    show_default=True,
     example="127.0.0.1",
     help="Address to listen on. An address that is not loopback needs --basic-auth or --token.",
 )
@@ -34,7 +32,6 @@ MIN_TOKEN: Final = 16
     "--port",
     type=click.IntRange(0, 65535),
     default=5556,
-    show_default=True,
     example="5556",
     help="Port to listen on; 0 selects a free port.",
 )
@@ -120,7 +117,7 @@ def exposure_warning(behind_proxy: bool) -> str:
     """Return what an attacker could do if the dashboard listens on an address of the network."""
     if behind_proxy:
         return (
-            "Whoever reaches this address without the proxy can forge the X-Forwarded "
+            "Anyone who reaches this address without the proxy can forge the X-Forwarded "
             "headers; listen on 127.0.0.1, or let a firewall admit only the proxy"
         )
     return (

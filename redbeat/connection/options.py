@@ -23,22 +23,21 @@ def _retry_period(value: Any) -> float | None:
     raise ValueError("must be a number of seconds above 0, -1 for no limit, or None for no retry")
 
 
-def _boolean(value: Any) -> bool:
-    if isinstance(value, bool) or value in (0, 1):
-        return bool(value)
-    raise ValueError("must be True or False")
+def _valid(
+    accepts: Callable[[Any], Any], convert: Callable[[Any], Any], requirement: str
+) -> Callable[[Any], Any]:
+    """Return a function that converts an accepted value, and raises ValueError for others."""
+
+    def checked(value: Any) -> Any:
+        if not accepts(value):
+            raise ValueError(requirement)
+        return convert(value)
+
+    return checked
 
 
-def _text(value: Any) -> str:
-    if isinstance(value, str) and value:
-        return value
-    raise ValueError("must be a non-empty string")
-
-
-def _secret(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    raise ValueError("must be a string or None")
+_text = _valid(lambda value: isinstance(value, str) and value, str, "must be a non-empty string")
+_secret = _valid(lambda value: isinstance(value, str), str, "must be a string or None")
 
 
 def _database(value: Any) -> int:
@@ -54,12 +53,6 @@ def _seconds(value: Any) -> float | None:
     if is_number(value) and value > 0:
         return float(value)
     raise ValueError("must be a number of seconds above 0, or None for no limit")
-
-
-def _mapping(value: Any) -> dict[str, Any]:
-    if isinstance(value, Mapping):
-        return dict(value)
-    raise ValueError("must be a dict")
 
 
 def _provider(value: Any) -> CredentialProvider:
@@ -96,13 +89,13 @@ def _nodes(value: Any) -> list[tuple[str, int]]:
 
 #: The options that RedBeat itself uses, each with a function that validates and converts its value.
 REDBEAT_OPTIONS: Final[Mapping[str, Callable[[Any], Any]]] = {
-    "cluster": _boolean,
+    "cluster": _valid(lambda value: value in (False, True), bool, "must be True or False"),
     "credential_provider": _provider,
     "db": _database,
     "master_name": _text,
     "password": _secret,
     "retry_period": _retry_period,
-    "sentinel_kwargs": _mapping,
+    "sentinel_kwargs": _valid(lambda value: isinstance(value, Mapping), dict, "must be a dict"),
     "sentinels": _nodes,
     "service_name": _text,
     "socket_timeout": _seconds,

@@ -28,7 +28,6 @@ __all__ = (
     "Endpoint",
     "Parameters",
     "client_parameters",
-    "encryption",
     "hide_credentials",
     "read_endpoint",
     "stale_connection_retry",
@@ -41,34 +40,34 @@ logger = get_logger("celery.beat")
 class Endpoint:
     """The URL, TLS options and client options of the schedule's Redis.
 
-    The ``*_inherited`` attributes say whether each of them comes from the broker's settings.
-    ``url`` may contain several URLs, separated by ``;``. ``url`` and ``options`` may contain
-    passwords.
+    The ``*_setting`` attributes name the setting that each of them comes from: one of RedBeat's, or
+    an inherited one of the broker. ``url`` may contain several URLs, separated by ``;``. ``url``
+    and ``options`` may contain passwords.
     """
 
     url: str
     use_ssl: Any
     options: dict[str, Any]
-    url_inherited: bool
-    ssl_inherited: bool
-    options_inherited: bool
+    url_setting: str
+    ssl_setting: str
+    options_setting: str
     #: Whether the broker is a Redis that could store the schedule.
     broker_is_redis: bool
 
     @property
-    def url_setting(self) -> str:
-        """The name of the setting that contains the URL, for error messages."""
-        return "broker_url" if self.url_inherited else "redbeat_redis_url"
+    def url_inherited(self) -> bool:
+        """Whether the URL comes from the settings of the broker."""
+        return self.url_setting == "broker_url"
 
     @property
-    def ssl_setting(self) -> str:
-        """The name of the setting that contains the TLS options, for error messages."""
-        return "broker_use_ssl" if self.ssl_inherited else "redbeat_redis_use_ssl"
+    def ssl_inherited(self) -> bool:
+        """Whether the TLS options come from the settings of the broker."""
+        return self.ssl_setting == "broker_use_ssl"
 
     @property
-    def options_setting(self) -> str:
-        """The name of the setting that contains the client options, for error messages."""
-        return "broker_transport_options" if self.options_inherited else "redbeat_redis_options"
+    def options_inherited(self) -> bool:
+        """Whether the client options come from the settings of the broker."""
+        return self.options_setting == "broker_transport_options"
 
     @property
     def is_cluster(self) -> bool:
@@ -82,31 +81,29 @@ def read_endpoint(app: Celery) -> Endpoint:
     Raises :exc:`ConfigurationError` for a value of the wrong type. The URL is not validated here,
     but when a client is built.
     """
-    url, url_inherited = _redbeat_or_broker(app, "redbeat_redis_url", "broker_url")
-    use_ssl, ssl_inherited = _redbeat_or_broker(app, "redbeat_redis_use_ssl", "broker_use_ssl")
-    options, options_inherited = _redbeat_or_broker(
+    url, url_setting = _redbeat_or_broker(app, "redbeat_redis_url", "broker_url")
+    use_ssl, ssl_setting = _redbeat_or_broker(app, "redbeat_redis_use_ssl", "broker_use_ssl")
+    options, options_setting = _redbeat_or_broker(
         app, "redbeat_redis_options", "broker_transport_options"
     )
-    setting = "broker_transport_options" if options_inherited else "redbeat_redis_options"
     return Endpoint(
-        url=_url_text(url, "broker_url" if url_inherited else "redbeat_redis_url"),
-        use_ssl=_check_use_ssl(
-            use_ssl, "broker_use_ssl" if ssl_inherited else "redbeat_redis_use_ssl"
-        ),
-        options=_check_options(options, setting, options_inherited),
-        url_inherited=url_inherited,
-        ssl_inherited=ssl_inherited,
-        options_inherited=options_inherited,
+        url=_url_text(url, url_setting),
+        use_ssl=_check_use_ssl(use_ssl, ssl_setting),
+        options=_check_options(options, options_setting),
+        url_setting=url_setting,
+        ssl_setting=ssl_setting,
+        options_setting=options_setting,
         broker_is_redis=url_scheme(_url_text(app.conf.broker_url, "broker_url")) in SCHEMES,
     )
 
 
-def _redbeat_or_broker(app: Celery, setting: str, broker_setting: str) -> tuple[Any, bool]:
+def _redbeat_or_broker(app: Celery, setting: str, broker_setting: str) -> tuple[Any, str]:
+    """Return the value of RedBeat's setting if it is set, else the broker's, and its name."""
     value = find_setting(app, setting)
     if value is None or value is MISSING:
         # Use the attribute of app.conf: Celery then also reads the URL from the environment.
-        return getattr(app.conf, broker_setting), True
-    return value, False
+        return getattr(app.conf, broker_setting), broker_setting
+    return value, setting
 
 
 def _url_text(url: Any, setting: str) -> str:
@@ -123,11 +120,12 @@ def _check_use_ssl(use_ssl: Any, setting: str) -> Any:
     raise ConfigurationError(f"{setting} must be True, False or a dict of ssl_ options")
 
 
-def _check_options(options: Any, setting: str, inherited: bool) -> dict[str, Any]:
+def _check_options(options: Any, setting: str) -> dict[str, Any]:
     options = {} if options is None else options
     if not isinstance(options, Mapping):
         raise ConfigurationError(f"{setting} must be a dict, not of type {type(options).__name__}")
-    return check_options(inherited_options(options) if inherited else options, setting)
+    is_own = setting == "redbeat_redis_options"
+    return check_options(options if is_own else inherited_options(options), setting)
 
 
 def encryption(
@@ -304,7 +302,8 @@ def _url_options(address: Address, endpoint: Endpoint) -> dict[str, Any]:
         name: _parsed(name, text, endpoint.url_setting) for name, text in address.options.items()
     }
     if endpoint.url_inherited:
-        options = {name: options[name] for name in options if _is_for_redis(name)}
+        known = {*_REDIS_ARGUMENTS, "virtual_host"}
+        options = {name: options[name] for name in options if name in known}
     if "virtual_host" in options:
         options.setdefault("db", options.pop("virtual_host").strip("/"))
     if address.scheme not in SOCKETS and address.path.strip("/"):
@@ -313,10 +312,6 @@ def _url_options(address: Address, endpoint: Endpoint) -> dict[str, Any]:
         if getattr(address, name) is not None:
             options[name] = getattr(address, name)
     return check_options(options, endpoint.url_setting)
-
-
-def _is_for_redis(name: str) -> bool:
-    return name in _REDIS_ARGUMENTS or name == "virtual_host"
 
 
 def _parsed(name: str, text: str, setting: str) -> Any:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import ssl
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from inspect import signature
 from pathlib import Path
 from typing import Any, Final
 
+from celery.utils.serialization import strtobool
 from redis.connection import SSLConnection
 
 from redbeat.errors import ConfigurationError, did_you_mean
@@ -25,29 +26,7 @@ TLS_OPTIONS: Final = frozenset(
     name for name in signature(SSLConnection.__init__).parameters if name.startswith("ssl_")
 )
 
-CERT_REQS: Final[Mapping[Any, str]] = {
-    ssl.CERT_NONE: "none",
-    ssl.CERT_OPTIONAL: "optional",
-    ssl.CERT_REQUIRED: "required",
-    None: "none",  # redis-py also treats None as "none"
-    "cert_none": "none",
-    "cert_optional": "optional",
-    "cert_required": "required",
-    "none": "none",
-    "optional": "optional",
-    "required": "required",
-}
-
-_BOOLEANS: Final[Mapping[Any, bool]] = {
-    True: True,
-    False: False,
-    "true": True,
-    "false": False,
-    "yes": True,
-    "no": False,
-    "1": True,
-    "0": False,
-}
+CERT_REQS: Final = ("none", "optional", "required")
 
 
 @dataclass(frozen=True, repr=False)
@@ -127,19 +106,20 @@ def _unchanged(value: Any, _where: str) -> Any:
 
 
 def _cert_reqs(value: Any, where: str) -> str:
-    try:
-        return CERT_REQS[value.lower() if isinstance(value, str) else value]
-    except (KeyError, TypeError):
-        raise ConfigurationError(
-            f"{where} is {value!r}, it must be one of none, optional, required"
-        ) from None
+    text = value
+    with suppress(ValueError):
+        text = ssl.VerifyMode(value).name  # such as CERT_NONE
+    text = str(text).lower().removeprefix("cert_")  # redis-py also treats None as "none"
+    if text not in CERT_REQS:
+        raise ConfigurationError(f"{where} is {value!r}, it must be one of {', '.join(CERT_REQS)}")
+    return text
 
 
 def _boolean(value: Any, where: str) -> bool:
-    try:
-        return _BOOLEANS[value.lower() if isinstance(value, str) else value]
-    except (KeyError, TypeError):
-        raise ConfigurationError(f"{where} is {value!r}, it must be True or False") from None
+    with suppress(TypeError):
+        if strtobool(value) in (True, False):
+            return bool(strtobool(value))
+    raise ConfigurationError(f"{where} is {value!r}, it must be True or False")
 
 
 def _path(exists: Callable[[Path], bool], kind: str) -> Callable[[Any, str], str | None]:

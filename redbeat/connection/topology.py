@@ -24,13 +24,7 @@ from .cluster import LateCluster
 from .parameters import SOCKET_DEFAULTS, Parameters, hide_credentials, stale_connection_retry
 from .tls import TLS_OPTIONS, Layer, tls_options
 
-__all__ = (
-    "MasterClient",
-    "RawClient",
-    "Sentinels",
-    "build",
-    "refusals",
-)
+__all__ = ("RawClient", "build", "refusals")
 
 
 class SentinelClient(Redis):
@@ -145,20 +139,19 @@ def build(parameters: Parameters) -> RawClient:
     Raises :exc:`ConfigurationError` for options that redis-py does not know. A cluster client
     also raises this error at its first use if the server is not part of a cluster.
     """
-    return _builder(parameters)(parameters)
+    if not parameters.redbeat_options.get("cluster"):
+        return _BUILDERS[parameters.scheme](parameters)
+    if parameters.scheme not in _CLUSTER_SCHEMES:
+        raise ConfigurationError(
+            f"{parameters.options_setting}['cluster'] is set, but {parameters.url_setting} is a "
+            f"{parameters.scheme} URL: for a cluster use one of {', '.join(_CLUSTER_SCHEMES)}"
+        )
+    return _cluster(parameters)
 
 
 def _single(parameters: Parameters) -> Redis:
-    address = parameters.node
-    kwargs = {
-        "host": address.host or "localhost",
-        "port": address.port or REDIS_PORT,
-        **parameters.kwargs,
-    }
-    with _config_errors(parameters):
-        client = MasterClient(**kwargs)
-        _try_connection(client)
-    return client
+    node = parameters.node
+    return _master(parameters, host=node.host or "localhost", port=node.port or REDIS_PORT)
 
 
 def _socket(parameters: Parameters) -> Redis:
@@ -167,8 +160,12 @@ def _socket(parameters: Parameters) -> Redis:
         raise ConfigurationError(
             f"{parameters.url_setting} has no path of a socket; use unix:///path/to/redis.sock"
         )
+    return _master(parameters, unix_socket_path=path)
+
+
+def _master(parameters: Parameters, **address: Any) -> Redis:
     with _config_errors(parameters):
-        client = MasterClient(unix_socket_path=path, **parameters.kwargs)
+        client = MasterClient(**{**address, **parameters.kwargs})
         _try_connection(client)
     return client
 
@@ -192,21 +189,18 @@ def _hosts(parameters: Parameters, port: int) -> list[tuple[str, int]]:
 
 
 def _sentinel(
-    find_sentinels: Callable[[Parameters], list[tuple[str, int]]],
-) -> Callable[[Parameters], Redis]:
-    def build_sentinel(parameters: Parameters) -> Redis:
-        options, kwargs = parameters.redbeat_options, dict(parameters.kwargs)
-        service = options.get("service_name") or options.get("master_name") or DEFAULT_SERVICE
-        for_sentinel = {name: kwargs.pop(name) for name in _SENTINEL_ARGUMENTS & kwargs.keys()}
-        sentinel_kwargs = _sentinel_kwargs(parameters)
-        hosts = find_sentinels(parameters)
-        with _config_errors(parameters):
-            sentinel: Any = Sentinels(hosts, sentinel_kwargs=sentinel_kwargs, **for_sentinel)
-            client: Redis = sentinel.master_for(service, redis_class=MasterClient, **kwargs)
-            _try_connection(client)
-        return client
-
-    return build_sentinel
+    find_sentinels: Callable[[Parameters], list[tuple[str, int]]], parameters: Parameters
+) -> Redis:
+    options, kwargs = parameters.redbeat_options, dict(parameters.kwargs)
+    service = options.get("service_name") or options.get("master_name") or DEFAULT_SERVICE
+    for_sentinel = {name: kwargs.pop(name) for name in _SENTINEL_ARGUMENTS & kwargs.keys()}
+    sentinel_kwargs = _sentinel_kwargs(parameters)
+    hosts = find_sentinels(parameters)
+    with _config_errors(parameters):
+        sentinel: Any = Sentinels(hosts, sentinel_kwargs=sentinel_kwargs, **for_sentinel)
+        client: Redis = sentinel.master_for(service, redis_class=MasterClient, **kwargs)
+        _try_connection(client)
+    return client
 
 
 def _sentinel_kwargs(parameters: Parameters) -> dict[str, Any]:
@@ -304,20 +298,9 @@ _BUILDERS: Final[Mapping[str, Callable[[Parameters], RawClient]]] = {
     "rediss": _single,
     "unix": _socket,
     "redis+socket": _socket,
-    "redis-sentinel": _sentinel(_listed_sentinels),
-    "sentinel": _sentinel(_sentinels_of_url),
+    "redis-sentinel": partial(_sentinel, _listed_sentinels),
+    "sentinel": partial(_sentinel, _sentinels_of_url),
     "redis-cluster": _cluster,
 }
 
 _CLUSTER_SCHEMES: Final = ("redis", "rediss", "redis-cluster")
-
-
-def _builder(parameters: Parameters) -> Callable[[Parameters], RawClient]:
-    if not parameters.redbeat_options.get("cluster"):
-        return _BUILDERS[parameters.scheme]
-    if parameters.scheme not in _CLUSTER_SCHEMES:
-        raise ConfigurationError(
-            f"{parameters.options_setting}['cluster'] is set, but {parameters.url_setting} is a "
-            f"{parameters.scheme} URL: for a cluster use one of {', '.join(_CLUSTER_SCHEMES)}"
-        )
-    return _cluster

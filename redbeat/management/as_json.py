@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import datetime
 from importlib.metadata import version
 from platform import python_version
@@ -27,7 +27,7 @@ from .status import Status
 
 __all__ = (
     "UPCOMING",
-    "calendars_json",
+    "calendar_json",
     "entry_json",
     "finding_json",
     "occurrence_json",
@@ -124,10 +124,9 @@ def timeline_json(minutes: Periods, load: Load) -> dict[str, Any]:
     }
 
 
-def calendars_json(calendars: Iterable[Calendar]) -> list[dict[str, Any]]:
-    """Return the JSON objects of calendars, ordered by name."""
-    ordered = sorted(calendars, key=lambda one: one.name)
-    return [{"name": one.name, **one.fields()} for one in ordered]
+def calendar_json(calendar: Calendar) -> dict[str, Any]:
+    """Return the JSON object of a calendar."""
+    return {"name": calendar.name, **calendar.fields()}
 
 
 def finding_json(finding: Finding) -> dict[str, Any]:

@@ -28,9 +28,9 @@ def save_calendar(calendar: Calendar, app: Celery, store: Store, entry_class: En
     five per 500 entries with calendars.
     """
     store.save_calendar(calendar.name, calendar.to_json())
-    count = 0
-    for batch in _batches_of_users(calendar.name, app, store, entry_class):
-        _rescore(batch, app, store, entry_class)
+    users, count = _Users(app, store, entry_class), 0
+    for batch in users.of(calendar.name):
+        users.rescore(batch)
         count += len(batch)
     return count
 
@@ -41,66 +41,56 @@ def delete_calendar(name: str, app: Celery, store: Store, entry_class: EntryType
     Raises :exc:`InvalidEntryError` if an entry names the calendar. One round trip, and two per 500
     entries with calendars.
     """
-    users = _users_of(name, app, store, entry_class)
+    users = [entry for batch in _Users(app, store, entry_class).of(name) for entry in batch]
     if users:
         others = f" and {len(users) - 1} more" if users[1:] else ""
-        problem = f"is the calendar of {users[0]!r}{others}; change exclude there first"
+        problem = f"is the calendar of {users[0].name!r}{others}; change exclude there first"
         raise InvalidEntryError(name, problem)
     return store.delete_calendar(name)
 
 
-def _users_of(name: str, app: Celery, store: Store, entry_class: EntryType) -> list[str]:
-    """Return the names of the entries that name a calendar. Two round trips per 500 entries."""
-    return [
-        str(entry.name)
-        for batch in _batches_of_users(name, app, store, entry_class)
-        for entry in batch
-    ]
+class _Users:
+    """The entries that name calendars."""
 
+    def __init__(self, app: Celery, store: Store, entry_class: EntryType) -> None:
+        self._app, self._store, self._entry_class = app, store, entry_class
 
-def _batches_of_users(
-    name: str, app: Celery, store: Store, entry_class: EntryType
-) -> Iterator[list[RedBeatSchedulerEntry]]:
-    """Yield the entries that name a calendar; forget the keys of entries without calendars."""
-    cursor = START
-    while True:
-        cursor, keys = store.calendar_users(cursor)
-        for some in batches(keys, BATCH):
-            entries, others = _users_among(some, app, store, entry_class)
-            if others:
-                store.forget_calendar_users(others)
-            users = [entry for entry in entries if name in entry.policy.exclude]
-            if users:
-                yield users
-        if cursor == START:
-            return
+    def of(self, name: str) -> Iterator[list[RedBeatSchedulerEntry]]:
+        """Yield the entries that name a calendar; forget the keys of entries without calendars.
 
+        Two round trips per 500 entries.
+        """
+        cursor = START
+        while True:
+            cursor, keys = self._store.calendar_users(cursor)
+            for some in batches(keys, BATCH):
+                entries, others = self._among(some)
+                if others:
+                    self._store.forget_calendar_users(others)
+                users = [entry for entry in entries if name in entry.policy.exclude]
+                if users:
+                    yield users
+            if cursor == START:
+                return
 
-def _users_among(
-    keys: list[str], app: Celery, store: Store, entry_class: EntryType
-) -> tuple[list[RedBeatSchedulerEntry], list[str]]:
-    """Return the entries with calendars, and the keys that have no such entry."""
-    entries, others = [], []
-    for row in store.read(keys).rows:
-        if row.definition is None or '"exclude"' not in f"{row.policy}{row.definition}":
-            others.append(row.key)
-            continue
+    def _among(self, keys: list[str]) -> tuple[list[RedBeatSchedulerEntry], list[str]]:
+        """Return the entries with calendars, and the keys that have no such entry."""
+        entries, others = [], []
+        for row in self._store.read(keys).rows:
+            if row.definition is None or '"exclude"' not in f"{row.policy}{row.definition}":
+                others.append(row.key)
+                continue
+            texts = row.definition, row.meta, row.policy, row.runtime
+            try:
+                entries.append(self._entry_class.from_texts(self._app, *texts))
+            except Exception as error:  # a beat quarantines the entry and logs the reason
+                logger.debug("beat: Cannot load %s: %r", row.key, error)
+        return entries, others
+
+    def rescore(self, entries: list[RedBeatSchedulerEntry]) -> None:
+        """Compute and store the scores of entries; a quarantined entry leaves the quarantine."""
         try:
-            entry = entry_class.from_texts(app, row.definition, row.meta, row.policy, row.runtime)
-        except Exception as error:  # a beat quarantines the entry and logs the reason
-            logger.debug("beat: Cannot load %s: %r", row.key, error)
-            continue
-        entries.append(entry)
-    return entries, others
-
-
-def _rescore(
-    entries: list[RedBeatSchedulerEntry], app: Celery, store: Store, entry_class: EntryType
-) -> None:
-    """Compute and store the scores of entries; a quarantined entry leaves the quarantine."""
-    try:
-        rescore(store, entries)
-    except ConflictError:  # another program changed an entry, so load it again
-        again, _ = _users_among([entry.key for entry in entries], app, store, entry_class)
-        for entry in again:
-            _rescore([entry], app, store, entry_class)
+            rescore(self._store, entries)
+        except ConflictError:  # another program changed an entry, so load it again
+            for entry in self._among([entry.key for entry in entries])[0]:
+                self.rescore([entry])

@@ -92,23 +92,15 @@ class Finding:
 Repair = Callable[[Store, Sequence[str]], Any]
 
 
-def _remove_members(store: Store, keys: Sequence[str]) -> None:
-    store.forget(keys)
-
-
 def _make_due(store: Store, keys: Sequence[str]) -> None:
     """Make entries due, so that a beat checks each entry and sets the correct score."""
     store.save_all([Writing(key, seen=None, score=None) for key in keys])
 
 
-def _restore_members(store: Store, keys: Sequence[str]) -> None:
-    store.sweep("", DISABLED, 0, 0, keys)
-
-
 REPAIRS: Final[dict[str, Repair]] = {
-    "missing": _remove_members,
+    "missing": Store.forget,
     "score": _make_due,
-    "orphan": _restore_members,
+    "orphan": lambda store, keys: store.sweep("", DISABLED, 0, 0, keys),
 }
 
 
@@ -122,7 +114,8 @@ def examine(
     500 repairs, and one per 500 entries that are missing from the sorted set.
     """
     conf = ensure_conf(app)
-    yield from _of_settings(conf)
+    for problem, remedy in conf.dubious_settings():
+        yield Finding("settings", "", problem, remedy)
     problem = layout_problem(conf, store.client)
     if problem:
         yield Finding("shards", "", problem, "use the same number everywhere")
@@ -153,12 +146,7 @@ def _repaired(store: Store, findings: Sequence[Finding], fix: bool) -> Iterator[
         yield replace(finding, fixed=finding.fixable)
 
 
-# -- settings and server ---------------------------------------------------------------------------
-
-
-def _of_settings(conf: RedBeatConfig) -> Iterator[Finding]:
-    for problem, remedy in conf.dubious_settings():
-        yield Finding("settings", "", problem, remedy)
+# -- server ----------------------------------------------------------------------------------------
 
 
 def _of_server(store: Store, conf: RedBeatConfig) -> Iterator[Finding]:
@@ -281,7 +269,8 @@ def _score_text(score: float) -> str:
 
 # -- entries that are due at the same time ---------------------------------------------------------
 
-#: A minute is busy if this number of entries are due, and this multiple of the mean of an hour.
+#: A minute is busy if at least this number of entries are due in it, and at least this multiple of
+#: the mean of the minutes of its hour.
 BUSY: Final = 600
 BUSY_FACTOR: Final = 5
 

@@ -115,7 +115,7 @@ class Filter(NamedTuple):
         text = row.definition
         if text is None or row.note or "\\" in text:
             return True
-        if self.task is not None and literal_in(self.task) not in text:
+        if self.task is not None and not self.fold and literal_in(self.task) not in text:
             return False
         disabled = not (text.count(ENABLED) == 1 and f"{ENABLED}: true" in text)
         if self.enabled is False and not disabled:
@@ -359,7 +359,11 @@ class Search:
     def __init__(self, schedule: Schedule, filters: Filter, shared: bool = False) -> None:
         self._schedule = schedule
         self._store = store_of(schedule.app)
+        #: The keys of the schedule, for the names of members.
+        self.keys = self._store.keys
         self._filters = filters
+        #: The time of Redis at the last read, in UNIX seconds; 0 before the first.
+        self.now = 0.0
         self._seen = KeySet()
         #: The number of members that :meth:`members` has yielded.
         self.count = 0
@@ -389,7 +393,7 @@ class Search:
         Takes one round trip per 2000 entries, and one more for the static flag.
         """
         pattern, static, fold = self._filters.pattern, self._filters.static, self._filters.fold
-        name_of, matches, seen = self._store.keys.name_of, like if fold else fnmatchcase, KeySet()
+        name_of, matches, seen = self.keys.name_of, like if fold else fnmatchcase, KeySet()
         statics = set[str]() if static is None else self._store.static_names()
         for key, score in self._store.scan_all("*" if pattern is None else glob_of(pattern, fold)):
             name = name_of(key)
@@ -399,13 +403,8 @@ class Search:
                 self.count += 1
                 yield key, score
 
-    def names(self) -> Iterator[tuple[str, str, str]]:
-        """Yield ("", name, key) of each entry whose name matches, without reading the entry."""
-        name_of = self._store.keys.name_of
-        return (("", encodable(name_of(key)), key) for key, _ in self.members())
-
     def read(self, keys: Sequence[str]) -> list[Record]:
-        """Return the records of these keys, in this order. One round trip."""
+        """Return the records of these keys that match, in this order. One round trip."""
         return self._new_records(self._store.read(keys))
 
     def _matching_keys(self) -> list[str] | None:
@@ -419,7 +418,7 @@ class Search:
             found[key] = score
             if len(found) > MAX_MATCHES:
                 return None
-        name_of = self._store.keys.name_of
+        name_of = self.keys.name_of
         return sorted(found, key=lambda key: (found[key] < 0, found[key], bytes_of(name_of(key))))
 
     def _walk(self, after: Cursor | None) -> Iterator[Page]:
@@ -444,7 +443,7 @@ class Search:
 
     def _new_records(self, page: Page) -> list[Record]:
         """Return the matching records of a page, without entries that were read before."""
-        filters, name_of = self._filters, self._store.keys.name_of
+        filters, name_of, self.now = self._filters, self.keys.name_of, page.now
         rows = [
             row
             for row in page.rows
@@ -477,7 +476,9 @@ def in_order(
     value = ORDERS[order]
     search = Search(schedule, filters, shared=True)
     if order == "name" and filters == Filter(pattern=filters.pattern):
-        places = search.names()
+        # The names are known without reading the entries.
+        name_of = search.keys.name_of
+        places = (("", encodable(name_of(key)), key) for key, _ in search.members())
         if limit is not None:
             keys = [key for _, _, key in nsmallest(limit, places)]
             yield from chain.from_iterable(map(search.read, batches(keys)))
@@ -528,14 +529,14 @@ def browse(
     if query.sort.lstrip("-") not in CHEAP:
         if after is None and skip:
             after = str(skip)
-        return _sorted_by_text(schedule, query, list(islice(members, SORTED + 1)), after, limit)
-    sort_key = _member_sort_key(query, store_of(schedule.app).keys.name_of)
+        return _sorted_by_text(search, query, list(islice(members, SORTED + 1)), after, limit)
+    sort_key = _member_sort_key(query, search.keys.name_of)
     take = nlargest if query.sort.startswith("-") else nsmallest
     if after is not None or query.decodes:
         skip = 0
     members = _members_after(members, sort_key, query, after)
     following = take(skip + MAX_READ + limit, members, sort_key)
-    found = _first_page(schedule, query, following[skip:], limit)
+    found = _first_page(search, following[skip:], limit, BATCH if query.decodes else limit)
     return found if query.decodes else replace(found, total=search.count)
 
 
@@ -606,27 +607,27 @@ def _members_after(
     return (member for member in members if sort_key(member) > position)
 
 
-def _first_page(schedule: Schedule, query: Query, members: list[Member], limit: int) -> Found:
-    """Return a page with the first ``limit`` of the sorted members that match the query."""
-    matching, now = list[Record](), 0.0
-    size = BATCH if query.decodes else limit
-    for batch_index, batch in enumerate(batches(members, size)):
-        page = store_of(schedule.app).read([key for key, _ in batch])
-        now = page.now
-        matching += filter(query.filters.takes, _records(schedule, page))
+def _first_page(search: Search, members: list[Member], limit: int, size: int) -> Found:
+    """Return a page with the first ``limit`` of the sorted members that match the search.
+
+    One round trip per ``size`` members.
+    """
+    matching, read_count = list[Record](), 0
+    for batch in batches(members, size):
+        matching += search.read([key for key, _ in batch])
         if len(matching) > limit:
             last = matching[limit - 1].key
-            keys = store_of(schedule.app).keys
-            member = next(m for m in members if keys.entry(keys.name_of(m[0])) == last)
-            return Found(matching[:limit], now, _cursor_at(member))
-        read_count = batch_index * size + len(batch)
+            entry, name_of = search.keys.entry, search.keys.name_of
+            member = next(each for each in members if entry(name_of(each[0])) == last)
+            return Found(matching[:limit], search.now, _cursor_at(member))
+        read_count += len(batch)
         if read_count < len(members) and (len(matching) == limit or read_count >= MAX_READ):
-            return Found(matching, now, _cursor_at(batch[-1]), len(matching) < limit)
-    return Found(matching, now)
+            return Found(matching, search.now, _cursor_at(batch[-1]), len(matching) < limit)
+    return Found(matching, search.now)
 
 
 def _sorted_by_text(
-    schedule: Schedule, query: Query, members: list[Member], after: str | None, limit: int
+    search: Search, query: Query, members: list[Member], after: str | None, limit: int
 ) -> Found:
     """Return a page in an order for which all matching entries must be read.
 
@@ -636,18 +637,14 @@ def _sorted_by_text(
         return Found([], cut=True)
     if after is not None and not re.fullmatch("[0-9]{1,9}", after):
         raise InvalidEntryError("after", f"{after!r:.60} {NO_CURSOR}")
-    matching, now = list[Record](), 0.0
-    for batch in batches([key for key, _ in members]):
-        page = store_of(schedule.app).read(batch)
-        now = page.now
-        matching += filter(query.filters.takes, _records(schedule, page))
+    matching = list(chain.from_iterable(map(search.read, batches(key for key, _ in members))))
     value = RECORD_VALUES[query.sort.lstrip("-")]
     matching.sort(
         key=lambda record: (value(record), record.name), reverse=query.sort.startswith("-")
     )
     first = int(after or 0)
     next_cursor = str(first + limit) if first + limit < len(matching) else None
-    return Found(matching[first : first + limit], now, next_cursor, total=len(matching))
+    return Found(matching[first : first + limit], search.now, next_cursor, total=len(matching))
 
 
 #: Sort key -> a function that returns the value of a record to sort by.

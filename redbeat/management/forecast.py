@@ -191,7 +191,7 @@ class Load:
         counts: the number of runs in each period.
         entries: entry name -> its number of runs in each period, or in all periods together, for
             entries with any; ordered by the first period with a run.
-        found: the entries of these names.
+        found: entry name -> the entry, for the same names.
         complete: False if there are more than :data:`MAX_LOADED` entries, so that some are missing.
     """
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import chain
 from typing import Any, NamedTuple
 
 from redis import Redis, RedisCluster
@@ -37,8 +37,9 @@ __all__ = (
 #: Number of entries per batch.
 PAGE = 500
 
-#: Fields that are not copied. A claim belongs to a beat that uses the old prefix.
-NOT_COPIED = frozenset({b"claim"})
+#: The fields that are not copied with the others. The definition is written before them, and a
+#: claim belongs to a beat that uses the old prefix.
+NOT_COPIED = frozenset({b"definition", b"claim"})
 
 #: The fields of an entry's hash.
 Fields = dict[bytes, bytes]
@@ -105,21 +106,16 @@ def copy_prefix(  # noqa: C901 - a dry run takes the same steps, but writes noth
     if not old or not new or old == new:
         raise ValueError(f"the prefixes are {old!r} and {new!r}: give two different prefixes")
     source, target, result = Keys.under(old), Keys.under(new), PrefixCopy()
-
-    def count(outcome: str, name: bytes, score: float) -> None:
-        setattr(result, outcome, getattr(result, outcome) + 1)
-        if note is not None:
-            note(outcome, text_of(name), score)
-
+    count = _counter(result, note)
     if not dry_run:
         _copy_hash(client, source.calendars, target.calendars, delete=False)
     for page in _pages(client, source):
         entries = _read(client, source, page, count)
-        copy_page = _compare if dry_run else _write
-        present = copy_page(client, target, entries, count)
+        present = _write(client, target, entries, count, dry_run)
+        if delete:
+            result.deleted += len(present)
         if delete and not dry_run:
-            _delete(client, source, present)
-        result.deleted += len(present) if delete else 0
+            _delete(client, source, [entry.member for entry in present])
         if progress is not None:
             progress(len(page))
     if not dry_run:
@@ -128,6 +124,17 @@ def copy_prefix(  # noqa: C901 - a dry run takes the same steps, but writes noth
         for key in (source.calendars, source.calendar_users, source.expected, source.failing):
             _raw(client, "DEL", key)
     return result
+
+
+def _counter(result: PrefixCopy, note: Callable[[str, str, float], object] | None = None) -> Count:
+    """Return a function that counts an entry in ``result``, and calls ``note``."""
+
+    def count(outcome: str, name: bytes, score: float) -> None:
+        setattr(result, outcome, getattr(result, outcome) + 1)
+        if note is not None:
+            note(outcome, text_of(name), score)
+
+    return count
 
 
 def copy_to_shards(
@@ -144,11 +151,7 @@ def copy_to_shards(
     per 500 entries and target shard. Redis errors are not caught.
     """
     result = PrefixCopy()
-    targets = [Keys.under(prefix) for prefix in target.prefixes]
-
-    def count(outcome: str, _name: bytes, _score: float) -> None:
-        setattr(result, outcome, getattr(result, outcome) + 1)
-
+    targets, count = [Keys.under(prefix) for prefix in target.prefixes], _counter(result)
     for number, prefix in enumerate(source.prefixes):
         keys = Keys.under(prefix)
         if number == 0:
@@ -175,19 +178,13 @@ def delete_layout(client: Any, layout: Layout, progress: Callable[[int], Any] = 
     for prefix in layout.prefixes:
         keys = Keys.under(prefix)
         for page in _pages(client, keys):
-            pipe = client.pipeline(transaction=False)
-            for member, _ in page:
-                name = member.removeprefix(key_of(prefix))
-                _raw(pipe, "DEL", key_of(prefix) + name)
-                _raw(pipe, "ZREM", keys.schedule, member)
-            pipe.execute()
+            _delete(client, keys, [member for member, _ in page])
             deleted += len(page)
             progress(len(page))
-        fields = [field for field, _ in pairs_of(_raw(client, "HGETALL", keys.stats))]
-        if fields != [key_of(LAYOUT)] and fields:
-            _raw(
-                client, "HDEL", keys.stats, *(field for field in fields if field != key_of(LAYOUT))
-            )
+        stats = pairs_of(_raw(client, "HGETALL", keys.stats))
+        fields = [name for name, _ in stats if name != key_of(LAYOUT)]
+        if fields:
+            _raw(client, "HDEL", keys.stats, *fields)
         for key in (keys.schedule, keys.statics, *keys.aside):
             if key != keys.stats:
                 _raw(client, "DEL", key)
@@ -253,51 +250,38 @@ def _with_task_ids(keys: Keys, name: bytes, fields: Fields) -> Fields:
 
 
 def _write(
-    client: Any, keys: Keys, entries: Sequence[SourceEntry], count: Count
+    client: Any, keys: Keys, entries: Sequence[SourceEntry], count: Count, dry_run: bool = False
 ) -> list[SourceEntry]:
-    """Store entries under the new prefix; return the entries that count as copied or same."""
+    """Store entries under the new prefix; return the entries that count as copied or same.
+
+    With ``dry_run``, nothing is written.
+    """
     prefix = key_of(keys.prefix)
     pipe = client.pipeline(transaction=False)
     for entry in entries:
         # HSETNX writes the definition first, so only one of two concurrent writers creates the
         # entry.
-        _raw(pipe, "HSETNX", prefix + entry.name, "definition", entry.fields[b"definition"])
+        if not dry_run:
+            _raw(pipe, "HSETNX", prefix + entry.name, "definition", entry.fields[b"definition"])
         _raw(pipe, "HGETALL", prefix + entry.name)
-    replies = pipe.execute(raise_on_error=False)
+    replies = iter(pipe.execute(raise_on_error=False))
     pipe = client.pipeline(transaction=False)
     present = []
-    for entry, created, reply in zip(entries, replies[::2], replies[1::2], strict=True):
+    for entry in entries:
+        created, reply = None if dry_run else next(replies), next(replies)
         _raise_unless_wrong_type(created)
+        _raise_unless_wrong_type(reply)
+        # A key that is not a hash is a different entry.
         stored = {} if isinstance(reply, Exception) else dict(pairs_of(reply))
-        outcome = _outcome(stored, entry, bool(created) and stored == _definition_of(entry))
+        is_new = not reply if dry_run else bool(created) and stored == _definition_of(entry)
+        outcome = _outcome(stored, entry, is_new)
         count(outcome, entry.name, entry.score)
         if outcome == "different":
             continue
-        if outcome == "copied":
-            _write_other_fields(pipe, keys, entry)
-        _add_to_schedule(pipe, keys, entry)
         present.append(entry)
+        if not dry_run:
+            _write_rest(pipe, keys, entry, with_fields=outcome == "copied")
     pipe.execute()
-    return present
-
-
-def _compare(
-    client: Any, keys: Keys, entries: Sequence[SourceEntry], count: Count
-) -> list[SourceEntry]:
-    """Return the entries that :func:`_write` would count as copied or same; write nothing."""
-    prefix = key_of(keys.prefix)
-    pipe = client.pipeline(transaction=False)
-    for entry in entries:
-        _raw(pipe, "HGETALL", prefix + entry.name)
-    present = []
-    for entry, reply in zip(entries, pipe.execute(raise_on_error=False), strict=True):
-        _raise_unless_wrong_type(reply)
-        # A key that is not a hash is a different entry.
-        stored = {b"": b""} if isinstance(reply, Exception) else dict(pairs_of(reply))
-        outcome = _outcome(stored, entry, is_new=not stored)
-        count(outcome, entry.name, entry.score)
-        if outcome != "different":
-            present.append(entry)
     return present
 
 
@@ -307,30 +291,24 @@ def _outcome(stored: Fields, entry: SourceEntry, is_new: bool) -> str:
     stopped = stored == _definition_of(entry) and len(entry.fields) > 1
     if is_new or stopped:
         return "copied"
-    return "same" if _is_same(stored, entry.fields) else "different"
+    compared = (b"definition", b"policy")
+    is_same = all(stored.get(name) == entry.fields.get(name) for name in compared)
+    return "same" if is_same else "different"
 
 
 def _definition_of(entry: SourceEntry) -> Fields:
     return {b"definition": entry.fields[b"definition"]}
 
 
-def _is_same(stored: Fields, fields: Fields) -> bool:
-    return all(stored.get(name) == fields.get(name) for name in (b"definition", b"policy"))
+def _write_rest(pipe: Any, keys: Keys, entry: SourceEntry, with_fields: bool) -> None:
+    """Store what Redis has about an entry besides its definition.
 
-
-def _write_other_fields(pipe: Any, keys: Keys, entry: SourceEntry) -> None:
-    fields_and_values = [
-        item
-        for pair in entry.fields.items()
-        if pair[0] not in NOT_COPIED and pair[0] != b"definition"
-        for item in pair
-    ]
-    if fields_and_values:
-        _raw(pipe, "HSET", key_of(keys.prefix) + entry.name, *fields_and_values)
-
-
-def _add_to_schedule(pipe: Any, keys: Keys, entry: SourceEntry) -> None:
+    The other fields of its hash are written only if ``with_fields`` is true.
+    """
     key = key_of(keys.prefix) + entry.name
+    others = [pair for pair in entry.fields.items() if pair[0] not in NOT_COPIED]
+    if with_fields and others:
+        _raw(pipe, "HSET", key, *chain.from_iterable(others))
     _raw(pipe, "ZADD", keys.schedule, "NX", repr(entry.score), key)
     if entry.static:
         _raw(pipe, "SADD", keys.statics, entry.name)
@@ -350,20 +328,22 @@ def _copy_hash(client: Any, source: str, target: str, delete: bool) -> None:
         _raise_unless_wrong_type(error)
         return
     pipe = client.pipeline(transaction=False)
-    for field, value in fields.items():
-        _raw(pipe, "HSETNX", target, field, value)
+    for name, value in fields.items():
+        _raw(pipe, "HSETNX", target, name, value)
     if fields and delete:
         _raw(pipe, "DEL", source)
     pipe.execute()
 
 
-def _delete(client: Any, keys: Keys, entries: Sequence[SourceEntry]) -> None:
+def _delete(client: Any, keys: Keys, members: Iterable[bytes]) -> None:
+    prefix = key_of(keys.prefix)
     pipe = client.pipeline(transaction=False)
-    for entry in entries:
-        _raw(pipe, "ZREM", keys.schedule, entry.member)
-        _raw(pipe, "SREM", keys.statics, entry.name)
-        _raw(pipe, "HDEL", keys.quarantine, entry.member)
-        _raw(pipe, "DEL", key_of(keys.prefix) + entry.name)
+    for member in members:
+        name = member.removeprefix(prefix)
+        _raw(pipe, "ZREM", keys.schedule, member)
+        _raw(pipe, "SREM", keys.statics, name)
+        _raw(pipe, "HDEL", keys.quarantine, member)
+        _raw(pipe, "DEL", prefix + name)
     pipe.execute()
 
 
@@ -389,9 +369,9 @@ class Copied:
         unreadable: entries without a definition.
     """
 
-    copied: list[str] = dataclasses.field(default_factory=list)
-    kept: list[str] = dataclasses.field(default_factory=list)
-    unreadable: list[str] = dataclasses.field(default_factory=list)
+    copied: list[str] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
+    unreadable: list[str] = field(default_factory=list)
 
 
 def copy_untagged(app: App | None = None, prefix: str | None = None) -> Copied:

@@ -28,7 +28,6 @@ __all__ = (
     "BeatCollector",
     "RedisCollector",
     "counters_of",
-    "gauges",
     "health_gauges",
     "histograms_of",
     "schedule_gauges",

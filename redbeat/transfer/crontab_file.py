@@ -7,31 +7,27 @@ Empty lines and lines that begin with ``#`` are ignored.
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from celery import Celery
 from celery.schedules import crontab
 
 from redbeat.calendar.cron import without_nickname
-from redbeat.calendar.zones import zone_named
 from redbeat.decoder import MAX_TEXT
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import InvalidEntryError
+from redbeat.presentation.describe import CRON_FIELDS
 
-from .importing import EntryType, Incoming, fail, read_safely
+from .incoming import EntryType, Incoming, fail, json_from, read_safely, zone_from
 
 __all__ = ("read_crontab",)
 
 #: Maximum length of a line, in bytes.
 MAX_LINE: Final = MAX_TEXT
-
-#: The five fields of a line, by their names in Celery's crontab.
-FIELDS: Final = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
 
 ASSIGNMENT: Final = re.compile(r"(\w+)\s*=\s*(.*)")
 
@@ -67,7 +63,8 @@ def read_crontab(app: Celery, entry_class: EntryType, lines: Iterable[bytes]) ->
 def _read(
     where: str, make: Callable[..., RedBeatSchedulerEntry], fields: list[str], kwargs: str
 ) -> Incoming:
-    return Incoming(where, make(schedule=_schedule(fields), kwargs=_kwargs(kwargs)))
+    arguments = json_from("kwargs", kwargs or "{}", dict)
+    return Incoming(where, make(schedule=_schedule(fields), kwargs=arguments))
 
 
 def _zone(name: str, value: str) -> str | None:
@@ -77,10 +74,7 @@ def _zone(name: str, value: str) -> str | None:
         )
         raise InvalidEntryError("assignment", problem)
     value = value.strip("\"'")
-    try:
-        zone_named(value)
-    except ValueError as error:
-        raise InvalidEntryError(name, str(error)) from error
+    zone_from(name, value)
     return value
 
 
@@ -99,20 +93,8 @@ def _split(text: str) -> tuple[list[str], str, str]:
     return fields[:5], fields[5], fields[6] if len(fields) > 6 else ""
 
 
-def _kwargs(text: str) -> dict[str, Any]:
-    if not text:
-        return {}
-    try:
-        kwargs = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InvalidEntryError("kwargs", f"cannot be read as JSON: {error}") from error
-    if not isinstance(kwargs, dict):
-        raise InvalidEntryError("kwargs", f"must be a JSON object, not {text:.60}")
-    return kwargs
-
-
 def _schedule(texts: list[str]) -> crontab:
-    fields = dict(zip(FIELDS, texts, strict=True))
+    fields = dict(zip(CRON_FIELDS, texts, strict=True))
     if not any(fields[name].startswith("*") for name in ("day_of_month", "day_of_week")):
         problem = (
             "is given together with day_of_month: cron runs if either matches, Celery only if both "

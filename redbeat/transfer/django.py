@@ -5,20 +5,28 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from importlib import import_module
 from typing import IO, Any, Final
 
 from celery import Celery
 from celery.schedules import crontab, schedule, solar
 
-from redbeat.calendar.walltime import instant_of
 from redbeat.codec.types import CRON_FIELDS
 from redbeat.entries.history import encode_meta
 from redbeat.errors import InvalidEntryError
 from redbeat.schedules.one_time import clocked
 
-from .importing import EntryType, Incoming, UnreadableSourceError, read_safely
+from .incoming import (
+    EntryType,
+    Incoming,
+    Kind,
+    UnreadableSourceError,
+    check_kinds,
+    instant_from,
+    json_from,
+    read_safely,
+)
 
 __all__ = (
     "DEFAULT_ALIAS",
@@ -39,9 +47,6 @@ TABLES: Final = {
 }
 
 PERIODS: Final = ("days", "hours", "minutes", "seconds", "microseconds")
-
-#: The types of a field's value, their description, and whether the field is required.
-Kind = tuple[Any, str, bool]
 
 #: Fields of a ``PeriodicTask`` -> their kinds. Other parts of this module check other fields.
 KINDS: Final[dict[str, Kind]] = {
@@ -89,7 +94,7 @@ def converted(
 def _convert(
     app: Celery, entry_class: EntryType, where: str, fields: Any, tables: Tables
 ) -> Incoming:
-    _check_kinds("", fields, KINDS)
+    _check_row("", fields, KINDS)
     kind, row = _schedule_row(fields, tables)
     policy: dict[str, Any] = {}
     if kind == "crontab" and row.get("timezone"):
@@ -109,8 +114,8 @@ def _convert(
         fields["name"],
         fields["task"],
         _schedule(app, kind, row),
-        _json("args", fields.get("args"), list),
-        _json("kwargs", fields.get("kwargs"), dict),
+        json_from("args", fields.get("args") or [], list),
+        json_from("kwargs", fields.get("kwargs") or {}, dict),
         bool(fields.get("enabled", True)),
         _options(fields, policy["end_time"]),
         app=app,
@@ -130,7 +135,7 @@ def _schedule_row(fields: Fields, tables: Tables) -> tuple[str, Fields]:
     if row is None:
         problem = f"the file has no {TABLES[kind]} {fields[kind]!r:.60}; dump the whole application"
         raise InvalidEntryError(kind, problem)
-    _check_kinds(f"{kind}.", row, ROW_KINDS[kind])
+    _check_row(f"{kind}.", row, ROW_KINDS[kind])
     return kind, row
 
 
@@ -139,20 +144,11 @@ def _primary_key(value: Any) -> Any:
     return value if isinstance(value, (int, str)) else repr(value)
 
 
-def _check_kinds(parent: str, fields: Any, kinds: Mapping[str, Kind]) -> None:
-    """Raise :exc:`InvalidEntryError` for a field that is missing or has the wrong type.
-
-    ``parent`` is the path of the fields, with a dot at its end.
-    """
+def _check_row(parent: str, fields: Any, kinds: Mapping[str, Kind]) -> None:
     if not isinstance(fields, Mapping):
         name = parent.rstrip(".") or "fields"
         raise InvalidEntryError(name, f"must be an object, not {fields!r:.60}")
-    for name, (types, expected, required) in kinds.items():
-        value = fields.get(name)
-        if value is None and not required:
-            continue
-        if not isinstance(value, types) or (isinstance(value, bool) and types is not bool):
-            raise InvalidEntryError(f"{parent}{name}", f"must be {expected}, not {value!r:.60}")
+    check_kinds(parent, fields, kinds)
 
 
 def _schedule(app: Celery, kind: str, row: Fields) -> Any:
@@ -164,17 +160,14 @@ def _schedule(app: Celery, kind: str, row: Fields) -> Any:
         if kind == "solar":
             place = (float(row["latitude"]), float(row["longitude"]))
             return solar(row["event"], *place, app=app)
-        return clocked(
-            _instant(app, "clocked_time", row.get("clocked_time")) or _fail_clocked_time()
-        )
+        at = _instant(app, "clocked_time", row.get("clocked_time"))
+        if at is None:
+            raise InvalidEntryError("clocked_time", "is missing")
+        return clocked(at)
     except InvalidEntryError:
         raise
     except Exception as error:  # Celery's parsers raise various exceptions
         raise InvalidEntryError(kind, f"is not valid: {error!r}") from error
-
-
-def _fail_clocked_time() -> datetime:
-    raise InvalidEntryError("clocked_time", "is missing")
 
 
 def _interval(row: Fields) -> schedule:
@@ -190,7 +183,7 @@ def _interval(row: Fields) -> schedule:
 
 def _options(fields: Fields, expires: datetime | None) -> dict[str, Any]:
     options = {name: fields[name] for name in OPTIONS if fields.get(name) not in (None, "")}
-    headers = _json("headers", fields.get("headers"), dict)
+    headers = json_from("headers", fields.get("headers") or {}, dict)
     if headers:
         options["headers"] = headers
     if fields.get("expire_seconds") is not None:
@@ -200,19 +193,6 @@ def _options(fields: Fields, expires: datetime | None) -> dict[str, Any]:
     return options
 
 
-def _json(field: str, text: Any, kind: type) -> Any:
-    """Return the value of a JSON text field, or an empty ``kind`` if the field is empty."""
-    if not text:
-        return kind()
-    try:
-        value = json.loads(text) if isinstance(text, str) else text
-    except (ValueError, RecursionError) as error:
-        raise InvalidEntryError(field, f"cannot be read as JSON: {error}") from error
-    if not isinstance(value, kind):
-        raise InvalidEntryError(field, f"must be a JSON {kind.__name__}, not {text!r:.60}")
-    return value
-
-
 def _instant(app: Celery, field: str, text: Any) -> datetime | None:
     if text in (None, ""):
         return None
@@ -220,13 +200,7 @@ def _instant(app: Celery, field: str, text: Any) -> datetime | None:
         moment = datetime.fromisoformat(str(text).replace("Z", "+00:00"))
     except ValueError as error:
         raise InvalidEntryError(field, f"{text!r:.60} is not ISO 8601") from error
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=app.timezone)
-    try:
-        return instant_of(moment).astimezone(timezone.utc)
-    except (ValueError, OverflowError) as error:
-        problem = f"{text!r:.60} is not between the years 1 and 9999 in UTC; correct it"
-        raise InvalidEntryError(field, problem) from error
+    return instant_from(field, moment, app)
 
 
 def read_fixture(app: Celery, entry_class: EntryType, file: IO[bytes]) -> Iterator[Incoming]:

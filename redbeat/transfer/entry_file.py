@@ -30,7 +30,6 @@ from typing import IO, Any, Final, NamedTuple
 from celery import Celery
 
 from redbeat.calendar.walltime import instant_of
-from redbeat.calendar.zones import zone_named
 from redbeat.decoder import decode
 from redbeat.entries.policy import FIELDS as POLICY_FIELDS
 from redbeat.entry import RedBeatSchedulerEntry
@@ -38,7 +37,7 @@ from redbeat.errors import DecodeError, InvalidEntryError
 from redbeat.presentation.describe import policy, rule_of, stored
 from redbeat.presentation.rule_text import KINDS, has_own_zone, parse_rule, seconds_from
 
-from .importing import EntryType, Problem, UnreadableSourceError
+from .incoming import EntryType, Problem, UnreadableSourceError, zone_from
 
 __all__ = (
     "CALL",
@@ -207,7 +206,7 @@ def attributes_of(
     Times without a UTC offset are wall-clock times in ``timezone``, by default that of the app. The
     entry ``name`` determines the numbers for ``H`` in a crontab. Raises :exc:`InvalidEntryError`.
     """
-    zone = _zone(app, timezone)
+    zone = app.timezone if timezone is None else zone_from("timezone", timezone)
     values: dict[str, Any] = {}
     if any(kind in table for kind in KINDS):
         values["schedule"] = _schedule(app, name, table, zone)
@@ -233,15 +232,6 @@ def _check_fields(table: Any, known: Collection[str] = FIELDS) -> None:
             similar = get_close_matches(field, known, 1)
             hint = f"did you mean {similar[0]!r}?" if similar else f"use {', '.join(known)}"
             raise InvalidEntryError(field, f"is unknown; {hint}")
-
-
-def _zone(app: Celery, name: Any) -> Any:
-    if name is None:
-        return app.timezone
-    try:
-        return zone_named(name)
-    except (ValueError, TypeError) as error:
-        raise InvalidEntryError("timezone", str(error)) from error
 
 
 def _schedule(app: Celery, name: str, table: Mapping[str, Any], zone: Any) -> Any:

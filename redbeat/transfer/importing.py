@@ -23,16 +23,18 @@ from redbeat.entries.save import (
     save_batches,
 )
 from redbeat.entry import RedBeatSchedulerEntry
-from redbeat.errors import DecodeError, InvalidEntryError, described
-from redbeat.management.apply import TO_WRITE, obstacle, stored_entry
-from redbeat.management.calendars import save_calendar
-from redbeat.management.changes import (
+from redbeat.errors import DecodeError, InvalidEntryError
+from redbeat.management.apply import (
+    TO_WRITE,
     Change,
     Difference,
     calendar_change,
     differences,
     next_run_of,
+    obstacle,
+    stored_entry,
 )
+from redbeat.management.calendars import save_calendar
 from redbeat.management.find import KeySet, pages_of
 from redbeat.printing import printable
 from redbeat.schedules.calendars import Calendar
@@ -41,78 +43,9 @@ from redbeat.storage.records import SAVED, StaticRow, Writing
 from redbeat.storage.store import Store
 from redbeat.storage.wire import Row
 
-__all__ = (
-    "ON_CONFLICT",
-    "Checked",
-    "EntryType",
-    "Importer",
-    "Incoming",
-    "Problem",
-    "UnreadableSourceError",
-    "Written",
-    "fail",
-    "read_safely",
-)
+from .incoming import EntryType, Incoming, Problem, unexpected
 
-EntryType = type[RedBeatSchedulerEntry]
-
-
-class UnreadableSourceError(ValueError):
-    """Raised if the whole source is unreadable; the message suggests what to do."""
-
-
-@dataclass(frozen=True, slots=True)
-class Incoming:
-    """One entry or calendar from an import source, or the reason why it is unreadable.
-
-    Attributes:
-        where: the position in the source, such as ``line 3``.
-        entry: the entry, or None for a calendar or an unreadable line.
-        problem: the field name and what is wrong; "" if there is no problem.
-        static: whether the entry belongs to ``beat_schedule``.
-        meta: the JSON of the field ``meta`` (last run and run count). If ``meta`` is "", the import
-            does not change the history in Redis.
-        runtime: the JSON of the field ``runtime``; used only if ``meta`` is not "".
-        history: the last runs, one per line.
-        identity: the identity of an exported entry, from which its task ids are computed.
-        texts: the JSON of definition and policy, if the source contains both as JSON.
-        calendar: the calendar, or None for an entry or an unreadable line.
-    """
-
-    where: str
-    entry: RedBeatSchedulerEntry | None = None
-    problem: str = ""
-    static: bool = False
-    meta: str = ""
-    runtime: str = ""
-    history: str = ""
-    identity: str = ""
-    texts: tuple[str, str] | None = None
-    calendar: Calendar | None = None
-
-
-def fail(where: str, error: Exception) -> Incoming:
-    """Return an :class:`Incoming` for an unreadable entry."""
-    return Incoming(where, problem=str(error) or repr(error))
-
-
-def read_safely(where: str, read: Callable[[], Incoming]) -> Incoming:
-    """Return the entry that ``read()`` returns; if ``read()`` raises any error, say so.
-
-    Readers check what they know to be wrong, and name the field. But a file may contain anything,
-    and Celery's classes raise various errors, so that one entry must not end the whole import.
-    """
-    try:
-        return read()
-    except (InvalidEntryError, DecodeError) as error:
-        return fail(where, error)
-    except Exception as error:
-        return fail(where, _unexpected("cannot be read", error))
-
-
-def _unexpected(what: str, error: Exception) -> InvalidEntryError:
-    return InvalidEntryError("entry", f"{what}: {described(error)}; correct or remove this entry")
-
+__all__ = ("ON_CONFLICT", "Checked", "Importer", "Written")
 
 #: What to do with an entry if Redis has a different entry with the same name.
 ON_CONFLICT: Final = ("fail", "keep", "replace")
@@ -123,13 +56,6 @@ MAX_KEPT: Final = 100
 #: Maximum length of a position and of the text of a problem, in characters.
 MAX_WHERE: Final = 200
 MAX_PROBLEM: Final = 700
-
-
-class Problem(NamedTuple):
-    """A problem with an entry, and the position of the entry in the source."""
-
-    where: str
-    text: str
 
 
 @dataclass
@@ -265,7 +191,8 @@ class Importer:
 
     ``on_conflict`` applies if Redis has a different entry or calendar with the same name: ``fail``
     reports a conflict, ``keep`` keeps what is stored, and ``replace`` overwrites it. If only the
-    history of an entry differs, ``fail`` also keeps the stored entry.
+    history of an entry differs, ``fail`` also keeps the stored entry. ``note`` is called with the
+    planned change of each valid line, and of each entry to prune.
 
     A calendar must come before the entries that name it, unless Redis has the calendar.
 
@@ -275,12 +202,19 @@ class Importer:
     """
 
     def __init__(
-        self, app: Celery, store: Store, entry_class: EntryType, on_conflict: str = "fail"
+        self,
+        app: Celery,
+        store: Store,
+        entry_class: EntryType,
+        on_conflict: str = "fail",
+        note: Callable[[Change], Any] | None = None,
     ) -> None:
         self._app = app
         self._store = store
         self._entry_class = entry_class
         self._on_conflict = on_conflict
+        self._note = note
+        self._checked = Checked()
         self._plans = TemporaryFile()  # noqa: SIM115 - closed by __exit__
         self._calendars: dict[str, Calendar] = {}
         self._planned_calendars: list[Calendar] = []
@@ -296,43 +230,26 @@ class Importer:
         self,
         source: Iterable[Incoming],
         progress: Callable[[int], Any] | None = None,
-        note: Callable[[Change], Any] | None = None,
         examine: Callable[[RedBeatSchedulerEntry], Any] | None = None,
     ) -> Checked:
         """Check all lines without writing to Redis.
 
         One round trip per 500 lines, and another one if some of these lines concern calendars.
 
-        ``note`` is called with the planned change of each valid line, and ``examine`` with each
-        entry that :meth:`write` will write.
+        ``examine`` is called with each entry that :meth:`write` will write.
         """
-        checked = Checked()
         for batch in batches(source, BATCH):
-            entries = self._entries_of(batch, checked, note)
-            valid = [parts for incoming in entries for parts in self._validated(incoming, checked)]
-            keys = [entry.key for _, entry, _, _ in valid]
-            rows = self._store.read(keys).rows if keys else []
             plans = []
-            for parts, row in zip(valid, rows, strict=True):
-                ready = Ready(*parts, row)
-                action, plan = self._action(ready, checked), None
-                if action in TO_WRITE:
-                    try:
-                        plan = ready.plan()
-                    except Exception as error:
-                        problem = str(_unexpected("cannot be scheduled", error))
-                        checked.problems.add(ready.incoming.where, problem)
-                        continue
+            for ready in self._ready(batch):
+                plan = self._plan(ready)
+                if plan is not None:
                     plans.append(plan)
                     if examine is not None:
                         examine(ready.entry)
-                if note is not None and action is not None:
-                    old = stored_entry(self._app, self._entry_class, row)
-                    note(ready.change(action, plan, old))
             pickle.dump(plans, self._plans)
             if progress is not None:
                 progress(len(batch))
-        return checked
+        return self._checked
 
     def write(self, progress: Callable[[int], Any] | None = None) -> None:
         """Write the calendars, then the entries, that :meth:`check` has planned to write.
@@ -352,12 +269,7 @@ class Importer:
             if progress is not None:
                 progress(len(plans))
 
-    def prune(
-        self,
-        names: KeySet,
-        dry_run: bool = False,
-        note: Callable[[Change], Any] | None = None,
-    ) -> None:
+    def prune(self, names: KeySet, dry_run: bool = False) -> None:
         """Delete dynamic entries that are not in ``names``. Two round trips per 500 entries."""
         name_of = self._store.keys.name_of
         for page in pages_of(self._store):
@@ -365,17 +277,38 @@ class Importer:
                 row.key for row in page.rows if not row.static and name_of(row.key) not in names
             ]
             self.written.removed += len(surplus_keys)
-            if note is not None:
+            if self._note is not None:
                 for key in surplus_keys:
-                    note(Change(printable(name_of(key)), "removed"))
+                    self._note(Change(printable(name_of(key)), "removed"))
             if surplus_keys and not dry_run:
                 self._store.delete_all(surplus_keys)
 
     # -- checking ------------------------------------------------------------------------------
 
-    def _entries_of(
-        self, batch: Sequence[Incoming], checked: Checked, note: Callable[[Change], Any] | None
-    ) -> Iterator[Incoming]:
+    def _ready(self, batch: Sequence[Incoming]) -> Iterator[Ready]:
+        """Yield the valid entries of a batch with the rows that Redis has for them."""
+        entries = self._entries_of(batch)
+        valid = [parts for incoming in entries for parts in self._validated(incoming)]
+        keys = [entry.key for _, entry, _, _ in valid]
+        rows = self._store.read(keys).rows if keys else []
+        return (Ready(*parts, row) for parts, row in zip(valid, rows, strict=True))
+
+    def _plan(self, ready: Ready) -> Planned | None:
+        """Return what to write for an entry, None if nothing is written."""
+        action, plan = self._action(ready), None
+        if action in TO_WRITE:
+            try:
+                plan = ready.plan()
+            except Exception as error:
+                problem = str(unexpected("cannot be scheduled", error))
+                self._checked.problems.add(ready.incoming.where, problem)
+                return None
+        if self._note is not None and action is not None:
+            old = stored_entry(self._app, self._entry_class, ready.row)
+            self._note(ready.change(action, plan, old))
+        return plan
+
+    def _entries_of(self, batch: Sequence[Incoming]) -> Iterator[Incoming]:
         """Plan the calendars of a batch, and yield its other lines; entries get their calendars.
 
         No round trip if the batch has no calendars and no entries with calendars, else one.
@@ -384,7 +317,7 @@ class Importer:
         stored = self._store.calendars(names) if names else {}
         for incoming in batch:
             if incoming.calendar is not None:
-                self._plan_calendar(incoming.where, incoming.calendar, stored, checked, note)
+                self._plan_calendar(incoming.where, incoming.calendar, stored)
                 continue
             wanted = _calendar_names(incoming)
             if incoming.entry is not None and wanted:
@@ -394,18 +327,11 @@ class Importer:
                 incoming.entry.use_calendars(_readable(stored, wanted) | planned)
             yield incoming
 
-    def _plan_calendar(
-        self,
-        where: str,
-        calendar: Calendar,
-        stored: Mapping[str, str],
-        checked: Checked,
-        note: Callable[[Change], Any] | None,
-    ) -> None:
+    def _plan_calendar(self, where: str, calendar: Calendar, stored: Mapping[str, str]) -> None:
         name = calendar.name
         if self._calendars.get(name, calendar) != calendar:
             problem = f"calendar: {name!r} is in this source twice, with different content"
-            checked.problems.add(where, problem)
+            self._checked.problems.add(where, problem)
             return
         old = _readable(stored, [name]).get(name)
         if name in self._calendars or old == calendar:
@@ -413,7 +339,7 @@ class Importer:
         elif name not in stored:
             action = "created"
         elif self._on_conflict == "fail":
-            checked.conflicts.add(where, f"calendar {name!r} is already stored and differs")
+            self._checked.conflicts.add(where, f"calendar {name!r} is already stored and differs")
             action = "different"
         else:
             action = "kept" if self._on_conflict == "keep" else "changed"
@@ -421,40 +347,37 @@ class Importer:
         if action in TO_WRITE:
             self._planned_calendars.append(calendar)
             self.written.calendars += 1
-        if note is not None:
-            note(calendar_change(action, old, calendar))
+        if self._note is not None:
+            self._note(calendar_change(action, old, calendar))
 
     def _validated(
-        self, incoming: Incoming, checked: Checked
+        self, incoming: Incoming
     ) -> Iterator[tuple[Incoming, RedBeatSchedulerEntry, str, str]]:
         """Yield a valid entry with its definition and policy as JSON.
 
-        For an invalid entry, add a problem to ``checked`` and yield nothing.
+        For an invalid entry, note the problem and yield nothing.
         """
-        entry = incoming.entry
-        if entry is None:
-            checked.problems.add(incoming.where, incoming.problem)
-            return
-        try:
-            entry.is_static = incoming.static
-            texts = incoming.texts or entry.texts()
-            entry.writable_key()
-        except InvalidEntryError as error:
-            checked.problems.add(incoming.where, str(error))
-            return
-        except Exception as error:
-            checked.problems.add(incoming.where, str(_unexpected("cannot be stored", error)))
-            return
-        name = str(entry.name)
-        if not checked.names.add(name):
-            checked.problems.add(incoming.where, f"name: {name!r} is already used in this source")
-            return
-        yield incoming, entry, *texts
+        entry, problem = incoming.entry, incoming.problem
+        if entry is not None:
+            try:
+                entry.is_static = incoming.static
+                texts = incoming.texts or entry.texts()
+                entry.writable_key()
+                name = str(entry.name)
+                if not self._checked.names.add(name):
+                    raise InvalidEntryError("name", f"{name!r} is already used in this source")
+                yield incoming, entry, *texts
+                return
+            except InvalidEntryError as error:
+                problem = str(error)
+            except Exception as error:
+                problem = str(unexpected("cannot be stored", error))
+        self._checked.problems.add(incoming.where, problem)
 
-    def _action(self, ready: Ready, checked: Checked) -> str | None:
+    def _action(self, ready: Ready) -> str | None:
         """Return the planned action for an entry, a field of :class:`Written`, and count it.
 
-        Returns None for a problem, and "different" for a conflict. Both are added to ``checked``.
+        Returns None for a problem, and "different" for a conflict, and notes both.
         """
         where, name, mode = ready.incoming.where, ready.entry.name, self._on_conflict
         problem = obstacle(ready.row, ready.incoming.static)
@@ -465,10 +388,12 @@ class Importer:
         elif not ready.is_new and (mode == "keep" or (mode == "fail" and ready.has_same_texts)):
             action = "kept"
         elif problem:
-            checked.problems.add(where, f"name: {name!r}{':' if ready.is_new else ''} {problem}")
+            self._checked.problems.add(
+                where, f"name: {name!r}{':' if ready.is_new else ''} {problem}"
+            )
             return None
         elif mode == "fail":
-            checked.conflicts.add(where, f"{name!r} is already stored and differs")
+            self._checked.conflicts.add(where, f"{name!r} is already stored and differs")
             return "different"
         else:
             action = "changed"

@@ -34,7 +34,7 @@ from redbeat.storage.reading import Reading
 from redbeat.storage.records import Keys
 from redbeat.storage.wire import Row
 
-from .importing import EntryType, Incoming, fail, read_safely
+from .incoming import EntryType, Incoming, Kind, check_kinds, fail, json_from, read_safely
 
 __all__ = (
     "FIELDS",
@@ -62,12 +62,12 @@ MAX_LINE: Final = 8 * MAX_TEXT
 #: Maximum length of an identity, in characters; RedBeat makes much shorter ones.
 MAX_IDENTITY: Final = 200
 
-#: Field -> its type, and the name of that type in error messages.
-KINDS: Final[dict[str, tuple[type, str]]] = {
-    **dict.fromkeys(("definition", "policy", "meta", "runtime"), (dict, "an object")),
-    **dict.fromkeys(("days", "rules"), (list, "a list")),
-    **dict.fromkeys(("calendar", "zone", "identity"), (str, "a string")),
-    "static": (bool, "true or false"),
+#: Field -> its kind.
+KINDS: Final[dict[str, Kind]] = {
+    **dict.fromkeys(("definition", "policy", "meta", "runtime"), (dict, "an object", False)),
+    **dict.fromkeys(("days", "rules"), (list, "a list", False)),
+    **dict.fromkeys(("calendar", "zone", "identity"), (str, "a string", False)),
+    "static": (bool, "true or false", False),
 }
 
 
@@ -154,17 +154,9 @@ def _calendar(line: dict[str, Any]) -> Calendar:
 
 def _object(text: bytes) -> dict[str, Any]:
     """Return the JSON object of a line; check the names and types of its fields."""
-    try:
-        line = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InvalidEntryError("line", f"cannot be read as JSON: {error}") from error
-    if not isinstance(line, dict):
-        raise InvalidEntryError("line", f"must be a JSON object, not {line!r:.60}")
+    line: dict[str, Any] = json_from("line", text, dict)
     _check_fields("", line, CALENDAR if "calendar" in line else FIELDS)
-    for field, (kind, kind_name) in KINDS.items():
-        value = line.get(field)
-        if value is not None and not isinstance(value, kind):
-            raise InvalidEntryError(field, f"must be {kind_name}, not {value!r:.60}")
+    check_kinds("", line, KINDS)
     return line
 
 
@@ -217,10 +209,10 @@ def _with_name(line: dict[str, Any]) -> dict[str, Any]:
 
 
 class Exported(NamedTuple):
-    """A line of an export, or what cannot be read and the problem with it.
+    """A line of an export, or a calendar or an entry that cannot be read.
 
     Attributes:
-        label: what a message calls the calendar or the entry that cannot be read.
+        label: the name of the calendar or the entry in messages.
         line: the line, "" if the calendar or the entry cannot be read.
         problem: why the calendar or the entry cannot be read; "" for a line.
         is_calendar: whether this is a calendar.

@@ -23,11 +23,17 @@ from celery import Celery
 from celery.beat import BeatLazyFunc, ScheduleEntry
 from celery.schedules import crontab, schedule, solar
 
-from redbeat.calendar.zones import as_utc
 from redbeat.entries.history import encode_meta
 from redbeat.errors import InvalidEntryError
 
-from .importing import EntryType, Incoming, UnreadableSourceError, read_safely
+from .incoming import (
+    EntryType,
+    Incoming,
+    UnreadableSourceError,
+    check_kinds,
+    instant_from,
+    read_safely,
+)
 
 __all__ = ("read_shelve",)
 
@@ -224,26 +230,13 @@ def _convert(app: Celery, entry_class: EntryType, where: str, name: Any, source:
     last_run_at = source.last_run_at
     if last_run_at is None:
         return Incoming(where, entry, static=True)
-    meta = encode_meta(_instant(app, last_run_at), _count(source.total_run_count))
-    return Incoming(where, entry, static=True, meta=meta)
-
-
-def _instant(app: Celery, last_run_at: Any) -> dt.datetime:
     if not isinstance(last_run_at, dt.datetime):
         raise InvalidEntryError("last_run_at", f"must be a datetime, not {last_run_at!r:.60}")
-    if last_run_at.tzinfo is None:
-        last_run_at = last_run_at.replace(tzinfo=app.timezone)
-    try:
-        return as_utc(last_run_at)
-    except (ValueError, OverflowError) as error:
-        problem = f"{last_run_at} is not between the years 1 and 9999 in UTC"
-        raise InvalidEntryError("last_run_at", problem) from error
-
-
-def _count(value: Any) -> int:
-    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
-        return value or 0
-    raise InvalidEntryError("total_run_count", f"must be an integer, not {value!r:.60}")
+    count = {"total_run_count": source.total_run_count}
+    check_kinds("", count, {"total_run_count": (int, "an integer", False)})
+    instant = instant_from("last_run_at", last_run_at, app)
+    meta = encode_meta(instant, source.total_run_count or 0)
+    return Incoming(where, entry, static=True, meta=meta)
 
 
 def _type_of(value: Any) -> str:

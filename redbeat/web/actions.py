@@ -5,10 +5,13 @@ Actions are POST requests; a successful action redirects to a page.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
 
-from flask import Blueprint, abort, current_app, redirect, render_template, request, url_for
+from flask import Blueprint, abort, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
+from werkzeug.wrappers import Response
 
 from redbeat.entries.pauses import pause_entries, resume_entries
 from redbeat.errors import InvalidEntryError, RedBeatError
@@ -17,7 +20,7 @@ from redbeat.storage.store import store_of
 
 from .auth import audit, user_name
 from .entry import entry_name, entry_or_error, existing, get_or_404
-from .values import clipped, entry_url, name_in, notify
+from .values import clipped, entry_url, name_in, notify, schedule
 
 __all__ = ("actions",)
 
@@ -27,58 +30,63 @@ actions = Blueprint("actions", __name__)
 MAX_NOTE = 1000
 
 
-def _redirect_to_entry(name: str, message: str, category: str = "done") -> ResponseReturnValue:
+def _redirect_to_entry(message: str, category: str = "done") -> Response:
     notify(message, category)
-    return redirect(entry_url(name), 303)
+    return redirect(entry_url(entry_name()), 303)
+
+
+@contextmanager
+def _acting(past_tense: str) -> Iterator[Any]:
+    """Yield the entry in the URL; if the action fails, show the reason on the entry's page."""
+    try:
+        with existing(entry_name()):
+            yield entry_or_error(entry_name())
+    except RedBeatError as error:
+        reason = error.problem if isinstance(error, InvalidEntryError) else error
+        abort(_redirect_to_entry(f"The entry was not {past_tense}: {reason}", "failed"))
+
+
+def _note() -> str | None:
+    """Return the note in the form, None if it is empty."""
+    return request.form.get("note", "").strip()[:MAX_NOTE] or None
 
 
 @actions.get("/entry/pause")
 @actions.get("/entry/resume")
 @actions.get("/entry/trigger")
+@actions.get("/entry/preview")
 @actions.get("/quarantine/retry")
 def action_reloaded() -> ResponseReturnValue:
-    """Redirect to the page of the entry if a browser sends GET for the URL of an action."""
+    """Redirect to the page of the entry if a browser sends GET for the URL of a POST request."""
     return redirect(entry_url(entry_name()), 303)
 
 
 @actions.post("/entry/pause")
 def pause() -> ResponseReturnValue:
     """Pause an entry and store the note that the user entered."""
-    name = entry_name()
-    note = request.form.get("note", "").strip()[:MAX_NOTE]
-    try:
-        with existing(name):
-            entry_or_error(name).pause(note or None, user_name())
-    except RedBeatError as error:
-        return _redirect_to_entry(name, f"The entry was not paused: {error}", "failed")
-    audit(f"paused ({note!r})" if note else "paused", name)
-    return _redirect_to_entry(name, "Paused.")
+    note = _note()
+    with _acting("paused") as entry:
+        entry.pause(note, user_name())
+    audit(f"paused ({note!r})" if note else "paused", entry_name())
+    return _redirect_to_entry("Paused.")
 
 
 @actions.post("/entry/resume")
 def resume() -> ResponseReturnValue:
     """Resume an entry."""
-    name = entry_name()
-    try:
-        with existing(name):
-            entry_or_error(name).resume()
-    except RedBeatError as error:
-        return _redirect_to_entry(name, f"The entry was not resumed: {error}", "failed")
-    audit("resumed", name)
-    return _redirect_to_entry(name, "Resumed.")
+    with _acting("resumed") as entry:
+        entry.resume()
+    audit("resumed", entry_name())
+    return _redirect_to_entry("Resumed.")
 
 
 @actions.post("/entry/trigger")
 def trigger() -> ResponseReturnValue:
     """Request one run of an entry; a beat publishes the run at its next tick."""
-    name = entry_name()
-    try:
-        with existing(name):
-            task_id = entry_or_error(name).trigger()
-    except InvalidEntryError as error:
-        return _redirect_to_entry(name, f"The entry was not triggered: {error.problem}", "failed")
-    audit(f"triggered ({task_id})", name)
-    return _redirect_to_entry(name, f"Triggered. The task id is {task_id}.")
+    with _acting("triggered") as entry:
+        task_id = entry.trigger()
+    audit(f"triggered ({task_id})", entry_name())
+    return _redirect_to_entry(f"Triggered. The task id is {task_id}.")
 
 
 @actions.route("/entry/delete", methods=["GET", "POST"])
@@ -89,7 +97,7 @@ def delete() -> ResponseReturnValue:
     if request.method == "GET":
         return render_template("delete.html", name=name, record=record)
     # The key of the row is exact, also for a name that no new entry may have.
-    if not store_of(current_app.extensions["celery"]).delete(row.key):
+    if not store_of(schedule.app).delete(row.key):
         abort(409, "The entry was not deleted: it does not exist any more.")
     audit("deleted", name)
     notify(f"Deleted {clipped(name, 100)}.")
@@ -105,13 +113,12 @@ def retry() -> ResponseReturnValue:
     _, row, _ = get_or_404(name)
     # A quarantined entry is released if its digest has changed. The string "retry" never equals a
     # digest, so the entry always counts as changed.
-    if not store_of(current_app.extensions["celery"]).review([(row.key, "retry")]):
-        return _redirect_to_entry(
-            name, "The key is not a hash, so no beat can read the entry. Delete it.", "failed"
-        )
+    if not store_of(schedule.app).review([(row.key, "retry")]):
+        problem = "The key is not a hash, so no beat can read the entry. Delete it."
+        return _redirect_to_entry(problem, "failed")
     audit("retried", name)
     return _redirect_to_entry(
-        name, "A beat will read the entry again. If it still fails, it returns to the quarantine."
+        "A beat will read the entry again. If it still fails, it returns to the quarantine."
     )
 
 
@@ -147,25 +154,20 @@ def selected() -> ResponseReturnValue:
         return redirect(url_for("listing.index"), 303)
     if request.form.get("confirmed"):
         return _act_on(action, names)
-    return render_template("selected.html", action=action, names=names, statics=_statics(names))
-
-
-def _statics(names: list[str]) -> list[str]:
-    statics = store_of(current_app.extensions["celery"]).static_among(names)
-    return [name for name in names if name in statics]
+    found = store_of(schedule.app).static_among(names)
+    statics = [name for name in names if name in found]
+    return render_template("selected.html", action=action, names=names, statics=statics)
 
 
 def _act_on(action: str, names: list[str]) -> ResponseReturnValue:
     """Do an action on several entries, and redirect to the list."""
-    schedule = current_app.extensions["schedule"]
     store = store_of(schedule.app)
     keys = [store.keys.entry(name) for name in names]
-    note = request.form.get("note", "").strip()[:MAX_NOTE]
     problems: list[str] = []
     done = 0
     try:
         if action == "pause":
-            done = len(pause_entries(store, keys, note or None, user_name()))
+            done = len(pause_entries(store, keys, _note(), user_name()))
         elif action == "resume":
             done = len(resume_entries(store, keys, schedule.app, schedule.entry_class))
         elif action == "delete":
@@ -185,7 +187,7 @@ def _act_on(action: str, names: list[str]) -> ResponseReturnValue:
 
 def _trigger_all(names: list[str], problems: list[str]) -> int:
     """Trigger entries, and return how many were triggered; add the problems of the others."""
-    schedule, done = current_app.extensions["schedule"], 0
+    done = 0
     for name in names:
         try:
             schedule[name].trigger()

@@ -13,7 +13,7 @@ from importlib import resources
 from itertools import islice
 from typing import Any, Final, get_args
 
-from flask import Blueprint, Response, abort, current_app, jsonify, request, url_for
+from flask import Blueprint, Response, abort, jsonify, request, url_for
 from flask.typing import ResponseReturnValue
 from redis.exceptions import RedisError
 from werkzeug.exceptions import HTTPException
@@ -27,7 +27,7 @@ from redbeat.entries.runs import RunState
 from redbeat.entries.status import STATES
 from redbeat.errors import ConflictError, DecodeError, InvalidEntryError
 from redbeat.management.as_json import (
-    calendars_json,
+    calendar_json,
     entry_json,
     finding_json,
     occurrence_json,
@@ -44,10 +44,12 @@ from redbeat.management.forecast import minutes_between
 from redbeat.presentation.rule_text import KINDS, seconds_from
 from redbeat.storage.store import store_of
 from redbeat.transfer.entry_file import CALL, FIELDS, change_entry, new_entry
+from redbeat.transfer.incoming import JSON_NAMES
 
-from .auth import audit, user_name
+from .auth import audit, problem, user_name
 from .entry import entry_name, entry_or_error, existing, get_or_404
 from .list import query_of
+from .values import schedule
 
 __all__ = ("api", "health")
 
@@ -68,14 +70,9 @@ MAX_SPAN: Final = 7 * 86_400
 KEPT: Final = frozenset((*KINDS, "queue", "enabled", "task"))
 
 
-def problem(code: int, message: str, field: str | None = None) -> tuple[Response, int]:
-    """Return the response to a request that failed."""
-    return jsonify(error={"field": field, "message": message}), code
-
-
 @api.errorhandler(InvalidEntryError)
 def _invalid(error: InvalidEntryError) -> ResponseReturnValue:
-    return problem(422, error.problem, error.field)
+    return problem(422, error.problem, field=error.field)
 
 
 @api.errorhandler(DecodeError)
@@ -138,14 +135,14 @@ def _number(name: str, default: int) -> int:
 @api.get("/status")
 def status() -> ResponseReturnValue:
     """Return the status of the schedule. Takes two round trips."""
-    current = current_app.extensions["schedule"].status()
+    current = schedule.status()
     return jsonify(status_json(current, list(problems_of(current, MAX_LATE))))
 
 
 @api.get("/upcoming")
 def upcoming() -> ResponseReturnValue:
     """Return the next runs of all entries."""
-    runs = current_app.extensions["schedule"].upcoming(_number("limit", DEFAULT_ITEMS))
+    runs = schedule.upcoming(_number("limit", DEFAULT_ITEMS))
     return jsonify(runs=[upcoming_json(at, name) for at, name in runs])
 
 
@@ -160,7 +157,6 @@ def timeline() -> ResponseReturnValue:
         raise InvalidEntryError("span", f"must be above 0 and at most {MAX_SPAN} seconds")
     now = datetime.now(UTC)
     minutes = minutes_between(now, now + timedelta(seconds=span))
-    schedule = current_app.extensions["schedule"]
     load = schedule.load(minutes, request.args.get("pattern", "*"), totals=True)
     return jsonify(timeline_json(minutes, load))
 
@@ -168,7 +164,7 @@ def timeline() -> ResponseReturnValue:
 @api.get("/doctor")
 def doctor() -> ResponseReturnValue:
     """Return the problems of the schedule, and repair none of them. See ``examine``."""
-    schedule, most = current_app.extensions["schedule"], _number("limit", DEFAULT_ITEMS)
+    most = _number("limit", DEFAULT_ITEMS)
     found = examine(schedule.app, store_of(schedule.app), schedule.entry_class)
     findings = [finding_json(finding) for finding in islice(found, most + 1)]
     return jsonify(findings=findings[:most], complete=len(findings) <= most)
@@ -177,17 +173,15 @@ def doctor() -> ResponseReturnValue:
 @api.get("/calendars")
 def calendars() -> ResponseReturnValue:
     """Return the calendars. Takes one round trip."""
-    found = current_app.extensions["schedule"].calendars
-    return jsonify(calendars=calendars_json(found.values()))
+    found = schedule.calendars
+    return jsonify(calendars=[calendar_json(found[name]) for name in sorted(found)])
 
 
 @api.get("/entries")
 def entries() -> ResponseReturnValue:
     """Return a page of entries, with the cursor of the next page."""
-    schedule = current_app.extensions["schedule"]
-    found = browse(
-        schedule, query_of(request.args), request.args.get("after"), _number("limit", DEFAULT_ITEMS)
-    )
+    limit = _number("limit", DEFAULT_ITEMS)
+    found = browse(schedule, query_of(request.args), request.args.get("after"), limit)
     if found.cut and not found.after:
         abort(400, "sort: there are too many entries for this order; sort by name or due")
     return jsonify(entries=[record_json(each) for each in found.records], after=found.after)
@@ -220,11 +214,8 @@ def _check_version(entry: Any) -> None:
 @api.put("/entry")
 def put() -> ResponseReturnValue:
     """Create an entry, or replace its fields: a missing field gets its default."""
-    schedule, name, table = current_app.extensions["schedule"], entry_name(), _body()
-    try:
-        entry = schedule[name]
-    except KeyError:
-        entry = None
+    name, table = entry_name(), _body()
+    entry = schedule.get(name)
     if entry is None:
         if request.if_match:
             abort(412, "The entry does not exist.")
@@ -261,7 +252,7 @@ def delete() -> ResponseReturnValue:
     _, row, record = get_or_404(name)
     if record.entry is not None:
         _check_version(record.entry)
-    if not store_of(current_app.extensions["celery"]).delete(row.key):
+    if not store_of(schedule.app).delete(row.key):
         abort(404, f"There is no entry {name!r}.")
     audit("deleted", name)
     return "", 204
@@ -320,7 +311,7 @@ def ready() -> ResponseReturnValue:
     Takes two round trips. The reason names no host, because this URL needs no credentials.
     """
     try:
-        current = current_app.extensions["schedule"].status()
+        current = schedule.status()
     except RedisError as error:
         why = f"Redis does not answer: {type(error).__name__}"
     else:
@@ -340,7 +331,6 @@ SCHEMAS: Final[dict[str, dict[str, Any]]] = {
 }
 #: The JSON types that a client may also send as text.
 TEXT_TOO: Final = ("number", "array")
-JSON_TYPES: Final[dict[type, str]] = {list: "array", dict: "object"}
 
 
 def _policy_schema(name: str, sent: bool) -> dict[str, Any]:
@@ -379,7 +369,7 @@ def document(root: str) -> dict[str, Any]:
     schemas["Fields"]["properties"] |= {
         **{kind: {"type": ["string", "number"]} for kind in KINDS},
         "rrule": {"type": ["string", "array"], "items": {"type": "string"}},
-        **{name: {"type": [JSON_TYPES[kind], "null"]} for name, kind in CALL.items()},
+        **{name: {"type": [JSON_NAMES[kind], "null"]} for name, kind in CALL.items()},
         "queue": {"type": "string", "description": "The queue, which becomes an option."},
         "enabled": {"type": "boolean"},
         **{name: _policy_schema(name, True) for name in FIELDS if name in POLICY_FIELDS},

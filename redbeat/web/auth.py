@@ -35,6 +35,7 @@ from limits import parse
 from limits.storage import MemoryStorage
 from limits.strategies import MovingWindowRateLimiter
 from werkzeug.exceptions import BadRequest
+from werkzeug.local import LocalProxy
 from werkzeug.sansio.utils import host_is_trusted
 
 from redbeat.printing import get_logger, printable
@@ -46,6 +47,7 @@ __all__ = (
     "install_auth",
     "is_loopback",
     "logger",
+    "problem",
     "read_users",
     "user_name",
     "wants_json",
@@ -188,6 +190,9 @@ class User(UserMixin):
     id: str = ""
 
 
+#: The access rules of the dashboard that handles the current request.
+access: Access = LocalProxy(lambda: current_app.extensions["access"])  # type: ignore[assignment]
+
 #: The name of a user who has a token.
 TOKEN_USER: Final = "token"
 
@@ -255,7 +260,6 @@ auth = Blueprint("auth", __name__)
 @auth.route("/login", methods=["GET", "POST"])
 def login() -> ResponseReturnValue:
     """Show the login form, or start a session if the submitted token is valid."""
-    access: Access = current_app.extensions["access"]
     if not access.tokens:
         return redirect(url_for("listing.index"), 303)
     if request.method == "GET":
@@ -281,7 +285,7 @@ def login() -> ResponseReturnValue:
 
 @auth.post("/logout")
 def logout() -> ResponseReturnValue:
-    """End the session; a copy of its cookie is worth nothing from now on."""
+    """End the session; a copy of its cookie is not valid any more."""
     with suppress(ValueError):
         current_app.extensions["sign_ins"].remove(session.get("_user_id", ""))
     logout_user()
@@ -328,10 +332,10 @@ class SessionCookies(SecureCookieSessionInterface):
         return request.is_secure
 
 
-def install_auth(app: Flask, access: Access) -> None:
-    """Add access control to an app. Call this function before the CSRF protection is added."""
+def install_auth(app: Flask, rules: Access) -> None:
+    """Add access control by ``rules`` to an app, before the CSRF protection is added."""
     sign_ins: deque[str] = deque(maxlen=MAX_SIGN_INS)
-    app.extensions.update(access=access, guesses=Guesses(), sign_ins=sign_ins)
+    app.extensions.update(access=rules, guesses=Guesses(), sign_ins=sign_ins)
     # Addresses of clients may change, so a session is not bound to an address.
     app.config["SESSION_PROTECTION"] = None
     app.session_interface = SessionCookies()
@@ -344,7 +348,6 @@ def install_auth(app: Flask, access: Access) -> None:
 
 def _refusal() -> ResponseReturnValue | None:
     """Return the response to a request without access, None for a request with access."""
-    access: Access = current_app.extensions["access"]
     # Flask builds no URLs for a malformed host name, so the response must not be a page.
     malformed = isinstance(request.routing_exception, BadRequest)
     if malformed or not access.admits_host(request.host):
@@ -353,14 +356,14 @@ def _refusal() -> ResponseReturnValue | None:
     is_public = request.endpoint in PUBLIC_ENDPOINTS
     if access.user is not None and not is_public and not current_user.is_authenticated:
         text = "The application that this dashboard is part of has not signed you in."
-        return _problem(403, "Not signed in", text)
+        return problem(403, text, "Not signed in")
     needs_user = access.required and not is_public
     if needs_user and not current_user.is_authenticated:
         return _too_many(g.wait) if g.get("wait") else _unauthorized()
     is_change = request.method not in SAFE_METHODS and request.endpoint not in READ_ONLY_POSTS
     if access.read_only and is_change:
         text = "This dashboard was started with --read-only, so it changes nothing."
-        return _problem(403, "Read-only", text)
+        return problem(403, text, "Read-only")
     return None
 
 
@@ -369,7 +372,6 @@ def _user_of_request(_request: Any) -> User | None:
 
     Sets ``g.wait`` if there were too many wrong credentials.
     """
-    access: Access = current_app.extensions["access"]
     if access.user is not None:
         name = access.user(request.environ)
     elif not access.required:
@@ -377,13 +379,13 @@ def _user_of_request(_request: Any) -> User | None:
     elif request.authorization is None:
         name = None
     else:
-        name, g.wait = current_app.extensions["guesses"].check(lambda: _name_in_header(access))
+        name, g.wait = current_app.extensions["guesses"].check(_name_in_header)
         if name and session.get("known") != name:
             session["known"] = name
     return User(name) if name else None
 
 
-def _name_in_header(access: Access) -> str | None:
+def _name_in_header() -> str | None:
     """Return the user name in the ``Authorization`` header, None for wrong credentials."""
     credentials = request.authorization
     if credentials is not None and credentials.type == "basic":
@@ -394,30 +396,30 @@ def _name_in_header(access: Access) -> str | None:
 
 
 def _unauthorized() -> ResponseReturnValue:
-    access: Access = current_app.extensions["access"]
     if request.authorization is not None:
         logger.warning("Wrong credentials from %s", client_address())
     query = quote(request.query_string, safe="%=&+-._~")
     if wants_json():
-        response = current_app.make_response(_problem(401, "", "Credentials are missing or wrong."))
+        response = current_app.make_response(problem(401, "Credentials are missing or wrong."))
     else:
         path = quote(request.path) + (f"?{query}" if query else "")
         response = Response(_login_form(path), 401)
-    if access.users:
-        response.headers.add("WWW-Authenticate", 'Basic realm="RedBeat", charset="UTF-8"')
-    else:
-        response.headers.add("WWW-Authenticate", 'Bearer realm="RedBeat"')
+    scheme = 'Basic realm="RedBeat", charset="UTF-8"' if access.users else 'Bearer realm="RedBeat"'
+    response.headers.add("WWW-Authenticate", scheme)
     return response
 
 
 def _too_many(seconds: int) -> ResponseReturnValue:
     logger.warning("Too many wrong credentials: refused %s", client_address())
     text = f"There were too many wrong credentials. Try again in {seconds} s."
-    page, code = _problem(429, "Too many attempts", text)
-    return page, code, {"Retry-After": str(seconds)}
+    return *problem(429, text, "Too many attempts"), {"Retry-After": str(seconds)}
 
 
-def _problem(code: int, title: str, text: str) -> tuple[Any, int]:
+def problem(code: int, text: str, title: str = "", field: str | None = None) -> tuple[Any, int]:
+    """Return the response to a request that failed: JSON for the API, otherwise a page.
+
+    Only JSON has the ``field`` that is wrong, and only a page has a title.
+    """
     if wants_json():
-        return jsonify(error={"field": None, "message": text}), code
+        return jsonify(error={"field": field, "message": text}), code
     return render_template("problem.html", title=title, text=text), code

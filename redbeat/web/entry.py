@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final
 
-from flask import Blueprint, abort, current_app, render_template, request
+from flask import Blueprint, abort, render_template, request
 from flask.typing import ResponseReturnValue
 
 from redbeat.codec.stored import moment_in
@@ -23,10 +23,11 @@ from redbeat.presentation.describe import policy, stored
 from redbeat.schedule import Record
 from redbeat.storage.store import store_of
 from redbeat.storage.wire import Row
+from redbeat.transfer.entry_file import CALL
 
 from .charts import lateness_chart
 from .list import poll_after
-from .values import in_zone, now_of, texts_of, zone
+from .values import in_zone, now_of, schedule, texts_of, zone
 
 __all__ = ("entries", "entry_name", "entry_or_error", "existing", "get_or_404")
 
@@ -56,7 +57,7 @@ def get_or_404(name: str) -> tuple[float, Row, Record]:
     Aborts the request with 404 if the entry does not exist. Takes one round trip.
     """
     try:
-        page, record = record_of(current_app.extensions["schedule"], name)
+        page, record = record_of(schedule, name)
     except KeyError:
         record = None
     if record is None:
@@ -89,12 +90,11 @@ def show() -> ResponseReturnValue:
     started = time.monotonic()
     seconds, row, record = get_or_404(name)
     now = now_of(seconds)
-    app = current_app.extensions["celery"]
     if record.entry is not None:
         runs = record.entry.history
     else:
-        lines = store_of(app).history(row.key)[0] if row.is_hash else ""
-        runs = read_history(lines)[: ensure_conf(app).history_size]
+        lines = store_of(schedule.app).history(row.key)[0] if row.is_hash else ""
+        runs = read_history(lines)[: ensure_conf(schedule.app).history_size]
     context: dict[str, Any] = {"name": name, "record": record, "row": row, "now": now}
     lateness = partial(late, record.entry)
     context.update(status=record.status(row), runs=runs, late=lateness)
@@ -116,11 +116,10 @@ def show() -> ResponseReturnValue:
 
 def _definition_context(entry: Any) -> dict[str, Any]:
     definition = stored(entry)
-    call_fields = ("args", "kwargs", "options")
     fields = policy(entry)
     return {
         "entry": entry,
-        "fields": {name: definition[name] for name in call_fields if definition[name]},
+        "fields": {name: definition[name] for name in CALL if definition[name]},
         "description": fields.pop("description", None),
         "policy": fields,
         "zone": zone_of(entry),

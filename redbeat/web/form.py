@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
-from flask import Blueprint, current_app, redirect, render_template, request, url_for
+from flask import Blueprint, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 
 from redbeat.calendar.zones import UTC
@@ -18,7 +19,7 @@ from redbeat.entries.policy import DEFAULT
 from redbeat.entries.policy import FIELDS as POLICY_FIELDS
 from redbeat.entries.save import restart_if_finished
 from redbeat.errors import ConflictError, DecodeError, InvalidEntryError
-from redbeat.management.changes import Difference, differences
+from redbeat.management.apply import Difference, differences
 from redbeat.management.task_names import NameChecker
 from redbeat.presentation.rule_text import KINDS, rule_of
 from redbeat.presentation.text import plain_number
@@ -26,7 +27,7 @@ from redbeat.transfer.entry_file import CALL, change_entry, current_fields, new_
 
 from .auth import audit, logger
 from .entry import entry_name, entry_or_error, get_or_404
-from .values import entry_url, notify, now_of
+from .values import entry_url, notify, now_of, schedule
 
 __all__ = ("EntryForm", "forms")
 
@@ -105,7 +106,7 @@ TASK_FIELDS: Final = (
     FormField("options", "json", '{"queue": "reports"}', "Options of apply_async, as JSON."),
     _policy_field("description"),
 )
-#: The name in ``managed_by`` is the business of the command ``apply``.
+#: Only the command ``apply`` sets ``managed_by``.
 RULED_FIELDS: Final = tuple(
     _policy_field(name)
     for name in POLICY_FIELDS
@@ -213,7 +214,6 @@ class EntryForm:
 
     def new_entry(self, **defaults: str) -> Any:
         """Return a new entry; ``defaults`` are for empty fields. Raises InvalidEntryError."""
-        schedule = current_app.extensions["schedule"]
         texts = {**self.texts, **{name: self[name] or text for name, text in defaults.items()}}
         form = EntryForm(texts)
         if not form["name"]:
@@ -248,7 +248,6 @@ class EntryForm:
 
 def _page(name: str | None, entry: Any, form: EntryForm, code: int = 200) -> ResponseReturnValue:
     """Return the page with the form; ``name`` is None for a new entry."""
-    app = current_app.extensions["celery"]
     context: dict[str, Any] = {"name": name, "form": form, "kinds": KINDS, "record": None}
     context.update(task_fields=TASK_FIELDS, schedule_fields=SCHEDULE_FIELDS, fields=FIELDS)
     context.update(policy_fields=RULED_FIELDS, has_no_text=False)
@@ -259,8 +258,8 @@ def _page(name: str | None, entry: Any, form: EntryForm, code: int = 200) -> Res
     else:
         context["now"] = datetime.now(UTC)
     context["preview"] = form.preview(entry) if name is not None or form["rule"] else []
-    tasks = (task for task in sorted(app.tasks) if not task.startswith("celery."))
-    context["tasks"] = [task for task, _ in zip(tasks, range(SUGGESTED), strict=False)]
+    tasks = (task for task in sorted(schedule.app.tasks) if not task.startswith("celery."))
+    context["tasks"] = list(islice(tasks, SUGGESTED))
     return render_template("edit.html", **context), code
 
 
@@ -360,12 +359,6 @@ def _warn_of_unknown_names(entry: Any) -> None:
             notify(f"Please check: {checker.warning(unknown)}.", "warning")
     except Exception as error:  # the modules of an app raise any error when they are imported
         logger.warning("The names of tasks are not checked: %s: %s", type(error).__name__, error)
-
-
-@forms.get("/entry/preview")
-def preview_reloaded() -> ResponseReturnValue:
-    """Redirect to the page of the entry if a browser sends GET for the URL of a preview."""
-    return redirect(entry_url(entry_name()), 303)
 
 
 @forms.get("/new/preview")

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from flask import Blueprint, current_app, render_template, request
+from flask import Blueprint, render_template, request
 from flask.typing import ResponseReturnValue
 
 from redbeat.calendar.zones import UTC
@@ -17,7 +17,7 @@ from redbeat.errors import InvalidEntryError
 from redbeat.management.find import SORTED, SORTS, Query, browse
 from redbeat.storage.store import store_of
 
-from .values import now_of, texts_of
+from .values import now_of, schedule, texts_of
 
 __all__ = (
     "listing",
@@ -86,7 +86,7 @@ def first_of(text: str) -> int:
 def index() -> ResponseReturnValue:
     """Show a page of entries. Takes three round trips, or more with filters or a sort order."""
     started = time.monotonic()
-    schedule, args = current_app.extensions["schedule"], request.args
+    args = request.args
     size = size_of(args.get("per", ""))
     context: dict[str, Any] = {"columns": COLUMNS, "sizes": SIZES, "sorts": SORTS}
     context.update(states=STATES, size=size, sorted_at_most=SORTED)
@@ -107,7 +107,6 @@ def index() -> ResponseReturnValue:
 def beats() -> ResponseReturnValue:
     """Show the beats, the Redis server and quarantined entries. Takes at most five round trips."""
     started = time.monotonic()
-    schedule = current_app.extensions["schedule"]
     store = store_of(schedule.app)
     status, notes = schedule.status(), store.quarantined(MAX_QUARANTINED)
     keys = list(notes)

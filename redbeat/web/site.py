@@ -11,7 +11,7 @@ from typing import Any, Final, NoReturn
 from urllib.parse import parse_qsl
 
 import flask
-from flask import Flask, current_app, render_template, request
+from flask import Flask, render_template, request
 from flask.typing import ResponseReturnValue
 from flask_wtf.csrf import CSRFError, CSRFProtect  # type: ignore[import-untyped]
 from redis.exceptions import NoPermissionError, RedisError
@@ -40,15 +40,15 @@ from redbeat.storage.checks import explained
 from redbeat.storage.client import safe_url
 from redbeat.storage.store import store_of
 
+from . import values
 from .actions import actions
-from .api import api, health, problem
-from .auth import Access, host_in, install_auth, logger, wants_json
+from .api import api, health
+from .auth import Access, host_in, install_auth, logger, problem
 from .entry import entries
 from .form import forms
 from .list import listing
 from .simulate import simulate
 from .timeline import Forecasts, timeline
-from .values import install
 
 __all__ = (
     "Served",
@@ -179,12 +179,12 @@ def create_app(schedule: Schedule, access: Access) -> Flask:
         # A form stays valid as long as the session, because users leave pages open overnight.
         WTF_CSRF_TIME_LIMIT=None,
     )
-    app.extensions.update(celery=schedule.app, schedule=schedule, forecasts=Forecasts(schedule))
+    app.extensions.update(schedule=schedule, forecasts=Forecasts(schedule))
     install_auth(app, access)
     app.after_request(add_headers)
     csrf = CSRFProtect(app)
     csrf.exempt(api)  # it accepts only what no other site can send
-    install(app)
+    values.install(app)
     for part in (listing, timeline, entries, forms, simulate, actions, api, health):
         app.register_blueprint(part)
     app.register_error_handler(RedisError, redis_unavailable)
@@ -200,7 +200,7 @@ def create_app(schedule: Schedule, access: Access) -> Flask:
 
 def redis_unavailable(error: RedisError) -> ResponseReturnValue:
     """Return a page with status 503 that reloads every 5 seconds until Redis answers."""
-    celery = current_app.extensions["celery"]
+    celery = values.schedule.app
     url = safe_url(ensure_conf(celery).redis_url)
     cause = explained(error, store_of(celery))
     right = str(cause) if isinstance(cause, NoPermissionError) else ""
@@ -215,25 +215,20 @@ def csrf_failed(_error: CSRFError) -> ResponseReturnValue:
         "Nothing was changed: this form belongs to another session. Go back, reload the page and "
         "try again."
     )
-    return render_template("problem.html", title="Not accepted", text=text), 400
+    return problem(400, text, "Not accepted")
 
 
 def http_error(error: HTTPException) -> ResponseReturnValue:
     """Return an error page with the status code of the HTTP error."""
-    code = error.code or 500
-    if wants_json():  # an unknown URL of the API belongs to no blueprint
-        return problem(code, error.description or error.name)
-    page = render_template("problem.html", title=error.name, text=error.description)
-    return page, code, {name: value for name, value in error.get_headers() if name == "Allow"}
+    headers = {name: value for name, value in error.get_headers() if name == "Allow"}
+    return *problem(error.code or 500, error.description or error.name, error.name), headers
 
 
 def internal_error(error: Exception) -> ResponseReturnValue:
     """Return a page with status 500; the traceback goes to the log, not to the browser."""
     logger.error("%s %s failed", request.method, request.path, exc_info=error)
     text = "This is a bug in the dashboard. The log of the dashboard has the traceback."
-    if wants_json():
-        return problem(500, text)
-    return render_template("problem.html", title="Something went wrong", text=text), 500
+    return problem(500, text, "Something went wrong")
 
 
 #: The limits of the server, with the names that waitress gives them. All connections may be open at

@@ -8,6 +8,7 @@ from urllib.parse import quote, unquote, urlencode
 
 from flask import Flask, current_app, flash, get_flashed_messages, request, url_for
 from markupsafe import Markup, escape
+from werkzeug.local import LocalProxy
 
 from redbeat import __version__
 from redbeat.calendar.zones import UTC, from_timestamp, zone_key, zone_named
@@ -17,6 +18,7 @@ from redbeat.presentation.describe import call_text, iso, last_run, overdue_text
 from redbeat.presentation.rule_text import has_own_zone
 from redbeat.presentation.rules import in_words
 from redbeat.presentation.text import duration
+from redbeat.schedule import Schedule
 from redbeat.storage.layout import layout_of
 from redbeat.storage.wire import Row
 
@@ -28,9 +30,13 @@ __all__ = (
     "name_in",
     "notify",
     "now_of",
+    "schedule",
     "texts_of",
     "zone",
 )
+
+#: The schedule of the dashboard that handles the current request.
+schedule: Schedule = LocalProxy(lambda: current_app.extensions["schedule"])  # type: ignore[assignment]
 
 #: Maximum number of characters to show of a stored string, and of a message.
 MAX_TEXT: Final = 4000
@@ -73,7 +79,7 @@ ZONE_COOKIE: Final = "redbeat_zone"
 
 def app_zone() -> tzinfo:
     """Return the time zone of the app, which is the default time zone of rules."""
-    timezone: tzinfo = current_app.extensions["celery"].timezone
+    timezone: tzinfo = schedule.app.timezone
     return timezone
 
 
@@ -172,7 +178,7 @@ def quoted(record: Record) -> str:
 
 def _exact_name(record: Record) -> str:
     """Return the name of a listed entry; surrogates stand for bytes that are not UTF-8."""
-    return layout_of(ensure_conf(current_app.extensions["celery"])).name_of(record.key)
+    return layout_of(ensure_conf(schedule.app)).name_of(record.key)
 
 
 def quoted_name(name: str) -> str:

@@ -8,8 +8,7 @@ import pytest
 from celery import Celery
 
 from redbeat import RedBeatScheduler, RedBeatSchedulerEntry
-from redbeat.cli.command import EX_CONFLICT
-from redbeat.cli.console import entry_class_of
+from redbeat.cli.command import EX_CONFLICT, entry_class_of
 from tests.cli.conftest import Run
 
 

@@ -14,7 +14,7 @@ from celery.bin.base import CLIContext
 from celery.schedules import BaseSchedule, crontab, schedule, solar
 
 from redbeat import clocked, from_ical
-from redbeat.cli.console import STATE_COLORS, Console, Styled
+from redbeat.cli.command import STATE_COLORS, Console, Styled
 from redbeat.cli.entry_options import OPTION_OF
 from redbeat.entries.status import STATES
 from tests.cli.commands import in_terminal

@@ -40,7 +40,8 @@ from redbeat.metrics.families import RedisCollector
 from redbeat.metrics.snapshot import take_snapshot
 from redbeat.schedule import Schedule
 from redbeat.storage.store import store_of
-from redbeat.transfer.importing import Importer, UnreadableSourceError
+from redbeat.transfer.importing import Importer
+from redbeat.transfer.incoming import UnreadableSourceError
 from redbeat.web.auth import Access
 from redbeat.web.site import create_app
 from redbeat.web.timeline import Forecasts

@@ -25,7 +25,8 @@ from redbeat import RedBeatSchedulerEntry
 from redbeat.storage.store import store_of
 from redbeat.transfer.crontab_file import read_crontab
 from redbeat.transfer.django import OPTIONS, TASK, read_fixture
-from redbeat.transfer.importing import Checked, Importer, Incoming, UnreadableSourceError
+from redbeat.transfer.importing import Checked, Importer
+from redbeat.transfer.incoming import Incoming, UnreadableSourceError
 from redbeat.transfer.jsonlines import FIELDS, read_lines
 from redbeat.transfer.shelve_file import read_shelve
 from tests.fuzz.hostile import texts, values

@@ -21,6 +21,7 @@ OTHERS = {
     "web/entry.py": "what a browser sent",
     "web/form.py": "what a browser sent",
     "web/site.py": "what a browser sent",
+    "transfer/incoming.py": "a file that a user imports",
     "transfer/jsonlines.py": "a file that a user imports",
     "transfer/crontab_file.py": "a file that a user imports",
     "transfer/django.py": "a file that a user imports",
@@ -235,7 +236,7 @@ def test_the_check_finds_numbers(text: str, tmp_path: Path) -> None:
 # -- printing --------------------------------------------------------------------------------------
 
 #: The modules that print, and that make loggers.
-PRINTERS = ("cli/console.py", "printing.py")
+PRINTERS = ("cli/command.py", "printing.py")
 
 #: What else prints, and why it needs no escapes.
 PRINTED = {

@@ -1,0 +1,156 @@
+"""What all readers share: the entries that they read, and the checks of values in a source."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, tzinfo
+from typing import Any, Final, NamedTuple
+
+from celery import Celery
+
+from redbeat.calendar.walltime import instant_of
+from redbeat.calendar.zones import zone_named
+from redbeat.entry import RedBeatSchedulerEntry
+from redbeat.errors import DecodeError, InvalidEntryError, described
+from redbeat.schedules.calendars import Calendar
+
+__all__ = (
+    "JSON_NAMES",
+    "EntryType",
+    "Incoming",
+    "Kind",
+    "Problem",
+    "UnreadableSourceError",
+    "check_kinds",
+    "fail",
+    "instant_from",
+    "json_from",
+    "read_safely",
+    "unexpected",
+    "zone_from",
+)
+
+EntryType = type[RedBeatSchedulerEntry]
+
+
+class UnreadableSourceError(ValueError):
+    """Raised if the whole source is unreadable; the message suggests what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """One entry or calendar from an import source, or the reason why it is unreadable.
+
+    Attributes:
+        where: the position in the source, such as ``line 3``.
+        entry: the entry, or None for a calendar or an unreadable line.
+        problem: the field name and what is wrong; "" if there is no problem.
+        static: whether the entry belongs to ``beat_schedule``.
+        meta: the JSON of the field ``meta`` (last run and run count). If ``meta`` is "", the import
+            does not change the history in Redis.
+        runtime: the JSON of the field ``runtime``; used only if ``meta`` is not "".
+        history: the last runs, one per line.
+        identity: the identity of an exported entry, from which its task ids are computed.
+        texts: the JSON of definition and policy, if the source contains both as JSON.
+        calendar: the calendar, or None for an entry or an unreadable line.
+    """
+
+    where: str
+    entry: RedBeatSchedulerEntry | None = None
+    problem: str = ""
+    static: bool = False
+    meta: str = ""
+    runtime: str = ""
+    history: str = ""
+    identity: str = ""
+    texts: tuple[str, str] | None = None
+    calendar: Calendar | None = None
+
+
+def fail(where: str, error: Exception) -> Incoming:
+    """Return an :class:`Incoming` for an unreadable entry."""
+    return Incoming(where, problem=str(error) or repr(error))
+
+
+def read_safely(where: str, read: Callable[[], Incoming]) -> Incoming:
+    """Return the entry that ``read()`` returns; if ``read()`` raises any error, say so.
+
+    Readers check what they know to be wrong, and name the field. But a file may contain anything,
+    and Celery's classes raise various errors, so that one entry must not end the whole import.
+    """
+    try:
+        return read()
+    except (InvalidEntryError, DecodeError) as error:
+        return fail(where, error)
+    except Exception as error:
+        return fail(where, unexpected("cannot be read", error))
+
+
+def unexpected(what: str, error: Exception) -> InvalidEntryError:
+    return InvalidEntryError("entry", f"{what}: {described(error)}; correct or remove this entry")
+
+
+class Problem(NamedTuple):
+    """A problem with an entry, and the position of the entry in the source."""
+
+    where: str
+    text: str
+
+
+# -- values that readers check ---------------------------------------------------------------------
+
+#: The types of a field's value, their description, and whether the field is required.
+Kind = tuple[Any, str, bool]
+
+#: The names of types in JSON.
+JSON_NAMES: Final[dict[type, str]] = {dict: "object", list: "array"}
+
+
+def check_kinds(parent: str, fields: Mapping[str, Any], kinds: Mapping[str, Kind]) -> None:
+    """Raise :exc:`InvalidEntryError` for a field that is missing or has the wrong type.
+
+    ``parent`` is the path of the fields, with a dot at its end.
+    """
+    for name, (types, expected, required) in kinds.items():
+        value = fields.get(name)
+        if value is None and not required:
+            continue
+        if not isinstance(value, types) or (isinstance(value, bool) and types is not bool):
+            raise InvalidEntryError(f"{parent}{name}", f"must be {expected}, not {value!r:.60}")
+
+
+def json_from(field: str, text: Any, kind: type) -> Any:
+    """Return the dict or list in a JSON text; raise :exc:`InvalidEntryError` for anything else.
+
+    A value that is no text is not decoded.
+    """
+    try:
+        value = json.loads(text) if isinstance(text, (str, bytes)) else text
+    except (ValueError, RecursionError) as error:
+        raise InvalidEntryError(field, f"cannot be read as JSON: {error}") from error
+    if not isinstance(value, kind):
+        raise InvalidEntryError(field, f"must be a JSON {JSON_NAMES[kind]}, not {value!r:.60}")
+    return value
+
+
+def zone_from(field: str, name: Any) -> tzinfo:
+    """Return the time zone with this name; raise :exc:`InvalidEntryError` if there is none."""
+    try:
+        return zone_named(name)
+    except (ValueError, TypeError) as error:
+        raise InvalidEntryError(field, str(error)) from error
+
+
+def instant_from(field: str, moment: datetime, app: Celery) -> datetime:
+    """Return a time in UTC; a naive time is a wall-clock time in the time zone of the app.
+
+    Raises :exc:`InvalidEntryError` for a time outside of the years 1 to 9999.
+    """
+    aware = moment if moment.tzinfo else moment.replace(tzinfo=app.timezone)
+    try:
+        return instant_of(aware)
+    except (ValueError, OverflowError) as error:
+        problem = f"{aware.isoformat()} is not between the years 1 and 9999 in UTC; correct it"
+        raise InvalidEntryError(field, problem) from error
