@@ -56,6 +56,9 @@ def report(console: Console, entry: RedBeatSchedulerEntry, action: str) -> None:
     if console.as_json:
         console.emit(as_json(entry))
         return
-    due = f"due {console.time(entry.due_at)} {console.zone}" if entry.enabled else "paused"
+    due = "paused"
+    if entry.enabled:
+        instant = entry.due_at
+        due = f"due {console.time(instant)} {console.zone}" if instant else "no run left"
     name = entry.name
     console.note(f"{action} {name}: {timing_text(entry)}, {due}")
