@@ -75,6 +75,14 @@ def resolve_short_name(app: Any, env: Any, node: Any, contnode: Any) -> Any:
     return domain.resolve_xref(env, node["refdoc"], app.builder, kind, target, node, contnode)
 
 
+def drop_field_numbers(*event: Any) -> None:
+    """Remove the generated text of a named tuple's field: "Alias for field number 0"."""
+    lines: list[str] = event[-1]
+    if lines and lines[0].startswith("Alias for field number"):
+        lines.clear()
+
+
 def setup(app: Any) -> None:
     """Connect to the events of the build; Sphinx calls this."""
+    app.connect("autodoc-process-docstring", drop_field_numbers)
     app.connect("missing-reference", resolve_short_name, priority=100)  # before intersphinx

@@ -636,11 +636,29 @@ class RedBeatScheduler(Scheduler):
             raise OperationalError(described(error)) from None
 
     def broker_failed(self, error: BaseException) -> bool:
-        """Return whether ``error`` means that the broker is unavailable; if so, disconnect."""
-        if not means_no_broker(error, self.__dict__.get("connection")):
+        """Return whether ``error`` means that the broker is unavailable; if so, disconnect.
+
+        The method also disconnects if the channel of the producer is closed.
+        """
+        unavailable = means_no_broker(error, self.__dict__.get("connection"))
+        if unavailable or self._channel_is_closed:
+            self._drop_connection()
+        return unavailable
+
+    @property
+    def _channel_is_closed(self) -> bool:
+        """Whether kombu closed the producer's channel, so that no message can be sent on it.
+
+        This happens if the declaration of a queue fails: kombu then retries it on a new connection,
+        which the producer does not get.
+        """
+        producer = self.__dict__.get("producer")
+        if producer is None:
             return False
-        self._drop_connection()
-        return True
+        try:
+            return producer.channel.connection.client is None
+        except Exception:  # kombu has no channel, or cannot open one
+            return True
 
     def _drop_connection(self) -> None:
         self.__dict__.pop("producer", None)

@@ -52,5 +52,8 @@ def add(console: Console, name: str, task: str, **values: Any) -> None:
 
 def report(console: Console, entry: RedBeatSchedulerEntry, action: str) -> None:
     """Print the saved entry; ``action`` is a verb such as ``Added``."""
-    due = f"due {console.time(entry.due_at)} {console.zone}" if entry.enabled else "paused"
+    due = "paused"
+    if entry.enabled:
+        instant = entry.due_at
+        due = f"due {console.time(instant)} {console.zone}" if instant else "no run left"
     console.result(as_json(entry), f"{action} {entry.name}: {timing_text(entry)}, {due}")

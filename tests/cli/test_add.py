@@ -54,6 +54,11 @@ def test_each_type_of_schedule_can_be_added(
     assert (entry.schedule, entry.task, entry.enabled) == (expected, "proj.note", True)
 
 
+def test_an_entry_without_a_next_run_is_reported(run: Run) -> None:
+    ran = run("add", "past", "proj.note", "--every", "30", "--end", "2026-01-01")
+    assert (ran.code, ran.err) == (0, "Added past: every 30 s, no run left\n")
+
+
 def test_all_options_of_an_entry_can_be_added(run: Run, app: Celery) -> None:
     options = {
         "--cron": "0 9 * * *",

@@ -68,7 +68,9 @@ def follow(reader: Reader, name: str) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", sorted({*command_pages()} - {"django", "deploy-from-ci"}))
+@pytest.mark.parametrize(
+    "name", sorted({*command_pages()} - {"django", "deploy-from-ci", "troubleshooting"})
+)
 def test_a_reader_can_follow_the_page(name: str, reader: Reader) -> None:
     follow(reader, name)
 
@@ -89,6 +91,18 @@ def test_the_commands_resume_what_they_paused(reader: Reader, app: Celery) -> No
         "running": True,
         "old": False,
     }
+
+
+@pytest.mark.long
+def test_the_commands_find_out_why_an_entry_does_not_run(reader: Reader, app: Celery) -> None:
+    nightly = RedBeatSchedulerEntry("nightly", "proj.report", 3600, app=app).save()
+    nightly.pause("too expensive")
+    reader.save("proj.py", PROJECT)
+    (commands,) = filter(is_run, blocks_of(HOWTO / "troubleshooting.rst"))
+    # No beat is running, so ``status`` exits with 1.
+    status, *others = commands.text.splitlines()
+    assert "no beat leads" in reader.shell(f"! {status}")
+    assert "too expensive" in reader.shell("\n".join(others))
 
 
 @pytest.mark.long

@@ -12,12 +12,15 @@ import sys
 from io import BytesIO
 from pathlib import Path
 
+import click
 import pytest
 import yaml  # type: ignore[import-untyped]
 from celery import Celery
 
 import redbeat
 from redbeat import RedBeatSchedulerEntry, errors, signals
+from redbeat.cli.add import add
+from redbeat.cli.edit import edit
 from redbeat.schedules.registry import BUILT_IN
 from redbeat.schedules.rule import RuleSchedule
 from redbeat.settings import SETTINGS
@@ -148,6 +151,27 @@ def test_every_page_is_in_one_part_of_the_manual() -> None:
     listed = [name for part in parts for name in re.findall(r"^   ([\w/-]+)$", part, re.MULTILINE)]
     pages = {str(page.relative_to(docs).with_suffix("")) for page in docs.rglob("*.rst")}
     assert sorted(listed) == sorted(pages - {"index"})
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_page_gives_advice_for_a_redis_that_is_too_old(page: Path) -> None:
+    if page.name != "CHANGES.rst":
+        versions = re.findall(r"Redis (\d+)\.(\d+)", page.read_text(encoding="utf-8"))
+        assert [version for version in versions if tuple(map(int, version)) < (6, 2)] == []
+
+
+def test_the_window_of_an_entry_is_not_described_by_its_first_and_last_run() -> None:
+    """``start_time`` need not be the time of a run."""
+    texts = [command.get_help(click.Context(command)) for command in (add, edit)]
+    texts += [
+        line
+        for page in PAGES
+        for line in page.read_text(encoding="utf-8").splitlines()
+        if re.search(r"start_time|end_time|--start|--end", line)
+    ]
+    assert len(texts) > 10
+    wrong = re.compile(r"\b(first|last)\s+run\b", re.IGNORECASE)
+    assert [text for text in texts if wrong.search(text)] == []
 
 
 #: Pages that have another beginning.

@@ -638,6 +638,22 @@ class TestAMessageIsRefused:
         assert len(lines(log, f"Could not send {PREFIX}bad, attempt 1", "WRONGTYPE")) == 1
         assert not lines(log, "broker is not available")
 
+    def test_a_queue_of_a_wrong_type_stops_no_later_run(
+        self, world: World, queues: Queues, log: pytest.LogCaptureFixture
+    ) -> None:
+        """Kombu replaces the connection in its own retry, but not the channel of the producer."""
+        queues.client.set("crooked", "no list")
+        scheduler = world.scheduler_of(RedBeatScheduler)
+        put_one_off(world, "bad", options={"queue": "crooked"})
+        for name in ("first", "second", "third"):
+            for _ in range(3):
+                make_due(world, "bad")
+                scheduler.tick()
+            put_one_off(world, name)
+            scheduler.tick()
+        assert queues.names() == ["first", "second", "third"]
+        assert not lines(log, "AttributeError") + lines(log, AT_LEAST_ONCE)
+
     def test_a_full_memory_records_no_unsent_run(
         self, world: World, own_server: RedisServer
     ) -> None:
