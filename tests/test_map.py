@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -89,3 +90,12 @@ def test_no_two_modules_need_each_other() -> None:
         for name in leaves:
             del graph[name]
     assert not graph
+
+
+def test_the_files_of_a_change_exist() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    table = text.partition("\nWhere do I change")[2].partition("\nEnvironment and tests")[0]
+    names = re.findall(r"``([\w./-]+/[\w./-]*)``", table)
+    assert "entries/policy.py" in names
+    missing = [name for name in names if not any((top / name).exists() for top in (ROOT, PACKAGE))]
+    assert missing == [], "the table of docs/contributing.rst names them"

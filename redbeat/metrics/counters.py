@@ -25,9 +25,16 @@ __all__ = (
     "split",
 )
 
-#: The kinds of counters. The field ``<kind>`` contains the total of all entries, the field
-#: ``<kind> <name>`` the count of one entry.
-KINDS: Final = ("dispatched", "failed", "retried", "missed", "skipped", "quarantined")
+#: The kinds of counters, each with its help text. The field ``<kind>`` contains the total of all
+#: entries, the field ``<kind> <name>`` the count of one entry.
+KINDS: Final = {
+    "dispatched": "Messages that were published",
+    "failed": "Failed attempts to publish a message",
+    "retried": "Failed attempts to publish a message that are retried",
+    "missed": "Runs that were missed and will not be caught up",
+    "skipped": "Runs skipped because an earlier run of the entry was still active",
+    "quarantined": "Times that an unreadable entry was put into quarantine",
+}
 
 ROUND_TRIPS: Final = "round_trips"
 

@@ -36,16 +36,6 @@ __all__ = (
 logger = get_logger("celery.beat")
 
 
-#: Help texts of the counters in :data:`KINDS`.
-HELP: Final = {
-    "dispatched": "Messages that were published",
-    "failed": "Failed attempts to publish a message",
-    "retried": "Failed attempts to publish a message that are retried",
-    "missed": "Runs that were missed and will not be caught up",
-    "skipped": "Runs skipped because an earlier run of the entry was still active",
-    "quarantined": "Times that an unreadable entry was put into quarantine",
-}
-
 #: Maximum length of a label, in characters.
 MAX_LABEL: Final = 200
 
@@ -58,8 +48,7 @@ Gauge = tuple[str, str, float | None]
 def counters_of(totals: Mapping[str, int]) -> Iterator[Metric]:
     """Yield the counter metrics; ``totals`` maps fields to counts."""
     by_label = _counts_by_label(totals)
-    for kind in KINDS:
-        text = HELP[kind]
+    for kind, text in KINDS.items():
         yield CounterMetricFamily(f"redbeat_{kind}", f"{text}.", totals.get(kind, 0))
         of_entries = CounterMetricFamily(
             f"redbeat_entry_{kind}", f"{text}, by entry.", labels=["entry"]

@@ -19,9 +19,8 @@ from redbeat.calendar.sun import next_event
 from redbeat.calendar.walltime import TICK, next_instant
 from redbeat.calendar.zones import UTC, as_utc, wall_zone
 
-from .one_time import clocked
-from .rule import RuleSchedule, rrule
-from .rule_set import rruleset
+from .registry import SCHEDULES
+from .rule import RuleSchedule
 
 __all__ = (
     "MIN_EVERY",
@@ -260,9 +259,7 @@ FINDERS: tuple[tuple[type, Finder], ...] = (
     (Interval, _next_interval),
     (crontab, _next_crontab),
     (solar, _next_solar),
-    (rrule, _next_rule),
-    (rruleset, _next_rule),
-    (clocked, _next_rule),
+    *((cls, _next_rule) for cls in SCHEDULES.values() if issubclass(cls, RuleSchedule)),
 )
 #: The methods and properties of a class that influence when a schedule runs.
 DECIDING_METHODS = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from celery.schedules import BaseSchedule, crontab, schedule, solar
 
@@ -13,6 +13,7 @@ from .rule_set import rruleset
 
 __all__ = (
     "BUILT_IN",
+    "SCHEDULES",
     "RegisteredType",
     "named",
     "of_class",
@@ -20,9 +21,15 @@ __all__ = (
     "tags",
 )
 
-#: The built-in values of ``__type__`` for schedules -> schedule class.
-SCHEDULES = ("interval", "crontab", "rrule", "rruleset", "solar", "clocked")
-CLASSES = (schedule, crontab, rrule, rruleset, solar, clocked)
+#: The built-in values of ``__type__`` for schedules, each with its class.
+SCHEDULES: Final[dict[str, type[BaseSchedule]]] = {
+    "interval": schedule,
+    "crontab": crontab,
+    "rrule": rrule,
+    "rruleset": rruleset,
+    "solar": solar,
+    "clocked": clocked,
+}
 #: All built-in values of ``__type__``.
 BUILT_IN = frozenset({*SCHEDULES, "datetime", "weekday", "verbatim"})
 
@@ -73,7 +80,7 @@ def _check_tag(tag: object) -> None:
 def _check_class(cls: object) -> None:
     if not isinstance(cls, type) or not issubclass(cls, BaseSchedule):
         raise TypeError(f"cls: {cls!r} is not a subclass of celery.schedules.BaseSchedule")
-    if cls in CLASSES:
+    if cls in SCHEDULES.values():
         raise ValueError(f"cls: {cls!r} is built in; register a subclass of it")
     registered = of_class(cls)
     if registered is not None:

@@ -168,8 +168,8 @@ def change_entry(entry: RedBeatSchedulerEntry, table: Any, known: Collection[str
     timezone = table.get("timezone", entry.timezone)
     values = attributes_of(entry.app, str(entry.name), changed, timezone)
     entry.schedule = values.pop("schedule", entry.schedule)
-    if changed.get("queue") is not None and "options" not in changed:
-        values["options"] = {**entry.options, "queue": changed["queue"]}
+    if "options" in values and "options" not in changed:  # the queue becomes an option
+        values["options"] = {**entry.options, **values["options"]}
     if "timezone" in table and has_own_zone(entry.schedule):
         entry.__dict__.pop("timezone", None)
         values.pop("timezone", None)

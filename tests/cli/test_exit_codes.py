@@ -60,7 +60,7 @@ NAMED = ("backfill", "delete", "edit", "history", "pause", "resume", "show", "si
 
 
 def test_each_command_is_tested_here() -> None:
-    assert {*WORDS} | SERVERS == {*COMMANDS}
+    assert {*WORDS} | SERVERS == {*COMMANDS}, "add the command to WORDS"
 
 
 @pytest.fixture

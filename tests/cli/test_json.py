@@ -49,7 +49,7 @@ ENTRY, LISTED, SHOWN, PAST, COMING, TIMELINE, DONE, STATUS = documented()
 
 def check(value: dict[str, Any], fields: Fields) -> None:
     """Assert that an object has exactly these fields, with these types."""
-    assert [*value] == [*fields]
+    assert [*value] == [*fields], "docs/json.rst must list the fields, in this order"
     for name, kind in fields.items():
         kinds = [kind] if kind in TYPES else kind.split(" or ")
         assert any(TYPES[kind](value[name]) for kind in kinds), (name, value[name], kind)

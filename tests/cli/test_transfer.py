@@ -18,6 +18,7 @@ from celery.schedules import crontab, schedule, solar
 
 from redbeat import Calendar, RedBeatSchedulerEntry, Schedule, clocked, rrule
 from redbeat.cli.command import EX_CONFLICT, EX_UNREADABLE
+from redbeat.cli.import_export import FORMATS
 from redbeat.transfer.jsonlines import MAX_LINE
 from tests.acceptance.processes import Project
 from tests.cli.conftest import Run
@@ -516,6 +517,12 @@ def test_a_missing_file_is_an_error_message(run: Run) -> None:
     ran = run("import", "/nonexistent/file")
     assert ran.code == EX_UNREADABLE
     assert "cannot be read: No such file" in ran.err
+
+
+def test_the_help_describes_every_format(run: Run) -> None:
+    lines = run("import", "--help").out.splitlines()
+    starts = [line.split()[0] for line in lines if line.strip()]
+    assert [each for each in FORMATS if each not in starts] == []
 
 
 # -- crontab ---------------------------------------------------------------------------------------

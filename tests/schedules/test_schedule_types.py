@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 import redbeat
 from redbeat import clocked, from_dateutil, from_ical, register_schedule_type, rrule, rruleset
 from redbeat.calendar.zones import zone_key
+from redbeat.codec.types import BY_TAG, TYPES
 from redbeat.decoder import (
     RedBeatJSONDecoder,
     RedBeatJSONEncoder,
@@ -40,7 +41,9 @@ from redbeat.entries.definition import (
     encode_policy,
 )
 from redbeat.errors import DecodeError, InvalidEntryError
-from redbeat.schedules.next_run import asks_itself, first_run, next_run
+from redbeat.presentation.rules import WORDS
+from redbeat.schedules.next_run import FINDERS, asks_itself, first_run, next_run
+from redbeat.schedules.registry import SCHEDULES as CLASSES
 from redbeat.schedules.registry import named
 from redbeat.schedules.rule_set import MAX_DATES, MAX_RULES
 from tests.samples import examples, one_in
@@ -636,6 +639,15 @@ def test_every_kind_of_zone_is_kept(zone: Any) -> None:
         local = zone
     assert {run.astimezone(local).hour for run in runs(rruleset([rule]), 300)} == {9}
     assert stored(rruleset([rule])) == rruleset([rule])
+
+
+@pytest.mark.parametrize("tag", CLASSES)
+def test_each_built_in_type_has_its_row_in_every_table(tag: str) -> None:
+    cls = CLASSES[tag]
+    assert tag in SCHEDULES, "SCHEDULES: the tests of this file generate no schedule of this type"
+    assert BY_TAG[tag] is TYPES[cls]
+    assert cls in dict(FINDERS), "FINDERS: without a finder, the entry uses is_due() of the class"
+    assert cls in dict(WORDS), "WORDS: the dashboard has no English text for this type"
 
 
 # -- performance -----------------------------------------------------------------------------------

@@ -147,7 +147,7 @@ def run(app: Celery, line: str, directory: Path) -> CommandResult:
 
 
 def test_every_command_has_a_line() -> None:
-    assert LINES.keys() == COMMANDS.keys()
+    assert LINES.keys() == COMMANDS.keys(), "add the command to LINES"
 
 
 @both_users
@@ -351,7 +351,7 @@ def test_each_right_of_the_second_user_is_needed(
 
 
 def test_the_second_user_may_do_all_that_the_first_may() -> None:
-    assert set(acl_rules()) <= set(acl_rules(1))
+    assert set(acl_rules()) <= set(acl_rules(1)), "add the rule to each user in acl.rst"
     assert sorted(MORE) == ["&/*", "+lpush", "+select", "~celery*"]
 
 

@@ -98,7 +98,8 @@ def test_a_prefix_that_cannot_have_shards() -> None:
 
 def test_every_method_of_a_store_works_with_shards() -> None:
     public = {name for name in dir(Store) if not name.startswith("_")}
-    assert public - OF_ONE_PREFIX == public.intersection(dir(ShardedStore))
+    # A new method needs a line in ShardedStore, or a name in OF_ONE_PREFIX if only beats call it.
+    assert sorted(public - OF_ONE_PREFIX - set(dir(ShardedStore))) == []
     assert not OF_ONE_PREFIX & set(dir(ShardedStore))
 
 

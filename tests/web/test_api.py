@@ -297,7 +297,7 @@ def test_real_answers_fit_their_schemas(
                 continue
             schema = response["content"]["application/json"]["schema"]
             for value in values:
-                assert problems(document, schema, value) == [], (path, method)
+                assert problems(document, schema, value) == [], f"openapi.json: {method} {path}"
                 if path != "/openapi.json":
                     assert problems(document, schema, {**value, "other": 1}), path
     error = call(browser, "GET", "/entry", code=404, name="nobody")
