@@ -310,8 +310,8 @@ def _encode_interval(interval: schedule) -> dict[str, Any]:
 
 
 def _decode_interval(tagged: Tagged) -> schedule:
-    relative = tagged.get("relative", False)
-    if not isinstance(relative, bool):
+    relative = tagged.get("relative")
+    if relative not in (None, 0, 1):  # RedBeat 2 also accepts null, 0 and 1
         raise MalformedError("relative", f"{relative!r} is neither true nor false")
     seconds = _read_number(tagged, "every")
     try:
@@ -320,7 +320,7 @@ def _decode_interval(tagged: Tagged) -> schedule:
         every = ZERO
     if not ZERO < every <= MAX_EVERY:
         raise MalformedError("every", f"{seconds!r} is not above 0 and up to 1000 years of seconds")
-    return schedule(every, relative)
+    return schedule(every, bool(relative))
 
 
 #: The fields of a stored crontab.

@@ -303,7 +303,7 @@ def decode_definition(text: str | bytes) -> dict[str, Any]:
         if definition.get(field) is None:
             raise DecodeError(f"definition.{field}", "is missing; add it")
     definition["schedule"] = decode_schedule(definition["schedule"])
-    _accept_numbers(definition)
+    _accept_other_forms(definition)
     for field, (is_valid, expected) in FIELDS.items():
         if field in definition and not is_valid(definition[field]):
             problem = f"must be {expected}, not {definition[field]!r:.60}"
@@ -315,12 +315,20 @@ def decode_definition(text: str | bytes) -> dict[str, Any]:
     return definition
 
 
-def _accept_numbers(definition: dict[str, Any]) -> None:
-    """Convert an integer name to a string and ``enabled`` 1 or 0 to a boolean, like RedBeat 2."""
+#: The empty value of each field that other languages may write as an empty list or object: PHP
+#: writes an empty object as ``[]``, and Lua an empty list as ``{}``.
+EMPTY: dict[str, Callable[[], Any]] = {"args": list, "kwargs": dict, "options": dict}
+
+
+def _accept_other_forms(definition: dict[str, Any]) -> None:
+    """Convert an integer name, ``enabled`` 1 or 0, and empty arguments, like RedBeat 2."""
     if type(definition["name"]) is int:
         definition["name"] = str(definition["name"])
     if type(definition.get("enabled")) is int and definition["enabled"] in (0, 1):
         definition["enabled"] = bool(definition["enabled"])
+    for field, empty in EMPTY.items():
+        if definition.get(field) in ([], {}):
+            definition[field] = empty()
 
 
 def check_excluded(rule: Any, policy: Policy) -> None:

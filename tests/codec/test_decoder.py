@@ -381,7 +381,7 @@ MALFORMED: tuple[tuple[Any, str, str], ...] = (
     ),
     ({"__type__": "interval", "every": "5"}, ".every", "not a number"),
     ({"__type__": "interval", "every": True}, ".every", "not a number"),
-    ({"__type__": "interval", "every": 5, "relative": 1}, ".relative", "true nor false"),
+    ({"__type__": "interval", "every": 5, "relative": "no"}, ".relative", "true nor false"),
     ({"__type__": "crontab", "hours": 5}, "", "unknown key 'hours' in crontab"),
     ({"__type__": "crontab", "minute": 60}, ".minute", "60"),
     ({"__type__": "crontab", "hour": "*/0"}, ".hour", "zero"),

@@ -190,6 +190,32 @@ def test_a_number_as_the_name_and_as_enabled(app: Celery, put_raw: PutRaw) -> No
     assert Entry.from_key(put_raw(minimal(enabled=1)), app=app).enabled is True
 
 
+def test_an_empty_list_and_an_empty_object_are_the_same(app: Celery, put_raw: PutRaw) -> None:
+    """PHP writes an empty object as ``[]``, and Lua an empty list as ``{}``; RedBeat 2 ran both."""
+    found = Entry.from_key(put_raw(minimal(args={}, kwargs=[], options=[])), app=app)
+    assert (found.args, found.kwargs, found.options) == ([], {}, {})
+
+
+@pytest.mark.parametrize(("relative", "expected"), [(None, False), (0, False), (1, True)])
+def test_relative_may_be_null_or_a_number(
+    app: Celery, put_raw: PutRaw, relative: Any, expected: bool
+) -> None:
+    found = Entry.from_key(put_raw(minimal(schedule={**EVERY_MINUTE, "relative": relative})), app)
+    assert found.schedule.relative is expected
+
+
+@pytest.mark.parametrize(("count", "expected"), [("null", 0), ("5.0", 5)])
+def test_a_run_count_may_be_null_or_a_whole_number_with_a_fraction(
+    app: Celery, redis_client: redis.Redis, put_raw: PutRaw, count: str, expected: int
+) -> None:
+    """RedBeat 2 ran such entries. A writer whose numbers are all floats may write 5 as 5.0."""
+    key = put_raw(minimal())
+    redis_client.hset(key, "meta", f'{{"last_run_at": null, "total_run_count": {count}}}')
+    found = Entry.from_key(key, app=app)
+    assert found.total_run_count == expected
+    assert type(found.total_run_count) is int
+
+
 BROKEN: list[tuple[dict[str, Any], str]] = [
     ({"task": None}, "definition.task"),
     ({"schedule": None}, "definition.schedule"),
@@ -200,7 +226,8 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     ({"schedule": {"__type__": "crontab", "hour": 99}}, "definition.schedule.hour"),
     ({"schedule": {"__type__": "rrule", "freq": "OFTEN"}}, "definition.schedule.freq"),
     ({"args": "text"}, "definition.args"),
-    ({"kwargs": []}, "definition.kwargs"),
+    ({"args": {"a": 1}}, "definition.args"),
+    ({"kwargs": [1]}, "definition.kwargs"),
     ({"options": 1}, "definition.options"),
     ({"enabled": "yes"}, "definition.enabled"),
     ({"enabled": 2}, "definition.enabled"),
@@ -237,6 +264,9 @@ def test_a_definition_that_is_not_an_object_is_an_error(
         ('{"last_run_at": 5}', "meta.last_run_at"),
         ('{"total_run_count": "5"}', "meta.total_run_count"),
         ('{"total_run_count": true}', "meta.total_run_count"),
+        ('{"total_run_count": 5.5}', "meta.total_run_count"),
+        ('{"total_run_count": NaN}', "meta.total_run_count"),
+        ('{"total_run_count": 1e300}', "meta.total_run_count"),
         (b"\xff", "meta"),
     ],
 )
