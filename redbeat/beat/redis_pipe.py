@@ -115,8 +115,8 @@ class RedisPipe(ClientStandIn):
     def results(self) -> list[Exception | None]:
         """Wait for the replies; return the error of each flushed operation, None for success.
 
-        If the connection breaks, the commands without a reply are sent once more, on a new connection.
-        One round trip, two if the connection broke.
+        If the connection breaks, the commands without a reply are sent once more on a new
+        connection. One round trip, two if the connection broke.
         """
         sent, self._in_flight = self._in_flight, None
         if sent is None:
