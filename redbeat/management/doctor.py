@@ -98,7 +98,7 @@ def _make_due(store: Store, keys: Sequence[str]) -> None:
 
 
 REPAIRS: Final[dict[str, Repair]] = {
-    "missing": Store.forget,
+    "missing": lambda store, keys: store.forget(keys),
     "score": _make_due,
     "orphan": lambda store, keys: store.sweep("", DISABLED, 0, 0, keys),
 }

@@ -88,13 +88,24 @@ CODEC = ("codec/types.py",)
 
 #: What else modules may parse, with the reason: module -> (reason, call, ...).
 NUMBERS: dict[str, tuple[str, ...]] = {
-    "beat/completions.py": ("what the program returns", "float(seconds)", "float(successor.score)"),
+    "beat/completions.py": (
+        "what the program returns; the time of Redis",
+        "float(seconds)",
+        "float(successor.score)",
+        "from_timestamp(now)",
+    ),
     "beat/dispatch.py": (
         "the time of Redis, and scores that it found due",
-        *("datetime.fromtimestamp(claim.due, UTC)", "datetime.fromtimestamp(now, UTC)"),
-        "datetime.fromtimestamp(response.reply.now, UTC)",
+        "datetime.fromtimestamp(now, UTC)",
     ),
     "beat/exactly_once.py": ("a setting", "int(pool.connection_kwargs.get('db') or 0)"),
+    "beat/loading.py": (
+        "the time of Redis, and scores that it found due",
+        *(
+            "datetime.fromtimestamp(claim.due, UTC)",
+            "datetime.fromtimestamp(response.reply.now, UTC)",
+        ),
+    ),
     "beat/lock.py": ("a setting", "int(timeout)"),
     "beat/retries.py": (
         "the time of Redis, and scores that it found due; a rate",
@@ -110,7 +121,7 @@ NUMBERS: dict[str, tuple[str, ...]] = {
     ),
     "entries/history.py": (
         "what seconds_in or a regular expression has checked",
-        *("from_timestamp(scheduled)", "map(int, match.groups('0'))"),
+        *("from_timestamp(scheduled)", "map(int, match.groups('0'))", "int(count or 0)"),
     ),
     "entries/policy.py": (
         "JSON that was decoded, of a type and in a range that were checked; ISO 8601",
