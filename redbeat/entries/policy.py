@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any, Final, Literal, get_args
 
 from redbeat.calendar.zones import UTC, as_utc, zone_key, zone_named
-from redbeat.codec.stored import MAX_WHOLE
+from redbeat.codec.stored import MAX_WHOLE, is_valid_text
 from redbeat.errors import InvalidEntryError
 from redbeat.schedules.calendars import OnExcluded
 
@@ -98,7 +98,9 @@ def _text(name: str, value: Any) -> str:
 
 def _names(name: str, value: Any) -> tuple[str, ...]:
     names = value.split(",") if isinstance(value, str) else value
-    if not isinstance(names, (list, tuple)) or not all(isinstance(one, str) for one in names):
+    if not isinstance(names, (list, tuple)) or not all(
+        isinstance(one, str) and is_valid_text(one) for one in names
+    ):
         raise InvalidEntryError(name, f"must be a name or a list of names, not {value!r:.60}")
     names = tuple(one.strip() for one in names)
     if not all(names) or len(names) > MAX_CALENDARS:

@@ -122,6 +122,12 @@ OWN: Final = {
 
 RULE: Final = {"__type__": "rrule", "freq": "DAILY", "dtstart": 0}
 
+LINE: Final = {
+    "definition": {"name": "a", "task": "t", "schedule": {"__type__": "interval", "every": 60}},
+    "policy": {"exclude": ["\ud800"]},
+    "meta": {"last_run_at": None, "total_run_count": 3},
+}
+
 FILES: Final = {
     "options of an entry file that are a rule": (
         "json",
@@ -131,6 +137,10 @@ FILES: Final = {
     "a time zone of many parts": ("crontab", b"CRON_TZ=" + b"Europe/Paris=" * 700),
     "nested brackets in JSON lines": ("jsonlines", NESTED),
     "nested brackets in a fixture": ("django-celery-beat", NESTED),
+    "a calendar whose name is no valid text": (
+        "jsonlines",
+        json.dumps({"name": "a", **LINE}).encode(),
+    ),
     "a fixture whose primary keys are lists": (
         "django-celery-beat",
         b'[{"model": "django_celery_beat.periodictask", "pk": [1], "fields": {}}]',
