@@ -25,7 +25,7 @@ from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import IO, Any, Final, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 
 from celery import Celery
 
@@ -37,7 +37,10 @@ from redbeat.errors import DecodeError, InvalidEntryError
 from redbeat.presentation.describe import policy, rule_of, stored
 from redbeat.presentation.rule_text import KINDS, has_own_zone, parse_rule, seconds_from
 
-from .incoming import EntryType, Problem, UnreadableSourceError, zone_from
+from .incoming import Problem, UnreadableSourceError, zone_from
+
+if TYPE_CHECKING:
+    from redbeat.schedule import Schedule
 
 __all__ = (
     "CALL",
@@ -68,7 +71,7 @@ class EntryFile(NamedTuple):
     problems: list[Problem]
 
 
-def read_entry_file(app: Celery, entry_class: EntryType, path: str, stdin: IO[bytes]) -> EntryFile:
+def read_entry_file(schedule: Schedule, path: str, stdin: IO[bytes]) -> EntryFile:
     """Return the entries of a file in TOML, if its name ends with ``.toml``, else in JSON.
 
     The path ``-`` means JSON from standard input. Raises :exc:`UnreadableSourceError` if the file
@@ -90,7 +93,7 @@ def read_entry_file(app: Celery, entry_class: EntryType, path: str, stdin: IO[by
     file = EntryFile(owner, {}, [])
     for name, table in tables.items():
         try:
-            file.entries[name] = new_entry(app, entry_class, name, table, managed_by=owner)
+            file.entries[name] = new_entry(schedule, name, table, managed_by=owner)
         except (InvalidEntryError, ArithmeticError, LookupError) as error:
             file.problems.append(Problem(name, str(error)))
     return file
@@ -130,9 +133,7 @@ def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 # -- an entry --------------------------------------------------------------------------------------
 
 
-def new_entry(
-    app: Celery, entry_class: EntryType, name: str, table: Any, **arguments: Any
-) -> RedBeatSchedulerEntry:
+def new_entry(schedule: Schedule, name: str, table: Any, **arguments: Any) -> RedBeatSchedulerEntry:
     """Return an entry with the fields of a table; ``arguments`` are further arguments of its class.
 
     The entry is checked as ``save()`` checks it. Raises :exc:`InvalidEntryError` with the name of
@@ -144,10 +145,10 @@ def new_entry(
     if not any(kind in table for kind in KINDS):
         problem = f"give one of {', '.join(KINDS)}, not none of them"
         raise InvalidEntryError("schedule", problem)
-    values = attributes_of(app, name, table, table.get("timezone"))
+    values = attributes_of(schedule.app, name, table, table.get("timezone"))
     if has_own_zone(values["schedule"]):
         values.pop("timezone", None)
-    entry = entry_class(name=name, app=app, **values, **arguments)
+    entry = schedule.entry_class(name=name, app=schedule.app, **values, **arguments)
     entry.writing()
     return entry
 

@@ -165,7 +165,7 @@ def timeline() -> ResponseReturnValue:
 def doctor() -> ResponseReturnValue:
     """Return the problems of the schedule, and repair none of them. See ``examine``."""
     most = _number("limit", DEFAULT_ITEMS)
-    found = examine(schedule.app, store_of(schedule.app), schedule.entry_class)
+    found = examine(schedule)
     findings = [finding_json(finding) for finding in islice(found, most + 1)]
     return jsonify(findings=findings[:most], complete=len(findings) <= most)
 
@@ -219,7 +219,7 @@ def put() -> ResponseReturnValue:
     if entry is None:
         if request.if_match:
             abort(412, "The entry does not exist.")
-        entry = new_entry(schedule.app, schedule.entry_class, name, table)
+        entry = new_entry(schedule, name, table)
         entry.save(if_unchanged=True)
         audit("created", name)
         return _entry_response(name, 201)

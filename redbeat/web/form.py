@@ -223,7 +223,7 @@ class EntryForm:
             table["enabled"] = False
         if not any(kind in table for kind in KINDS):
             raise InvalidEntryError("rule", "is empty; enter when the entry runs")
-        return new_entry(schedule.app, schedule.entry_class, form["name"], table)
+        return new_entry(schedule, form["name"], table)
 
     def preview(self, entry: Any) -> list[datetime]:
         """Return the next runs with this form; ``entry`` is the stored entry, None for a new one.
