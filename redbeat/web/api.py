@@ -197,11 +197,9 @@ def _entry_response(name: str, code: int = 200) -> ResponseReturnValue:
     _, row, record = get_or_404(name)
     if record.entry is None:
         return jsonify(record_json(record)), code
-    entry = record.entry
     with existing(name):
-        status, backfills = entry.status, entry.backfills
-    response = jsonify(entry_json(entry, status, entry.history, backfills, row.static))
-    response.set_etag(digest(*entry.seen_texts))
+        response = jsonify(entry_json(record.entry, row.static))
+    response.set_etag(digest(*record.entry.seen_texts))
     return response, code
 
 
