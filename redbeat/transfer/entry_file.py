@@ -53,8 +53,23 @@ __all__ = (
     "read_entry_file",
 )
 
-#: The JSON fields of a task call with their types.
-CALL: Final[dict[str, type]] = {"args": list, "kwargs": dict, "options": dict}
+
+class CallField(NamedTuple):
+    """A field of the task call: the type of its JSON value, an example, and its description."""
+
+    type: type
+    example: str
+    description: str
+
+
+#: The fields of the task call, from which the command line and the dashboard make their fields.
+CALL: Final = {
+    "args": CallField(list, "[1, 2]", "Positional arguments of the task, as a JSON array."),
+    "kwargs": CallField(dict, '{"user": 7}', "Keyword arguments of the task, as a JSON object."),
+    "options": CallField(
+        dict, '{"priority": 5, "expires": 60}', "Options of apply_async, as a JSON object."
+    ),
+}
 
 #: The policy fields that a file may set.
 POLICY: Final = tuple(name for name in POLICY_FIELDS if name != "managed_by")
@@ -178,7 +193,7 @@ def change_entry(entry: RedBeatSchedulerEntry, table: Any, known: Collection[str
         raise InvalidEntryError("task", "is missing; add the name of the task")
     for name in [name for name, value in changed.items() if value is None]:
         if name in CALL:
-            values[name] = CALL[name]()
+            values[name] = CALL[name].type()
         else:
             entry.__dict__.pop(name, None)
             values.pop(name, None)
@@ -255,15 +270,15 @@ def _schedule(app: Celery, name: str, table: Mapping[str, Any], zone: Any) -> An
 
 
 def _call_value(field: str, value: Any) -> Any:
-    if isinstance(value, CALL[field]):
+    if isinstance(value, CALL[field].type):
         try:
             value = decode(json.dumps(value), field)  # an object with __type__ becomes another one
         except TypeError:  # a time of TOML
             return value
         except DecodeError as error:
             raise InvalidEntryError(field, error.problem) from error
-    if not isinstance(value, CALL[field]):
-        kind = "a list" if CALL[field] is list else "a table"
+    if not isinstance(value, CALL[field].type):
+        kind = "a list" if CALL[field].type is list else "a table"
         raise InvalidEntryError(field, f"must be {kind}, not {value!r:.60}")
     return value
 

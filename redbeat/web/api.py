@@ -367,7 +367,7 @@ def document(root: str) -> dict[str, Any]:
     schemas["Fields"]["properties"] |= {
         **{kind: {"type": ["string", "number"]} for kind in KINDS},
         "rrule": {"type": ["string", "array"], "items": {"type": "string"}},
-        **{name: {"type": [JSON_NAMES[kind], "null"]} for name, kind in CALL.items()},
+        **{name: {"type": [JSON_NAMES[each.type], "null"]} for name, each in CALL.items()},
         "queue": {"type": "string", "description": "The queue, which becomes an option."},
         "enabled": {"type": "boolean"},
         **{name: _policy_schema(name, True) for name in FIELDS if name in POLICY_FIELDS},
