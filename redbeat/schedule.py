@@ -379,7 +379,7 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         Returns the number of these entries. One round trip, and five per 500 entries with
         calendars.
         """
-        return calendars.save_calendar(calendar, self.app, self._store, self.entry_class)
+        return calendars.save_calendar(self, calendar)
 
     def delete_calendar(self, name: str) -> bool:
         """Delete a calendar; return whether it existed.
@@ -387,7 +387,7 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         Raises :exc:`InvalidEntryError` if an entry names the calendar. One round trip, and two per
         500 entries with calendars.
         """
-        return calendars.delete_calendar(name, self.app, self._store, self.entry_class)
+        return calendars.delete_calendar(self, name)
 
     def pause_all(self, names: Iterable[str], note: str | None = None) -> int:
         """Pause entries; return the number of paused entries.

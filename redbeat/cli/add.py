@@ -37,11 +37,10 @@ def add(console: Console, name: str, task: str, **values: Any) -> None:
     fields = {"task": task}
     fields |= {field: value for field, value in table.items() if value is not None}
     owner = {"managed_by": fields.pop("managed_by")} if "managed_by" in fields else {}
-    entry_class = console.schedule.entry_class
     try:
         with as_option_errors(console.ctx, values):
             call = call_from(values)
-            entry = new_entry(console.app, entry_class, name, fields, **call, **owner)
+            entry = new_entry(console.schedule, name, fields, **call, **owner)
             save_unchanged(entry)
     except ConflictError as error:
         hint = f"change it with: celery redbeat edit {name}"

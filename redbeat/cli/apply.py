@@ -124,7 +124,7 @@ def _plan(console: Console, file: str, adopt: bool) -> list[PlannedChange]:
     """Read the file, print each change, and return the changes."""
     schedule = console.schedule
     try:
-        content = read_entry_file(console.app, schedule.entry_class, file, sys.stdin.buffer)
+        content = read_entry_file(schedule, file, sys.stdin.buffer)
     except UnreadableSourceError as error:
         raise failure(f"{file}: {error}", EX_UNREADABLE) from error
     _fail_on_invalid(console, file, content)

@@ -285,19 +285,6 @@ def _escaped(cell: str) -> str:
     return Styled(printable(cell), **cell.style) if isinstance(cell, Styled) else printable(cell)
 
 
-def pass_console(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the option ``--json``, and pass a :class:`Console` as the first argument."""
-
-    @click.pass_context
-    def call(ctx: click.Context, /, as_json: bool, **options: Any) -> Any:
-        return function(Console(ctx, as_json), **options)
-
-    wrapped = update_wrapper(call, function)
-    # Click keeps parameters in reverse order, so --json comes last in the help.
-    wrapped.__dict__["__click_params__"] = [JSON, *getattr(function, "__click_params__", ())]
-    return wrapped
-
-
 @contextmanager
 def progress(console: Console, label: str, length: int | None) -> Iterator[Callable[[int], None]]:
     """Show a progress bar; yield a function that advances the bar by a number of entries.
@@ -383,10 +370,20 @@ def _translated_errors(app: Celery) -> Iterator[None]:
 def command(
     name: str, cls: type[RedBeatCommand] = RedBeatCommand
 ) -> Callable[[Callable[..., Any]], click.Command]:
-    """Turn a function into a command; its first argument is a :class:`.Console`."""
+    """Turn a function into a command with the option ``--json``.
+
+    The first argument of the function is a :class:`Console`.
+    """
 
     def decorate(function: Callable[..., Any]) -> click.Command:
-        decorated: click.Command = click.command(name, cls=cls)(pass_console(function))
+        @click.pass_context
+        def call(ctx: click.Context, /, as_json: bool, **options: Any) -> Any:
+            return function(Console(ctx, as_json), **options)
+
+        wrapped = update_wrapper(call, function)
+        # Click keeps parameters in reverse order, so --json comes last in the help.
+        wrapped.__dict__["__click_params__"] = [JSON, *getattr(function, "__click_params__", ())]
+        decorated: click.Command = click.command(name, cls=cls)(wrapped)
         return decorated
 
     return decorate

@@ -42,8 +42,7 @@ def doctor(console: Console, fix: bool) -> None:
 
 def _findings(console: Console, fix: bool) -> Iterator[Finding]:
     try:
-        schedule = console.schedule
-        yield from examine(console.app, console.store, schedule.entry_class, fix)
+        yield from examine(console.schedule, fix)
     except ConfigurationError as error:
         yield Finding(
             "settings", "", str(error), "correct it and run doctor again; nothing else was checked"

@@ -61,6 +61,15 @@ def field_option(name: str) -> Callable[[Any], Any]:
     )
 
 
+def call_option(name: str) -> Callable[[Any], Any]:
+    """Return the option of a field of the task call, made from the description of the field."""
+    about = CALL[name]
+    type_ = ARRAY if about.type is list else OBJECT
+    return task_option(
+        f"--{name}", type=type_, example=f"'{about.example}'", help=about.description
+    )
+
+
 SCHEDULE_OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
     schedule_option(
         "--every",
@@ -103,24 +112,7 @@ schedule_options: Final = options(*SCHEDULE_OPTIONS)
 #: Adds all options of an entry to a command.
 entry_options: Final = options(
     *SCHEDULE_OPTIONS,
-    task_option(
-        "--args",
-        type=ARRAY,
-        example="'[1, 2]'",
-        help="Positional arguments of the task, as a JSON array.",
-    ),
-    task_option(
-        "--kwargs",
-        type=OBJECT,
-        example="""'{"user": 7}'""",
-        help="Keyword arguments of the task, as a JSON object.",
-    ),
-    task_option(
-        "--options",
-        type=OBJECT,
-        example="""'{"priority": 5, "expires": 60}'""",
-        help="Options of apply_async, as a JSON object.",
-    ),
+    *map(call_option, CALL),
     task_option(
         "--queue",
         clearable=True,

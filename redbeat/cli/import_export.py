@@ -9,16 +9,16 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Final
 
 import click
-from celery import Celery
 
 from redbeat.presentation.english import plural
+from redbeat.schedule import Schedule
 from redbeat.transfer.crontab_file import read_crontab
 from redbeat.transfer.django import DEFAULT_ALIAS, read_database, read_fixture
 from redbeat.transfer.importing import ON_CONFLICT, Checked, Importer, Written
-from redbeat.transfer.incoming import EntryType, Incoming, UnreadableSourceError
+from redbeat.transfer.incoming import Incoming, UnreadableSourceError
 from redbeat.transfer.jsonlines import Exported, export_lines, read_lines
 from redbeat.transfer.shelve_file import read_shelve
 
@@ -39,7 +39,7 @@ SHELVE: Final = "celery-shelve"
 DJANGO: Final = "django-celery-beat"
 
 #: Formats that are read from a stream of bytes, so the source may be standard input.
-READERS: Final[dict[str, Callable[[Any, EntryType, IO[bytes]], Iterator[Incoming]]]] = {
+READERS: Final[dict[str, Callable[[Schedule, IO[bytes]], Iterator[Incoming]]]] = {
     "jsonlines": read_lines,
     "crontab": read_crontab,
     DJANGO: read_fixture,
@@ -50,7 +50,7 @@ FORMATS: Final = (*READERS, SHELVE)
 
 
 def read_source(
-    file_format: str, app: Celery, entry_class: EntryType, path: str, stdin: IO[bytes]
+    file_format: str, schedule: Schedule, path: str, stdin: IO[bytes]
 ) -> Iterator[Incoming]:
     """Yield the entries of a file; the path ``-`` means standard input.
 
@@ -61,12 +61,12 @@ def read_source(
             raise UnreadableSourceError(
                 f"{SHELVE} cannot be read from standard input: give the path of the file"
             )
-        yield from read_shelve(app, entry_class, path)
+        yield from read_shelve(schedule, path)
     elif path == "-":
-        yield from READERS[file_format](app, entry_class, stdin)
+        yield from READERS[file_format](schedule, stdin)
     else:
         with _open(path) as file:
-            yield from READERS[file_format](app, entry_class, file)
+            yield from READERS[file_format](schedule, file)
 
 
 def _open(path: str) -> IO[bytes]:
@@ -97,10 +97,9 @@ def export(console: Console, file: str, history: bool) -> None:
     The default FILE is standard output. What cannot be read is left out and listed as a warning,
     and the exit code is 1. FILE is replaced only after everything is written.
     """
-    schedule = console.schedule
-    lines = export_lines(console.app, schedule.entry_class, console.store, history)
+    lines = export_lines(console.schedule, history)
     count, calendar_count, unreadable = 0, 0, []
-    with _output(file) as out, progress(console, "Exporting", len(schedule)) as advance:
+    with _output(file) as out, progress(console, "Exporting", len(console.schedule)) as advance:
         for exported in lines:
             if exported.problem:
                 unreadable.append(exported)
@@ -202,10 +201,9 @@ def import_(
     celery-shelve       celerybeat-schedule, the file of Celery's own scheduler
     """
     source_name, incoming = _source(console, file, file_format, database)
-    entry_class = console.schedule.entry_class
     note = partial(print_change, console) if dry_run else None
     warnings = NameWarnings(console)
-    with Importer(console.app, console.store, entry_class, on_conflict, note) as importer:
+    with Importer(console.schedule, on_conflict, note) as importer:
         try:
             # A dry run prints a line for each entry, which would break a progress bar.
             with nullcontext() if dry_run else progress(console, "Checking", None) as advance:
@@ -226,17 +224,16 @@ def _source(
     console: Console, file: str | None, file_format: str, database: str | None
 ) -> tuple[str, Iterator[Incoming]]:
     """Return the name of the source, as used in messages, and the entries of the source."""
-    entry_class = console.schedule.entry_class
     if database is not None and (file_format != DJANGO or file is not None):
         problem = f"only works with --from {DJANGO} and without FILE"
         raise option_error(console.ctx, "database", problem)
     if file is not None:
-        return file, read_source(file_format, console.app, entry_class, file, sys.stdin.buffer)
+        return file, read_source(file_format, console.schedule, file, sys.stdin.buffer)
     if file_format != DJANGO:
         problem = f"Missing argument 'FILE'; only --from {DJANGO} works without FILE"
         raise click.UsageError(problem, console.ctx)
     alias = database or DEFAULT_ALIAS
-    return f"database {alias}", read_database(console.app, entry_class, alias)
+    return f"database {alias}", read_database(console.schedule, alias)
 
 
 def _fail_on_problems(console: Console, checked: Checked, source_name: str) -> None:

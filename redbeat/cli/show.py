@@ -45,12 +45,11 @@ def show(console: Console, name: str) -> None:
     """Show all details of an entry."""
     entry = load(console, name)
     static = bool(console.store.static_among([name]))
-    occurrences = entry.history
     with existing(console, name):
-        status, backfills = entry.status, entry.backfills
-    if console.as_json:
-        console.emit(entry_json(entry, status, occurrences, backfills, static))
-        return
+        if console.as_json:
+            console.emit(entry_json(entry, static))
+            return
+        status, occurrences, backfills = entry.status, entry.history, entry.backfills
     console.fields(_fields(console, entry, status, occurrences, backfills, static))
     if occurrences:
         console.write()

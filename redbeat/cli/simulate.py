@@ -142,14 +142,14 @@ def _changes(
 
 
 def _entries_in(console: Console, file: str, file_format: str) -> dict[str, RedBeatSchedulerEntry]:
-    app, entry_class, stdin = console.app, console.schedule.entry_class, sys.stdin.buffer
+    schedule, stdin = console.schedule, sys.stdin.buffer
     entries: dict[str, RedBeatSchedulerEntry] = {}
     try:
         if file_format == PLAN:
-            content = read_entry_file(app, entry_class, file, stdin)
+            content = read_entry_file(schedule, file, stdin)
             entries, problems = content.entries, content.problems
         else:
-            items = list(read_source(file_format, app, entry_class, file, stdin))
+            items = list(read_source(file_format, schedule, file, stdin))
             entries = {str(item.entry.name): item.entry for item in items if item.entry}
             problems = [Problem(item.where, item.problem) for item in items if item.problem]
     except UnreadableSourceError as error:

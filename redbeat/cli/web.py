@@ -11,12 +11,6 @@ from redbeat.cli.options import option, option_error
 
 __all__ = ("web",)
 
-#: The import names of the packages that the extra ``web`` installs.
-EXTRA: Final = (
-    *("flask", "flask_login", "flask_wtf", "jinja2", "limits", "markupsafe", "secure", "waitress"),
-    *("werkzeug", "wtforms"),
-)
-
 #: Minimum length of an access token, in characters.
 MIN_TOKEN: Final = 16
 
@@ -82,7 +76,7 @@ def web(
         from redbeat.web.auth import Access, host_in, is_loopback, read_users  # noqa: PLC0415
         from redbeat.web.site import Served  # noqa: PLC0415
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in EXTRA:
+        if (error.name or "").startswith("redbeat"):  # not a package of the extra
             raise
         problem = f"{error.name} is missing; install it with: pip install 'celery-redbeat[web]'"
         raise failure(problem, EX_UNHEALTHY) from error

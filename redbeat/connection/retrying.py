@@ -18,7 +18,7 @@ from redis.exceptions import (
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.sentinel import MasterNotFoundError
-from tenacity import RetryCallState, Retrying
+from tenacity import RetryCallState, Retrying, retry_if_exception
 from tenacity.wait import wait_random_exponential
 
 from redbeat.printing import get_logger
@@ -205,7 +205,7 @@ class RetryingConnection:
             sleep=self._sleep,
             stop=self._stop,
             wait=self._wait,
-            retry=_failed_for_now,
+            retry=retry_if_exception(is_retriable),
             before_sleep=partial(_log_attempt, command),
             reraise=True,
         )
@@ -229,11 +229,6 @@ class RetryingConnection:
         # idle_for is the sum of all waits, because an injected sleep takes no real time.
         spent = max(state.seconds_since_start or 0.0, state.idle_for)
         return self.retry_period - spent
-
-
-def _failed_for_now(state: RetryCallState) -> bool:
-    error = state.outcome.exception() if state.outcome else None
-    return error is not None and is_retriable(error)
 
 
 def _log_attempt(command: str, state: RetryCallState) -> None:

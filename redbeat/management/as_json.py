@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from redbeat.entries.backfill import Backfill
 from redbeat.entries.runs import Occurrence
-from redbeat.entries.status import EntryStatus, Record
+from redbeat.entries.status import Record
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.presentation.describe import as_json, iso, overdue_text, plain
 from redbeat.presentation.english import plural
@@ -60,15 +60,13 @@ def record_json(record: Record) -> dict[str, Any]:
     }
 
 
-def entry_json(
-    entry: RedBeatSchedulerEntry,
-    status: EntryStatus,
-    occurrences: list[Occurrence],
-    backfills: list[Backfill],
-    static: bool,
-) -> dict[str, Any]:
-    """Return the JSON object of an entry with its state and its runs."""
-    upcoming, problem = upcoming_or_problem(entry, UPCOMING)
+def entry_json(entry: RedBeatSchedulerEntry, static: bool) -> dict[str, Any]:
+    """Return the JSON object of an entry with its state and its runs.
+
+    Three round trips; more if the entry has calendars, or if workers report the ends of runs.
+    Raises KeyError for an entry that is not stored.
+    """
+    status, (upcoming, problem) = entry.status, upcoming_or_problem(entry, UPCOMING)
     return {
         **as_json(entry),
         "state": status.state,
@@ -82,8 +80,8 @@ def entry_json(
         "consecutive_failures": status.consecutive_failures,
         "overdue": plain(status.overdue),
         "upcoming": [iso(instant) for instant in upcoming],
-        "backfills": [progress_json(one) for one in backfills],
-        "history": [occurrence_json(item) for item in occurrences],
+        "backfills": [progress_json(one) for one in entry.backfills],
+        "history": [occurrence_json(item) for item in entry.history],
     }
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-
-from celery import Celery
+from typing import TYPE_CHECKING
 
 from redbeat.entries.save import rescore
 from redbeat.entry import RedBeatSchedulerEntry
@@ -12,48 +11,50 @@ from redbeat.errors import ConflictError, InvalidEntryError
 from redbeat.printing import get_logger
 from redbeat.schedules.calendars import Calendar
 from redbeat.storage.reading import BATCH, START, batches
-from redbeat.storage.store import Store
+from redbeat.storage.store import store_of
+
+if TYPE_CHECKING:
+    from redbeat.schedule import Schedule
 
 __all__ = ("delete_calendar", "save_calendar")
 
 logger = get_logger("celery.beat")
 
-EntryType = type[RedBeatSchedulerEntry]
 
-
-def save_calendar(calendar: Calendar, app: Celery, store: Store, entry_class: EntryType) -> int:
+def save_calendar(schedule: Schedule, calendar: Calendar) -> int:
     """Store a calendar and compute the next run of each entry that names it.
 
     Returns the number of these entries. If the call is interrupted, repeat it. One round trip, and
     five per 500 entries with calendars.
     """
-    store.save_calendar(calendar.name, calendar.to_json())
-    users, count = _Users(app, store, entry_class), 0
+    store_of(schedule.app).save_calendar(calendar.name, calendar.to_json())
+    users, count = _Users(schedule), 0
     for batch in users.of(calendar.name):
         users.rescore(batch)
         count += len(batch)
     return count
 
 
-def delete_calendar(name: str, app: Celery, store: Store, entry_class: EntryType) -> bool:
+def delete_calendar(schedule: Schedule, name: str) -> bool:
     """Delete a calendar that no entry names; return whether it existed.
 
     Raises :exc:`InvalidEntryError` if an entry names the calendar. One round trip, and two per 500
     entries with calendars.
     """
-    users = [entry for batch in _Users(app, store, entry_class).of(name) for entry in batch]
+    users = [entry for batch in _Users(schedule).of(name) for entry in batch]
     if users:
         others = f" and {len(users) - 1} more" if users[1:] else ""
         problem = f"is the calendar of {users[0].name!r}{others}; change exclude there first"
         raise InvalidEntryError(name, problem)
-    return store.delete_calendar(name)
+    return store_of(schedule.app).delete_calendar(name)
 
 
 class _Users:
     """The entries that name calendars."""
 
-    def __init__(self, app: Celery, store: Store, entry_class: EntryType) -> None:
-        self._app, self._store, self._entry_class = app, store, entry_class
+    def __init__(self, schedule: Schedule) -> None:
+        self._app, self._entry_class = schedule.app, schedule.entry_class
+        self._store = store_of(schedule.app)
 
     def of(self, name: str) -> Iterator[list[RedBeatSchedulerEntry]]:
         """Yield the entries that name a calendar; forget the keys of entries without calendars.

@@ -6,9 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from celery import Celery
 from redis.exceptions import ResponseError
 
 from redbeat.beat.broker import NO_BROKER
@@ -31,10 +30,13 @@ from redbeat.schedules.next_run import asks_itself
 from redbeat.storage.checks import eviction_risk, layout_problem, misspelt_keys
 from redbeat.storage.reading import BATCH, START, batches
 from redbeat.storage.records import Writing
-from redbeat.storage.store import Store
+from redbeat.storage.store import Store, store_of
 from redbeat.storage.wire import Row
 
 from .find import pages_of
+
+if TYPE_CHECKING:
+    from redbeat.schedule import Schedule
 
 __all__ = ("KINDS", "Finding", "examine")
 
@@ -104,16 +106,14 @@ REPAIRS: Final[dict[str, Repair]] = {
 }
 
 
-def examine(
-    app: Celery, store: Store, entry_class: type[RedBeatSchedulerEntry], fix: bool = False
-) -> Iterator[Finding]:
-    """Yield the problems of an app's schedule; if ``fix`` is true, repair the fixable problems.
+def examine(schedule: Schedule, fix: bool = False) -> Iterator[Finding]:
+    """Yield the problems of a schedule; if ``fix`` is true, repair the fixable problems.
 
     Raises :exc:`ConfigurationError` for invalid settings. Takes one round trip for the calendars,
     one for the number of shards, one per 500 entries, one per 1000 keys of the database, one per
     500 repairs, and one per 500 entries that are missing from the sorted set.
     """
-    conf = ensure_conf(app)
+    conf, store = ensure_conf(schedule.app), store_of(schedule.app)
     for problem, remedy in conf.dubious_settings():
         yield Finding("settings", "", problem, remedy)
     problem = layout_problem(conf, store.client)
@@ -121,7 +121,7 @@ def examine(
         yield Finding("shards", "", problem, "use the same number everywhere")
     yield from _of_server(store, conf)
     minutes: Counter[int] = Counter()
-    templates, calendars = Templates(app, entry_class), store.calendars()
+    templates, calendars = Templates(schedule.app, schedule.entry_class), store.calendars()
     for page in pages_of(store):
         scores = (seconds_in(row.score) for row in page.rows)
         minutes.update(int(at // 60) for at in scores if at is not None and at > page.now)

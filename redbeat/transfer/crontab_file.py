@@ -11,9 +11,8 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from celery import Celery
 from celery.schedules import crontab
 
 from redbeat.calendar.cron import without_nickname
@@ -22,7 +21,10 @@ from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import InvalidEntryError
 from redbeat.presentation.describe import CRON_FIELDS
 
-from .incoming import EntryType, Incoming, fail, json_from, read_safely, zone_from
+from .incoming import Incoming, fail, json_from, read_safely, zone_from
+
+if TYPE_CHECKING:
+    from redbeat.schedule import Schedule
 
 __all__ = ("read_crontab",)
 
@@ -35,7 +37,7 @@ ASSIGNMENT: Final = re.compile(r"(\w+)\s*=\s*(.*)")
 WITH_SEVEN: Final = re.compile(r"([0-7])(?:-([0-7]))?(?:/([1-9]))?")
 
 
-def read_crontab(app: Celery, entry_class: EntryType, lines: Iterable[bytes]) -> Iterator[Incoming]:
+def read_crontab(schedule: Schedule, lines: Iterable[bytes]) -> Iterator[Incoming]:
     """Yield an entry per line; its name is the task name and a number, such as ``proj.sync-1``."""
     task_counts: Counter[str] = Counter()
     zone: str | None = None
@@ -56,7 +58,7 @@ def read_crontab(app: Celery, entry_class: EntryType, lines: Iterable[bytes]) ->
             continue
         task_counts[task] += 1
         name = f"{task}-{task_counts[task]}"
-        make = partial(entry_class, name, task, app=app, timezone=zone)
+        make = partial(schedule.entry_class, name, task, app=schedule.app, timezone=zone)
         yield read_safely(where, partial(_read, where, make, fields, kwargs))
 
 

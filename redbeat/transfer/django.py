@@ -7,10 +7,11 @@ import os
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from importlib import import_module
-from typing import IO, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 from celery import Celery
-from celery.schedules import crontab, schedule, solar
+from celery.schedules import crontab, solar
+from celery.schedules import schedule as interval
 
 from redbeat.codec.types import CRON_FIELDS
 from redbeat.entries.history import encode_meta
@@ -18,7 +19,6 @@ from redbeat.errors import InvalidEntryError
 from redbeat.schedules.one_time import clocked
 
 from .incoming import (
-    EntryType,
     Incoming,
     Kind,
     UnreadableSourceError,
@@ -27,6 +27,9 @@ from .incoming import (
     json_from,
     read_safely,
 )
+
+if TYPE_CHECKING:
+    from redbeat.schedule import Schedule
 
 __all__ = (
     "DEFAULT_ALIAS",
@@ -78,9 +81,7 @@ Fields = Mapping[str, Any]
 Tables = Mapping[tuple[str, Any], Any]
 
 
-def converted(
-    app: Celery, entry_class: EntryType, task: Mapping[str, Any], tables: Tables
-) -> Incoming:
+def converted(schedule: Schedule, task: Mapping[str, Any], tables: Tables) -> Incoming:
     """Return the entry for a ``PeriodicTask``, with the run history.
 
     Naive times are interpreted in the time zone of the app.
@@ -88,12 +89,11 @@ def converted(
     fields = task.get("fields")
     name = fields.get("name") if isinstance(fields, Mapping) else None
     where = f"periodictask {task.get('pk')!r:.40} ({name!r:.80})"
-    return read_safely(where, lambda: _convert(app, entry_class, where, fields, tables))
+    return read_safely(where, lambda: _convert(schedule, where, fields, tables))
 
 
-def _convert(
-    app: Celery, entry_class: EntryType, where: str, fields: Any, tables: Tables
-) -> Incoming:
+def _convert(schedule: Schedule, where: str, fields: Any, tables: Tables) -> Incoming:
+    app = schedule.app
     _check_row("", fields, KINDS)
     kind, row = _schedule_row(fields, tables)
     policy: dict[str, Any] = {}
@@ -110,7 +110,7 @@ def _convert(
     if kind == "interval" and not last_run_at and not policy["start_time"]:
         # In django-celery-beat, the first interval starts at this time.
         policy["last_run_at"] = _instant(app, "date_changed", fields.get("date_changed"))
-    entry = entry_class(
+    entry = schedule.entry_class(
         fields["name"],
         fields["task"],
         _schedule(app, kind, row),
@@ -170,7 +170,7 @@ def _schedule(app: Celery, kind: str, row: Fields) -> Any:
         raise InvalidEntryError(kind, f"is not valid: {error!r}") from error
 
 
-def _interval(row: Fields) -> schedule:
+def _interval(row: Fields) -> interval:
     period, every = row.get("period"), row.get("every")
     if period not in PERIODS:
         problem = f"must be one of {', '.join(PERIODS)}, not {period!r:.60}"
@@ -178,7 +178,7 @@ def _interval(row: Fields) -> schedule:
     if isinstance(every, bool) or not isinstance(every, int) or every < 1:
         problem = f"must be an integer greater than 0, not {every!r:.60}"
         raise InvalidEntryError("interval.every", problem)
-    return schedule(timedelta(**{period: every}))
+    return interval(timedelta(**{period: every}))
 
 
 def _options(fields: Fields, expires: datetime | None) -> dict[str, Any]:
@@ -203,7 +203,7 @@ def _instant(app: Celery, field: str, text: Any) -> datetime | None:
     return instant_from(field, moment, app)
 
 
-def read_fixture(app: Celery, entry_class: EntryType, file: IO[bytes]) -> Iterator[Incoming]:
+def read_fixture(schedule: Schedule, file: IO[bytes]) -> Iterator[Incoming]:
     """Yield an entry for each ``PeriodicTask`` in ``dumpdata`` output, with its run history.
 
     Naive times are interpreted in the time zone of the app. Raises :exc:`UnreadableSourceError` if
@@ -219,7 +219,7 @@ def read_fixture(app: Celery, entry_class: EntryType, file: IO[bytes]) -> Iterat
             f"has no {TASK}: create the file with manage.py dumpdata django_celery_beat"
         )
     for task in tasks:
-        yield converted(app, entry_class, task, tables)
+        yield converted(schedule, task, tables)
 
 
 def _objects(file: IO[bytes]) -> list[dict[str, Any]]:
@@ -242,9 +242,7 @@ DEFAULT_ALIAS: Final = "default"
 CHUNK: Final = 500
 
 
-def read_database(
-    app: Celery, entry_class: EntryType, alias: str = DEFAULT_ALIAS
-) -> Iterator[Incoming]:
+def read_database(schedule: Schedule, alias: str = DEFAULT_ALIAS) -> Iterator[Incoming]:
     """Yield an entry for each ``PeriodicTask`` in a Django database, with its run history.
 
     ``alias`` is a key of Django's ``DATABASES`` setting. The database is not changed. Raises
@@ -258,7 +256,7 @@ def read_database(
     try:
         tables = _tables(registry, alias)
         for task in _rows(registry.get_model(TASK), alias):
-            yield converted(app, entry_class, task, tables)
+            yield converted(schedule, task, tables)
     except errors as error:
         raise UnreadableSourceError(f"cannot be read: {error}") from error
 

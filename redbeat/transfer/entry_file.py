@@ -25,7 +25,7 @@ from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import IO, Any, Final, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 
 from celery import Celery
 
@@ -37,7 +37,10 @@ from redbeat.errors import DecodeError, InvalidEntryError
 from redbeat.presentation.describe import policy, rule_of, stored
 from redbeat.presentation.rule_text import KINDS, has_own_zone, parse_rule, seconds_from
 
-from .incoming import EntryType, Problem, UnreadableSourceError, zone_from
+from .incoming import Problem, UnreadableSourceError, zone_from
+
+if TYPE_CHECKING:
+    from redbeat.schedule import Schedule
 
 __all__ = (
     "CALL",
@@ -50,8 +53,23 @@ __all__ = (
     "read_entry_file",
 )
 
-#: The JSON fields of a task call with their types.
-CALL: Final[dict[str, type]] = {"args": list, "kwargs": dict, "options": dict}
+
+class CallField(NamedTuple):
+    """A field of the task call: the type of its JSON value, an example, and its description."""
+
+    type: type
+    example: str
+    description: str
+
+
+#: The fields of the task call, from which the command line and the dashboard make their fields.
+CALL: Final = {
+    "args": CallField(list, "[1, 2]", "Positional arguments of the task, as a JSON array."),
+    "kwargs": CallField(dict, '{"user": 7}', "Keyword arguments of the task, as a JSON object."),
+    "options": CallField(
+        dict, '{"priority": 5, "expires": 60}', "Options of apply_async, as a JSON object."
+    ),
+}
 
 #: The policy fields that a file may set.
 POLICY: Final = tuple(name for name in POLICY_FIELDS if name != "managed_by")
@@ -68,7 +86,7 @@ class EntryFile(NamedTuple):
     problems: list[Problem]
 
 
-def read_entry_file(app: Celery, entry_class: EntryType, path: str, stdin: IO[bytes]) -> EntryFile:
+def read_entry_file(schedule: Schedule, path: str, stdin: IO[bytes]) -> EntryFile:
     """Return the entries of a file in TOML, if its name ends with ``.toml``, else in JSON.
 
     The path ``-`` means JSON from standard input. Raises :exc:`UnreadableSourceError` if the file
@@ -90,7 +108,7 @@ def read_entry_file(app: Celery, entry_class: EntryType, path: str, stdin: IO[by
     file = EntryFile(owner, {}, [])
     for name, table in tables.items():
         try:
-            file.entries[name] = new_entry(app, entry_class, name, table, managed_by=owner)
+            file.entries[name] = new_entry(schedule, name, table, managed_by=owner)
         except (InvalidEntryError, ArithmeticError, LookupError) as error:
             file.problems.append(Problem(name, str(error)))
     return file
@@ -130,9 +148,7 @@ def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 # -- an entry --------------------------------------------------------------------------------------
 
 
-def new_entry(
-    app: Celery, entry_class: EntryType, name: str, table: Any, **arguments: Any
-) -> RedBeatSchedulerEntry:
+def new_entry(schedule: Schedule, name: str, table: Any, **arguments: Any) -> RedBeatSchedulerEntry:
     """Return an entry with the fields of a table; ``arguments`` are further arguments of its class.
 
     The entry is checked as ``save()`` checks it. Raises :exc:`InvalidEntryError` with the name of
@@ -144,10 +160,10 @@ def new_entry(
     if not any(kind in table for kind in KINDS):
         problem = f"give one of {', '.join(KINDS)}, not none of them"
         raise InvalidEntryError("schedule", problem)
-    values = attributes_of(app, name, table, table.get("timezone"))
+    values = attributes_of(schedule.app, name, table, table.get("timezone"))
     if has_own_zone(values["schedule"]):
         values.pop("timezone", None)
-    entry = entry_class(name=name, app=app, **values, **arguments)
+    entry = schedule.entry_class(name=name, app=schedule.app, **values, **arguments)
     entry.writing()
     return entry
 
@@ -177,7 +193,7 @@ def change_entry(entry: RedBeatSchedulerEntry, table: Any, known: Collection[str
         raise InvalidEntryError("task", "is missing; add the name of the task")
     for name in [name for name, value in changed.items() if value is None]:
         if name in CALL:
-            values[name] = CALL[name]()
+            values[name] = CALL[name].type()
         else:
             entry.__dict__.pop(name, None)
             values.pop(name, None)
@@ -254,15 +270,15 @@ def _schedule(app: Celery, name: str, table: Mapping[str, Any], zone: Any) -> An
 
 
 def _call_value(field: str, value: Any) -> Any:
-    if isinstance(value, CALL[field]):
+    if isinstance(value, CALL[field].type):
         try:
             value = decode(json.dumps(value), field)  # an object with __type__ becomes another one
         except TypeError:  # a time of TOML
             return value
         except DecodeError as error:
             raise InvalidEntryError(field, error.problem) from error
-    if not isinstance(value, CALL[field]):
-        kind = "a list" if CALL[field] is list else "a table"
+    if not isinstance(value, CALL[field].type):
+        kind = "a list" if CALL[field].type is list else "a table"
         raise InvalidEntryError(field, f"must be {kind}, not {value!r:.60}")
     return value
 

@@ -8,9 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from tempfile import TemporaryFile
-from typing import Any, Final, NamedTuple
-
-from celery import Celery
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from redbeat.calendar.zones import UTC
 from redbeat.entries.calendars import calendar_of
@@ -40,10 +38,13 @@ from redbeat.printing import printable
 from redbeat.schedules.calendars import Calendar
 from redbeat.storage.reading import BATCH, batches
 from redbeat.storage.records import SAVED, StaticRow, Writing
-from redbeat.storage.store import Store
+from redbeat.storage.store import store_of
 from redbeat.storage.wire import Row
 
-from .incoming import EntryType, Incoming, Problem, unexpected
+from .incoming import Incoming, Problem, unexpected
+
+if TYPE_CHECKING:
+    from redbeat.schedule import Schedule
 
 __all__ = ("ON_CONFLICT", "Checked", "Importer", "Written")
 
@@ -203,15 +204,12 @@ class Importer:
 
     def __init__(
         self,
-        app: Celery,
-        store: Store,
-        entry_class: EntryType,
+        schedule: Schedule,
         on_conflict: str = "fail",
         note: Callable[[Change], Any] | None = None,
     ) -> None:
-        self._app = app
-        self._store = store
-        self._entry_class = entry_class
+        self._schedule = schedule
+        self._store = store_of(schedule.app)
         self._on_conflict = on_conflict
         self._note = note
         self._checked = Checked()
@@ -259,7 +257,7 @@ class Importer:
         :func:`~redbeat.management.calendars.save_calendar`.
         """
         for calendar in self._planned_calendars:
-            save_calendar(calendar, self._app, self._store, self._entry_class)
+            save_calendar(self._schedule, calendar)
         end = self._plans.tell()
         self._plans.seek(0)
         while self._plans.tell() < end:
@@ -304,7 +302,7 @@ class Importer:
                 self._checked.problems.add(ready.incoming.where, problem)
                 return None
         if self._note is not None and action is not None:
-            old = stored_entry(self._app, self._entry_class, ready.row)
+            old = stored_entry(self._schedule.app, self._schedule.entry_class, ready.row)
             self._note(ready.change(action, plan, old))
         return plan
 
@@ -417,10 +415,10 @@ class Importer:
             self._store.sync_statics(statics, None, "")
 
     def _save_again(self, writing: Writing) -> None:
-        entry = self._entry_class.from_definition(self._app, writing.definition, writing.policy)
+        app, texts = self._schedule.app, (writing.definition, writing.policy)
+        entry = self._schedule.entry_class.from_definition(app, *texts)
         entry.saved_state = entry.saved_state._replace(new_identity=writing.identity)
-        texts = Writing(writing.key, writing.definition, writing.policy)
-        save_batches(self._store, [[(entry, texts)]])
+        save_batches(self._store, [[(entry, Writing(writing.key, *texts))]])
 
 
 def _default_history(entry: RedBeatSchedulerEntry) -> dict[str, Any]:

@@ -18,7 +18,6 @@ from redbeat.schedules.calendars import Calendar
 
 __all__ = (
     "JSON_NAMES",
-    "EntryType",
     "Incoming",
     "Kind",
     "Problem",
@@ -31,8 +30,6 @@ __all__ = (
     "unexpected",
     "zone_from",
 )
-
-EntryType = type[RedBeatSchedulerEntry]
 
 
 class UnreadableSourceError(ValueError):

@@ -14,9 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator
 from functools import partial
-from typing import IO, Any, Final, NamedTuple
-
-from celery import Celery
+from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 
 from redbeat.decoder import MAX_TEXT
 from redbeat.entries import lazy, pauses
@@ -30,11 +28,14 @@ from redbeat.management.find import pages_of
 from redbeat.printing import encodable
 from redbeat.schedules.calendars import Calendar
 from redbeat.settings import MAX_HISTORY
-from redbeat.storage.reading import Reading
 from redbeat.storage.records import Keys
+from redbeat.storage.store import store_of
 from redbeat.storage.wire import Row
 
-from .incoming import EntryType, Incoming, Kind, check_kinds, fail, json_from, read_safely
+from .incoming import Incoming, Kind, check_kinds, fail, json_from, read_safely
+
+if TYPE_CHECKING:
+    from redbeat.schedule import Schedule
 
 __all__ = (
     "FIELDS",
@@ -99,9 +100,9 @@ def _one_line(field: str, text: str) -> str:
         raise DecodeError(field, f"cannot be read as JSON: {error}") from error
 
 
-def read_lines(app: Celery, entry_class: EntryType, file: IO[bytes]) -> Iterator[Incoming]:
+def read_lines(schedule: Schedule, file: IO[bytes]) -> Iterator[Incoming]:
     """Yield a calendar or an entry for each line; ignore empty lines."""
-    number, templates = 0, Templates(app, entry_class)
+    number, templates = 0, Templates(schedule.app, schedule.entry_class)
     while line := file.readline(MAX_LINE + 1):
         number += 1
         where = f"line {number}"
@@ -224,18 +225,17 @@ class Exported(NamedTuple):
     is_calendar: bool = False
 
 
-def export_lines(
-    app: Celery, entry_class: EntryType, store: Reading, history: bool = False
-) -> Iterator[Exported]:
+def export_lines(schedule: Schedule, history: bool = False) -> Iterator[Exported]:
     """Yield one line per calendar, then one line per entry, in due order.
 
     If :func:`read_lines` could not read the line of an entry, the entry is yielded as a problem. An
     entry that is added or deleted during the export may be missing. Only 500 entries are in memory
     at a time. Takes one round trip for the calendars, and one per 500 entries.
     """
+    store = store_of(schedule.app)
     for name, text in sorted(store.calendars().items()):
         yield _exported_calendar(name, text)
-    templates = Templates(app, entry_class)
+    templates = Templates(schedule.app, schedule.entry_class)
     for page in pages_of(store, history=history):
         for row in page.rows:
             yield _exported(templates, store.keys, row, history)

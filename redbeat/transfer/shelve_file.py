@@ -17,23 +17,25 @@ import zoneinfo
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from celery import Celery
 from celery.beat import BeatLazyFunc, ScheduleEntry
-from celery.schedules import crontab, schedule, solar
+from celery.schedules import crontab, solar
+from celery.schedules import schedule as interval
 
 from redbeat.entries.history import encode_meta
 from redbeat.errors import InvalidEntryError
 
 from .incoming import (
-    EntryType,
     Incoming,
     UnreadableSourceError,
     check_kinds,
     instant_from,
     read_safely,
 )
+
+if TYPE_CHECKING:
+    from redbeat.schedule import Schedule
 
 __all__ = ("read_shelve",)
 
@@ -106,7 +108,7 @@ ORIGINALS: Final[Mapping[tuple[str, str], Any]] = {
     ("celery.beat", "BeatLazyFunc"): BeatLazyFunc,
     ("celery.beat", "ScheduleEntry"): ScheduleEntry,
     ("celery.schedules", "crontab"): crontab,
-    ("celery.schedules", "schedule"): schedule,
+    ("celery.schedules", "schedule"): interval,
     ("celery.schedules", "solar"): solar,
     ("datetime", "date"): dt.date,
     ("datetime", "datetime"): dt.datetime,
@@ -167,7 +169,7 @@ def _check_memo(pickled: bytes) -> None:
             raise pickle.UnpicklingError(f"it keeps an object under the number {number}")
 
 
-def read_shelve(app: Celery, entry_class: EntryType, path: str) -> Iterator[Incoming]:
+def read_shelve(schedule: Schedule, path: str) -> Iterator[Incoming]:
     """Yield the entries of the file with their run histories.
 
     All entries are static, because Celery's scheduler only has the entries of ``beat_schedule``.
@@ -180,7 +182,7 @@ def read_shelve(app: Celery, entry_class: EntryType, path: str) -> Iterator[Inco
         )
     for name, entry in entries.items():
         where = f"entry {name!r:.80}"
-        yield read_safely(where, partial(_convert, app, entry_class, where, name, entry))
+        yield read_safely(where, partial(_convert, schedule, where, name, entry))
 
 
 def _pickled_entries(path: str) -> bytes:
@@ -208,7 +210,7 @@ def _database(path: str) -> str:
     raise UnreadableSourceError("does not exist")
 
 
-def _convert(app: Celery, entry_class: EntryType, where: str, name: Any, source: Any) -> Incoming:
+def _convert(schedule: Schedule, where: str, name: Any, source: Any) -> Incoming:
     if not isinstance(source, ScheduleEntry):
         raise InvalidEntryError("entry", f"is a {_type_of(source)}, not one of Celery's entries")
     if not isinstance(name, str):
@@ -218,14 +220,14 @@ def _convert(app: Celery, entry_class: EntryType, where: str, name: Any, source:
     if not isinstance(getattr(source, "task", None), str):
         raise InvalidEntryError("task", "is missing, or is not a string")
     _refuse_unknown("schedule.nowfun", getattr(source.schedule, "nowfun", None))
-    entry = entry_class(
+    entry = schedule.entry_class(
         name,
         source.task,
         source.schedule,
         source.args,
         source.kwargs,
         options=source.options,
-        app=app,
+        app=schedule.app,
     )
     last_run_at = source.last_run_at
     if last_run_at is None:
@@ -234,7 +236,7 @@ def _convert(app: Celery, entry_class: EntryType, where: str, name: Any, source:
         raise InvalidEntryError("last_run_at", f"must be a datetime, not {last_run_at!r:.60}")
     count = {"total_run_count": source.total_run_count}
     check_kinds("", count, {"total_run_count": (int, "an integer", False)})
-    instant = instant_from("last_run_at", last_run_at, app)
+    instant = instant_from("last_run_at", last_run_at, schedule.app)
     meta = encode_meta(instant, source.total_run_count or 0)
     return Incoming(where, entry, static=True, meta=meta)
 

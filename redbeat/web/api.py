@@ -165,7 +165,7 @@ def timeline() -> ResponseReturnValue:
 def doctor() -> ResponseReturnValue:
     """Return the problems of the schedule, and repair none of them. See ``examine``."""
     most = _number("limit", DEFAULT_ITEMS)
-    found = examine(schedule.app, store_of(schedule.app), schedule.entry_class)
+    found = examine(schedule)
     findings = [finding_json(finding) for finding in islice(found, most + 1)]
     return jsonify(findings=findings[:most], complete=len(findings) <= most)
 
@@ -197,11 +197,9 @@ def _entry_response(name: str, code: int = 200) -> ResponseReturnValue:
     _, row, record = get_or_404(name)
     if record.entry is None:
         return jsonify(record_json(record)), code
-    entry = record.entry
     with existing(name):
-        status, backfills = entry.status, entry.backfills
-    response = jsonify(entry_json(entry, status, entry.history, backfills, row.static))
-    response.set_etag(digest(*entry.seen_texts))
+        response = jsonify(entry_json(record.entry, row.static))
+    response.set_etag(digest(*record.entry.seen_texts))
     return response, code
 
 
@@ -219,7 +217,7 @@ def put() -> ResponseReturnValue:
     if entry is None:
         if request.if_match:
             abort(412, "The entry does not exist.")
-        entry = new_entry(schedule.app, schedule.entry_class, name, table)
+        entry = new_entry(schedule, name, table)
         entry.save(if_unchanged=True)
         audit("created", name)
         return _entry_response(name, 201)
@@ -369,7 +367,7 @@ def document(root: str) -> dict[str, Any]:
     schemas["Fields"]["properties"] |= {
         **{kind: {"type": ["string", "number"]} for kind in KINDS},
         "rrule": {"type": ["string", "array"], "items": {"type": "string"}},
-        **{name: {"type": [JSON_NAMES[kind], "null"]} for name, kind in CALL.items()},
+        **{name: {"type": [JSON_NAMES[each.type], "null"]} for name, each in CALL.items()},
         "queue": {"type": "string", "description": "The queue, which becomes an option."},
         "enabled": {"type": "boolean"},
         **{name: _policy_schema(name, True) for name in FIELDS if name in POLICY_FIELDS},

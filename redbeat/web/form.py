@@ -101,9 +101,7 @@ def _policy_field(name: str) -> FormField:
 SCHEDULE_FIELDS: Final = tuple(map(_policy_field, ("timezone", "start_time", "end_time")))
 TASK_FIELDS: Final = (
     FormField("task", "task", "proj.tasks.report", "The task to run."),
-    FormField("args", "json", "[1, 2]", "Positional arguments of the task, as a JSON array."),
-    FormField("kwargs", "json", '{"user": 7}', "Keyword arguments, as a JSON object."),
-    FormField("options", "json", '{"queue": "reports"}', "Options of apply_async, as JSON."),
+    *(FormField(name, "json", about.example, about.description) for name, about in CALL.items()),
     _policy_field("description"),
 )
 #: Only the command ``apply`` sets ``managed_by``.
@@ -203,8 +201,8 @@ class EntryForm:
             if not self["rule"]:
                 raise InvalidEntryError("rule", "is empty; enter when the entry runs")
             table[self["kind"]] = self["rule"]
-        for name, kind in CALL.items():
-            if table.get(name) == kind():
+        for name, about in CALL.items():
+            if table.get(name) == about.type():
                 table[name] = None
         return table
 
@@ -223,7 +221,7 @@ class EntryForm:
             table["enabled"] = False
         if not any(kind in table for kind in KINDS):
             raise InvalidEntryError("rule", "is empty; enter when the entry runs")
-        return new_entry(schedule.app, schedule.entry_class, form["name"], table)
+        return new_entry(schedule, form["name"], table)
 
     def preview(self, entry: Any) -> list[datetime]:
         """Return the next runs with this form; ``entry`` is the stored entry, None for a new one.

@@ -12,7 +12,7 @@ import pytest
 import redis
 from celery import Celery
 
-from redbeat import RedBeatSchedulerEntry, hashed_crontab
+from redbeat import hashed_crontab
 from redbeat.cli.command import (
     EX_CONFLICT,
     EX_DIFFERENT,
@@ -192,7 +192,7 @@ def test_an_entry_that_changes_after_the_plan_is_left_alone(
     assert run("apply", write(tmp_path, {"a": hourly(), "b": hourly()}), "--yes").code == 0
     file = write(tmp_path, {"a": hourly(every=60), "new": hourly()})
     schedule = Schedule(app)
-    content = read_entry_file(app, RedBeatSchedulerEntry, file, sys.stdin.buffer)
+    content = read_entry_file(Schedule(app), file, sys.stdin.buffer)
     planned = {item.change.name: item for item in plan_entries(schedule, *content[:2])}
     if change == "edit":
         run("edit", "a", "--every", "5")

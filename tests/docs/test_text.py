@@ -18,7 +18,7 @@ import yaml  # type: ignore[import-untyped]
 from celery import Celery
 
 import redbeat
-from redbeat import RedBeatSchedulerEntry, errors, signals
+from redbeat import RedBeatSchedulerEntry, Schedule, errors, signals
 from redbeat.cli.add import add
 from redbeat.cli.edit import edit
 from redbeat.schedules.registry import BUILT_IN
@@ -60,7 +60,7 @@ def test_yaml_parses(block: Block) -> None:
 def test_files_of_entries_can_be_read(block: Block, app: Celery, tmp_path: Path) -> None:
     file = tmp_path / "entries.toml"
     file.write_text(block.text, encoding="utf-8")
-    content = read_entry_file(app, RedBeatSchedulerEntry, str(file), BytesIO())
+    content = read_entry_file(Schedule(app), str(file), BytesIO())
     assert content.problems == []
     assert content.entries
 

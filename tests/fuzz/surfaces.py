@@ -797,9 +797,12 @@ class Files(Surface):
             write_dumb(path, content)
         else:
             path.write_bytes(content)
-        args = (world.app, store_of(world.app), RedBeatSchedulerEntry, "replace")
-        source = read_source(file_format, world.app, RedBeatSchedulerEntry, str(path), io.BytesIO())
-        with Importer(*args) as importer, suppress(UnreadableSourceError), warnings_ignored():
+        source = read_source(file_format, world.schedule, str(path), io.BytesIO())
+        with (
+            Importer(world.schedule, "replace") as importer,
+            suppress(UnreadableSourceError),
+            warnings_ignored(),
+        ):
             checked = importer.check(source)
             if not checked.problems.count:
                 importer.write()

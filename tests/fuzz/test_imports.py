@@ -21,8 +21,7 @@ from celery.schedules import crontab, schedule, solar
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from redbeat import RedBeatSchedulerEntry
-from redbeat.storage.store import store_of
+from redbeat import Schedule
 from redbeat.transfer.crontab_file import read_crontab
 from redbeat.transfer.django import OPTIONS, TASK, read_fixture
 from redbeat.transfer.importing import Checked, Importer
@@ -74,7 +73,7 @@ def importing_app(redis_server: RedisServer) -> Iterator[Celery]:
 def outcome(app: Celery, source: Iterator[Incoming], where: str) -> None:
     """Import a source; assert that each problem has a place, a field and a short, safe text."""
     checked, unreadable = Checked(), ""
-    with Importer(app, store_of(app), RedBeatSchedulerEntry, "replace") as importer:
+    with Importer(Schedule(app), "replace") as importer:
         try:
             checked = importer.check(source)
             importer.write()
@@ -129,7 +128,7 @@ def lines(draw: st.DrawFn) -> Any:
 @given(lines(), st.booleans())
 def test_any_value_in_any_field_of_a_line(importing_app: Celery, line: Any, escaped: bool) -> None:
     text = json.dumps(line).encode() if escaped else as_bytes(line)
-    source = read_lines(importing_app, RedBeatSchedulerEntry, io.BytesIO(text))
+    source = read_lines(Schedule(importing_app), io.BytesIO(text))
     outcome(importing_app, source, "line 1$")
 
 
@@ -141,7 +140,7 @@ def test_any_value_in_any_field_of_a_line(importing_app: Celery, line: Any, esca
 @example(b'{"name": "a", "definition": {}, "policy": {"max_runs": %s}}' % HUGE.encode())
 def test_any_bytes_in_a_line(importing_app: Celery, text: bytes) -> None:
     text = text.replace(b"\n", b"")
-    source = read_lines(importing_app, RedBeatSchedulerEntry, io.BytesIO(text))
+    source = read_lines(Schedule(importing_app), io.BytesIO(text))
     outcome(importing_app, source, "line 1$")
 
 
@@ -161,7 +160,7 @@ words = st.one_of(
 @example(["0", "0", "*", "*", "*", "\x85t"])
 def test_any_words_in_a_crontab(importing_app: Celery, fields: list[str]) -> None:
     text = " ".join(fields).replace("\n", "").encode("utf-8", "surrogatepass")
-    source = read_crontab(importing_app, RedBeatSchedulerEntry, io.BytesIO(text))
+    source = read_crontab(Schedule(importing_app), io.BytesIO(text))
     outcome(importing_app, source, "line 1$")
 
 
@@ -169,7 +168,7 @@ def test_any_words_in_a_crontab(importing_app: Celery, fields: list[str]) -> Non
 @given(st.binary(max_size=60))
 def test_any_bytes_in_a_crontab(importing_app: Celery, text: bytes) -> None:
     text = b"* * * * * " + text.replace(b"\n", b"")
-    source = read_crontab(importing_app, RedBeatSchedulerEntry, io.BytesIO(text))
+    source = read_crontab(Schedule(importing_app), io.BytesIO(text))
     outcome(importing_app, source, "line 1$")
 
 
@@ -218,7 +217,7 @@ def fixtures(draw: st.DrawFn) -> list[Any]:
 @cases(200)
 @given(fixtures())
 def test_any_value_in_any_field_of_a_fixture(importing_app: Celery, rows: list[Any]) -> None:
-    source = read_fixture(importing_app, RedBeatSchedulerEntry, io.BytesIO(as_bytes(rows)))
+    source = read_fixture(Schedule(importing_app), io.BytesIO(as_bytes(rows)))
     outcome(importing_app, source, "periodictask ")
 
 
@@ -230,7 +229,7 @@ def test_any_value_in_any_field_of_a_fixture(importing_app: Celery, rows: list[A
 @example(b"[17, null]")
 @example(b"[" + b'{"a":' * 990 + b"1" + b"}" * 990 + b"]")
 def test_any_bytes_in_a_fixture(importing_app: Celery, text: bytes) -> None:
-    source = read_fixture(importing_app, RedBeatSchedulerEntry, io.BytesIO(text))
+    source = read_fixture(Schedule(importing_app), io.BytesIO(text))
     outcome(importing_app, source, "periodictask ")
 
 
@@ -285,5 +284,5 @@ def test_any_object_in_a_celery_file(importing_app: Celery, pickled: bytes) -> N
         path = str(Path(directory) / "celerybeat-schedule")
         with dbm.open(path, "n") as file:
             file[b"entries"] = pickled
-        source = read_shelve(importing_app, RedBeatSchedulerEntry, path)
+        source = read_shelve(Schedule(importing_app), path)
         outcome(importing_app, source, "entry ")

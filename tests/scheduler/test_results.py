@@ -500,7 +500,7 @@ def overdue(world: World) -> list[Overdue]:
     assert [item.name for item in snapshot.overdue] == [item.name for item in found]
     gauge = overdue_gauge(snapshot)
     assert [sample.labels["entry"] for sample in gauge.samples] == [item.name for item in found]
-    findings = examine(world.app, store, RedBeatSchedulerEntry)
+    findings = examine(Schedule(world.app))
     keys = sorted(finding.key for finding in findings if finding.kind == "overdue")
     assert keys == sorted(f"{PREFIX}{item.name}" for item in found)
     return found

@@ -316,7 +316,7 @@ def test_the_doctor_finds_and_repairs_the_same(schedules: tuple[Schedule, Schedu
         return [
             sorted(
                 (finding.kind, store.keys.name_of(finding.key), finding.fixed)
-                for finding in examine(schedule.app, store, schedule.entry_class, fix)
+                for finding in examine(schedule, fix)
                 if finding.key
             )
             for fix in (True, False)
