@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
+from time import time
 from typing import Any, TypeVar
 
 import pytest
@@ -129,6 +130,8 @@ class World:
     app: Celery
     client: Any
     schedulers: list[RedBeatScheduler] = field(default_factory=list)
+    #: When this test began, as UNIX seconds.
+    began: float = field(default_factory=time)
 
     def scheduler(self, **kwargs: Any) -> RecordingScheduler:
         """Return a new recording scheduler. The fixture ``world`` closes it after the test."""
@@ -145,6 +148,11 @@ class World:
         """Return the time of Redis as UNIX seconds."""
         seconds, micros = self.client.time()
         return float(seconds) + float(micros) / 1e6
+
+    def later(self, seconds: float) -> Any:
+        """Return what equals each time that is ``seconds`` after a moment of this test."""
+        most = (self.now() - self.began) / 2
+        return pytest.approx(self.began + most + seconds, abs=most + 0.001)
 
     def ago(self, seconds: float) -> datetime:
         """Return the instant that was ``seconds`` ago, by the clock of Redis."""

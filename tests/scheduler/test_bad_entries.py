@@ -317,7 +317,7 @@ class TestMissingHash:
         world.client.zadd(SCHEDULE, {f"{PREFIX}gone": 0})
         scheduler = world.scheduler()
         scheduler.tick()
-        assert world.score("gone") == pytest.approx(world.now() + MISSING_RETRY, abs=1)
+        assert world.score("gone") == world.later(MISSING_RETRY)
         world.client.zadd(SCHEDULE, {f"{PREFIX}gone": 0})
         scheduler.tick()
         assert world.score("gone") is None

@@ -33,7 +33,7 @@ HOUR = 3600.0
 COUNTS = (1, 500, pytest.param(5000, marks=pytest.mark.long))
 
 #: Maximum bytes of a round trip without entries. It contains key names and the lock state.
-TRIP = 1000
+TRIP = 1200
 
 #: Maximum number of metrics counters that one request may increment.
 COUNTED = 8

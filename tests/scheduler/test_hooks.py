@@ -36,7 +36,7 @@ class TestScheduler:
         scheduler = world.scheduler_of(Own)
         scheduler.tick()
         assert scheduler.names == ["free"]
-        assert world.score("held") == pytest.approx(world.now() + 17, abs=1)
+        assert world.score("held") == world.later(17)
         assert world.run_count("held") == 0
 
     def test_maybe_due_that_loads_the_entry_again(self, world: World) -> None:
@@ -51,7 +51,7 @@ class TestScheduler:
         scheduler.tick()
         assert scheduler.names == ["a"]
         assert world.run_count("a") == 1
-        assert world.score("a") == pytest.approx(world.now() + 30, abs=1)
+        assert world.score("a") == world.later(30)
 
     def test_a_rewritten_maybe_due_sends_and_the_run_is_recorded(self, world: World) -> None:
         """The user's ``maybe_due`` sends with ``apply_async``, and RedBeat records the run."""
@@ -89,7 +89,7 @@ class TestScheduler:
         scheduler.before_send = refuse
         scheduler.tick()
         assert world.run_count("a") == 0
-        assert world.score("a") == pytest.approx(world.now() + 1, abs=0.5)
+        assert world.score("a") == world.later(1)
 
     def test_maybe_due_that_reserves_and_sends_by_itself(self, world: World) -> None:
         sent: list[str] = []
@@ -224,7 +224,7 @@ class TestScheduler:
         scheduler = world.scheduler_of(Own)
         scheduler.tick()
         assert scheduler.sent == []
-        assert world.score("a") == pytest.approx(world.now() + 30, abs=1)
+        assert world.score("a") == world.later(30)
 
     def test_schedule_shows_what_is_due_and_the_next(self, world: World) -> None:
         world.put("due", interval_json(60), world.ago(90))
@@ -296,7 +296,7 @@ class TestEntry:
         scheduler = world.scheduler_of(Own)
         scheduler.tick()
         assert scheduler.sent == []
-        assert world.score("a") == pytest.approx(world.now() + 20, abs=1)
+        assert world.score("a") == world.later(20)
         Paused.paused = False
         world.client.zadd(SCHEDULE, {f"{PREFIX}a": 0})
         ran = world.ago(90)
@@ -319,7 +319,7 @@ class TestEntry:
         scheduler = world.scheduler_of(Own)
         scheduler.tick()
         assert scheduler.sent == []
-        assert world.score("a") == pytest.approx(world.now() + 5, abs=1)
+        assert world.score("a") == world.later(5)
 
     def test_an_entry_whose_score_is_nan_gets_the_score_of_its_schedule(
         self, world: World, log: pytest.LogCaptureFixture
@@ -352,7 +352,7 @@ class TestEntry:
         scheduler = world.scheduler_of(Own)
         scheduler.tick()
         assert scheduler.names == ["a"]
-        assert world.score("a") == pytest.approx(world.now() + 5, abs=1)
+        assert world.score("a") == world.later(5)
 
     def test_an_entry_class_with_its_own_save(self, world: World) -> None:
         saved: list[str] = []
@@ -408,7 +408,7 @@ class TestSchedule:
         scheduler = world.scheduler_of(with_schedule(fickle))
         for seconds in (30.0, 12.0):
             scheduler.tick()
-            assert world.score("a") == pytest.approx(world.now() + seconds, abs=1)
+            assert world.score("a") == world.later(seconds)
             world.client.zadd(SCHEDULE, {f"{PREFIX}a": 0})
         scheduler.tick()
         assert world.score("a") == -1

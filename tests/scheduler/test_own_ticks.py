@@ -45,7 +45,7 @@ class TestOwnTick:
         scheduler.tick()
         assert scheduler.names == ["a"]
         assert world.run_count("a") == 1
-        assert world.score("a") == pytest.approx(world.now() + 30, abs=1)
+        assert world.score("a") == world.later(30)
         assert not world.is_claimed("a")
 
     def test_writes_and_runs_static_entries(self, world: World) -> None:
@@ -142,7 +142,7 @@ class TestOwnTick:
         scheduler.before_send = once(refuse)
         scheduler.tick()
         assert world.run_count("a") == 0
-        assert world.score("a") == pytest.approx(world.now() + 1, abs=0.5)
+        assert world.score("a") == world.later(1)
         world.client.zadd(f"{PREFIX}:schedule", {f"{PREFIX}a": 1})
         scheduler.tick()
         assert scheduler.names == ["a"]
@@ -196,7 +196,7 @@ class TestOwnMapping:
         scheduler.tick()
         scheduler.tick()
         assert scheduler.names == ["a"]
-        assert world.score("a") == pytest.approx(world.now() + 20, abs=2)
+        assert world.score("a") == world.later(20)
 
     def test_an_entry_that_is_left_out_does_not_run(self, world: World) -> None:
         class Own(RecordingScheduler):

@@ -48,7 +48,7 @@ class TestSynchronisation:
         scheduler = lead(world)
         assert static_names(world) == {"a", "b"}
         assert scheduler.sent == []
-        assert world.score("a") == pytest.approx(world.now() + HOUR, abs=2)
+        assert world.score("a") == world.later(HOUR)
         b = RedBeatSchedulerEntry.from_key(f"{PREFIX}b", world.app)
         assert (b.task, b.schedule) == ("tasks.b", crontab(minute="0", hour="4"))
 
@@ -61,7 +61,7 @@ class TestSynchronisation:
         lead(world)
         assert world.field("a", "definition")["schedule"]["every"] == 2 * HOUR
         assert world.field("a", "meta") == meta
-        assert world.score("a") == pytest.approx(world.now() + 2 * HOUR - 100, abs=2)
+        assert world.score("a") == world.later(2 * HOUR - 100)
 
     def test_a_removed_entry_is_deleted(self, world: World) -> None:
         declare(world, a=HOUR, b=HOUR)
@@ -101,7 +101,7 @@ class TestSynchronisation:
         declare(world, a=HOUR)
         lead(world)
         assert scheduler.sent == []
-        assert world.score("a") == pytest.approx(world.now() + HOUR, abs=2)
+        assert world.score("a") == world.later(HOUR)
 
     def test_a_static_entry_runs_like_any_other(self, world: World) -> None:
         declare(world, a=HOUR)
@@ -119,7 +119,7 @@ class TestSynchronisation:
         world.client.zadd(SCHEDULE, {f"{PREFIX}a": 0})
         lead(world)
         assert world.quarantine() == {}
-        assert world.score("a") == pytest.approx(world.now() + HOUR, abs=2)
+        assert world.score("a") == world.later(HOUR)
 
     def test_an_entry_changed_during_its_run(self, world: World) -> None:
         world.app.conf.redbeat_lock_key = None
@@ -133,7 +133,7 @@ class TestSynchronisation:
         scheduler.tick()
         assert (scheduler.names, other.names) == (["a"], [])
         assert world.run_count("a") == 1
-        assert world.score("a") == pytest.approx(world.now() + 10, abs=1)
+        assert world.score("a") == world.later(10)
 
 
 class TestWhoWrites:
@@ -145,7 +145,7 @@ class TestWhoWrites:
         world.scheduler()
         assert static_names(world) == {"a", "b"}
         assert world.field("a", "definition")["schedule"]["every"] == 2 * HOUR
-        assert world.score("b") == pytest.approx(world.now() + HOUR, abs=2)
+        assert world.score("b") == world.later(HOUR)
         assert world.client.get(LOCK) is None
 
     def test_a_constructor_only_adds_while_another_beat_leads(self, world: World) -> None:
@@ -345,7 +345,7 @@ class TestVanished:
         assert scheduler.sent == []
         assert static_names(world) == {"a", "b", "c"}
         assert set(world.dump()) == set(before)
-        assert world.score("a") == pytest.approx(world.now() + HOUR, abs=3)
+        assert world.score("a") == world.later(HOUR)
         assert "are gone" in log.text or "vanished" in log.text
 
     def test_a_loss_of_all_data_is_logged_as_an_error(
@@ -369,7 +369,7 @@ class TestVanished:
             scheduler.tick()
         assert world.field("a", "definition")["task"] == "tasks.a"
         assert scheduler.sent == []
-        assert world.score("a") == pytest.approx(world.now() + HOUR, abs=2)
+        assert world.score("a") == world.later(HOUR)
 
     def test_an_entry_that_deleted_itself_stays_deleted_until_the_next_start(
         self, world: World

@@ -40,7 +40,7 @@ def test_a_hash_without_a_member_runs_again(
     sweep(scheduler, clock)
     assert scheduler.names == ["a"]
     assert f"Entry {key} was missing in the sorted set" in log.text
-    assert world.score("a") == pytest.approx(world.now() + 30, abs=5)
+    assert world.score("a") == world.later(30)
 
 
 def test_an_entry_that_is_not_due_gets_the_score_of_its_history(
@@ -50,7 +50,7 @@ def test_an_entry_that_is_not_due_gets_the_score_of_its_history(
     world.client.zrem(SCHEDULE, key)
     sweep(scheduler, clock)
     assert scheduler.sent == []
-    assert world.score("a") == pytest.approx(world.now() + 540, abs=5)
+    assert world.score("a") == world.later(540)
 
 
 def test_a_writer_between_two_commands_is_left_alone(

@@ -14,7 +14,7 @@ import redbeat
 from redbeat import RedBeatScheduler
 from tests.docs.blocks import block_named
 
-from .conftest import World, interval_json
+from .conftest import Clock, World, interval_json
 
 PACKAGE = Path(redbeat.__file__).parent
 PAGE = Path(__file__).parents[2] / "docs" / "contributing.rst"
@@ -44,7 +44,7 @@ def calls_of_a_tick(scheduler: RedBeatScheduler) -> Counter[tuple[str, str]]:
 
 def test_the_map_has_every_file_that_a_due_entry_goes_through(world: World, redis_url: str) -> None:
     world.app.conf.broker_url = redis_url
-    scheduler = world.scheduler_of(RedBeatScheduler)
+    scheduler = world.scheduler_of(RedBeatScheduler, Clock())  # no maintenance is due
     world.put("first", interval_json(600), world.ago(900))
     scheduler.tick()
     scheduler.tick()
