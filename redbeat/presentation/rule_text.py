@@ -37,9 +37,6 @@ __all__ = (
     "time_from",
 )
 
-#: The kinds of rules.
-KINDS: Final = ("every", "cron", "rrule", "at", "solar")
-
 #: The exceptions that :func:`make_schedule` raises for an invalid rule.
 BAD_RULE: Final = (ImproperlyConfigured, ParseException, TypeError, ValueError)
 
@@ -190,6 +187,9 @@ MAKERS: Final[dict[str, Callable[[Any, tzinfo, Any], BaseSchedule]]] = {
     "at": _at,
     "solar": _solar,
 }
+
+#: The kinds of rules.
+KINDS: Final = tuple(MAKERS)
 
 #: Functions that convert the text of a rule. Kinds without a function use the text unchanged.
 READERS: Final[dict[str, Callable[[str], Any]]] = {"every": interval_from, "at": time_from}
