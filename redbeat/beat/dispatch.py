@@ -52,7 +52,7 @@ from .completions import Completions, is_running, put_back_while_running, runnin
 from .exactly_once import BYPASSED, CHANGES_ENTRY, Capture, CommonServer
 from .loading import Attempt, Loaded, Loader
 from .publisher import Publisher, publish
-from .retries import RecentEntries, Retries
+from .retries import MOST_EDITS, RecentEntries, Retries
 from .scheduler_protocol import SchedulerProtocol, name_of
 from .session import CLAIM_ENDED, Session
 from .statics import StaticEntries
@@ -60,10 +60,6 @@ from .statics import StaticEntries
 __all__ = ("Dispatcher",)
 
 logger = get_logger("celery.beat")
-
-#: A run is sent before its record after this number of edits in a row that each came between its
-#: message and its record. Such edits come from user code that this beat calls for each run.
-MOST_EDITS: Final = 10
 
 #: Seconds for which the decision on a run stays valid. A beat that waits longer for the broker
 #: checks again whether the run is too late.

@@ -978,6 +978,23 @@ class TestUserCodeThatChangesTheEntry:
         assert queues.names() == ["a"]
         assert len(lines(log, AT_LEAST_ONCE, "changes the entry")) == 1
 
+    @pytest.mark.parametrize("change", ["renumber", "rewrite"])
+    def test_in_a_method_that_is_called_before_an_at_most_once_record(
+        self, world: World, queues: Queues, change: str
+    ) -> None:
+        act = getattr(self, change)
+
+        class Own(RedBeatScheduler):
+            def reserve(self, entry: Any) -> Any:
+                act(entry)
+                return super().reserve(entry)
+
+        saved(world, "a", delivery="at_most_once")
+        scheduler = world.scheduler_of(Own)
+        scheduler.tick()
+        scheduler.tick()
+        assert (queues.names(), world.run_count("a")) == (["a"], 1)
+
     def test_in_a_receiver_of_celery(
         self, world: World, queues: Queues, announced: list[str]
     ) -> None:
