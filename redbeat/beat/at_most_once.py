@@ -26,7 +26,7 @@ from redbeat.storage.store import Store
 from .completions import Completions
 from .loading import Attempt
 from .publisher import publish
-from .retries import Retries
+from .retries import MOST_EDITS, RecentEntries, Retries
 from .scheduler_protocol import SchedulerProtocol
 from .session import CLAIM_ENDED, Session
 
@@ -69,6 +69,8 @@ class AtMostOnce:
         self._completions = completions
         self._unrecorded: list[PendingRun] = []
         self._recorded: deque[PendingRun] = deque()
+        #: The numbers of edits in a row because of which a run was not recorded, by key.
+        self._edits: RecentEntries[int] = RecentEntries()
         #: Whether the broker refused a message in this tick.
         self._refused = False
 
@@ -90,13 +92,16 @@ class AtMostOnce:
         """
         unrecorded, self._unrecorded = self._unrecorded, []
         for pending in unrecorded:
-            completion = pending.completion
-            if completion.operation == RAN:
-                completion = completion._replace(operation=FIRST)
-            self._session.record(completion, partial(self._on_result, pending))
+            self._record(pending)
         if unrecorded:
             self._session.request(0)
         self.publish()
+
+    def _record(self, pending: PendingRun) -> None:
+        completion = pending.completion
+        if completion.operation == RAN:
+            completion = completion._replace(operation=FIRST)
+        self._session.record(completion, partial(self._on_result, pending))
 
     def publish(self) -> None:
         """Publish the recorded runs.
@@ -115,13 +120,26 @@ class AtMostOnce:
         """Process the reply of Redis: the run is recorded, must be put back, or is lost."""
         if result.code == RECORDED:
             self._recorded.append(pending)
+            if self._edits:
+                self._edits.forget(pending.attempt.claim.key)
             self._completions.announce_end(pending.attempt.entry, pending.completion)
         elif result.code in (CHANGED, OUTDATED):
-            self._session.record(pending.attempt.claim.put_back(self._session.time()))
+            self._put_back_edited(pending, result)
         elif result.code == EXPIRED:
             logger.info(CLAIM_ENDED, pending.attempt.claim.key)
         else:
             pending.report("is lost: Redis refused its record or confirmed it too late")
+
+    def _put_back_edited(self, pending: PendingRun, result: Result) -> None:
+        """Put back a run whose entry was edited; record it all the same if each run is edited."""
+        attempt, now = pending.attempt, self._session.time()
+        edits = self._edits.get(attempt.claim.key) or 0
+        if result.code == CHANGED and edits >= MOST_EDITS:
+            merged = self._completions.merged(attempt, pending.completion, result.texts, now)
+            self._record(PendingRun(attempt, merged))
+        else:
+            self._edits.keep(attempt.claim.key, edits + 1, now)
+            self._session.record(attempt.claim.put_back(now))
 
     def withdraw(self) -> list[Claim]:
         """Remove the runs that are not recorded yet, and return their claims."""

@@ -49,10 +49,10 @@ from redbeat.storage.store import Store
 from .at_most_once import AtMostOnce, PendingRun
 from .broker import is_about_one_message
 from .completions import Completions, is_running, put_back_while_running, running_marker
-from .exactly_once import Capture, CommonServer
+from .exactly_once import BYPASSED, CHANGES_ENTRY, Capture, CommonServer
 from .loading import Attempt, Loaded, Loader
 from .publisher import Publisher, publish
-from .retries import RecentEntries, Retries
+from .retries import MOST_EDITS, RecentEntries, Retries
 from .scheduler_protocol import SchedulerProtocol, name_of
 from .session import CLAIM_ENDED, Session
 from .statics import StaticEntries
@@ -91,6 +91,8 @@ class Dispatcher:
         self._capture: Capture | None = None
         #: The entries whose next message must be the only one in flight.
         self._isolated: RecentEntries[bool] = RecentEntries()
+        #: The numbers of edits in a row because of which a run was not sent, by key.
+        self._edits: RecentEntries[int] = RecentEntries()
         self._scheduler = scheduler
         self._counters = counters
         self._statics = statics
@@ -263,12 +265,29 @@ class Dispatcher:
         self, attempt: Attempt, completion: Completion, capture: Capture | None
     ) -> None:
         """Add the completion of a run whose message was captured, or else was sent."""
-        if capture is not None and capture.commands:
+        if capture is not None and self._leaves_with_record(attempt.claim, capture):
             self._send_with_record(attempt, completion._replace(messages=capture.messages))
             return
         if capture is not None:
-            self.server.note_bypass(attempt.entry)
+            self.server.note_bypass(attempt.entry, CHANGES_ENTRY if capture.commands else BYPASSED)
+            error = capture.send()
+            if error is not None:
+                attempt.error = error
+                self.deliver()
+                self._handle_publish_error(attempt, unsure=True)
+                return
         self._record_published(attempt, completion)
+
+    def _leaves_with_record(self, claim: Claim, capture: Capture) -> bool:
+        """Return whether a script can send what was captured.
+
+        The script refuses the message of an entry that was changed since its claim. If user code
+        in this beat changes the entry during each publish, no message would ever be sent.
+        """
+        changed = claim.key in capture.changed_keys
+        if not changed and self._edits:
+            changed = (self._edits.get(claim.key) or 0) >= MOST_EDITS
+        return bool(capture.commands) and not changed
 
     def _send_with_record(self, attempt: Attempt, completion: Completion) -> None:
         """Add a completion that sends its message in the same step."""
@@ -291,6 +310,9 @@ class Dispatcher:
         elif code in (CHANGED, ELSEWHERE, OUTDATED):
             if code == ELSEWHERE:
                 self.server.script_ran_elsewhere(broker)
+            else:
+                edits = (self._edits.get(claim.key) or 0) + 1
+                self._edits.keep(claim.key, edits, self._session.time())
             self._session.record(claim.put_back(self._session.time()))
         elif code == NOT_SENT:
             self._on_message_refused(attempt, texts[0])
@@ -320,6 +342,8 @@ class Dispatcher:
 
     def _report_sent(self, attempt: Attempt) -> None:
         self._isolated.forget(attempt.claim.key)
+        if self._edits:
+            self._edits.forget(attempt.claim.key)
         self.retries.sent(attempt.claim)
         self._completions.announce_sent(attempt.entry)
 

@@ -27,13 +27,13 @@ from redbeat.errors import ConfigurationError, described
 from redbeat.printing import get_logger
 from redbeat.settings import EXACTLY_ONCE
 from redbeat.storage.records import Broker, key_of
-from redbeat.storage.store import Store
+from redbeat.storage.store import CHANGED_KEYS, Store
 
 from .broker import broker_connection
-from .redis_pipe import ClientStandIn
+from .redis_pipe import ClientStandIn, receive, send
 from .retries import RecentEntries
 
-__all__ = ("Capture", "CommonServer", "check_possible")
+__all__ = ("BYPASSED", "CHANGES_ENTRY", "Capture", "CommonServer", "check_possible")
 
 logger = get_logger("celery.beat")
 
@@ -51,6 +51,10 @@ OPEN_CHECK_INTERVAL: Final = 0.01
 #: Seconds for which runs are published before their records, after Redis refused the message of a
 #: script.
 REFUSED_FOR: Final = 300.0
+
+#: Why a message leaves before its record.
+BYPASSED: Final = "user code sends their messages on another channel, or they go to no queue"
+CHANGES_ENTRY: Final = "user code in this beat changes the entry while its message is published"
 
 #: Maximum number of stored names of tasks whose messages were not captured.
 MAX_BYPASSING_TASKS: Final = 1000
@@ -111,10 +115,36 @@ class Capture(ClientStandIn):
         super().__init__(channel)
         #: The captured commands, each with its arguments.
         self.commands: list[list[Any]] = []
+        #: The keys of the entries that user code changed during the publish.
+        self.changed_keys: list[str] = []
+        self._noting: Any = None
 
     def __enter__(self) -> None:
-        self.commands = []
+        self.commands, self.changed_keys = [], []
+        self._noting = CHANGED_KEYS.set(self.changed_keys)
         super().__enter__()
+
+    def __exit__(self, *exc_info: object) -> None:
+        super().__exit__(*exc_info)
+        CHANGED_KEYS.reset(self._noting)
+
+    def send(self) -> Exception | None:
+        """Send the captured commands without a record; return the error. Two round trips.
+
+        No round trip if nothing was captured.
+        """
+        if not self.commands:
+            return None
+        connection = connection_like(self._commands.connection_pool)
+        answers: list[Exception | None] = []
+        try:
+            send(connection, self.commands)
+            receive(connection, len(self.commands), answers)
+        except (RedisError, OSError) as error:
+            return OperationalError(str(error))  # kombu raises this class if its own client fails
+        finally:
+            connection.disconnect()
+        return next(filter(None, answers), None)
 
     def pipeline(self, *args: Any, **kwargs: Any) -> CapturedPipeline:
         return CapturedPipeline(self, self._client.pipeline(*args, **kwargs))
@@ -174,7 +204,7 @@ class CommonServer:
         self._sends_on: Broker | None = None
         #: The server of broker and schedule, None if they are on two servers or it is unknown.
         self.broker: Broker | None = None
-        #: The names of tasks with a message that could not be captured.
+        #: The names of tasks with a message that left before its record.
         self._bypassing_tasks: set[str] = set()
         #: The entries whose queues a script may not access, and until when (monotonic seconds).
         self._refused_until: RecentEntries[float] = RecentEntries()
@@ -261,17 +291,15 @@ class CommonServer:
             else:
                 logger.info("beat: Runs are sent at least once: %s", reason)
 
-    def note_bypass(self, entry: RedBeatSchedulerEntry) -> None:
-        """Store the task of a message that was not captured; log a warning once per task."""
+    def note_bypass(self, entry: RedBeatSchedulerEntry, why: str = BYPASSED) -> None:
+        """Store the task of a message that left before its record; log a warning once per task."""
         if (
             entry.task not in self._bypassing_tasks
             and len(self._bypassing_tasks) < MAX_BYPASSING_TASKS
         ):
             self._bypassing_tasks.add(entry.task)
             logger.warning(
-                "beat: Runs of %s (%s) are sent at least once: user code sends their messages "
-                "on another channel, or they go to no queue",
-                *(entry.name, entry.task),
+                "beat: Runs of %s (%s) are sent at least once: %s", entry.name, entry.task, why
             )
 
     @property

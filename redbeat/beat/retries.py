@@ -33,6 +33,7 @@ from .scheduler_protocol import SchedulerProtocol, name_of
 
 __all__ = (
     "BROKER_WAIT",
+    "MOST_EDITS",
     "BackOff",
     "FailedTicks",
     "Pace",
@@ -110,6 +111,10 @@ TICK_WAIT = BackOff(1.0, 8.0)
 #: failure may be removed.
 REMEMBERED: Final = 10_000
 REMEMBERED_FOR: Final = 120.0
+
+#: After this number of edits in a row, each between the claim and the record of a run, the beat
+#: sends the run all the same. Such edits come from user code that the beat calls for each run.
+MOST_EDITS: Final = 10
 
 V = TypeVar("V")
 

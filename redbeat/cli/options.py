@@ -17,6 +17,7 @@ from celery.exceptions import CeleryCommandException
 from redbeat.decoder import decode
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import DecodeError, InvalidEntryError
+from redbeat.management.find import record_of
 from redbeat.presentation.rule_text import interval_from, seconds_from, time_from
 
 from .command import EX_NOT_FOUND, Console, failure
@@ -160,15 +161,26 @@ def load(console: Console, name: str) -> RedBeatSchedulerEntry:
 
 
 def not_found(console: Console, name: str) -> CeleryCommandException:
-    """Return the error for an unknown name; the error lists similar names. Reads all names."""
+    """Return the error for an unknown name; the error lists similar names. Reads all names.
+
+    The schedule may list a name whose entry has no definition.
+    """
     known = heapq.nlargest(
         MAX_COMPARED, map(str, console.schedule), lambda key: shared_length(name, key)
     )
     similar = difflib.get_close_matches(name, known, cutoff=0.5)
     hint = f"; did you mean {' or '.join(map(repr, similar))}?" if similar else ""
-    if not known:
+    if name in known:
+        hint = f", although the schedule lists it: {problem_of(console, name)}"
+    elif not known:
         hint = "; the schedule is empty"
     return failure(f"There is no entry {name!r}{hint}", EX_NOT_FOUND)
+
+
+def problem_of(console: Console, name: str) -> str:
+    """Return why a listed entry cannot be loaded. One round trip."""
+    record = record_of(console.schedule, name)[1]
+    return (record and record.problem) or "it was saved or deleted just now"
 
 
 @contextmanager

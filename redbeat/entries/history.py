@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection
 from datetime import datetime
@@ -150,8 +151,8 @@ def _checked(meta: Any) -> dict[str, Any]:
         raise DecodeError(
             "meta.last_run_at", f"must be a datetime or null, not {last_run_at!r:.120}"
         )
-    if count is None or (type(count) is float and count.is_integer()):
-        count = meta["total_run_count"] = int(count or 0)  # as RedBeat 2 reads these values
+    if count is None or (isinstance(count, float) and count.is_integer()):
+        count = meta["total_run_count"] = math.trunc(count or 0)  # as RedBeat 2 reads these values
     if isinstance(count, bool) or not isinstance(count, int):
         raise DecodeError("meta.total_run_count", f"must be an integer, not {count!r:.60}")
     if abs(count) > MAX_WHOLE:

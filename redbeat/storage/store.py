@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, cast
@@ -63,6 +64,7 @@ from .wire import Presence, pack, pairs_of
 
 __all__ = (
     "BATCH",
+    "CHANGED_KEYS",
     "MAX_WAIT",
     "Replicas",
     "Store",
@@ -73,6 +75,17 @@ __all__ = (
 )
 
 logger = get_logger("celery.beat")
+
+
+#: The list to which this thread adds the keys of entries that it changes, None for no list. A
+#: change of only the run history does not count.
+CHANGED_KEYS: ContextVar[list[str] | None] = ContextVar("CHANGED_KEYS", default=None)
+
+
+def _note_changed(keys: Iterable[str]) -> None:
+    changed = CHANGED_KEYS.get()
+    if changed is not None:
+        changed.extend(keys)
 
 
 #: Maximum time to wait for replicas, in seconds.
@@ -363,6 +376,7 @@ class Store(Reading):
         names = self.keys
         keys = self._with_missing_key(names.schedule, names.quarantine, first_key)
         keys.append(names.expected)
+        _note_changed(writing.key for writing in writings if writing.definition)
         return keys, (self.keys.wakeup, MAX_WAIT, *pack_writings(writings), self._time_limit)
 
     def delete(self, key: str) -> bool:
@@ -374,6 +388,7 @@ class Store(Reading):
 
         One round trip; pass at most 500 keys.
         """
+        _note_changed(keys)
         return int(self._run("delete", self._quarantine_keys, ["", *map(key_of, keys)]))
 
     def delete_unchanged(self, key: str, definition: str, policy: str) -> bool:
@@ -381,11 +396,13 @@ class Store(Reading):
 
         Returns False if another definition or policy is stored, True if the entry is gone.
         """
+        _note_changed([key])
         expected = key_of(f"{definition}\n{policy}")
         return int(self._run("delete", self._quarantine_keys, [expected, key_of(key)])) >= 0
 
     def pop(self, key: str) -> Texts:
         """Delete an entry and return its fields, as :meth:`load` does. One round trip."""
+        _note_changed([key])
         return read_texts(self._run("pop", self._quarantine_keys, [key_of(key)]))
 
     def end_run(self, key: str, task_id: str, result: RunReport = NO_RESULT) -> Ended:

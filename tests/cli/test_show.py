@@ -136,6 +136,24 @@ def test_an_unknown_name_suggests_the_nearest_of_many(run: Run, redis_client: re
     assert "did you mean 'tenant-5999:report' or" in ran.err
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["show", "gone"],
+        ["upcoming", "gone"],
+        ["edit", "gone", "--description", "new"],
+        ["simulate", "gone", "--from", "2026-01-01", "--to", "2026-01-02"],
+    ],
+)
+def test_a_name_without_a_definition_is_not_its_own_suggestion(
+    run: Run, redis_client: redis.Redis, arguments: list[str]
+) -> None:
+    redis_client.zadd("redbeat::schedule", {"redbeat:gone": 4e9})
+    ran = run(*arguments)
+    expected = "There is no entry 'gone', although the schedule lists it: it has no definition"
+    assert (ran.code, ran.err) == (EX_NOT_FOUND, f"Error: {expected}\n")
+
+
 @pytest.mark.parametrize("command", ["show", "history"])
 def test_unknown_names_are_refused(
     run: Run, make: Make, redis_client: redis.Redis, command: str

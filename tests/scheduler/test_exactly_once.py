@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
@@ -120,12 +121,16 @@ def with_forbidden_queues(world: World, server: RedisServer, admin: Any) -> tupl
 
 @contextmanager
 def before_publish(action: Callable[[], object]) -> Iterator[None]:
-    """Run ``action`` once, after the beat claims a run and before the beat records it."""
+    """Run ``action`` once, after the beat claims a run and before the beat records it.
+
+    The action runs in another thread, because a beat recognizes changes by its own user code.
+    """
     actions = [action]
 
     def receiver(**_: Any) -> None:
         while actions:
-            actions.pop()()
+            with ThreadPoolExecutor(1) as other_thread:
+                other_thread.submit(actions.pop()).result()
 
     # Without a dispatch_uid, old Celery may confuse this receiver with a deleted one whose address
     # in memory was the same.
@@ -900,6 +905,143 @@ def order_of_the_next_claim(world: World, scheduler: RedBeatScheduler, name: str
         put_one_off(world, name)
         run_again(world, scheduler, name)
     return orders[0]
+
+
+class TestUserCodeThatChangesTheEntry:
+    """RedBeat 2 sent the run of an entry that a hook of the program deletes or changes."""
+
+    def delete(self, entry: RedBeatSchedulerEntry) -> None:
+        entry.delete()
+
+    def disable(self, entry: RedBeatSchedulerEntry) -> None:
+        stored = RedBeatSchedulerEntry.from_key(entry.key, app=entry.app)
+        stored.enabled = False
+        stored.save()
+
+    def renumber(self, entry: RedBeatSchedulerEntry) -> None:
+        entry.kwargs = {"number": entry.kwargs.get("number", 0) + 1}
+        entry.save()
+
+    def rewrite(self, entry: RedBeatSchedulerEntry) -> None:
+        client: Any = redis.Redis.from_url(entry.app.conf.redbeat_redis_url)
+        definition = json.loads(client.hget(entry.key, "definition"))
+        definition["kwargs"] = {"number": definition["kwargs"].get("number", 0) + 1}
+        client.hset(entry.key, "definition", json.dumps(definition))
+
+    @pytest.mark.parametrize("change", ["delete", "disable", "renumber", "rewrite"])
+    @pytest.mark.parametrize("method", ["maybe_due", "apply_async", "reserve"])
+    @pytest.mark.parametrize("first", [False, True])
+    def test_in_a_method_of_the_scheduler(
+        self, world: World, queues: Queues, change: str, method: str, first: bool
+    ) -> None:
+        act = getattr(self, change)
+
+        def own(scheduler: Any, entry: Any, **kwargs: Any) -> Any:
+            is_due = scheduler.is_due(entry)[0]
+            if is_due and first:
+                act(entry)
+            result = getattr(super(cls, scheduler), method)(entry, **kwargs)
+            if is_due and not first:
+                act(entry)
+            return result
+
+        cls = type("Own", (RedBeatScheduler,), {method: own})
+        saved(world, "a")
+        scheduler: RedBeatScheduler = world.scheduler_of(cls)
+        scheduler.tick()
+        scheduler.tick()
+        assert queues.names() == ["a"]
+        assert world.client.exists(f"{PREFIX}a") == (change != "delete")
+        assert change == "delete" or world.run_count("a") == 1
+
+    @pytest.mark.parametrize("change", ["delete", "disable", "renumber"])
+    def test_in_a_method_of_the_entry_and_its_next_run(
+        self, world: World, queues: Queues, change: str, log: pytest.LogCaptureFixture
+    ) -> None:
+        act = getattr(self, change)
+
+        class Own(RedBeatSchedulerEntry):
+            def _next_instance(self, *args: Any, **kwargs: Any) -> Any:
+                after = super()._next_instance(*args, **kwargs)
+                act(after)
+                return after
+
+            __next__ = next = _next_instance
+
+        class Scheduler(RedBeatScheduler):
+            Entry = Own
+
+        saved(world, "a")
+        scheduler = world.scheduler_of(Scheduler)
+        scheduler.tick()
+        scheduler.tick()
+        assert queues.names() == ["a"]
+        assert len(lines(log, AT_LEAST_ONCE, "changes the entry")) == 1
+
+    @pytest.mark.parametrize("change", ["renumber", "rewrite"])
+    def test_in_a_method_that_is_called_before_an_at_most_once_record(
+        self, world: World, queues: Queues, change: str
+    ) -> None:
+        act = getattr(self, change)
+
+        class Own(RedBeatScheduler):
+            def reserve(self, entry: Any) -> Any:
+                act(entry)
+                return super().reserve(entry)
+
+        saved(world, "a", delivery="at_most_once")
+        scheduler = world.scheduler_of(Own)
+        scheduler.tick()
+        scheduler.tick()
+        assert (queues.names(), world.run_count("a")) == (["a"], 1)
+
+    def test_in_a_receiver_of_celery(
+        self, world: World, queues: Queues, announced: list[str]
+    ) -> None:
+        entry = saved(world, "a")
+        saved(world, "b")
+
+        def receiver(headers: Any, **_: Any) -> None:
+            if headers["periodic_task_name"] == "a":
+                entry.delete()
+
+        after_task_publish.connect(receiver, weak=False, dispatch_uid=BEFORE)
+        try:
+            world.scheduler_of(RedBeatScheduler).tick()
+        finally:
+            after_task_publish.disconnect(dispatch_uid=BEFORE)
+        assert sorted(queues.names()) == sorted(announced) == ["a", "b"]
+        assert (world.client.exists(f"{PREFIX}a"), world.run_count("b")) == (0, 1)
+
+    def test_in_the_triggered_run_of_an_entry(self, world: World, queues: Queues) -> None:
+        class Own(RedBeatScheduler):
+            def apply_async(self, entry: Any, *args: Any, **kwargs: Any) -> Any:
+                result = super().apply_async(entry, *args, **kwargs)
+                entry.delete()
+                return result
+
+        task_id = saved(world, "a", ran=0).trigger()
+        world.scheduler_of(Own).tick()
+        assert [message["headers"]["id"] for message in queues.messages()] == [task_id]
+
+    def test_a_broker_that_fails(self, world: World, queues: Queues) -> None:
+        """Fault: the broker refuses the message. Invariant: the run is sent later."""
+
+        class Own(RedBeatScheduler):
+            def apply_async(self, entry: Any, *args: Any, **kwargs: Any) -> Any:
+                result = super().apply_async(entry, *args, **kwargs)
+                TestUserCodeThatChangesTheEntry().renumber(entry)
+                return result
+
+        saved(world, "a")
+        queues.client.set("celery", "not a list")
+        scheduler = world.scheduler_of(Own)
+        scheduler.tick()
+        assert world.run_count("a") == 0
+        queues.client.delete("celery")
+        make_due(world, "a")
+        scheduler.tick()
+        assert (queues.names(), world.run_count("a")) == (["a"], 1)
 
 
 class TestNotTheSameServer:
