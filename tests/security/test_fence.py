@@ -121,7 +121,7 @@ NUMBERS: dict[str, tuple[str, ...]] = {
     ),
     "entries/history.py": (
         "what seconds_in or a regular expression has checked",
-        *("from_timestamp(scheduled)", "map(int, match.groups('0'))", "int(count or 0)"),
+        *("from_timestamp(scheduled)", "map(int, match.groups('0'))"),
     ),
     "entries/policy.py": (
         "JSON that was decoded, of a type and in a range that were checked; ISO 8601",
