@@ -113,6 +113,9 @@ logger = get_logger("celery.beat")
 
 Self = TypeVar("Self", bound="RedBeatSchedulerEntry")
 
+#: A last run that is later than now by more than this time was recorded with a wrong clock.
+AHEAD: Final = timedelta(seconds=CLOCK_STEP)
+
 #: The seconds until the next check that ``is_due()`` returns for a disabled entry.
 DISABLED_RECHECK = 5.0
 
@@ -490,10 +493,10 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         This happens if the clock of Redis was ahead. Returns False if an application wrote the last
         run.
         """
-        last, known = self.last_run_at, self.saved_state.last_run_at
-        if last is None or self.scheduled_at is None or not same_instant(last, known):
+        last, scheduled_at = self.last_run_at, self.scheduled_at
+        if last is None or scheduled_at is None or max(aware(last), scheduled_at) <= now + AHEAD:
             return False
-        return max(aware(last), self.scheduled_at) > now + timedelta(seconds=CLOCK_STEP)
+        return same_instant(last, self.saved_state.last_run_at)
 
     def decision(self) -> Decision:
         """Return which occurrence is due now, and when the next occurrence is. No round trip."""
