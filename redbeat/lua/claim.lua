@@ -29,7 +29,7 @@
 --          grows: a copy of a call that arrives after its repetition makes no claims
 -- ARGV[12] maximum number of history lines per entry, latest first; 0 for none
 -- ARGV[13] id of the counts, '' for no counts; counts with the same id are added only once
--- ARGV[14] sizes of the fields in ARGV[15] in bytes, separated by spaces
+-- ARGV[14] sizes of the fields in ARGV[15] in bytes, four bytes each, big-endian
 -- ARGV[15] the fields of all counts, joined; two per count: field of the stats, amount to add
 -- ARGV[16] key of the only entry to claim, due or not, or '' for all due entries
 -- ARGV[17] default delivery: 'l' if runs may be sent before they are recorded, 'x' if they may not
@@ -539,25 +539,10 @@ local function complete(
   return code
 end
 
--- Packs sizes as four bytes each. A fake server in tests may lack the library `struct`.
-local TEN = '>' .. string.rep('I4', 10)
-
-local function packed_sizes(...)
-  if struct then
-    return struct.pack(TEN, ...)
-  end
-  local texts = {}
-  for i, size in ipairs({...}) do
-    texts[i] = string.char(
-      math.floor(size / 16777216), math.floor(size / 65536) % 256, math.floor(size / 256) % 256,
-      size % 256)
-  end
-  return table.concat(texts)
-end
-
 -- include: row_reader
+-- include: row_sizes
 
-local read_completion = row_reader(15)
+local read_completion, read_count, packed_sizes = row_reader(15), row_reader(2), row_sizes(10)
 
 -- Returns three values about the last turn of the caller: its id, when its claims end, and its
 -- codes. Returns nil if the last turn is unknown.
@@ -669,17 +654,16 @@ local function share()
   return math.min(limit, math.max(math.ceil(due / present), SMALLEST_SHARE))
 end
 
--- include: split
-
 -- Adds the counts to the stats. An error is ignored, because it must not abort the script.
 local function add_counts(id, sizes, packed)
   if id == '' or redis.pcall('HGET', stats, 'batch') == id then
     return
   end
   redis.pcall('HSET', stats, 'batch', id, 'last_tick', now_text)
-  local counts = split(sizes, packed)
-  for at = 1, #counts, 2 do
-    redis.pcall('HINCRBY', stats, counts[at], counts[at + 1])
+  local count, start = nil, 1
+  for at = 1, #sizes, 8 do
+    count, start = read_count(sizes, at, packed, start)
+    redis.pcall('HINCRBY', stats, count[1], count[2])
   end
 end
 

@@ -13,7 +13,7 @@
 --
 -- Returns {now, score of the last entry or '' for the last page, last entry, kinds, sizes, fields}
 --   kinds    a letter per entry: e readable, g without a definition, x the key is not a hash
---   sizes    the sizes of the fields of all entries in bytes, separated by spaces
+--   sizes    the sizes of the fields of all entries in bytes, four bytes each, big-endian
 --   fields   fifteen per entry: key, score or '', definition (for x the error), meta, policy,
 --            runtime, claim, running, trigger, identity, note of the quarantine, '1' for a static
 --            entry, the history if ARGV[6] is 'history', why its run could not be sent (see
@@ -30,6 +30,8 @@
 -- include: marks
 
 -- include: still_fails
+
+-- include: row_sizes
 
 local schedule, statics, quarantine, prefix = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
 local time_limit, with_history = ARGV[2], ARGV[3] ~= 'named' and ARGV[6] == 'history'
@@ -69,7 +71,7 @@ local clock = redis.call('TIME')
 local quarantined = aside('HLEN', quarantine)
 local has_statics = redis.call('SCARD', statics) > 0
 
-local kinds, sizes, fields = {}, {}, {}
+local kinds, sizes, fields, packed_sizes = {}, {}, {}, row_sizes(15)
 
 -- Total size of the entries on the page in bytes.
 local MOST_BYTES, bytes = 4194304, 0
@@ -85,9 +87,11 @@ local function add_row(kind, row)
   kinds[#kinds + 1] = kind
   fields[#fields + 1] = table.concat(row)
   bytes = bytes + #fields[#fields]
-  for at = 1, #row do
-    sizes[#sizes + 1] = #row[at]
+  local lengths = {}
+  for at = 1, 15 do
+    lengths[at] = #row[at]
   end
+  sizes[#sizes + 1] = packed_sizes(unpack(lengths))
 end
 
 local function add_entry(member, score)
@@ -171,4 +175,4 @@ end
 
 return {
   string.format('%d.%06d', tonumber(clock[1]), tonumber(clock[2])), next_score, next_member,
-  table.concat(kinds), table.concat(sizes, ' '), table.concat(fields)}
+  table.concat(kinds), table.concat(sizes), table.concat(fields)}

@@ -10,7 +10,7 @@
 -- ARGV[2]  lock time to live in milliseconds, which extends the lock during the sync of many
 --          entries; '' if the caller need not lead (while another beat leads, only missing entries
 --          are added)
--- ARGV[3]  sizes of the fields in ARGV[4] in bytes, separated by spaces
+-- ARGV[3]  sizes of the fields in ARGV[4] in bytes, four bytes each, big-endian
 -- ARGV[4]  the fields, joined; six per entry: name, entry key, definition, policy or '', meta for a
 --          new entry ('' = the meta of the previous row), score for a new entry (UNIX seconds;
 --          below 0 = never due)
@@ -52,7 +52,7 @@ local function claimed(claim)
 end
 
 -- include: sha1hex
--- include: split
+-- include: row_reader
 -- include: decoded
 -- include: text_in
 -- include: results
@@ -145,16 +145,17 @@ local function sync(key, definition, policy, meta, score)
   return 0
 end
 
-local fields = split(ARGV[3], ARGV[4])
+local read_row, row, start = row_reader(6), nil, 1
 local codes, names, meta = {}, {}, ''
-for i = 1, #fields, 6 do
-  if fields[i + 4] ~= '' then
-    meta = fields[i + 4]
+for at = 1, #ARGV[3], 24 do
+  row, start = read_row(ARGV[3], at, ARGV[4], start)
+  if row[5] ~= '' then
+    meta = row[5]
   end
-  local code = sync(fields[i + 1], fields[i + 2], fields[i + 3], meta, fields[i + 5])
+  local code = sync(row[2], row[3], row[4], meta, row[6])
   codes[#codes + 1] = code
   if code ~= 4 then
-    names[#names + 1] = fields[i]
+    names[#names + 1] = row[1]
   end
   if #codes % CHECKED == 0 and out_of_time(ARGV[5]) then
     break

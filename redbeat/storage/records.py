@@ -16,7 +16,7 @@ from redbeat.codec.stored import bytes_of as key_of
 from redbeat.codec.stored import is_valid_text, text_of, valid_text
 from redbeat.config import KEYS_ASIDE, key_aside
 
-from .wire import identity_in, pack, pack_binary, unpack_binary
+from .wire import identity_in, pack, unpack
 
 __all__ = (
     "BEFORE_RECORD",
@@ -505,7 +505,7 @@ PLAIN_SAVED = Saved(SAVED)
 
 def pack_writings(writings: Sequence[Writing]) -> tuple[bytes, str | bytes]:
     """Return the arguments of ``save.lua`` for these entries."""
-    return pack_binary([*chain.from_iterable(map(Writing.fields, writings))])
+    return pack([*chain.from_iterable(map(Writing.fields, writings))])
 
 
 def read_saved(reply: Sequence[bytes]) -> list[Saved]:
@@ -527,7 +527,7 @@ def json_text(text: str) -> str:
 
 def read_claims(kinds: bytes, sizes: bytes, packed: bytes, turn_id: str) -> list[Claim]:
     """Return the claims in the reply of ``claim.lua``."""
-    fields = unpack_binary(sizes, packed)
+    fields = unpack(sizes, packed)
     keys, dues, *texts = (fields[first::10] for first in range(10))
     # A single map() over all rows is faster than a loop. The loop below fixes the few bad claims.
     rows = zip(
@@ -579,7 +579,7 @@ def pack_completions(completions: Sequence[Completion]) -> tuple[bytes, str | by
         texts += done.meta, done.runtime, seen, done.definition, running, done.trigger, line
         texts += done.messages, json_text(done.failure)[1:-1] if done.failure else ""
         texts.append(done.calendars)
-    return pack_binary(texts)
+    return pack(texts)
 
 
 def calendars_read(texts: Mapping[str, str], names: Sequence[str]) -> str:
@@ -589,10 +589,10 @@ def calendars_read(texts: Mapping[str, str], names: Sequence[str]) -> str:
     return ",".join((digest, *names))
 
 
-def pack_counts(counted: Counted) -> tuple[str, str | bytes, str | bytes]:
+def pack_counts(counted: Counted) -> tuple[str, bytes, str | bytes]:
     """Return the arguments of ``claim.lua`` for these counts."""
     if not counted.id:
-        return "", "", ""
+        return "", b"", b""
     texts = [text for field, number in counted.counts.items() for text in (field, str(number))]
     return counted.id, *pack(texts)
 

@@ -17,14 +17,12 @@ __all__ = (
     "Row",
     "identity_in",
     "pack",
-    "pack_binary",
     "pairs_of",
     "read_counts",
     "read_page",
     "text_in",
     "text_of",
     "unpack",
-    "unpack_binary",
 )
 
 
@@ -32,42 +30,23 @@ __all__ = (
 LONGEST_IDENTITY = 200
 
 
-def pack(texts: Sequence[str]) -> tuple[str | bytes, str | bytes]:
-    """Return the sizes of the strings in bytes, separated by spaces, and the joined strings.
+def pack(texts: Sequence[str]) -> tuple[bytes, str | bytes]:
+    """Return the sizes of the strings in bytes, and the joined strings.
 
-    The strings are encoded in UTF-8. Surrogates are encoded as the bytes that they stand for; see
-    :func:`unpack`.
+    Each size is a big-endian integer of four bytes. The strings are encoded in UTF-8. Surrogates
+    are encoded as the bytes that they stand for; see :func:`unpack`.
     """
-    sizes, joined = _join(texts)
-    return " ".join(map(str, sizes)), joined
-
-
-def pack_binary(texts: Sequence[str]) -> tuple[bytes, str | bytes]:
-    """Do the same as :func:`pack`, but return each size as a big-endian integer of four bytes."""
-    sizes, joined = _join(texts)
+    joined: str | bytes = "".join(texts)
+    sizes: Iterable[int] = map(len, texts)
+    if not joined.isascii():
+        encoded = [bytes_of(text) for text in texts]
+        sizes, joined = map(len, encoded), b"".join(encoded)
     return struct.pack(f">{len(texts)}I", *sizes), joined
 
 
 def unpack(sizes: bytes, packed: bytes) -> list[str]:
     """Return the strings that :func:`pack` joined; bytes that are not UTF-8 become surrogates."""
-    return _cut(map(int, sizes.split()), packed)
-
-
-def unpack_binary(sizes: bytes, packed: bytes) -> list[str]:
-    """Return the strings that :func:`pack_binary` joined."""
-    return _cut(struct.unpack(f">{len(sizes) // 4}I", sizes), packed)
-
-
-def _join(texts: Sequence[str]) -> tuple[Iterable[int], str | bytes]:
-    joined = "".join(texts)
-    if joined.isascii():
-        return map(len, texts), joined
-    encoded = [bytes_of(text) for text in texts]
-    return map(len, encoded), b"".join(encoded)
-
-
-def _cut(sizes: Iterable[int], packed: bytes) -> list[str]:
-    ends = list(accumulate(sizes))
+    ends = list(accumulate(struct.unpack(f">{len(sizes) // 4}I", sizes)))
     pieces = zip(chain((0,), ends), ends)  # noqa: B905 - the two sequences differ in length by one
     if packed.isascii():
         text = text_of(packed)

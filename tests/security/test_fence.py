@@ -159,7 +159,6 @@ NUMBERS: dict[str, tuple[str, ...]] = {
         *("int(time[0])", "int(time[1])", "float(score)"),
         *("int(code)", "int(connection.read_response())", "int(request.reply_lost)"),
     ),
-    "storage/wire.py": ("sizes in the replies of scripts", "map(int, sizes.split())"),
     "web/api.py": ("what a regular expression has checked", "int(text)"),
     "web/form.py": ("what a user entered; ValueError is an error of the field", "int(text)"),
     "web/list.py": ("what a regular expression has checked", "int(text)"),

@@ -1,0 +1,19 @@
+-- row_sizes(count) returns a function that packs the sizes of `count` strings: four bytes each,
+-- big-endian.
+
+-- A fake server in tests may lack the library `struct`.
+local function row_sizes(count)
+  local format = '>' .. string.rep('I4', count)
+  return function(...)
+    if struct then
+      return struct.pack(format, ...)
+    end
+    local texts = {}
+    for i, size in ipairs({...}) do
+      texts[i] = string.char(
+        math.floor(size / 16777216), math.floor(size / 65536) % 256, math.floor(size / 256) % 256,
+        size % 256)
+    end
+    return table.concat(texts)
+  end
+end
