@@ -362,7 +362,8 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     ) -> Self:
         """Create an entry from the fields of its hash; raises :exc:`DecodeError`. No round trip."""
         entry = cls.from_definition(app, definition, policy)
-        return entry.with_history(meta, runtime, identity)
+        entry.recall(meta, runtime, identity)
+        return entry
 
     @classmethod
     def from_definition(cls: type[Self], app: Celery, definition: str, policy: str = "") -> Self:
@@ -412,12 +413,6 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         for name, value in fields.items():
             setattr(self, name, value)
         return History.of_meta(history, runtime)
-
-    def with_history(self: Self, meta: str, runtime: str = "", identity: str = "") -> Self:
-        """Return a copy with the stored history; raises :exc:`DecodeError`. No round trip."""
-        entry = self.__copy__()
-        entry.recall(meta, runtime, identity)
-        return entry
 
     @property
     def seen_texts(self) -> Texts:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from copy import copy
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, NamedTuple
@@ -132,7 +133,8 @@ class Loader:
         history = claim.meta, claim.runtime, claim.identity
         try:
             if caller_entry and caller_entry.entry.is_of(claim.key, claim.definition, claim.policy):
-                entry = caller_entry.entry.with_history(*history)
+                entry = copy(caller_entry.entry)
+                entry.recall(*history)
             elif entry_class.loads_itself():
                 entry = entry_class.from_key(claim.key, app=self._scheduler.app)
                 entry.saved_state = entry.saved_state._replace(identity=claim.identity)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
 from functools import lru_cache
 from hashlib import sha1
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery.schedules import BaseSchedule
@@ -205,17 +206,14 @@ class Plan:
 
     def number_between(self, after: datetime, until: datetime, limit: int) -> int:
         """Return the number of occurrences after ``after`` and before ``until``, up to a limit."""
-        count, instant = 0, self.after(after)
-        while instant is not None and instant < until and count < limit:
-            count, instant = count + 1, self.after(instant)
-        return count
+        between = self.walk(self.after(after), until - TICK)
+        return sum(1 for _ in islice(between, max(limit, 0)))
 
-    def walk(self, first: datetime, last: datetime) -> Iterator[datetime]:
+    def walk(self, first: datetime | None, last: datetime) -> Iterator[datetime]:
         """Yield the occurrences from ``first`` to ``last``, both included."""
-        instant: datetime | None = first
-        while instant is not None and instant <= last:
-            yield instant
-            instant = self.after(instant)
+        while first is not None and first <= last:
+            yield first
+            first = self.after(first)
 
     def first_of_last(self, first: datetime, last: datetime, number: int) -> datetime:
         """Return the earliest of the ``number`` occurrences that end with ``last``."""

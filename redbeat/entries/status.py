@@ -182,20 +182,17 @@ class Record:
 
     def status(self, row: Row) -> EntryStatus:
         """Return the status of the entry; ``row`` is the row that was passed to :meth:`read`."""
-        results = Results.read(row.results)
-        known = results.last_success, results.consecutive_failures
+        results, pause = Results.read(row.results), Pause.of_entry(self.entry)
+        due_at, overdue, note = self.due_at, self.overdue, None
+        reason = self.failing and self.failing.reason
         if self.state == QUARANTINED:
+            due_at, overdue = None, None
             reason = quarantine_note(row.note)[0] or self.problem
-            return EntryStatus(self.state, reason, None, None, *known)
-        if self.failing is not None:
-            reason = self.failing.reason
-            times = reason, self.due_at, None, *known
-            return EntryStatus(self.state, *times, self.failing, self.overdue)
-        pause = Pause.of_entry(self.entry)
-        if self.state != PAUSED or pause is None:
-            return EntryStatus(self.state, None, self.due_at, None, *known, overdue=self.overdue)
-        reason = f"paused since {pause.since}" + (f" by {pause.by}" if pause.by else "")
-        return EntryStatus(self.state, reason, self.due_at, pause.note, *known)
+        elif self.state == PAUSED and pause is not None:
+            reason = f"paused since {pause.since}" + (f" by {pause.by}" if pause.by else "")
+            note = pause.note
+        known = results.last_success, results.consecutive_failures
+        return EntryStatus(self.state, reason, due_at, note, *known, self.failing, overdue)
 
 
 def state_of(row: Row, entry: RedBeatSchedulerEntry | None, now: float) -> EntryState:

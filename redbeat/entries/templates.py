@@ -107,7 +107,8 @@ class Templates:
     def with_history(self, row: Row) -> RedBeatSchedulerEntry:
         """Create an entry with its history and identity from a row; raises :exc:`DecodeError`."""
         entry = self.loaded(row.definition or "", row.policy)
-        return entry.with_history(row.meta, row.runtime, row.identity)
+        entry.recall(row.meta, row.runtime, row.identity)
+        return entry
 
     def _of_text(self, text: str, policy: str) -> RedBeatSchedulerEntry | None:
         """Create an entry from a template, or return None if that is not possible.
