@@ -7,7 +7,7 @@ from collections.abc import ItemsView, Iterable, Iterator, Mapping, MutableMappi
 from copy import copy
 from datetime import datetime, timezone
 from fnmatch import fnmatchcase
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from redbeat.entries.decide import aware
@@ -191,13 +191,8 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
             limit: the maximum number of records.
         """
         filters = Filter.of(pattern, task, enabled, static, due_before, states)
-        return islice(self._records(filters), limit)
-
-    def _records(self, filters: Filter) -> Iterator[Record]:
-        return (record for records in self._pages(filters) for record in records)
-
-    def _pages(self, filters: Filter) -> Iterator[list[Record]]:
-        return Search(self, filters).pages()
+        pages = Search(self, filters).pages()
+        return islice(chain.from_iterable(pages), limit)
 
     def upcoming(
         self, n: int = 10, after: datetime | None = None, until: datetime | None = None
@@ -304,7 +299,7 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         return load(pages, periods, totals)
 
     def _agenda_pages(self) -> Iterator[tuple[list[Entry], datetime | None]]:
-        for records in self._pages(Filter()):
+        for records in Search(self, Filter()).pages():
             entries = [item.entry for item in records if item.entry and item.entry.enabled]
             due = [item.due_at for item in records if item.due_at is not None]
             parked = len(due) < len(records)

@@ -22,7 +22,6 @@ from .writers import MAX_DEPTH
 __all__ = (
     "MAX_TEXT",
     "MAX_WHOLE",
-    "TOO_DEEP",
     "byte_count",
     "bytes_of",
     "exceeded_limit",

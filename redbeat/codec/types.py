@@ -6,7 +6,7 @@ fields of a tagged dict and back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta, timezone, tzinfo
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -46,6 +46,7 @@ __all__ = (
     "MissingError",
     "StoredType",
     "UnstorableError",
+    "path_text",
     "type_of_class",
     "type_of_tag",
 )
@@ -62,6 +63,12 @@ LONGEST_PART: Final = 1000
 UNLIMITED: Final = frozenset({"ical", "items"})
 
 Tagged = Mapping[str, Any]
+
+
+def path_text(path: Iterable[str | int]) -> str:
+    """Return a path of keys and indexes as a string such as ``kwargs.when[0]``."""
+    steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
+    return "".join(steps).lstrip(".")
 
 
 class UnstorableError(TypeError):
@@ -81,8 +88,7 @@ class UnstorableError(TypeError):
 
     def field(self, root: str = "") -> str:
         """Return the path as a string such as ``kwargs.when``, which begins with ``root``."""
-        steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in self.path)
-        return (root + "".join(steps)).lstrip(".")
+        return path_text((root, *self.path) if root else self.path)
 
 
 class MalformedError(ValueError):

@@ -15,7 +15,7 @@ from typing import Any, Final
 from celery.beat import BeatLazyFunc
 
 from redbeat.codec.stored import object_in
-from redbeat.codec.types import TAG
+from redbeat.codec.types import TAG, path_text
 from redbeat.decoder import MAX_DEPTH, decode
 from redbeat.errors import DecodeError, InvalidEntryError, RedBeatError
 
@@ -63,7 +63,7 @@ def hidden(definition: dict[str, Any], static: bool) -> tuple[dict[str, Any], Pa
     def hide(value: Any, path: Path) -> Any:
         if isinstance(value, BeatLazyFunc) and not static:
             problem = "a BeatLazyFunc is only for entries of beat_schedule; compute it in the task"
-            raise InvalidEntryError(_path_text(path), problem)
+            raise InvalidEntryError(path_text(path), problem)
         paths.append(path)
         return {TAG: FIELD, "function": _described(value)}
 
@@ -118,7 +118,7 @@ def resolved(value: Any, configured: Any, path: Path) -> Any:
             return argument
         if not isinstance(function, BeatLazyFunc):
             raise LazyArgumentError(
-                f"{_path_text(at)} must be computed by {argument.function}, but the beat_schedule "
+                f"{path_text(at)} must be computed by {argument.function}, but the beat_schedule "
                 "of this beat does not have that function there; start the beat with the "
                 "configuration of the entry, or save the entry with a value"
             )
@@ -145,11 +145,11 @@ def has_scalars(values: Iterable[Any]) -> bool:
 
 def _call(argument: BeatLazyFunc | LazyArgument, path: Path) -> Any:
     if isinstance(argument, LazyArgument):
-        raise LazyArgumentError(f"{_path_text(path)} can only be computed by a beat")
+        raise LazyArgumentError(f"{path_text(path)} can only be computed by a beat")
     try:
         return argument()
     except Exception as error:
-        problem = f"{_path_text(path)}: {_described(argument)} failed: {error!r}"
+        problem = f"{path_text(path)}: {_described(argument)} failed: {error!r}"
         raise LazyArgumentError(problem) from error
 
 
@@ -187,11 +187,6 @@ def _described(value: BeatLazyFunc | LazyArgument) -> str:
     function = value._func
     name = getattr(function, "__qualname__", type(function).__qualname__)
     return f"{getattr(function, '__module__', None) or type(function).__module__}.{name}"
-
-
-def _path_text(path: Path) -> str:
-    steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
-    return "".join(steps).lstrip(".")
 
 
 def with_field(policy: str, field: Mapping[str, Any]) -> str:

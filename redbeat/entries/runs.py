@@ -30,7 +30,6 @@ __all__ = (
     "mark_lost",
     "missed",
     "needs_lost",
-    "no_id",
     "nominal",
     "read_history",
     "result_line",

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 __all__ = (
     "SAVE_ATTEMPTS",
     "check_history",
-    "complete_writing",
     "default_last_run",
     "new_identity",
     "rescore",
@@ -130,10 +129,8 @@ def complete_writing(
     changed = state.meta is None or _history_changed(entry)
     meta, seen = entry.history_text() if changed else "", None if insist else state.meta or ""
     score, made_up = entry.score_at(now), default_last_run(entry)
-    key, definition, policy, _, runtime, *_, believed, history, _ = writing
     identity = entry.saved_state.new_identity
-    written = (key, definition, policy, meta, runtime)
-    return Writing(*written, seen, score, made_up, believed, history, identity)
+    return writing._replace(meta=meta, seen=seen, score=score, made_up=made_up, identity=identity)
 
 
 def _accept(entry: RedBeatSchedulerEntry, writing: Writing, saved: Saved) -> bool:

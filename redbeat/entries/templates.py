@@ -30,7 +30,6 @@ from .lazy import has_scalars
 __all__ = (
     "DEFAULT_CODEC",
     "Histories",
-    "NewEntry",
     "Prototypes",
     "Templates",
 )

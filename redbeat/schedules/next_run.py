@@ -313,12 +313,13 @@ def _latest_on_grid(
 def _latest_relative(
     schedule: Any, after: datetime, until: datetime, timezone: tzinfo | None
 ) -> datetime | None:
-    # Jump to a run shortly before ``until``, then compute the last few runs one by one.
+    # Jump to a run two or three steps before ``until``, then compute the last runs one by one.
     latest, following = None, _next_relative(schedule, after, timezone)
     while following <= until:
         if latest is None:
-            zone = timezone or schedule.tz
-            following = _jump(following, until, _rounded(_step(schedule)), zone)
+            step = _rounded(_step(schedule))
+            slots = max((until - following) // step - 2, 0)
+            following = _shifted(following, slots, step, timezone or schedule.tz)
         latest, following = following, _next_relative(schedule, following, timezone)
     return latest
 
@@ -327,11 +328,6 @@ def _rounded(step: timedelta) -> timedelta:
     """Return the time between two runs of a relative interval, which Celery rounds down."""
     unit = next((unit for unit in UNITS if step >= unit), step)
     return step - step % unit
-
-
-def _jump(start: datetime, until: datetime, step: timedelta, zone: tzinfo) -> datetime:
-    """Return the run after ``start`` that is two or three steps before ``until``."""
-    return _shifted(start, max((until - start) // step - 2, 0), step, zone)
 
 
 def _shifted(start: datetime, slots: int, step: timedelta, zone: tzinfo) -> datetime:

@@ -27,7 +27,6 @@ __all__ = (
     "eviction_risk",
     "explained",
     "layout_problem",
-    "missing_rights",
     "misspelt_keys",
     "untagged_prefix",
     "warn_about_misspelt",

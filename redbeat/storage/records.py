@@ -58,7 +58,6 @@ __all__ = (
     "Counted",
     "Ended",
     "Keys",
-    "LockTerms",
     "Result",
     "RunReport",
     "Saved",
