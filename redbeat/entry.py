@@ -549,15 +549,12 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         )
 
     def _decide(self, now: datetime, due: datetime) -> Decision:
-        policy, zone = self.policy_and_zone()
         last, anchor = self.last_run_at, self.anchor
         ahead = self.run is not None and anchor is not None and self.ran_after(now)
         if ahead and anchor is not None:
             last = anchor = min(anchor, now)
-        runs, name = self.total_run_count, str(self.name)
-        exclusion = self.exclusion(policy, zone)
-        rules = (zone, policy, runs, name, exclusion)
-        decision = decide(self.schedule, last, anchor, now, due, *rules)
+        plan = self.occurrence_plan()
+        decision = decide(plan, last, anchor, now, due, self.total_run_count)
         # The beat records ``now`` as the new anchor; otherwise each decision restarts the wait.
         return decision._replace(anchor=now) if ahead and anchor is now else decision
 

@@ -82,7 +82,7 @@ def has_start(schedule: BaseSchedule) -> bool:
     return first_run(schedule, BEFORE_EPOCH) != BEFORE_EPOCH
 
 
-@dataclass(slots=True)  # not frozen: each decision about a policy creates one
+@dataclass(slots=True)  # not frozen, because each decision creates a plan
 class Plan:
     """The occurrences of one entry, from the ``start_time`` to the ``end_time`` of its policy.
 
@@ -93,9 +93,9 @@ class Plan:
     """
 
     schedule: BaseSchedule
-    zone: tzinfo | None
-    policy: Policy
-    identity: str
+    zone: tzinfo | None = None
+    policy: Policy = DEFAULT
+    identity: str = ""
     exclusion: Exclusion | None = None
 
     def next_run(self, instant: datetime) -> datetime | None:
@@ -334,35 +334,28 @@ class Run:
 
 
 def decide(
-    schedule: BaseSchedule,
+    plan: Plan,
     last_run_at: datetime | None,
     anchor: datetime | None,
     now: datetime,
     due: datetime,
-    zone: tzinfo | None = None,
-    policy: Policy = DEFAULT,
     runs: int = 0,
-    identity: str = "",
-    exclusion: Exclusion | None = None,
 ) -> Decision:
     """Return the decision for an entry. By default, missed runs are coalesced into the latest one.
 
     Arguments:
-        schedule: the schedule of the entry.
+        plan: the occurrences of the entry.
         last_run_at: the last run, None for never.
         anchor: the instant from which to compute the next run: the nominal instant of the last run,
             or ``last_run_at`` if an application wrote it.
         now: the instant for which to decide.
         due: the time at which the entry became due; the nominal instant of a first run.
-        zone: the time zone in which to read a crontab.
-        policy: the policy of the entry.
         runs: the run count.
-        identity: the name of the entry, on which spread and jitter depend.
-        exclusion: the calendars of the entry, None if its policy names none.
     """
+    schedule, zone, policy = plan.schedule, plan.zone, plan.policy
     find = finder_of(schedule)
     if policy is DEFAULT and find is not None and last_run_at is not None and anchor is not None:
-        # Most decisions end here. A plan would decide the same, but takes three times as long.
+        # Most decisions end here. The functions below decide the same in three times the time.
         upcoming = find(schedule, anchor, zone)
         if upcoming is None:
             return FINISHED
@@ -371,8 +364,7 @@ def decide(
         following = find(schedule, upcoming, zone)
         if following is None or following > now:
             return Decision(upcoming, following)
-    plan = Plan(schedule, zone, policy, identity, exclusion)
-    decision = decide_with_plan(plan, last_run_at, anchor, now, min(due, now))
+    decision = decide_by_policy(plan, last_run_at, anchor, now, min(due, now))
     return within_max_runs(decision, policy, runs)
 
 
@@ -386,14 +378,14 @@ def within_max_runs(decision: Decision, policy: Policy, runs: int) -> Decision:
     return decision._replace(next_at=None) if last else decision
 
 
-def decide_with_plan(
+def decide_by_policy(
     plan: Plan,
     last_run_at: datetime | None,
     anchor: datetime | None,
     now: datetime,
     due: datetime,
 ) -> Decision:
-    """Return the decision for the entry of a plan, without applying ``max_runs``."""
+    """Return the decision for an entry under its policy, without applying ``max_runs``."""
     start, end = plan.policy.start_time, plan.policy.end_time
     if asks_itself(plan.schedule):
         decision = decide_by_is_due(plan.schedule, last_run_at, now, due)
@@ -474,10 +466,7 @@ def runs_from(
         anchor, runs = history_before(plan, anchor, runs, since, now)
     last, moment = anchor, since
     while True:
-        decision = decide(
-            *(plan.schedule, last, anchor, moment, moment),
-            *(plan.zone, plan.policy, runs, plan.identity, plan.exclusion),
-        )
+        decision = decide(plan, last, anchor, moment, moment, runs)
         if decision.scheduled_at is not None:
             if decision.scheduled_at >= since:
                 yield Expected(decision.scheduled_at, moment)

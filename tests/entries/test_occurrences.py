@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from celery.schedules import crontab, schedule
 
-from redbeat.entries.decide import Decision, decide, namespace_of, task_id_of
+from redbeat.entries.decide import Decision, Plan, decide, namespace_of, task_id_of
 from redbeat.schedules import rrule
 
 UTC = timezone.utc
@@ -40,30 +40,30 @@ def at(hour: int, minute: int = 0, day: int = 2) -> datetime:
 def test_missed_occurrences_coalesce_into_the_latest_and_are_counted(
     rule: Any, anchor: datetime, expected: Decision
 ) -> None:
-    assert decide(rule, anchor, anchor, NOON, NOON, UTC) == expected
+    assert decide(Plan(rule, UTC), anchor, anchor, NOON, NOON) == expected
 
 
 @pytest.mark.parametrize("rule", [schedule(3600), crontab(minute=0)])
 def test_an_entry_that_never_ran_is_due_at_its_score(rule: Any) -> None:
     due = at(10, 20)
-    decision = decide(rule, None, None, NOON, due, UTC)
+    decision = decide(Plan(rule, UTC), None, None, NOON, due)
     assert decision.scheduled_at == due
     assert decision.next_at is not None
     assert NOON < decision.next_at <= NOON + HOUR
 
 
 def test_an_interval_keeps_the_phase_of_its_first_run() -> None:
-    assert decide(schedule(3600), None, None, NOON, at(10, 20), UTC).next_at == at(12, 20)
+    assert decide(Plan(schedule(3600), UTC), None, None, NOON, at(10, 20)).next_at == at(12, 20)
 
 
 def test_an_entry_with_a_future_score_runs_now() -> None:
-    assert decide(schedule(3600), None, None, NOON, at(13), UTC).scheduled_at == NOON
+    assert decide(Plan(schedule(3600), UTC), None, None, NOON, at(13)).scheduled_at == NOON
 
 
 def test_a_rule_that_never_ran_starts_with_its_first_occurrence() -> None:
     rule = rrule("DAILY", dtstart=at(12), count=2)
-    assert decide(rule, None, None, at(11), at(11), UTC) == Decision(None, at(12))
-    assert decide(rule, None, None, NOON, NOON, UTC) == Decision(at(12), at(12, day=3))
+    assert decide(Plan(rule, UTC), None, None, at(11), at(11)) == Decision(None, at(12))
+    assert decide(Plan(rule, UTC), None, None, NOON, NOON) == Decision(at(12), at(12, day=3))
 
 
 class Moody(schedule):
@@ -75,9 +75,9 @@ class Moody(schedule):
 
 def test_is_due_of_a_class_of_the_user_decides() -> None:
     moody = Moody(60, nowfun=lambda: NOON)
-    assert decide(moody, at(1), at(1), NOON, NOON) == Decision(None, NOON + HOUR / 60)
-    assert decide(moody, None, None, NOON, at(11)) == Decision(at(11), NOON + HOUR / 60)
-    assert decide(Moody(0), at(1), at(1), NOON, NOON) == Decision(None, None)
+    assert decide(Plan(moody), at(1), at(1), NOON, NOON) == Decision(None, NOON + HOUR / 60)
+    assert decide(Plan(moody), None, None, NOON, at(11)) == Decision(at(11), NOON + HOUR / 60)
+    assert decide(Plan(Moody(0)), at(1), at(1), NOON, NOON) == Decision(None, None)
 
 
 def test_a_schedule_class_of_the_user_cannot_make_a_beat_spin() -> None:
@@ -85,7 +85,7 @@ def test_a_schedule_class_of_the_user_cannot_make_a_beat_spin() -> None:
         def is_due(self, last_run_at: datetime) -> Any:  # noqa: ARG002
             return False, 0
 
-    decision = decide(Busy(1), at(1), at(1), NOON, NOON)
+    decision = decide(Plan(Busy(1)), at(1), at(1), NOON, NOON)
     assert decision.next_at is not None
     assert decision.next_at > NOON
 

@@ -27,7 +27,7 @@ def at(hour: float) -> datetime:
 def decision(rule: Any, last: datetime | None, now: datetime = NOON, **policy: Any) -> Decision:
     """Return the decision on an entry whose last run was on time, at ``last``."""
     runs = policy.pop("runs", 0)
-    return decide(rule, last, last, now, now, UTC, Policy.of(policy), runs, "key")
+    return decide(Plan(rule, UTC, Policy.of(policy), "key"), last, last, now, now, runs)
 
 
 @each_hourly
@@ -70,7 +70,7 @@ def test_occurrences_that_are_too_late_are_skipped(rule: Any) -> None:
 def test_a_rule_that_never_ran_coalesces_with_and_without_a_policy(policy: dict[str, Any]) -> None:
     """This also applies if the score of the entry equals the start of the rule."""
     rule = rrule("HOURLY", dtstart=at(9))
-    found = decide(rule, None, None, NOON, at(9), UTC, Policy.of(policy))
+    found = decide(Plan(rule, UTC, Policy.of(policy)), None, None, NOON, at(9))
     assert found == Decision(NOON, at(13), 3)
 
 
@@ -211,7 +211,7 @@ def test_each_occurrence_runs_once_whatever_the_policy() -> None:
         ran, given_up, now = [], 0, NOON
         for step in range(400):
             now += timedelta(seconds=(step * 37) % 301)
-            found = decide(rule, anchor, anchor, now, now, UTC, Policy.of(policy), 0, "k")
+            found = decide(Plan(rule, UTC, Policy.of(policy), "k"), anchor, anchor, now, now, 0)
             given_up += found.missed
             if found.scheduled_at is not None:
                 assert found.scheduled_at <= now

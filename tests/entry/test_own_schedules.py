@@ -14,7 +14,7 @@ from celery import Celery
 from celery.schedules import BaseSchedule, crontab, schedstate, schedule
 
 from redbeat import RedBeatSchedulerEntry as Entry
-from redbeat.entries.decide import decide
+from redbeat.entries.decide import Plan, decide
 from redbeat.schedules import rrule
 from tests.deployments import PREFIX
 
@@ -89,8 +89,8 @@ def test_a_run_that_was_just_made_is_not_due_again() -> None:
     for ahead in (timedelta(hours=9), timedelta(minutes=-3)):
         when = crontab("0", nowfun=at(NOON + timedelta(seconds=1)))
         now = NOON + timedelta(seconds=1) - ahead
-        assert decide(when, now - timedelta(hours=1), None, now, now).due
-        decision = decide(when, now, None, now, now)
+        assert decide(Plan(when), now - timedelta(hours=1), None, now, now).due
+        decision = decide(Plan(when), now, None, now, now)
         assert (decision.due, decision.next_at) == (False, now + timedelta(seconds=3599))
 
 
@@ -107,13 +107,13 @@ def test_a_run_that_was_just_made_is_not_due_again() -> None:
     ],
 )
 def test_any_answer_of_is_due_gives_a_next_look(answer: Any, due: bool, wait: float) -> None:
-    decision = decide(Answers(answer, nowfun=at(NOON)), NOON, NOON, NOON, NOON)
+    decision = decide(Plan(Answers(answer, nowfun=at(NOON))), NOON, NOON, NOON, NOON)
     assert (decision.due, decision.next_at) == (due, NOON + timedelta(seconds=wait))
 
 
 @pytest.mark.parametrize("far", [float("inf"), 1e300, 1e12])
 def test_is_due_is_called_again_after_a_limited_time(far: float) -> None:
-    decision = decide(Answers((True, far)), NOON, NOON, NOON, NOON)
+    decision = decide(Plan(Answers((True, far))), NOON, NOON, NOON, NOON)
     assert decision.next_at is not None
     assert decision.next_at > NOON + timedelta(days=3000)
 
@@ -140,7 +140,7 @@ def test_a_class_without_a_clock_is_used_too() -> None:
         def now(self) -> datetime:
             raise LookupError
 
-    assert decide(Bare(), NOON, NOON, NOON, NOON).next_at == NOON + timedelta(seconds=3)
+    assert decide(Plan(Bare()), NOON, NOON, NOON, NOON).next_at == NOON + timedelta(seconds=3)
 
 
 class TestUpcoming:

@@ -18,7 +18,7 @@ import pytest
 from celery.schedules import crontab, schedule, solar
 from dateutil.rrule import FR
 
-from redbeat.entries.decide import decide
+from redbeat.entries.decide import Plan, decide
 from redbeat.entries.policy import Policy
 from redbeat.schedules import rrule
 from redbeat.schedules.next_run import SOLAR_LIMIT, latest_run, next_run
@@ -114,8 +114,8 @@ def test_a_decision_is_cheap(name: str) -> None:
     """The test covers the next run, a first decision, and an entry that last ran in 1970."""
     make = KINDS[name]
     assert_cheap(lambda: next_run(make(), NOW, NEW_YORK))
-    assert_cheap(lambda: decide(make(), None, None, NOW, NOW, NEW_YORK))
-    assert_cheap(lambda: decide(make(), OLD, OLD, NOW, NOW, NEW_YORK))
+    assert_cheap(lambda: decide(Plan(make(), NEW_YORK), None, None, NOW, NOW))
+    assert_cheap(lambda: decide(Plan(make(), NEW_YORK), OLD, OLD, NOW, NOW))
 
 
 def test_an_interval_of_0_is_refused() -> None:
@@ -140,7 +140,7 @@ def test_a_crontab_without_a_date_is_refused_or_never_due(day: str) -> None:
         never = crontab(0, 0, day_of_month=1, month_of_year="2")
         never.day_of_month = {int(number) for number in day.split(",")}
     assert next_run(never, NOW, UTC) is None
-    assert not decide(never, OLD, OLD, NOW, NOW, UTC).due
+    assert not decide(Plan(never, UTC), OLD, OLD, NOW, NOW).due
     assert calls(lambda: next_run(never, NOW, UTC)) < 1000
 
 
@@ -159,13 +159,15 @@ FREQUENT = ("every 10 ms", "every 10 ms, relative", "each 7 seconds since 1970",
 def test_a_decision_after_years_under_a_policy_is_cheap(name: str, policy: str) -> None:
     policy_of_entry = Policy.of(POLICIES[policy])
     kind = KINDS[name]()
-    assert_cheap(lambda: decide(kind, OLD, OLD, NOW, NOW, NEW_YORK, policy_of_entry, 7, "a"))
+    assert_cheap(lambda: decide(Plan(kind, NEW_YORK, policy_of_entry, "a"), OLD, OLD, NOW, NOW, 7))
 
 
 def test_a_decision_with_a_jitter_that_is_longer_than_the_interval() -> None:
     policy_of_entry = Policy.of({"jitter": 86_400, "misfire_grace_time": 1})
     last = NOW - timedelta(hours=2)
-    assert_cheap(lambda: decide(schedule(0.1), last, last, NOW, NOW, UTC, policy_of_entry, 0, "a"))
+    assert_cheap(
+        lambda: decide(Plan(schedule(0.1), UTC, policy_of_entry, "a"), last, last, NOW, NOW, 0)
+    )
 
 
 @pytest.mark.parametrize("name", [EACH_MINUTE, "crontab: all of that day"])
@@ -177,5 +179,5 @@ def test_the_last_of_many_runs_takes_few_calls(name: str) -> None:
 
 def test_the_missed_runs_by_a_sun_that_rises_once_a_year() -> None:
     pole, last = solar("sunrise", 89.9, 0), datetime(1970, 1, 2, tzinfo=UTC)
-    assert_cheap(lambda: decide(pole, last, last, NOW, NOW, UTC))
-    assert decide(pole, last, last, NOW, NOW, UTC).missed == SOLAR_LIMIT
+    assert_cheap(lambda: decide(Plan(pole, UTC), last, last, NOW, NOW))
+    assert decide(Plan(pole, UTC), last, last, NOW, NOW).missed == SOLAR_LIMIT

@@ -23,7 +23,7 @@ from dateutil import tz
 from redbeat import RedBeatSchedulerEntry
 from redbeat.calendar.rules import Frequency
 from redbeat.calendar.zones import from_timestamp, to_timestamp
-from redbeat.entries.decide import aware, decide
+from redbeat.entries.decide import Plan, aware, decide
 from redbeat.entries.history import History, encode_meta, encode_runtime
 from redbeat.entries.policy import Policy
 from redbeat.entries.runs import nominal
@@ -208,7 +208,7 @@ def test_the_phase_is_kept_over_outages(seconds: float) -> None:
     accounted = 0
     for _ in range(500):
         now += step * 10 ** chance.uniform(-2, 4)
-        decision = decide(rule, anchor, anchor, now, now, UTC)
+        decision = decide(Plan(rule, UTC), anchor, anchor, now, now)
         assert decision.next_at is not None
         assert now < decision.next_at <= now + step
         if decision.scheduled_at is None:
@@ -227,7 +227,7 @@ def test_a_late_first_run_leaves_no_slot_unaccounted(coalesce: str) -> None:
     due, anchor, ran, accounted = NIGHTS[0], None, None, 0
     now = due + timedelta(seconds=35)
     for _ in range(10):
-        decision = decide(schedule(10, app=APP), ran, anchor, now, due, UTC, policy)
+        decision = decide(Plan(schedule(10, app=APP), UTC, policy), ran, anchor, now, due)
         if decision.scheduled_at is None:
             break
         accounted += decision.missed + 1

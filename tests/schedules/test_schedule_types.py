@@ -33,7 +33,7 @@ from redbeat.decoder import (
     decode_schedule,
     encode,
 )
-from redbeat.entries.decide import decide
+from redbeat.entries.decide import Plan, decide
 from redbeat.entries.definition import (
     decode_definition,
     decode_policy,
@@ -351,14 +351,14 @@ def test_rules_that_icalendar_cannot_express() -> None:
 @pytest.mark.parametrize("late", [timedelta(0), timedelta(minutes=5), timedelta(days=90)])
 def test_a_clocked_entry_runs_once_however_late_it_is_saved(late: timedelta) -> None:
     kind = clocked(START)
-    decision = decide(kind, None, None, START + late, START + late)
+    decision = decide(Plan(kind), None, None, START + late, START + late)
     assert (decision.scheduled_at, decision.next_at) == (START, None)
-    after = decide(kind, START + late, START, START + late, START + late)
+    after = decide(Plan(kind), START + late, START, START + late, START + late)
     assert (after.scheduled_at, after.next_at) == (None, None)
 
 
 def test_a_clocked_entry_waits_for_its_instant() -> None:
-    decision = decide(clocked(NOW), None, None, START, START)
+    decision = decide(Plan(clocked(NOW)), None, None, START, START)
     assert (decision.scheduled_at, decision.next_at) == (None, NOW)
 
 
@@ -673,8 +673,8 @@ def test_a_decision_takes_bounded_work(name: str) -> None:
     kind = COSTLY[name]()
     last = datetime(2020, 1, 1, tzinfo=UTC)
     for now in (NOW, NOW + timedelta(days=500)):
-        decide(kind, None, None, now, now)
-        decide(kind, last, last, now, now)
+        decide(Plan(kind), None, None, now, now)
+        decide(Plan(kind), last, last, now, now)
     assert time.process_time() - began < 4
 
 
@@ -683,4 +683,4 @@ def test_a_decision_takes_bounded_work(name: str) -> None:
 def test_a_rule_begins_with_its_first_occurrence(rule: rrule) -> None:
     first = first_run(rule, rule.dtstart.replace(microsecond=0))
     assume(first is not None)
-    assert decide(rule, None, None, START - timedelta(days=9), START).next_at == first
+    assert decide(Plan(rule), None, None, START - timedelta(days=9), START).next_at == first
