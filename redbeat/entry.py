@@ -516,10 +516,11 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         scheduled_at = run and run.decision and run.decision.scheduled_at
         if run is None or not scheduled_at or self.last_run_at is None:
             return False
-        grace = self.policy_and_zone()[0].misfire_grace_time
+        plan = self.occurrence_plan()
+        grace = plan.policy.misfire_grace_time
         if grace is None or asks_itself(self.schedule):
             return False
-        return run.now - self.occurrence_plan().due_at(scheduled_at) > timedelta(seconds=grace)
+        return run.now - plan.due_at(scheduled_at) > timedelta(seconds=grace)
 
     def lateness_of(self, run: Occurrence) -> float:
         """Return how late a run of the :attr:`history` was, in seconds.
@@ -558,37 +559,29 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         # The beat records ``now`` as the new anchor; otherwise each decision restarts the wait.
         return decision._replace(anchor=now) if ahead and anchor is now else decision
 
-    def policy_and_zone(self) -> tuple[Policy, tzinfo]:
-        """Return the policy with the app's default misfire grace time, and the time zone."""
+    def occurrence_plan(self) -> Plan:
+        """Return the occurrences of the entry under its policy.
+
+        A crontab without ``misfire_grace_time`` has that of the app. Raises
+        :exc:`InvalidEntryError` for an invalid policy, or if a calendar does not exist. One round
+        trip if the entry has calendars that were not loaded, else none.
+        """
         policy = self.policy
+        zone = (None if policy is DEFAULT else policy.zone) or _zone_of(self.app)
         if isinstance(self.schedule, crontab) and policy.misfire_grace_time is None:
             deadline = ensure_conf(self.app).cron_deadline
             if deadline is not None:
                 policy = replace(policy, misfire_grace_time=deadline)
-        zone = None if policy is DEFAULT else policy.zone
-        return policy, zone or _zone_of(self.app)
-
-    def occurrence_plan(self) -> Plan:
-        """Return the occurrences of the entry under its policy.
-
-        Raises :exc:`InvalidEntryError` for an invalid policy. One round trip if the entry has
-        calendars that were not loaded, else none.
-        """
-        policy, zone = self.policy_and_zone()
-        return Plan(self.schedule, zone, policy, str(self.name), self.exclusion(policy, zone))
+        plan = Plan(self.schedule, zone, policy, str(self.name))
+        if policy.exclude:
+            plan.exclusion = self._exclusion(policy, zone)
+        return plan
 
     def use_calendars(self, calendars: Mapping[str, Calendar] | None) -> None:
         """Decide with these calendars; None loads the stored calendars at the next decision."""
         self._calendars = calendars
 
-    def exclusion(self, policy: Policy, zone: tzinfo) -> Exclusion | None:
-        """Return the excluded days, None without calendars.
-
-        Raises :exc:`InvalidEntryError` if a calendar does not exist. One round trip if the
-        calendars were not loaded yet.
-        """
-        if not policy.exclude:
-            return None
+    def _exclusion(self, policy: Policy, zone: tzinfo) -> Exclusion:
         if self._calendars is None:
             self._calendars = load_calendars(store_of(self.app), policy.exclude)
         try:
@@ -606,7 +599,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         if not self.policy_field("exclude"):
             return self
         try:
-            self.exclusion(*self.policy_and_zone())
+            self.occurrence_plan()
         except (InvalidEntryError, DecodeError):
             entry = copy.copy(self)
             entry.exclude, entry.on_excluded = (), DEFAULT.on_excluded

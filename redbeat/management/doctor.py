@@ -187,7 +187,7 @@ def _of_row(
     try:
         entry = _entry_of(row, templates)
         entry.use_calendars(decode_calendars(calendars, entry.policy.exclude))
-        entry.exclusion(entry.policy, entry.app.timezone)  # an error if a calendar does not exist
+        entry.occurrence_plan()  # an error if a calendar does not exist
         problem = wrong_score(row, entry, now)
     except CannotRunHereError as error:
         yield Finding("unreadable", key, f"cannot run with this code and settings: {error}", OTHER)

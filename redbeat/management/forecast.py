@@ -504,7 +504,7 @@ def zone_of(entry: RedBeatSchedulerEntry) -> tzinfo:
     """Return the time zone of an entry's rule, or the time zone of the app."""
     rule = entry.schedule
     start = getattr(rule, "dtstart", None) or getattr(rule, "clocked_time", None)
-    return getattr(start, "tzinfo", None) or entry.policy_and_zone()[1]
+    return getattr(start, "tzinfo", None) or entry.policy.zone or entry.app.timezone
 
 
 def _saved_at(

@@ -434,12 +434,10 @@ class Store(Reading):
     def tidy_stats(self, most: int) -> int:
         """Remove the counts of deleted entries; return how many were removed.
 
-        Also removes beats that were seen in the future, which another program wrote.
-
-        Also removes entries that fail no longer from the index of failing entries.
-
-        If the schedule has more than ``most`` entries, the counts of all entries are removed. One
-        round trip, and one more per 500 failing or counted entries, or entries with a deadline.
+        Also removes beats that were seen in the future, which another program wrote, and entries
+        that no longer fail from the index of failing entries. If the schedule has more than
+        ``most`` entries, the counts of all entries are removed. One round trip, and one more per
+        500 failing or counted entries, or entries with a deadline.
         """
         names = self.keys
         keys = self._with_missing_key(
