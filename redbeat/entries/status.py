@@ -184,7 +184,7 @@ class Record:
         """Return the status of the entry; ``row`` is the row that was passed to :meth:`read`."""
         results, pause = Results.read(row.results), Pause.of_entry(self.entry)
         due_at, overdue, note = self.due_at, self.overdue, None
-        reason = self.failing and self.failing.reason
+        reason = None if self.failing is None else self.failing.reason
         if self.state == QUARANTINED:
             due_at, overdue = None, None
             reason = quarantine_note(row.note)[0] or self.problem
