@@ -25,7 +25,7 @@ from redbeat.entries.history import (
     merged_history,
 )
 from redbeat.entries.runs import PERHAPS_SENT, SENT, SKIPPED, missed, nominal, run_line
-from redbeat.entries.templates import Histories
+from redbeat.entries.templates import Prototypes
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.metrics.counters import Counters
 from redbeat.presentation.english import plural
@@ -157,11 +157,11 @@ class Completions:
     """Builds completions, updates the counters and emits the signals. No round trips."""
 
     def __init__(
-        self, scheduler: SchedulerProtocol, counters: Counters, histories: Histories
+        self, scheduler: SchedulerProtocol, counters: Counters, prototypes: Prototypes
     ) -> None:
         self._scheduler = scheduler
         self._counters = counters
-        self._histories = histories
+        self._prototypes = prototypes
 
     def announce_sent(self, entry: RedBeatSchedulerEntry) -> None:
         """Count a sent message, and emit ``entry_dispatched``."""
@@ -212,7 +212,7 @@ class Completions:
         runtime = encode_runtime(nominal(anchor), successor.last_run_at or anchor)
         meta = successor.history_text()
         if successor.scheduled_at is not None:
-            self._histories.note(attempt.claim.key, meta, runtime, successor)
+            self._prototypes.note(attempt.claim.key, meta, runtime, successor)
         line = run_line(instant, attempt.now, "" if run.own_id else SENT, run.task_id)
         running = running_marker(entry, run.task_id)
         completion = attempt.claim.done(RAN, score, meta, runtime)

@@ -101,7 +101,7 @@ class Dispatcher:
         self.loader = Loader(scheduler, store, statics, clock)
         self.server = CommonServer(store, conf.delivery, clock)
         self.retries = Retries(scheduler, counters)
-        self._completions = Completions(scheduler, counters, self.loader.histories)
+        self._completions = Completions(scheduler, counters, self.loader.prototypes)
         self.at_most_once = AtMostOnce(scheduler, store, session, self.retries, self._completions)
 
     # -- deciding ------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from redbeat.calendar.zones import UTC
 from redbeat.codec.stored import instant_in
 from redbeat.entries.calendars import decode_calendars
 from redbeat.entries.decide import Run
-from redbeat.entries.templates import Histories, Prototypes
+from redbeat.entries.templates import Prototypes
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import DecodeError
 from redbeat.printing import get_logger
@@ -93,9 +93,8 @@ class Loader:
         self._store = store
         self._statics = statics
         self._clock = clock
-        self._prototypes = Prototypes(scheduler)
-        #: The histories that this beat wrote.
-        self.histories = Histories()
+        #: The entries of this beat, and the histories that it wrote.
+        self.prototypes = Prototypes(scheduler)
         #: The calendars, name -> JSON; None before an entry of the reply needed one.
         self._calendar_texts: dict[str, str] | None = None
 
@@ -111,7 +110,7 @@ class Loader:
         claims, self._calendar_texts = response.reply.claims, None
         first, now = 0, datetime.fromtimestamp(response.reply.now, UTC)
         while first < len(claims):
-            self._prototypes.refresh()
+            self.prototypes.refresh()
             started = self._clock()
             batch: list[Loaded] = []
             for claim in claims[first : first + LOAD_AHEAD]:
@@ -139,8 +138,8 @@ class Loader:
                 entry = entry_class.from_key(claim.key, app=self._scheduler.app)
                 entry.saved_state = entry.saved_state._replace(identity=claim.identity)
             else:
-                entry = self._prototypes.get(claim.key, claim.definition, claim.policy)
-                self.histories.give(entry, claim.key, *history)
+                texts = claim.definition, claim.policy
+                entry = self.prototypes.load(claim.key, *texts, *history)
             self._statics.restore_schedule(entry)
             if entry.policy_field("exclude"):
                 claim = self._with_calendars(entry, claim)

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from datetime import datetime
 from json.encoder import JSONEncoder
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol
 
 from celery import Celery
 
@@ -29,7 +29,6 @@ from .lazy import has_scalars
 
 __all__ = (
     "DEFAULT_CODEC",
-    "Histories",
     "Prototypes",
     "Templates",
 )
@@ -228,30 +227,12 @@ def _new_entry(template: Template, individual: dict[str, Any]) -> RedBeatSchedul
     return entry
 
 
-#: Maximum number of cached definitions, and of cached histories. Both need about 3 KiB per entry.
+#: Maximum number of cached entries; each needs about 3 KiB.
 CACHE_SIZE = 10_000
 
 #: A full cache admits one missing key in 16. If it admitted all keys, a cyclic scan would replace
 #: every key before its next use.
 ADMIT_ONE_IN = 16
-
-Value = TypeVar("Value")
-
-
-class Bounded(OrderedDict[str, Value]):
-    """A cache of limited size that maps entry keys to values."""
-
-    _refused = 0
-
-    def has_room(self) -> bool:
-        """Return whether the caller may add a key; if the cache is full, remove the oldest key."""
-        if len(self) < CACHE_SIZE:
-            return True
-        self._refused += 1
-        if self._refused % ADMIT_ONE_IN:
-            return False
-        self.popitem(last=False)
-        return True
 
 
 class Source(Protocol):
@@ -261,22 +242,35 @@ class Source(Protocol):
     Entry: type[RedBeatSchedulerEntry]
 
 
-class Prototype(NamedTuple):
-    """An entry without history, and the definition and policy from which it was created."""
+@dataclass(slots=True)
+class Prototype:
+    """An entry without history, the texts from which it was created, and its last history.
+
+    ``flat`` is whether the arguments and options contain only immutable values. The history of this
+    object is replaced after each run. A new object for each run would often trigger the garbage
+    collector, which traverses all objects of the beat.
+    """
 
     definition: str
     policy: str
     entry: RedBeatSchedulerEntry
-    #: Whether the arguments and options contain only immutable values.
     flat: bool
+    #: The stored fields of the history that this beat wrote, None if it wrote none.
+    meta: str | None = None
+    runtime: str = ""
+    #: The same history, decoded.
+    last_run_at: datetime | None = None
+    total_run_count: int = 0
+    scheduled_at: datetime | None = None
 
 
 class Prototypes:
-    """A bounded cache that maps keys to entries without history."""
+    """A bounded cache that maps keys to entries, with the histories that this beat wrote."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self._known: Bounded[Prototype] = Bounded()
+        self._known: OrderedDict[str, Prototype] = OrderedDict()
+        self._refused = 0
         self._templates = Templates(source.app, source.Entry)
         self._codec = active_codec()
 
@@ -287,19 +281,45 @@ class Prototypes:
             self._known.clear()
             self._templates, self._codec = Templates(self._source.app, cls), codec
 
-    def get(self, key: str, definition: str, policy: str) -> RedBeatSchedulerEntry:
-        """Return a new entry with this definition and policy, which the caller may change.
+    def load(
+        self, key: str, definition: str, policy: str, meta: str, runtime: str, identity: str
+    ) -> RedBeatSchedulerEntry:
+        """Return a new entry with these stored fields, which the caller may change.
 
-        Raises :exc:`DecodeError` if the definition or policy is invalid, or if the name in the
-        definition belongs to another key. Raises :exc:`NotAllowedError` if the task is not allowed.
+        Raises :exc:`DecodeError` if a field is invalid, or if the name in the definition belongs to
+        another key. Raises :exc:`NotAllowedError` if the task is not allowed.
         """
-        prototype = self._known.get(key)
-        if prototype is None or prototype.definition != definition or prototype.policy != policy:
-            new = self._make(key, definition, policy)
-            if prototype is None and not self._known.has_room():
-                return new.entry
-            prototype = self._known[key] = new
-        return copy_of(prototype.entry, prototype.flat)
+        known = self._known.get(key)
+        if known is None or known.definition != definition or known.policy != policy:
+            made = self._make(key, definition, policy)
+            if known is not None or self._has_room():
+                self._known[key] = made
+            known = made
+        entry = copy_of(known.entry, known.flat)
+        if known.meta == meta and known.runtime == runtime and not entry.reads_meta_itself():
+            last_run_at, count = known.last_run_at, known.total_run_count
+            entry.adopt(meta, last_run_at, count, known.scheduled_at, identity)
+        else:
+            entry.recall(meta, runtime, identity)
+        return entry
+
+    def note(self, key: str, meta: str, runtime: str, entry: RedBeatSchedulerEntry) -> None:
+        """Store the history of an entry after its run, if the cache has the entry."""
+        known = self._known.get(key)
+        if known is not None:
+            known.meta, known.runtime = meta, runtime
+            known.last_run_at, known.scheduled_at = entry.last_run_at, entry.scheduled_at
+            known.total_run_count = entry.total_run_count
+
+    def _has_room(self) -> bool:
+        """Return whether the caller may add a key; if the cache is full, remove the oldest key."""
+        if len(self._known) < CACHE_SIZE:
+            return True
+        self._refused += 1
+        if self._refused % ADMIT_ONE_IN:
+            return False
+        self._known.popitem(last=False)
+        return True
 
     def _make(self, key: str, definition: str, policy: str) -> Prototype:
         entry = self._templates.loaded(definition, policy)
@@ -308,50 +328,6 @@ class Prototypes:
         entry.check_allowed()
         flat = has_scalars((*(entry.args or ()), *entry.kwargs.values(), *entry.options.values()))
         return Prototype(definition, policy, entry, flat)
-
-
-@dataclass(slots=True)
-class LastHistory:
-    """The stored fields of a run history, and their decoded values.
-
-    Each entry reuses one object. A new object for each run would often trigger the garbage
-    collector, which traverses all objects of the beat.
-    """
-
-    meta: str = ""
-    runtime: str = ""
-    last_run_at: datetime | None = None
-    total_run_count: int = 0
-    scheduled_at: datetime | None = None
-
-
-class Histories:
-    """A bounded cache of the run histories that this beat wrote, by entry key."""
-
-    def __init__(self) -> None:
-        self._known: Bounded[LastHistory] = Bounded()
-
-    def note(self, key: str, meta: str, runtime: str, entry: RedBeatSchedulerEntry) -> None:
-        """Store the history of an entry after its run."""
-        known = self._known.get(key)
-        if known is None:
-            if not self._known.has_room():
-                return
-            known = self._known[key] = LastHistory()
-        known.meta, known.runtime = meta, runtime
-        known.last_run_at, known.scheduled_at = entry.last_run_at, entry.scheduled_at
-        known.total_run_count = entry.total_run_count
-
-    def give(
-        self, entry: RedBeatSchedulerEntry, key: str, meta: str, runtime: str, identity: str
-    ) -> None:
-        """Set the history and identity of an entry from its fields; raises :exc:`DecodeError`."""
-        known = None if entry.reads_meta_itself() else self._known.get(key)
-        if known is not None and known.meta == meta and known.runtime == runtime:
-            last_run_at, count = known.last_run_at, known.total_run_count
-            entry.adopt(meta, last_run_at, count, known.scheduled_at, identity)
-        else:
-            entry.recall(meta, runtime, identity)
 
 
 def copy_of(entry: RedBeatSchedulerEntry, flat: bool) -> RedBeatSchedulerEntry:
