@@ -502,12 +502,8 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         if decision is None:
             # A user's is_due() always uses the current time; other schedules accept any instant.
             at = run.now if asks_itself(self.schedule) else run.decided_at
-            decision = run.decision = self._decide(at, run.due)
+            decision = run.decision = self.decision_at(at, run.due)
         return decision
-
-    def decision_at(self, now: datetime) -> Decision:
-        """Return which occurrence is due at ``now`` (UTC), and when the next occurrence is."""
-        return self._decide(now, now)
 
     @property
     def is_too_late(self) -> bool:
@@ -549,13 +545,17 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             }
         )
 
-    def _decide(self, now: datetime, due: datetime) -> Decision:
+    def decision_at(self, now: datetime, due: datetime | None = None) -> Decision:
+        """Return which occurrence is due at ``now`` (UTC), and when the next occurrence is.
+
+        ``due`` is the time at which the entry became due, ``now`` by default.
+        """
         last, anchor = self.last_run_at, self.anchor
         ahead = self.run is not None and anchor is not None and self.ran_after(now)
         if ahead and anchor is not None:
             last = anchor = min(anchor, now)
         plan = self.occurrence_plan()
-        decision = decide(plan, last, anchor, now, due, self.total_run_count)
+        decision = decide(plan, last, anchor, now, due or now, self.total_run_count)
         # The beat records ``now`` as the new anchor; otherwise each decision restarts the wait.
         return decision._replace(anchor=now) if ahead and anchor is now else decision
 
@@ -729,30 +729,25 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     def score_to_store(self, now: datetime | None = None) -> float | None:
         """Return the score to store in UNIX seconds, None to make the entry due at once.
 
-        ``now`` is in UTC; None means the time of the entry's clock. The clock of this host may be
-        wrong. So this method returns None if the entry seems to be finished, if its run seems to be
-        too late, or if its last run seems to be in the future. A beat then decides by the clock of
-        Redis, and parks the entry if it is finished.
+        ``now`` is in UTC, None for the present. An entry with its own clock or with a claim ignores
+        it. The clock of this host may be wrong. So this method returns None if the entry seems to
+        be finished, if its run seems to be too late, or if its last run seems to be in the future.
+        A beat then decides by the clock of Redis, and parks the entry if it is finished.
         """
         if not self.enabled:
             return DISABLED
         if self.scores_itself():
             return self.score
-        decision = self.decision() if now is None else self.decision_at(now)
-        if self.ran_after(now or self._current_time()):
+        own_clock = type(self).default_now is not RedBeatSchedulerEntry.default_now
+        if now is None or own_clock or has_clock(self.schedule) or self.run is not None:
+            now, decision = self._current_time(), self.decision()
+        else:
+            decision = self.decision_at(now)
+        if self.ran_after(now):
             return None
         if decision.due or decision.missed or decision.next_at is None:
             return None
         return score_of(decision.next_at)
-
-    def score_at(self, now: datetime) -> float | None:
-        """Return the score to store, computed at ``now`` (UTC) or by the entry's own clock if any.
-
-        The result is as of :meth:`score_to_store`.
-        """
-        own_clock = type(self).default_now is not RedBeatSchedulerEntry.default_now
-        uses_host_clock = not (own_clock or has_clock(self.schedule)) and self.run is None
-        return self.score_to_store(now if uses_host_clock else None)
 
     # -- saving --------------------------------------------------------------------------------
 

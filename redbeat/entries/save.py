@@ -128,7 +128,7 @@ def complete_writing(
         entry.saved_state = entry.saved_state._replace(new_identity=new_identity())
     changed = state.meta is None or _history_changed(entry)
     meta, seen = entry.history_text() if changed else "", None if insist else state.meta or ""
-    score, made_up = entry.score_at(now), default_last_run(entry)
+    score, made_up = entry.score_to_store(now), default_last_run(entry)
     identity = entry.saved_state.new_identity
     return writing._replace(meta=meta, seen=seen, score=score, made_up=made_up, identity=identity)
 

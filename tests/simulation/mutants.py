@@ -1957,7 +1957,7 @@ MUTANTS: Final = (
         "save-writes-no-score",
         "An edited schedule keeps its old score.",
         "entries/save.py",
-        "    score, made_up = entry.score_at(now), default_last_run(entry)\n",
+        "    score, made_up = entry.score_to_store(now), default_last_run(entry)\n",
         "    score, made_up = now.timestamp() + 3600, default_last_run(entry)\n",
         (
             "edits",
