@@ -30,7 +30,6 @@ from redbeat.schedules.next_run import (
     asks_itself,
     count_runs,
     finder_of,
-    first_run,
     latest_run,
     next_run,
     on_clock_of,
@@ -79,7 +78,7 @@ BEFORE_EPOCH = EPOCH - TICK
 
 def has_start(schedule: BaseSchedule) -> bool:
     """Return whether a schedule defines its first run; otherwise a new entry is due at once."""
-    return first_run(schedule, BEFORE_EPOCH) != BEFORE_EPOCH
+    return isinstance(schedule, RuleSchedule) and not asks_itself(schedule)
 
 
 @dataclass(slots=True)  # not frozen, because each decision creates a plan

@@ -28,7 +28,6 @@ __all__ = (
     "count_runs",
     "find_latest",
     "finder_of",
-    "first_run",
     "in_zone",
     "latest_run",
     "next_run",
@@ -120,21 +119,6 @@ def count_runs(
         count += 1
         run = finder(schedule, run, timezone)
     return count
-
-
-def first_run(
-    schedule: BaseSchedule,
-    since: datetime,
-    timezone: tzinfo | None = None,  # noqa: ARG001 - the same signature as next_run()
-) -> datetime | None:
-    """Return the first run of an entry that was created at ``since`` and has never run, in UTC.
-
-    For ``rrule``, ``rruleset`` and ``clocked``, returns the first occurrence at or after ``since``,
-    or None if there is none. All other schedules have no start, so the function returns ``since``.
-    """
-    if isinstance(schedule, RuleSchedule) and not asks_itself(schedule):
-        return schedule.occurrence_after(since, inclusive=True)
-    return as_utc(since)
 
 
 def asks_itself(schedule: BaseSchedule) -> bool:

@@ -13,8 +13,9 @@ from celery.schedules import BaseSchedule, crontab, schedstate, schedule
 from celery.utils.time import remaining
 
 from redbeat.calendar.rules import Frequency
+from redbeat.entries.decide import has_start
 from redbeat.schedules import rrule
-from redbeat.schedules.next_run import asks_itself, count_runs, first_run, latest_run, next_run
+from redbeat.schedules.next_run import asks_itself, count_runs, latest_run, next_run
 from tests.samples import one_in
 
 UTC = timezone.utc
@@ -198,17 +199,18 @@ def test_a_rule_keeps_the_zone_of_its_start() -> None:
     assert next_run(kind, START, ZoneInfo("Asia/Tokyo")) == datetime(2026, 1, 1, 14, tzinfo=UTC)
 
 
-def test_the_first_run_of_a_rule_is_its_first_occurrence() -> None:
+def test_the_first_occurrence_of_a_rule_is_its_start() -> None:
     kind = rrule("DAILY", START.replace(microsecond=0), count=3)
-    assert first_run(kind, datetime(2020, 1, 1, tzinfo=UTC)) == kind.dtstart
-    assert first_run(kind, kind.dtstart) == kind.dtstart
-    assert first_run(kind, START) == kind.dtstart + timedelta(days=1)
-    assert first_run(kind, START + timedelta(days=9)) is None
+    assert has_start(kind)
+    assert kind.occurrence_after(datetime(2020, 1, 1, tzinfo=UTC), inclusive=True) == kind.dtstart
+    assert kind.occurrence_after(kind.dtstart, inclusive=True) == kind.dtstart
+    assert kind.occurrence_after(START, inclusive=True) == kind.dtstart + timedelta(days=1)
+    assert kind.occurrence_after(START + timedelta(days=9), inclusive=True) is None
 
 
 @pytest.mark.parametrize("kind", [every(60), crontab(app=APP), Fortnight(app=APP)])
 def test_other_schedules_are_due_at_once(kind: Any) -> None:
-    assert first_run(kind, START.astimezone(NEW_YORK)) == START
+    assert not has_start(kind)
 
 
 @pytest.mark.parametrize(
