@@ -6,9 +6,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from redbeat.calendar.walltime import instant_of
-from redbeat.calendar.zones import EPOCH, UTC, as_utc
+from redbeat.calendar.zones import EPOCH, as_utc
 
-from .rule import RuleSchedule
+from .rule import RuleSchedule, aware_moment
 
 __all__ = ("clocked",)
 
@@ -23,13 +23,10 @@ class clocked(RuleSchedule):  # noqa: N801 - the name users import
 
     def __init__(self, clocked_time: datetime, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        if not isinstance(clocked_time, datetime):
-            raise ValueError(f"clocked_time: {clocked_time!r} is not a datetime")
-        aware = clocked_time if clocked_time.tzinfo else clocked_time.replace(tzinfo=UTC)
-        self.clocked_time = aware
-        self._instant = instant_of(aware)
+        self.clocked_time = aware_moment("clocked_time", clocked_time)
+        self._instant = instant_of(self.clocked_time)
         if self._instant < EPOCH:
-            raise ValueError(f"clocked_time: {aware} is before 1970")
+            raise ValueError(f"clocked_time: {self.clocked_time} is before 1970")
 
     def occurrence_after(self, after: datetime, inclusive: bool = False) -> datetime | None:
         """Return ``clocked_time`` in UTC if it is after ``after``, else None.

@@ -32,8 +32,8 @@ from redbeat.errors import DecodeError
 
 __all__ = (
     "RRULE_FIELDS",
-    "TICK",
     "RuleSchedule",
+    "aware_moment",
     "rrule",
     "with_zones",
     "zone_extension",
@@ -229,11 +229,11 @@ class rrule(RuleSchedule):  # noqa: N801 - the name users import
     ) -> None:
         super().__init__(**kwargs)
         self.freq = frequency(freq)
-        self.dtstart = self._now() if dtstart is None else _aware("dtstart", dtstart)
+        self.dtstart = self._now() if dtstart is None else aware_moment("dtstart", dtstart)
         self.interval = positive("interval", interval)
         self.wkst = wkst
         self.count = count
-        self.until = None if until is None else _aware("until", until)
+        self.until = None if until is None else aware_moment("until", until)
         self.bysetpos = _storable(bysetpos)
         self.bymonth = _storable(bymonth)
         self.bymonthday = _storable(bymonthday)
@@ -360,7 +360,11 @@ def _named_zone(zone: tzinfo | None) -> str | None:
     return None if key == "UTC" else key
 
 
-def _aware(name: str, moment: object) -> datetime:
+def aware_moment(name: str, moment: object) -> datetime:
+    """Return a datetime; without a time zone, it is interpreted as UTC.
+
+    Raises ``ValueError`` with the name of the argument if ``moment`` is not a datetime.
+    """
     if not isinstance(moment, datetime):
         raise ValueError(f"{name}: {moment!r} is not a datetime")
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

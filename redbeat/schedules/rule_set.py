@@ -12,10 +12,10 @@ from dateutil.rrule import rrule as dateutil_rrule
 from dateutil.rrule import rruleset as dateutil_rruleset
 
 from redbeat.calendar.ical_text import set_to_ical
-from redbeat.calendar.walltime import instant_of
-from redbeat.calendar.zones import EPOCH, UTC, as_utc
+from redbeat.calendar.walltime import TICK, instant_of
+from redbeat.calendar.zones import EPOCH, as_utc
 
-from .rule import RRULE_FIELDS, TICK, RuleSchedule, rrule
+from .rule import RRULE_FIELDS, RuleSchedule, aware_moment, rrule
 
 __all__ = (
     "MAX_DATES",
@@ -160,9 +160,7 @@ def _dates(name: str, dates: Iterable[datetime]) -> tuple[datetime, ...]:
 
 
 def _date(name: str, date: datetime) -> datetime:
-    if not isinstance(date, datetime):
-        raise ValueError(f"{name}: {date!r} is not a datetime")
-    aware = (date if date.tzinfo else date.replace(tzinfo=UTC)).replace(microsecond=0)
+    aware = aware_moment(name, date).replace(microsecond=0)
     if aware < EPOCH:
         raise ValueError(f"{name}: {date} is before 1970")
     return aware
