@@ -147,21 +147,7 @@ class Templates:
         return NewEntry(self.make.from_definition(self._app, json.dumps(definition), policy))
 
     def _copied(self, definition: dict[str, Any], policy: str) -> NewEntry | None:
-        match = self._matching(definition, policy)
-        if match is None:
-            return None
-        template, individual = match
-        text = as_json(
-            {**template.definition, **individual, "options": stored_options(individual["options"])}
-        )
-        if text.count(TAGGED) != template.tags or not is_small(text):
-            return None
-        return NewEntry(_new_entry(template, individual), (text, template.policy))
-
-    def _matching(
-        self, definition: dict[str, Any], policy: str
-    ) -> tuple[Template, dict[str, Any]] | None:
-        """Return the template for a definition, and its individual fields, or None."""
+        """Create an entry from a template, or return None if that is not possible."""
         if not (self._default_codec and definition.keys() <= FIELDS.keys()):
             return None
         individual, enabled = individual_fields(definition), definition.get("enabled", True)
@@ -171,7 +157,13 @@ class Templates:
         if key not in self._templates:
             self._keep(key, self._new(definition, policy))
         template = self._templates[key]
-        return None if template is None else (template, individual)
+        if template is None:
+            return None
+        options = stored_options(individual["options"])
+        text = as_json({**template.definition, **individual, "options": options})
+        if text.count(TAGGED) != template.tags or not is_small(text):
+            return None
+        return NewEntry(_new_entry(template, individual), (text, template.policy))
 
     def _keep(self, key: tuple[str, bool, str], template: Template | None) -> None:
         self._templates[key] = template
