@@ -157,15 +157,11 @@ class Plan:
         """
         if not (self.policy.spread or self.policy.jitter):
             return nominal
-        most = self.until_next(nominal)
+        following = self.next_run(nominal)
+        most = timedelta.max if following is None else following - nominal - TICK
         offset = min(timedelta(seconds=self.policy.spread), most) * spread_fraction(self.identity)
         jitter = min(timedelta(seconds=self.policy.jitter), most - offset)
         return nominal + offset + jitter * hash_fraction(f"{nominal.isoformat()} {self.identity}")
-
-    def until_next(self, nominal: datetime) -> timedelta:
-        """Return the longest offset of an occurrence that does not reach the next occurrence."""
-        following = self.next_run(nominal)
-        return timedelta.max if following is None else following - nominal - TICK
 
     def latest_due(self, first: datetime, now: datetime) -> datetime | None:
         """Return the latest due occurrence, from ``first`` on, None if none is due."""
@@ -180,13 +176,6 @@ class Plan:
         if latest == first:
             return None
         return self.latest_run(first, latest - TICK) or first
-
-    def first_since(self, first: datetime, instant: datetime) -> datetime | None:
-        """Return the first occurrence at or after ``instant`` and not before ``first``, or None."""
-        if instant <= first:
-            return first
-        before = self.latest_run(first, instant - TICK) or first
-        return self.after(before)
 
     def first_due_since(self, first: datetime, instant: datetime) -> datetime | None:
         """Return the first occurrence, from ``first`` on, that is due at or after ``instant``."""
@@ -223,7 +212,7 @@ class Plan:
         following = self.next_run(last)
         span = number * (timedelta(days=1) if following is None else following - last)
         while True:
-            begin = self.first_since(first, last - min(span, last - first)) or last
+            begin = self.first_due_since(first, last - min(span, last - first)) or last
             instants = list(self.walk(begin, last))
             if len(instants) >= number or begin == first:
                 return instants[-number:][0]
