@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property, partial
@@ -541,21 +541,14 @@ def read_claims(kinds: bytes, sizes: bytes, packed: bytes, turn_id: str) -> list
     claims = list(map(partial(tuple.__new__, Claim), rows))
     for place, kind in enumerate(text_of(kinds)):
         if kind != "e":
-            claims[place] = UNREADABLE_CLAIMS[kind](claims[place])
+            claims[place] = _unreadable(kind, claims[place])
     return claims if packed.isascii() else list(map(with_utf8_check, claims))
 
 
-def _gone(claim: Claim) -> Claim:
-    return Claim(claim.key, claim.due, id=claim.id)
-
-
-def _no_hash(claim: Claim) -> Claim:
-    problem = f"the key is not a hash ({claim.definition})"
+def _unreadable(kind: str, claim: Claim) -> Claim:
+    """Return the claim of a hash that does not exist, or of a key that is not a hash (``x``)."""
+    problem = f"the key is not a hash ({claim.definition})" if kind == "x" else ""
     return Claim(claim.key, claim.due, problem=problem, id=claim.id)
-
-
-#: Kind of an unreadable claim -> function that builds the :class:`Claim`.
-UNREADABLE_CLAIMS: dict[str, Callable[[Claim], Claim]] = {"g": _gone, "x": _no_hash}
 
 
 def with_utf8_check(claim: Claim) -> Claim:
