@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from datetime import datetime, tzinfo
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final, Literal, get_args
 
 from redbeat.calendar.zones import UTC, as_utc, zone_key, zone_named
@@ -63,17 +63,11 @@ def _instant(name: str, value: Any) -> datetime:
     return as_utc(value if value.tzinfo else value.replace(tzinfo=UTC))
 
 
-def _count(name: str, value: Any) -> int:
+def _count(name: str, value: Any, most: int = MAX_WHOLE) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise InvalidEntryError(name, f"must be a whole number above 0, not {value!r:.60}")
-    if value > MAX_WHOLE:
-        raise InvalidEntryError(name, f"must be at most {MAX_WHOLE}")
-    return int(value)
-
-
-def _bounded_count(name: str, value: Any) -> int:
-    if _count(name, value) > MAX_CATCH_UP:
-        raise InvalidEntryError(name, f"must be at most {MAX_CATCH_UP}, not {value!r:.60}")
+    if value > most:
+        raise InvalidEntryError(name, f"must be at most {most}, not {value!r:.60}")
     return int(value)
 
 
@@ -183,7 +177,7 @@ class Policy:
     )
     catch_up_limit: int | None = _field(
         None,
-        FieldType("count", _bounded_count),
+        FieldType("count", partial(_count, most=MAX_CATCH_UP)),
         "100",
         "With coalesce all, catch up at most this number of missed runs, the latest ones.",
     )
