@@ -573,7 +573,7 @@ local function complete_all(sizes, packed, known)
       -- The call whose reply was lost already recorded this completion.
       local runtime = fields[7]
       local latest = runtime == '' or redis.pcall('HGET', fields[1], 'runtime') == runtime
-        or (fields[4] == 'delete' and redis.call('EXISTS', fields[1]) == 0)
+        or (fields[4] == 'delete' and redis.call('TYPE', fields[1]).ok == 'none')
       codes[place] = latest and code or OVERTAKEN
     else
       codes[place] = complete(unpack(fields, 1, 15))

@@ -10,6 +10,7 @@ import pytest
 import redis
 
 from redbeat.storage.scripts import INCLUDE, load_script
+from tests.deployments import acl_rules
 
 LUA = Path(str(files("redbeat"))) / "lua"
 NAMES = sorted(path.stem for path in LUA.glob("*.lua"))
@@ -44,3 +45,10 @@ def test_scripts_use_no_library_that_an_older_redis_lacks(name: str) -> None:
     code = re.sub(r"--.*", "", load_script(name).text)
     code = code.replace("pcall(function() return os.clock end)", "")  # nil on these servers
     assert not re.findall(r"\b(?:os|io|package|debug|coroutine)\.\w+|\brequire\b", code)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_scripts_use_only_commands_of_the_manuals_access_list(name: str) -> None:
+    rules = acl_rules(1)  # of a user with broker and schedule on one server
+    allowed = {rule[1:].upper() for rule in rules if rule.startswith("+")}
+    assert set(re.findall(r"redis\.p?call\(\s*'(\w+)'", load_script(name).text)) <= allowed
