@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import ItemsView, Iterable, Iterator, Mapping, MutableMapping, ValuesView
+from contextlib import suppress
 from copy import copy
 from datetime import datetime, timezone
 from fnmatch import fnmatchcase
@@ -140,6 +141,13 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
                 raise
             return default
         return self.entry_class.from_texts(self.app, definition, *rest)
+
+    def popitem(self) -> tuple[str, Entry]:
+        """Remove any entry and return its name and the entry; raises KeyError if there is none."""
+        for name in self:
+            with suppress(KeyError):  # another caller removed this entry
+                return name, self.pop(name)
+        raise KeyError("the schedule is empty")
 
     def __iter__(self) -> Iterator[str]:
         """Yield the names of all entries, including unreadable entries."""

@@ -2,15 +2,31 @@
 --
 -- KEYS[1]  schedule (zset)
 -- KEYS[2]  quarantine (hash), or the schedule key if the user may not access it, see aside.lua
+-- KEYS[3]  copy of the fields (hash), or the schedule key. A call that is repeated with this key,
+--          because its reply was lost, returns the fields again and deletes nothing
 -- ARGV[1]  entry key (hash)
 --
 -- Returns {definition, meta, policy, runtime, identity}, nil for a missing field.
 
 -- include: aside
 
-local entry = ARGV[1]
-local fields = redis.call('HMGET', entry, 'definition', 'meta', 'policy', 'runtime', 'identity')
+local entry, kept = ARGV[1], KEYS[3]
+local NAMES = {'definition', 'meta', 'policy', 'runtime', 'identity'}
+-- Seconds for which the copy is kept.
+local REMEMBERED = 60
+
+local earlier = aside('HMGET', kept, unpack(NAMES))
+if type(earlier) == 'table' and earlier[1] then
+  return earlier
+end
+local fields = redis.call('HMGET', entry, unpack(NAMES))
 redis.call('ZREM', KEYS[1], entry)
 redis.call('DEL', entry)
 aside('HDEL', KEYS[2], entry)
+if fields[1] then
+  for at, name in ipairs(NAMES) do
+    aside('HSET', kept, name, fields[at] or '')
+  end
+  aside('EXPIRE', kept, REMEMBERED)
+end
 return fields

@@ -142,7 +142,7 @@ class Keys:
     calendar_users = _key_aside("calendar-users")
 
     def turn(self, beat: str) -> str:
-        """Return the key that stores the last ``claim.lua`` call of a beat.
+        """Return the key that stores the last ``claim.lua`` call of a beat, or one of ``pop.lua``.
 
         Returns the schedule key if the Redis user may not access keys outside the prefix.
         """

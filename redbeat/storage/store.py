@@ -7,6 +7,7 @@ exception: saving an entry at a key that is not a hash raises
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
@@ -401,9 +402,15 @@ class Store(Reading):
         return int(self._run("delete", self._quarantine_keys, [expected, key_of(key)])) >= 0
 
     def pop(self, key: str) -> Texts:
-        """Delete an entry and return its fields, as :meth:`load` does. One round trip."""
+        """Delete an entry and return its fields, as :meth:`load` does. One round trip.
+
+        Redis keeps a copy of the fields for a minute, in case the reply is lost and the client
+        repeats the call.
+        """
         _note_changed([key])
-        return read_texts(self._run("pop", self._quarantine_keys, [key_of(key)]))
+        names, call = self.keys, f"pop-{uuid.uuid4().hex[:12]}"
+        keys = self._with_missing_key(names.schedule, names.quarantine, names.turn(call))
+        return read_texts(self._run("pop", keys, [key_of(key)]))
 
     def end_run(self, key: str, task_id: str, result: RunReport = NO_RESULT) -> Ended:
         """Record the end of a run, and its result if any. One round trip."""

@@ -74,6 +74,17 @@ def test_pop_of_a_concurrently_changed_entry(app: Celery, schedule: Schedule, ma
     assert "a" not in schedule
 
 
+def test_popitem_of_a_concurrently_deleted_entry(
+    app: Celery, schedule: Schedule, make: Make
+) -> None:
+    Rival.act = lambda: schedule.pop("a", None)
+    make("a", schedule=1).save()
+    make("b").save()
+    assert Schedule(app, Rival).popitem()[0] == "b"
+    with pytest.raises(KeyError):
+        schedule.popitem()
+
+
 def test_pop_keeps_an_unreadable_entry(world: World, schedule: Schedule) -> None:
     world.client.hset(f"{PREFIX}bad", "definition", "{")
     with pytest.raises(DecodeError):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import redis
 
@@ -36,6 +38,37 @@ def test_delete_removes_a_hash_without_a_member(
     redis_client.delete(KEYS.schedule)
     assert store.delete(key) is True
     assert not redis_client.exists(key)
+
+
+class Repeating(redis.Redis):
+    """A client that loses the reply of each script, and repeats the call."""
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        """Execute a command, a script twice."""
+        execute: Any = super().execute_command
+        reply = execute(*args, **options)
+        return execute(*args, **options) if args[0] == "EVAL" else reply
+
+
+def test_a_pop_whose_reply_is_lost_returns_the_entry(
+    redis_client: redis.Redis, redis_url: str, put: Put
+) -> None:
+    """Fault: the reply of a pop is lost, and the client repeats the call."""
+    key = put("a", meta="m")
+    definition = redis_client.hget(key, "definition")
+    redis_client.script_flush()
+    client = Repeating.from_url(redis_url)
+    assert Store(client, KEYS).pop(key)[:2] == (definition, "m")
+    client.close()
+    (copy,) = redis_client.scan_iter("*")
+    assert 0 < redis_client.ttl(copy) <= 60
+    assert redis_client.hget(copy, "definition") == definition
+
+
+def test_a_second_pop_of_an_entry_returns_nothing(store: Store, put: Put) -> None:
+    key = put("a")
+    assert store.pop(key)[0] is not None
+    assert store.pop(key)[0] is None
 
 
 def test_delete_during_a_claim_wins(
