@@ -143,7 +143,10 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         return self.entry_class.from_texts(self.app, definition, *rest)
 
     def popitem(self) -> tuple[str, Entry]:
-        """Remove any entry and return its name and the entry; raises KeyError if there is none."""
+        """Remove any entry and return its name and the entry; raises KeyError if there is none.
+
+        Two round trips.
+        """
         for name in self:
             with suppress(KeyError):  # another caller removed this entry
                 return name, self.pop(name)

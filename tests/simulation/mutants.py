@@ -412,7 +412,7 @@ MUTANTS: Final = (
         "deleted-at-its-end-unknown",
         "A repeated request does not know that it deleted the entry after its last run.",
         CLAIM,
-        "(fields[4] == 'delete' and redis.call('EXISTS', fields[1]) == 0)",
+        "(fields[4] == 'delete' and redis.call('TYPE', fields[1]).ok == 'none')",
         "false",
         ("tests/storage/test_completions.py",),
     ),

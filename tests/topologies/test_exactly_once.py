@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import redis
-from celery.signals import before_task_publish
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.errors import ConfigurationError
 from redbeat.schedulers import RedBeatScheduler
+from tests.scheduler.test_exactly_once import before_publish
 from tests.servers import RedisServer
 from tests.topologies.conftest import Site, open_site
 from tests.topologies.groups import SentinelGroup
@@ -48,18 +48,10 @@ def test_behind_sentinel(
         )
         save(app, "a")
         gone = save(app, "b")
-
-        def delete(sender: str, gone: Any = gone, **_: Any) -> None:
-            if sender == "tasks.b":
-                gone.delete()
-
-        before_task_publish.connect(delete, weak=False, dispatch_uid="delete")
         scheduler = RedBeatScheduler(app)
-        try:
+        with before_publish(gone.delete):
             scheduler.tick()
-        finally:
-            before_task_publish.disconnect(dispatch_uid="delete")
-            scheduler.close()
+        scheduler.close()
         master = sentinel_group.master()
         with redis.Redis(
             port=master.port, password=master.password, db=database, decode_responses=True
