@@ -120,9 +120,8 @@ class AtMostOnce:
         """Process the reply of Redis: the run is recorded, must be put back, or is lost."""
         if result.code == RECORDED:
             self._recorded.append(pending)
-            if self._edits:
-                self._edits.forget(pending.attempt.claim.key)
-            self._completions.announce_end(pending.attempt.entry, pending.completion)
+            self._edits.forget(pending.attempt.claim.key)
+            self._completions.announce_end(pending.attempt, pending.completion)
         elif result.code in (CHANGED, OUTDATED):
             self._put_back_edited(pending, result)
         elif result.code == EXPIRED:
@@ -158,10 +157,10 @@ class AtMostOnce:
 
     def _publish(self, pending: PendingRun, producer: Any) -> None:
         """Publish a recorded run, or report it as lost."""
-        entry, run = pending.attempt.entry, pending.attempt.run
+        run = pending.attempt.run
         run.successor = None
         try:
-            publish(self._scheduler, entry, producer)
+            publish(self._scheduler, pending.attempt, producer)
         except Exception as error:
             run.error = error
         if run.error is not None:
@@ -173,7 +172,7 @@ class AtMostOnce:
             )
         else:
             self._retries.broker_answered()
-            self._completions.announce_sent(entry)
+            self._completions.announce_sent(pending.attempt)
 
     def _report_lost_run(self, pending: PendingRun, outcome: str) -> None:
         """Log and count a lost run, and remove its ``running`` marker, so that later runs go on."""

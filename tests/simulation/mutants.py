@@ -1462,8 +1462,8 @@ MUTANTS: Final = (
         "record-before-publish",
         "A run is recorded when its message is written, before the broker confirmed it.",
         "beat/dispatch.py",
-        "                            outgoing.add(attempt)\n",
-        "                            self._settle(attempt)\n",
+        "                    self._publisher.add(attempt)\n",
+        "                    self._settle(attempt)\n",
         (
             "brokers",
             "servers",
