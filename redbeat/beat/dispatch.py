@@ -78,7 +78,6 @@ class Dispatcher:
         self,
         scheduler: SchedulerProtocol,
         store: Store,
-        quarantine: Quarantine,
         session: Session,
         publisher: Publisher,
         statics: StaticEntries,
@@ -97,7 +96,7 @@ class Dispatcher:
         self._counters = counters
         self._statics = statics
         self._delivery = conf.delivery
-        self._quarantine = quarantine
+        self.quarantine = Quarantine(store, clock)
         self.loader = Loader(scheduler, store, statics, clock)
         self.server = CommonServer(store, conf.delivery, clock)
         self.retries = Retries(scheduler, counters)
@@ -430,7 +429,7 @@ class Dispatcher:
         self._session.record(self.retries.retry(attempt.claim, attempt.now, error, unsure))
 
     def _quarantine_entry(self, claim: Claim, reason: str, now: float) -> None:
-        self._quarantine.add(claim, reason, now)
+        self.quarantine.add(claim, reason, now)
         name = name_of(self._scheduler, claim)
         self._counters.add("quarantined", name)
         emit(entry_quarantined, self._scheduler, name=encodable(name), reason=reason)
