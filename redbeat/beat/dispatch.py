@@ -1,4 +1,4 @@
-"""Dispatches claimed entries: each is sent, put back, parked or quarantined."""
+"""Dispatches claimed entries: sends each, or puts it back, parks or quarantines it."""
 
 from __future__ import annotations
 
@@ -69,9 +69,11 @@ DECISION_VALID_FOR: Final = 0.1
 class Dispatcher:
     """Decides and publishes, one claim at a time, and adds the completions to the session.
 
-    Makes no round trip to Redis, except for a lost run whose end other runs wait for. ``statics``
-    hold the functions among the arguments of static entries, ``publisher`` holds unconfirmed
-    messages, ``clock`` returns monotonic seconds.
+    The session records the completions later, so :meth:`dispatch` takes no round trip to Redis,
+    except one per group of at-most-once runs, and those of :meth:`CommonServer.broker_of`.
+
+    ``statics`` hold the functions among the arguments of static entries, ``publisher`` holds
+    unconfirmed messages, ``clock`` returns monotonic seconds.
     """
 
     def __init__(

@@ -99,7 +99,7 @@ class Ticker:
         conf: the settings.
         clock: monotonic seconds.
         lease: seconds a claim lasts.
-        publisher, pace: what several tickers of one beat share, None for new ones.
+        publisher, pace: shared by several tickers of one beat; None creates new ones.
     """
 
     def __init__(
@@ -117,8 +117,8 @@ class Ticker:
         self.running = False
         #: Seconds for which one tick claims batches.
         self.max_tick = MAX_TICK
-        #: Whether no request to Redis is in flight after a tick, as several tickers need that share
-        #: the connections of one client.
+        #: Whether each tick waits for all replies, because several tickers share the connections of
+        #: one client.
         self.waits_for_reply = publisher is not None
         self._scheduler = scheduler
         self._store = store
