@@ -46,7 +46,7 @@ from redbeat.storage.records import (
 )
 from redbeat.storage.store import Store
 
-from .at_most_once import AtMostOnce, PendingRun
+from .at_most_once import AtMostOnce
 from .broker import is_about_one_message
 from .completions import Completions, is_running, put_back_while_running, running_marker
 from .exactly_once import BYPASSED, CHANGES_ENTRY, Capture, CommonServer
@@ -256,7 +256,7 @@ class Dispatcher:
             return
         if is_due:
             self.retries.forget(attempt.claim)
-            self.at_most_once.add(PendingRun(attempt, self._completions.sent(attempt)))
+            self.at_most_once.add(attempt, self._completions.sent(attempt))
         else:
             self._record_without_run(attempt, self._completions.not_sent(attempt))
 
@@ -510,7 +510,7 @@ class Dispatcher:
             if run.at_most_once:
                 self._scheduler.check_broker()
                 entry.args, entry.kwargs = evaluated(entry.args, entry.kwargs)
-                self.at_most_once.add(PendingRun(attempt, completion))
+                self.at_most_once.add(attempt, completion)
                 return
             producer = self._scheduler.producer
             capture = self._capture_for(attempt, producer)
