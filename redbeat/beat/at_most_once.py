@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from redis.exceptions import RedisError
 
@@ -23,14 +23,14 @@ from redbeat.storage.records import (
 )
 from redbeat.storage.store import Store
 
-from .completions import Completions
+from .completions import Completions, running_marker
 from .loading import Attempt
 from .publisher import publish
 from .retries import MOST_EDITS, RecentEntries, Retries
 from .scheduler_protocol import SchedulerProtocol
 from .session import CLAIM_ENDED, Session
 
-__all__ = ("AtMostOnce", "PendingRun")
+__all__ = ("AtMostOnce",)
 
 logger = get_logger("celery.beat")
 
@@ -39,16 +39,9 @@ logger = get_logger("celery.beat")
 GROUP = 50
 
 
-class PendingRun(NamedTuple):
-    """A run that the beat records first and then tries to publish once."""
-
-    attempt: Attempt
-    completion: Completion
-
-    def report(self, outcome: str) -> None:
-        """Log ``outcome``, the reason why the run was not published."""
-        entry, run = self.attempt.entry, self.attempt.run
-        logger.error("beat: The run of %s at %s %s", entry.name, run.instant, outcome)
+def _log_lost(attempt: Attempt, outcome: str) -> None:
+    """Log ``outcome``, the reason why a run was not published."""
+    logger.error("beat: The run of %s at %s %s", attempt.entry.name, attempt.run.instant, outcome)
 
 
 class AtMostOnce:
@@ -67,8 +60,8 @@ class AtMostOnce:
         self._session = session
         self._retries = retries
         self._completions = completions
-        self._unrecorded: list[PendingRun] = []
-        self._recorded: deque[PendingRun] = deque()
+        self._unrecorded: list[tuple[Attempt, Completion]] = []
+        self._recorded: deque[Attempt] = deque()
         #: The numbers of edits in a row because of which a run was not recorded, by key.
         self._edits: RecentEntries[int] = RecentEntries()
         #: Whether the broker refused a message in this tick.
@@ -78,9 +71,11 @@ class AtMostOnce:
         """Try again to publish after the broker refused a message in an earlier tick."""
         self._refused = False
 
-    def add(self, pending: PendingRun) -> None:
-        """Add a run; if the group is full, record the group in one round trip."""
-        self._unrecorded.append(pending)
+    def add(self, attempt: Attempt, completion: Completion) -> None:
+        """Add a run and its completion; if the group is full, record it in one round trip."""
+        if completion.operation == RAN:
+            completion = completion._replace(operation=FIRST)
+        self._unrecorded.append((attempt, completion))
         if len(self._unrecorded) >= GROUP:
             self.record()
 
@@ -91,17 +86,14 @@ class AtMostOnce:
         call publishes the run. One round trip if there are new runs, else none.
         """
         unrecorded, self._unrecorded = self._unrecorded, []
-        for pending in unrecorded:
-            self._record(pending)
+        for attempt, completion in unrecorded:
+            self._record(attempt, completion)
         if unrecorded:
             self._session.request(0)
         self.publish()
 
-    def _record(self, pending: PendingRun) -> None:
-        completion = pending.completion
-        if completion.operation == RAN:
-            completion = completion._replace(operation=FIRST)
-        self._session.record(completion, partial(self._on_result, pending))
+    def _record(self, attempt: Attempt, completion: Completion) -> None:
+        self._session.record(completion, partial(self._on_result, attempt, completion))
 
     def publish(self) -> None:
         """Publish the recorded runs.
@@ -116,27 +108,26 @@ class AtMostOnce:
                 break
             self._publish(self._recorded.popleft(), producer)
 
-    def _on_result(self, pending: PendingRun, result: Result) -> None:
+    def _on_result(self, attempt: Attempt, completion: Completion, result: Result) -> None:
         """Process the reply of Redis: the run is recorded, must be put back, or is lost."""
         if result.code == RECORDED:
-            self._recorded.append(pending)
-            if self._edits:
-                self._edits.forget(pending.attempt.claim.key)
-            self._completions.announce_end(pending.attempt.entry, pending.completion)
+            self._recorded.append(attempt)
+            self._edits.forget(attempt.claim.key)
+            self._completions.announce_end(attempt, completion)
         elif result.code in (CHANGED, OUTDATED):
-            self._put_back_edited(pending, result)
+            self._put_back_edited(attempt, completion, result)
         elif result.code == EXPIRED:
-            logger.info(CLAIM_ENDED, pending.attempt.claim.key)
+            logger.info(CLAIM_ENDED, attempt.claim.key)
         else:
-            pending.report("is lost: Redis refused its record or confirmed it too late")
+            _log_lost(attempt, "is lost: Redis refused its record or confirmed it too late")
 
-    def _put_back_edited(self, pending: PendingRun, result: Result) -> None:
+    def _put_back_edited(self, attempt: Attempt, completion: Completion, result: Result) -> None:
         """Put back a run whose entry was edited; record it all the same if each run is edited."""
-        attempt, now = pending.attempt, self._session.time()
+        now = self._session.time()
         edits = self._edits.get(attempt.claim.key) or 0
         if result.code == CHANGED and edits >= MOST_EDITS:
-            merged = self._completions.merged(attempt, pending.completion, result.texts, now)
-            self._record(PendingRun(attempt, merged))
+            merged = self._completions.merged(attempt, completion, result.texts, now)
+            self._record(attempt, merged)
         else:
             self._edits.keep(attempt.claim.key, edits + 1, now)
             self._session.record(attempt.claim.put_back(now))
@@ -144,7 +135,7 @@ class AtMostOnce:
     def withdraw(self) -> list[Claim]:
         """Remove the runs that are not recorded yet, and return their claims."""
         unrecorded, self._unrecorded = self._unrecorded, []
-        return [pending.attempt.claim for pending in unrecorded]
+        return [attempt.claim for attempt, _ in unrecorded]
 
     def report_lost(self) -> None:
         """Log the recorded runs as lost, because this beat stops before it can publish them.
@@ -156,31 +147,31 @@ class AtMostOnce:
                 self._recorded.popleft(), "is lost: beat stops and the broker is not available"
             )
 
-    def _publish(self, pending: PendingRun, producer: Any) -> None:
+    def _publish(self, attempt: Attempt, producer: Any) -> None:
         """Publish a recorded run, or report it as lost."""
-        entry, run = pending.attempt.entry, pending.attempt.run
+        run = attempt.run
         run.successor = None
         try:
-            publish(self._scheduler, entry, producer)
+            publish(self._scheduler, attempt, producer)
         except Exception as error:
             run.error = error
         if run.error is not None:
-            self._report_lost_run(pending, f"is lost, it must not be sent twice: {run.error!r}")
+            self._report_lost_run(attempt, f"is lost, it must not be sent twice: {run.error!r}")
             self._refused = self._retries.count_if_broker_failed(run.error, self._session.time())
         elif not run.sent and run.successor is None:
             self._report_lost_run(
-                pending, "is lost: is_due() returned true before its record and false after it"
+                attempt, "is lost: is_due() returned true before its record and false after it"
             )
         else:
             self._retries.broker_answered()
-            self._completions.announce_sent(entry)
+            self._completions.announce_sent(attempt)
 
-    def _report_lost_run(self, pending: PendingRun, outcome: str) -> None:
+    def _report_lost_run(self, attempt: Attempt, outcome: str) -> None:
         """Log and count a lost run, and remove its ``running`` marker, so that later runs go on."""
-        attempt, run = pending.attempt, pending.attempt.run
-        pending.report(outcome)
+        run = attempt.run
+        _log_lost(attempt, outcome)
         self._retries.count_failure(attempt.claim, run.error, lost=True)
-        if not pending.completion.running:
+        if not running_marker(attempt.entry, run.task_id):
             return
         try:
             self._store.end_run(attempt.claim.key, run.task_id)

@@ -163,11 +163,9 @@ class Completions:
         self._counters = counters
         self._prototypes = prototypes
 
-    def announce_sent(self, entry: RedBeatSchedulerEntry) -> None:
+    def announce_sent(self, attempt: Attempt) -> None:
         """Count a sent message, and emit ``entry_dispatched``."""
-        run = entry.run
-        if run is None:
-            return
+        entry, run = attempt.entry, attempt.run
         late = None if run.trigger else (run.now - run.due).total_seconds()
         self._counters.dispatched(str(entry.name), late)
         if not entry_dispatched.receivers:
@@ -181,9 +179,10 @@ class Completions:
             triggered=run.trigger is not None,
         )
 
-    def announce_end(self, entry: RedBeatSchedulerEntry, completion: Completion) -> None:
-        """Log that an entry has no runs left, and emit ``entry_finished``; else do nothing."""
+    def announce_end(self, attempt: Attempt, completion: Completion) -> None:
+        """If an entry has no runs left, log that and emit ``entry_finished``."""
         if completion.end:
+            entry = attempt.entry
             logger.info(
                 "beat: Entry %s has finished, it has no runs left (on_finish: %s)",
                 *(entry.name, entry.policy_field("on_finish")),

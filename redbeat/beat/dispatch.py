@@ -1,4 +1,4 @@
-"""Dispatches claimed entries: each is sent, put back, parked or quarantined."""
+"""Dispatches claimed entries: sends each, or puts it back, parks or quarantines it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from redbeat.storage.records import (
 )
 from redbeat.storage.store import Store
 
-from .at_most_once import AtMostOnce, PendingRun
+from .at_most_once import AtMostOnce
 from .broker import is_about_one_message
 from .completions import Completions, is_running, put_back_while_running, running_marker
 from .exactly_once import BYPASSED, CHANGES_ENTRY, Capture, CommonServer
@@ -69,16 +69,17 @@ DECISION_VALID_FOR: Final = 0.1
 class Dispatcher:
     """Decides and publishes, one claim at a time, and adds the completions to the session.
 
-    Makes no round trip to Redis, except for a lost run whose end other runs wait for. ``statics``
-    hold the functions among the arguments of static entries, ``publisher`` holds unconfirmed
-    messages, ``clock`` returns monotonic seconds.
+    The session records the completions later, so :meth:`dispatch` takes no round trip to Redis,
+    except one per group of at-most-once runs, and those of :meth:`CommonServer.broker_of`.
+
+    ``statics`` hold the functions among the arguments of static entries, ``publisher`` holds
+    unconfirmed messages, ``clock`` returns monotonic seconds.
     """
 
     def __init__(
         self,
         scheduler: SchedulerProtocol,
         store: Store,
-        quarantine: Quarantine,
         session: Session,
         publisher: Publisher,
         statics: StaticEntries,
@@ -97,7 +98,7 @@ class Dispatcher:
         self._counters = counters
         self._statics = statics
         self._delivery = conf.delivery
-        self._quarantine = quarantine
+        self.quarantine = Quarantine(store, clock)
         self.loader = Loader(scheduler, store, statics, clock)
         self.server = CommonServer(store, conf.delivery, clock)
         self.retries = Retries(scheduler, counters)
@@ -150,11 +151,11 @@ class Dispatcher:
             self._handle_decision_error(attempt, error)
             return
         if due and perhaps_sent and (not entry.enabled or entry.is_too_late):
-            self._record_without_run(entry, self._completions.perhaps_sent(attempt))
+            self._record_without_run(attempt, self._completions.perhaps_sent(attempt))
         elif not entry.enabled:
             self._session.record(claim.done(SKIP, DISABLED))
         elif due and not perhaps_sent and is_running(attempt):
-            self._record_without_run(entry, self._completions.overlapping(attempt))
+            self._record_without_run(attempt, self._completions.overlapping(attempt))
         elif due and self._became_too_late(attempt):
             self._session.record(claim.put_back(attempt.now))  # the next claim decides again
         elif run.at_most_once:
@@ -196,44 +197,44 @@ class Dispatcher:
     def _publish(self, attempt: Attempt, due: bool) -> None:
         """Publish a run that is recorded with its message or afterwards."""
         entry, claim, run = attempt.entry, attempt.claim, attempt.run
-        capture, unsure = None, False  # type: Capture | None, bool | None
         try:
             if due:
                 self._statics.restore_functions(entry)
             producer = self._scheduler.producer
             capture = self._capture_for(attempt, producer)
-            at_least_once = entry.policy_field("delivery") == AT_LEAST_ONCE
-            if capture is None and attempt.way == WITH_RECORD and not at_least_once:
-                # If this beat died before the record, the next beat would decide again, because
-                # this claim says that nothing was sent. The run could get another id.
-                self._session.record(claim.put_back(attempt.now))
-                return
-            unsure = self._scheduler.overrides_sending
-            if capture is not None:
-                with capture:
-                    attempt.seconds = publish(self._scheduler, entry, producer)
-            else:
-                outgoing = self._publisher.publishing(producer, bool(self._isolated.get(claim.key)))
-                try:
-                    with outgoing:
-                        attempt.seconds = publish(self._scheduler, entry, producer)
-                        if run.sent:
-                            outgoing.add(attempt)
-                            return
-                finally:
-                    unsure = unsure or outgoing.sent_anything
         except Exception as error:
-            self._retry(attempt, error, unsure)
+            self._retry(attempt, error)
+            return
+        at_least_once = entry.policy_field("delivery") == AT_LEAST_ONCE
+        if capture is None and attempt.way == WITH_RECORD and not at_least_once:
+            # If this beat died before the record, the next beat would decide again, because this
+            # claim says that nothing was sent. The run could get another id.
+            self._session.record(claim.put_back(attempt.now))
+            return
+        alone = bool(self._isolated.get(claim.key))
+        try:
+            with capture or self._publisher.publishing(producer, alone):
+                publish(self._scheduler, attempt, producer)
+                if run.sent and capture is None:
+                    self._publisher.add(attempt)
+                    return
+        except Exception as error:
+            self._retry(attempt, error, self._may_have_sent(capture))
             return
         if run.error is not None:
-            attempt.error = run.error
+            unsure, attempt.error = self._may_have_sent(capture), run.error
             attempt.shared = capture is None and self._publisher.shares_errors
             self.deliver()
             self._handle_publish_error(attempt, unsure)
         elif run.sent or run.successor is not None:
             self._record_sent(attempt, self._completions.sent(attempt), capture)
         else:
-            self._record_without_run(entry, self._completions.not_sent(attempt))
+            self._record_without_run(attempt, self._completions.not_sent(attempt))
+
+    def _may_have_sent(self, capture: Capture | None) -> bool | None:
+        """Return whether the broker may have a message of the last publish, None if unknown."""
+        sent_anything = capture is None and self._publisher.sent_anything
+        return self._scheduler.overrides_sending or sent_anything
 
     def _prepare_at_most_once(self, attempt: Attempt, due: bool) -> None:
         """Decide as :meth:`_publish` does and check the broker, but record the run first."""
@@ -255,9 +256,9 @@ class Dispatcher:
             return
         if is_due:
             self.retries.forget(attempt.claim)
-            self.at_most_once.add(PendingRun(attempt, self._completions.sent(attempt)))
+            self.at_most_once.add(attempt, self._completions.sent(attempt))
         else:
-            self._record_without_run(entry, self._completions.not_sent(attempt))
+            self._record_without_run(attempt, self._completions.not_sent(attempt))
 
     # -- recording -----------------------------------------------------------------------------
 
@@ -304,7 +305,7 @@ class Dispatcher:
         if code in (RECORDED, OVERTAKEN):
             self.server.note_sent(claim.key)
             self._report_sent(attempt)
-            self._completions.announce_end(attempt.entry, completion)
+            self._completions.announce_end(attempt, completion)
         elif code == CHANGED and texts[:2] == (claim.definition, claim.policy):
             self._send_with_record(attempt, self._merged(attempt, completion, result))
         elif code in (CHANGED, ELSEWHERE, OUTDATED):
@@ -345,14 +346,14 @@ class Dispatcher:
         if self._edits:
             self._edits.forget(attempt.claim.key)
         self.retries.sent(attempt.claim)
-        self._completions.announce_sent(attempt.entry)
+        self._completions.announce_sent(attempt)
 
-    def _record_without_run(self, entry: RedBeatSchedulerEntry, completion: Completion) -> None:
+    def _record_without_run(self, attempt: Attempt, completion: Completion) -> None:
         """Add a completion that records no run."""
 
         def on_result(result: Result) -> None:
             if result.code == RECORDED:
-                self._completions.announce_end(entry, completion)
+                self._completions.announce_end(attempt, completion)
 
         self._session.record(completion, on_result if completion.end else None)
 
@@ -393,7 +394,7 @@ class Dispatcher:
         elif result.code == REFUSED:
             logger.info("beat: Entry %s was deleted or replaced during its run", attempt.claim.key)
         else:
-            self._completions.announce_end(attempt.entry, completion)
+            self._completions.announce_end(attempt, completion)
 
     def _merged(self, attempt: Attempt, completion: Completion, result: Result) -> Completion:
         return self._completions.merged(attempt, completion, result.texts, self._session.time())
@@ -430,7 +431,7 @@ class Dispatcher:
         self._session.record(self.retries.retry(attempt.claim, attempt.now, error, unsure))
 
     def _quarantine_entry(self, claim: Claim, reason: str, now: float) -> None:
-        self._quarantine.add(claim, reason, now)
+        self.quarantine.add(claim, reason, now)
         name = name_of(self._scheduler, claim)
         self._counters.add("quarantined", name)
         emit(entry_quarantined, self._scheduler, name=encodable(name), reason=reason)
@@ -509,12 +510,12 @@ class Dispatcher:
             if run.at_most_once:
                 self._scheduler.check_broker()
                 entry.args, entry.kwargs = evaluated(entry.args, entry.kwargs)
-                self.at_most_once.add(PendingRun(attempt, completion))
+                self.at_most_once.add(attempt, completion)
                 return
             producer = self._scheduler.producer
             capture = self._capture_for(attempt, producer)
             with capture or nullcontext():
-                publish(self._scheduler, entry, producer)
+                publish(self._scheduler, attempt, producer)
         except Exception as error:
             self._retry(attempt, error)
             return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Final
@@ -50,9 +49,7 @@ class StatsCleanup:
     returns monotonic seconds.
     """
 
-    def __init__(
-        self, store: Store, max_entries: int, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, store: Store, max_entries: int, clock: Callable[[], float]) -> None:
         self._store = store
         self._max_entries = max_entries
         self._clock = clock
@@ -88,7 +85,7 @@ class Sweep:
     ``clock`` returns monotonic seconds.
     """
 
-    def __init__(self, store: Store, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, store: Store, clock: Callable[[], float]) -> None:
         self._store = store
         self._clock = clock
         self._looked_at = clock()

@@ -150,24 +150,23 @@ def retry_options(options: Mapping[str, Any], at_most_once: bool) -> dict[str, A
     return bounded
 
 
-def publish(
-    scheduler: SchedulerProtocol, entry: RedBeatSchedulerEntry, producer: Any
-) -> float | None:
+def publish(scheduler: SchedulerProtocol, attempt: Attempt, producer: Any) -> None:
     """Publish the due run of an entry, or its triggered or backfilled run.
 
-    Returns the seconds that ``is_due`` of the entry returned, None for a run outside the schedule.
+    Sets the ``seconds`` of the attempt, except for a run outside the schedule.
     """
-    run = entry.run
-    if run is not None and run.trigger is None and run.options is not None:
-        return scheduler.send_if_due(entry, **run.options)
-    if run is None or run.trigger is None:
-        return scheduler.maybe_due(entry, producer=producer)
+    entry, run = attempt.entry, attempt.run
+    if run.trigger is None:
+        if run.options is None:
+            attempt.seconds = scheduler.maybe_due(entry, producer=producer)
+        else:
+            attempt.seconds = scheduler.send_if_due(entry, **run.options)
+        return
     if ensure_conf(scheduler.app).log_dispatch == LOG_EACH:
         kind = "backfilled" if run.trigger.backfilled else "triggered"
         logger.info("Scheduler: Sending %s task %s (%s)", kind, entry.name, entry.task)
     scheduler.apply_async(entry, producer=producer, advance=False)
     run.sent = True
-    return None
 
 
 class Pipe(Protocol):
@@ -265,7 +264,7 @@ class Publisher:
     def publishing(self, producer: Any, alone: bool = False) -> Publisher:
         """Return a context for one publish with ``producer``; with ``alone``, the publish waits."""
         self._open_pipe = None if alone else self._pipe_of(producer)
-        self._had_others = self.is_busy
+        self._had_others, self.sent_anything = self.is_busy, False
         return self
 
     def __enter__(self) -> None:

@@ -120,14 +120,14 @@ class Session:
         store: Store,
         lock: BeatLock | None,
         clock: Callable[[], float],
-        lease: float = LONGEST_LEASE,
-        history: int = 10,
-        counters: Counters | None = None,
-        pace: Pace | None = None,
+        lease: float,
+        history: int,
+        counters: Counters,
+        pace: Pace,
     ) -> None:
         self.lease = lease
-        self.pace = pace or Pace(None)
-        self._counters = Counters(0) if counters is None else counters
+        self.pace = pace
+        self._counters = counters
         self._history = history
         self.pending: list[Record] = []
         #: Bytes of the messages and definitions of the pending completions.

@@ -195,9 +195,9 @@ class ShardedTicker:
             token = self.locks[0].token if self.locks and self.locks[0] else None
             terms: dict[str, Any] = {"clock": clock, "token": token, "silent": self._silence_of}
             self.locks.append(ShardLock(store, key, timeout, **terms) if key else None)
-        #: The shards that this beat ticks. The first shard is always one of them.
+        #: The numbers of the shards that this beat ticks. Every beat ticks the first shard, 0.
         self.owned: set[int] = {0}
-        #: The shards that this beat has to leave.
+        #: Shards that belong to other beats now, and whose locks this beat may still hold.
         self._leaving: set[int] = set()
         self._scheduler = scheduler
         self._client = client
@@ -342,15 +342,15 @@ class ShardedTicker:
             self._assign(own, owners(view[0], len(self.stores), view[1]))
 
     def _assign(self, own: str, result: Sequence[str]) -> None:
-        wanted = {number for number, owner in enumerate(result) if owner == own}
+        assigned = {number for number, owner in enumerate(result) if owner == own}
         logger.info(
             "beat: %s active, this beat has %d of %d shards: %s",
             plural(len(self._view[0]), "beat"),
-            *(len(wanted), len(result), ", ".join(map(str, sorted(wanted))) or "none"),
+            *(len(assigned), len(result), ", ".join(map(str, sorted(assigned))) or "none"),
         )
-        self._leaving |= self.owned - wanted - {0}
-        self._leaving -= wanted
-        self.owned = wanted | {0}
+        self._leaving |= self.owned - assigned - {0}
+        self._leaving -= assigned
+        self.owned = assigned | {0}
 
     def _leave(self, number: int) -> None:
         ticker = self._tickers.get(number)
@@ -359,10 +359,11 @@ class ShardedTicker:
             self._next.pop(number, None)
 
     def _silence_of(self, token: str) -> float:
-        """Return for how many seconds a beat had made no request to the first shard.
+        """Return for how long a beat has made no request to the first shard, in seconds.
 
-        A beat that was never listed counts from the first look. 0 if it is unknown, because this
-        beat itself is not listed.
+        The result is the age of the last request at the last look. For a beat that was never
+        listed, the age counts from the first look. Returns 0 while this beat itself is not listed,
+        because then the list is out of date.
         """
         if self._ticker(0).token not in self._seen_at:
             return 0.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -36,7 +35,6 @@ from redbeat.storage.checks import (
     warn_about_misspelt,
     warn_about_untagged,
 )
-from redbeat.storage.quarantine import Quarantine
 from redbeat.storage.reading import PROBLEM
 from redbeat.storage.records import NEW_LEADER, STANDBY, WITH_RECORD, Claim, ClaimReply
 from redbeat.storage.store import BATCH, MAX_WAIT, Store
@@ -101,7 +99,7 @@ class Ticker:
         conf: the settings.
         clock: monotonic seconds.
         lease: seconds a claim lasts.
-        publisher, pace: what several tickers of one beat share, None for new ones.
+        publisher, pace: shared by several tickers of one beat; None creates new ones.
     """
 
     def __init__(
@@ -111,16 +109,16 @@ class Ticker:
         lock: BeatLock | None,
         statics: StaticEntries,
         conf: RedBeatConfig,
-        clock: Callable[[], float] = time.monotonic,
-        lease: float = LONGEST_LEASE,
+        clock: Callable[[], float],
+        lease: float,
         publisher: Publisher | None = None,
         pace: Pace | None = None,
     ) -> None:
         self.running = False
         #: Seconds for which one tick claims batches.
         self.max_tick = MAX_TICK
-        #: Whether no request to Redis is in flight after a tick, as several tickers need that share
-        #: the connections of one client.
+        #: Whether each tick waits for all replies, because several tickers share the connections of
+        #: one client.
         self.waits_for_reply = publisher is not None
         self._scheduler = scheduler
         self._store = store
@@ -130,7 +128,6 @@ class Ticker:
         #: Whether the settings and keys of the server were checked, perhaps by another ticker.
         self.server_checked = False
         self._clock = clock
-        self._quarantine = Quarantine(store, clock)
         self._sweep = Sweep(store, clock)
         self.health = BeatHealth(clock)
         self.counters = Counters(conf.metrics_entries)
@@ -143,10 +140,11 @@ class Ticker:
         if conf.delivery == AT_MOST_ONCE:
             self._session.way = WITH_RECORD  # an unrecorded run cannot have been sent
         self._dispatcher = Dispatcher(
-            *(scheduler, store, self._quarantine, self._session, self._publisher, statics),
+            *(scheduler, store, self._session, self._publisher, statics),
             *(self.counters, conf, clock),
         )
         self._at_most_once = self._dispatcher.at_most_once
+        self._quarantine = self._dispatcher.quarantine
         self._retries = self._dispatcher.retries
         self._sync_again_at = 0.0
         self._prune_at = math.inf

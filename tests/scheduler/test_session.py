@@ -8,7 +8,9 @@ import pytest
 from celery import Celery
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from redbeat.beat.session import Session
+from redbeat.beat.retries import Pace
+from redbeat.beat.session import LONGEST_LEASE, Session
+from redbeat.metrics.counters import Counters
 from redbeat.storage.client import client_of, unretried
 from redbeat.storage.records import BEFORE_RECORD, RAN, WITH_RECORD, Completion
 from redbeat.storage.store import store_of
@@ -21,7 +23,8 @@ from .conftest import Clock, World
 def session(app: Celery, wire: Wire) -> Session:
     """The session of a beat without a lock, whose client can lose replies."""
     assert app.redbeat_redis is wire
-    return Session(store_of(app, unretried(client_of(app))), None, Clock())
+    store = store_of(app, unretried(client_of(app)))
+    return Session(store, None, Clock(), LONGEST_LEASE, 10, Counters(0), Pace(None))
 
 
 def lose_claims(world: World, wire: Wire, session: Session) -> None:

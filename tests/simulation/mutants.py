@@ -1462,8 +1462,8 @@ MUTANTS: Final = (
         "record-before-publish",
         "A run is recorded when its message is written, before the broker confirmed it.",
         "beat/dispatch.py",
-        "                            outgoing.add(attempt)\n",
-        "                            self._settle(attempt)\n",
+        "                    self._publisher.add(attempt)\n",
+        "                    self._settle(attempt)\n",
         (
             "brokers",
             "servers",
@@ -1541,7 +1541,7 @@ MUTANTS: Final = (
         "An at-most-once run whose publish failed is retried.",
         "beat/at_most_once.py",
         "            self._report_lost_run("
-        'pending, f"is lost, it must not be sent twice: {run.error!r}")\n',
+        'attempt, f"is lost, it must not be sent twice: {run.error!r}")\n',
         "            run.error = None\n            return False\n",
         (
             "brokers",
