@@ -218,7 +218,7 @@ class TestOneIsRefused:
         broker.client.set("crooked", "no list")
         for score, name in enumerate("abcd"):
             options = {"queue": "crooked"} if name == "c" else {}
-            world.put(name, score=score + 1, options=options)
+            world.put(name, None, world.ago(90), score=score + 1, options=options)
         scheduler = world.scheduler_of(Hooked)
         scheduler.hook = hook
         scheduler.tick()
