@@ -169,7 +169,7 @@ class RedBeatConfig:
     lock_key: str | None
     #: The lock timeout in seconds, None if it is not set; see :meth:`resolve_lock_timeout`.
     lock_timeout: float | None
-    #: One or several URLs, with passwords. Before you log them, pass them to ``safe_url``.
+    #: One or several URLs, with passwords. Pass the URLs to ``safe_url`` before you log them.
     redis_url: str
     redis_use_ssl: Any
     redbeat_redis_options: dict[str, Any]

@@ -325,7 +325,10 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     def load_definition(
         key: str, app: App | None = None, definition: str | bytes | None = None
     ) -> dict[str, Any]:
-        """Return the stored constructor arguments; raises KeyError if unknown. One round trip."""
+        """Return the stored constructor arguments, in one round trip.
+
+        Raises KeyError if there is no definition under this key.
+        """
         if definition is None:
             definition = store_of(app).load(text_of(key))[0]
         if definition is None:

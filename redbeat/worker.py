@@ -86,7 +86,8 @@ def enable(app: App) -> None:
 def _started(task_id: str = "", task: Any = None, **_kwargs: Any) -> None:
     """Note when a run starts.
 
-    Each task of a worker comes here, and to :func:`_ended`; those that no beat sent leave at once.
+    Celery calls this function and :func:`_ended` for each task of a worker; both ignore tasks that
+    no beat sent.
     """
     request = task.request
     fields = request.__dict__

@@ -98,7 +98,7 @@ class AtMostOnce:
     def publish(self) -> None:
         """Publish the recorded runs.
 
-        If the broker refuses one, that run is lost, and the others wait for the next tick.
+        If the broker refuses a run, this run is lost, and the other runs wait for the next tick.
         """
         while self._recorded and not self._refused:
             try:

@@ -179,7 +179,7 @@ class Dispatcher:
     # -- sending: with the record, before it, or after it ------------------------------------------
 
     def _capture_for(self, attempt: Attempt, producer: Any) -> Capture | None:
-        """Return a capture for a message that leaves with its record, None if it cannot do so."""
+        """Return a capture for a message that can be sent with its record, otherwise None."""
         if attempt.entry.policy_field("delivery") == AT_LEAST_ONCE:
             return None
         session, server = self._session, self.server

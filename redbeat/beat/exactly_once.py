@@ -52,7 +52,7 @@ OPEN_CHECK_INTERVAL: Final = 0.01
 #: script.
 REFUSED_FOR: Final = 300.0
 
-#: Why a message leaves before its record.
+#: Why a message is sent before its record.
 BYPASSED: Final = "user code sends their messages on another channel, or they go to no queue"
 CHANGES_ENTRY: Final = "user code in this beat changes the entry while its message is published"
 
@@ -310,9 +310,9 @@ class CommonServer:
     def note_refused_queue(self, key: str, why: str) -> bool:
         """Store that a script may not access the queue of the entry with this key.
 
-        Returns False if there is no room, or if no script has sent a message on this server: then
-        perhaps no queue is accessible. The log has one warning per entry, until a script sends a
-        message of the entry.
+        Returns False, without storing the key, if too many keys are stored, or if no script has
+        sent a message on this server yet (the user may have no access to any queue). Logs one
+        warning per entry, until a script sends a message of the entry.
         """
         now = self._clock()
         known, until = self._refused_until.get(key) is not None, now + REFUSED_FOR

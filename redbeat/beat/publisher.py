@@ -286,7 +286,7 @@ class Publisher:
             self._collected.append((operations, attempt))
 
     def add(self, attempt: Attempt) -> None:
-        """Set the run that is published in the current context of :meth:`publishing`."""
+        """Set the run whose message is sent in the current :meth:`publishing` context."""
         self._attempt = attempt
 
     def _pipe_of(self, producer: Any) -> Pipe | None:

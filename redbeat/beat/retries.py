@@ -135,8 +135,8 @@ class RecentEntries(Generic[V]):
     def keep(self, key: str, value: V, now: float) -> bool:
         """Store a value and return True; return False if there is no room. ``now`` is in seconds.
 
-        A value remains for at least :data:`REMEMBERED_FOR` seconds. Otherwise, if more keys fail
-        than there is room for, each key would be removed before its next failure.
+        A value remains for at least :data:`REMEMBERED_FOR` seconds, so that a key is still stored
+        at its next failure even if more than :data:`REMEMBERED` keys fail.
         """
         self._values.pop(key, None)
         if len(self._values) >= REMEMBERED:

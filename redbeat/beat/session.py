@@ -154,7 +154,7 @@ class Session:
         self._whole_at = 0.0
         self._redis_time = 0.0
         #: Whether messages may be sent before their record, and the broker that gets the messages
-        #: which leave with their record.
+        #: sent with their record.
         self.way = BEFORE_RECORD
         self.broker: Broker | None = None
         #: Seconds by which the Redis clock went back since a caller set this to 0.

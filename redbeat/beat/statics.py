@@ -48,7 +48,7 @@ class StaticEntries:
         self._refused: set[str] = set()
         self._removed: set[str] = set()
         self._base_schedules: dict[str, Any] = {}
-        #: Whether :meth:`collect` was called, so that unknown static entries may be removed.
+        #: Whether :meth:`collect` was called. Only then may :meth:`prune` remove static entries.
         self.complete = False
         #: The numbers of entries that the last :meth:`sync` added, changed and removed.
         self.synced = {"added": 0, "changed": 0, "removed": 0}
@@ -149,12 +149,12 @@ class StaticEntries:
         """Add, change and remove entries in Redis so that they match ``beat_schedule``.
 
         ``now`` is the time of Redis, from which the first runs of new entries are computed. If
-        ``exclusive`` is false, other beats may have other static entries. Then this beat removes
-        only entries that it has removed from its own ``beat_schedule``. Returns False if this beat
-        no longer holds the lock.
+        ``exclusive`` is false, other beats may have other static entries; this method then removes
+        only entries that the program has removed from the ``beat_schedule`` of this beat. Returns
+        False if this beat no longer holds the lock.
 
-        Two round trips, and one per 500 removed entries. One more per 500 entries, unless
-        :meth:`offer` has written the same entries.
+        Two round trips, and one per 500 removed entries. Unless :meth:`offer` has written the same
+        entries, one more round trip per 500 entries.
         """
         if self.offered and self.offered == store.noted(STATICS):
             logger.debug("beat: The static entries are unchanged since the start")
@@ -207,8 +207,8 @@ class StaticEntries:
     def stale(self, store: Store, exclusive: bool) -> set[str]:
         """Return the names of static entries that :meth:`prune` would remove. One round trip.
 
-        If ``exclusive`` is false, only names that this beat has removed from its own
-        ``beat_schedule`` are returned.
+        If ``exclusive`` is false, returns only names that the program has removed from the
+        ``beat_schedule`` of this beat.
         """
         names = store.static_names()
         return names - self._entries.keys() - self._refused if exclusive else names & self._removed

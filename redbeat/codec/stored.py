@@ -2,7 +2,8 @@
 
 Any program may write any bytes into any key. The functions for definitions, metas and policies
 raise :exc:`DecodeError`, after which a beat quarantines the entry. The functions for RedBeat's own
-records return an empty value instead, because a beat can continue without the record.
+records return an empty value if the record is invalid, because a beat can continue without the
+record.
 """
 
 from __future__ import annotations

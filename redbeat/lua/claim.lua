@@ -96,8 +96,8 @@
 --   failure     why the run could not be sent, or ''. Escaped like `line`. From the second failure
 --               on, `line` replaces the line of the last failure and gets the number of attempts
 --   calendars   the calendars that the completion depends on, or '': '<SHA-1 of their JSON, joined by
---               line feeds>,<name>,<name>...'. If they were changed, a run does not leave; the
---               record of a run that has left makes the entry due now
+--               line feeds>,<name>,<name>...'. If a calendar was changed, a message that was not sent
+--               yet is not sent; the record of a run that was sent makes the entry due now
 --
 -- The field `claim` of an entry is ["<head>",<mark>,<mark>], see marks.lua. The head has five
 -- words: claim id, when the occurrence was due, when the claim ends, when the occurrence was first

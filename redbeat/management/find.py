@@ -584,7 +584,7 @@ def _member_sort_key(query: Query, name_of: Callable[[str], str]) -> Callable[[M
     if query.sort.endswith("name"):
         return lambda member: name_of(member[0])
     parked_first = query.state in PARKED_STATES
-    # Paused entries have the score DISABLED. A search for paused entries reads that score first.
+    # Paused entries have the score DISABLED. A search for paused entries reads them first.
     first_score = DISABLED if query.state == PAUSED else None
     return lambda member: (
         member[1] != first_score,
@@ -629,7 +629,9 @@ def _first_page(search: Search, members: list[Member], limit: int, size: int) ->
 def _sorted_by_text(
     search: Search, query: Query, members: list[Member], after: str | None, limit: int
 ) -> Found:
-    """Return a page in an order for which all matching entries must be read.
+    """Return a page of entries sorted by a value that only the stored entries contain.
+
+    Reads all matching entries, one round trip per batch of members.
 
     The cursor is the number of entries on all previous pages.
     """

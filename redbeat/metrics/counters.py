@@ -108,7 +108,7 @@ class Counters:
         self._new: defaultdict[str, int] = defaultdict(int)
         #: The lateness in seconds of messages that ``_new`` does not count yet.
         self._late: list[float] = []
-        #: Sums of all batches: the totals, and the counts of single entries.
+        #: The sums of all batches so far: the totals, and the counts of single entries.
         self._batched: dict[str, int] = {}
         self._batched_of_entries: dict[str, int] = {}
         #: The batch that was sent and that Redis has not confirmed yet.

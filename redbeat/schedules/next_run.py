@@ -257,7 +257,8 @@ DECIDING_ATTRIBUTES: dict[str, Callable[[Any], bool]] = {
     "nowfun": _has_own_clock,
     "tz": _has_own_zone,
 }
-#: The attribute with the time zone of the entry. It is not lost, because the entry stores it.
+#: The attribute of a schedule object with the time zone of its entry. The time zone is not lost,
+#: because the entry stores it.
 ENTRY_ZONE = "_redbeat_entry_zone"
 
 

@@ -141,8 +141,8 @@ class RuleSchedule(BaseSchedule):
     def counts_from(self, now: datetime) -> datetime:
         """Return an instant in UTC, after which the runs of an entry created at ``now`` are due.
 
-        Returns ``now``, or an instant just before ``start`` if ``start`` is less than a minute ago.
-        Therefore the entry still runs for a very recent start.
+        Returns ``now``. If ``start`` is less than a minute ago, returns an instant just before
+        ``start``, so that the run at ``start`` is still due.
         """
         start, now = as_utc(self.start), as_utc(now)
         return start - timedelta.resolution if now - START_GRACE < start <= now else now

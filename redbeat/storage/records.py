@@ -297,10 +297,10 @@ class ClaimRequest(NamedTuple):
         broker: the broker, if the script itself publishes the messages of completions.
         late: maximum number of claims for entries that are more than a second late, None for no
             limit. With a limit, the script first claims the entries that are on time.
-        quick: the last reply to this beat, if the beat has nothing to record or count. If no entry
-            is due, but one later, or if the same other beat still holds the lock, the script does
-            as little as it can, and the reply has the other values of the last reply. None for a
-            whole turn.
+        quick: the last reply to this beat if the beat has nothing to record or count, otherwise
+            None. With a last reply, the script stops early in two cases: no entry is due now but
+            one is due later, or the beat is a standby and the same beat still holds the lock. The
+            values that the script then does not read are those of the last reply.
     """
 
     turn_id: str
@@ -498,7 +498,7 @@ SAVED_FIELDS: dict[int, tuple[str, ...]] = {
     SAVED_AS: ("identity",),
 }
 
-#: The most frequent result. It is created once to save time.
+#: The most frequent result, shared by all replies because creating a result takes time.
 PLAIN_SAVED = Saved(SAVED)
 
 

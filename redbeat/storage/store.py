@@ -148,7 +148,8 @@ def save_results(writings: Sequence[Writing], reply: Sequence[bytes]) -> list[Sa
     if not isinstance(reply, list):
         return [Saved(SAVED)] * len(writings)  # the client is a mock in a test
     results = read_saved(reply)
-    for writing, saved in zip(writings, results, strict=False):  # Redis may have written only some
+    # Redis may have written only some of the entries; then there are fewer results.
+    for writing, saved in zip(writings, results, strict=False):
         if saved.code == NOT_A_HASH:
             raise InvalidEntryError("name", not_an_entry(writing.key))
     return results
@@ -444,7 +445,7 @@ class Store(Reading):
         Also removes beats that were seen in the future, which another program wrote, and entries
         that no longer fail from the index of failing entries. If the schedule has more than
         ``most`` entries, the counts of all entries are removed. One round trip, and one more per
-        500 failing or counted entries, or entries with a deadline.
+        500 entries that are failing, have counts or have a deadline.
         """
         names = self.keys
         keys = self._with_missing_key(

@@ -130,7 +130,7 @@ def _parsed(path: str, stdin: IO[bytes]) -> dict[str, Any]:
 
 
 def _toml() -> ModuleType:
-    for name in ("tomllib", "tomli"):  # the first one is in the standard library of Python 3.11
+    for name in ("tomllib", "tomli"):  # Python 3.11 and later include tomllib
         with suppress(ImportError):
             return import_module(name)
     raise UnreadableSourceError("TOML needs Python 3.11, or: pip install 'celery-redbeat[toml]'")

@@ -161,9 +161,10 @@ def lanes(rows: Sequence[Row], start: datetime, seconds: float) -> Lanes:
     """Return a time axis and, below the axis, one lane of runs for each row.
 
     A row is ``(label, href, positions, total)``; if there are more runs than positions, the lane is
-    one block from the first to the last position. Positions are sorted; 0 is ``start`` and 1 is
-    ``seconds`` later. Positions outside of this range are ignored. Times are shown in the zone of
-    ``start``. Raises ``ValueError`` if ``start`` is naive or ``seconds`` is not positive.
+    one block from the first to the last position. Positions are sorted; 0 means ``start``, and 1
+    means ``seconds`` after ``start``. Positions below 0 or above 1 are ignored. Times are shown in
+    the zone of ``start``. Raises ``ValueError`` if ``start`` is naive or ``seconds`` is not
+    positive.
     """
     if start.tzinfo is None or seconds <= 0:
         raise ValueError("start must be aware, and seconds positive")

@@ -14,8 +14,8 @@
 -- setting(name, definition, policy) returns a number in the policy or the definition, or nil.
 --
 -- watch(key, expected, definition, policy, before, now) must be called after an entry was written.
--- `before` is the earlier definition, or nil. It begins to count anew if the entry was enabled, and
--- adds an entry with `expect_within` to the sorted set `expected`.
+-- `before` is the earlier definition, or nil. watch() sets the number of failed runs to 0 if the
+-- entry was resumed, and adds an entry with `expect_within` to the sorted set `expected`.
 
 local function results(stored)
   local text = text_in(stored or '')

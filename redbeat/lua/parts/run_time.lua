@@ -1,6 +1,6 @@
--- run_time() returns the seconds for which this script has run. Needs `clock`, the reply of TIME at
--- the start. TIME stands still during a script of Redis 7.2 and later; scripts of Redis 7.0 have no
--- os.clock.
+-- run_time() returns the seconds for which this script has run. The script must call TIME at its
+-- start, and store the reply in `clock`. TIME stands still during a script of Redis 7.2 and later;
+-- scripts of Redis 7.0 have no os.clock.
 --
 -- out_of_time(limit) returns whether more than `limit` microseconds have passed. A script that handles
 -- many entries then stops after a part of them, so that Redis can serve others. Call the function
