@@ -834,10 +834,10 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             """Store the entry and return it; the change takes effect at once.
 
             The last writer wins, but the run history is kept: a save does not overwrite runs that a
-            beat recorded since you created or loaded the entry. It overwrites them only if you
-            changed ``last_run_at`` or ``total_run_count``. If :exc:`InvalidEntryError` is raised,
-            nothing is written. One round trip; one more for each run recorded during the save, and
-            one more if a new object replaces a stored entry.
+            beat recorded since you created or loaded the entry. A save overwrites recorded runs
+            only if you changed ``last_run_at`` or ``total_run_count``. If :exc:`InvalidEntryError`
+            is raised, nothing is written. One round trip; one more for each run recorded during the
+            save, and one more if a new object replaces a stored entry.
 
             A finished entry runs again if you changed its schedule, time zone, start time, end
             time, ``max_runs`` or history. Otherwise the entry stays finished, and a warning is

@@ -61,8 +61,8 @@ __all__ = ("Dispatcher",)
 
 logger = get_logger("celery.beat")
 
-#: Seconds for which the decision on a run stays valid. A beat that waits longer for the broker
-#: checks again whether the run is too late.
+#: Seconds for which the decision to send a run stays valid. If the broker delays the beat for
+#: longer, the beat checks again whether the run is too late.
 DECISION_VALID_FOR: Final = 0.1
 
 

@@ -60,7 +60,7 @@ class HeldSignals:
             return
         handler = self._handlers[number]
         self._restore()
-        # Do not call a handler at the end too, because some handlers exit on their second call.
+        # Drop the held signal. Some handlers exit on their second call, so call only one handler.
         self._held = None
         if callable(handler):
             handler(number, frame)

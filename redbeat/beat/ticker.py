@@ -650,9 +650,9 @@ class Ticker:
     def _dispatch(self, response: Response, caller_entry: CallerEntry | None = None) -> None:
         """Dispatch claimed entries; release the rest when the broker fails or the time is over.
 
-        ``caller_entry`` is the object that a program passed to ``maybe_due``. One round trip
-        whenever enough runs are pending, see :meth:`Session.send_if_full`, and those of the
-        quarantine.
+        ``caller_entry`` is the object that a program passed to ``maybe_due``. Takes one round trip
+        each time :meth:`Session.send_if_full` sends pending runs, and the round trips of
+        :meth:`Quarantine.flush`.
         """
         # Load the longest texts last, so that they delay no other entry.
         response.reply.claims.sort(key=lambda claim: len(claim.definition or "") > LONG_TEXT)

@@ -64,9 +64,9 @@ class CountedRule(Protocol):
 
 
 def is_computed(rule: CountedRule) -> bool:
-    """Return whether the functions below support the rule.
+    """Return whether :func:`nth_from` and the other functions of this module support the rule.
 
-    They support rules with a fixed step, and rules that run at the same times on all their days.
+    Supported are rules with a fixed step, and rules that run at the same times on all their days.
     """
     return _has_fixed_step(rule) or (rule.interval == 1 and not rule.setpos)
 

@@ -50,7 +50,7 @@ class CronRule:
 
     ``next_minute[m]`` is the first minute of the rule at or after ``m``, -1 if there is none.
     ``next_hour`` works in the same way. In ``weekdays``, Sunday is 0, as in Celery.
-    ``follows_real_time`` says whether the rule runs again in an hour that DST repeats.
+    ``follows_real_time`` is true if the rule runs again in an hour that DST repeats.
     """
 
     next_minute: tuple[int, ...]

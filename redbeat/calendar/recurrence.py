@@ -140,7 +140,7 @@ class Recurrence:
 
     ``start`` is naive and in whole seconds. Tuples are sorted and have no duplicates. An empty
     tuple restricts nothing. ``hours``, ``minutes`` and ``seconds`` are never empty for units
-    smaller than ``freq``. ``plain`` says that the rule has no ``by`` argument.
+    smaller than ``freq``. ``plain`` is true if the rule has no ``by`` argument.
     """
 
     freq: int

@@ -139,7 +139,7 @@ def _is_time_or_text(value: Any) -> bool:
     return isinstance(value, str) or _is_time(value)
 
 
-#: Maps options to their checks. With any other value, no beat could ever send a message.
+#: Option -> its check. If the value of an option fails the check, no beat can send the message.
 OPTIONS: dict[str, Check] = {
     "headers": (_are_headers, "an object"),
     "stamped_headers": (_are_texts, "a list of names of headers"),

@@ -201,7 +201,10 @@ def _note_saved(entry: RedBeatSchedulerEntry, writing: Writing, identity: str | 
 
 
 def _merge(entry: RedBeatSchedulerEntry, saved: Saved, texts: Texts) -> None:
-    """Load the stored history, but keep changed attributes; store ``texts`` for the retry."""
+    """Load the stored history, except attributes that the program changed, before a retry.
+
+    ``texts`` are the definition and policy that Redis returned when it refused the write.
+    """
     state = entry.saved_state
     if state.before_restart is not None:
         entry.last_run_at, entry.total_run_count = state.before_restart

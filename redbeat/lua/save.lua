@@ -43,8 +43,8 @@
 --          and identity; for 3 the identity; for -3 the time of Redis
 -- If one key is not a hash, no entry is written. While a beat holds a claim, this script does not
 -- change the score, because the completion of the claim detects the change and makes the entry due
--- now. If an earlier claim may have sent its run, and the save does not change what decides, the
--- entry is due now with the same decision.
+-- now. If an earlier claim may have sent its run, and the save changes no field that the decision
+-- depends on, the entry is due now with the same decision.
 
 local schedule, quarantine, expected = KEYS[1], KEYS[2], KEYS[5]
 local channel, longest_wait = ARGV[1], tonumber(ARGV[2])
@@ -168,8 +168,9 @@ local function is_ahead(made_up)
   return (tonumber(made_up) or 0) > now + TOLERANCE
 end
 
--- Puts a run back that may have been sent, unless the save changes what decides. The next claim then
--- repeats the decision. Returns whether the run is put back. `stored` are the fields before the save.
+-- Puts back a run that may have been sent, so that the next claim repeats the decision. Does nothing
+-- if the save changes a field that the decision depends on. Returns whether the run is put back.
+-- `stored` contains the fields before the save.
 local function keep_decision(entry, stored, definition, policy, meta)
   local claim, was, was_policy, was_meta = stored[4], stored[1], stored[5] or '', stored[2] or ''
   local _, due, _, since, delivery = read_claim(claim)

@@ -288,7 +288,7 @@ def _busy(minutes: Counter[int]) -> Iterator[Finding]:
         if count < max(BUSY, BUSY_FACTOR * mean):
             return
         at = from_timestamp(minute * 60).isoformat(" ", "minutes")
-        times = f"{count / mean:.0f} times the average minute of that hour"
+        times = f"{count / mean:.0f} times the mean per minute in that hour"
         problem = f"{count} entries are due in the minute of {at}, {times}"
         effect = f"then about {mean:.0f} are due in each minute of the hour"
         remedy = f"set spread=3600 for them, or H in their crontabs: {effect}"

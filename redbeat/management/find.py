@@ -390,7 +390,7 @@ class Search:
     def members(self) -> Iterator[Member]:
         """Yield the members that meet the conditions on name and static flag, in no special order.
 
-        Takes one round trip per 2000 entries, and one more for the static flag.
+        Takes one round trip per 2000 entries, and one more if a filter selects by the static flag.
         """
         pattern, static, fold = self._filters.pattern, self._filters.static, self._filters.fold
         name_of, matches, seen = self.keys.name_of, like if fold else fnmatchcase, KeySet()

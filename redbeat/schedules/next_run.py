@@ -38,8 +38,8 @@ __all__ = (
 
 ZERO = timedelta(0)
 
-#: The shortest interval, which is the precision of the waits of Celery's beat. Intervals that
-#: RedBeat 2 stored may be shorter; they run at this rate.
+#: The shortest interval, which is the precision of the waits of Celery's beat. RedBeat 2 may have
+#: stored a shorter interval; RedBeat uses this interval instead.
 MIN_EVERY = timedelta(milliseconds=10)
 
 #: :func:`count_runs` stops at this number of runs for a solar schedule.
@@ -141,9 +141,9 @@ def finder_of(schedule: BaseSchedule) -> Finder | None:
 
 
 def unstored_parts(schedule: BaseSchedule, base: type) -> list[str]:
-    """Return the attributes and methods that are lost if ``schedule`` is stored as ``base``.
+    """Return the names of attributes and methods lost if ``schedule`` is stored as ``base``.
 
-    The result contains only the names of those that influence the runs.
+    The result contains only attributes and methods that influence the runs.
     """
     attributes = [name for name, is_set in DECIDING_ATTRIBUTES.items() if is_set(schedule)]
     return attributes + [name for name in DECIDING_METHODS if _differs(type(schedule), base, name)]

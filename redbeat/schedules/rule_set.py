@@ -33,7 +33,7 @@ class rruleset(RuleSchedule):  # noqa: N801 - the name in dateutil
     """The occurrences of all ``rrules``, plus the ``rdates``, minus the ``exdates``.
 
     Each rule is an ``rrule`` of this package. Dates without a time zone are interpreted as UTC.
-    Dates are compared as instants. If several rules or dates have the same instant, it is one
+    Dates are compared as instants. Several rules or dates with the same instant count as one
     occurrence. Raises ``ValueError`` with the name of the invalid argument. There may be at most
     ``MAX_RULES`` rules, ``MAX_DATES`` ``rdates`` and ``MAX_DATES`` ``exdates``.
     """

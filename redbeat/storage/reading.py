@@ -332,7 +332,7 @@ class Reading:
                 return found
 
     def static_names(self) -> set[str]:
-        """Return the names of all static entries. One round trip per about 2000."""
+        """Return the names of all static entries. One round trip per about 2000 names."""
         parts = self._scan_all("SSCAN", self.keys.statics, SCAN_COUNT)
         return {text_of(name) for part in parts for name in part}
 
@@ -349,7 +349,7 @@ class Reading:
     def quarantined(self, limit: int | None = None) -> dict[str, str]:
         """Return quarantined entries: key -> JSON note; all of them, or only ``limit`` of them.
 
-        One round trip per about 500.
+        One round trip per about 500 quarantined entries.
         """
         notes: dict[str, str] = {}
         for part in self._scan_all("HSCAN", self.keys.quarantine, BATCH):

@@ -586,7 +586,7 @@ class Store(Reading):
     def leave(self, token: str, locked: bool = False) -> None:
         """Remove a beat from the active beats. One round trip.
 
-        ``locked`` says whether the beat used the lock.
+        ``locked`` must be true if the beat used the lock.
         """
         self._read_aside("ZREM", self.keys.beats, Presence(token, 0.0, locked).member)
 

@@ -193,7 +193,7 @@ def _check_history(lines: Any) -> None:
 
 
 def _with_name(line: dict[str, Any]) -> dict[str, Any]:
-    """Return the line with the entry name also in the definition.
+    """Return the line, and store the entry name in its definition too.
 
     A name that is a number becomes a string.
     """

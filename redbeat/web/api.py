@@ -97,10 +97,10 @@ def _http_error(error: HTTPException) -> ResponseReturnValue:
 
 @api.before_request
 def _only_json() -> ResponseReturnValue | None:
-    """Refuse what a page of another site could make a browser send.
+    """Refuse requests that a page of another site could make a browser send (CSRF).
 
-    A browser sends JSON to another site only if that site allows it, which the dashboard never
-    does. Therefore the API needs no CSRF token.
+    A browser sends JSON to another site only if the other site allows cross-site requests, which
+    the dashboard never does. Therefore the API needs no CSRF token.
     """
     # The CSRF check of Flask-WTF demands a token of a session, which programs do not have. None of
     # the libraries of the dashboard checks Sec-Fetch-Site.

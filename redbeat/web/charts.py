@@ -49,7 +49,7 @@ class Tick(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """A bar of a chart; ``peak`` tells whether it is highlighted."""
+    """A bar of a chart. A bar is highlighted if ``peak`` is true."""
 
     height: float
     peak: bool

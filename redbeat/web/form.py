@@ -43,8 +43,8 @@ SUGGESTED: Final = 500
 class FormField(NamedTuple):
     """A field of the form.
 
-    ``kind`` is the type of a policy field, ``task`` or ``json``. ``choices`` are the valid values
-    of a field that has only a few; the first one is the default.
+    ``kind`` is the type of a policy field, ``task`` or ``json``. ``choices`` are the valid values,
+    the default first; () if the field allows any value of its type.
     """
 
     name: str

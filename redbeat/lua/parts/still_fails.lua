@@ -7,8 +7,9 @@
 -- `field` is the field `failing` of the entry, as JSON:
 -- ["<attempts> <first> <last>","<first error>","<last error>"]. `first` and `last` are when the
 -- first and the last attempt failed, UNIX seconds. The errors are escaped as in JSON (a backslash as
--- \u005c), so that `","` appears only between them. The sorted set of failing entries (entry key ->
--- when its run was due) is an index of these fields. It may contain entries that fail no longer.
+-- \u005c), so that `","` appears only between the errors. The sorted set of failing entries (entry
+-- key -> when its run was due) is an index of the fields `failing`. The set may contain entries that
+-- no longer fail.
 
 -- Maximum number of bytes of the field. Another program may have written a longer one.
 local LONGEST_FAILURE = 16384
