@@ -73,8 +73,8 @@ class TaskAllowlist:
     def refusal(self, task: Any, options: Any) -> tuple[str, str] | None:
         """Return (field, problem) for the first task that is not allowed, None if all are allowed.
 
-        This also checks the tasks in ``options``: the callbacks (``link``, ``chain``, ``chord``),
-        and the header ``task``, which replaces the task name in the message.
+        The method also checks the tasks in ``options``: the callbacks (``link``, ``chain``,
+        ``chord``), and the header ``task``, which replaces the task name in the message.
         """
         names = [("task", task), *(("options", name) for name in tasks_in(options))]
         for field, name in names:

@@ -77,8 +77,8 @@ def encodable(text: str) -> str:
 def get_logger(name: str) -> logging.Logger:
     """Return a logger whose lines are safe to print, whatever their arguments contain.
 
-    The logger makes each argument printable and shortens it to :data:`LOG_LIMIT` characters. It
-    does the same with the exceptions in tracebacks. Handlers need no configuration.
+    The logger makes each argument printable and shortens it to :data:`LOG_LIMIT` characters. The
+    logger does the same with the exceptions in tracebacks. Handlers need no configuration.
     """
     logger: logging.Logger = celery_logger(name)
     logger.addFilter(_PRINTABLE)

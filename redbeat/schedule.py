@@ -54,12 +54,12 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
 
     The mapping caches nothing: each access reads Redis, and each change takes effect at once.
 
-    An iteration yields entries in due order; entries that are never due come last. It reads pages
-    of 500 entries, one round trip per page. It yields each entry exactly once, even if runs or
-    changes move the entry in the due order. (An entry that you add or delete during the iteration
-    may be yielded or not.) To ensure this, the iteration keeps a hash of each key in memory, about
-    10 bytes per key. At the end it scans all keys, 2000 per round trip, and yields the entries that
-    it has not yielded yet.
+    An iteration yields entries in due order; entries that are never due come last. An iteration
+    reads pages of 500 entries, one round trip per page. Each entry is yielded exactly once, even if
+    runs or changes move the entry in the due order. (An entry that you add or delete during the
+    iteration may be yielded or not.) To ensure this, the iteration keeps a hash of each key in
+    memory, about 10 bytes per key. At the end it scans all keys, 2000 per round trip, and yields
+    the entries that it has not yielded yet.
 
     Arguments:
         app: the Celery app; None for the current app.

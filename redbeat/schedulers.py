@@ -370,9 +370,9 @@ class RedBeatScheduler(Scheduler):
     def get_schedule(self) -> dict[str, RedBeatSchedulerEntry]:
         """Return the entries that are due now and the next entry in due order, by name.
 
-        This method claims no entries; :meth:`maybe_due` claims them. It writes the static entries
-        first if :meth:`setup_schedule` could not write them, or if Redis has lost all entries.
-        Three round trips, and one per entry.
+        This method claims no entries; :meth:`maybe_due` claims them. The method writes the static
+        entries first if :meth:`setup_schedule` could not write them, or if Redis has lost all
+        entries. Three round trips, and one per entry.
         """
         return {entry.name: entry for entry in self._load_due()}
 
@@ -556,8 +556,9 @@ class RedBeatScheduler(Scheduler):
         """Send a message as Celery's ``apply_async`` does; raise the same error on failure.
 
         Unlike Celery's method, this method does not call functions among the arguments, because
-        ``build_message`` has called them. It does not call ``sync()``, because :meth:`tick` does.
-        It checks ``redbeat_task_allowlist`` for the final message, with all options merged.
+        ``build_message`` has called them. This method does not call ``sync()``, because
+        :meth:`tick` does. The method checks ``redbeat_task_allowlist`` for the final message, with
+        all options merged.
         """
         self._tasks_since_sync += 1
         allowlist = ensure_conf(self.app).task_allowlist
@@ -745,8 +746,8 @@ def acquire_distributed_beat_lock(sender: Any = None, **kwargs: Any) -> None:
     """Acquire the beat lock of ``sender``, a beat service or a scheduler.
 
     As a receiver of ``beat_init``, this function acquires the lock only if it is free; otherwise
-    the ticks try again. If your program calls this function, it waits for the lock. It does nothing
-    for another scheduler class, or if the scheduler has no lock.
+    the ticks try again. If your program calls this function, the call waits for the lock. The
+    function does nothing for another scheduler class, or if the scheduler has no lock.
 
     The receiver is connected when this module is imported, so it runs before receivers that your
     program connects later. If your program has its own lock, disconnect this receiver.

@@ -64,11 +64,11 @@ MAX_WAITING: Final = 1000
 def enable(app: App) -> None:
     """Make the workers of ``app`` report what became of each run that a beat sent.
 
-    This allows entries to set ``overlap``, ``pause_after_failures`` and ``expect_within``, and adds
-    a result to each run of the history. A worker makes one round trip to Redis when a run ends, and
-    none for other tasks. A report never fails a task. If Redis does not answer within two seconds
-    (with Sentinel or a cluster: within the timeouts of the client), the report waits for the next
-    run that ends at least 30 seconds later. A second call does nothing.
+    The reports allow entries to set ``overlap``, ``pause_after_failures`` and ``expect_within``,
+    and add a result to each run of the history. A worker makes one round trip to Redis when a run
+    ends, and none for other tasks. A report never fails a task. If Redis does not answer within two
+    seconds (with Sentinel or a cluster: within the timeouts of the client), the report waits for
+    the next run that ends at least 30 seconds later. A second call does nothing.
     """
     app.redbeat_tracks_runs = True
     signals.task_prerun.connect(_started)

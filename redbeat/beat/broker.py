@@ -94,10 +94,10 @@ def publishing_connection(app: Celery, lease: float) -> Any:
 def checked_producer(producer: Any, allowlist: TaskAllowlist | None = None) -> Any:
     """Return a subclass of a producer class that checks ``redbeat_task_allowlist`` last of all.
 
-    It checks the final message, whatever options or user code made it, and raises
-    :exc:`NotAllowedError`. It also skips queues that are already declared. Kombu itself checks this
-    only after it has copied the queue and prepared a retry, for each message. If ``producer`` is
-    not a class, it is returned unchanged.
+    The subclass checks the final message, after all options and user code, and raises
+    :exc:`NotAllowedError` for a task that is not allowed. The subclass also skips queues that are
+    already declared. Kombu itself checks this only after it has copied the queue and prepared a
+    retry, for each message. If ``producer`` is not a class, it is returned unchanged.
     """
     if not isinstance(producer, type):
         return producer

@@ -193,7 +193,8 @@ class CommonServer:
         self._allowed = delivery in (None, EXACTLY_ONCE)
         self._clock = clock
         self._channel: Any = None
-        #: An open connection to the broker. It closes if the broker moves to another server.
+        #: An open connection to the broker. The connection closes if the broker moves to another
+        #: server.
         self._watched_connection: Any = None
         self._checked_at = 0.0
         self._logged_reason = ""
@@ -204,7 +205,7 @@ class CommonServer:
         self._sends_on: Broker | None = None
         #: The server of broker and schedule, None if they are on two servers or it is unknown.
         self.broker: Broker | None = None
-        #: The names of tasks with a message that left before its record.
+        #: The names of tasks with a message that was sent before its record.
         self._bypassing_tasks: set[str] = set()
         #: The entries whose queues a script may not access, and until when (monotonic seconds).
         self._refused_until: RecentEntries[float] = RecentEntries()

@@ -262,9 +262,9 @@ class BeatLock:
 class CustomLock:
     """Wraps a lock object that a program assigned to ``scheduler.lock``.
 
-    Each tick calls the lock's ``extend``, or ``reacquire`` if there is no ``extend``. After a
-    ``LockError`` the lock is lost. Then each tick calls ``acquire(blocking=False)`` until this call
-    returns true.
+    Each tick calls the lock's ``extend``, or ``reacquire`` if there is no ``extend``. A
+    ``LockError`` means that the lock is lost. After a ``LockError``, each tick calls
+    ``acquire(blocking=False)`` until the call returns true.
 
     Arguments:
         lock: the program's lock object.

@@ -131,7 +131,7 @@ def sendable_options(options: Mapping[str, Any]) -> Mapping[str, Any]:
 def retry_options(options: Mapping[str, Any], at_most_once: bool) -> dict[str, Any]:
     """Return ``apply_async`` options that limit how often and how long a publish is tried.
 
-    A publish has two attempts. It has one attempt with ``at_most_once``, or if the entry's
+    A publish has two attempts, but only one with ``at_most_once``, or if the entry's
     ``retry_policy`` sets ``max_retries`` to 0. Entries cannot increase the number of attempts.
     ``timeout`` and ``confirm_timeout`` are limited to :data:`LONGEST_TIMEOUT` seconds. Other fields
     of ``retry_policy`` are dropped, because kombu would keep them in the connection and apply them

@@ -321,7 +321,7 @@ def _failed(completion: Completion, claim: Claim, now: float, error: Exception) 
 def should_log(attempts: int) -> bool:
     """Return whether to log a failure that continues, after this number of attempts.
 
-    It is logged after about 1, 2, 4, 8 and 17 minutes, and then about every 34 minutes.
+    The failure is logged after about 1, 2, 4, 8 and 17 minutes, and then about every 34 minutes.
     """
     return attempts >= 32 and (attempts & (attempts - 1) == 0 or attempts % 1024 == 0)
 

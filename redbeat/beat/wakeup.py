@@ -59,8 +59,9 @@ class WakeUp:
         self._client = client
         #: The channels to subscribe to; the first one determines the server in a cluster.
         self.channels = [channel]
-        #: With several channels: whether a message on a channel ends the wait. It is called with
-        #: the channel, and replaces the comparison with the expected message.
+        #: With several channels: a function that takes a channel, and returns whether a message on
+        #: the channel ends the wait. The function replaces the comparison with the expected
+        #: message.
         self.wanted: Callable[[str], bool] | None = None
         self._clock = clock
         self._sleep = sleep

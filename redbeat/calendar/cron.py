@@ -25,7 +25,7 @@ NICKNAMES = {
     "@hourly": "0 * * * *",
 }
 
-# The rarest date is 29 February on a given weekday. It occurs at least every 40 years.
+# The rarest date, 29 February on a given weekday, occurs at least every 40 years.
 MONTHS_AHEAD = 12 * 41
 CACHE = "_redbeat_rule"
 

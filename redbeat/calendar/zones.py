@@ -65,8 +65,8 @@ def _key_of_file(path: str) -> str | None:
 def wall_zone(zone: tzinfo) -> tzinfo:
     """Return the same time zone as an object that works as the ``tzinfo`` of a datetime.
 
-    A ``pytz`` zone does not work: as ``tzinfo``, it means local mean time. It is replaced by the
-    ``zoneinfo`` zone with the same name.
+    A ``pytz`` zone does not work: as ``tzinfo``, it means local mean time. This function returns
+    the ``zoneinfo`` zone with the same name instead.
     """
     if isinstance(zone, (timezone, ZoneInfo)):
         return zone

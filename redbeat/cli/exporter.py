@@ -29,8 +29,8 @@ PORT: Final = 9541
 def exporter(console: Console, host: str, port: int) -> None:
     """Serve Prometheus metrics of the schedule until stopped.
 
-    The exporter reads everything from Redis, so one exporter covers all beats. It keeps running
-    while Redis is unreachable.
+    The exporter reads everything from Redis, so one exporter covers all beats. The exporter keeps
+    running while Redis is unreachable.
     """
     stop = Event()
 

@@ -47,7 +47,7 @@ def select_names(
     """Return the names of the selected entries; end the command if no entry is selected.
 
     With ``match``, the user must confirm the action ``verb``, unless ``yes`` is true. ``filters``
-    apply only with ``match``. They exclude, for example, entries that are already paused.
+    apply only with ``match``. Filters exclude, for example, entries that are already paused.
     """
     if bool(names) == bool(match):
         problem = "Give either names or --match; for example: --match 'billing-*'"

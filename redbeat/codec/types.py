@@ -578,7 +578,7 @@ def _decode_verbatim(tagged: Tagged) -> dict[str, Any]:
 
 # -- the table -------------------------------------------------------------------------------------
 
-#: A dict whose key ``__type__`` has a known value. It is stored as a list of pairs.
+#: A dict whose key ``__type__`` has a known value. Such a dict is stored as a list of pairs.
 VERBATIM: Final = StoredType("verbatim", _encode_verbatim, _decode_verbatim, ("items",))
 
 TYPES: Final[dict[type, StoredType]] = {

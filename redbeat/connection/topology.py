@@ -54,7 +54,7 @@ class Sentinels(Sentinel):
             SentinelClient(host=host, port=port, **self.sentinel_kwargs) for host, port in hosts
         ]
         self.sentinels = clients
-        # redis-py reorders self.sentinels. This dict maps each address to its client.
+        # redis-py reorders self.sentinels. Therefore self._clients maps each address to its client.
         self._clients = dict(zip(self._addresses, clients, strict=True))
 
     def discover_master(self, service_name: str) -> Any:
@@ -114,7 +114,8 @@ CLUSTER_RETRIES: Final = 2
 # In redis-py 5, the argument "retry" applies to each node instead of the whole cluster.
 _RETRY_IS_FOR_CLUSTER: Final = int(redis.__version__.split(".")[0]) >= 6
 
-#: Timeouts for each Sentinel in seconds. They are short, because several Sentinels may be down.
+#: Timeouts for each Sentinel in seconds. The timeouts are short, because several Sentinels may be
+#: down.
 SENTINEL_DEFAULTS: Final[Mapping[str, Any]] = {
     **SOCKET_DEFAULTS,
     "socket_timeout": 1.0,

@@ -229,8 +229,8 @@ def first_ready(waiting: str, now: float, enabled: bool) -> str | None:
 class Planned(NamedTuple):
     """What a request to backfill a span does.
 
-    The span is from ``since`` to before ``until``. It ends before the runs that the schedule itself
-    has yet to send.
+    The span is from ``since`` to before ``until``. The span ends before the runs that the schedule
+    itself will send.
 
     Attributes:
         instants: the nominal instants of the runs to send.

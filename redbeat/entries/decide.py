@@ -72,7 +72,8 @@ PARKED, DISABLED = -1.0, -2.0
 #: If a schedule reads the clock, two estimates of one instant differ by at most this time.
 CLOCK_NOISE = timedelta(milliseconds=1)
 
-#: An instant before all occurrences. It is not a whole second, so no rule has it as occurrence.
+#: An instant before all occurrences. No rule has an occurrence at this instant, because the instant
+#: is not a whole second.
 BEFORE_EPOCH = EPOCH - TICK
 
 

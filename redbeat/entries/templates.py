@@ -43,7 +43,8 @@ MAX_TEMPLATES: Final = 1000
 #: The key that marks a value that plain JSON cannot represent, such as a datetime.
 TAGGED: Final = '"__type__"'
 
-#: The fields in which similar entries differ. They are stored before the schedule.
+#: The fields in which similar entries differ. In stored definitions, these fields come before the
+#: schedule.
 INDIVIDUAL: Final = frozenset({"name", "task", "args", "kwargs", "options"})
 SCHEDULE: Final = '"schedule":'
 

@@ -15,7 +15,8 @@
 -- A backfill is a waiting run in the format of trigger.lua:
 --   <id>/<rate>/<sent>/<total>/<span>/<parts of the span that are left>:<when the next run is due>
 -- A span is <since>~<until> in UNIX seconds; several spans are separated by commas. A backfill that
--- has finished ends with ':done'. It is kept so that another request does not send its runs again.
+-- has finished ends with ':done'. Finished backfills are kept, so that another request does not send
+-- their runs again.
 
 -- include: aside
 -- include: read_claim

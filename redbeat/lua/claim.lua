@@ -117,7 +117,7 @@ local only, default_delivery, broker, late_limit = ARGV[16], ARGV[17], ARGV[18],
 local clock = redis.call('TIME')
 local now = tonumber(clock[1]) + tonumber(clock[2]) / 1000000
 
--- This comes before the functions below, because Lua would create them at each call.
+-- This code comes before the functions below, because Lua would create the functions at each call.
 if ARGV[21] == '1' and (not lock or redis.pcall('GET', lock) == token) then
   local first = redis.call('ZRANGEBYSCORE', schedule, 0, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
   if first and tonumber(first) > now then
@@ -593,8 +593,8 @@ local function read(member)
   return found, found.err
 end
 
--- Members to remove. They are removed only after their replacements were added, because the ZADD
--- may fail if the memory is full.
+-- Members to remove, but only after their replacements were added: the ZADD may fail if the memory
+-- is full.
 local replaced = {}
 
 -- Another program may have added the name of an entry instead of its key. The key replaces the
@@ -888,7 +888,8 @@ end
 
 if lock and beats ~= schedule then
   -- pcall ignores errors, because a standby must also work if the memory is full or the server is a
-  -- read-only replica. This may be the first write, so it cannot run earlier; see PEXPIRE below.
+  -- read-only replica. This ZADD may be the first write of the script, so it must not come before
+  -- the claims; see PEXPIRE below.
   record_presence(redis.pcall, token .. ' lock')
 end
 if lock and standing == 2 then
@@ -901,7 +902,7 @@ if last_turn ~= schedule and (#kinds > 0 or reply_lost or string.find(codes, '[1
 end
 
 if lock and standing == 1 then
-  -- This must be the last write. Redis checks the memory limit only before the first write of a
+  -- PEXPIRE must be the last write. Redis checks the memory limit only before the first write of a
   -- script, so after an earlier PEXPIRE all other writes would bypass the limit.
   redis.call('PEXPIRE', lock, ttl)
 end

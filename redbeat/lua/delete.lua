@@ -7,8 +7,8 @@
 -- ARGV     from the second on: entry keys (hashes)
 --
 -- Returns how many entries existed, as a hash or as a member of the schedule; -1 if the stored
--- definition or policy is not the expected one. In that case nothing is deleted. An entry that is
--- gone is 0, so that a repeated call does not return -1.
+-- definition or policy is not the expected one. After -1, nothing is deleted. An entry that does not
+-- exist counts as 0, so that a repeated call does not return -1.
 
 -- include: aside
 

@@ -4,12 +4,12 @@
 -- KEYS[2]  statics (set of names)
 -- KEYS[3]  quarantine (hash), or the schedule key if the user may not access it, see aside.lua
 -- ARGV[1]  key prefix
--- ARGV[2]  time limit in microseconds. When it has passed, or after MOST_BYTES, the page ends
+-- ARGV[2]  time limit in microseconds. The page ends after this time, or after MOST_BYTES
 -- ARGV[3]  limit: maximum number of entries to return, or 'named'
 -- ARGV[4]  score of the last entry of the previous page, or '' for the first page
 -- ARGV[5]  key of the last entry of the previous page; the entry may have been deleted since
 -- ARGV[6]  'history' to return the run histories, too
--- ARGV[4..] after 'named': entry keys. Those after the end of the page are missing in the reply
+-- ARGV[4..] after 'named': entry keys. Entries after the end of the page are not in the reply
 --
 -- Returns {now, score of the last entry or '' for the last page, last entry, kinds, sizes, fields}
 --   kinds    a letter per entry: e readable, g without a definition, x the key is not a hash

@@ -1,6 +1,6 @@
 """Plans what must change so that the stored entries match others, and applies the changes.
 
-It also describes the change of an entry or a calendar, for imports and migrations.
+This module also describes the change of an entry or a calendar, for imports and migrations.
 """
 
 from __future__ import annotations

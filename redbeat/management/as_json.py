@@ -101,7 +101,7 @@ def upcoming_json(at: datetime, name: str) -> dict[str, Any]:
 def timeline_json(minutes: Periods, load: Load) -> dict[str, Any]:
     """Return the runs in each minute; ``load`` has the total of each entry.
 
-    It has the instants of all runs, too, unless there are more than :data:`MAX_RUNS`.
+    The result has the instants of all runs, too, unless there are more than :data:`MAX_RUNS`.
     """
     listed = sum(load.counts) <= MAX_RUNS
     runs = {

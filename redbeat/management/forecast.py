@@ -461,8 +461,8 @@ def simulate(pairs: Iterable[Pair], since: datetime, until: datetime, now: datet
     ``now`` is the time at which the entries were loaded. A run belongs to the period if its nominal
     instant does. A paused entry has runs, too. An entry under other rules has the history that the
     stored entry has at ``since``, as if the rules were saved at that time. If there are more than
-    :data:`MAX_RUNS` runs, the simulation ends before ``until``. It has the first
-    :data:`MAX_SIMULATED` pairs, and holds at most four times :data:`MAX_RUNS` runs at a time.
+    :data:`MAX_RUNS` runs, the simulation ends before ``until``. The simulation has only the first
+    :data:`MAX_SIMULATED` pairs. At most four times :data:`MAX_RUNS` runs are in memory at a time.
     """
     entries: dict[str, EntrySimulation] = {}
     end, count, pairs = until, 0, iter(pairs)

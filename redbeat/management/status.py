@@ -61,9 +61,9 @@ class Status:
         statics: the number of entries from ``beat_schedule``.
         due_now: the number of entries that are due and not yet claimed, or whose run could not be
             sent.
-        most_late: the maximum lateness of a due entry in seconds, or None if no entry is due. It
-            counts from when the run was due, however often a beat tried to send it. A delay by the
-            jitter of the entry's policy is not lateness.
+        most_late: the maximum lateness of a due entry in seconds, or None if no entry is due.
+            Lateness counts from when the run was due, however often a beat tried to send the run.
+            A delay by the jitter of the entry's policy is not lateness.
         clock_offset: seconds by which the clock of this host is ahead of the clock of Redis. The
             error is at most half a round trip.
         server: ``version`` and ``mode`` of Redis; empty if Redis refuses the command ``INFO``.

@@ -115,7 +115,7 @@ class Snapshot:
     def tick_age(self) -> float | None:
         """Seconds since an active beat last sent its counters, None if unknown.
 
-        It is unknown if no beat ever sent any, or if a beat of RedBeat 2 leads.
+        The age is unknown if no beat ever sent counters, or if a beat of RedBeat 2 leads.
         """
         if led_by_redbeat_2(self.counts):
             return None

@@ -262,7 +262,7 @@ DECIDING_ATTRIBUTES: dict[str, Callable[[Any], bool]] = {
 ENTRY_ZONE = "_redbeat_entry_zone"
 
 
-# A cache: schedule class -> finder. It stays small, because a process has few classes.
+# A cache: schedule class -> finder. The cache stays small, because a process has few classes.
 _finders: dict[type, Finder] = {}
 
 

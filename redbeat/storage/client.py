@@ -37,8 +37,8 @@ _creation_lock = RLock()
 def get_redis(app: App | None = None) -> Any:
     """Return the Redis client of ``app`` (default: the current app).
 
-    The first call creates the client. It decodes replies to ``str`` and retries commands for
-    ``retry_period`` seconds. A client that the user set as ``app.redbeat_redis`` is returned
+    The first call creates the client. The client decodes replies to ``str`` and retries commands
+    for ``retry_period`` seconds. A client that the user set as ``app.redbeat_redis`` is returned
     unchanged. Raises :exc:`~redbeat.ConfigurationError` if the settings are invalid. No round
     trips.
     """

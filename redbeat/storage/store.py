@@ -1,4 +1,4 @@
-"""The only module that changes schedule data in Redis. It takes and returns strings and numbers.
+"""The only module that changes schedule data in Redis. Its methods use only text and numbers.
 
 Each change runs one Lua script of ``redbeat/lua``. Redis errors pass through unchanged, with one
 exception: saving an entry at a key that is not a hash raises
@@ -340,9 +340,9 @@ class Store(Reading):
         - CLOCK_AHEAD: ``made_up`` is later than the time of Redis.
         - CONFLICT: the stored definition or policy differs from the expected one.
 
-        Raises :exc:`InvalidEntryError` for a key that is not a hash. In that case, no entry is
-        written. One round trip, or more if Redis needs longer than :attr:`max_seconds`; pass at
-        most 500 entries.
+        Raises :exc:`InvalidEntryError` for a key that is not a hash. If one key is not a hash, no
+        entry is written. One round trip, or more if Redis needs longer than :attr:`max_seconds`;
+        pass at most 500 entries.
         """
         results: list[Saved] = []
         while left := writings[len(results) :]:

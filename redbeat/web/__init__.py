@@ -1,4 +1,4 @@
 """The dashboard that ``celery -A proj redbeat web`` serves, built with Flask and Jinja.
 
-It needs the extra ``web``. Only the command ``redbeat web`` imports it.
+The dashboard needs the extra ``web``. Only the command ``redbeat web`` imports it.
 """

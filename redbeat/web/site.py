@@ -137,8 +137,8 @@ def dashboard(
 ) -> Flask:
     """Return the dashboard as a WSGI application, to be mounted in an application of your own.
 
-    Your application decides who may use the dashboard. It passes the name of the user in
-    ``REMOTE_USER``, see :func:`mounted`; a request without a user gets 403. Takes no round trip.
+    Your application decides who may use the dashboard. The application passes the name of the user
+    in ``REMOTE_USER``, see :func:`mounted`; a request without a user gets 403. Takes no round trip.
 
     Arguments:
         app: the Celery app.

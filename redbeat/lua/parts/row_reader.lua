@@ -1,7 +1,7 @@
 -- row_reader(count) returns a function read(sizes, at, packed, start). The function reads a row of
--- `count` strings that begins at index `start` of `packed`. It returns the strings, and the index
--- of the next row. The sizes of the strings begin at index `at` of `sizes`: four bytes each,
--- big-endian.
+-- `count` strings that begins at index `start` of `packed`. The function returns the strings, and
+-- the index of the next row. The sizes of the strings begin at index `at` of `sizes`: four bytes
+-- each, big-endian.
 
 -- A fake server in tests may lack the library `struct`.
 local function row_reader(count)
