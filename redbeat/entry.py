@@ -337,7 +337,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
     @staticmethod
     def load_meta(key: str, app: App | None = None) -> dict[str, Any]:
-        """Return the stored run history, ``{"last_run_at": None}`` if none. One round trip."""
+        """Return the run history, ``{"last_run_at": None}`` if none is stored. One round trip."""
         return decode_meta(store_of(app).load(text_of(key))[1])
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Lets workers report what became of the runs that a beat sent.
+"""Lets workers report the results of the runs that a beat sent.
 
 Call ``enable`` in the module that creates the app, which the beat and the workers import::
 
@@ -62,7 +62,7 @@ MAX_WAITING: Final = 1000
 
 
 def enable(app: App) -> None:
-    """Make the workers of ``app`` report what became of each run that a beat sent.
+    """Make the workers of ``app`` report the result of each run that a beat sent.
 
     The reports allow entries to set ``overlap``, ``pause_after_failures`` and ``expect_within``,
     and add a result to each run of the history. A worker makes one round trip to Redis when a run

@@ -60,7 +60,7 @@ CLAIM_ENDED = "beat: The run of %s is decided again: its claim ended before it c
 #: and its presence, and to count static and quarantined entries.
 QUICK_SECONDS = 1.0
 
-#: The same for a beat that stands by, which stores its presence only.
+#: Seconds for which a standby may omit to store its presence.
 QUICK_STANDBY_SECONDS = 4.0
 
 #: How often a flush tries to record runs whose entries an application changes at the same time.

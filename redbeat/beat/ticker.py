@@ -751,7 +751,7 @@ class Ticker:
             self._members_to_remove.append(key)
 
     def _remove_missing(self) -> None:
-        """Remove the keys without a hash from the schedule. No round trip without any, else one."""
+        """Remove the keys without a hash from the schedule. One round trip if there are any."""
         gone, self._members_to_remove = self._members_to_remove, []
         for member in self._store.forget(gone) if gone else ():
             logger.error("beat: Entry %s is removed from the schedule: its hash is gone", member)

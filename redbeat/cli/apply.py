@@ -226,6 +226,6 @@ def _text(value: Any) -> str:
 
 
 def summary(counts: Mapping[str, int]) -> str:
-    """Return counts by action as text: ``2 created, 1 removed``; ``nothing`` without any."""
+    """Return counts by action as text: ``2 created, 1 removed``; ``nothing`` if all are 0."""
     parts = [f"{count} {action}" for action, count in counts.items() if count]
     return ", ".join(parts) or "nothing"

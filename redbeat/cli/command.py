@@ -290,8 +290,8 @@ def progress(console: Console, label: str, length: int | None) -> Iterator[Calla
     """Show a progress bar; yield a function that advances the bar by a number of entries.
 
     The bar is shown only if standard error is a terminal. ``length`` is the total number of
-    entries, or None if the total is unknown. The bar is full at the end, unless an error ends the
-    context: ``length`` may differ from the number of entries, which other programs change.
+    entries, or None if the total is unknown. At the end the bar is full, unless an error ends the
+    context. (``length`` may be wrong, because other programs add and remove entries.)
     """
     if console.ctx.obj.quiet or not sys.stderr.isatty():
         yield lambda _count: None

@@ -136,7 +136,10 @@ class RedBeatJSONEncoder(json.JSONEncoder):
             raise UnstorableError(f"{unstorable_reason(obj)} ({error})") from error
 
     def iterencode(self, o: Any, _one_shot: bool = False) -> Iterator[str]:
-        """Convert ``o`` to plain JSON values and encode them. All ``json`` functions call this."""
+        """Convert ``o`` to plain JSON values, and encode the values.
+
+        All encoding functions of :mod:`json` call this method.
+        """
         return super().iterencode(storable(o, self.default), _one_shot)
 
 

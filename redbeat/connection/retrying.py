@@ -32,7 +32,8 @@ __all__ = (
 logger = get_logger("celery.beat")
 
 
-#: The type of a function that calls another function with retries. The string is for log lines.
+#: The type of a function that calls another function with retries. Its first argument describes
+#: the call in log lines.
 Call: TypeAlias = Callable[[str, Callable[[], list[Any]]], list[Any]]
 
 

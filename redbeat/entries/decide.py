@@ -429,7 +429,7 @@ def oldest_to_run(plan: Plan, first: datetime, latest: datetime, now: datetime) 
 
 
 def next_due(plan: Plan, nominal: datetime) -> datetime | None:
-    """Return when the occurrence after ``nominal`` is due, with its offsets; None if none."""
+    """Return when the occurrence after ``nominal`` is due, with offsets; None if none is left."""
     following = plan.after(nominal)
     return None if following is None else plan.due_at(following)
 

@@ -88,7 +88,7 @@ NO_ID: Final = "-"
 #: lateness.
 SIGNS: Final = ("+", "-")
 
-#: What became of a run; see :class:`RunResult`.
+#: The states of a run that was sent; see :class:`RunResult`.
 RunState = Literal["succeeded", "failed", "retried", "revoked", "ignored", "lost"]
 
 #: The mark for an unknown number of seconds or time in stored results.
@@ -96,7 +96,7 @@ UNKNOWN: Final = "-"
 
 
 class RunResult(NamedTuple):
-    """What became of a run that was sent, as a worker reported it.
+    """The result of a run that was sent, as a worker reported it.
 
     Attributes:
         state: one of the following.
@@ -209,7 +209,7 @@ class Occurrence(NamedTuple):
               too late to send again.
             - ``failed:<error class>``: the first attempt to send the run failed.
             - ``failed:<error class>:<n>``: the last of ``n`` failed attempts to send the run.
-        result: what became of a sent run, None if no worker has reported it.
+        result: the result of the run, None if no worker has reported the result.
     """
 
     scheduled_at: datetime

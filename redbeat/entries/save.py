@@ -154,7 +154,7 @@ def _accept(entry: RedBeatSchedulerEntry, writing: Writing, saved: Saved) -> boo
         _count_from(entry, from_timestamp(score_in(saved.score)))
     elif code == CONFLICT:
         raise ConflictError(str(entry.name))
-    elif writing.definition:  # deleted since it was loaded: the retry stores a new entry
+    elif writing.definition:  # the entry was deleted; the retry stores a new entry
         entry.saved_state = state._replace(meta=None)
     else:
         return True

@@ -40,8 +40,8 @@
 -- ARGV[21] '1' if the caller holds the lock, or uses none, and has nothing to record. If no entry is
 --          due now, but one later, this script only keeps the lock, and returns {now, next
 --          score, members}
--- ARGV[22] token of the beat that held the lock at the last call, if the caller stands by, or ''. If
---          that beat still holds the lock, this script only returns {now, PTTL of the lock in ms}
+-- ARGV[22] token of the beat that held the lock at the last call, if the caller is a standby, or ''.
+--          If that beat still holds the lock, this script only returns {now, PTTL of the lock in ms}
 --
 -- Returns {standing, now, next score or '', members, statics, quarantined, holder, holder's
 --          PTTL in ms, codes, texts, kinds, sizes, fields, expires}
@@ -551,8 +551,8 @@ local function read_last_turn()
   return string.match(type(found) == 'string' and found or '', '^(%S+) (%S+) (%d*)$')
 end
 
--- Whether this call is a late copy of a call that the caller has repeated since: its reply is lost,
--- so its claims would be held for nobody.
+-- Whether this call is a late copy of a call that the caller has already repeated. The caller would
+-- not receive the reply, so no beat would use the claims.
 local function is_late_copy()
   local last = read_last_turn()
   if not last or last == turn_id then
@@ -684,8 +684,8 @@ local codes = complete_all(ARGV[9], ARGV[10], known or '')
 
 local kinds, sizes, fields = {}, {}, {}
 
--- Total size of the claimed entries in bytes. When it exceeds MOST_BYTES, the remaining due entries
--- wait for the next turn.
+-- Total size of the claimed entries in bytes. When the size exceeds MOST_BYTES, the remaining due
+-- entries wait for the next turn.
 local MOST_BYTES, bytes = 4194304, 0
 -- When this turn has run for MOST_SECONDS, the remaining due entries wait for the next turn, but at
 -- least SMALLEST_BATCH entries or SMALLEST_BYTES are claimed. The reply takes about BYTE_SECONDS

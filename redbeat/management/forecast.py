@@ -419,8 +419,8 @@ class Simulation:
     Attributes:
         entries: entry name -> its runs.
         complete: False if the simulation ends earlier than requested, because there are more than
-            100,000 runs, or if it has not all entries.
-        all_entries: False if there are more than 50,000 entries, so that the others are missing.
+            100,000 runs, or if some entries are missing.
+        all_entries: False if there are more than 50,000 entries, so that some entries are missing.
     """
 
     since: datetime

@@ -171,7 +171,7 @@ def overdue_text(item: Overdue) -> str:
 
 
 def result_text(result: RunResult | None) -> str:
-    """Return what became of a run, such as ``failed in 1.2 s: ValueError: 3``; "" if unknown."""
+    """Return the result of a run, such as ``failed in 1.2 s: ValueError: 3``; "" if unknown."""
     if result is None:
         return ""
     text: str = result.state

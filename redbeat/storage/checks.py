@@ -258,7 +258,8 @@ def missing_rights(store: Store, needed: Collection[str] = frozenset((*NEEDED, *
         return ""
     if commands:
         missing = f"run {', '.join(commands)}"
-        # A beat lacks all commands that cannot be probed if it lacks a command that it needs.
+        # Some commands cannot be probed. Assume that a user who may not run a needed command may
+        # not run these commands either.
         untried = UNTRIED if NEEDED.keys() & set(commands) else ()
         rights = " ".join(f"+{name.lower()}" for name in (*commands, *untried))
     else:

@@ -333,7 +333,7 @@ TEXT_COUNTS = {CHANGED: 3, NOT_SENT: 1}
 #: is due, and to a standby.
 SHORT, SHORT_STANDBY = 3, 2
 
-#: Results without strings. They are created once, because most completions have such a result.
+#: Results without strings, created once because most completions have such a result.
 COMMON_RESULTS = {code: Result(code) for code in range(OUTDATED + 1) if code not in TEXT_COUNTS}
 
 

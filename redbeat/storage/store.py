@@ -352,9 +352,10 @@ class Store(Reading):
     def begin_save_all(self, writings: Sequence[Writing]) -> Callable[[], list[Saved]]:
         """Send the entries of :meth:`save_all`, and return a function that waits for the results.
 
-        You must call the returned function. You may send other commands before that. If the client
-        cannot do this, this method waits for the results itself. After a connection error, the
-        entries are sent again with the client's retries, which is harmless. One round trip.
+        You must call the returned function. You may send other commands before you call the
+        function. If the client cannot send commands while a script runs, this method waits for the
+        results itself. After a connection error, the entries are sent again with the client's
+        retries, which is harmless. One round trip.
         """
         if runs_once(self.client) and self.overlaps:
             with suppress(RedisError, OSError):
@@ -396,7 +397,7 @@ class Store(Reading):
     def delete_unchanged(self, key: str, definition: str, policy: str) -> bool:
         """Delete an entry if it is stored with this definition and policy. One round trip.
 
-        Returns False if another definition or policy is stored, True if the entry is gone.
+        Returns False if another definition or policy is stored; True if the entry does not exist.
         """
         _note_changed([key])
         expected = key_of(f"{definition}\n{policy}")

@@ -355,7 +355,7 @@ def _warn_of_unknown_names(entry: Any) -> None:
         checker = NameChecker(entry.app)
         for unknown in checker.unknown(entry):
             notify(f"Please check: {checker.warning(unknown)}.", "warning")
-    except Exception as error:  # the modules of an app raise any error when they are imported
+    except Exception as error:  # importing the app's modules may raise any error
         logger.warning("The names of tasks are not checked: %s: %s", type(error).__name__, error)
 
 
