@@ -19,9 +19,9 @@ from redbeat.entries.decide import (
 )
 from redbeat.entries.history import (
     History,
-    after_saved_anew,
     encode_meta,
     encode_runtime,
+    history_after_save,
     merged_history,
 )
 from redbeat.entries.runs import PERHAPS_SENT, SENT, SKIPPED, missed, nominal, run_line
@@ -301,7 +301,7 @@ class Completions:
             return completion
         run_history = History.read(completion.meta, completion.runtime)
         history = merged_history(claim.meta, meta, run_history)
-        history = after_saved_anew(
+        history = history_after_save(
             history,
             (claim.definition or "", claim.policy),
             (definition, policy),

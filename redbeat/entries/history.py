@@ -35,10 +35,10 @@ __all__ = (
     "History",
     "SavedState",
     "Texts",
-    "after_saved_anew",
     "decode_meta",
     "encode_meta",
     "encode_runtime",
+    "history_after_save",
     "merged_history",
 )
 
@@ -264,7 +264,7 @@ def merged_history(claimed_meta: str, stored_meta: str, recorded: History) -> Hi
     return History(last_run_at, count, scheduled_at)
 
 
-def after_saved_anew(
+def history_after_save(
     history: History,
     old: Texts,
     new: Texts,

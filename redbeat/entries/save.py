@@ -28,7 +28,7 @@ from redbeat.storage.store import Store
 
 from .calendars import prepare_calendars, readable_calendars
 from .decide import PARKED, aware, same_instant
-from .history import History, SavedState, Texts, after_saved_anew
+from .history import History, SavedState, Texts, history_after_save
 from .pauses import Pause
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def restart_if_finished(entry: RedBeatSchedulerEntry, new: Texts, now: datetime)
         return False
     history = History(entry.last_run_at, count, entry.scheduled_at)
     rewritten = not same_instant(entry.last_run_at, state.last_run_at)
-    restarted = after_saved_anew(history, old, new, now, rewritten, entry.foreign_fields)
+    restarted = history_after_save(history, old, new, now, rewritten, entry.foreign_fields)
     if restarted is history:
         return False
     entry.saved_state = state._replace(before_restart=(entry.last_run_at, count))

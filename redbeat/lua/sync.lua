@@ -80,7 +80,7 @@ local function paused_from(stored, definition, policy)
   return type(pause) == 'table' and pause.of == sha1hex(whole)
 end
 
--- Whether the entry restarts. The function after_saved_anew in Python has the same rule, but also
+-- Whether the entry restarts. The function history_after_save in Python has the same rule, but also
 -- recognizes schedules that are equal although their JSON differs.
 local function begins_again(found, definition, policy)
   if not string.find(policy, '"max_runs"', 1, true) then

@@ -200,7 +200,7 @@ def _of_row(
     if failing is not None and entry.enabled:
         yield Finding("failing", key, _failing_text(failing), SEND)
     if problem:
-        remedy = "have a beat look at it at once, which sets the score"
+        remedy = "have a beat check the entry now, which corrects the score"
         yield Finding("score", row.key, problem, remedy, fixable=True)
 
 

@@ -15,8 +15,8 @@ from redbeat import clocked, rrule
 from redbeat.entries.definition import encode_definition, encode_policy
 from redbeat.entries.history import (
     History,
-    after_saved_anew,
     encode_meta,
+    history_after_save,
     merged_history,
 )
 from redbeat.entries.policy import Policy
@@ -89,7 +89,7 @@ def restarts(old: tuple[str, str], new: tuple[str, str], foreign: Collection[str
         (definition, json.dumps({**json.loads(policy or "{}"), "max_runs": 1}))
         for definition, policy in (old, new)
     )
-    return after_saved_anew(ONCE, before, after, NOW, foreign=foreign) is not ONCE
+    return history_after_save(ONCE, before, after, NOW, foreign=foreign) is not ONCE
 
 
 @pytest.mark.parametrize(
@@ -137,10 +137,10 @@ def test_other_changes_and_other_spellings_do_not_restart(
 def test_a_field_that_a_class_defines_itself_does_not_restart() -> None:
     old, new = (json.dumps({**json.loads(BARE), "max_runs": most}) for most in (1, "many"))
     later = old.replace("60", "5")
-    assert after_saved_anew(ONCE, (old, ""), (new, ""), NOW, foreign=["max_runs"]) == ONCE
+    assert history_after_save(ONCE, (old, ""), (new, ""), NOW, foreign=["max_runs"]) == ONCE
     assert restarts((old, ""), (later, ""), ["max_runs"])
-    assert after_saved_anew(ONCE, (old, ""), (later, ""), NOW) == History(NOW, 0)
-    assert after_saved_anew(ONCE, (old, ""), (later, ""), NOW, foreign=["max_runs"]) == ONCE
+    assert history_after_save(ONCE, (old, ""), (later, ""), NOW) == History(NOW, 0)
+    assert history_after_save(ONCE, (old, ""), (later, ""), NOW, foreign=["max_runs"]) == ONCE
 
 
 # -- the history of a restarted entry --------------------------------------------------------------
@@ -196,7 +196,7 @@ def test_a_field_that_a_class_defines_itself_does_not_restart() -> None:
 def test_a_used_up_limit_counts_from_0_for_another_schedule(
     history: History, old: tuple[str, str], new: tuple[str, str], expected: History
 ) -> None:
-    assert after_saved_anew(history, old, new, NOW) == expected
+    assert history_after_save(history, old, new, NOW) == expected
 
 
 @pytest.mark.parametrize(
@@ -211,4 +211,4 @@ def test_a_used_up_limit_counts_from_0_for_another_schedule(
 def test_a_last_run_that_an_application_wrote_restarts_and_wins(
     history: History, new: tuple[str, str], expected: History
 ) -> None:
-    assert after_saved_anew(history, texts(60, max_runs=1), new, NOW, rewritten=True) == expected
+    assert history_after_save(history, texts(60, max_runs=1), new, NOW, rewritten=True) == expected
