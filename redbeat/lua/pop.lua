@@ -23,10 +23,15 @@ local fields = redis.call('HMGET', entry, unpack(NAMES))
 redis.call('ZREM', KEYS[1], entry)
 redis.call('DEL', entry)
 aside('HDEL', KEYS[2], entry)
-if fields[1] then
+if fields[1] and kept ~= KEYS[1] then
+  local copy = {}
   for at, name in ipairs(NAMES) do
-    aside('HSET', kept, name, fields[at] or '')
+    copy[2 * at - 1], copy[2 * at] = name, fields[at] or ''
   end
-  aside('EXPIRE', kept, REMEMBERED)
+  -- The entry is deleted, so a missing right must not end the script. It only costs the copy.
+  redis.pcall('HSET', kept, unpack(copy))
+  if redis.pcall('EXPIRE', kept, REMEMBERED) ~= 1 then
+    redis.pcall('DEL', kept)
+  end
 end
 return fields

@@ -410,9 +410,12 @@ class Store(Reading):
         repeats the call.
         """
         _note_changed([key])
+        return read_texts(self._retry_if_denied(partial(self._pop_once, key)))
+
+    def _pop_once(self, key: str) -> Any:
         names, call = self.keys, f"pop-{uuid.uuid4().hex[:12]}"
         keys = self._with_missing_key(names.schedule, names.quarantine, names.turn(call))
-        return read_texts(self._run("pop", keys, [key_of(key)]))
+        return self._run_once("pop", self._replace_denied(keys), [key_of(key)])
 
     def end_run(self, key: str, task_id: str, result: RunReport = NO_RESULT) -> Ended:
         """Record the end of a run, and its result if any. One round trip."""

@@ -139,6 +139,23 @@ def test_editing_without_the_keys_outside_the_prefix(
     app.redbeat_redis.close()
 
 
+@pytest.mark.parametrize("missing", ["~.redbeat::*", "+expire"])
+def test_a_pop_without_the_right_to_keep_a_copy(
+    server: RedisServer, admin: redis.Redis, missing: str
+) -> None:
+    """The pop is the first request of the program; it returns the entry that it deletes."""
+    writer = Celery("admin", broker="memory://", set_as_current=False)
+    writer.conf.redbeat_redis_url = server.url
+    RedBeatSchedulerEntry("a", "t", 60, app=writer).save()
+    set_user(admin, [rule for rule in acl_rules() if rule != missing])
+    app = Celery("acl", broker="memory://", set_as_current=False)
+    app.conf.update(settings(server))
+    assert redbeat.Schedule(app).pop("a").task == "t"
+    assert list(admin.scan_iter()) == []
+    for used in (app, writer):
+        used.redbeat_redis.close()
+
+
 def test_the_user_has_no_access_outside_the_prefix(server: RedisServer, admin: redis.Redis) -> None:
     url = settings(server)["redbeat_redis_url"]
     with redis.Redis.from_url(url) as client:
