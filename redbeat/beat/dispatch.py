@@ -70,7 +70,8 @@ class Dispatcher:
     """Decides and publishes, one claim at a time, and adds the completions to the session.
 
     The session records the completions later, so :meth:`dispatch` takes no round trip to Redis,
-    except one per group of at-most-once runs, and those of :meth:`CommonServer.broker_of`.
+    except one per group of at-most-once runs, one per run whose entry user code in this beat saves
+    or deletes, and those of :meth:`CommonServer.broker_of`.
 
     ``statics`` hold the functions among the arguments of static entries, ``publisher`` holds
     unconfirmed messages, ``clock`` returns monotonic seconds.
@@ -95,6 +96,7 @@ class Dispatcher:
         #: The numbers of edits in a row because of which a run was not sent, by key.
         self._edits: RecentEntries[int] = RecentEntries()
         self._scheduler = scheduler
+        self._store = store
         self._counters = counters
         self._statics = statics
         self._delivery = conf.delivery
@@ -283,12 +285,22 @@ class Dispatcher:
         """Return whether a script can send what was captured.
 
         The script refuses the message of an entry that was changed since its claim. If user code
-        in this beat changes the entry during each publish, no message would ever be sent.
+        in this beat changes the entry during each publish, no message would ever be sent. No round
+        trip, or one if user code saved or deleted the entry.
         """
-        changed = claim.key in capture.changed_keys
-        if not changed and self._edits:
-            changed = (self._edits.get(claim.key) or 0) >= MOST_EDITS
+        changed = (self._edits.get(claim.key) or 0) >= MOST_EDITS if self._edits else False
+        if not changed and claim.key in capture.changed_keys:
+            changed = self._was_changed(claim)
         return bool(capture.commands) and not changed
+
+    def _was_changed(self, claim: Claim) -> bool:
+        """Return whether an entry differs from its claim; its run history does not count."""
+        try:
+            row = self._store.read([claim.key]).rows[0]
+        except (RedisError, OSError):
+            return True
+        is_claimed = row.claim.startswith(f"{claim.id} ")
+        return not is_claimed or (row.definition, row.policy) != (claim.definition, claim.policy)
 
     def _send_with_record(self, attempt: Attempt, completion: Completion) -> None:
         """Add a completion that sends its message in the same step."""

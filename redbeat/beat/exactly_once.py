@@ -115,7 +115,7 @@ class Capture(ClientStandIn):
         super().__init__(channel)
         #: The captured commands, each with its arguments.
         self.commands: list[list[Any]] = []
-        #: The keys of the entries that user code changed during the publish.
+        #: The keys of the entries that user code saved or deleted during the publish.
         self.changed_keys: list[str] = []
         self._noting: Any = None
 

@@ -78,8 +78,8 @@ __all__ = (
 logger = get_logger("celery.beat")
 
 
-#: The list to which this thread adds the keys of entries that it changes, None for no list. A
-#: change of only the run history does not count.
+#: The list to which this thread adds the keys of entries that it saves or deletes, None for no
+#: list. An entry may be saved without a change.
 CHANGED_KEYS: ContextVar[list[str] | None] = ContextVar("CHANGED_KEYS", default=None)
 
 

@@ -1013,6 +1013,41 @@ class TestUserCodeThatChangesTheEntry:
         assert sorted(queues.names()) == sorted(announced) == ["a", "b"]
         assert (world.client.exists(f"{PREFIX}a"), world.run_count("b")) == (0, 1)
 
+    @pytest.mark.parametrize("who", ["entry", "stored", "after"])
+    def test_a_save_without_an_edit_keeps_exactly_once(
+        self, world: World, queues: Queues, who: str, log: pytest.LogCaptureFixture
+    ) -> None:
+        """Programs for RedBeat 2 save the entry or its next run to store the run history."""
+
+        class Own(RedBeatScheduler):
+            def reserve(self, entry: Any) -> Any:
+                after = super().reserve(entry)
+                stored = RedBeatSchedulerEntry.from_key(entry.key, app=entry.app)
+                {"entry": entry, "stored": stored, "after": after}[who].save()
+                return after
+
+        saved(world, "a")
+        scheduler = world.scheduler_of(Own)
+        scheduler.tick()
+        assert (queues.names(), world.run_count("a")) == (["a"], 1)
+        assert lines(log, AT_LEAST_ONCE) == []
+
+    def test_a_save_after_a_delete(self, world: World, queues: Queues) -> None:
+        """The stored texts equal those of the claim, but the claim is deleted with the entry."""
+
+        class Own(RedBeatScheduler):
+            def reserve(self, entry: Any) -> Any:
+                after = super().reserve(entry)
+                entry.delete()
+                after.save()
+                return after
+
+        saved(world, "a")
+        scheduler = world.scheduler_of(Own)
+        scheduler.tick()
+        scheduler.tick()
+        assert queues.names() == ["a"]
+
     def test_in_the_triggered_run_of_an_entry(self, world: World, queues: Queues) -> None:
         class Own(RedBeatScheduler):
             def apply_async(self, entry: Any, *args: Any, **kwargs: Any) -> Any:
