@@ -69,8 +69,9 @@ DECISION_VALID_FOR: Final = 0.1
 class Dispatcher:
     """Decides and publishes, one claim at a time, and adds the completions to the session.
 
-    The session records the completions later, so :meth:`dispatch` takes no round trip to Redis,
-    except one per group of at-most-once runs, and those of :meth:`CommonServer.broker_of`.
+    The session records the completions later. So :meth:`dispatch` takes no round trip to Redis,
+    with two exceptions: one round trip per group of at-most-once runs, and the round trips of
+    :meth:`CommonServer.broker_of`.
 
     ``statics`` hold the functions among the arguments of static entries, ``publisher`` holds
     unconfirmed messages, ``clock`` returns monotonic seconds.
@@ -92,7 +93,7 @@ class Dispatcher:
         self._capture: Capture | None = None
         #: The entries whose next message must be the only one in flight.
         self._isolated: RecentEntries[bool] = RecentEntries()
-        #: The numbers of edits in a row because of which a run was not sent, by key.
+        #: By entry key: how many times in a row a run was not sent because of an edit.
         self._edits: RecentEntries[int] = RecentEntries()
         self._scheduler = scheduler
         self._counters = counters
@@ -166,7 +167,7 @@ class Dispatcher:
     def _handle_decision_error(self, attempt: Attempt, error: Exception) -> None:
         if isinstance(error, InvalidEntryError):
             self._quarantine_entry(attempt.claim, f"policy.{error}", attempt.now)
-        elif asks_itself(attempt.entry.schedule):  # an error of user code may pass
+        elif asks_itself(attempt.entry.schedule):  # an error of user code may be temporary
             self._retry(attempt, error)
         else:
             reason = f"definition.schedule: cannot compute when it is due: {error!r}"
@@ -300,7 +301,7 @@ class Dispatcher:
     def _on_sent_with_record(
         self, attempt: Attempt, completion: Completion, broker: Broker | None, result: Result
     ) -> None:
-        """Handle the result of a completion that was to send its message in the same step."""
+        """Handle the result of a completion with which the script also sends the message."""
         claim, code, texts = attempt.claim, result.code, result.texts
         if code in (RECORDED, OVERTAKEN):
             self.server.note_sent(claim.key)
@@ -328,7 +329,8 @@ class Dispatcher:
     def _on_message_refused(self, attempt: Attempt, why: str) -> None:
         """Put back a run whose message the script could not send.
 
-        A refused queue affects only its entry. With any other missing right, no script can send.
+        A refused queue affects only its entry. If any other right is missing, no script can send
+        messages.
         """
         claim, attempt.now = attempt.claim, self._session.time()
         refused = REFUSAL.search(why) is not None
@@ -365,8 +367,8 @@ class Dispatcher:
     def deliver(self) -> None:
         """Wait until the broker has confirmed all messages, and record their runs.
 
-        Called before any error of a later run is handled. Waits for earlier records first, so that
-        few sent runs are unrecorded if this beat dies.
+        The caller must call this method before it handles an error of a later run. The method first
+        waits for earlier records, so that few sent runs are unrecorded if this beat dies.
         """
         if self._publisher.is_busy:
             with suppress(RedisError, OSError):  # the next request repeats these records

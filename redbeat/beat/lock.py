@@ -151,7 +151,7 @@ class BeatLock:
 
     @property
     def holder(self) -> str:
-        """The token of the beat that held the lock at the last look, "" if unknown."""
+        """The token of the beat that held the lock at the last check, "" if unknown."""
         return self.token if self.leading else self._holder
 
     # -- methods of redis-py's lock ---------------------------------------------------------------

@@ -78,9 +78,10 @@ class Sweep:
     """Scans the keys of one schedule page by page, for entries that no beat would find.
 
     The scan finds entries that are missing in the sorted set, because Redis lost the set or because
-    a program died after it wrote the entry and before it added the entry to the set. A program may
-    still be between these two commands, so an entry becomes due only if the scan finds it twice.
-    The scan also finds disabled entries that another program enabled without changing their score.
+    a program died after it wrote the entry and before it added the entry to the set. An entry that
+    the scan finds for the first time may be added by its program a moment later. So only an entry
+    that the scan finds twice becomes due. The scan also finds disabled entries that another program
+    enabled without changing their score.
 
     ``clock`` returns monotonic seconds.
     """

@@ -11,8 +11,8 @@ from typing import Any
 
 __all__ = ("HeldSignals",)
 
-#: These functions take and return plain numbers and functions. The functions of the module, which
-#: wrap them, convert each of them to a member of an enumeration, which takes six times as long.
+#: The functions of ``signal`` without their Python wrappers. The wrappers convert signal numbers
+#: and handlers to members of an enumeration, which takes six times as long.
 get_handler: Callable[[int], Any] = getattr(signal.getsignal, "__wrapped__", signal.getsignal)
 set_handler: Callable[[int, Any], Any] = getattr(signal.signal, "__wrapped__", signal.signal)
 

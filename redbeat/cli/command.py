@@ -59,7 +59,7 @@ __all__ = (
     "save_unchanged",
 )
 
-#: The package of the Django scheduler. Its entry class is not a subclass of
+#: The package of the Django scheduler. The entry class in this package is not a subclass of
 #: ``RedBeatSchedulerEntry``, and the package cannot be imported outside of a Django project.
 DJANGO: Final = "django_celery_beat."
 

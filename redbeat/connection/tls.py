@@ -52,8 +52,8 @@ def tls_options(layers: Iterable[Layer]) -> dict[str, Any]:
     """Return redis-py's keyword arguments for a TLS connection.
 
     Later layers override earlier layers. The certificate and the host name are verified by default.
-    A warning is logged if an option disables this. Raises :exc:`ConfigurationError` for an unknown
-    option, for an invalid value, and for a file that is missing or invalid.
+    If an option disables this verification, a warning is logged. Raises :exc:`ConfigurationError`
+    for an unknown option, for an invalid value, and for a file that is missing or invalid.
     """
     merged: dict[str, Any] = {"ssl_cert_reqs": "required", "ssl_check_hostname": True}
     origin: dict[str, str] = {}

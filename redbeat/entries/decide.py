@@ -330,7 +330,7 @@ def decide(
     due: datetime,
     runs: int = 0,
 ) -> Decision:
-    """Return the decision for an entry. By default, missed runs are coalesced into the latest one.
+    """Return the decision for an entry. By default, missed runs are coalesced into the latest run.
 
     Arguments:
         plan: the occurrences of the entry.
@@ -386,8 +386,8 @@ def decide_by_policy(
     never_ran = last_run_at is None or anchor is None
     first = plan.first_occurrence(due) if anchor is None or never_ran else plan.after(anchor)
     if never_ran and first == due and not has_start(plan.schedule):
-        # The first run has the nominal instant ``due``, however late the run is. Occurrences missed
-        # since then are given up. The next run is computed from the last of them.
+        # The first run has the nominal instant ``due``, however late the run is. The occurrences
+        # between ``due`` and now are given up. The next run is computed from the last of them.
         last = due if plan.policy.coalesce == "all" else plan.latest_due(due, now) or due
         missed = plan.count(due, last, MISSED_LIMIT)
         return Decision(due, next_due(plan, last), missed, last if missed else None)

@@ -276,8 +276,8 @@ def history_after_save(
 
     ``old`` and ``new`` are definition and policy before and after the save. The history restarts
     if the entry had reached ``max_runs`` and the save changed its schedule, time zone, start time
-    or end time. Then the run count is 0, and the next run is computed from ``now`` (UTC). A rule
-    computes it from the last run if the last run is later.
+    or end time. Then the run count is 0, and the next run is computed from ``now`` (UTC), or for a
+    rule from the last run if the last run is later.
 
     With ``rewritten``, an application changed ``last_run_at``: the run count restarts at 0, and the
     last run does not change.

@@ -215,7 +215,7 @@ def due_at_of(row: Row, now: float) -> datetime | None:
     """Return when an entry is due (UTC), None for never; a score of 0 means now."""
     seconds = row.score
     if row.failing or claimed_until(row.claim) > now:
-        seconds = seconds_in(f"{row.claim} -".split(" ")[1])  # the run has been due since then
+        seconds = seconds_in(f"{row.claim} -".split(" ")[1])  # when the claimed run became due
     if seconds is None or seconds < 0:
         return None
     return instant_in(seconds or now)

@@ -33,8 +33,8 @@ __all__ = (
     "Templates",
 )
 
-#: Maximum number of characters of a definition that is copied. A longer one is decoded by itself,
-#: because each attempt to copy it would parse it again.
+#: Maximum number of characters of a definition that is copied. A longer definition is decoded
+#: without a template, because each attempt to copy it would parse it again.
 LONGEST: Final = 65_536
 
 #: Maximum number of templates; each needs about 4 KiB.

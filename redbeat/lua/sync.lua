@@ -8,8 +8,8 @@
 -- KEYS[6]  lock (string), omitted if locking is off
 -- ARGV[1]  lock token of the caller
 -- ARGV[2]  lock time to live in milliseconds, which extends the lock during the sync of many
---          entries; '' if the caller need not lead (while another beat leads, only missing entries
---          are added)
+--          entries. '' if the caller need not lead; then only missing entries are added while
+--          another beat leads
 -- ARGV[3]  sizes of the fields in ARGV[4] in bytes, four bytes each, big-endian
 -- ARGV[4]  the fields, joined; six per entry: name, entry key, definition, policy or '', meta for a
 --          new entry ('' = the meta of the previous row), score for a new entry (UNIX seconds;

@@ -138,13 +138,14 @@ class Keys:
     expected = _key_aside("expected")
     #: The hash of calendars: name -> JSON.
     calendars = _key_aside("calendars")
-    #: The set of keys of all entries with calendars. Keys of other entries do no harm.
+    #: The set of the keys of all entries with calendars; may also contain keys of other entries.
     calendar_users = _key_aside("calendar-users")
 
     def turn(self, beat: str) -> str:
-        """Return the key that stores the last ``claim.lua`` call of a beat, or one of ``pop.lua``.
+        """Return the key that stores the last ``claim.lua`` call of a beat.
 
-        Returns the schedule key if the Redis user may not access keys outside the prefix.
+        ``pop.lua`` uses such a key too, with the id of the call in place of ``beat``. Returns the
+        schedule key if the Redis user may not access keys outside the prefix.
         """
         return self.schedule if self.denied else key_aside(self.prefix, f"turn:{beat}")
 
@@ -546,7 +547,7 @@ def read_claims(kinds: bytes, sizes: bytes, packed: bytes, turn_id: str) -> list
 
 
 def _unreadable(kind: str, claim: Claim) -> Claim:
-    """Return the claim of a hash that does not exist, or of a key that is not a hash (``x``)."""
+    """Return the claim of a key without a hash; ``kind`` is "x" if the key has another type."""
     problem = f"the key is not a hash ({claim.definition})" if kind == "x" else ""
     return Claim(claim.key, claim.due, problem=problem, id=claim.id)
 
@@ -601,7 +602,7 @@ def read_results(codes: bytes, texts: Sequence[bytes]) -> list[Result]:
 def read_turn(
     reply: Sequence[Any], turn_id: str, last_reply: ClaimReply | None = None
 ) -> ClaimReply:
-    """Return the parsed reply of ``claim.lua``; a short one takes the rest from ``last_reply``."""
+    """Return the parsed reply of ``claim.lua``; complete a short reply from ``last_reply``."""
     if last_reply is not None and len(reply) in (SHORT, SHORT_STANDBY):
         now = float(reply[0])
         found: dict[str, Any] = (
