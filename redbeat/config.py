@@ -157,7 +157,8 @@ class RedBeatConfig:
     app: Celery
     #: The prefix of all keys of the schedule. RedBeat adds no separator after the prefix.
     key_prefix: str
-    #: The number of shards. With more than one, each has its own prefix, see ``storage/layout.py``.
+    #: The number of shards. If there are several shards, each has its own prefix, see
+    #: ``storage/layout.py``.
     shards: int
     schedule_key: str
     statics_key: str
@@ -199,7 +200,7 @@ class RedBeatConfig:
     cron_deadline: float | None
     #: Whether Redis is a cluster. All keys of the schedule must then be in one slot.
     cluster: bool
-    #: Whether the client options come from the broker. RedBeat then uses only those that it knows.
+    #: Whether the client options come from the broker. If so, RedBeat ignores unknown options.
     options_inherited: bool
     #: The settings from which a client is built.
     endpoint: Endpoint

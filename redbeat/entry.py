@@ -221,7 +221,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     #: Whether the entry comes from ``beat_schedule``. Only such entries may have lazy arguments.
     is_static = False
 
-    #: What this object knows about the stored entry.
+    #: The stored fields of the entry, as this object last loaded or saved them.
     saved_state = SavedState()
 
     #: The names of policy fields that a subclass uses for its own attributes or arguments.

@@ -130,7 +130,7 @@ class Setting(NamedTuple):
     since: str = "3.0"
     #: The value of a setting that is not set.
     value: Any = None
-    #: A description of the default for the manual; empty if ``value`` says it.
+    #: A description of the default for the manual; empty if ``value`` is the default.
     default_text: str = ""
     #: The unit of a number; empty for settings that are not numbers.
     unit: str = ""

@@ -208,8 +208,9 @@ class Dispatcher:
             return
         at_least_once = entry.policy_field("delivery") == AT_LEAST_ONCE
         if capture is None and attempt.way == WITH_RECORD and not at_least_once:
-            # If this beat died before the record, the next beat would decide again, because this
-            # claim says that nothing was sent. The run could get another id.
+            # The entry was claimed as one whose message is sent with the record. If this beat sent
+            # the message now and died before the record, the next beat would assume that nothing
+            # was sent, and decide again. The run could get another task id.
             self._session.record(claim.put_back(attempt.now))
             return
         alone = bool(self._isolated.get(claim.key))

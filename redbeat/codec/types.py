@@ -92,7 +92,7 @@ class UnstorableError(TypeError):
 
 
 class MalformedError(ValueError):
-    """A tagged dict does not fit its tag. ``key`` is the invalid key, "" if no single key is."""
+    """A tagged dict does not fit its tag. ``key`` is the invalid key, "" if no key is invalid."""
 
     def __init__(self, key: str, problem: str) -> None:
         super().__init__(problem)
@@ -597,7 +597,7 @@ BY_TAG: Final = {kind.tag: kind for kind in (*TYPES.values(), VERBATIM)}
 
 
 def type_of_class(cls: type) -> StoredType | None:
-    """Return how objects of this class are stored, not of a subclass; None if they are not."""
+    """Return the type that stores objects of exactly this class; None if there is no such type."""
     registered = of_class(cls)
     return TYPES.get(cls) if registered is None else _of_registered(registered)
 

@@ -172,7 +172,7 @@ def _try_files(options: Mapping[str, Any], origin: Mapping[str, str]) -> None:
         with _usable("ssl_ca_certs", origin):
             context.load_verify_locations(cafile=authorities)
     if certificate:
-        # Always pass a callable. Without one, OpenSSL prompts for a password in the terminal.
+        # Always pass a password: without a password, OpenSSL prompts for one in the terminal.
         password = options.get("ssl_password") or KeyPassword("")
         with _usable("ssl_certfile", origin):
             context.load_cert_chain(certificate, options.get("ssl_keyfile"), password)

@@ -1,4 +1,4 @@
-"""The run history of an entry and changes to it, and what an entry knows about its stored state."""
+"""The run history of an entry, changes to it, and the state that an entry last loaded or saved."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ Texts = tuple[str, str]
 
 
 class SavedState(NamedTuple):
-    """What an entry knows about its fields in Redis; each load and save replaces the whole object.
+    """The fields of an entry in Redis as last loaded or saved; replaced at each load and save.
 
     Attributes:
         texts: the stored definition and policy, two empty strings if the entry was not loaded.

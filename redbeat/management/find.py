@@ -88,7 +88,7 @@ class Filter(NamedTuple):
         return cls(pattern, task, enabled, static, before, state_set)
 
     def matches(self, text: str, pattern: str | None) -> bool:
-        """Return whether a text matches a pattern; None is matched by every text."""
+        """Return whether a text matches a pattern; every text matches the pattern None."""
         if pattern is None:
             return True
         return like(text, pattern) if self.fold else fnmatchcase(text, pattern)

@@ -172,7 +172,7 @@ def record_url(record: Record) -> str:
 
 
 def quoted(record: Record) -> str:
-    """Return the exact name of a listed entry as a value of a form, which :func:`name_in` reads."""
+    """Return the exact name of a listed entry as the value of a form field; see :func:`name_in`."""
     return quoted_name(_exact_name(record))
 
 
