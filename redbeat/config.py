@@ -162,7 +162,8 @@ class RedBeatConfig:
     shards: int
     schedule_key: str
     statics_key: str
-    #: The keys and the channel that RedBeat uses itself, except the lock. Entries cannot use them.
+    #: The keys and the channel that RedBeat itself uses, except the lock. Entries cannot use these
+    #: keys.
     reserved_keys: tuple[str, ...]
     #: The reserved keys for which Redis has refused access to the Redis user so far.
     denied_keys: set[str]

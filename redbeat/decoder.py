@@ -110,7 +110,7 @@ def use_codec(provider: Callable[[], Codec]) -> None:
 def active_codec() -> Codec:
     """Return the active encoder and decoder.
 
-    Both are attributes of ``redbeat.schedulers``. Programs may replace these attributes.
+    The two are attributes of ``redbeat.schedulers``, which programs may replace.
     """
     return _provider()
 

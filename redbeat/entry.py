@@ -188,7 +188,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     last_run_at: datetime | None
     total_run_count: int
 
-    # The fields of the policy. The end of this module sets their defaults.
+    # The fields of the policy. A loop at the end of this module sets the default of each field.
     timezone: str | None
     start_time: datetime | None
     end_time: datetime | None

@@ -280,7 +280,7 @@ _PREFIX: Final = "redbeat_"
 # wrong letter in the shortest setting name.
 _TYPO_CUTOFF = 0.93
 
-# RedisBeater is a fork of RedBeat 2. Its settings have the same names except for this prefix.
+# RedisBeater is a fork of RedBeat 2, whose settings have the same names except for this prefix.
 _REDISBEATER_PREFIX: Final = "redisbeater_"
 
 

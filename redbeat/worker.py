@@ -54,7 +54,7 @@ MAX_CLASS, MAX_MESSAGE = 80, 200
 #: Maximum seconds to connect to Redis, and to wait for a reply.
 TIMEOUT: Final = 1.0
 
-#: Seconds without an attempt after Redis did not answer. Reports wait until then.
+#: Seconds for which all reports wait after Redis did not answer.
 BACK_OFF: Final = 30.0
 
 #: Maximum number of reports that wait for Redis in one process.

@@ -97,8 +97,9 @@ def checked_producer(producer: Any, allowlist: TaskAllowlist | None = None) -> A
 
     The subclass checks the final message, after all options and user code, and raises
     :exc:`NotAllowedError` for a task that is not allowed. The subclass also skips queues that are
-    already declared. Kombu itself checks this only after it has copied the queue and prepared a
-    retry, for each message. If ``producer`` is not a class, it is returned unchanged.
+    already declared. Without this, kombu copies the queue and prepares a retry for each message,
+    before it checks whether the queue is declared. If ``producer`` is not a class, it is returned
+    unchanged.
     """
     if not isinstance(producer, type):
         return producer

@@ -197,9 +197,9 @@ class Retries:
     ) -> Completion:
         """Return the completion that puts a run back after its publish failed.
 
-        ``unsure`` is True if the message may have been sent. If it is None, the message may have
-        been sent to some of its queues before the broker returned an error. After a broker error,
-        this entry also backs off, so that the next attempt to publish uses another entry.
+        ``unsure`` is True if the message may have been sent. ``unsure`` is None if the message may
+        have been sent to some of its queues before the broker returned an error. After a broker
+        error, this entry also backs off, so that the next attempt to publish uses another entry.
         """
         cause = cause_of(error)
         if isinstance(cause, CannotRunHereError):

@@ -50,7 +50,7 @@ LATE_AFTER = 1.0
 #: Three limits of pending completions: the number of runs, the bytes of their messages and
 #: definitions, and the seconds for which messages that are sent with their records may wait. If a
 #: limit is reached, the beat sends the completions before the end of the batch. Low limits keep
-#: messages on time. They also mean that few sent runs are unrecorded if the beat dies.
+#: messages on time. With low limits, few sent runs are unrecorded if the beat dies.
 MAX_PENDING_RUNS, MAX_PENDING_BYTES, MAX_PENDING_SECONDS = 50, 1 << 20, 0.02
 
 #: The log line for a run that Redis refused because its claim had expired. At the next claim of the
@@ -143,7 +143,8 @@ class Session:
         self._token = new_token()
         self._beat_id = self._token[-12:]
         self._request_count = 0
-        #: The request that has no reply yet. If its reply is lost, the next request repeats it.
+        #: The request that has no reply yet. If the reply is lost, the next request repeats this
+        #: request.
         self._unanswered: Request | None = None
         #: A function that waits for the reply to the request in flight; None if there is no such
         #: request.

@@ -248,7 +248,7 @@ class ShardedTicker:
     def _tick(self, stop: HeldSignals) -> float:
         for number in self._due():
             if number and self._clock() - self._first_ticked_at >= LOOK_INTERVAL:
-                self._tick_shard(0)  # or other beats assume that this beat is dead
+                self._tick_shard(0)  # else the other beats would assume that this beat is dead
             self._tick_shard(number)
             if stop.pending:
                 return 0.0

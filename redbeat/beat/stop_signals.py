@@ -16,7 +16,8 @@ __all__ = ("HeldSignals",)
 get_handler: Callable[[int], Any] = getattr(signal.getsignal, "__wrapped__", signal.getsignal)
 set_handler: Callable[[int, Any], Any] = getattr(signal.signal, "__wrapped__", signal.signal)
 
-#: The signals that stop a beat. Their handlers raise an exception at any point of the code.
+#: The signals that stop a beat. A handler of such a signal may raise an exception at any point of
+#: the code.
 STOP_SIGNALS = (int(signal.SIGTERM), int(signal.SIGINT))
 
 

@@ -59,7 +59,7 @@ ZERO: Final = timedelta(0)
 #: minutes has 169 characters, and a rule set may have 1000 dates.
 LONGEST_PART: Final = 1000
 
-#: Fields with limits of their own: iCalendar text, and the pairs of a user's dict.
+#: Fields that have other limits: iCalendar text, and the pairs of a user's dict.
 UNLIMITED: Final = frozenset({"ical", "items"})
 
 Tagged = Mapping[str, Any]
@@ -75,7 +75,7 @@ class UnstorableError(TypeError):
     """A value cannot be stored.
 
     ``path`` has the keys and indexes that lead to this value inside the encoded value. ``problem``
-    describes why it cannot be stored.
+    describes why the value cannot be stored.
     """
 
     def __init__(self, problem: str, *path: str | int) -> None:
@@ -282,7 +282,7 @@ def _offset_zone(key: str, seconds: float) -> tzinfo:
 def _read_moment(key: str, value: object) -> datetime:
     """Return ``value`` as an aware datetime.
 
-    ``value`` is a datetime, a tagged dict or an ISO 8601 string. Without a time zone, it is
+    ``value`` is a datetime, a tagged dict or an ISO 8601 string. A value without a time zone is
     interpreted as UTC.
     """
     if isinstance(value, dict):

@@ -128,7 +128,8 @@ _read_moment, _read_count = (
 _meta_pattern = re.compile(f"{_read_moment}(?:{_read_count})?}}", re.ASCII)
 
 
-#: The JSON of a ``runtime`` field before the nominal instant, and before the actual instant.
+#: The parts of the JSON of a ``runtime`` field: the text before the nominal instant, and the text
+#: between the nominal and the actual instant.
 RUNTIME, RUNTIME_THEN = '{"scheduled_at":', ',"last_run_at":'
 
 
@@ -179,7 +180,7 @@ def encode_meta(last_run_at: datetime | None, total_run_count: int | None = None
 
 
 def _quoted_zone(moment: datetime) -> str:
-    """Return the quoted name of the time zone of ``moment``, "" if the encoder must write it."""
+    """Return the quoted name of a time zone, "" if only the JSON encoder can write the zone."""
     zone = moment.tzinfo
     if zone is UTC:
         return '"UTC"'

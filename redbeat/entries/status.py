@@ -110,7 +110,7 @@ class EntryStatus:
         note: the note of the operator who paused the entry.
         failing: the failed attempts to send the run that is due, None if there are none.
         last_success: when the last successful run ended (UTC), None if none is known. Workers
-            report it after ``redbeat.worker.enable(app)``.
+            report the ends of runs after ``redbeat.worker.enable(app)``.
         consecutive_failures: the number of failed runs since then, or since the entry was resumed.
         overdue: the time without a success, if it exceeds ``expect_within``; else None.
     """

@@ -223,8 +223,8 @@ def _new_entry(template: Template, individual: dict[str, Any]) -> RedBeatSchedul
 #: Maximum number of cached entries; each needs about 3 KiB.
 CACHE_SIZE = 10_000
 
-#: A full cache admits one missing key in 16. If it admitted all keys, a cyclic scan would replace
-#: every key before its next use.
+#: A full cache admits one missing key in 16. If the cache admitted all keys, a cyclic scan would
+#: replace every key before its next use.
 ADMIT_ONE_IN = 16
 
 

@@ -822,8 +822,8 @@ local function claim(key, found, due)
   if found[9] then
     redis.call('HSET', key, 'claim', text)
   else
-    -- An earlier claim may have sent the run without an identity. An empty identity keeps its
-    -- task id.
+    -- An earlier claim may have sent the run without an identity. With an empty identity, the run
+    -- keeps its task id.
     found[9] = found[5] and '""' or new_identity(found[1], found[2])
     redis.call('HSET', key, 'claim', text, 'identity', found[9])
   end

@@ -53,7 +53,8 @@ local function remove_mark()
     return 0
   end
   redis.call('HDEL', entry, 'running')
-  -- An occurrence that was put back waits for the end of this run, or for a retry. Make it due now.
+  -- An occurrence that was put back waits for the end of this run, or for a retry. Make the
+  -- occurrence due now.
   local score = put_back and redis.call('ZSCORE', schedule, entry)
   if score and tonumber(score) > now then
     redis.call('ZADD', schedule, 'XX', now_text, entry)

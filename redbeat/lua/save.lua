@@ -24,7 +24,7 @@
 --            the lines of the history as a JSON string, or '' to keep the stored lines
 --            the identity of a new entry, a JSON string, see claim.lua; '' for none. A repeated
 --            call has the same identity
--- ARGV[5]  time limit in microseconds. When it has passed, the remaining entries are not written
+-- ARGV[5]  time limit in microseconds, after which the remaining entries are not written
 --
 -- Returns {codes, text, ...}
 --   codes  a number per entry, separated by spaces; entries after the time limit have no code:
@@ -226,7 +226,8 @@ local function save(
     return -3, string.format('%.6f', now)
   end
   if definition ~= '' and stored[4] and not stored[7] then
-    -- The claimed run may have been sent without an identity. An empty identity keeps its task id.
+    -- The claimed run may have been sent without an identity. With an empty identity, the run keeps
+    -- its task id.
     redis.call('HSET', entry, 'identity', '""')
     stored[7] = '""'
   end

@@ -14,7 +14,8 @@
 -- ARGV[4]  the fields, joined; six per entry: name, entry key, definition, policy or '', meta for a
 --          new entry ('' = the meta of the previous row), score for a new entry (UNIX seconds;
 --          below 0 = never due)
--- ARGV[5]  time limit in microseconds. When it has passed, the remaining entries get no code
+-- ARGV[5]  time limit in microseconds, after which the remaining entries are not written and get no
+--          code
 --
 -- An entry without an identity (see claim.lua) gets an empty identity. If Redis loses its data, the
 -- static entry is then added again with the same identity.

@@ -120,7 +120,7 @@ TO_WRITE: Final = ("created", "changed")
 
 
 class PlannedChange(NamedTuple):
-    """What happens to an entry.
+    """A planned change of an entry.
 
     Attributes:
         name: the name of the entry.
@@ -275,7 +275,7 @@ class Difference(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What happens to an entry or a calendar.
+    """The change of an entry or a calendar.
 
     Attributes:
         name: the name of the entry or calendar.

@@ -302,8 +302,8 @@ def glob_of(pattern: str, fold: bool = False) -> str:
 class KeySet:
     """A set of keys that needs about 8 bytes per key, because it keeps a hash of each key.
 
-    The hashes have 64 bits. That two of ten million keys have the same hash has a probability of
-    three in a million.
+    The hashes have 64 bits. Two of ten million keys have the same hash with a probability of three
+    in a million.
     """
 
     #: Bytes of a hash that select the bucket, and that the bucket keeps.

@@ -303,7 +303,7 @@ def _definition_of(entry: SourceEntry) -> Fields:
 def _write_rest(pipe: Any, keys: Keys, entry: SourceEntry, with_fields: bool) -> None:
     """Store all data of an entry except its definition.
 
-    The other fields of its hash are written only if ``with_fields`` is true.
+    The other fields of the entry's hash are written only if ``with_fields`` is true.
     """
     key = key_of(keys.prefix) + entry.name
     others = [pair for pair in entry.fields.items() if pair[0] not in NOT_COPIED]

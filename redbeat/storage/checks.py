@@ -139,7 +139,7 @@ REFUSAL = re.compile(r"no permission|can't (?:run|access)|ACL failure", re.IGNOR
 #: Placeholder in the commands below. A key under the prefix that does not exist replaces it.
 KEY: Final = "KEY"
 
-#: Commands that every beat needs. Their arguments change nothing in Redis.
+#: Commands that every beat needs. With these arguments, the commands change nothing in Redis.
 NEEDED: Final[Mapping[str, tuple[Any, ...]]] = {
     "EVALSHA": ("0" * 40, 0),
     "EVAL": ("return 1", 0),
@@ -167,7 +167,7 @@ NEEDED: Final[Mapping[str, tuple[Any, ...]]] = {
     "PTTL": (KEY,),
 }
 
-#: Commands that a beat can work without. The dashboard and the command line need some of them.
+#: Commands that a beat does not need, but that the dashboard or the command line may need.
 USEFUL: Final[Mapping[str, tuple[Any, ...]]] = {
     "HSCAN": (KEY, 0),
     "HINCRBY": (KEY, "f", "no number"),

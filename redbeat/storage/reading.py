@@ -267,7 +267,7 @@ class Reading:
         """Return the keys plus a key that never exists, for scripts that use undeclared keys.
 
         While a cluster moves the slot, its keys are spread over two nodes. The missing key makes
-        the node answer TRYAGAIN. Without it, the script could run on a node without some entries.
+        the node answer TRYAGAIN. Otherwise the script could run on a node that lacks some entries.
         """
         return [*keys, self.keys.wakeup]
 

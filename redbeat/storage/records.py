@@ -144,7 +144,7 @@ class Keys:
     def turn(self, beat: str) -> str:
         """Return the key that stores the last ``claim.lua`` call of a beat.
 
-        ``pop.lua`` uses such a key too, with the id of the call in place of ``beat``. Returns the
+        For the copy that ``pop.lua`` keeps, pass the id of the call as ``beat``. Returns the
         schedule key if the Redis user may not access keys outside the prefix.
         """
         return self.schedule if self.denied else key_aside(self.prefix, f"turn:{beat}")
@@ -298,10 +298,11 @@ class ClaimRequest(NamedTuple):
         broker: the broker, if the script itself publishes the messages of completions.
         late: maximum number of claims for entries that are more than a second late, None for no
             limit. With a limit, the script first claims the entries that are on time.
-        quick: the last reply to this beat if the beat has nothing to record or count, otherwise
-            None. With a last reply, the script stops early in two cases: no entry is due now but
-            one is due later, or the beat is a standby and the same beat still holds the lock. The
-            values that the script then does not read are those of the last reply.
+        quick: for a quick request, the last reply to this beat; None for a whole request. A request
+            may be quick if the beat has nothing to record or count. The script stops a quick
+            request early in two cases: no entry is due now but one is due later, or the beat is a
+            standby and the same beat still holds the lock. The values that the script then does not
+            read are taken from the last reply.
     """
 
     turn_id: str

@@ -1,8 +1,8 @@
 """A store whose entries are distributed over several shards, each with its own key prefix.
 
-An operation on one entry uses only the shard of the entry, so it takes as many round trips as in
-:class:`Store`. An operation on a list takes the round trips of :class:`Store` in each shard that
-has an item of the list. An operation on the whole schedule takes them in every shard.
+An operation on one entry uses only the shard of the entry. An operation on a list uses each shard
+that has an item of the list. An operation on the whole schedule uses every shard. In each shard
+that it uses, an operation takes the round trips that the docstring in :class:`Store` specifies.
 """
 
 from __future__ import annotations

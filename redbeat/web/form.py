@@ -226,7 +226,7 @@ class EntryForm:
     def preview(self, entry: Any) -> list[datetime]:
         """Return the next runs with this form; ``entry`` is the stored entry, None for a new one.
 
-        An error goes to its field.
+        An error is added to the field that caused it.
         """
         if self.errors:
             return []

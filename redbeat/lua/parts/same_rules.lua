@@ -3,8 +3,8 @@
 -- false for any change of long JSON, because the claim has only its digest.
 --
 -- equal_rules(old_definition, old_policy, definition, policy) returns whether two pairs of texts
--- lead to the same decisions. A field may be in the definition or in the policy. If it is in both,
--- the policy has priority.
+-- lead to the same decisions. A field may be in the definition or in the policy. If a field is in
+-- both, the policy has priority.
 --
 -- Needs the functions sha1hex, made_of, decoded and equal.
 
