@@ -157,11 +157,13 @@ class RedBeatConfig:
     app: Celery
     #: The prefix of all keys of the schedule. RedBeat adds no separator after the prefix.
     key_prefix: str
-    #: The number of shards. With more than one, each has its own prefix, see ``storage/layout.py``.
+    #: The number of shards. If there are several shards, each has its own prefix, see
+    #: ``storage/layout.py``.
     shards: int
     schedule_key: str
     statics_key: str
-    #: The keys and the channel that RedBeat uses itself, except the lock. Entries cannot use them.
+    #: The keys and the channel that RedBeat itself uses, except the lock. Entries cannot use these
+    #: keys.
     reserved_keys: tuple[str, ...]
     #: The reserved keys for which Redis has refused access to the Redis user so far.
     denied_keys: set[str]
@@ -199,7 +201,7 @@ class RedBeatConfig:
     cron_deadline: float | None
     #: Whether Redis is a cluster. All keys of the schedule must then be in one slot.
     cluster: bool
-    #: Whether the client options come from the broker. RedBeat then uses only those that it knows.
+    #: Whether the client options come from the broker. If so, RedBeat ignores unknown options.
     options_inherited: bool
     #: The settings from which a client is built.
     endpoint: Endpoint

@@ -102,7 +102,7 @@ _provider: Callable[[], Codec] = lambda: (RedBeatJSONEncoder, RedBeatJSONDecoder
 
 
 def use_codec(provider: Callable[[], Codec]) -> None:
-    """Set the function that returns the active encoder and decoder. It is called at each use."""
+    """Set the function that returns the active encoder and decoder; each use calls it again."""
     global _provider  # noqa: PLW0603 - one codec per process
     _provider = provider
 
@@ -110,7 +110,7 @@ def use_codec(provider: Callable[[], Codec]) -> None:
 def active_codec() -> Codec:
     """Return the active encoder and decoder.
 
-    Both are attributes of ``redbeat.schedulers``. Programs may replace these attributes.
+    The two are attributes of ``redbeat.schedulers``, which programs may replace.
     """
     return _provider()
 

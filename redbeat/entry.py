@@ -188,7 +188,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     last_run_at: datetime | None
     total_run_count: int
 
-    # The fields of the policy. The end of this module sets their defaults.
+    # The fields of the policy. A loop at the end of this module sets the default of each field.
     timezone: str | None
     start_time: datetime | None
     end_time: datetime | None
@@ -221,7 +221,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     #: Whether the entry comes from ``beat_schedule``. Only such entries may have lazy arguments.
     is_static = False
 
-    #: What this object knows about the stored entry.
+    #: The stored fields of the entry, as this object last loaded or saved them.
     saved_state = SavedState()
 
     #: The names of policy fields that a subclass uses for its own attributes or arguments.
@@ -344,8 +344,8 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     def from_key(cls: type[Self], key: str, app: App | None = None) -> Self:
         """Load an entry by its full key.
 
-        Raises KeyError when the key does not exist and :exc:`DecodeError` when its fields cannot
-        be decoded. One round trip.
+        Raises KeyError if the key does not exist, and :exc:`DecodeError` if the fields of the entry
+        cannot be decoded. One round trip.
         """
         app = real_app(app)
         definition, *texts = store_of(app).load(text_of(key))
@@ -524,7 +524,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     def lateness_of(self, run: Occurrence) -> float:
         """Return how late a run of the :attr:`history` was, in seconds.
 
-        The ``spread`` and the ``jitter`` in the policy are no lateness.
+        The offsets of the policy fields ``spread`` and ``jitter`` do not count as lateness.
         """
         due_at = run.scheduled_at
         offsets = self.policy_field("spread") or self.policy_field("jitter")
@@ -643,7 +643,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
         ``since`` is an aware datetime, and may be in the past. The history advances with each run.
         If ``now`` is given, ``max_runs`` also counts the runs between ``now`` and ``since``.
-        :meth:`upcoming` says more. No round trip.
+        See also :meth:`upcoming`. No round trip.
         """
         since, anchor = as_utc(since), self.anchor
         plan = self.occurrence_plan()
@@ -732,10 +732,10 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     def score_to_store(self, now: datetime | None = None) -> float | None:
         """Return the score to store in UNIX seconds, None to make the entry due at once.
 
-        ``now`` is in UTC, None for the present. An entry with its own clock or with a claim ignores
-        it. The clock of this host may be wrong. So this method returns None if the entry seems to
-        be finished, if its run seems to be too late, or if its last run seems to be in the future.
-        A beat then decides by the clock of Redis, and parks the entry if it is finished.
+        ``now`` is in UTC, None for the current time. If the entry has its own clock or a claim,
+        ``now`` is ignored. The clock of this host may be wrong. So this method returns None if the
+        entry seems to be finished, if its run seems to be too late, or if its last run seems to be
+        in the future. A beat then decides by the clock of Redis, and parks a finished entry.
         """
         if not self.enabled:
             return DISABLED
@@ -840,8 +840,8 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             save, and one more if a new object replaces a stored entry.
 
             A finished entry runs again if you changed its schedule, time zone, start time, end
-            time, ``max_runs`` or history. Otherwise the entry stays finished, and a warning is
-            logged.
+            time, ``max_runs`` or history. A finished entry without such a change stays finished,
+            and a warning is logged.
 
             With ``if_unchanged`` the first writer wins. :exc:`ConflictError` is raised if another
             program changed or deleted the entry since you loaded it, or if you save a new entry and
@@ -902,9 +902,9 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     def resume(self) -> None:
         """End a pause, or enable a disabled entry.
 
-        By default, the entry catches up on one missed run; its policy can change this. Raises
-        KeyError if the entry does not exist. Two round trips, and more if other programs write the
-        entry at the same time.
+        By default, the entry catches up on one missed run; the policy can change this number.
+        Raises KeyError if the entry does not exist. Two round trips, and more if other programs
+        write the entry at the same time.
         """
         store, keys = store_of(self.app), [self.writable_key()]
         self._take_over_pause(resume_entries(store, keys, self.app, type(self)))
@@ -948,10 +948,10 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         the task id that the run would have had. At most ``rate`` messages per second are sent, and
         runs of the schedule come first. Last run, run count and next run do not change.
 
-        The following runs are left out: runs that the history shows as sent, the spans of earlier
-        backfills, and runs after the last run, which the schedule itself has yet to send. With
-        ``again``, earlier backfills count only if they have not finished. With ``dry_run``, nothing
-        is written.
+        The following runs are left out: runs that the history shows as sent, runs in the spans of
+        earlier backfills, and runs after the last run, because the schedule itself will send them.
+        With ``again``, only earlier backfills that have not finished count. With ``dry_run``,
+        nothing is written.
 
         A naive datetime is taken as UTC. Raises KeyError if the entry does not exist. Raises
         :exc:`InvalidEntryError` for an invalid span or rate, for more than 100,000 runs, for a
@@ -1001,7 +1001,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     def history(self) -> list[Occurrence]:
         """The last ``redbeat_history_size`` runs, latest first.
 
-        One round trip; two more if workers report the ends of runs and the end of one is unknown.
+        One round trip. Two more if workers report the ends of runs, but not yet that of some run.
         """
         store = store_of(self.app)
         lines, results, identity = store.history(self.writable_key())
@@ -1029,7 +1029,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     # -- running -------------------------------------------------------------------------------
 
     def reschedule(self, last_run_at: datetime | None = None) -> None:
-        """Set the last run to ``last_run_at`` (default now); compute the next run from there.
+        """Set the last run to ``last_run_at`` (default now), and compute the next run from it.
 
         The run count does not change, but restarts at 0 if the entry has reached ``max_runs``. If
         the entry was deleted, nothing is written. One round trip, and one more for each run

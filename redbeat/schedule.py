@@ -58,8 +58,8 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
     reads pages of 500 entries, one round trip per page. Each entry is yielded exactly once, even if
     runs or changes move the entry in the due order. (An entry that you add or delete during the
     iteration may be yielded or not.) To ensure this, the iteration keeps a hash of each key in
-    memory, about 10 bytes per key. At the end it scans all keys, 2000 per round trip, and yields
-    the entries that it has not yielded yet.
+    memory, about 10 bytes per key. At the end, the iteration scans all keys, 2000 per round trip,
+    and yields the entries that it has not yielded yet.
 
     Arguments:
         app: the Celery app; None for the current app.
@@ -247,10 +247,10 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
 
         Arguments:
             names: the entries; by default those in ``changes``, or all enabled entries.
-            changes: entry name -> other rules. These are a dict of attributes to change, such as
+            changes: entry name -> other rules: a dict of attributes to change, such as
                 ``{"schedule": crontab(minute=0)}``, or a whole :class:`RedBeatSchedulerEntry`. An
-                entry that is not stored is simulated as if it was created at ``since``. The result
-                then contains the runs before and after the change.
+                entry that is not stored is simulated as if it was created at ``since``. With
+                ``changes``, the result contains the runs before and after the change.
 
         One round trip per 500 entries, and one for each entry with calendars. Raises KeyError for
         an unknown name and :exc:`InvalidEntryError` for rules that cannot be saved. See
@@ -382,8 +382,8 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
     def save_calendar(self, calendar: Calendar) -> int:
         """Store a calendar; the change takes effect at once on all entries that name it.
 
-        Returns the number of these entries. One round trip, and five per 500 entries with
-        calendars.
+        Returns the number of entries that name the calendar. One round trip, and five per 500
+        entries with calendars.
         """
         return calendars.save_calendar(self, calendar)
 

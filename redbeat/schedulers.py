@@ -147,7 +147,7 @@ class RedBeatScheduler(Scheduler):
     #: The Celery beat service that runs this scheduler, None if a program calls ``tick()`` itself.
     service: Any = None
 
-    #: The clock for ticks and the lock, in monotonic seconds. Tests may replace it.
+    #: The clock for ticks and the lock, in monotonic seconds. Tests may replace this attribute.
     clock: Callable[[], float] = staticmethod(monotonic)
 
     _published_at = float("-inf")
@@ -650,8 +650,8 @@ class RedBeatScheduler(Scheduler):
     def _channel_is_closed(self) -> bool:
         """Whether kombu closed the producer's channel, so that no message can be sent on it.
 
-        This happens if the declaration of a queue fails: kombu then retries it on a new connection,
-        which the producer does not get.
+        Kombu closes the channel if it cannot declare a queue. Kombu then repeats the declaration on
+        a new connection, but the producer keeps the closed channel.
         """
         producer = self.__dict__.get("producer")
         if producer is None:

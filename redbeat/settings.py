@@ -130,7 +130,7 @@ class Setting(NamedTuple):
     since: str = "3.0"
     #: The value of a setting that is not set.
     value: Any = None
-    #: A description of the default for the manual; empty if ``value`` says it.
+    #: A description of the default for the manual; empty if ``value`` is the default.
     default_text: str = ""
     #: The unit of a number; empty for settings that are not numbers.
     unit: str = ""
@@ -280,7 +280,7 @@ _PREFIX: Final = "redbeat_"
 # wrong letter in the shortest setting name.
 _TYPO_CUTOFF = 0.93
 
-# RedisBeater is a fork of RedBeat 2. Its settings have the same names except for this prefix.
+# RedisBeater is a fork of RedBeat 2, whose settings have the same names except for this prefix.
 _REDISBEATER_PREFIX: Final = "redisbeater_"
 
 

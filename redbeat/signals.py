@@ -1,4 +1,4 @@
-"""Signals of a beat. Connect to them like to Celery's: ``entry_dispatched.connect(receiver)``.
+"""Signals of a beat. Connect receivers as in Celery: ``entry_dispatched.connect(receiver)``.
 
 The sender is the scheduler. ``run_succeeded`` and ``run_failed`` are sent by workers after
 ``redbeat.worker.enable(app)``; their sender is the app. A receiver must accept ``**kwargs``,

@@ -54,7 +54,7 @@ MAX_CLASS, MAX_MESSAGE = 80, 200
 #: Maximum seconds to connect to Redis, and to wait for a reply.
 TIMEOUT: Final = 1.0
 
-#: Seconds without an attempt after Redis did not answer. Reports wait until then.
+#: Seconds for which all reports wait after Redis did not answer.
 BACK_OFF: Final = 30.0
 
 #: Maximum number of reports that wait for Redis in one process.
@@ -252,7 +252,7 @@ class Reports:
     """Sends the ends of runs to Redis, from one process.
 
     If Redis does not answer, the next attempt follows after :data:`BACK_OFF` seconds, when another
-    run ends. Until then a report takes no time.
+    run ends. Until then, reports make no round trip.
     """
 
     def __init__(self, app: Celery) -> None:
@@ -266,7 +266,7 @@ class Reports:
         self._lock = Lock()
 
     def add(self, end: End) -> None:
-        """Send a report, or keep it while Redis is away."""
+        """Send a report, or keep it while Redis does not answer."""
         if len(self._waiting) >= MAX_WAITING:
             self._waiting.popleft()
             self._dropped += 1

@@ -54,7 +54,7 @@ class AmqpPipe:
     def _publish_and_wait(self, *args: Any, **kwargs: Any) -> Any:
         """Publish a message outside the context, and wait for its confirmation."""
         # py-amqp assumes that the next confirmation belongs to this message, so all earlier
-        # messages must be confirmed first. RabbitMQ numbers this message too, hence the tag.
+        # messages must be confirmed first. RabbitMQ also numbers this message, so count its tag.
         self._drain(len(self._results))
         self._enable_confirms()
         self._tag += 1

@@ -62,7 +62,7 @@ class AtMostOnce:
         self._completions = completions
         self._unrecorded: list[tuple[Attempt, Completion]] = []
         self._recorded: deque[Attempt] = deque()
-        #: The numbers of edits in a row because of which a run was not recorded, by key.
+        #: By entry key: how many times in a row a run was not recorded because of an edit.
         self._edits: RecentEntries[int] = RecentEntries()
         #: Whether the broker refused a message in this tick.
         self._refused = False
@@ -122,7 +122,7 @@ class AtMostOnce:
             _log_lost(attempt, "is lost: Redis refused its record or confirmed it too late")
 
     def _put_back_edited(self, attempt: Attempt, completion: Completion, result: Result) -> None:
-        """Put back a run whose entry was edited; record it all the same if each run is edited."""
+        """Put back a run whose entry was edited; record it if every attempt meets an edit."""
         now = self._session.time()
         edits = self._edits.get(attempt.claim.key) or 0
         if result.code == CHANGED and edits >= MOST_EDITS:

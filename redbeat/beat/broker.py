@@ -31,10 +31,11 @@ __all__ = (
 
 logger = get_logger("celery.beat")
 
-#: How the problem of a beat begins whose broker is not available.
+#: The first words of the problem that a beat stores if its broker is not available.
 NO_BROKER: Final = "the broker is not available"
 
-#: One attempt to publish may take this fraction of a lease. A publish has at most two attempts.
+#: The maximum time of one attempt to publish, as a fraction of a lease. A publish has at most two
+#: attempts.
 ATTEMPT_PART = 1 / 6
 
 #: The minimum timeout of one attempt to publish, in seconds.
@@ -96,8 +97,9 @@ def checked_producer(producer: Any, allowlist: TaskAllowlist | None = None) -> A
 
     The subclass checks the final message, after all options and user code, and raises
     :exc:`NotAllowedError` for a task that is not allowed. The subclass also skips queues that are
-    already declared. Kombu itself checks this only after it has copied the queue and prepared a
-    retry, for each message. If ``producer`` is not a class, it is returned unchanged.
+    already declared. Without this, kombu copies the queue and prepares a retry for each message,
+    before it checks whether the queue is declared. If ``producer`` is not a class, it is returned
+    unchanged.
     """
     if not isinstance(producer, type):
         return producer
@@ -123,8 +125,8 @@ def _check_message(
 ) -> None:
     """Raise :exc:`NotAllowedError` if a message makes a worker run a task that is not allowed.
 
-    ``body`` is Celery's: arguments, keyword arguments, and the callbacks. In version 1 of Celery's
-    protocol, it is a dict with these and the name of the task.
+    ``body`` is the body of a Celery message: arguments, keyword arguments, and callbacks. In
+    version 1 of Celery's protocol, the body is a dict that also contains the name of the task.
     """
     first_version = isinstance(body, dict)
     callbacks = body[2:] if isinstance(body, tuple) else ()

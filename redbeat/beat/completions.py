@@ -100,8 +100,8 @@ def _score_of_not_due(attempt: Attempt) -> float:
 
 ALLOW: Final = "allow"
 
-#: A run counts as ended if its ``running`` field says that it ends after more than this number of
-#: seconds. ``overlap_timeout`` is always less.
+#: A run counts as ended if its ``running`` field contains an end more than this number of seconds
+#: in the future. ``overlap_timeout`` is always less.
 LONGEST_OVERLAP: Final = 1e9
 
 
@@ -292,8 +292,9 @@ class Completions:
     ) -> Completion:
         """Return the completion of a run during which an application changed the entry.
 
-        ``stored`` are the definition, policy and meta in Redis. ``now`` is when the entry is due
-        again, in UNIX seconds: at once, so that the next claim decides about the changed entry.
+        ``stored`` are the definition, policy and meta in Redis. ``now`` is the current time in UNIX
+        seconds. The entry becomes due again at this time, so that the next claim decides on the
+        changed entry.
         """
         claim, (definition, policy, meta) = attempt.claim, stored
         completion = completion._replace(score=now, seen=stored)

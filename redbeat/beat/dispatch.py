@@ -69,9 +69,9 @@ DECISION_VALID_FOR: Final = 0.1
 class Dispatcher:
     """Decides and publishes, one claim at a time, and adds the completions to the session.
 
-    The session records the completions later, so :meth:`dispatch` takes no round trip to Redis,
-    except one per group of at-most-once runs, one per run whose entry user code in this beat saves
-    or deletes, and those of :meth:`CommonServer.broker_of`.
+    The session records the completions later. So :meth:`dispatch` takes no round trip to Redis,
+    with these exceptions: one per group of at-most-once runs, one per run whose entry user code in
+    this beat saves or deletes, and those of :meth:`CommonServer.broker_of`.
 
     ``statics`` hold the functions among the arguments of static entries, ``publisher`` holds
     unconfirmed messages, ``clock`` returns monotonic seconds.
@@ -93,7 +93,7 @@ class Dispatcher:
         self._capture: Capture | None = None
         #: The entries whose next message must be the only one in flight.
         self._isolated: RecentEntries[bool] = RecentEntries()
-        #: The numbers of edits in a row because of which a run was not sent, by key.
+        #: By entry key: how many times in a row a run was not sent because of an edit.
         self._edits: RecentEntries[int] = RecentEntries()
         self._scheduler = scheduler
         self._store = store
@@ -168,7 +168,7 @@ class Dispatcher:
     def _handle_decision_error(self, attempt: Attempt, error: Exception) -> None:
         if isinstance(error, InvalidEntryError):
             self._quarantine_entry(attempt.claim, f"policy.{error}", attempt.now)
-        elif asks_itself(attempt.entry.schedule):  # an error of user code may pass
+        elif asks_itself(attempt.entry.schedule):  # an error of user code may be temporary
             self._retry(attempt, error)
         else:
             reason = f"definition.schedule: cannot compute when it is due: {error!r}"
@@ -209,8 +209,9 @@ class Dispatcher:
             return
         at_least_once = entry.policy_field("delivery") == AT_LEAST_ONCE
         if capture is None and attempt.way == WITH_RECORD and not at_least_once:
-            # If this beat died before the record, the next beat would decide again, because this
-            # claim says that nothing was sent. The run could get another id.
+            # The entry was claimed as one whose message is sent with the record. If this beat sent
+            # the message now and died before the record, the next beat would assume that nothing
+            # was sent, and decide again. The run could get another task id.
             self._session.record(claim.put_back(attempt.now))
             return
         alone = bool(self._isolated.get(claim.key))
@@ -312,7 +313,7 @@ class Dispatcher:
     def _on_sent_with_record(
         self, attempt: Attempt, completion: Completion, broker: Broker | None, result: Result
     ) -> None:
-        """Handle the result of a completion that was to send its message in the same step."""
+        """Handle the result of a completion with which the script also sends the message."""
         claim, code, texts = attempt.claim, result.code, result.texts
         if code in (RECORDED, OVERTAKEN):
             self.server.note_sent(claim.key)
@@ -340,7 +341,8 @@ class Dispatcher:
     def _on_message_refused(self, attempt: Attempt, why: str) -> None:
         """Put back a run whose message the script could not send.
 
-        A refused queue affects only its entry. With any other missing right, no script can send.
+        A refused queue affects only its entry. If any other right is missing, no script can send
+        messages.
         """
         claim, attempt.now = attempt.claim, self._session.time()
         refused = REFUSAL.search(why) is not None
@@ -377,8 +379,8 @@ class Dispatcher:
     def deliver(self) -> None:
         """Wait until the broker has confirmed all messages, and record their runs.
 
-        Called before any error of a later run is handled. Waits for earlier records first, so that
-        few sent runs are unrecorded if this beat dies.
+        The caller must call this method before it handles an error of a later run. The method first
+        waits for earlier records, so that few sent runs are unrecorded if this beat dies.
         """
         if self._publisher.is_busy:
             with suppress(RedisError, OSError):  # the next request repeats these records

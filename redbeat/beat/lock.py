@@ -99,8 +99,8 @@ def current_leader(app: App | None = None) -> BeatInfo | None:
 def active_beats(app: App | None = None) -> list[BeatInfo]:
     """Return the active beats: the leader, or all running beats if the lock is disabled.
 
-    With shards, these are the beats that hold the lock of a shard, the leader of the first shard
-    first. A killed beat remains in the list for some seconds. One or two round trips.
+    For a schedule with shards, returns the beats that hold the lock of a shard, the leader of the
+    first shard first. A killed beat remains in the list for some seconds. One or two round trips.
     """
     key = ensure_conf(app).lock_key
     if key:
@@ -151,7 +151,7 @@ class BeatLock:
 
     @property
     def holder(self) -> str:
-        """The token of the beat that held the lock at the last look, "" if unknown."""
+        """The token of the beat that held the lock at the last check, "" if unknown."""
         return self.token if self.leading else self._holder
 
     # -- methods of redis-py's lock ---------------------------------------------------------------

@@ -78,9 +78,10 @@ class Sweep:
     """Scans the keys of one schedule page by page, for entries that no beat would find.
 
     The scan finds entries that are missing in the sorted set, because Redis lost the set or because
-    a program died after it wrote the entry and before it added the entry to the set. A program may
-    still be between these two commands, so an entry becomes due only if the scan finds it twice.
-    The scan also finds disabled entries that another program enabled without changing their score.
+    a program died after it wrote the entry and before it added the entry to the set. An entry that
+    the scan finds for the first time may be added by its program a moment later. So only an entry
+    that the scan finds twice becomes due. The scan also finds disabled entries that another program
+    enabled without changing their score.
 
     ``clock`` returns monotonic seconds.
     """
@@ -148,9 +149,9 @@ def follow_time_zone(
     """Compute scores again if the last beat had another ``timezone`` or ``enable_utc``.
 
     Crontabs without a time zone and relative intervals use the app's time zone. If the app's time
-    zone has changed, their stored scores are wrong. This generator yields after each batch. If the
-    caller stops before the end, the next call starts again. One round trip, one more at the first
-    start, and two per 500 entries after a change.
+    zone has changed, the stored scores of such entries are wrong. This generator yields after each
+    batch. If the caller stops before the end, the next call starts again. One round trip, one more
+    at the first start, and two per 500 entries after a change.
     """
     zone = zone_key(app.timezone) or str(app.timezone)
     before = store.noted(TIME_ZONE)
@@ -177,7 +178,7 @@ def follow_time_zone(
 def follow_clock(store: Store) -> Iterator[None]:
     """Make entries due at once if their last run, skipped run, claim or trigger is in the future.
 
-    This is needed after the clock of Redis was set back: a beat must decide about these entries
+    Call this function after the clock of Redis was set back: a beat must decide about these entries
     again, by the correct time. This generator yields after each batch. One round trip per 500
     entries, two if a batch changes entries.
     """

@@ -236,9 +236,9 @@ SETTLE_BATCH: Final = 50
 class Publisher:
     """Keeps the published messages of one beat, in order, until their runs are recorded.
 
-    ``window`` is the maximum number of messages in flight. If it is 1, or if the transport has no
-    pipe, each publish waits for the broker. The beat records the runs of many messages together,
-    which is faster than one record after each publish.
+    ``window`` is the maximum number of messages in flight. If ``window`` is 1, or if the transport
+    has no pipe, each publish waits for the broker. The beat records the runs of many messages
+    together, which is faster than one record after each publish.
     """
 
     def __init__(self, window: int, clock: Callable[[], float]) -> None:

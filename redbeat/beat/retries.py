@@ -112,8 +112,9 @@ TICK_WAIT = BackOff(1.0, 8.0)
 REMEMBERED: Final = 10_000
 REMEMBERED_FOR: Final = 120.0
 
-#: After this number of edits in a row, each between the claim and the record of a run, the beat
-#: sends the run all the same. Such edits come from user code that the beat calls for each run.
+#: Maximum number of times in a row that the beat puts a run back because the entry was edited
+#: between the claim and the record of the run. After the next edit, the beat sends the run. Such
+#: repeated edits come from user code that the beat calls for each run.
 MOST_EDITS: Final = 10
 
 V = TypeVar("V")
@@ -196,9 +197,9 @@ class Retries:
     ) -> Completion:
         """Return the completion that puts a run back after its publish failed.
 
-        ``unsure`` is True if the message may have been sent. If it is None, the message may have
-        been sent to some of its queues before the broker returned an error. After a broker error
-        the entry waits too, so that the next attempt uses another entry.
+        ``unsure`` is True if the message may have been sent. ``unsure`` is None if the message may
+        have been sent to some of its queues before the broker returned an error. After a broker
+        error, this entry also backs off, so that the next attempt to publish uses another entry.
         """
         cause = cause_of(error)
         if isinstance(cause, CannotRunHereError):
@@ -261,7 +262,7 @@ class Retries:
         self.broker_answered()
 
     def forget(self, claim: Claim) -> None:
-        """Reset the failures of an entry; those of the broker remain until it accepts a message."""
+        """Reset the failures of an entry; the failures of the broker do not change."""
         attempts = self._attempts.forget(claim.key)
         if attempts is not None:
             logger.warning(
@@ -380,8 +381,8 @@ class FailedTicks:
             emit(redis_lost, self._scheduler, error=error)
         self.of_redis += 1
         kind = type(error).__name__
-        # Log each kind of error at once: an error after "connection refused" may be the one that
-        # lasts.
+        # Log the first error of each kind: "connection refused" may be followed by another error
+        # that lasts.
         if kind not in self._logged_kinds or should_log(self.of_redis):
             self._logged_kinds.add(kind)
             why = "" if self._ever_answered else hint(error, self._client)

@@ -36,34 +36,35 @@ __all__ = (
 logger = get_logger("celery.beat")
 
 
-#: The longest and the shortest lease of a claim, in seconds. When a beat dies, other beats get its
-#: claims once the lease is over.
+#: The longest and the shortest lease of a claim, in seconds. After a beat dies, other beats can
+#: claim its entries as soon as their leases have expired.
 LONGEST_LEASE, SHORTEST_LEASE = 30.0, 5.0
 
-#: The part of a lease in which a beat publishes. The rest is a reserve for the slowest publish.
+#: The fraction of a lease during which a beat starts to publish. The rest of the lease is a reserve
+#: for a slow publish.
 USABLE_LEASE_PART = 2 / 3
 
 #: An entry counts as late this many seconds after its due time, as in ``claim.lua``.
 LATE_AFTER = 1.0
 
-#: Limits of pending completions, beyond which a beat sends them in the middle of a batch: runs,
-#: bytes of their messages and definitions, and seconds that messages with their record wait. Low
-#: limits keep messages on time, and a beat that dies leaves few runs that were sent but not
-#: recorded.
+#: Three limits of pending completions: the number of runs, the bytes of their messages and
+#: definitions, and the seconds for which messages that are sent with their records may wait. If a
+#: limit is reached, the beat sends the completions before the end of the batch. Low limits keep
+#: messages on time. With low limits, few sent runs are unrecorded if the beat dies.
 MAX_PENDING_RUNS, MAX_PENDING_BYTES, MAX_PENDING_SECONDS = 50, 1 << 20, 0.02
 
-#: The log line for a run that Redis refused because its claim had ended. The next claim decides
-#: whether the run is too late.
+#: The log line for a run that Redis refused because its claim had expired. At the next claim of the
+#: entry, a beat decides whether the run is too late.
 CLAIM_ENDED = "beat: The run of %s is decided again: its claim ended before it could be sent"
 
-#: Seconds for which an idle beat may omit what need not be done at each tick: to store its counts
-#: and its presence, and to count static and quarantined entries.
+#: Seconds for which an idle beat may omit the optional work of a request: to store its counters and
+#: its presence, and to count static and quarantined entries.
 QUICK_SECONDS = 1.0
 
 #: Seconds for which a standby may omit to store its presence.
 QUICK_STANDBY_SECONDS = 4.0
 
-#: How often a flush tries to record runs whose entries an application changes at the same time.
+#: How many times a flush tries to record runs while an application changes their entries.
 FLUSH_ATTEMPTS = 3
 
 
@@ -71,8 +72,8 @@ FLUSH_ATTEMPTS = 3
 class Record:
     """A completion, and the callback for its result.
 
-    ``on_result`` is called once, with every kind of result. Without a callback the session logs a
-    refusal.
+    ``on_result`` is called once, with the result of any kind. If there is no callback, the session
+    logs a refused completion.
     """
 
     completion: Completion
@@ -81,7 +82,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request to Redis: its body, its records, and the local time at which it is sent."""
+    """A request to Redis: its body, its records, and the local time at which the beat sends it."""
 
     body: ClaimRequest
     records: list[Record]
@@ -92,7 +93,8 @@ class Request:
 class Response:
     """The reply to a request, and the local time until which its claims may be published.
 
-    ``request`` is the body of the request, with the order of message and record for its claims.
+    ``request`` is the body of the request; its ``way`` is the order of message and record for the
+    claims.
     """
 
     reply: ClaimReply
@@ -103,16 +105,16 @@ class Response:
 class Session:
     """Sends the requests of one beat to Redis, one at a time.
 
-    The beat can dispatch a batch while Redis works on the next request, see :meth:`begin`.
+    The beat can dispatch a batch while Redis executes the next request, see :meth:`begin`.
 
     Arguments:
         store: the schedule, on a client that does not retry.
-        lock: the beat lock, None when several beats share the work.
-        clock: monotonic seconds.
-        lease: seconds a claim lasts.
-        history: number of runs kept in the history of an entry.
-        counters: counters of the beat, which each request adds to the stats in Redis.
-        pace: limits how many late entries are claimed.
+        lock: the beat lock, None if several beats share the work.
+        clock: returns monotonic seconds.
+        lease: the seconds after which a claim expires.
+        history: the number of runs kept in the history of an entry.
+        counters: the counters of the beat, which each request adds to the counters in Redis.
+        pace: limits the number of late entries that a request claims.
     """
 
     def __init__(
@@ -135,37 +137,41 @@ class Session:
         #: Whether a pending completion sends a message.
         self._has_messages = False
         self._store = store
-        #: The beat lock; None when several beats share the work.
+        #: The beat lock; None if several beats share the work.
         self.lock = lock
         self._clock = clock
         self._token = new_token()
         self._beat_id = self._token[-12:]
         self._request_count = 0
-        #: The request that has no reply yet. If its reply is lost, the next request repeats it.
+        #: The request that has no reply yet. If the reply is lost, the next request repeats this
+        #: request.
         self._unanswered: Request | None = None
-        #: Waits for the reply to the request in flight, None if no request is in flight.
+        #: A function that waits for the reply to the request in flight; None if there is no such
+        #: request.
         self._read_reply: Callable[[], ClaimReply] | None = None
         #: The response that :meth:`finish` returns.
         self._ready: Response | None = None
         #: Local time of the last reply of Redis.
         self.answered_at = self._sent_at = clock()
-        #: The reply to the last whole request, and when that request was sent.
+        #: The reply to the last whole request, and the local time at which the beat sent the
+        #: request.
         self._whole_reply: ClaimReply | None = None
         self._whole_at = 0.0
         self._redis_time = 0.0
-        #: Whether messages may be sent before their record, and the broker that gets the messages
-        #: sent with their record.
+        #: Whether messages may be sent before their records, and the broker to which a script sends
+        #: messages with their records.
         self.way = BEFORE_RECORD
         self.broker: Broker | None = None
-        #: Seconds by which the Redis clock went back since a caller set this to 0.
+        #: The seconds by which the Redis clock went back since a caller last reset this attribute
+        #: to 0.
         self.clock_went_back = 0.0
 
     def time_at(self, local: float) -> float:
-        """Return the Redis time at a local time: the last reply plus the seconds since then."""
+        """Return the Redis time at a local time: that of the last reply plus the seconds since."""
         return self._redis_time + (local - self.answered_at)
 
     def time(self) -> float:
-        """Return the present Redis time, UNIX seconds, without a round trip."""
+        """Return the current Redis time in UNIX seconds. No round trip."""
         return self.time_at(self._clock())
 
     @property
@@ -184,9 +190,9 @@ class Session:
     def request(self, limit: int, only: str = "") -> Response:
         """Renew the lock, record pending completions and claim up to ``limit`` due entries.
 
-        With a key in ``only``, that entry alone is claimed, even when it is not due. With a limit
-        of 0, the response may still have the claims of a request whose reply was lost; they are
-        kept for :meth:`finish`. One round trip.
+        If ``only`` is the key of an entry, this method claims only this entry, even if the entry is
+        not due. If the limit is 0, the reply may still contain claims of an earlier request whose
+        reply was lost; this method keeps these claims for :meth:`finish`. One round trip.
         """
         response = self._request(limit, only)
         if not limit and response.reply.claims:
@@ -199,19 +205,19 @@ class Session:
         return self._process_reply(self._store.claim(*request))
 
     def begin(self, limit: int) -> None:
-        """Send a request and do not wait for its reply, which :meth:`next_response` returns.
+        """Send a request without waiting; :meth:`next_response` waits for the reply.
 
-        Does nothing while another request is in flight, or on a client that cannot do two things at
-        a time.
+        Does nothing while another request is in flight, or if the client cannot send a request
+        without waiting for its reply.
         """
         has_room = self._ready is None or not limit
         if self._read_reply is None and has_room and self._store.overlaps:
             self._read_reply = self._store.begin_claim(self._next_request(limit))
 
     def send_if_full(self, local: float) -> None:
-        """Send pending completions when they reach a limit, without waiting for the reply.
+        """Send pending completions if they reach a limit, without waiting for the reply.
 
-        ``local`` is the present by the local clock. One round trip when a limit is reached.
+        ``local`` is the current local time. One round trip if a limit is reached, else none.
         """
         full = len(self.pending) >= MAX_PENDING_RUNS or self._bytes >= MAX_PENDING_BYTES
         if full or (self._has_messages and local - self._sent_at >= MAX_PENDING_SECONDS):
@@ -248,7 +254,7 @@ class Session:
             self._ready = response
 
     def _next_request(self, limit: int, only: str = "") -> ClaimRequest:
-        """Return the next request; it repeats the last request if the reply to that was lost."""
+        """Return the next request, which repeats the last request if its reply was lost."""
         now, records, unanswered = self._clock(), self.pending, self._unanswered
         quick = None if only else self._reply_to_keep(now, limit)
         self.pending = []
@@ -259,7 +265,7 @@ class Session:
         else:
             records, limit = [*unanswered.records, *records], max(limit, unanswered.body.limit)
             turn_id, only = unanswered.body.turn_id, unanswered.body.only or only
-            way = unanswered.body.way  # that of the claims which the lost reply has
+            way = unanswered.body.way  # the lost reply has claims for this way
         body = ClaimRequest(
             *(turn_id, limit, self.lease),
             completions=[record.completion for record in records],
@@ -278,7 +284,7 @@ class Session:
         return body
 
     def _reply_to_keep(self, now: float, limit: int) -> ClaimReply | None:
-        """Return the last reply if the next request may be quick, None for a whole request."""
+        """Return the last reply if the next request may be quick, None if it must be whole."""
         last = self._whole_reply
         if (
             last is None
@@ -295,15 +301,16 @@ class Session:
             or (self.lock is not None and last.holder != self.token)
         ):
             return None
-        # A whole request is better if an entry is due, and needed if no entry is left.
+        # A quick request saves nothing if an entry is due, and does not suffice if no entry is
+        # left.
         return last if last.next_due is not None and last.next_due > self.time_at(now) else None
 
     def _process_reply(self, reply: ClaimReply) -> Response:
-        """Process the reply to the request without a reply; return it with its deadline."""
+        """Process the reply to the pending request; return the reply with its deadline."""
         request, self._unanswered = self._unanswered, None
         assert request is not None
         if self._redis_time:
-            # Compare at the time of sending, since the reply may have taken long.
+            # Compare the clocks at the time of sending, because the reply may have taken long.
             self.clock_went_back = max(
                 self.clock_went_back, self.time_at(request.sent_at) - reply.now
             )
@@ -311,7 +318,8 @@ class Session:
         self._counters.confirm(reply.members)
         if reply.expires > reply.now:  # not a short reply
             self._whole_at = request.sent_at
-        # A quick reply copies the standing, but a beat becomes the new leader only once.
+        # A quick reply copies the fields about the lock from the last reply, but a beat becomes the
+        # new leader only once.
         self._whole_reply = reply if reply.standing in (LEADER, STANDBY) else None
         if self.lock is not None:
             self.lock.observe(reply)
@@ -328,9 +336,9 @@ class Session:
         return Response(reply, request.sent_at + usable, request.body)
 
     def recover_lost_claims(self) -> Response | None:
-        """Repeat a request whose reply was lost, if it made claims, and return its response.
+        """If a reply with claims was lost, repeat its request, and return the response.
 
-        Returns None if no such reply was lost. One round trip if a reply was lost, else none.
+        Returns None if no such reply was lost; then this method takes no round trip, else one.
         """
         unanswered = self._unanswered
         if unanswered is None or not unanswered.body.limit:
@@ -338,10 +346,10 @@ class Session:
         return self.request(unanswered.body.limit)
 
     def flush(self) -> None:
-        """Wait for the reply to the request in flight, and record what is pending.
+        """Wait for the reply to the request in flight, and record the pending completions.
 
-        No round trip if there is nothing to record. Otherwise one, and up to two more if an
-        application changes the same entries at that time.
+        No round trip if there is nothing to record. Otherwise one round trip, and up to two more if
+        an application changes the same entries at the same time.
         """
         self.wait_for_reply()
         for _ in range(FLUSH_ATTEMPTS):
@@ -349,9 +357,10 @@ class Session:
                 self.request(0)
 
     def leave(self) -> None:
-        """Send the last counts of runs, and remove this beat from the list of active beats.
+        """Store the last counters, and remove this beat from the list of active beats.
 
-        A leader is removed when it releases the lock. No round trip, or one or two.
+        If this beat leads, the release of the lock removes it from the list. At most two round
+        trips.
         """
         if not self._redis_time:  # Redis never answered
             return
@@ -360,5 +369,5 @@ class Session:
         if self.lock is None:
             self._store.leave(self.token)
         elif self.lock.leading is False:
-            with suppress(RedisError, OSError):  # Redis forgets a silent standby anyway
+            with suppress(RedisError, OSError):  # Redis removes a silent standby anyway
                 self._store.leave(self.token, locked=True)

@@ -1,8 +1,9 @@
 """One beat on a schedule with several shards: which shards are its own, and their ticks.
 
-Every beat ticks the first shard, as its leader or as a standby. So the first shard lists all active
-beats, and each beat computes from this list which shards are its own; see :func:`owners`. The lock
-of each shard decides when two beats have different lists for a moment: nothing is sent twice.
+Every beat ticks the first shard, as its leader or as a standby. So the first shard has a list of
+all active beats. From this list, each beat computes which shards are its own; see :func:`owners`.
+Two beats may read different lists for a moment. Each shard has its own lock, so that even then no
+run is sent twice.
 """
 
 from __future__ import annotations
@@ -39,20 +40,22 @@ __all__ = ("ShardLock", "ShardedStatics", "ShardedTicker", "owners", "stores_of_
 
 logger = get_logger("celery.beat")
 
-#: Seconds between two looks at the list of active beats.
+#: Seconds between two reads of the list of active beats.
 LOOK_INTERVAL: Final = 1.0
 
-#: After a failed tick, a beat waits for at least this multiple of its duration before it tries the
-#: same Redis server again, so that the shards on other servers are late by little.
+#: After a failed tick, a beat waits before it sends a request to the same Redis server again. The
+#: wait is at least the duration of the failed tick, multiplied by this number. So the shards on
+#: other servers are only a little late.
 FAILURE_PAUSE: Final = 4
 
 
 def owners(beats: Collection[str], shards: int, first: str = "") -> list[str]:
-    """Return the owner of each shard: one of the ``beats``, which are tokens.
+    """Return the token of the owner of each shard; ``beats`` are the tokens of all beats.
 
-    The numbers of shards of two beats differ by at most one. ``first`` owns the first shard if it
-    is one of the beats. Each shard goes to the beat with the highest hash that has room (rendezvous
-    hashing), so that most shards keep their owner when a beat comes or goes.
+    The numbers of shards of two beats differ by at most one. If ``first`` is one of the beats, it
+    owns the first shard. For each other shard, the beats are ranked by a hash of beat and shard
+    (rendezvous hashing), and the first beat that has room owns the shard. So most shards keep their
+    owner when a beat starts or stops.
     """
     least, extra = divmod(shards, len(beats))
     counts = dict.fromkeys(sorted(beats), 0)
@@ -78,8 +81,9 @@ def owners(beats: Collection[str], shards: int, first: str = "") -> list[str]:
 class ShardLock(BeatLock):
     """The lock of one shard; all locks of a beat have the same token.
 
-    A holder also counts as dead after :data:`SILENCE` seconds without a request to the first shard.
-    So a beat takes over a shard in the usual time, although it did not watch its lock before.
+    The holder also counts as dead if it has sent no request to the first shard for
+    :data:`SILENCE` seconds. So a beat takes over a shard in the usual time, although the beat has
+    not watched the lock of this shard before.
     """
 
     def __init__(
@@ -136,13 +140,13 @@ class ShardedStatics:
         self._part(entry.name).restore_schedule(entry)
 
     def offer(self, *_: Any) -> None:
-        """Add and change the entries of each shard, see :meth:`StaticEntries.offer`."""
+        """Add and change the static entries of each shard, see :meth:`StaticEntries.offer`."""
         shards = self._shards()
         for part, store, lock in zip(self.parts, shards.stores, shards.locks, strict=True):
             part.offer(store, lock)
 
     def prune(self, *_: Any, exclusive: bool) -> None:
-        """Remove static entries of the shards of this beat that left ``beat_schedule``."""
+        """Remove static entries that left ``beat_schedule`` from the shards of this beat."""
         shards = self._shards()
         for number in shards.owned:
             self.parts[number].prune(shards.stores[number], shards.locks[number], exclusive)
@@ -157,7 +161,7 @@ class SummedCounters(Counters):
 
     @property
     def by_entry(self) -> bool:
-        """Whether this beat keeps counts of single entries in all shards."""
+        """Whether this beat counts the runs of single entries in all shards."""
         return all(ticker.counters.by_entry for ticker in [*self._parts.values()])
 
     def totals(self) -> dict[str, int]:
@@ -169,10 +173,11 @@ class SummedCounters(Counters):
 
 
 class ShardedTicker:
-    """Runs the ticks of one beat on its shards; offers the methods of :class:`Ticker`.
+    """Runs the ticks of one beat on its shards; has the same methods as :class:`Ticker`.
 
-    Arguments as of :class:`Ticker`, but ``client`` instead of a store. ``lock_key`` is None when
-    several beats share the work; else the locks of the shards derive from it.
+    The arguments are those of :class:`Ticker`, but with a ``client`` instead of a store, and with a
+    ``lock_key`` instead of a lock. ``lock_key`` is None if several beats share the work. Otherwise
+    the lock of each shard has this key, but with the prefix of the shard.
     """
 
     def __init__(
@@ -197,7 +202,7 @@ class ShardedTicker:
             self.locks.append(ShardLock(store, key, timeout, **terms) if key else None)
         #: The numbers of the shards that this beat ticks. Every beat ticks the first shard, 0.
         self.owned: set[int] = {0}
-        #: Shards that belong to other beats now, and whose locks this beat may still hold.
+        #: The shards that now belong to other beats, but whose locks this beat may still hold.
         self._leaving: set[int] = set()
         self._scheduler = scheduler
         self._client = client
@@ -210,16 +215,16 @@ class ShardedTicker:
         self._tickers: dict[int, Ticker] = {}
         self.counters = SummedCounters(self._tickers, conf.metrics_entries)
         self.health = BeatHealth(clock)
-        #: When to tick each shard next, in local time.
+        #: The local time of the next tick of each shard.
         self._next: dict[int, float] = {}
-        #: The servers that did not answer at the last request, and when to try each of them again.
+        #: The servers that did not answer the last request, and when to try each of them again.
         self._retry_at: dict[object, float] = {}
         self._looked_at = self._first_ticked_at = -math.inf
-        #: When each beat last made a request to the first shard, in local time.
+        #: The local time of the last request of each beat to the first shard.
         self._seen_at: dict[str, float] = {}
-        #: Local times of the first and the last look at the list of active beats.
+        #: The local times of the first and the last read of the list of active beats.
         self._first_look = self._last_look = 0.0
-        #: The tokens of the active beats, and of the holder of the first lock.
+        #: The tokens of the active beats, and the token of the holder of the first shard's lock.
         self._view: tuple[frozenset[str], str] = frozenset(), ""
         #: The servers whose settings and keys a ticker has checked.
         self._checked_nodes: set[object] = set()
@@ -243,7 +248,7 @@ class ShardedTicker:
     def _tick(self, stop: HeldSignals) -> float:
         for number in self._due():
             if number and self._clock() - self._first_ticked_at >= LOOK_INTERVAL:
-                self._tick_shard(0)  # or other beats assume that this beat is dead
+                self._tick_shard(0)  # else the other beats would assume that this beat is dead
             self._tick_shard(number)
             if stop.pending:
                 return 0.0
@@ -279,7 +284,7 @@ class ShardedTicker:
         self._next[number] = now + wait
 
     def _node(self, number: int) -> object:
-        """Return what identifies the server that has a shard."""
+        """Return a value that identifies the server of a shard."""
         try:
             node = node_of(self._client, self.stores[number].keys.schedule)
         except (RedisError, OSError):
@@ -307,7 +312,7 @@ class ShardedTicker:
     # -- which shards ------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Read which beats are active, and take and leave shards. Two round trips a second."""
+        """Read the list of active beats, and take and leave shards. Two round trips a second."""
         first, now = self._ticker(0), self._clock()
         if now - self._looked_at < LOOK_INTERVAL:
             return
@@ -324,7 +329,7 @@ class ShardedTicker:
                 self._leave(number)
 
     def _may_try(self, node: object, now: float) -> bool:
-        """Return whether a server answered at the last request, or failed long enough ago."""
+        """Return whether a server answered the last request, or failed long enough ago."""
         return now >= self._retry_at.get(node, -math.inf)
 
     def _read_beats(self, first: Ticker) -> None:
@@ -359,11 +364,11 @@ class ShardedTicker:
             self._next.pop(number, None)
 
     def _silence_of(self, token: str) -> float:
-        """Return for how long a beat has made no request to the first shard, in seconds.
+        """Return the seconds since the last request of a beat to the first shard.
 
-        The result is the age of the last request at the last look. For a beat that was never
-        listed, the age counts from the first look. Returns 0 while this beat itself is not listed,
-        because then the list is out of date.
+        The seconds are counted up to the last read of the list of active beats. For a beat that was
+        never on the list, they are counted from the first read. Returns 0 while this beat itself is
+        not on the list, because then the list is out of date.
         """
         if self._ticker(0).token not in self._seen_at:
             return 0.0
@@ -373,7 +378,7 @@ class ShardedTicker:
 
     @property
     def channels(self) -> list[str]:
-        """The wake-up channels of all shards, those on servers that answer first."""
+        """The wake-up channels of all shards; servers that do not answer come last."""
         numbers = sorted(range(len(self.stores)), key=self._answers, reverse=True)
         return [self.stores[number].keys.wakeup for number in numbers]
 
@@ -384,7 +389,7 @@ class ShardedTicker:
     def wake(self, channel: str) -> bool:
         """Tick the shard with this wake-up channel at the next :meth:`tick`.
 
-        Returns False if the shard is not one of this beat.
+        Returns False if the shard does not belong to this beat.
         """
         number = self._numbers.get(channel, -1)
         self._next.pop(number, None)
@@ -421,7 +426,7 @@ class ShardedTicker:
             )
 
     def close(self) -> None:
-        """Record published runs, and close the connections, as :meth:`Ticker.close`."""
+        """Record published runs, and close the connections, as :meth:`Ticker.close` does."""
         self._each(lambda ticker: ticker.close())
 
     def release_lock(self) -> None:
@@ -445,7 +450,7 @@ class ShardedTicker:
             raise errors[0]
 
     def _observe_health(self) -> None:
-        """Combine the health of the shards: the beat is well if any shard is."""
+        """Combine the health of the shards: the beat is healthy if any shard is healthy."""
         health, tickers = self.health, [*self._tickers.values()]
         health.ticked()
         health.observe(any(ticker.health.leads for ticker in tickers), no_lock=False)

@@ -98,7 +98,7 @@ class StaticEntries:
     def restore_schedule(self, entry: RedBeatSchedulerEntry) -> None:
         """Replace a loaded entry's schedule by the object in ``beat_schedule`` if needed.
 
-        This is needed for a schedule class with its own ``is_due``, because Redis stores such a
+        A schedule class with its own ``is_due`` needs this replacement, because Redis stores such a
         schedule only as its base class. If the schedule was changed in Redis, the change is kept.
         """
         name = str(entry.name)

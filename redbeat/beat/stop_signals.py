@@ -11,12 +11,13 @@ from typing import Any
 
 __all__ = ("HeldSignals",)
 
-#: These functions take and return plain numbers and functions. The functions of the module, which
-#: wrap them, convert each of them to a member of an enumeration, which takes six times as long.
+#: The functions of ``signal`` without their Python wrappers. The wrappers convert signal numbers
+#: and handlers to members of an enumeration, which takes six times as long.
 get_handler: Callable[[int], Any] = getattr(signal.getsignal, "__wrapped__", signal.getsignal)
 set_handler: Callable[[int, Any], Any] = getattr(signal.signal, "__wrapped__", signal.signal)
 
-#: The signals that stop a beat. Their handlers raise an exception at any point of the code.
+#: The signals that stop a beat. A handler of such a signal may raise an exception at any point of
+#: the code.
 STOP_SIGNALS = (int(signal.SIGTERM), int(signal.SIGINT))
 
 

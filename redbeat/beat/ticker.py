@@ -59,22 +59,22 @@ W = TypeVar("W")
 #: Seconds between two attempts of a standby to take the lock.
 STANDBY_POLL = 1.0
 
-#: Seconds for which one tick claims batches before it returns to the beat service.
+#: Seconds for which one tick claims batches before the tick returns to Celery's beat service.
 MAX_TICK = 2.0
 
 #: Maximum number of seconds to load the entries of one batch; the remaining claims are released.
 MAX_LOADING = 0.5
 
-#: Entries with a longer definition, in characters, are loaded after the others of their batch.
+#: Entries with a definition of more characters are loaded after the other entries of their batch.
 LONG_TEXT = 65_536
 
 #: Seconds between two runs of the maintenance in a beat that is never idle.
 MAINTENANCE_INTERVAL = 1.0
 
-#: Seconds for which other beats go first after this beat released an entry that it cannot run.
+#: Seconds for which this beat leaves an entry to other beats after it could not run the entry.
 HEAD_START = 0.025
 
-#: Seconds after which a beat stores a problem again that lasts.
+#: Seconds after which a beat stores the same problem again.
 PROBLEM_INTERVAL = 30.0
 
 #: Minimum seconds between two lines with the number of runs that were sent.
@@ -94,12 +94,12 @@ class Ticker:
     Arguments:
         scheduler: the scheduler that users may subclass.
         store: the schedule, on a client that does not retry: failed ticks back off themselves.
-        lock: the beat lock, None when several beats share the work.
+        lock: the beat lock, None if several beats share the work.
         statics: the entries of ``beat_schedule``.
         conf: the settings.
-        clock: monotonic seconds.
-        lease: seconds a claim lasts.
-        publisher, pace: shared by several tickers of one beat; None creates new ones.
+        clock: returns monotonic seconds.
+        lease: the seconds after which a claim expires.
+        publisher, pace: objects that several tickers of one beat share; None creates new objects.
     """
 
     def __init__(
@@ -168,15 +168,15 @@ class Ticker:
     def tick(self, claims: bool = True) -> float:
         """Dispatch due entries; return the seconds to sleep until the next tick.
 
-        Without ``claims`` it dispatches nothing, because the caller runs each entry with
-        :meth:`run_one`.
+        If ``claims`` is false, the tick dispatches no entries, because the caller runs each entry
+        with :meth:`run_one`.
 
         Errors of Redis and of the broker are logged, and the result is a back-off. Raises
         :exc:`RedBeatError` for settings with which the beat cannot run, and redis-py's
         ``LockNotOwnedError`` if the lock is lost and ``redbeat_on_lock_lost`` is ``exit``. A stop
-        signal ends the tick after the current publish, a second stop signal ends it at once.
+        signal ends the tick after the current publish; a second stop signal ends the tick at once.
 
-        Two round trips per 500 due entries, one when nothing is due.
+        Two round trips per 500 due entries, one if no entry is due.
         """
         return self.guarded(partial(self._tick, claims))
 
@@ -189,20 +189,21 @@ class Ticker:
         """Claim one entry, send it if it is due, and record the run.
 
         ``options`` are arguments of ``apply_async``. Returns the seconds until the entry is due
-        again, None for never. Returns at most one second while another beat leads or holds the
-        claim. No round trip for an entry that is not due, else two.
+        again, None for never; at most 1 while another beat leads or has claimed the entry. No round
+        trip for an entry that is not due, else two.
 
-        Within a tick the claim is held already, so the entry is sent directly. That happens when a
-        subclass loads the entry again.
+        If a subclass calls this method within a tick, with an entry that it has loaded again, the
+        entry is claimed already. Then this method only sends the entry.
         """
         if self.running:
             return self._scheduler.send_if_due(entry, **options)
         return self.guarded(partial(self._run_one, entry, options))
 
     def release_lock(self) -> None:
-        """Release the lock if this beat holds it or may hold it. One round trip in that case.
+        """Release the lock if this beat holds or may hold it; then one round trip.
 
-        A script that ended with an error may have taken the lock before the error.
+        A beat may hold the lock after a script failed, because the script may have taken the lock
+        before the error.
         """
         lock = self._lock
         if lock is not None and (
@@ -214,8 +215,8 @@ class Ticker:
     def use_lock(self, lock: Any, timeout: float) -> None:
         """Use the lock object of the scheduler, which a program may replace at any time.
 
-        ``lock`` is None when several beats share the work; ``timeout`` is seconds. No round trip,
-        one to release the lock that was used before.
+        ``lock`` is None if several beats share the work; ``timeout`` is in seconds. One round trip
+        to release the previous lock, none if the lock is the same.
         """
         if lock is self._lock or (isinstance(self._lock, CustomLock) and lock is self._lock.lock):
             return
@@ -265,10 +266,10 @@ class Ticker:
         return wait
 
     def _report_problem(self) -> None:
-        """Store why this beat cannot send, for health checks and ``redbeat status``.
+        """Store why this beat cannot send messages, for health checks and ``redbeat status``.
 
-        One round trip when the problem changed, and every :data:`PROBLEM_INTERVAL` seconds while
-        there is a problem, because another beat may have removed it. Else none.
+        One round trip if the problem changed. While there is a problem, another round trip every
+        :data:`PROBLEM_INTERVAL` seconds, because another beat may have removed the stored text.
         """
         server = self._dispatcher.server
         problem = self.health.tick_error or server.problem or self._retries.problem
@@ -299,9 +300,9 @@ class Ticker:
         return not self._failures.of_redis
 
     def flush(self) -> None:
-        """Record published runs, and release claims that were taken ahead.
+        """Record published runs, and release the claims of the batch that was claimed ahead.
 
-        No round trip when there is nothing to record, else one or a few.
+        No round trip if there is nothing to record or release, else one or a few.
         """
         self._dispatcher.deliver()
         self._at_most_once.record()
@@ -364,7 +365,7 @@ class Ticker:
             if reply.claims:
                 self._claim_ahead(reply)
                 self._dispatch(response)
-                self._session.send()  # Redis sends the last messages while this beat does the rest.
+                self._session.send()  # Redis sends the last messages during the work below.
                 self._maintain_when_busy(reply)
             elif (
                 self._retries.broker_failures <= failures
@@ -373,7 +374,7 @@ class Ticker:
                 and not self._maintain(reply)
             ):
                 return self._wait(reply) if claims else self._longest_wait()
-            # While the broker is away, each tick still handles entries that send no message.
+            # While the broker is unavailable, each tick still handles entries that send no message.
             stop_now = self._stop.pending or self._clock() - started > self.max_tick
             if self._retries.broker_failures > failures or stop_now:
                 self.flush()
@@ -400,7 +401,7 @@ class Ticker:
         return self._record_one(entry.key, seconds)
 
     def _prepare(self) -> float | None:
-        """Do what precedes a claim; return the seconds to wait if this beat must not claim."""
+        """Prepare a claim; return the seconds to wait if this beat must not claim, else None."""
         self._check_server()
         if not self._keep_custom_lock():
             return self._stand_by("another")
@@ -424,14 +425,14 @@ class Ticker:
         return min(waits, default=seconds)
 
     def _run_unstored(self, entry: RedBeatSchedulerEntry, options: dict[str, Any]) -> float | None:
-        """Send an entry that exists only in the program; the entry object remembers the run."""
+        """Send an entry that is not in Redis; the entry object stores the run."""
         decision, count = entry.decision(), entry.total_run_count + 1
         seconds = self._scheduler.send_if_due(entry, **options)
         entry.adopt("", entry.default_now(), count, decision.anchor or decision.scheduled_at)
         return seconds
 
     def _keep_custom_lock(self) -> bool:
-        """Return whether the program's own lock is held, True if it brought none.
+        """Extend the program's own lock; return False if the program has a lock that is not held.
 
         The built-in lock needs no call, because each request renews it.
         """
@@ -446,7 +447,7 @@ class Ticker:
         return reply
 
     def _leads(self, reply: ClaimReply) -> bool:
-        """Return whether this beat may go on; emit a signal when it begins or ceases to lead."""
+        """Return whether this beat is active; emit a signal when it starts or stops leading."""
         self._observe_leadership(reply.holder)
         active = reply.standing != STANDBY
         if active and not self._was_active:  # compare with the last tick of any earlier beat
@@ -487,11 +488,11 @@ class Ticker:
         return self._quarantine.review(reply.quarantined) or self._sweep.run()
 
     def _check_broker(self, reply: ClaimReply) -> None:
-        """Find out whether the broker is back, although no entry is due soon.
+        """Check whether the broker is available again, although no entry is due soon.
 
-        Otherwise the beat would report an outage of the broker until its next run. A run that is
-        due soon is the better test: a broker may accept connections, but refuse messages. One round
-        trip when the broker is back, else none.
+        Without this check, the beat would report an outage of the broker until its next run. If a
+        run is due soon, this method does nothing, because the run is the better test: a broker may
+        accept connections, but refuse messages. One round trip if the broker is back, else none.
         """
         retries = self._retries
         soon = reply.next_due is not None and reply.next_due < reply.now + BROKER_CHECK
@@ -507,7 +508,7 @@ class Ticker:
             retries.broker_answered()
 
     def _maintain_when_busy(self, reply: ClaimReply) -> None:
-        """Do as :meth:`_maintain`, at intervals, in a beat that is never idle."""
+        """Call :meth:`_maintain` at intervals in a beat that is never idle."""
         self._log_sent()
         if self._clock() - self._maintained_at >= MAINTENANCE_INTERVAL:
             self._maintain(reply)
@@ -515,8 +516,8 @@ class Ticker:
     def _claim_ahead(self, reply: ClaimReply) -> None:
         """Let Redis record the last batch and claim the next one while this batch is dispatched.
 
-        An error of Redis is only logged here: the next request meets it, and this batch is already
-        claimed.
+        This method only logs an error of Redis, because this batch is already claimed. The next
+        request repeats the failed request, and handles any further error.
         """
         more = _has_due(reply)
         worth_it = more or (self._session.pending and len(reply.claims) > BATCH // 2)
@@ -528,7 +529,7 @@ class Ticker:
 
     @property
     def redis_time(self) -> float:
-        """The present Redis time in UNIX seconds. No round trip."""
+        """The current Redis time in UNIX seconds. No round trip."""
         return self._session.time()
 
     @property
@@ -537,7 +538,7 @@ class Ticker:
         return self._session.token
 
     def _check_server(self) -> None:
-        if self._failures.permission_denied:  # a script without all its rights would stop half-way
+        if self._failures.permission_denied:  # a script that lacks a right would stop half-way
             check_rights(self._store)
         if not self.server_checked:
             check_eviction(self._store, self._conf.key_expiry_check)
@@ -586,9 +587,10 @@ class Ticker:
         return not reply.claims
 
     def _follow_clock(self) -> None:
-        """Rescan entries after the Redis clock went back, as long as this beat leads.
+        """Scan the entries after the Redis clock went back, as long as this beat leads.
 
-        Rescans a second time after a lease, because older claims may be recorded until then.
+        A second scan follows :data:`LONGEST_LEASE` seconds later, because older claims may still be
+        recorded until then.
         """
         now, back = self._clock(), self._session.clock_went_back
         if back > CLOCK_STEP:
@@ -600,14 +602,14 @@ class Ticker:
             del self._rescan_at[0]
 
     def _still_leads(self, batches: Iterator[None]) -> bool:
-        """Consume batches of work, renewing the lock after each; False if the lead is lost."""
+        """Process all batches, and renew the lock after each; return False if the lock is lost."""
         return all(self._renew_lock().standing != STANDBY for _ in batches)
 
     def _prune_without_lock(self) -> None:
-        """Remove static entries that no present beat has, when several beats share the work.
+        """Remove static entries that no active beat has, if several beats share the work.
 
-        Waits until other beats had a minute to appear. One round trip, once after each start, and
-        some more if there are such entries.
+        Does nothing in the first minute, because the other beats may not have started yet. One
+        round trip once after each start, and some more if there are such entries.
         """
         if self._clock() < self._prune_at:
             return
@@ -620,7 +622,7 @@ class Ticker:
                 self._prune_at = self._clock() + FORGET_AFTER
 
     def _statics_present(self, reply: ClaimReply) -> bool:
-        """Whether Redis holds the static entries, judged by their number.
+        """Return whether Redis has all static entries, judged by their number.
 
         Without a lock, another beat with a newer ``beat_schedule`` may have removed some of them.
         """
@@ -648,7 +650,7 @@ class Ticker:
     # -- a batch -------------------------------------------------------------------------------
 
     def _dispatch(self, response: Response, caller_entry: CallerEntry | None = None) -> None:
-        """Dispatch claimed entries; release the rest when the broker fails or the time is over.
+        """Dispatch claimed entries; release the rest if the broker fails or the time is over.
 
         ``caller_entry`` is the object that a program passed to ``maybe_due``. Takes one round trip
         each time :meth:`Session.send_if_full` sends pending runs, and the round trips of
@@ -668,8 +670,8 @@ class Ticker:
             self._record_before_exit()
             raise
         finally:
-            # Also after an error of Redis: send the collected messages while their claims are still
-            # held.
+            # Do this also after an error of Redis, so that the collected messages are sent before
+            # their claims expire.
             self._dispatcher.deliver()
             self._release_rest(rest)
         self._quarantine.flush()
@@ -678,9 +680,9 @@ class Ticker:
         self._report_problem()
 
     def _wake_other_beats(self) -> None:
-        """Make beats that share the work look at entries that this beat cannot run.
+        """Wake up the other beats for entries that this beat cannot run, if beats share the work.
 
-        No round trip when there are none, else two.
+        Two round trips if there are such entries, else none.
         """
         until = self._retries.others_until
         if self._lock is None and until > self._others_first_until:
@@ -734,13 +736,13 @@ class Ticker:
         self._release_claims(self._at_most_once.withdraw())
 
     def _release_claims(self, claims: Iterable[Claim]) -> None:
-        """Put claimed entries back, due as before."""
+        """Put claimed entries back with the scores with which they became due."""
         for claim in claims:
             if claim.definition is not None:
                 self._session.record(claim.put_back(claim.due))
 
     def _handle_missing_hash(self, key: str) -> None:
-        """Remove a key without a hash when it is seen twice: a writer may be about to add it."""
+        """Remove a key without a hash if two claims find it; after one, a writer may add a hash."""
         if self._without_hash.forget(key) is None:
             self._without_hash.keep(key, True, self._clock())
             return

@@ -59,9 +59,9 @@ class WakeUp:
         self._client = client
         #: The channels to subscribe to; the first one determines the server in a cluster.
         self.channels = [channel]
-        #: With several channels: a function that takes a channel, and returns whether a message on
-        #: the channel ends the wait. The function replaces the comparison with the expected
-        #: message.
+        #: If there are several channels: a function that takes a channel, and returns whether a
+        #: message on the channel ends the wait. The wait then does not compare messages with the
+        #: expected message.
         self.wanted: Callable[[str], bool] | None = None
         self._clock = clock
         self._sleep = sleep

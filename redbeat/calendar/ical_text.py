@@ -80,7 +80,7 @@ def _written(name: str, instant: datetime, zone: tzinfo | None) -> str:
     if key is None:
         raise ValueError(f"{name}: the time zone {zone!r} has no name; use zoneinfo.ZoneInfo")
     moment = instant.astimezone(zone)
-    if key == "UTC" or moment.fold:  # RFC 5545 has no fold: write it in UTC
+    if key == "UTC" or moment.fold:  # RFC 5545 has no fold, so write the moment in UTC
         return f"{name}:{instant:{MOMENT}}Z"
     return f"{name};TZID={key}:{moment:{MOMENT}}"
 

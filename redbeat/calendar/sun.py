@@ -105,8 +105,8 @@ def _horizon(event: str) -> float:
 def _above(event: str, height: float, radius: float) -> float:
     """Return the height of the sun above the horizon of an event, in degrees.
 
-    For sunrise and sunset, it is the height of the sun's upper edge. For dawn and dusk, it is the
-    height of the sun's centre.
+    For sunrise and sunset, the result is the height of the sun's upper edge. For dawn and dusk, the
+    result is the height of the sun's centre.
     """
     return height + (0.0 if "_" in event else radius) - _horizon(event)
 

@@ -138,8 +138,8 @@ class WallRule(Protocol):
     def follows_real_time(self) -> bool:
         """Whether the rule repeats in real time ("every hour") instead of at given hours.
 
-        In an hour that DST repeats, a rule in real time runs again. In an hour that DST skips, it
-        does not run.
+        A rule in real time runs again in an hour that DST repeats, and does not run in an hour that
+        DST skips.
         """
 
     def next_wall(self, wall: datetime) -> datetime | None:

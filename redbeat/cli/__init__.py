@@ -1,4 +1,4 @@
-"""The commands of ``celery -A proj redbeat``. Celery finds them through a package entry point.
+"""The commands of ``celery -A proj redbeat``, which Celery finds through a package entry point.
 
 Celery imports this module whenever it runs any command, such as ``celery worker``. The module of
 each RedBeat command is therefore imported only when that command runs.

@@ -24,7 +24,7 @@ from .options import TIME, Parsed, existing, load, option, option_error
 
 __all__ = ("backfill", "progress_text")
 
-#: Seconds between two looks at the progress.
+#: Seconds between two checks of the progress.
 POLL: Final = 0.5
 
 

@@ -1,4 +1,4 @@
-"""What every command is made of: its app, its output, its exit codes, and the errors it reports."""
+"""The basis of every command: its app, its output, its exit codes, and the errors it reports."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ __all__ = (
     "save_unchanged",
 )
 
-#: The package of the Django scheduler. Its entry class is not a subclass of
+#: The package of the Django scheduler. The entry class in this package is not a subclass of
 #: ``RedBeatSchedulerEntry``, and the package cannot be imported outside of a Django project.
 DJANGO: Final = "django_celery_beat."
 
@@ -239,7 +239,7 @@ class Console:
         self.ctx.obj.error(printable(text))
 
     def state(self, state: str) -> str:
-        """Return the state of an entry in its colour; the usual state has none."""
+        """Return the state of an entry in its colour; the usual state has no colour."""
         return Styled(state, fg=STATE_COLORS[state]) if state in STATE_COLORS else state
 
     def table(self, titles: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

@@ -85,7 +85,7 @@ def _quoted(name: str) -> str:
 
 def _entries(app: Celery, start: str) -> Iterator[str]:
     store = store_of(app, unretried(client_of(app)))
-    # Shards have different prefixes, so Redis compares all but them.
+    # Shards have different prefixes, so the pattern begins with a wildcard instead of the prefix.
     prefix = "" if ensure_conf(app).shards > 1 else store.keys.prefix
     glob = f"{'' if prefix else '*'}{GLOB_SPECIAL.sub(ESCAPED, prefix + start)}*"
     cursor = START

@@ -55,7 +55,7 @@ class StoredJson(click.ParamType):  # type: ignore[type-arg]
             stored = decode(value, "value") if isinstance(value, str) else plain
         except DecodeError as error:
             self.fail(error.problem, param, ctx)
-        # An object with a type of RedBeat at its top is no object of arguments or options.
+        # A tagged object, such as a datetime, is not a dict of arguments or options.
         return stored if isinstance(stored, type(plain)) else plain
 
 

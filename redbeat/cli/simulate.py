@@ -190,7 +190,7 @@ def _print(console: Console, found: Simulation) -> None:
     if not any(entry.before or entry.after for entry in found.entries.values()):
         console.note("No runs in this period")
         return
-    rows.sort(key=lambda item: item[0])  # a change of the clocks stays before a run at that time
+    rows.sort(key=lambda item: item[0])  # a DST change comes before a run at the same time
     console.table(titles, [row[: len(titles)] for _, row in rows])
     for name, entry in found.entries.items():
         if entry.after is not None:
@@ -264,7 +264,7 @@ def _entry_json(name: str, entry: EntrySimulation) -> dict[str, Any]:
 
 
 def _draw(console: Console, found: Simulation) -> None:
-    """Draw a row per entry, or a row each before and after the change."""
+    """Draw one row per entry, or two rows if the rules change: before and after the change."""
     rows: dict[str, list[datetime]] = {}
     for name, entry in found.entries.items():
         rows[name] = [run.scheduled_at for run in entry.before]

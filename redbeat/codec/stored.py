@@ -144,10 +144,11 @@ def string_in(value: object, longest: int) -> str:
 
 
 def text_in(stored: str, longest: int = MAX_TEXT) -> str:
-    """Return the JSON string in a record. Returns a text that is not JSON unchanged, else "".
+    """Return the JSON string in a stored field.
 
-    Returns "" also if the record has more than ``longest`` characters. Early versions of RedBeat 3
-    stored records without quotes.
+    If the field is not JSON, returns the whole field, because early versions of RedBeat 3 stored
+    strings without quotes. Returns "" for any other JSON value, and for a field with more than
+    ``longest`` characters.
     """
     if not stored or len(stored) > longest:
         return ""

@@ -59,7 +59,7 @@ ZERO: Final = timedelta(0)
 #: minutes has 169 characters, and a rule set may have 1000 dates.
 LONGEST_PART: Final = 1000
 
-#: Fields with limits of their own: iCalendar text, and the pairs of a user's dict.
+#: Fields that have other limits: iCalendar text, and the pairs of a user's dict.
 UNLIMITED: Final = frozenset({"ical", "items"})
 
 Tagged = Mapping[str, Any]
@@ -75,7 +75,7 @@ class UnstorableError(TypeError):
     """A value cannot be stored.
 
     ``path`` has the keys and indexes that lead to this value inside the encoded value. ``problem``
-    describes why it cannot be stored.
+    describes why the value cannot be stored.
     """
 
     def __init__(self, problem: str, *path: str | int) -> None:
@@ -92,7 +92,7 @@ class UnstorableError(TypeError):
 
 
 class MalformedError(ValueError):
-    """A tagged dict does not fit its tag. ``key`` is the invalid key, "" if no single key is."""
+    """A tagged dict does not fit its tag. ``key`` is the invalid key, "" if no key is invalid."""
 
     def __init__(self, key: str, problem: str) -> None:
         super().__init__(problem)
@@ -282,7 +282,7 @@ def _offset_zone(key: str, seconds: float) -> tzinfo:
 def _read_moment(key: str, value: object) -> datetime:
     """Return ``value`` as an aware datetime.
 
-    ``value`` is a datetime, a tagged dict or an ISO 8601 string. Without a time zone, it is
+    ``value`` is a datetime, a tagged dict or an ISO 8601 string. A value without a time zone is
     interpreted as UTC.
     """
     if isinstance(value, dict):
@@ -597,7 +597,7 @@ BY_TAG: Final = {kind.tag: kind for kind in (*TYPES.values(), VERBATIM)}
 
 
 def type_of_class(cls: type) -> StoredType | None:
-    """Return how objects of this class are stored, not of a subclass; None if they are not."""
+    """Return the type that stores objects of exactly this class; None if there is no such type."""
     registered = of_class(cls)
     return TYPES.get(cls) if registered is None else _of_registered(registered)
 

@@ -89,7 +89,8 @@ def warn_of_loss(value: BaseSchedule, written: Any = None) -> None:
 def warn_of_app(value: BaseSchedule, app: Celery) -> None:
     """Log a warning if a crontab belongs to an app whose time zone differs from that of ``app``.
 
-    ``app`` is the app of the entry. Like Celery and RedBeat 2, RedBeat uses its time zone.
+    ``app`` is the app of the entry. RedBeat uses the time zone of ``app``, as Celery and RedBeat 2
+    do.
     """
     arguments = value.__dict__.get("_orig_kwargs")
     other_app = arguments.get("app") if arguments else None

@@ -103,7 +103,7 @@ REDBEAT_OPTIONS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "username": _secret,
 }
 
-#: The options above that are passed to redis-py. The remaining ones control how to build a client.
+#: The options above that are passed to redis-py. The other options control how to build a client.
 CLIENT_OPTIONS: Final = ("credential_provider", "db", "password", "socket_timeout", "username")
 
 

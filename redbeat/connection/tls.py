@@ -52,8 +52,8 @@ def tls_options(layers: Iterable[Layer]) -> dict[str, Any]:
     """Return redis-py's keyword arguments for a TLS connection.
 
     Later layers override earlier layers. The certificate and the host name are verified by default.
-    A warning is logged if an option disables this. Raises :exc:`ConfigurationError` for an unknown
-    option, for an invalid value, and for a file that is missing or invalid.
+    If an option disables this verification, a warning is logged. Raises :exc:`ConfigurationError`
+    for an unknown option, for an invalid value, and for a file that is missing or invalid.
     """
     merged: dict[str, Any] = {"ssl_cert_reqs": "required", "ssl_check_hostname": True}
     origin: dict[str, str] = {}
@@ -172,7 +172,7 @@ def _try_files(options: Mapping[str, Any], origin: Mapping[str, str]) -> None:
         with _usable("ssl_ca_certs", origin):
             context.load_verify_locations(cafile=authorities)
     if certificate:
-        # Always pass a callable. Without one, OpenSSL prompts for a password in the terminal.
+        # Always pass a password: without a password, OpenSSL prompts for one in the terminal.
         password = options.get("ssl_password") or KeyPassword("")
         with _usable("ssl_certfile", origin):
             context.load_cert_chain(certificate, options.get("ssl_keyfile"), password)

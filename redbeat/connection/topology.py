@@ -267,7 +267,7 @@ def _cluster_config_errors(parameters: Parameters) -> Iterator[None]:
 def _try_connection(client: Redis) -> None:
     """Create a connection object, so that redis-py validates the arguments.
 
-    This does not connect to the server.
+    The function does not connect to the server.
     """
     pool = client.connection_pool
     pool.connection_class(**pool.connection_kwargs)

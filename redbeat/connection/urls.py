@@ -142,7 +142,7 @@ def _unsupported(url: str, scheme: str, setting: str) -> str:
 
 
 def _wrong_port(url: str, setting: str) -> str:
-    """Return the problem with the port of a URL, "" if the port is not what is wrong."""
+    """Return the problem with the port of an invalid URL, "" if the problem is not the port."""
     shown = safe_url(url)
     port = _PORT.match(shown)
     if port is None:

@@ -59,14 +59,14 @@ MAX_TRIGGERS: Final = 100
 #: Runs per second of a backfill, by default.
 BACKFILL_RATE: Final = 10.0
 
-#: Codes that ``trigger.lua`` and ``backfill.lua`` return when they refuse a call. ``REFUSED`` means
-#: that too many triggered runs wait, or that the entry has changed since it was read.
+#: Codes that ``trigger.lua`` and ``backfill.lua`` return if they refuse a call. ``REFUSED`` means
+#: that too many triggered runs wait, or that the entry has changed since the caller read it.
 UNKNOWN, QUARANTINED, REFUSED, NOT_A_HASH = 0, -1, -2, -3
 
 #: The end of a backfill that has nothing left to send.
 DONE: Final = "done"
 
-#: Seconds that a backfill may be behind its rate and catch up.
+#: Maximum delay of a backfill behind its rate, in seconds, that later runs catch up on.
 BURST: Final = 1.0
 
 #: The minimum rate of a backfill, in runs per second.
@@ -75,10 +75,10 @@ MIN_RATE: Final = 0.0001
 #: Maximum number of runs in a backfill.
 MAX_RUNS: Final = 100_000
 
-#: Maximum number of spans that a backfill, and all finished backfills, may consist of.
+#: Maximum number of spans of one backfill, and of all finished backfills together.
 MAX_SPANS: Final = 100
 
-#: From this instant on, and before this instant.
+#: The start of a span (included) and its end (excluded).
 Span = tuple[datetime, datetime]
 
 #: Yields the nominal instants of an entry from an instant on.
@@ -190,7 +190,7 @@ def is_backfill(token: str) -> bool:
 def backfills_in(waiting: str) -> list[Backfill]:
     """Return the backfills in a field ``trigger``, also those that have finished.
 
-    Invalid ones are left out; a beat logs and removes them.
+    Invalid backfills are left out; a beat logs and removes them.
     """
     found = []
     for token in filter(is_backfill, _tokens(waiting)):

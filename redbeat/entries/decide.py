@@ -223,8 +223,8 @@ class Plan:
 #: Missed occurrences are counted up to this number, because counting a crontab's runs is slow.
 MISSED_LIMIT = 100
 
-#: The last run may be this number of seconds in the future, because clocks differ a little. If it
-#: is later, the clock of Redis was wrong when the run was recorded.
+#: The last run may be this number of seconds in the future, because clocks differ a little. If the
+#: last run is later than that, the clock of Redis was wrong when the run was recorded.
 CLOCK_STEP = 1.0
 
 #: Seconds until the next ``is_due()`` call of a user's schedule: minimum, maximum, and the default
@@ -262,8 +262,8 @@ FINISHED = Decision(None, None)
 class Trigger(NamedTuple):
     """A run outside the schedule: its id, and when it was requested.
 
-    If ``backfilled`` is true, it is a run that the schedule did not send. ``at`` is then its
-    nominal instant.
+    If ``backfilled`` is true, a backfill requested the run, and ``at`` is the nominal instant of
+    the run.
     """
 
     id: str
@@ -330,7 +330,7 @@ def decide(
     due: datetime,
     runs: int = 0,
 ) -> Decision:
-    """Return the decision for an entry. By default, missed runs are coalesced into the latest one.
+    """Return the decision for an entry. By default, missed runs are coalesced into the latest run.
 
     Arguments:
         plan: the occurrences of the entry.
@@ -344,7 +344,8 @@ def decide(
     schedule, zone, policy = plan.schedule, plan.zone, plan.policy
     find = finder_of(schedule)
     if policy is DEFAULT and find is not None and last_run_at is not None and anchor is not None:
-        # Most decisions end here. The functions below decide the same in three times the time.
+        # A fast path for most decisions. The functions below return the same decision, but take
+        # three times as long.
         upcoming = find(schedule, anchor, zone)
         if upcoming is None:
             return FINISHED
@@ -386,8 +387,8 @@ def decide_by_policy(
     never_ran = last_run_at is None or anchor is None
     first = plan.first_occurrence(due) if anchor is None or never_ran else plan.after(anchor)
     if never_ran and first == due and not has_start(plan.schedule):
-        # The first run has the nominal instant ``due``, however late the run is. Occurrences missed
-        # since then are given up. The next run is computed from the last of them.
+        # The first run has the nominal instant ``due``, however late the run is. The occurrences
+        # between ``due`` and now are given up. The next run is computed from the last of them.
         last = due if plan.policy.coalesce == "all" else plan.latest_due(due, now) or due
         missed = plan.count(due, last, MISSED_LIMIT)
         return Decision(due, next_due(plan, last), missed, last if missed else None)
@@ -470,9 +471,9 @@ def history_before(
 ) -> tuple[datetime, int]:
     """Return the anchor and the run count that an entry has just before ``since``.
 
-    ``anchor`` and ``runs`` are those at ``now``. All occurrences between ``since`` and ``anchor``
-    count as runs, and so do those between ``now`` and ``since``. Occurrences between ``anchor`` and
-    ``now`` were missed, or are overdue.
+    ``anchor`` and ``runs`` are the anchor and the run count at ``now``. All occurrences between
+    ``since`` and ``anchor``, and between ``now`` and ``since``, count as runs. Occurrences between
+    ``anchor`` and ``now`` were missed, or are overdue.
     """
     latest, limit = latest_before(plan, anchor, since), plan.policy.max_runs
     if limit is None:

@@ -1,4 +1,4 @@
-"""The run history of an entry and changes to it, and what an entry knows about its stored state."""
+"""The run history of an entry, changes to it, and the state that an entry last loaded or saved."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ Texts = tuple[str, str]
 
 
 class SavedState(NamedTuple):
-    """What an entry knows about its fields in Redis; each load and save replaces the whole object.
+    """The fields of an entry in Redis as last loaded or saved; replaced at each load and save.
 
     Attributes:
         texts: the stored definition and policy, two empty strings if the entry was not loaded.
@@ -128,7 +128,8 @@ _read_moment, _read_count = (
 _meta_pattern = re.compile(f"{_read_moment}(?:{_read_count})?}}", re.ASCII)
 
 
-#: The JSON of a ``runtime`` field before the nominal instant, and before the actual instant.
+#: The parts of the JSON of a ``runtime`` field: the text before the nominal instant, and the text
+#: between the nominal and the actual instant.
 RUNTIME, RUNTIME_THEN = '{"scheduled_at":', ',"last_run_at":'
 
 
@@ -179,7 +180,7 @@ def encode_meta(last_run_at: datetime | None, total_run_count: int | None = None
 
 
 def _quoted_zone(moment: datetime) -> str:
-    """Return the quoted name of the time zone of ``moment``, "" if the encoder must write it."""
+    """Return the quoted name of a time zone, "" if only the JSON encoder can write the zone."""
     zone = moment.tzinfo
     if zone is UTC:
         return '"UTC"'
@@ -276,8 +277,8 @@ def history_after_save(
 
     ``old`` and ``new`` are definition and policy before and after the save. The history restarts
     if the entry had reached ``max_runs`` and the save changed its schedule, time zone, start time
-    or end time. Then the run count is 0, and the next run is computed from ``now`` (UTC). A rule
-    computes it from the last run if the last run is later.
+    or end time. Then the run count is 0, and the next run is computed from ``now`` (UTC), or for a
+    rule from the last run if the last run is later.
 
     With ``rewritten``, an application changed ``last_run_at``: the run count restarts at 0, and the
     last run does not change.

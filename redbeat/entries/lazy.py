@@ -103,8 +103,8 @@ def _restore_at(value: Any, path: list[Any]) -> Any:
 def resolved(value: Any, configured: Any, path: Path) -> Any:
     """Return arguments with each placeholder replaced by the function in ``configured``.
 
-    ``configured`` are the arguments in ``beat_schedule``. Raises :exc:`LazyArgumentError` if they
-    contain no function at the path of a placeholder.
+    ``configured`` are the arguments in ``beat_schedule``. Raises :exc:`LazyArgumentError` if
+    ``configured`` contains no function at the path of a placeholder.
     """
 
     def resolve(argument: Any, at: Path) -> Any:

@@ -1,7 +1,7 @@
-"""Finds entries without a success within ``expect_within`` seconds, also if no beat ever sent them.
+"""Finds entries without a success within ``expect_within`` seconds, even if no run was ever sent.
 
-The hash of an entry decides. The sorted set ``expected`` only says which entries to look at: its
-score is a time before which the entry cannot be overdue.
+The sorted set ``expected`` contains the entries to check, each with a time before which the entry
+cannot be overdue. Whether an entry is overdue then depends only on the hash of the entry.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Overdue(NamedTuple):
     Attributes:
         name: the name of the entry.
         last_success: when the last successful run ended (UTC), None if none is known.
-        seconds: how long ago that was. Without a success, seconds since the field was first saved,
-            or since ``start_time`` if that is later. A resumed entry counts from then.
+        seconds: the seconds since the latest of these times: the last success, the first save of
+            ``expect_within``, the last resume, and ``start_time``.
         expect_within: the field of the entry, in seconds.
     """
 
@@ -73,11 +73,11 @@ def _fields_of(row: Row) -> dict[str, Any]:
 
 
 def overdue_entries(store: Reading, counts: Counts) -> list[Overdue]:
-    """Return all overdue entries, those without a success for longest first.
+    """Return all overdue entries; the entry with the longest time without a success comes first.
 
     ``counts`` is the reply of :meth:`Reading.counts`. No round trip if no entry has
-    ``expect_within``, or all have had a success in time. Otherwise one per 500 entries to look at,
-    and one more per 500 if there are at least 500.
+    ``expect_within``, or if all have had a success in time. Otherwise one per 500 entries to check,
+    and one more per 500 if there are at least 500 such entries.
     """
     found: list[Overdue] = []
     keys, offset = list(counts.expected), 0

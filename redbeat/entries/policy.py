@@ -261,7 +261,7 @@ class Policy:
 
     @property
     def field_of_reports(self) -> str | None:
-        """The name of a field that needs workers that report the ends of runs, None without one."""
+        """The name of a set field for which workers must report the ends of runs, else None."""
         if self.overlap != DEFAULT.overlap:
             return "overlap"
         names = ("pause_after_failures", "expect_within")

@@ -279,7 +279,7 @@ def needs_lost(runs: Iterable[Occurrence]) -> bool:
 def mark_lost(
     runs: Iterable[Occurrence], reports_since: datetime, lost_before: datetime
 ) -> list[Occurrence]:
-    """Return the runs with the result ``lost`` where no worker reported a result in time.
+    """Return the runs; each run without a reported result in time gets the result ``lost``.
 
     ``reports_since`` is when a worker first reported any run of the schedule. Only runs that were
     dispatched since then, and before ``lost_before``, can be lost.

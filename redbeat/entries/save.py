@@ -72,8 +72,8 @@ def check_history(entry: RedBeatSchedulerEntry) -> None:
 def restart_if_finished(entry: RedBeatSchedulerEntry, new: Texts, now: datetime) -> bool:
     """Restart a finished entry if the changes allow more runs; return whether it restarted.
 
-    ``new`` are the definition and policy to save, ``now`` is in UTC. If the program changed the run
-    count, it is kept. No round trip.
+    ``new`` are the definition and policy to save, ``now`` is in UTC. A run count that the program
+    changed is kept. No round trip.
     """
     state = entry.saved_state
     old, count = state.refused_texts or state.texts, state.total_run_count

@@ -110,7 +110,7 @@ class EntryStatus:
         note: the note of the operator who paused the entry.
         failing: the failed attempts to send the run that is due, None if there are none.
         last_success: when the last successful run ended (UTC), None if none is known. Workers
-            report it after ``redbeat.worker.enable(app)``.
+            report the ends of runs after ``redbeat.worker.enable(app)``.
         consecutive_failures: the number of failed runs since then, or since the entry was resumed.
         overdue: the time without a success, if it exceeds ``expect_within``; else None.
     """
@@ -215,7 +215,7 @@ def due_at_of(row: Row, now: float) -> datetime | None:
     """Return when an entry is due (UTC), None for never; a score of 0 means now."""
     seconds = row.score
     if row.failing or claimed_until(row.claim) > now:
-        seconds = seconds_in(f"{row.claim} -".split(" ")[1])  # the run has been due since then
+        seconds = seconds_in(f"{row.claim} -".split(" ")[1])  # when the claimed run became due
     if seconds is None or seconds < 0:
         return None
     return instant_in(seconds or now)

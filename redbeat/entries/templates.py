@@ -33,8 +33,8 @@ __all__ = (
     "Templates",
 )
 
-#: Maximum number of characters of a definition that is copied. A longer one is decoded by itself,
-#: because each attempt to copy it would parse it again.
+#: Maximum number of characters of a definition that is copied. A longer definition is decoded
+#: without a template, because each attempt to copy it would parse it again.
 LONGEST: Final = 65_536
 
 #: Maximum number of templates; each needs about 4 KiB.
@@ -223,8 +223,8 @@ def _new_entry(template: Template, individual: dict[str, Any]) -> RedBeatSchedul
 #: Maximum number of cached entries; each needs about 3 KiB.
 CACHE_SIZE = 10_000
 
-#: A full cache admits one missing key in 16. If it admitted all keys, a cyclic scan would replace
-#: every key before its next use.
+#: A full cache admits one missing key in 16. If the cache admitted all keys, a cyclic scan would
+#: replace every key before its next use.
 ADMIT_ONE_IN = 16
 
 

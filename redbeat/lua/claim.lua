@@ -19,14 +19,14 @@
 -- ARGV[4]  lease: seconds until the new claims expire
 -- ARGV[5]  token of the caller
 -- ARGV[6]  lock time to live, milliseconds
--- ARGV[7]  token of a leader known to be dead, or ''
+-- ARGV[7]  token of a leader that the caller assumes to be dead, or ''
 -- ARGV[8]  retry: seconds until an entry key without a definition is due again
 -- ARGV[9]  sizes of the fields in ARGV[10] in bytes, four bytes each, big-endian
 -- ARGV[10] the fields of all completions, joined; fifteen per completion, see below
 -- ARGV[11] '1' if the reply to an earlier call with this turn id was lost. Completions that the
 --          earlier call recorded are not repeated, and its claims are returned again. New claims
---          are made only if the earlier call made none. The ids of a beat end with a number that
---          grows: a copy of a call that arrives after its repetition makes no claims
+--          are made only if the earlier call made none. The turn ids of a beat end with an
+--          increasing number, so that a late copy of an earlier call makes no claims
 -- ARGV[12] maximum number of history lines per entry, latest first; 0 for none
 -- ARGV[13] id of the counts, '' for no counts; counts with the same id are added only once
 -- ARGV[14] sizes of the fields in ARGV[15] in bytes, four bytes each, big-endian
@@ -36,12 +36,13 @@
 -- ARGV[18] the server of the broker: '' or '<run id> <its database> <the database of the schedule>'
 -- ARGV[19] maximum number of claims for entries that are more than a second late; entries on time
 --          are claimed first. '' for no limit: all entries are claimed in due order
--- ARGV[20] seconds after which no more entries are claimed, because other clients of Redis wait
--- ARGV[21] '1' if the caller holds the lock, or uses none, and has nothing to record. If no entry is
---          due now, but one later, this script only keeps the lock, and returns {now, next
---          score, members}
--- ARGV[22] token of the beat that held the lock at the last call, if the caller is a standby, or ''.
---          If that beat still holds the lock, this script only returns {now, PTTL of the lock in ms}
+-- ARGV[20] seconds after which no more entries are claimed, so that Redis can serve other clients
+-- ARGV[21] '1' if the caller holds the lock, or uses no lock, and has nothing to record. Then, if
+--          no entry is due now and some entry is due later, this script only keeps the lock, and
+--          returns {now, next score, members}
+-- ARGV[22] if the caller is a standby, the token of the beat that held the lock at the last call;
+--          else ''. If that beat still holds the lock, this script only returns {now, PTTL of the
+--          lock in ms}
 --
 -- Returns {standing, now, next score or '', members, statics, quarantined, holder, holder's
 --          PTTL in ms, codes, texts, kinds, sizes, fields, expires}
@@ -53,9 +54,10 @@
 --                 texts: the stored definition, policy and meta
 --               3 Redis refused a message: nothing is recorded, and the caller keeps the claim;
 --                 texts: the error
---               4 the broker is on another server: as 3, without texts
---               5 recorded by the call whose reply was lost, but another run was recorded since; or a
---                 skip of an entry that was edited: it only ends the claim
+--               4 the broker is on another server: nothing is recorded, and the caller keeps the
+--                 claim
+--               5 recorded by the call whose reply was lost, but another run was recorded since; or
+--                 the skip of an entry that was edited: this call only ended the claim
 --               6 the claim has ended, and the message was not sent: nothing is recorded. The next
 --                 claim decides whether the run is too late
 --               7 a calendar was changed, and the message was not sent: nothing is recorded, and the
@@ -63,10 +65,10 @@
 --   kinds       a letter per claim: e readable, g the hash does not exist, x the key is not a hash
 --   sizes       the sizes of the fields of all claims in bytes, four bytes each, big-endian
 --   fields      ten per claim: key, due, definition (for x the error), meta, policy, runtime,
---               when an earlier run is assumed to have ended or '' ('0' if the run that may have
---               been sent has ended already), waiting triggered runs in the
+--               when an earlier run is assumed to have ended or '' ('0' if an earlier claim may
+--               have sent this run, and its end was reported), waiting triggered runs in the
 --               format of trigger.lua or '', identity of the entry, and when the occurrence was
---               first claimed ('' if its run cannot have been sent since)
+--               first claimed ('' if no claim can have sent its run)
 --   expires     when the claims end
 --
 -- A completion has these fields:
@@ -238,9 +240,9 @@ local function escaped(character)
   return character == '\n' and '\\n' or ''
 end
 
--- Returns the stored lines to keep after a new line, followed by a quote. Each line ends with the
--- two characters \n, the line feed of JSON. The function json_text in Python ensures that these two
--- characters appear nowhere else.
+-- Returns the stored lines to keep when a new line is added, followed by a quote. Each line ends
+-- with the two characters \n, the line feed of JSON. The function json_text in Python ensures that
+-- these two characters appear nowhere else.
 local function trimmed_history(history)
   if text_in(history) == history then
     history = '"' .. string.gsub(history, '[%c"\\]', escaped) .. '"'  -- written by others
@@ -277,7 +279,7 @@ local function write_history(key, meta, runtime, line, history)
   end
 end
 
--- Why a run failed whose claim expired.
+-- The reason that is stored for a run if its claim expired.
 local UNRECORDED = 'a beat claimed the run and recorded nothing: it died, or it was stalled'
 
 -- Stores that a run could not be sent. Returns the history line and the history to add it to.
@@ -617,9 +619,9 @@ local function resolve(member)
   return named, other, nil
 end
 
--- Without a lock, beats share the due entries. Each active beat claims an equal share, but at least
--- SMALLEST_SHARE entries. A beat is active if it was seen in the last SEEN_WITHIN seconds. A beat
--- that was not seen for FORGET_AFTER seconds is removed.
+-- If locking is off, beats share the due entries. Each active beat claims an equal share, but at
+-- least SMALLEST_SHARE entries. A beat is active if it was seen in the last SEEN_WITHIN seconds. A
+-- beat that was not seen for FORGET_AFTER seconds is removed.
 local SMALLEST_SHARE, SEEN_WITHIN, FORGET_AFTER = 25, 10, 60
 
 -- Seconds for which Redis keeps the last turn of a beat, in case the reply is lost.
@@ -698,8 +700,8 @@ local function is_time_over()
     and run_time() + bytes * BYTE_SECONDS > MOST_SECONDS
 end
 
--- Number of characters at the end of `running` that may contain a time. '%S+$' takes quadratic time:
--- 30 KB that another program wrote would block Redis for seconds.
+-- Number of characters at the end of `running` in which to search for a time. The pattern '%S+$'
+-- takes quadratic time, so a field of 30 KB from another program would block Redis for seconds.
 local LONGEST_TIME = 64
 -- Maximum number of bytes of an identity. A longer identity counts as empty.
 local LONGEST_IDENTITY = 200
@@ -754,7 +756,7 @@ end
 
 local DELIVERIES = {at_least_once = 'l', at_most_once = 'x'}
 
--- Returns the delivery of an entry: that in its policy, else in its definition, else the default.
+-- Returns the delivery of an entry: from its policy, else from its definition, else the default.
 local function delivery_of(definition, policy)
   for _, text in ipairs({policy or '', definition}) do
     local chosen = string.find(text, '"delivery"', 1, true) and (decoded(text) or {}).delivery
@@ -768,12 +770,12 @@ end
 -- The end of a run that was reported before the run was recorded.
 local RUN_ENDED = '0'
 
--- Seconds for which a claim in another format is left alone if it does not say when it ends.
+-- Seconds for which this script does not touch a claim in another format that contains no end.
 local HELD = 60
 
--- Returns when such a claim is left alone no longer, and the score that the entry had when this
--- function was first called for the claim. The field `unread` is ["<that time> <score>","<digest of
--- the claim>"].
+-- Returns the time from which such a claim counts as ended, and the score that the entry had when
+-- this function was first called for the claim. The field `unread` is ["<time of this first call>
+-- <score>","<digest of the claim>"].
 local function held_until(key, claim, due)
   local digest, field = string.sub(sha1hex(claim), 1, 40), redis.call('HGET', key, 'unread') or ''
   local first, score, of = string.match(string.sub(field, 1, 200), '^%["(%S+) (%S+)","(%S+)"%]$')
@@ -805,7 +807,8 @@ local function claim(key, found, due)
     end
     due = was_due or due
     if id ~= '-' and tonumber(was_due) then
-      -- Without this, an entry that kills each beat would never be late: each claim moves its score.
+      -- Without this record, an entry that kills each beat would never count as late, because each
+      -- claim moves its score.
       write_failure(key, found[5], found[10], UNRECORDED, '', '')
     end
     local may_be_sent = old_delivery == 'l' and tonumber(decided)
@@ -819,8 +822,8 @@ local function claim(key, found, due)
   if found[9] then
     redis.call('HSET', key, 'claim', text)
   else
-    -- An earlier claim may have sent the run without an identity. An empty identity keeps its
-    -- task id.
+    -- An earlier claim may have sent the run without an identity. With an empty identity, the run
+    -- keeps its task id.
     found[9] = found[5] and '""' or new_identity(found[1], found[2])
     redis.call('HSET', key, 'claim', text, 'identity', found[9])
   end

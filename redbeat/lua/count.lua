@@ -1,5 +1,5 @@
--- Count the entries of each kind. This script only reads. Its cost does not depend on the number of
--- entries, except that it looks at up to MOST_FAILING entries that fail.
+-- Count the entries of each kind. This script only reads. It reads up to MOST_FAILING failing
+-- entries; apart from this, its cost does not depend on the number of entries.
 --
 -- KEYS[1]  schedule (zset)
 -- KEYS[2]  statics (set of names)
@@ -12,14 +12,14 @@
 -- KEYS[8]  a key that never exists; it makes a cluster answer TRYAGAIN while it moves the slot
 -- KEYS[9]  lock (string), omitted if locking is off
 -- ARGV[1]  score of disabled entries
--- ARGV[2]  a beat is active if it was last seen within this many seconds. A beat that was seen
---          later than now, by more than that, is not active: another program wrote it
+-- ARGV[2]  a beat is active if it was last seen less than this number of seconds ago. A beat with a
+--          "last seen" time further in the future is not active: another program wrote it
 -- ARGV[3]  maximum number of entries to return that may be overdue
 --
 -- Returns {now, members, static, quarantined, disabled, parked (never due), due, when the first of
 -- the due entries was due or '', token of the leader or '', the active beats and when each was last
--- seen, problem or '', failing, keys of entries that may be overdue}. An entry whose run could not be
--- sent is due, although its score is when the next attempt is made.
+-- seen, problem or '', failing, keys of entries that may be overdue}. An entry whose run could not
+-- be sent counts as due, although its score is the later time of the next attempt.
 
 -- include: aside
 
@@ -40,13 +40,13 @@ if type(holder) == 'table' then
 end
 local since = string.format('%.6f', tonumber(now) - tonumber(ARGV[2]))
 local latest = string.format('%.6f', tonumber(now) + tonumber(ARGV[2]))
--- Skip a score of 0: it means "due now", without the time since when the entry is due.
+-- Skip a score of 0: it means "due now", and does not contain when the entry became due.
 local first = redis.call('ZRANGEBYSCORE', schedule, '(0', now, 'WITHSCORES', 'LIMIT', 0, 1)
 local first_due, due = first[2] or '', redis.call('ZCOUNT', schedule, 0, now)
 
 local MOST_FAILING, failing = 1000, 0
 
--- Entries after the first MOST_FAILING are counted without a look at them.
+-- Entries after the first MOST_FAILING are counted, but not read.
 local listed = aside('ZCARD', KEYS[6])
 local late = aside('ZRANGE', KEYS[6], 0, MOST_FAILING - 1, 'WITHSCORES')
 for at = 1, late ~= 0 and #late or 0, 2 do

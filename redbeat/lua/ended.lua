@@ -15,11 +15,11 @@
 --          as in JSON, but without quotes
 -- ARGV[7]  maximum number of lines per entry; 0 for none
 --
--- Returns {active, failures}. `active` is 1 if the entry has this run recorded as active,
--- else 0. In the case of 0, another run is active, or no run is, or this run is not recorded yet. A
--- run that is not recorded yet is stored in the field `ended`. `failures` is the number of failed
--- runs in a row if the entry must be paused now, because of its `pause_after_failures`, else 0. A
--- repeated call changes nothing but the time of the end.
+-- Returns {active, failures}. `active` is 1 if this run was recorded as the active run of the
+-- entry, and 0 if another run is active, if no run is active, or if this run is not recorded yet.
+-- The field `ended` stores the end of a run that is not recorded yet. `failures` is the number of
+-- failed runs in a row if the entry must be paused now, because of its `pause_after_failures`, else
+-- 0. A repeated call changes only the stored time of the end.
 --
 -- The field `running` of an entry is the JSON string "<task id> <expires>". The field `ended` is
 -- the task id, as a JSON string, of a run that ended before it was recorded.
@@ -42,7 +42,7 @@ local clock = redis.call('TIME')
 local now = tonumber(clock[1]) + tonumber(clock[2]) / 1000000
 local now_text = string.format('%.6f', now)
 
--- Removes the mark that this run is active. Returns whether the entry had it.
+-- Removes the mark that this run is active. Returns whether the entry had this mark.
 local function remove_mark()
   local put_back = string.sub(claim, 1, 4) == '["- '
   if not found[2] or string.match(text_in(found[2]), '^(.*) %S+$') ~= id then
@@ -53,7 +53,8 @@ local function remove_mark()
     return 0
   end
   redis.call('HDEL', entry, 'running')
-  -- An occurrence that was put back waits for the end of this run, or for a retry. Make it due now.
+  -- An occurrence that was put back waits for the end of this run, or for a retry. Make the
+  -- occurrence due now.
   local score = put_back and redis.call('ZSCORE', schedule, entry)
   if score and tonumber(score) > now then
     redis.call('ZADD', schedule, 'XX', now_text, entry)
@@ -63,7 +64,7 @@ local function remove_mark()
   return 1
 end
 
--- Returns the stored lines with the line of this run in front, at most `lines_kept` in all.
+-- Returns the line of this run followed by the stored lines, at most `lines_kept` lines in total.
 local function with_line(line, stored)
   local kept, count = line .. '\\n', 1
   for other in string.gmatch(stored, '(.-)\\n') do

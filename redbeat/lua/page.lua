@@ -8,7 +8,7 @@
 -- ARGV[3]  limit: maximum number of entries to return, or 'named'
 -- ARGV[4]  score of the last entry of the previous page, or '' for the first page
 -- ARGV[5]  key of the last entry of the previous page; the entry may have been deleted since
--- ARGV[6]  'history' to return the run histories, too
+-- ARGV[6]  'history' to also return the run histories
 -- ARGV[4..] after 'named': entry keys. Entries after the end of the page are not in the reply
 --
 -- Returns {now, score of the last entry or '' for the last page, last entry, kinds, sizes, fields}

@@ -2,8 +2,8 @@
 --
 -- KEYS[1]  schedule (zset)
 -- KEYS[2]  quarantine (hash), or the schedule key if the user may not access it, see aside.lua
--- KEYS[3]  copy of the fields (hash), or the schedule key. A call that is repeated with this key,
---          because its reply was lost, returns the fields again and deletes nothing
+-- KEYS[3]  copy of the fields (hash), or the schedule key. If the reply is lost, repeat the call
+--          with the same key: the call then returns the copied fields and deletes nothing
 -- ARGV[1]  entry key (hash)
 --
 -- Returns {definition, meta, policy, runtime, identity}, nil for a missing field.

@@ -24,23 +24,24 @@
 --            the lines of the history as a JSON string, or '' to keep the stored lines
 --            the identity of a new entry, a JSON string, see claim.lua; '' for none. A repeated
 --            call has the same identity
--- ARGV[5]  time limit in microseconds. When it has passed, the remaining entries are not written
+-- ARGV[5]  time limit in microseconds, after which the remaining entries are not written
 --
 -- Returns {codes, text, ...}
---   codes  a number per entry, separated by spaces; those that are not written have none:
+--   codes  a number per entry, separated by spaces; entries after the time limit have no code:
 --          1 written
 --          3 written, but the stored identity differs from the new identity and is kept
 --          0 the stored meta differs from the expected meta
---          2 as 0, but the new definition and policy are stored already and the new meta is a
---            default, so there is nothing to write
+--          2 the stored meta differs from the expected meta. However, the new definition and policy
+--            are stored already and the new meta is a default, so there is nothing to write
 --          -1 the entry does not exist, and the definition or the meta to create it is missing
 --          -2 the key is not a hash
 --          -3 the clock of the caller is ahead of Redis
 --          -4 the stored definition or policy is neither the expected nor the new value (the new
 --             value is already stored if the reply to an earlier call was lost)
 --          -5 not written, because the key of another entry is not a hash
---   text   for each code 0 meta, runtime, definition and policy; for 2 meta, runtime, score or '',
---          and identity; for 3 the identity; for -3 the time of Redis
+--   text   for each code 0: meta, runtime, definition and policy. For each code 2: meta, runtime,
+--          score or '', and identity. For each code 3: the identity. For each code -3: the time of
+--          Redis
 -- If one key is not a hash, no entry is written. While a beat holds a claim, this script does not
 -- change the score, because the completion of the claim detects the change and makes the entry due
 -- now. If an earlier claim may have sent its run, and the save changes no field that the decision
@@ -225,7 +226,8 @@ local function save(
     return -3, string.format('%.6f', now)
   end
   if definition ~= '' and stored[4] and not stored[7] then
-    -- The claimed run may have been sent without an identity. An empty identity keeps its task id.
+    -- The claimed run may have been sent without an identity. With an empty identity, the run keeps
+    -- its task id.
     redis.call('HSET', entry, 'identity', '""')
     stored[7] = '""'
   end

@@ -14,9 +14,9 @@
 --
 -- Returns {next cursor or '', missing keys, keys that were added again, keys of enabled entries,
 -- number of disabled entries, missing keys whose definition is unreadable or has no name}. The keys
--- of the third and the fourth list are due now. A hash is an entry if its key is the prefix plus
--- the name in its definition. Other hashes belong to a schedule with a longer prefix, or to other
--- programs.
+-- that were added again and the keys of enabled entries become due now. A hash is an entry if its
+-- key is the prefix plus the name in its definition. Other hashes belong to a schedule with a
+-- longer prefix, or to other programs.
 
 local schedule = KEYS[1]
 local prefix, cursor, pattern, count = ARGV[1], ARGV[2], ARGV[3], ARGV[4]

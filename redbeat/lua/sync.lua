@@ -8,13 +8,14 @@
 -- KEYS[6]  lock (string), omitted if locking is off
 -- ARGV[1]  lock token of the caller
 -- ARGV[2]  lock time to live in milliseconds, which extends the lock during the sync of many
---          entries; '' if the caller need not lead (while another beat leads, only missing entries
---          are added)
+--          entries. '' if the caller need not lead; then only missing entries are added while
+--          another beat leads
 -- ARGV[3]  sizes of the fields in ARGV[4] in bytes, four bytes each, big-endian
 -- ARGV[4]  the fields, joined; six per entry: name, entry key, definition, policy or '', meta for a
 --          new entry ('' = the meta of the previous row), score for a new entry (UNIX seconds;
 --          below 0 = never due)
--- ARGV[5]  time limit in microseconds. When it has passed, the remaining entries get no code
+-- ARGV[5]  time limit in microseconds, after which the remaining entries are not written and get no
+--          code
 --
 -- An entry without an identity (see claim.lua) gets an empty identity. If Redis loses its data, the
 -- static entry is then added again with the same identity.

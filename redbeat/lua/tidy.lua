@@ -1,7 +1,7 @@
--- Remove the counts of deleted entries from the stats, and these entries from `failing` and `expected`.
--- Remove entries that fail no longer from `failing`, and beats that were seen in the future. Another
--- program wrote these beats; all other old beats are removed by claim.lua. A call looks at a part of
--- each of the three keys.
+-- Remove deleted entries from the stats, from `failing` and from `expected`, and remove entries
+-- that no longer fail from `failing`. A call scans a part of each of these three keys. Also remove
+-- beats with a "last seen" time in the future, which another program must have written; claim.lua
+-- removes all other old beats.
 --
 -- KEYS[1]  schedule (zset)
 -- KEYS[2]  stats (hash)
@@ -12,17 +12,17 @@
 -- KEYS[6]  a key that never exists; it makes a cluster answer TRYAGAIN while it moves the slot
 -- ARGV[1]  key prefix
 -- ARGV[2]  if the schedule has more entries than this, the counts of all entries are removed
---
 -- ARGV[3]  COUNT of the scans
--- ARGV[4..6] the cursors of `failing`, `expected` and the stats, '' for a key that needs no look
+-- ARGV[4..6] the cursors of `failing`, `expected` and the stats, '' to skip the scan of a key
 --
--- Returns {how many fields were removed, the next cursors of the three keys}. The counts of an entry have field names of the form
--- "<counter> <entry name>". Other fields have no blank and are kept.
+-- Returns {how many fields were removed, the next cursors of the three keys}. The counts of an
+-- entry have field names of the form "<counter> <entry name>". Other fields contain no space and
+-- are kept.
 
 local schedule, stats, beats, prefix = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
 local failing, expected, count = KEYS[4], KEYS[5], ARGV[3]
 
--- Seconds by which the clock of Redis may have gone back since a beat was seen.
+-- The clock of Redis may have gone back by this number of seconds since a beat was last seen.
 local LARGEST_STEP = 60
 
 if beats ~= schedule then

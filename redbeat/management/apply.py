@@ -120,7 +120,7 @@ TO_WRITE: Final = ("created", "changed")
 
 
 class PlannedChange(NamedTuple):
-    """What happens to an entry.
+    """A planned change of an entry.
 
     Attributes:
         name: the name of the entry.
@@ -211,7 +211,7 @@ def _planned(
 
 
 def obstacle(row: Row, static: bool = False) -> str:
-    """Return why no entry must be written over a row, "" if one may be written.
+    """Return why the entry in a row must not be overwritten, "" if it may be overwritten.
 
     ``static`` is whether the new entry is a static one.
     """
@@ -275,7 +275,7 @@ class Difference(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What happens to an entry or a calendar.
+    """The change of an entry or a calendar.
 
     Attributes:
         name: the name of the entry or calendar.
@@ -337,7 +337,7 @@ def _values(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
 def next_run_of(score: float | None, now: datetime | None = None) -> datetime | None:
     """Return the instant of a score; None for a parked entry.
 
-    An entry without a score is due at once: at ``now``, which is the present by default.
+    An entry without a score is due at once: at ``now``, by default the current time.
     """
     if score is None:
         return now or datetime.now(UTC)

@@ -1,6 +1,6 @@
 """The JSON objects of entries, runs and the status, for the command line and the API of the page.
 
-``docs/json.rst`` documents their fields.
+``docs/json.rst`` documents the fields of these objects.
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ logger = get_logger("celery.beat")
 def save_calendar(schedule: Schedule, calendar: Calendar) -> int:
     """Store a calendar and compute the next run of each entry that names it.
 
-    Returns the number of these entries. If the call is interrupted, repeat it. One round trip, and
-    five per 500 entries with calendars.
+    Returns the number of entries that name the calendar. If the call is interrupted, repeat it. One
+    round trip, and five per 500 entries with calendars.
     """
     store_of(schedule.app).save_calendar(calendar.name, calendar.to_json())
     users, count = _Users(schedule), 0

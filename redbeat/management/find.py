@@ -88,7 +88,7 @@ class Filter(NamedTuple):
         return cls(pattern, task, enabled, static, before, state_set)
 
     def matches(self, text: str, pattern: str | None) -> bool:
-        """Return whether a text matches a pattern; None is matched by every text."""
+        """Return whether a text matches a pattern; every text matches the pattern None."""
         if pattern is None:
             return True
         return like(text, pattern) if self.fold else fnmatchcase(text, pattern)
@@ -302,8 +302,8 @@ def glob_of(pattern: str, fold: bool = False) -> str:
 class KeySet:
     """A set of keys that needs about 8 bytes per key, because it keeps a hash of each key.
 
-    The hashes have 64 bits. That two of ten million keys have the same hash has a probability of
-    three in a million.
+    The hashes have 64 bits. Two of ten million keys have the same hash with a probability of three
+    in a million.
     """
 
     #: Bytes of a hash that select the bucket, and that the bucket keeps.

@@ -100,9 +100,10 @@ def instants_after(entry: RedBeatSchedulerEntry, after: datetime) -> Iterator[da
 def upcoming_or_problem(
     entry: RedBeatSchedulerEntry, number: int, after: datetime | None = None
 ) -> tuple[list[datetime], str | None]:
-    """Return the next runs of a stored entry, and why there are none, None if nothing is wrong.
+    """Return the next runs of a stored entry, and the problem because of which there are none.
 
-    A calendar of the entry may be missing or unreadable. One round trip if the entry has calendars.
+    The problem is that a calendar of the entry is missing or unreadable; None if there is no
+    problem. One round trip if the entry has calendars.
     """
     try:
         return entry.upcoming(number, after), None
@@ -249,9 +250,9 @@ class Periods:
         return known[key]
 
     def grid(self, entry: RedBeatSchedulerEntry) -> range | None:
-        """Return the runs of an interval, in microseconds after the start; None for another rule.
+        """Return the runs of an endless interval, in microseconds after the start.
 
-        None for an interval with a window or calendars, too.
+        Returns None for any other rule, and for an interval with a window or calendars.
         """
         when = entry.schedule
         if type(when) is not interval or when.relative or not _has_only_a_rule(entry):
@@ -312,7 +313,7 @@ def _has_only_a_rule(entry: RedBeatSchedulerEntry) -> bool:
 
 
 def minutes_between(since: datetime, until: datetime) -> Periods:
-    """Return the minutes from ``since``, the first of them whole, to ``until``."""
+    """Return the minutes from that of ``since``, which is included as a whole, to ``until``."""
     return Periods(since, since.replace(second=0, microsecond=0), MINUTE, until)
 
 
@@ -383,8 +384,8 @@ class EntrySimulation:
     def runs(self) -> Iterator[tuple[Expected, str]]:
         """Yield each run in order, with ``"removed"``, ``"added"`` or ``"same"``.
 
-        A run is removed if it takes place only under the stored rules. It is added if it takes
-        place only under the other rules.
+        A run is removed if it takes place only under the stored rules, and added if it takes place
+        only under the other rules.
         """
         before = {run.scheduled_at: run for run in self.before}
         after = before if self.after is None else {run.scheduled_at: run for run in self.after}
@@ -525,9 +526,9 @@ def _saved_at(
 def _runs_in(
     entry: RedBeatSchedulerEntry, since: datetime, end: datetime, now: datetime
 ) -> list[Expected]:
-    """Return the runs before ``end``; if there are more than :data:`MAX_RUNS`, one more than that.
+    """Return the runs before ``end``, at most one more than :data:`MAX_RUNS`.
 
-    No caller keeps the last of these, because :func:`_drop_latest` drops it.
+    The additional run shows that there are too many runs; :func:`_drop_latest` drops it.
     """
     runs = takewhile(lambda run: run.scheduled_at < end, entry.runs_from(since, now))
     return list(islice(runs, MAX_RUNS + 1))

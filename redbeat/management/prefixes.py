@@ -286,7 +286,7 @@ def _write(
 
 
 def _outcome(stored: Fields, entry: SourceEntry, is_new: bool) -> str:
-    """Return whether an entry is ``copied``, or whether the target has the ``same`` or another."""
+    """Return ``copied``, or ``same`` or ``different`` if the target already has the entry."""
     # If an earlier copy stopped after it had written the definition, the copy goes on.
     stopped = stored == _definition_of(entry) and len(entry.fields) > 1
     if is_new or stopped:
@@ -301,9 +301,9 @@ def _definition_of(entry: SourceEntry) -> Fields:
 
 
 def _write_rest(pipe: Any, keys: Keys, entry: SourceEntry, with_fields: bool) -> None:
-    """Store what Redis has about an entry besides its definition.
+    """Store all data of an entry except its definition.
 
-    The other fields of its hash are written only if ``with_fields`` is true.
+    The other fields of the entry's hash are written only if ``with_fields`` is true.
     """
     key = key_of(keys.prefix) + entry.name
     others = [pair for pair in entry.fields.items() if pair[0] not in NOT_COPIED]

@@ -107,7 +107,7 @@ def count_runs(
 
     The first run of an interval is one interval after ``after``, and the number is computed. For
     all other schedules, the function finds the runs one by one and stops at ``limit``. For a solar
-    schedule, it stops at :data:`SOLAR_LIMIT`, because each search is expensive.
+    schedule, the function stops at :data:`SOLAR_LIMIT`, because each search is expensive.
     """
     finder, count = _finder(schedule), 0
     if finder is _next_solar:
@@ -178,8 +178,8 @@ def _has_own_clock(schedule: Any) -> bool:
 def _has_own_zone(schedule: Any) -> bool:
     """Return whether a program set ``tz`` to a time zone that changes the runs of the schedule.
 
-    ``tz`` is a cached property. If its value is the time zone of the app or the entry, Celery or
-    RedBeat set it, not the program.
+    ``tz`` is a cached property. If ``tz`` is the time zone of the app or the entry, Celery or
+    RedBeat set the value, not the program.
     """
     attributes = schedule.__dict__
     uses_zone = isinstance(schedule, crontab) or bool(getattr(schedule, "relative", False))

@@ -181,7 +181,7 @@ class RuleSchedule(BaseSchedule):
         raise NotImplementedError
 
     def _identity(self) -> tuple[Any, ...]:
-        """Return what two equal schedules have in common; it differs between types."""
+        """Return a value that is equal for equal schedules; each type has a different value."""
         raise NotImplementedError
 
     def __eq__(self, other: object) -> bool:

@@ -75,10 +75,10 @@ def check_eviction(store: Store, mode: str) -> None:
 
 
 class LayoutNote(NamedTuple):
-    """How many shards a schedule has, as stored under its base prefix.
+    """The stored number of shards of a schedule; the note is under the base prefix.
 
-    ``copying`` is the new number while ``celery redbeat shard`` copies the entries, else 0.
-    ``left`` are earlier numbers whose entries were not deleted.
+    ``copying`` is the new number of shards while ``celery redbeat shard`` copies the entries, else
+    0. ``left`` are earlier numbers of shards; Redis still has the entries under their prefixes.
     """
 
     shards: int = 1
@@ -87,7 +87,7 @@ class LayoutNote(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> LayoutNote:
-        """Return the note in a stored text; without a valid one, the schedule has no shards."""
+        """Return the note in a stored text; a text that is not a valid note means one shard."""
         fields = record_in(text)
         shards, copying, left = (fields.get(name) for name in cls._fields)
         if type(shards) is not int or type(copying) is not int or type(left) is not list:
@@ -139,7 +139,7 @@ REFUSAL = re.compile(r"no permission|can't (?:run|access)|ACL failure", re.IGNOR
 #: Placeholder in the commands below. A key under the prefix that does not exist replaces it.
 KEY: Final = "KEY"
 
-#: Commands that every beat needs. Their arguments change nothing in Redis.
+#: Commands that every beat needs. With these arguments, the commands change nothing in Redis.
 NEEDED: Final[Mapping[str, tuple[Any, ...]]] = {
     "EVALSHA": ("0" * 40, 0),
     "EVAL": ("return 1", 0),
@@ -167,7 +167,7 @@ NEEDED: Final[Mapping[str, tuple[Any, ...]]] = {
     "PTTL": (KEY,),
 }
 
-#: Commands that a beat can work without. The dashboard and the command line need some of them.
+#: Commands that a beat does not need, but that the dashboard or the command line may need.
 USEFUL: Final[Mapping[str, tuple[Any, ...]]] = {
     "HSCAN": (KEY, 0),
     "HINCRBY": (KEY, "f", "no number"),

@@ -25,7 +25,7 @@ __all__ = (
     "use_provider",
 )
 
-#: The attribute of the app that stores the client. Users may set their own client there.
+#: The attribute of the app that stores the client. Users may set this attribute to their client.
 REDBEAT_REDIS_KEY: Final = "redbeat_redis"
 #: The attribute of the app that stores redis-py's ``Sentinel`` object, if Sentinel is used.
 REDBEAT_SENTINEL_KEY: Final = "redbeat_sentinel"

@@ -1,8 +1,8 @@
 """Commands that only read the schedule. Commands that change the schedule are in ``store``.
 
-Redis errors pass through unchanged, with two exceptions: loading a key that is not a hash raises
-:exc:`~redbeat.errors.DecodeError`, and an error about a key of the schedule with a wrong type names
-the key.
+Redis errors pass through unchanged, with two exceptions. Loading a key that is not a hash raises
+:exc:`~redbeat.errors.DecodeError`. If a key of the schedule has a wrong type, the key is added to
+the message of the error.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ logger = get_logger("celery.beat")
 #: Characters with a special meaning in a SCAN pattern.
 GLOB_SPECIAL = re.compile(r"[\\\[\]*?]")
 
-#: The replacement that makes such a character literal.
+#: The replacement with which Redis matches such a character literally.
 ESCAPED = r"\\\g<0>"
 
 #: Matches the error message of Redis for a user who may not access a key.
@@ -78,7 +78,7 @@ STATICS = "statics"
 #: The field of the stats, under the base prefix, for the number of shards.
 LAYOUT = "layout"
 
-#: The cursor of the first part of a scan, and of the part after the last one.
+#: The cursor that starts a scan. Redis returns the same cursor with the last part of the scan.
 START = "0"
 
 #: Number of entries that Redis looks at in one part of a scan.
@@ -217,7 +217,7 @@ class Reading:
         return ""
 
     def _read_aside(self, *command: Any) -> Any:
-        """Read a key, which may be outside the prefix; None if the user may not use such keys.
+        """Read a key that may be outside the prefix; None if the Redis user may not read the key.
 
         The key is the first argument of the command. One round trip.
         """
@@ -267,7 +267,7 @@ class Reading:
         """Return the keys plus a key that never exists, for scripts that use undeclared keys.
 
         While a cluster moves the slot, its keys are spread over two nodes. The missing key makes
-        the node answer TRYAGAIN. Without it, the script could run on a node without some entries.
+        the node answer TRYAGAIN. Otherwise the script could run on a node that lacks some entries.
         """
         return [*keys, self.keys.wakeup]
 
@@ -380,8 +380,8 @@ class Reading:
     ) -> tuple[str, Any]:
         """Return the cursor of the next part of a key, and the part at ``cursor``.
 
-        The part is empty if the user may not use such keys. One round trip, in which Redis looks at
-        about ``count`` items.
+        The part is empty if the Redis user may not read the key. One round trip, in which Redis
+        looks at about ``count`` items.
         """
         reply = self._read_aside(command, key, cursor, *options, "COUNT", count)
         after, part = reply or (START, ())
@@ -396,7 +396,7 @@ class Reading:
             yield part
 
     def _all_fields(self, key: str, count: int) -> list[tuple[Any, Any]]:
-        """Return the fields and values of a hash, some perhaps twice.
+        """Return the fields and values of a hash; the list may contain some fields twice.
 
         One round trip per about ``count`` fields.
         """

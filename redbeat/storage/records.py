@@ -138,13 +138,14 @@ class Keys:
     expected = _key_aside("expected")
     #: The hash of calendars: name -> JSON.
     calendars = _key_aside("calendars")
-    #: The set of keys of all entries with calendars. Keys of other entries do no harm.
+    #: The set of the keys of all entries with calendars; may also contain keys of other entries.
     calendar_users = _key_aside("calendar-users")
 
     def turn(self, beat: str) -> str:
-        """Return the key that stores the last ``claim.lua`` call of a beat, or one of ``pop.lua``.
+        """Return the key that stores the last ``claim.lua`` call of a beat.
 
-        Returns the schedule key if the Redis user may not access keys outside the prefix.
+        For the copy that ``pop.lua`` keeps, pass the id of the call as ``beat``. Returns the
+        schedule key if the Redis user may not access keys outside the prefix.
         """
         return self.schedule if self.denied else key_aside(self.prefix, f"turn:{beat}")
 
@@ -297,10 +298,11 @@ class ClaimRequest(NamedTuple):
         broker: the broker, if the script itself publishes the messages of completions.
         late: maximum number of claims for entries that are more than a second late, None for no
             limit. With a limit, the script first claims the entries that are on time.
-        quick: the last reply to this beat if the beat has nothing to record or count, otherwise
-            None. With a last reply, the script stops early in two cases: no entry is due now but
-            one is due later, or the beat is a standby and the same beat still holds the lock. The
-            values that the script then does not read are those of the last reply.
+        quick: for a quick request, the last reply to this beat; None for a whole request. A request
+            may be quick if the beat has nothing to record or count. The script stops a quick
+            request early in two cases: no entry is due now but one is due later, or the beat is a
+            standby and the same beat still holds the lock. The values that the script then does not
+            read are taken from the last reply.
     """
 
     turn_id: str
@@ -546,7 +548,7 @@ def read_claims(kinds: bytes, sizes: bytes, packed: bytes, turn_id: str) -> list
 
 
 def _unreadable(kind: str, claim: Claim) -> Claim:
-    """Return the claim of a hash that does not exist, or of a key that is not a hash (``x``)."""
+    """Return the claim of a key without a hash; ``kind`` is "x" if the key has another type."""
     problem = f"the key is not a hash ({claim.definition})" if kind == "x" else ""
     return Claim(claim.key, claim.due, problem=problem, id=claim.id)
 
@@ -601,7 +603,7 @@ def read_results(codes: bytes, texts: Sequence[bytes]) -> list[Result]:
 def read_turn(
     reply: Sequence[Any], turn_id: str, last_reply: ClaimReply | None = None
 ) -> ClaimReply:
-    """Return the parsed reply of ``claim.lua``; a short one takes the rest from ``last_reply``."""
+    """Return the parsed reply of ``claim.lua``; complete a short reply from ``last_reply``."""
     if last_reply is not None and len(reply) in (SHORT, SHORT_STANDBY):
         now = float(reply[0])
         found: dict[str, Any] = (

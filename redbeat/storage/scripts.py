@@ -48,9 +48,9 @@ class Script:
     ) -> Callable[[], Any]:
         """Send the script on its own connection, and return a function that reads the reply.
 
-        Call this only if :func:`runs_once` is true for the client. Unless :func:`overlaps` is also
-        true, do not use the client before you read the reply. The client does not retry the
-        script, so it never runs twice. After the script ran, ``then`` is called with the
+        Call this method only if :func:`runs_once` is true for the client. Unless :func:`overlaps`
+        is also true, do not use the client before you read the reply. The client does not retry the
+        script, so the script never runs twice. After the script ran, ``then`` is called with the
         connection. One round trip, or more if the server has not cached the script or if another
         cluster node has the keys.
         """
@@ -106,7 +106,8 @@ class Script:
 def exchange(client: Any, key: str, commands: bytes, count: int) -> list[Any]:
     """Send ``count`` packed commands at once, and return their replies, with strings as bytes.
 
-    Call this only if :func:`runs_once` is true for the client, which does not retry the commands.
+    Call this function only if :func:`runs_once` is true for the client, which does not retry the
+    commands.
     ``key`` is any key that the commands use. One round trip.
     """
     with refreshing(client):
@@ -140,7 +141,7 @@ def runs_once(client: Any) -> bool:
 def overlaps(client: Any, key: str) -> bool:
     """Return whether ``client`` can send commands while a script that uses ``key`` runs.
 
-    This needs a spare connection in the pool of the cluster node that stores ``key``.
+    The client needs a spare connection in the pool of the cluster node that stores ``key``.
     """
     try:
         pool = getattr(node_of(client, key), "connection_pool", None)

@@ -1,9 +1,8 @@
 """A store whose entries are distributed over several shards, each with its own key prefix.
 
-An operation on one entry goes to the shard of the entry, and still takes one round trip. An
-operation on a list takes one round trip per shard that has an item of the list; "one round trip" in
-the documentation of a method of :class:`Store` means that. An operation on the whole schedule asks
-every shard.
+An operation on one entry uses only the shard of the entry. An operation on a list uses each shard
+that has an item of the list. An operation on the whole schedule uses every shard. In each shard
+that it uses, an operation takes the round trips that the docstring in :class:`Store` specifies.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ __all__ = ("ShardedKeys", "ShardedStore", "total_stats")
 
 T = TypeVar("T")
 
-#: The minimum number of entries that one read of a merged list asks each shard for.
+#: The minimum number of entries that one read of a merged list requests from each shard.
 SMALLEST_PART = 20
 
 
@@ -127,7 +126,7 @@ class ShardedStore:
     def rank(self, key: str) -> int | None:
         """Return the entry's position in due order, None if it has none. Two round trips a shard.
 
-        Of entries due at the same instant, those in other shards come later.
+        Entries of other shards that are due at the same instant come later.
         """
         own, own_key = self._place(key)
         rank, score = own.rank(own_key), own.read([own_key]).rows[0].score
@@ -156,7 +155,7 @@ class ShardedStore:
     def begin_save_all(self, writings: Sequence[Writing]) -> Callable[[], list[Saved]]:
         """Send entries, and return a function that waits for the results.
 
-        Only the entries of the last shard are in flight, since a pool may have few connections.
+        Only the entries of the last shard are in flight, because a pool may have few connections.
         """
         found: dict[int, Saved] = {}
         read_last: Callable[[], None] = found.clear
@@ -240,7 +239,7 @@ class ShardedStore:
         return Page(max(nows), found[:limit], (repr(last.score), last.key) if last else None)
 
     def _due_order(self, score: float, name: str) -> tuple[bool, float, bytes]:
-        """Return the value by which pages are sorted, with any number of shards."""
+        """Return the sort key of pages; the order does not depend on the number of shards."""
         return score < 0, score, bytes_of(name)
 
     def _by_score(self, pair: tuple[str, float]) -> tuple[float, bytes]:
@@ -275,7 +274,7 @@ class ShardedStore:
     # -- the whole schedule, in any order ----------------------------------------------------
 
     def _chained(self, cursor: str, read: Callable[[Store, str], tuple[str, T]]) -> tuple[str, T]:
-        """Read a part at a cursor, which has the number of the shard and the cursor there."""
+        """Read the part at a cursor: the number of a shard, a colon and the cursor in the shard."""
         number, _, own = cursor.partition(":")
         after, found = read(self.shards[int(number)], own or START)
         if after not in (START, ""):
@@ -335,8 +334,8 @@ class ShardedStore:
     def counts(self, lock_key: str | None, disabled: float, within: float) -> Counts:
         """Return the number of entries of each kind, and the active beats.
 
-        The beats are those in the first shard, because every beat looks at that shard. Returns the
-        keys of all entries that may be overdue.
+        The beats are those of the first shard, because every beat ticks the first shard. Returns
+        the keys of all entries that may be overdue.
         """
         each = [
             store.counts(lock_key and self.lock_key(number, lock_key), disabled, within)
@@ -379,7 +378,7 @@ class ShardedStore:
         return min(found, default=None)
 
     def eviction(self) -> tuple[int, str]:
-        """Return (maxmemory in bytes, eviction policy) of a server that may evict, else of any."""
+        """Return maxmemory in bytes and eviction policy of the server with the highest risk."""
         found = [store.eviction() for store in self.shards]
         return max(found, key=lambda one: bool(one[0]) and one[1].startswith("allkeys-"))
 

@@ -127,7 +127,7 @@ class Replicas:
 
 
 #: Maximum wait of a beat between two ticks, in seconds. A save publishes a wake-up message only if
-#: the entry is due before a beat wakes up anyway.
+#: the entry is due before the next tick of a waiting beat.
 MAX_WAIT = 5.0
 
 #: Number of keys that one :meth:`Store.sweep` scans.
@@ -192,9 +192,10 @@ class Store(Reading):
         return self._send_claim(request)()
 
     def _look(self, last_reply: ClaimReply) -> ClaimReply | None:
-        """Return the reply to a quick request without a lock, None for a whole request.
+        """Return the reply to a quick request without a lock, None if an entry is due.
 
-        These commands take Redis half the time of a script that runs them. One round trip.
+        Redis executes these commands in half the time of a script with the same commands. One round
+        trip.
         """
         self.round_trips += 1
         schedule = self.keys.schedule
@@ -328,7 +329,7 @@ class Store(Reading):
         return saved
 
     def save_all(self, writings: Sequence[Writing]) -> list[Saved]:
-        """Write entries, and wake up waiting beats that would otherwise wake up too late for them.
+        """Write entries, and wake up waiting beats that would otherwise be late for the entries.
 
         The code of each result is one of these:
 
@@ -446,10 +447,10 @@ class Store(Reading):
     def tidy_stats(self, most: int) -> int:
         """Remove the counts of deleted entries; return how many were removed.
 
-        Also removes beats that were seen in the future, which another program wrote, and entries
-        that no longer fail from the index of failing entries. If the schedule has more than
-        ``most`` entries, the counts of all entries are removed. One round trip, and one more per
-        500 entries that are failing, have counts or have a deadline.
+        Also removes entries that no longer fail from the index of failing entries, and removes
+        beats with a "last seen" time in the future, which another program must have written. If the
+        schedule has more than ``most`` entries, the counts of all entries are removed. One round
+        trip, and one more per 500 entries that are failing, have counts or have ``expect_within``.
         """
         names = self.keys
         keys = self._with_missing_key(
@@ -481,7 +482,8 @@ class Store(Reading):
     def note(self, field: str, text: str) -> None:
         """Store a text in a field of the stats; "" removes the field. One round trip.
 
-        Does nothing if Redis refuses it: without the text, a beat only repeats some work.
+        Does not raise an error if Redis refuses the command, because without the text a beat only
+        repeats some work.
         """
         stats = self.keys.stats
         command = ("HSET", stats, field, text) if text else ("HDEL", stats, field)
@@ -602,7 +604,7 @@ def store_of(app: App | None, client: Any = None) -> Store:
     if conf.shards > 1:
         names = (conf.key_prefix, conf.schedule_key, conf.statics_key, conf.denied_keys)
         keys = ShardedKeys(*names, layout_of(conf))
-        # The type of a plain store, because only a beat uses the methods that are missing here.
+        # A ShardedStore lacks some methods of a Store, but only beats use these methods.
         return cast("Store", ShardedStore(client, keys, partial(store_of_shard, conf, client)))
     return base_store(conf, client)
 

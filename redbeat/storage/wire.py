@@ -57,7 +57,7 @@ def unpack(sizes: bytes, packed: bytes) -> list[str]:
 def pairs_of(reply: Any) -> Iterable[tuple[Any, Any]]:
     """Return the (field, value) or (member, score) pairs of a reply.
 
-    RESP3 has them as a dict or as a list of pairs; in RESP2 the reply is flat.
+    In RESP3 the reply is a dict or a list of pairs; in RESP2 it is a flat list.
     """
     if isinstance(reply, dict):
         return reply.items()
@@ -79,7 +79,7 @@ LOCKED = " lock"
 Cursor = tuple[str, str]
 
 
-#: How the problem of a key begins that is not a hash.
+#: The first words of the problem of a key that is not a hash.
 NO_HASH = "the key is not a hash"
 
 
@@ -191,7 +191,8 @@ def _row(kind: str, key: str, score: str, definition: str, *texts: str) -> Row:
     flags = note, bool(static)
     if kind == "x":
         return Row(*place, note=note, static=bool(static), problem=f"{NO_HASH} ({definition})")
-    # Keep only the head of the claim. The rest repeats the definition, policy and meta.
+    # Keep only the first string of the claim. The rest of the claim repeats the definition, policy
+    # and meta.
     claim = claim.removeprefix('["').partition('"')[0]
     running, trigger, identity = text_in(running), text_in(trigger), identity_in(identity)
     fields = meta, policy, runtime, claim, running, trigger, identity

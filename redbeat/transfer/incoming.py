@@ -1,4 +1,4 @@
-"""What all readers share: the entries that they read, and the checks of values in a source."""
+"""The common basis of all readers: the entries that they read, and the checks of values."""
 
 from __future__ import annotations
 
@@ -72,10 +72,11 @@ def fail(where: str, error: Exception) -> Incoming:
 
 
 def read_safely(where: str, read: Callable[[], Incoming]) -> Incoming:
-    """Return the entry that ``read()`` returns; if ``read()`` raises any error, say so.
+    """Return the entry that ``read()`` returns, or an unreadable entry if ``read()`` raises.
 
-    Readers check what they know to be wrong, and name the field. But a file may contain anything,
-    and Celery's classes raise various errors, so that one entry must not end the whole import.
+    Readers check for known errors, and name the field with an error. But a file may contain
+    anything, and Celery's classes raise various errors. Such an error in one entry must not end the
+    whole import.
     """
     try:
         return read()

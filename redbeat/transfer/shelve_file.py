@@ -68,7 +68,7 @@ class StandIn(type):
     """The class of objects that a pickle gets in place of the classes and functions it may use.
 
     A stand-in calls ``original``, and its instances are those of ``original``. Its attributes
-    cannot be set, although a pickle can ask for that with the state of an object.
+    cannot be set, although a pickle can request this with the state of an object.
     """
 
     original: Any

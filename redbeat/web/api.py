@@ -346,7 +346,8 @@ def _policy_schema(name: str, sent: bool) -> dict[str, Any]:
 def document(root: str) -> dict[str, Any]:
     """Return the OpenAPI document; ``root`` is the URL of the API.
 
-    The file ``openapi.json`` has all of it except what other modules define.
+    The file ``openapi.json`` contains the whole document, except the parts that other modules
+    define.
     """
     text = resources.files(__package__).joinpath("openapi.json").read_text(encoding="utf-8")
     found: dict[str, Any] = json.loads(text)

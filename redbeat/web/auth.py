@@ -219,7 +219,7 @@ class Guesses:
         """Return the user name that ``find`` returns for the credentials of this request.
 
         Returns the seconds to wait as well: if they are not 0, there were too many wrong
-        credentials, and these were not looked at.
+        credentials, and the credentials of this request were not checked.
         """
         limits = _limits_of_client()
         with self._lock:

@@ -172,7 +172,7 @@ class EntryForm:
         return self[each.name] != each.text_of(getattr(DEFAULT, each.name))
 
     def add_error(self, error: InvalidEntryError | DecodeError) -> None:
-        """Add an error to the field that caused the error; it may be an unreadable calendar."""
+        """Add an error to the field that caused it, or to the form if a calendar is unreadable."""
         if isinstance(error, DecodeError):
             self.errors[""] = str(error)
             return
@@ -226,7 +226,7 @@ class EntryForm:
     def preview(self, entry: Any) -> list[datetime]:
         """Return the next runs with this form; ``entry`` is the stored entry, None for a new one.
 
-        An error goes to its field.
+        An error is added to the field that caused it.
         """
         if self.errors:
             return []
@@ -302,7 +302,7 @@ def save() -> ResponseReturnValue:
 
 
 def _conflict(name: str, form: EntryForm) -> ResponseReturnValue:
-    """Return the form with what saving it would change of the entry that is stored now."""
+    """Return the form with the changes that a save would make to the entry that is stored now."""
     entry = entry_or_error(name)
     changed = copy(entry)
     try:

@@ -26,7 +26,7 @@ simulate = Blueprint("simulate", __name__)
 #: Maximum number of runs in the table.
 MAX_ROWS: Final = 500
 
-#: The default period before and after the present.
+#: The default length of the period before now, and of the period after now.
 DEFAULT_SPAN: Final = timedelta(days=1)
 
 

@@ -183,7 +183,7 @@ def create_app(schedule: Schedule, access: Access) -> Flask:
     install_auth(app, access)
     app.after_request(add_headers)
     csrf = CSRFProtect(app)
-    csrf.exempt(api)  # it accepts only what no other site can send
+    csrf.exempt(api)  # the API accepts only requests that no other site can send
     values.install(app)
     for part in (listing, timeline, entries, forms, simulate, actions, api, health):
         app.register_blueprint(part)

@@ -172,7 +172,7 @@ def record_url(record: Record) -> str:
 
 
 def quoted(record: Record) -> str:
-    """Return the exact name of a listed entry as a value of a form, which :func:`name_in` reads."""
+    """Return the exact name of a listed entry as the value of a form field; see :func:`name_in`."""
     return quoted_name(_exact_name(record))
 
 
@@ -182,9 +182,9 @@ def _exact_name(record: Record) -> str:
 
 
 def quoted_name(name: str) -> str:
-    """Return a name as a value of a form, which :func:`name_in` reads.
+    """Return a name as the value of a form field; :func:`name_in` converts the value back.
 
-    A form contains only UTF-8, but some names contain other bytes.
+    A form can contain only UTF-8, but some names contain other bytes.
     """
     return quote(name, safe="", errors="surrogateescape")
 

@@ -1,7 +1,7 @@
--- make_due(schedule, entry, member, claim, now, channel) makes an entry due now, because a run waits.
--- While a beat holds a claim on a member of the schedule, the score stays, because the completion of
--- the claim makes the entry due. Read `member`, the score, before the first write: that fails if the
--- key of the schedule has another type.
+-- make_due(schedule, entry, member, claim, now, channel) makes an entry due now, because a run
+-- waits. `member` is the score of the entry in the schedule. While a beat holds a claim on an entry
+-- of the schedule, the score stays, because the completion of the claim makes the entry due. Read
+-- the score before the first write: the read fails if the key of the schedule has another type.
 --
 -- refusal(found, quarantine, entry) returns why no run of an entry may be requested: -3 if the key is
 -- not a hash, 0 if the entry does not exist, -1 if it is quarantined, nil if a run may be requested.

@@ -5,13 +5,13 @@
 --   when the occurrence was first claimed, '-' if no message can have been sent
 --   the delivery, 'l' or 'x'
 --   whether the claim is in another format, probably that of a later version
--- A claim of RedBeat 3.0 has only the first three parts. A claim in another format ends PATIENCE
--- seconds later than it says. If `now` is passed, a claim that ends more than LONGEST_CLAIM seconds
--- after `now` counts as ended. No lease is that long, so the clock of Redis was ahead when the
--- claim was made.
+-- A claim of RedBeat 3.0 has only the first three parts. A claim in another format counts as ended
+-- only PATIENCE seconds after the end that it contains. If `now` is passed, a claim that ends more
+-- than LONGEST_CLAIM seconds after `now` counts as ended. No lease is that long, so the clock of
+-- Redis was ahead when the claim was made.
 --
--- put_back_head(due, decided) returns the head of a claim that was put back. `decided` has when the
--- occurrence was first claimed and the delivery, separated by a space.
+-- put_back_head(due, decided) returns the head of a claim that was put back. `decided` contains two
+-- words: when the occurrence was first claimed, and the delivery.
 --
 -- Another program may have written the field, so a time that is not a plain number of seconds is
 -- nil. LATEST is near the end of the year 9999.

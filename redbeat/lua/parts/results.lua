@@ -63,7 +63,7 @@ local function watch(key, expected, definition, policy, before, now)
     redis.call('HSET', key, 'results', results_text(success, 0, '-', now, lines))
   end
   if expects then
-    -- The score is a time before which the entry need not be looked at, see entries/overdue.py.
+    -- The score is a time before which the entry cannot be overdue, see entries/overdue.py.
     aside('ZADD', expected, 0, key)
   end
 end

@@ -3,8 +3,8 @@
 -- scripts of Redis 7.0 have no os.clock.
 --
 -- out_of_time(limit) returns whether more than `limit` microseconds have passed. A script that handles
--- many entries then stops after a part of them, so that Redis can serve others. Call the function
--- once per CHECKED entries, because it takes as long as a read.
+-- many entries then stops after a part of the entries, so that Redis can serve other clients. Call
+-- the function once per CHECKED entries, because each call takes as long as a read.
 
 local _, cpu_seconds = pcall(function() return os.clock end)
 cpu_seconds = type(cpu_seconds) == 'function' and cpu_seconds or function()

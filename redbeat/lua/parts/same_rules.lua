@@ -3,7 +3,8 @@
 -- false for any change of long JSON, because the claim has only its digest.
 --
 -- equal_rules(old_definition, old_policy, definition, policy) returns whether two pairs of texts
--- decide the same. A field may be in the definition or in the policy, which has priority.
+-- lead to the same decisions. A field may be in the definition or in the policy. If a field is in
+-- both, the policy has priority.
 --
 -- Needs the functions sha1hex, made_of, decoded and equal.
 
@@ -13,7 +14,7 @@ local UNDECISIVE = {
   'overlap', 'overlap_timeout', 'pause_after_failures', 'expect_within', 'description',
   'managed_by'}
 
--- Returns the fields that decide, nil if there are none.
+-- Returns the fields that decide which occurrence runs and when, nil if there are no such fields.
 local function rules_of(definition, policy)
   if type(definition) ~= 'table' or type(policy) ~= 'table' then
     return nil

@@ -1,5 +1,6 @@
--- still_fails(field, claim, meta) returns whether the run of an entry still could not be sent. RedBeat
--- 2 writes the meta when it sends the run, but does not remove the field.
+-- still_fails(field, claim, meta) returns whether the last attempt to send the run of an entry
+-- failed. The field alone does not show this: RedBeat 2 writes the meta when it sends the run, but
+-- does not remove the field.
 --
 -- failure_after(field, now, problem) returns the field after one more failed attempt, and the number
 -- of attempts.
