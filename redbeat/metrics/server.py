@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from threading import Thread
 from typing import Any, Final
 
@@ -92,7 +93,8 @@ class Server:
         """Stop listening; a second call does nothing."""
         if not self._closing:
             self._closing = True
-            self._server.pull_trigger()
+            with suppress(OSError):  # the thread may have closed its sockets already
+                self._server.pull_trigger()
             self._thread.join()
 
     def _run(self) -> None:
