@@ -26,7 +26,7 @@ from redbeat.storage.store import Store
 from .completions import Completions, running_marker
 from .loading import Attempt
 from .publisher import publish
-from .retries import MOST_EDITS, RecentEntries, Retries
+from .retries import Retries
 from .scheduler_protocol import SchedulerProtocol
 from .session import CLAIM_ENDED, Session
 
@@ -62,8 +62,6 @@ class AtMostOnce:
         self._completions = completions
         self._unrecorded: list[tuple[Attempt, Completion]] = []
         self._recorded: deque[Attempt] = deque()
-        #: By entry key: how many times in a row a run was not recorded because of an edit.
-        self._edits: RecentEntries[int] = RecentEntries()
         #: Whether the broker refused a message in this tick.
         self._refused = False
 
@@ -112,7 +110,7 @@ class AtMostOnce:
         """Process the reply of Redis: the run is recorded, must be put back, or is lost."""
         if result.code == RECORDED:
             self._recorded.append(attempt)
-            self._edits.forget(attempt.claim.key)
+            self._retries.forget_edits(attempt.claim)
             self._completions.announce_end(attempt, completion)
         elif result.code in (CHANGED, OUTDATED):
             self._put_back_edited(attempt, completion, result)
@@ -123,14 +121,12 @@ class AtMostOnce:
 
     def _put_back_edited(self, attempt: Attempt, completion: Completion, result: Result) -> None:
         """Put back a run whose entry was edited; record it if every attempt meets an edit."""
-        now = self._session.time()
-        edits = self._edits.get(attempt.claim.key) or 0
-        if result.code == CHANGED and edits >= MOST_EDITS:
+        now, claim = self._session.time(), attempt.claim
+        if result.code == CHANGED and self._retries.is_edited_too_often(claim):
             merged = self._completions.merged(attempt, completion, result.texts, now)
             self._record(attempt, merged)
         else:
-            self._edits.keep(attempt.claim.key, edits + 1, now)
-            self._session.record(attempt.claim.put_back(now))
+            self._session.record(self._retries.put_back_edited(claim, now))
 
     def withdraw(self) -> list[Claim]:
         """Remove the runs that are not recorded yet, and return their claims."""

@@ -52,7 +52,7 @@ from .completions import Completions, is_running, put_back_while_running, runnin
 from .exactly_once import BYPASSED, CHANGES_ENTRY, Capture, CommonServer
 from .loading import Attempt, Loaded, Loader
 from .publisher import Publisher, publish
-from .retries import MOST_EDITS, RecentEntries, Retries
+from .retries import RecentEntries, Retries
 from .scheduler_protocol import SchedulerProtocol, name_of
 from .session import CLAIM_ENDED, Session
 from .statics import StaticEntries
@@ -93,8 +93,6 @@ class Dispatcher:
         self._capture: Capture | None = None
         #: The entries whose next message must be the only one in flight.
         self._isolated: RecentEntries[bool] = RecentEntries()
-        #: By entry key: how many times in a row a run was not sent because of an edit.
-        self._edits: RecentEntries[int] = RecentEntries()
         self._scheduler = scheduler
         self._store = store
         self._counters = counters
@@ -289,7 +287,7 @@ class Dispatcher:
         in this beat changes the entry during each publish, no message would ever be sent. No round
         trip, or one if user code saved or deleted the entry.
         """
-        changed = (self._edits.get(claim.key) or 0) >= MOST_EDITS if self._edits else False
+        changed = self.retries.is_edited_too_often(claim)
         if not changed and claim.key in capture.changed_keys:
             changed = self._was_changed(claim)
         return bool(capture.commands) and not changed
@@ -321,12 +319,10 @@ class Dispatcher:
             self._completions.announce_end(attempt, completion)
         elif code == CHANGED and texts[:2] == (claim.definition, claim.policy):
             self._send_with_record(attempt, self._merged(attempt, completion, result))
-        elif code in (CHANGED, ELSEWHERE, OUTDATED):
-            if code == ELSEWHERE:
-                self.server.script_ran_elsewhere(broker)
-            else:
-                edits = (self._edits.get(claim.key) or 0) + 1
-                self._edits.keep(claim.key, edits, self._session.time())
+        elif code in (CHANGED, OUTDATED):
+            self._session.record(self.retries.put_back_edited(claim, self._session.time()))
+        elif code == ELSEWHERE:
+            self.server.script_ran_elsewhere(broker)
             self._session.record(claim.put_back(self._session.time()))
         elif code == NOT_SENT:
             self._on_message_refused(attempt, texts[0])
@@ -357,8 +353,6 @@ class Dispatcher:
 
     def _report_sent(self, attempt: Attempt) -> None:
         self._isolated.forget(attempt.claim.key)
-        if self._edits:
-            self._edits.forget(attempt.claim.key)
         self.retries.sent(attempt.claim)
         self._completions.announce_sent(attempt)
 

@@ -33,7 +33,6 @@ from .scheduler_protocol import SchedulerProtocol, name_of
 
 __all__ = (
     "BROKER_WAIT",
-    "MOST_EDITS",
     "BackOff",
     "FailedTicks",
     "Pace",
@@ -184,6 +183,8 @@ class Retries:
         self._scheduler = scheduler
         self._attempts: RecentEntries[FailedAttempts] = RecentEntries()
         self._released: RecentEntries[ReleasedRun] = RecentEntries()
+        #: How many times in a row a run was put back because of an edit.
+        self._edits: RecentEntries[int] = RecentEntries()
         #: The latest time until which this beat leaves an entry to other beats, in UNIX seconds.
         self.others_until = 0.0
         self._last_error: BaseException | None = None
@@ -256,9 +257,23 @@ class Retries:
         self._counters.failed(name, lost)
         emit(entry_failed, self._scheduler, name=encodable(name), error=error, lost=lost)
 
+    def put_back_edited(self, claim: Claim, now: float) -> Completion:
+        """Count an edit that prevented a run; return the completion that puts the run back."""
+        self._edits.keep(claim.key, (self._edits.get(claim.key) or 0) + 1, now)
+        return claim.put_back(now)
+
+    def is_edited_too_often(self, claim: Claim) -> bool:
+        """Return whether edits prevented the run so often that the next edit must not."""
+        return (self._edits.get(claim.key) or 0) >= MOST_EDITS
+
+    def forget_edits(self, claim: Claim) -> None:
+        """Reset the count of edits of an entry, after a run was recorded."""
+        self._edits.forget(claim.key)
+
     def sent(self, claim: Claim) -> None:
         """Reset the failures of an entry and of the broker, after a message was sent."""
         self.forget(claim)
+        self.forget_edits(claim)
         self.broker_answered()
 
     def forget(self, claim: Claim) -> None:
