@@ -46,9 +46,11 @@ local function before(one, other)
   return #one < #other
 end
 
--- Returns the rank of the first member of the sorted set after this score and member.
+-- Returns the rank of the first member of the sorted set after this score and member. The score
+-- may be the text of another server: Redis 7.0 writes a number with more digits than Redis 7.2.
 local function rank_after(score, member)
-  if redis.call('ZSCORE', schedule, member) == score then
+  local found = redis.call('ZSCORE', schedule, member)
+  if found and tonumber(found) == tonumber(score) then
     return redis.call('ZRANK', schedule, member) + 1
   end
   local low = redis.call('ZCOUNT', schedule, '-inf', '(' .. score)

@@ -517,10 +517,12 @@ def browse(
     if query.plain:
         store = store_of(schedule.app)
         if skip and after is None:
-            before = next(iter(store.ranked(skip - 1, 1)), None)
-            if before is None:
+            # Entries that are never due have the lowest scores, and come last on the pages.
+            total, parked = store.members(), store.count_below(0)
+            before = store.ranked((parked + skip - 1) % total, 1) if skip <= total else []
+            if not before:
                 return Found([])
-            after = _cursor_at(before)
+            after = _cursor_at(before[0])
         page = store.page(_cursor(after), limit)
         next_cursor = " ".join(page.after) if page.after else None
         return Found(_records(schedule, page), page.now, next_cursor)

@@ -465,7 +465,10 @@ class Reading:
         return int(self._read("ZCARD", self.keys.schedule))
 
     def ranked(self, offset: int, limit: int) -> list[tuple[str, float]]:
-        """Return at most ``limit`` pairs (entry key, score) in due order. One round trip."""
+        """Return at most ``limit`` pairs (entry key, score) in order of score. One round trip.
+
+        Entries that are never due come first: their scores are negative.
+        """
         reply = self._read(
             *("ZRANGE", self.keys.schedule, offset, offset + limit - 1), "WITHSCORES"
         )

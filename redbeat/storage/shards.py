@@ -246,9 +246,9 @@ class ShardedStore:
         return pair[1], bytes_of(self.keys.name_of(pair[0]))
 
     def ranked(self, offset: int, limit: int) -> list[tuple[str, float]]:
-        """Return at most ``limit`` pairs (entry key, score) in due order.
+        """Return at most ``limit`` pairs (entry key, score) in order of score.
 
-        One round trip per shard, and one per 500 skipped pairs.
+        Entries that are never due come first. One round trip per shard, and one per 500 skipped pairs.
         """
         size = min(offset + limit, BATCH)
 
@@ -312,6 +312,10 @@ class ShardedStore:
 
         after, page = self._chained(cursor, read)
         return page._replace(cursor=after, returned=returned + page.returned)
+
+    def count_below(self, score: float) -> int:
+        """Return the number of entries with a lower score."""
+        return sum(store.count_below(score) for store in self.shards)
 
     def members(self) -> int:
         """Return the number of entries."""

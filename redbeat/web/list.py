@@ -84,7 +84,11 @@ def first_of(text: str) -> int:
 
 @listing.get("/")
 def index() -> ResponseReturnValue:
-    """Show a page of entries. Takes three round trips, or more with filters or a sort order."""
+    """Show a page of entries.
+
+    Takes three round trips, and more with filters, a sort order, or a page that is opened by its
+    number.
+    """
     started = time.monotonic()
     args = request.args
     size = size_of(args.get("per", ""))

@@ -65,6 +65,17 @@ def walked(schedule: Schedule, query: Query, limit: int) -> Iterator[str]:
     raise AssertionError("the pages have no end")
 
 
+@pytest.mark.parametrize("text", ["1795615868.016776", "1795615868.0167761"])
+def test_a_cursor_may_have_been_written_by_another_server(
+    schedule: Schedule, make: Make, redis_client: redis.Redis, text: str
+) -> None:
+    # Both texts are the same number: Redis 7.0 and earlier write the longer one.
+    for name in ("a", "b", "c"):
+        make(name, 3600)
+        redis_client.zadd("redbeat::schedule", {f"redbeat:{name}": float(text)})
+    assert names(browse(schedule, Query(), f"{text} redbeat:b")) == ["c"]
+
+
 @pytest.mark.parametrize("sort", SORTS)
 @pytest.mark.parametrize("limit", [long(1), 3, long(4), long(100)])
 def test_pages_hold_each_entry_once(schedule: Schedule, make: Make, sort: str, limit: int) -> None:
