@@ -105,7 +105,7 @@ class EntryStatus:
             - ``paused``: the entry is not enabled.
             - ``finished``: no run is left.
             - ``quarantined``: the entry is unreadable.
-        reason: why the entry is failing, paused or quarantined, None if unknown.
+        reason: why the entry is in this state, None if it is scheduled or running, or if unknown.
         due_at: the time of the next run in UTC; None for never.
         note: the note of the operator who paused the entry.
         failing: the failed attempts to send the run that is due, None if there are none.
@@ -191,6 +191,8 @@ class Record:
         elif self.state == PAUSED and pause is not None:
             reason = f"paused since {pause.since}" + (f" by {pause.by}" if pause.by else "")
             note = pause.note
+        elif self.state == FINISHED and self.entry is not None:
+            reason = why_finished(self.entry)
         known = results.last_success, results.consecutive_failures
         return EntryStatus(self.state, reason, due_at, note, *known, self.failing, overdue)
 
@@ -209,6 +211,16 @@ def state_of(row: Row, entry: RedBeatSchedulerEntry | None, now: float) -> Entry
     if not entry.enabled:
         return PAUSED
     return FINISHED if parked else SCHEDULED
+
+
+def why_finished(entry: RedBeatSchedulerEntry) -> str:
+    """Return why no run of a finished entry is left."""
+    most, end = entry.policy.max_runs, entry.policy.end_time
+    if most is not None and entry.total_run_count >= most:
+        return f"all runs that max_runs allows were sent: {entry.total_run_count} of {most}"
+    if end is not None:
+        return f"no run is left before end_time, {end.isoformat()}"
+    return "the schedule has no later run"
 
 
 def due_at_of(row: Row, now: float) -> datetime | None:

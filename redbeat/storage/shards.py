@@ -248,7 +248,8 @@ class ShardedStore:
     def ranked(self, offset: int, limit: int) -> list[tuple[str, float]]:
         """Return at most ``limit`` pairs (entry key, score) in order of score.
 
-        Entries that are never due come first. One round trip per shard, and one per 500 skipped pairs.
+        Entries that are never due come first. One round trip per shard, and one more round trip per
+        500 skipped pairs.
         """
         size = min(offset + limit, BATCH)
 

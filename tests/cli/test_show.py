@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
+from typing import Any
 
 import pytest
 import redis
 from celery import Celery
 from celery.schedules import crontab
 
+from redbeat import rrule
 from redbeat.cli.command import EX_NOT_FOUND, EX_UNREADABLE
+from redbeat.entries.decide import PARKED
 from redbeat.worker import enable
 from tests.cli.conftest import Run
 from tests.conftest import Make
@@ -84,6 +87,34 @@ def test_the_upcoming_runs_of_an_entry_with_spread_have_its_offset(run: Run, mak
 def test_the_upcoming_runs_of_a_paused_entry_depend_on_a_resume(run: Run, make: Make) -> None:
     make("nightly").pause()
     assert any(line.startswith("Upcoming, if resumed") for line in run("show", "nightly").lines)
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        (
+            {"max_runs": 3, "last_run_at": RAN, "total_run_count": 3},
+            "all runs that max_runs allows were sent: 3 of 3",
+        ),
+        (
+            {"end_time": RAN, "last_run_at": RAN},
+            "no run is left before end_time, 2026-01-01T12:00:00+00:00",
+        ),
+        (
+            {"schedule": rrule("DAILY", dtstart=RAN, count=1), "last_run_at": RAN},
+            "the schedule has no later run",
+        ),
+    ],
+)
+def test_show_says_why_an_entry_has_finished(
+    run: Run, make: Make, redis_client: redis.Redis, settings: dict[str, Any], reason: str
+) -> None:
+    make("done", **settings)
+    redis_client.zadd("redbeat::schedule", {"redbeat:done": PARKED})  # as a beat does
+    fields = dict(line.split(None, 1) for line in run("show", "done").lines if " " in line)
+    assert (fields["State"], fields["Reason"]) == ("finished", reason)
+    (found,) = run("show", "done", "--json").json
+    assert found["reason"] == reason
 
 
 @pytest.mark.usefixtures("ran_twice")
