@@ -1,7 +1,8 @@
 """A Celery Beat scheduler that keeps periodic tasks in Redis.
 
-Each name is imported at its first use. Celery imports :mod:`redbeat.cli`, and therefore this
-module, for every command, also in projects without a schedule.
+Each public name is imported at its first use, so that commands of Celery start fast. Celery imports
+:mod:`redbeat.cli`, and therefore this module, for every command, also in projects without a
+schedule.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ __all__ = (
 
 __version__ = "3.0.0.dev0"
 
-#: The module of each public name.
+#: Public name -> the module that contains it.
 _MODULES: Final = {
     "BeatInfo": "beat.lock",
     "active_beats": "beat.lock",

@@ -9,7 +9,7 @@ __all__ = ("AmqpPipe",)
 
 
 class ChannelClosedError(Exception):
-    """Raised when RabbitMQ closed the channel before it confirmed all messages."""
+    """Raised if RabbitMQ closed the channel while messages were unconfirmed."""
 
 
 class AmqpPipe:
@@ -40,9 +40,11 @@ class AmqpPipe:
         self.channel.basic_publish = self._publish_and_wait
 
     def _enable_confirms(self) -> None:
-        """Enable confirmations. One round trip the first time, and after the channel was closed.
+        """Enable confirmations on the channel if they are not enabled.
 
-        A closed channel reopens itself; then its message numbers start again at 1.
+        py-amqp opens a closed channel again, but without confirmations. The message numbers then
+        start again at 1. One round trip at the first call and after RabbitMQ closed the channel,
+        else none.
         """
         if self.channel._confirm_selected:
             return
@@ -52,9 +54,10 @@ class AmqpPipe:
         self.channel._confirm_selected = True
 
     def _publish_and_wait(self, *args: Any, **kwargs: Any) -> Any:
-        """Publish a message outside the context, and wait for its confirmation."""
+        """Publish a message outside a ``with`` block of the pipe; wait for its confirmation."""
         # py-amqp assumes that the next confirmation belongs to this message, so all earlier
-        # messages must be confirmed first. RabbitMQ also numbers this message, so count its tag.
+        # messages must be confirmed first. RabbitMQ numbers all messages on the channel, so this
+        # message also increases the tag.
         self._drain(len(self._results))
         self._enable_confirms()
         self._tag += 1
@@ -77,7 +80,7 @@ class AmqpPipe:
         self._settle(tag, multiple, RuntimeError("RabbitMQ refused the message (basic.nack)"))
 
     def _settle(self, tag: int, multiple: bool, error: Exception | None) -> None:
-        # The unconfirmed tags are in ascending order.
+        # ``takewhile`` finds all these tags, because the unconfirmed tags are in ascending order.
         tags = list(takewhile(lambda one: one <= tag, self._unconfirmed)) if multiple else [tag]
         for one in tags:
             position = self._unconfirmed.pop(one, None)
@@ -85,7 +88,7 @@ class AmqpPipe:
                 self._results[position] = error
 
     def flush(self) -> None:
-        """Mark the messages as flushed; each was already sent when it was published."""
+        """Mark the collected messages as flushed; :meth:`_publish` has already sent them."""
         self._flushed = len(self._results)
 
     def results(self) -> list[Exception | None]:
@@ -101,7 +104,7 @@ class AmqpPipe:
         """Do nothing, because the pipe has no resources to free."""
 
     def _drain(self, count: int) -> None:
-        """Wait until the first ``count`` operations have a result."""
+        """Wait until the first ``count`` published messages have a result."""
         try:
             while next(iter(self._unconfirmed.values()), count) < count:
                 if self.channel.connection is None or not self.channel._confirm_selected:
@@ -111,7 +114,7 @@ class AmqpPipe:
             self._fail_unconfirmed(error)
 
     def _fail_unconfirmed(self, error: Exception) -> None:
-        """Store ``error`` as the result of all unconfirmed messages."""
+        """Store ``error`` as the result of each unconfirmed message."""
         for position in self._unconfirmed.values():
             self._results[position] = error
         self._unconfirmed.clear()

@@ -1,4 +1,4 @@
-"""At-most-once delivery: a beat records runs in small groups, and publishes them afterwards."""
+"""At-most-once delivery: a beat first records a group of runs, and then publishes these runs."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ GROUP = 50
 
 
 def _log_lost(attempt: Attempt, outcome: str) -> None:
-    """Log ``outcome``, the reason why a run was not published."""
+    """Log that a run was not published; ``outcome`` is the end of the line, with the reason."""
     logger.error("beat: The run of %s at %s %s", attempt.entry.name, attempt.run.instant, outcome)
 
 
 class AtMostOnce:
-    """Records and publishes the runs of one beat that have at-most-once delivery."""
+    """Records and then publishes the at-most-once runs of one beat."""
 
     def __init__(
         self,
@@ -66,11 +66,14 @@ class AtMostOnce:
         self._refused = False
 
     def begin_tick(self) -> None:
-        """Try again to publish after the broker refused a message in an earlier tick."""
+        """Allow :meth:`publish` again if the broker refused a message in the previous tick."""
         self._refused = False
 
     def add(self, attempt: Attempt, completion: Completion) -> None:
-        """Add a run and its completion; if the group is full, record it in one round trip."""
+        """Add a run and its completion. If the group is full, call :meth:`record`.
+
+        One round trip if the group is full, else none.
+        """
         if completion.operation == RAN:
             completion = completion._replace(operation=FIRST)
         self._unrecorded.append((attempt, completion))
@@ -80,8 +83,9 @@ class AtMostOnce:
     def record(self) -> None:
         """Record the added runs, and publish the recorded runs.
 
-        If the broker is unavailable, or Redis has not yet confirmed the record of a run, the next
-        call publishes the run. One round trip if there are new runs, else none.
+        A run waits for the next call if the broker is unavailable, or if Redis has not yet
+        confirmed the record of the run. One round trip if runs were added since the last call, else
+        none.
         """
         unrecorded, self._unrecorded = self._unrecorded, []
         for attempt, completion in unrecorded:
@@ -107,7 +111,7 @@ class AtMostOnce:
             self._publish(self._recorded.popleft(), producer)
 
     def _on_result(self, attempt: Attempt, completion: Completion, result: Result) -> None:
-        """Process the reply of Redis: the run is recorded, must be put back, or is lost."""
+        """Handle the result of a record: the run is recorded, must be claimed again, or is lost."""
         if result.code == RECORDED:
             self._recorded.append(attempt)
             self._retries.forget_edits(attempt.claim)
@@ -120,7 +124,10 @@ class AtMostOnce:
             _log_lost(attempt, "is lost: Redis refused its record or confirmed it too late")
 
     def _put_back_edited(self, attempt: Attempt, completion: Completion, result: Result) -> None:
-        """Put back a run whose entry was edited; record it if every attempt meets an edit."""
+        """Make a run due again, because its entry or a calendar was edited after the claim.
+
+        If edits of the entry have prevented the run too often, record the run in spite of the edit.
+        """
         now, claim = self._session.time(), attempt.claim
         if result.code == CHANGED and self._retries.is_edited_too_often(claim):
             merged = self._completions.merged(attempt, completion, result.texts, now)
@@ -129,7 +136,7 @@ class AtMostOnce:
             self._session.record(self._retries.put_back_edited(claim, now))
 
     def withdraw(self) -> list[Claim]:
-        """Remove the runs that are not recorded yet, and return their claims."""
+        """Remove the added runs that are not recorded yet, and return the claims of these runs."""
         unrecorded, self._unrecorded = self._unrecorded, []
         return [attempt.claim for attempt, _ in unrecorded]
 
@@ -152,18 +159,21 @@ class AtMostOnce:
         except Exception as error:
             run.error = error
         if run.error is not None:
-            self._report_lost_run(attempt, f"is lost, it must not be sent twice: {run.error!r}")
+            self._report_lost_run(attempt, f"is lost: a retry might send it twice: {run.error!r}")
             self._refused = self._retries.count_if_broker_failed(run.error, self._session.time())
         elif not run.sent and run.successor is None:
             self._report_lost_run(
-                attempt, "is lost: is_due() returned true before its record and false after it"
+                attempt, "is lost: is_due() returned true before the record and false afterwards"
             )
         else:
             self._retries.broker_answered()
             self._completions.announce_sent(attempt)
 
     def _report_lost_run(self, attempt: Attempt, outcome: str) -> None:
-        """Log and count a lost run, and remove its ``running`` marker, so that later runs go on."""
+        """Log and count a lost run, and remove its ``running`` marker.
+
+        Without the removal, later runs of the entry would wait for the lost run.
+        """
         run = attempt.run
         _log_lost(attempt, outcome)
         self._retries.count_failure(attempt.claim, run.error, lost=True)
@@ -173,6 +183,6 @@ class AtMostOnce:
             self._store.end_run(attempt.claim.key, run.task_id)
         except (RedisError, OSError) as error:
             logger.warning(
-                "beat: Could not end the lost run of %s, its entry waits for overlap_timeout: %s",
+                "beat: Could not end the lost run of %s, later runs wait until overlap_timeout: %s",
                 *(attempt.entry.name, described(error)),
             )

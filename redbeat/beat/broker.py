@@ -31,7 +31,7 @@ __all__ = (
 
 logger = get_logger("celery.beat")
 
-#: The first words of the problem that a beat stores if its broker is not available.
+#: The first words of the problem text that a beat stores while its broker is not available.
 NO_BROKER: Final = "the broker is not available"
 
 #: The maximum time of one attempt to publish, as a fraction of a lease. A publish has at most two
@@ -48,11 +48,11 @@ TIMEOUTS = {
     "amqp": ("read_timeout", "write_timeout"),
 }
 
-#: Celery's default of ``broker_connection_timeout`` in seconds. AMQP uses this setting to connect,
-#: instead of the timeouts above.
+#: Celery's default of ``broker_connection_timeout`` in seconds. The AMQP transport uses this
+#: setting, and none of :data:`TIMEOUTS`, while it connects.
 CELERYS_CONNECT_TIMEOUT = 4
 
-#: URL schemes of ``redbeat_redis_url`` that have another name in Celery.
+#: Scheme in ``redbeat_redis_url`` -> scheme of the same server in ``broker_url``, if they differ.
 BROKER_SCHEMES: Final = {"redis-sentinel": "sentinel", "unix": "redis+socket"}
 
 
@@ -76,8 +76,8 @@ def broker_connection(app: Celery, **options: Any) -> Any:
 def publishing_connection(app: Celery, lease: float) -> Any:
     """Return a lazy broker connection on which each call has a short timeout.
 
-    ``lease`` is the number of seconds until a claim expires. Timeouts in
-    ``broker_transport_options`` take precedence, and so does a ``broker_connection_timeout`` that
+    ``lease`` is the number of seconds until a claim expires. Timeouts that the user has set take
+    precedence: those in ``broker_transport_options``, and a ``broker_connection_timeout`` that
     differs from Celery's default. No network traffic.
     """
     seconds = max(lease * ATTEMPT_PART, SHORTEST_PUBLISH)
@@ -93,13 +93,15 @@ def publishing_connection(app: Celery, lease: float) -> Any:
 
 @cache
 def checked_producer(producer: Any, allowlist: TaskAllowlist | None = None) -> Any:
-    """Return a subclass of a producer class that checks ``redbeat_task_allowlist`` last of all.
+    """Return a subclass of ``producer`` that checks each message before it is sent.
 
-    The subclass checks the final message, after all options and user code, and raises
-    :exc:`NotAllowedError` for a task that is not allowed. The subclass also skips queues that are
-    already declared. Without this, kombu copies the queue and prepares a retry for each message,
-    before it checks whether the queue is declared. If ``producer`` is not a class, it is returned
-    unchanged.
+    The check comes after all options were merged and all user code was called. For a task that
+    ``redbeat_task_allowlist`` does not contain, the check raises :exc:`NotAllowedError`.
+
+    The subclass also saves time for queues that are already declared. For each message, kombu's own
+    method copies the queue and prepares a retry before it looks up whether the queue is declared.
+
+    If ``producer`` is not a class, this function returns ``producer`` unchanged.
     """
     if not isinstance(producer, type):
         return producer
@@ -145,10 +147,11 @@ BROKER_MODULES: Final = ("kombu.", "redbeat.beat.redis_pipe")
 def means_no_broker(error: BaseException, connection: Any = None) -> bool:
     """Return whether an error of a run means that the broker is not available.
 
-    Broker errors return True, unless they concern only one message (see
-    :func:`is_about_one_message`). Errors of user code return False, except the builtin
-    ``ConnectionError`` and ``TimeoutError``: user code may have published the message itself.
-    ``connection`` is the broker connection, if any; it defines the error classes of its transport.
+    The result is True for a broker error, unless the error concerns only one message (see
+    :func:`is_about_one_message`). The result is False for an error of user code. The builtin
+    ``ConnectionError`` and ``TimeoutError`` count as broker errors, because user code may have
+    published the message itself. ``connection`` is the broker connection, which knows the error
+    classes of its transport; None if there is no connection.
     """
     cause = cause_of(error)
     if is_about_one_message(cause):
@@ -156,13 +159,15 @@ def means_no_broker(error: BaseException, connection: Any = None) -> bool:
     if isinstance(cause, RedisError):
         return _comes_from_broker_client(cause)
     known = () if connection is None else connection.connection_errors
-    # Skip builtin classes such as OSError and KeyError, because user code raises them too.
+    # Ignore builtin classes such as OSError and KeyError: user code raises such errors, too.
     own = tuple(kind for kind in known if kind.__module__ != "builtins")
     return isinstance(cause, (OperationalError, ConnectionError, TimeoutError, *own))
 
 
 def is_about_one_message(error: BaseException) -> bool:
-    """Return whether the broker is available, but refuses the message or queue of one entry.
+    """Return whether ``error`` concerns only the message or queue of one entry.
+
+    Then the broker is available, and the messages of other entries can be sent.
 
     Examples: the Redis key of the queue is not a list, the Redis ACL forbids access to this key,
     redis-py cannot encode an argument, kombu does not know the compression, RabbitMQ closed the
@@ -170,19 +175,24 @@ def is_about_one_message(error: BaseException) -> bool:
     """
     cause = error.__cause__ or error
     if isinstance(cause, NoPermissionError):
-        return "access" in str(cause)  # else "no permissions to run the command": all messages fail
+        # "No permissions to access a key" concerns one queue. The other text of Redis, "no
+        # permissions to run the command", concerns all messages.
+        return "access" in str(cause)
     wrong_type = isinstance(cause, ResponseError) and "WRONGTYPE" in str(cause)
-    # Kombu wraps a KeyError, for example of an unknown compression, in an OperationalError.
+    # Kombu wraps a KeyError in an OperationalError, for example for an unknown compression.
     return wrong_type or isinstance(cause, (ChannelError, DataError, KeyError))
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Return whether the broker refused a message, perhaps after another queue accepted it."""
+    """Return whether ``error`` means that the broker refused a message for a queue.
+
+    The broker may already have accepted the same message for another queue.
+    """
     return isinstance(error.__cause__ or error, (ResponseError, ChannelError))
 
 
 def _comes_from_broker_client(error: BaseException) -> bool:
-    """Return whether a redis-py error comes from the broker, and not from a Redis in user code."""
+    """Return whether the broker's client raised a redis-py error, and not a client of user code."""
     names = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)]
     return not names or any(name.startswith(BROKER_MODULES) for name in names)
 

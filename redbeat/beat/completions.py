@@ -53,17 +53,17 @@ logger = get_logger("celery.beat")
 
 
 def _custom_score(attempt: Attempt) -> float | None:
-    """Return the next score that a user's entry class chooses, None if the schedule decides.
+    """Return the next score that a user's entry class computes, UNIX seconds, else None.
 
-    If the seconds that ``is_due`` of the class returned differ only a little from the schedule, the
-    schedule decides.
+    None means that the schedule determines the score. The result is also None if ``is_due`` of the
+    class returned almost the same time as the schedule.
     """
     entry, seconds, now = attempt.entry, attempt.seconds, attempt.now
     if entry.scores_itself() and attempt.run.successor is not None:
         return _score_of_successor(attempt.run.successor, now)
     if type(entry).is_due is RedBeatSchedulerEntry.is_due or not isinstance(seconds, (int, float)):
         return None
-    if seconds != seconds:  # NaN is not a valid score: Redis would refuse the batch
+    if seconds != seconds:  # Redis would refuse the whole batch: NaN is no score
         return None
     by_schedule = score_of(entry.decision().next_at)
     own_score = now + float(min(max(seconds, 0), LONGEST_WAIT))
@@ -86,7 +86,10 @@ def _score_of_successor(successor: RedBeatSchedulerEntry, now: float) -> float |
 
 
 def _score_of_not_due(attempt: Attempt) -> float:
-    """Return the next score of an entry that was not sent: when to check it again, UNIX seconds."""
+    """Return the next score of an entry without a due run.
+
+    The score is the time at which a beat must check the entry again, in UNIX seconds.
+    """
     own_score, decision, seconds = _custom_score(attempt), attempt.run.decision, attempt.seconds
     if own_score is not None:
         return own_score
@@ -100,8 +103,8 @@ def _score_of_not_due(attempt: Attempt) -> float:
 
 ALLOW: Final = "allow"
 
-#: A run counts as ended if its ``running`` field contains an end more than this number of seconds
-#: in the future. ``overlap_timeout`` is always less.
+#: If the end in a ``running`` field is more than this number of seconds in the future, the end is
+#: invalid, and the run counts as ended. ``overlap_timeout`` is always less than this number.
 LONGEST_OVERLAP: Final = 1e9
 
 
@@ -118,7 +121,7 @@ def is_running(attempt: Attempt) -> bool:
 
 
 def put_back_while_running(claim: Claim) -> Completion:
-    """Return the completion after which the occurrence waits until the earlier run has ended."""
+    """Return the completion that makes the occurrence due again when the earlier run has ended."""
     return claim.put_back(_running_until(claim))._replace(running=WAITS)
 
 
@@ -130,7 +133,7 @@ def running_marker(entry: RedBeatSchedulerEntry, task_id: str) -> str:
 
 
 def _score_after(attempt: Attempt, skipped: datetime) -> float:
-    """Return the score after a skipped run; a skipped run does not increase the run count."""
+    """Return the score after the run at ``skipped``, which does not increase the run count."""
     entry, run = attempt.entry, attempt.run
     if asks_itself(entry.schedule):
         return score_of(entry.decision().next_at)
@@ -141,7 +144,7 @@ def _score_after(attempt: Attempt, skipped: datetime) -> float:
 
 
 def _with_end(attempt: Attempt, completion: Completion) -> Completion:
-    """Return the completion, which applies ``on_finish`` if the entry has no runs left."""
+    """Return the completion. If the entry has no runs left, add the effects of ``on_finish``."""
     if completion.score != PARKED:
         return completion
     on_finish = attempt.entry.policy_field("on_finish")
@@ -180,7 +183,7 @@ class Completions:
         )
 
     def announce_end(self, attempt: Attempt, completion: Completion) -> None:
-        """If an entry has no runs left, log that and emit ``entry_finished``."""
+        """If the entry has no runs left, log its end and emit ``entry_finished``."""
         if completion.end:
             entry = attempt.entry
             logger.info(
@@ -202,7 +205,7 @@ class Completions:
         successor = run.successor or entry.next()
         if decision.missed:
             logger.warning(
-                "beat: Entry %s missed %s before that of %s, which replaces them",
+                "beat: Entry %s missed %s before the run of %s, which replaces them",
                 *(entry.name, plural(decision.missed, "run"), decision.scheduled_at),
             )
             self._count_missed(entry, decision.missed, decision.scheduled_at)
@@ -220,8 +223,8 @@ class Completions:
     def not_sent(self, attempt: Attempt) -> Completion:
         """Return the completion of an entry that is not due, or whose due runs are too late.
 
-        If the next run must not be computed from the last run, the completion records the instant
-        from which to compute it.
+        Usually, the next run is computed from the last run. If runs were missed, or if the last run
+        is in the future, the completion records another instant for this computation.
         """
         entry, score = attempt.entry, _score_of_not_due(attempt)
         decision, runtime, line = entry.decision(), "", ""
@@ -237,7 +240,8 @@ class Completions:
                 line = run_line(last, attempt.now, missed(decision.missed))
             else:
                 logger.warning(
-                    "beat: The last run of entry %s, at %s, is in the future: counting from now",
+                    "beat: The last run of entry %s, at %s, "
+                    "is in the future: counting the next run from now",
                     *(entry.name, entry.anchor),
                 )
         completion = attempt.claim.done(SKIP, score, runtime=runtime)
@@ -254,7 +258,7 @@ class Completions:
         assert scheduled_at is not None
         task_id = entry.task_id_of(scheduled_at)
         logger.warning(
-            "beat: Entry %s: the run of %s may have been sent as %s, not sending it again",
+            "beat: Entry %s: the run of %s may have been sent with id %s, not sending it again",
             *(entry.name, scheduled_at, task_id),
         )
         self._count_missed(entry, 1, scheduled_at)
@@ -292,9 +296,9 @@ class Completions:
     ) -> Completion:
         """Return the completion of a run during which an application changed the entry.
 
-        ``stored`` are the definition, policy and meta in Redis. ``now`` is the current time in UNIX
-        seconds. The entry becomes due again at this time, so that the next claim decides on the
-        changed entry.
+        ``stored`` contains the definition, policy and meta that are now in Redis. ``now`` is the
+        current time in UNIX seconds. The entry becomes due again at ``now``, so that the next claim
+        decides on the changed entry.
         """
         claim, (definition, policy, meta) = attempt.claim, stored
         completion = completion._replace(score=now, seen=stored)

@@ -225,7 +225,7 @@ class TestPerhapsSent:
         heir = world.scheduler()
         heir.tick()
         assert (heir.sent, world.run_count("a"), world.score("a")) == ([], 1, -2)
-        assert f"may have been sent as {dead.sent[0].id}" in log.text
+        assert f"may have been sent with id {dead.sent[0].id}" in log.text
 
     def test_after_a_run_that_is_too_late_to_repeat_the_next_run_does_not_overlap(
         self, world: World, wire: Wire

@@ -1541,7 +1541,7 @@ MUTANTS: Final = (
         "An at-most-once run whose publish failed is retried.",
         "beat/at_most_once.py",
         "            self._report_lost_run("
-        'attempt, f"is lost, it must not be sent twice: {run.error!r}")\n',
+        'attempt, f"is lost: a retry might send it twice: {run.error!r}")\n',
         "            run.error = None\n            return False\n",
         (
             "brokers",
