@@ -1,4 +1,4 @@
-"""Dispatches claimed entries: sends each, or puts it back, parks or quarantines it."""
+"""Dispatches claimed entries: sends or postpones their runs, and quarantines invalid entries."""
 
 from __future__ import annotations
 
@@ -61,20 +61,23 @@ __all__ = ("Dispatcher",)
 
 logger = get_logger("celery.beat")
 
-#: Seconds for which the decision to send a run stays valid. If the broker delays the beat for
-#: longer, the beat checks again whether the run is too late.
+#: Seconds for which the decision to send a run stays valid. If the decision is older, for example
+#: because the broker was slow, the beat checks again whether the run is too late.
 DECISION_VALID_FOR: Final = 0.1
 
 
 class Dispatcher:
-    """Decides and publishes, one claim at a time, and adds the completions to the session.
+    """Decides on claimed entries and publishes their runs, one claim at a time.
 
-    The session records the completions later. So :meth:`dispatch` takes no round trip to Redis,
-    with these exceptions: one per group of at-most-once runs, one per run whose entry user code in
-    this beat saves or deletes, and those of :meth:`CommonServer.broker_of`.
+    The dispatcher adds the completions to the session, which records them later. So
+    :meth:`dispatch` takes no round trip to Redis, except:
 
-    ``statics`` hold the functions among the arguments of static entries, ``publisher`` holds
-    unconfirmed messages, ``clock`` returns monotonic seconds.
+    - one round trip per group of at-most-once runs
+    - one round trip if user code in this beat saves or deletes the entry during the publish
+    - the round trips of :meth:`CommonServer.broker_of`
+
+    ``statics`` contains the functions among the arguments of static entries. ``publisher`` tracks
+    the messages that the broker has not confirmed. ``clock`` returns monotonic seconds.
     """
 
     def __init__(
@@ -91,7 +94,7 @@ class Dispatcher:
         self._publisher = publisher
         self._session = session
         self._capture: Capture | None = None
-        #: The entries whose next message must be the only one in flight.
+        #: The entries whose next message must be sent while no other message is in flight.
         self._isolated: RecentEntries[bool] = RecentEntries()
         self._scheduler = scheduler
         self._store = store
@@ -108,9 +111,10 @@ class Dispatcher:
     # -- deciding ------------------------------------------------------------------------------
 
     def dispatch(self, loaded: Loaded, claim: Claim, now: float) -> None:
-        """Run a claimed entry that was loaded, and record the result.
+        """Send a run of a claimed entry if a run is due, and add the completion to the session.
 
-        ``now`` is the Redis time, UNIX seconds.
+        ``loaded`` is the loaded entry, or the error of loading the entry. ``now`` is the time of
+        Redis in UNIX seconds.
         """
         if isinstance(loaded, Exception):
             self._handle_load_error(loaded, claim, now)
@@ -133,13 +137,13 @@ class Dispatcher:
             self._quarantine_entry(claim, str(error), now)
             return
         self.deliver()
-        if isinstance(error, (RedisError, OSError)):  # from an overridden from_key()
+        if isinstance(error, (RedisError, OSError)):  # from_key() or the read of calendars failed
             self._session.record(self.retries.retry(claim, now, error))
         else:
             self._session.record(self.retries.leave_to_others(claim, now, error))
 
     def _dispatch_scheduled(self, attempt: Attempt) -> None:
-        """Decide on a run of the schedule; send it if it is due."""
+        """Decide on the next run of the schedule, and send the run if it is due."""
         entry, claim, run = attempt.entry, attempt.claim, attempt.run
         perhaps_sent = bool(claim.since) and not run.at_most_once
         if not entry.enabled and not perhaps_sent:
@@ -169,7 +173,7 @@ class Dispatcher:
         elif asks_itself(attempt.entry.schedule):  # an error of user code may be temporary
             self._retry(attempt, error)
         else:
-            reason = f"definition.schedule: cannot compute when it is due: {error!r}"
+            reason = f"definition.schedule: cannot compute the next run: {error!r}"
             self._quarantine_entry(attempt.claim, reason, attempt.now)
 
     def _became_too_late(self, attempt: Attempt) -> bool:
@@ -179,7 +183,7 @@ class Dispatcher:
     # -- sending: with the record, before it, or after it ------------------------------------------
 
     def _capture_for(self, attempt: Attempt, producer: Any) -> Capture | None:
-        """Return a capture for a message that can be sent with its record, otherwise None."""
+        """Return a capture if a script can send the message with its record, otherwise None."""
         if attempt.entry.policy_field("delivery") == AT_LEAST_ONCE:
             return None
         session, server = self._session, self.server
@@ -195,7 +199,7 @@ class Dispatcher:
         return self._capture
 
     def _publish(self, attempt: Attempt, due: bool) -> None:
-        """Publish a run that is recorded with its message or afterwards."""
+        """Publish a run, and record the run in the same step or afterwards."""
         entry, claim, run = attempt.entry, attempt.claim, attempt.run
         try:
             if due:
@@ -207,9 +211,9 @@ class Dispatcher:
             return
         at_least_once = entry.policy_field("delivery") == AT_LEAST_ONCE
         if capture is None and attempt.way == WITH_RECORD and not at_least_once:
-            # The entry was claimed as one whose message is sent with the record. If this beat sent
-            # the message now and died before the record, the next beat would assume that nothing
-            # was sent, and decide again. The run could get another task id.
+            # The claim states that the message is sent only with the record. If this beat sent the
+            # message now and died before the record, the next beat would assume that no message
+            # was sent. The next beat would decide again, and might use another task id.
             self._session.record(claim.put_back(attempt.now))
             return
         alone = bool(self._isolated.get(claim.key))
@@ -233,12 +237,12 @@ class Dispatcher:
             self._record_without_run(attempt, self._completions.not_sent(attempt))
 
     def _may_have_sent(self, capture: Capture | None) -> bool | None:
-        """Return whether the broker may have a message of the last publish, None if unknown."""
+        """Return whether the broker may have received the last message, None if unknown."""
         sent_anything = capture is None and self._publisher.sent_anything
         return self._scheduler.overrides_sending or sent_anything
 
     def _prepare_at_most_once(self, attempt: Attempt, due: bool) -> None:
-        """Decide as :meth:`_publish` does and check the broker, but record the run first."""
+        """Decide and check the broker like :meth:`_publish`, but record the run before the message."""
         entry, run = attempt.entry, attempt.run
         try:
             if due:
@@ -266,7 +270,7 @@ class Dispatcher:
     def _record_sent(
         self, attempt: Attempt, completion: Completion, capture: Capture | None
     ) -> None:
-        """Add the completion of a run whose message was captured, or else was sent."""
+        """Add the completion of a run whose message was captured or already sent."""
         if capture is not None and self._leaves_with_record(attempt.claim, capture):
             self._send_with_record(attempt, completion._replace(messages=capture.messages))
             return
@@ -281,11 +285,12 @@ class Dispatcher:
         self._record_published(attempt, completion)
 
     def _leaves_with_record(self, claim: Claim, capture: Capture) -> bool:
-        """Return whether a script can send what was captured.
+        """Return whether a script can send the captured message together with the record.
 
-        The script refuses the message of an entry that was changed since its claim. If user code
-        in this beat changes the entry during each publish, no message would ever be sent. No round
-        trip, or one if user code saved or deleted the entry.
+        A script refuses the message of an entry that was changed since the claim. If user code in
+        this beat changes the entry during each publish, a script would never send a message. So
+        this method then returns False. One round trip if user code saved or deleted the entry, else
+        none.
         """
         changed = self.retries.is_edited_too_often(claim)
         if not changed and claim.key in capture.changed_keys:
@@ -293,7 +298,7 @@ class Dispatcher:
         return bool(capture.commands) and not changed
 
     def _was_changed(self, claim: Claim) -> bool:
-        """Return whether an entry differs from its claim; its run history does not count."""
+        """Return whether an entry was edited, deleted or claimed again. One round trip."""
         try:
             row = self._store.read([claim.key]).rows[0]
         except (RedisError, OSError):
@@ -302,7 +307,7 @@ class Dispatcher:
         return not is_claimed or (row.definition, row.policy) != (claim.definition, claim.policy)
 
     def _send_with_record(self, attempt: Attempt, completion: Completion) -> None:
-        """Add a completion that sends its message in the same step."""
+        """Add a completion; the script that records the completion also sends its message."""
         self._session.record(
             completion,
             partial(self._on_sent_with_record, attempt, completion, self._session.broker),
@@ -311,7 +316,7 @@ class Dispatcher:
     def _on_sent_with_record(
         self, attempt: Attempt, completion: Completion, broker: Broker | None, result: Result
     ) -> None:
-        """Handle the result of a completion with which the script also sends the message."""
+        """Handle the result of a completion whose message the script should also send."""
         claim, code, texts = attempt.claim, result.code, result.texts
         if code in (RECORDED, OVERTAKEN):
             self.server.note_sent(claim.key)
@@ -335,10 +340,10 @@ class Dispatcher:
             )
 
     def _on_message_refused(self, attempt: Attempt, why: str) -> None:
-        """Put back a run whose message the script could not send.
+        """Make a run due again, because the script could not send its message.
 
-        A refused queue affects only its entry. If any other right is missing, no script can send
-        messages.
+        If the Redis user has no right to the queue, only this entry is affected. If another right
+        is missing, scripts cannot send any message.
         """
         claim, attempt.now = attempt.claim, self._session.time()
         refused = REFUSAL.search(why) is not None
@@ -348,7 +353,9 @@ class Dispatcher:
             self._handle_publish_error(attempt, unsure=False)
             return
         if not one_queue or not self.server.note_refused_queue(claim.key, why):
-            self.server.refuse(f"the Redis user of the schedule may not send messages: {why}")
+            self.server.refuse(
+                f"the Redis user of the schedule has no right to send messages: {why}"
+            )
         self._session.record(claim.put_back(attempt.now))
 
     def _report_sent(self, attempt: Attempt) -> None:
@@ -357,7 +364,7 @@ class Dispatcher:
         self._completions.announce_sent(attempt)
 
     def _record_without_run(self, attempt: Attempt, completion: Completion) -> None:
-        """Add a completion that records no run."""
+        """Add the completion of an entry of which this beat sent no run."""
 
         def on_result(result: Result) -> None:
             if result.code == RECORDED:
@@ -373,29 +380,29 @@ class Dispatcher:
     def deliver(self) -> None:
         """Wait until the broker has confirmed all messages, and record their runs.
 
-        The caller must call this method before it handles an error of a later run. The method first
-        waits for earlier records, so that few sent runs are unrecorded if this beat dies.
+        Call this method before you handle an error of a later run. The method first waits until
+        Redis has confirmed earlier records, so that few sent runs are unrecorded if this beat dies.
         """
         if self._publisher.is_busy:
-            with suppress(RedisError, OSError):  # the next request repeats these records
+            with suppress(RedisError, OSError):  # the next request sends the records again
                 self._session.wait_for_reply()
         for attempt in self._publisher.deliver():
             self._settle(attempt)
 
     def _settle(self, attempt: Attempt) -> None:
-        """Record a run whose message the broker has confirmed, or retry it after an error."""
+        """Record a run after the broker confirmed its message, or retry the run after an error."""
         if attempt.error is not None:
             self._handle_publish_error(attempt, unsure=True)
         else:
             self._record_published(attempt, self._completions.sent(attempt))
 
     def _record_published(self, attempt: Attempt, completion: Completion) -> None:
-        """Report a run that was sent, and add its completion."""
+        """Count and announce a run that was sent, and add its completion."""
         self._report_sent(attempt)
         self._session.record(completion, partial(self._on_recorded, attempt, completion))
 
     def _on_recorded(self, attempt: Attempt, completion: Completion, result: Result) -> None:
-        """Handle the result of the record of a run that was published before."""
+        """Handle the result of a completion whose message was already sent."""
         if result.code == CHANGED:
             merged = self._merged(attempt, completion, result)
             self._session.record(merged, partial(self._on_recorded, attempt, merged))
@@ -412,8 +419,8 @@ class Dispatcher:
     def _handle_publish_error(self, attempt: Attempt, unsure: bool | None) -> None:
         """Retry a run whose publish failed.
 
-        If another message may have caused the error, the run is put back at once and then published
-        by itself.
+        If another message may have caused the error, the run is due again at once. Its message is
+        then sent while no other message is in flight.
         """
         claim, now, error = attempt.claim, attempt.now, attempt.error
         assert error is not None
@@ -428,10 +435,10 @@ class Dispatcher:
             self._session.record(claim.put_back(now, unsure is not False))
 
     def _retry(self, attempt: Attempt, error: Exception, unsure: bool | None = False) -> None:
-        """Put a failed run back with a back-off, after earlier messages are recorded.
+        """Record the runs of earlier messages, and make the failed run due again after a back-off.
 
-        Raises the error if it is a :exc:`ConfigurationError`, because then no run of any entry can
-        be sent.
+        Raises ``error`` again if it is a :exc:`ConfigurationError`, because then this beat cannot
+        send any run.
         """
         self.deliver()
         if isinstance(error, ConfigurationError):
@@ -465,9 +472,10 @@ class Dispatcher:
         except (ValueError, OverflowError, OSError) as error:
             self._drop_waiting(attempt, waiting, error)
             return
-        # Name the waiting run as it was read, so that the script always finds and replaces it.
+        # Pass the text of the waiting run unchanged, because the script searches for this text to
+        # replace it.
         ended = claim.done(SKIP, now)
-        if instant is None:  # the schedule was changed
+        if instant is None:  # the schedule was changed, and the backfill has no runs left
             after = backfill.after_run(None, now, sent=0)
             self._session.record(ended._replace(trigger=f"{waiting} {after.token}"))
         elif is_running(attempt):
@@ -476,7 +484,8 @@ class Dispatcher:
             run.trigger = Trigger(backfill.id, instant, True)
             run.task_id = entry.task_id_of(instant)
             after = backfill.after_run(following, now)
-            # No history line: a long backfill would replace the runs of the schedule there.
+            # Add no history line, because the lines of a long backfill would replace the lines of
+            # the schedule's runs.
             self._send_waiting(attempt, ended._replace(trigger=f"{waiting} {after.token}"))
 
     def _drop_waiting(self, attempt: Attempt, waiting: str, error: Exception) -> None:
@@ -489,7 +498,8 @@ class Dispatcher:
     def _dispatch_triggered(self, attempt: Attempt, waiting: str) -> None:
         """Send a run that was triggered manually.
 
-        The entry is due again at once, for the next waiting run or for its schedule.
+        Afterwards, the entry is due again at once, because other triggered runs or a run of the
+        schedule may be waiting.
         """
         entry, claim, run, now = attempt.entry, attempt.claim, attempt.run, attempt.now
         try:
@@ -504,13 +514,14 @@ class Dispatcher:
         line = run_line(nominal(trigger.at), now, TRIGGERED, run.task_id)
         completion = claim.put_back(now)._replace(trigger=trigger.id, history=line)
         if trigger.at.timestamp() <= (seconds_in(claim.since) or 0.0):
-            # The trigger waited already when this claim's occurrence was first claimed. So only the
-            # triggered run can have been sent, and the next claim decides on the occurrence.
+            # The trigger was already waiting when a beat first claimed this occurrence. Triggered
+            # runs come first, so a beat can have sent only the triggered run. The next claim
+            # decides on the occurrence.
             completion = completion._replace(operation=RETRY)
         self._send_waiting(attempt, completion)
 
     def _send_waiting(self, attempt: Attempt, completion: Completion) -> None:
-        """Send a run outside the schedule, and record it with ``completion``."""
+        """Send a triggered or backfilled run, and record the run with ``completion``."""
         entry, run = attempt.entry, attempt.run
         completion = completion._replace(running=running_marker(entry, run.task_id))
         try:

@@ -37,8 +37,8 @@ __all__ = ("BYPASSED", "CHANGES_ENTRY", "Capture", "CommonServer", "check_possib
 
 logger = get_logger("celery.beat")
 
-#: The commands of a publish that are captured: a message to a queue, a message to subscribers, and
-#: the expiry of a queue.
+#: The Redis commands that a capture collects. The commands add a message to a queue, send a message
+#: to subscribers, or set the expiry of a queue.
 CAPTURED: Final = frozenset({"LPUSH", "PUBLISH", "EXPIRE", "PEXPIRE"})
 
 #: Seconds between two checks whether broker and schedule are on the same server.
@@ -48,15 +48,15 @@ CHECK_INTERVAL: Final = 30.0
 #: take too much time.
 OPEN_CHECK_INTERVAL: Final = 0.01
 
-#: Seconds for which runs are published before their records, after Redis refused the message of a
-#: script.
+#: After Redis refused the message of a script, runs are published before their records for this
+#: number of seconds.
 REFUSED_FOR: Final = 300.0
 
 #: Why a message is sent before its record.
-BYPASSED: Final = "user code sends their messages on another channel, or they go to no queue"
+BYPASSED: Final = "user code sends the messages on another channel, or they go to no queue"
 CHANGES_ENTRY: Final = "user code in this beat changes the entry while its message is published"
 
-#: Maximum number of stored names of tasks whose messages were not captured.
+#: Maximum number of names of tasks that are stored because their messages were not captured.
 MAX_BYPASSING_TASKS: Final = 1000
 
 
@@ -76,14 +76,14 @@ def check_possible(app: Celery, conf: RedBeatConfig) -> None:
 
 
 def impossible(reason: str) -> ConfigurationError:
-    """Return the error for settings with which exactly-once delivery is not possible."""
+    """Return the error for the case that exactly-once delivery is set, but is not possible."""
     return ConfigurationError(
         f"redbeat_delivery is {EXACTLY_ONCE!r}, which is not possible: {reason}"
     )
 
 
 class CapturedPipeline:
-    """Wraps a Redis pipeline of kombu, and captures its commands if they only send messages."""
+    """Wraps a Redis pipeline of kombu, and captures its commands if all are in :data:`CAPTURED`."""
 
     def __init__(self, capture: Capture, pipeline: Any) -> None:
         self._capture = capture
@@ -99,7 +99,7 @@ class CapturedPipeline:
         return getattr(self._pipeline, name)
 
     def execute(self, *args: Any, **kwargs: Any) -> Any:
-        """Capture the commands if they only send messages; otherwise execute all of them."""
+        """Capture the commands if all are in :data:`CAPTURED`; otherwise execute all commands."""
         commands = [list(command) for command, _ in self._pipeline.command_stack]
         if any(command[0] not in CAPTURED for command in commands):
             return self._pipeline.execute(*args, **kwargs)
@@ -129,9 +129,9 @@ class Capture(ClientStandIn):
         CHANGED_KEYS.reset(self._noting)
 
     def send(self) -> Exception | None:
-        """Send the captured commands without a record; return the error. Two round trips.
+        """Send the captured commands without a record; return the error, None for success.
 
-        No round trip if nothing was captured.
+        Two round trips. No round trip if no command was captured.
         """
         if not self.commands:
             return None
@@ -141,7 +141,7 @@ class Capture(ClientStandIn):
             send(connection, self.commands)
             receive(connection, len(self.commands), answers)
         except (RedisError, OSError) as error:
-            return OperationalError(str(error))  # the error of kombu if its own client fails
+            return OperationalError(str(error))  # the error that kombu would raise
         finally:
             connection.disconnect()
         return next(filter(None, answers), None)
@@ -188,37 +188,40 @@ class CommonServer:
 
     def __init__(self, store: Store, delivery: str | None, clock: Callable[[], float]) -> None:
         self._store = store
-        #: Whether messages may only be sent exactly once.
+        #: Whether ``redbeat_delivery`` requires exactly-once delivery.
         self.demanded = delivery == EXACTLY_ONCE
         self._allowed = delivery in (None, EXACTLY_ONCE)
         self._clock = clock
         self._channel: Any = None
-        #: An open connection to the broker. The connection closes if the broker moves to another
-        #: server.
+        #: An open connection to the broker. The broker may have moved to another server if this
+        #: connection is closed.
         self._watched_connection: Any = None
         self._checked_at = 0.0
         self._logged_reason = ""
         self._was_common = False
-        #: The last server on which a script could not send messages, the reason, and the time.
+        #: The last server on which a script could not send messages, the reason, and the time in
+        #: monotonic seconds.
         self._failed_server: tuple[Broker | None, str, float] = (None, "", 0.0)
-        #: The server on which a script has sent a message.
+        #: The last server on which a script has sent a message, None if there is none.
         self._sends_on: Broker | None = None
-        #: The server of broker and schedule, None if they are on two servers or it is unknown.
+        #: The common server of broker and schedule, None if there is none or if it is unknown.
         self.broker: Broker | None = None
-        #: The names of tasks with a message that was sent before its record.
+        #: The names of tasks of which a message was sent before its record.
         self._bypassing_tasks: set[str] = set()
-        #: The entries whose queues a script may not access, and until when (monotonic seconds).
+        #: The entries to whose queues scripts have no right: entry key -> when a script tries again,
+        #: in monotonic seconds.
         self._refused_until: RecentEntries[float] = RecentEntries()
         self._last_refused_until = 0.0
-        #: Why no message is sent: exactly-once delivery is set, but has become impossible. Else "".
+        #: Why no message is sent, if exactly-once delivery is set but has become impossible. Else
+        #: "".
         self.problem = ""
 
     def broker_of(self, producer: Any) -> Broker | None:
-        """Return the server of a producer if the schedule is on the same server, else None.
+        """Return the broker's server if the schedule is on the same server, else None.
 
-        Two round trips for each new channel and after each lost connection, and every
-        :data:`CHECK_INTERVAL` seconds while the servers differ. Raises :exc:`ConfigurationError` if
-        exactly-once delivery is set but was never possible since the start.
+        Two round trips for a new channel, after a lost connection, and every :data:`CHECK_INTERVAL`
+        seconds while the servers differ; else none. Raises :exc:`ConfigurationError` if
+        exactly-once delivery is set, but has never been possible since this beat started.
         """
         channel = producer.channel
         if channel is self._channel and not self._may_have_changed():
@@ -239,13 +242,13 @@ class CommonServer:
         return not is_idle(self._watched_connection)
 
     def script_ran_elsewhere(self, broker: Broker | None) -> None:
-        """Check the servers again, after a script ran on another server than ``broker``."""
+        """Check the servers again, because a script reported that ``broker`` is not its server."""
         if broker == self.broker:
-            self.refuse("scripts cannot use INFO to find out their server")
+            self.refuse("scripts cannot use INFO to read the run_id of their server")
 
     def refuse(self, reason: str) -> None:
-        """Store why a script cannot send messages on this server, and check the server again."""
-        if self.broker is not None:  # only for the first refused message of a script
+        """Store why a script cannot send messages; the next :meth:`broker_of` checks the server."""
+        if self.broker is not None:  # else an earlier message of the script was already refused
             self._failed_server = self.broker, reason, self._clock()
             self._channel = self.broker = self._sends_on = None
 
@@ -253,7 +256,7 @@ class CommonServer:
         try:
             broker = self._find_common_server(channel)
             failed_server, failure, since = self._failed_server
-            # If exactly-once delivery is set, nothing can be sent in any other way.
+            # With exactly-once delivery, only a script may send messages, so try again sooner.
             pause = CHECK_INTERVAL if self.demanded else REFUSED_FOR
             if broker == failed_server and self._clock() - since <= pause:
                 raise NotSameServerError(failure)
@@ -282,7 +285,9 @@ class CommonServer:
         if self.demanded and not self._was_common:
             raise impossible(reason)
         if self.demanded:
-            self.problem = f"nothing is sent, exactly once is not possible any more: {reason}"
+            self.problem = (
+                f"nothing is sent, because exactly once is not possible any more: {reason}"
+            )
         if reason != self._logged_reason:
             self._logged_reason = reason
             if self.demanded:
@@ -293,7 +298,7 @@ class CommonServer:
                 logger.info("beat: Runs are sent at least once: %s", reason)
 
     def note_bypass(self, entry: RedBeatSchedulerEntry, why: str = BYPASSED) -> None:
-        """Store the task of a message that left before its record; log a warning once per task."""
+        """Store the task of a message that was sent before its record; log one warning per task."""
         if (
             entry.task not in self._bypassing_tasks
             and len(self._bypassing_tasks) < MAX_BYPASSING_TASKS
@@ -305,15 +310,16 @@ class CommonServer:
 
     @property
     def sends_in_one_step(self) -> bool:
-        """Whether a script can send the message of every entry, as far as this beat knows."""
+        """Whether a script can send the messages of all entries, as far as this beat knows."""
         return not self._bypassing_tasks and self._clock() >= self._last_refused_until
 
     def note_refused_queue(self, key: str, why: str) -> bool:
-        """Store that a script may not access the queue of the entry with this key.
+        """Store that scripts have no right to the queue of the entry with this key.
 
-        Returns False, without storing the key, if too many keys are stored, or if no script has
-        sent a message on this server yet (the user may have no access to any queue). Logs one
-        warning per entry, until a script sends a message of the entry.
+        Returns True if the key is stored. Returns False if too many keys are stored. Also returns
+        False if no script has sent a message on this server yet, because then the Redis user may
+        have no access to any queue. Logs one warning per entry, until a script sends a message of
+        the entry.
         """
         now = self._clock()
         known, until = self._refused_until.get(key) is not None, now + REFUSED_FOR
@@ -325,12 +331,12 @@ class CommonServer:
         return True
 
     def may_send(self, key: str) -> bool:
-        """Return whether a script may send the messages of the entry with this key."""
+        """Return whether to let a script send the messages of the entry with this key."""
         until = self._refused_until.get(key)
         return until is None or self._clock() >= until
 
     def _find_common_server(self, channel: Any) -> Broker:
-        """Return the server of broker and schedule; raises :exc:`NotSameServerError`."""
+        """Return the common server; raises :exc:`NotSameServerError` if there is none."""
         if not hasattr(channel, "conn_or_acquire"):
             raise NotSameServerError("messages do not go to Redis")
         client = self._store.client
@@ -343,7 +349,10 @@ class CommonServer:
         return Broker(run_id, database, schedule_database)
 
     def _broker_identity(self, channel: Any) -> tuple[str, int]:
-        """Return the run id and the database number of the broker; keep its connection open."""
+        """Return the run id of the broker's server, and the broker's database number.
+
+        Leaves the connection open, so that :meth:`_may_have_changed` can check it.
+        """
         self.close()
         with channel.conn_or_acquire() as client:
             pool = getattr(client, "connection_pool", None)
@@ -355,7 +364,7 @@ class CommonServer:
                 connection.connect()
                 connection.send_command("INFO", "server")
                 info = text_of(connection.read_response())
-        except RedisError as error:  # raise the error of kombu if its own client fails
+        except RedisError as error:  # the error that kombu would raise
             raise OperationalError(str(error)) from error
         run_id = re.search(r"^run_id:(\w+)", info, re.MULTILINE)
         return _checked_run_id("broker", run_id and run_id[1]), _database(pool)

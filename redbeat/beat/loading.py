@@ -1,4 +1,4 @@
-"""Loads claimed entries and decides on them, several entries in a row."""
+"""Loads several claimed entries in a row, and decides whether each entry is due."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ __all__ = ("Attempt", "CallerEntry", "Loaded", "Loader")
 
 logger = get_logger("celery.beat")
 
-#: Entries that are loaded before the first of them is dispatched.
+#: Maximum number of entries that are loaded before the first of them is dispatched.
 LOAD_AHEAD: Final = 50
 
-#: Seconds after which loaded entries are dispatched before more are loaded.
+#: After this number of seconds, the loaded entries are dispatched before other entries are loaded.
 LOAD_SECONDS: Final = 0.1
 
 
@@ -49,9 +49,9 @@ class Attempt:
     Attributes:
         entry: the loaded entry.
         claim: the claim, with the calendars that the entry depends on.
-        way: the order of message and record for which the entry was claimed.
+        way: the order of message and record that the claim allows.
         now: the time of Redis at which the entry is dispatched, UNIX seconds.
-        seconds: the time until the next run, as the ``is_due`` of the entry returned it.
+        seconds: the seconds until the next run, as returned by ``is_due`` of the entry.
         error: why the message was not sent, None for success.
         shared: whether another message may have caused the error.
     """
@@ -66,20 +66,21 @@ class Attempt:
 
     @property
     def run(self) -> Run:
-        """The run of the entry, which :class:`Loader` sets."""
+        """The run that :class:`Loader` has set on the entry."""
         run = self.entry.run
         assert run is not None
         return run
 
 
-#: A loaded entry, or the error of loading it.
+#: An attempt with the loaded entry, or the error of loading the entry.
 Loaded = Attempt | Exception
 
 
 class Loader:
     """Loads claimed entries.
 
-    ``statics`` hold the schedules that Redis cannot store. ``clock`` returns monotonic seconds.
+    ``statics`` contains the schedule objects that Redis cannot store. ``clock`` returns monotonic
+    seconds.
     """
 
     def __init__(
@@ -93,19 +94,20 @@ class Loader:
         self._store = store
         self._statics = statics
         self._clock = clock
-        #: The entries of this beat, and the histories that it wrote.
+        #: A cache of entries, and of the histories that this beat wrote.
         self.prototypes = Prototypes(scheduler)
-        #: The calendars, name -> JSON; None before an entry of the reply needed one.
+        #: The calendars: name -> JSON. None until an entry of the reply needs a calendar.
         self._calendar_texts: dict[str, str] | None = None
 
     def load_all(
         self, response: Response, caller_entry: CallerEntry | None = None
     ) -> Iterator[Loaded]:
-        """Yield the entry of each claim with its decision, or the error of loading it.
+        """Yield the loaded entry of each claim, or the error of loading the entry.
 
-        Loads and decides several entries in a row, which takes less time than one at a time between
-        two messages. ``caller_entry`` is the object that a program passed to ``maybe_due``. No
-        round trip, or one per reply if an entry has calendars.
+        This method loads several entries in a row, and decides whether they are due. Loading each
+        entry just before its message is sent would take more time. ``caller_entry`` contains the
+        entry that a program passed to ``maybe_due``. One round trip if an entry of the reply has
+        calendars, else none.
         """
         claims, self._calendar_texts = response.reply.claims, None
         first, now = 0, datetime.fromtimestamp(response.reply.now, UTC)
@@ -148,9 +150,9 @@ class Loader:
         return Attempt(entry, claim, response.request.way, response.reply.now)
 
     def _with_calendars(self, entry: RedBeatSchedulerEntry, claim: Claim) -> Claim:
-        """Set the calendars of an entry, and return the claim with them.
+        """Set the calendars of an entry, and return the claim with these calendars.
 
-        Reads all calendars once per reply.
+        Reads all calendars once per reply, in one round trip.
         """
         names = entry.policy.exclude
         if self._calendar_texts is None:
@@ -159,9 +161,10 @@ class Loader:
         return claim._replace(calendars=calendars_read(self._calendar_texts, names))
 
     def _decide_early(self, attempt: Attempt, now: datetime) -> None:
-        """Decide on an entry before its turn; after an error, decide again at its turn.
+        """Decide whether an entry is due, before the entry is dispatched.
 
-        Skips schedules with user code, which must be called only once, at the time of the run.
+        If this decision fails, the dispatcher decides again. Entries whose schedules have user code
+        are skipped, because user code must be called only once, when the entry is dispatched.
         """
         entry, claim = attempt.entry, attempt.claim
         decided_at = instant_in(claim.since) or now
@@ -171,4 +174,4 @@ class Loader:
         try:
             entry.decision()
         except Exception as error:
-            logger.debug("beat: Could not decide yet on %s: %r", claim.key, error)
+            logger.debug("beat: Could not decide early whether %s is due: %r", claim.key, error)
