@@ -1,4 +1,4 @@
-"""The Celery scheduler class, and all names that this module of RedBeat 2 contained."""
+"""The Celery scheduler class, and all names that this module contained in RedBeat 2."""
 
 from __future__ import annotations
 
@@ -93,14 +93,16 @@ logger = get_logger("celery.beat")
 
 LUA_EXTEND_TO_SCRIPT = load_script("extend").text
 
-# Programs replace these names in this module to change the client or codec of the whole package.
+# Programs replace ``get_redis`` or the JSON classes in this module to change the client or codec of
+# the whole package.
 use_provider(lambda app: get_redis(app))  # noqa: PLW0108 - the name as it is at each call
 use_codec(lambda: (RedBeatJSONEncoder, RedBeatJSONDecoder))
 
 #: The default lock timeout in seconds, for Celery's default ``beat_max_loop_interval``.
 DEFAULT_LOCK_TIMEOUT = 5 * DEFAULT_MAX_INTERVAL
 
-#: The log message for an entry that cannot be saved, with its name, the error and its fields.
+#: The log message for an entry that cannot be saved. Its arguments are the name of the entry, the
+#: error, and the fields of the entry.
 ADD_ENTRY_ERROR = "beat: Entry %s is not scheduled: %s. Its fields: %r"
 
 #: The keys of ``redbeat_redis_options`` that RedBeat 2 did not pass to redis-py.
@@ -109,10 +111,11 @@ REDBEAT_INTERNAL_OPTIONS = (
     *("sentinel_kwargs", "startup_nodes"),
 )
 
-#: Number of retries to connect to the broker in one tick; the next tick tries again.
+#: Number of retries, in one tick, after a failed connection to the broker. Later ticks try again.
 BROKER_CONNECT_RETRIES = 1
 
-#: A broker connection that was idle for more seconds is replaced before its next use.
+#: If a broker connection was idle for more than this number of seconds, the connection is replaced
+#: before its next use.
 IDLE_CONNECTION = 10.0
 
 
@@ -126,12 +129,12 @@ class RedBeatScheduler(Scheduler):
         lazy: do not connect to Redis. Celery creates a lazy scheduler to print the beat's banner.
         kwargs: the arguments of :class:`celery.beat.Scheduler`.
 
-    Unless ``lazy`` is set, the constructor writes the static entries; see :meth:`setup_schedule`.
+    If ``lazy`` is false, the constructor writes the static entries; see :meth:`setup_schedule`.
     Raises :exc:`~redbeat.errors.ConfigurationError` for invalid settings. If Celery's beat service
-    creates the scheduler, the constructor logs this error and ends the process instead.
+    creates the scheduler, the constructor instead logs the error and ends the process.
     """
 
-    #: The entry class. To add arguments to entries, set this to your own subclass.
+    #: The entry class. To add arguments to entries, set this attribute to your own subclass.
     Entry: type[RedBeatSchedulerEntry] = RedBeatSchedulerEntry
 
     #: The beat lock, None if ``redbeat_lock_key`` is None. A program may assign its own lock.
@@ -152,13 +155,15 @@ class RedBeatScheduler(Scheduler):
 
     _published_at = float("-inf")
 
-    #: The lock key in the settings when the constructor read them.
+    #: The lock key that the constructor read from the settings, None if the constructor got a
+    #: ``lock_key``.
     _default_lock_key: str | None = None
 
-    #: Whether :meth:`setup_schedule` is running; then :meth:`update_from_dict` adds static entries.
+    #: Whether :meth:`setup_schedule` is running. While it is running, :meth:`update_from_dict` adds
+    #: static entries.
     _setting_up = False
 
-    #: The exit code of the beat if it ends because of a setting, else 0.
+    #: The exit code of the beat if an invalid setting ends the beat, else 0.
     _exit_code = 0
 
     #: Whether ``redbeat_shards`` was compared with the schedule in Redis.
@@ -179,7 +184,8 @@ class RedBeatScheduler(Scheduler):
             self._set_up(app, lock_key, lock_timeout, lazy, kwargs)
         except ConfigurationError as error:
             # Only a beat service passes a file name. For the banner of ``celery beat``, the service
-            # creates a lazy scheduler, whose error Celery's command prints as one line.
+            # creates a lazy scheduler. Celery's command prints the error of a lazy scheduler as one
+            # line.
             if lazy or "schedule_filename" not in kwargs:
                 raise
             _exit(error)
@@ -212,8 +218,9 @@ class RedBeatScheduler(Scheduler):
     def _check_layout(self) -> None:
         """Raise :exc:`ConfigurationError` if ``redbeat_shards`` does not fit the schedule in Redis.
 
-        Does nothing without shards, because the ticker checks that case, and if it was checked
-        before or Redis is not available. One round trip.
+        Does nothing if there is only one shard, because the ticker then makes this check. Also does
+        nothing if the check was already made or Redis is not available. One round trip for a check,
+        else none.
         """
         conf = ensure_conf(self.app)
         if self._layout_checked or conf.shards == 1:
@@ -277,7 +284,7 @@ class RedBeatScheduler(Scheduler):
 
     @cached_property
     def _server(self) -> Any:
-        """The HTTP server for metrics and health checks, None if no port is set."""
+        """The HTTP server for metrics and health checks, None without ``redbeat_metrics_port``."""
         conf, ticker = ensure_conf(self.app), self._ticker
         if conf.metrics_port is None:
             return None
@@ -296,17 +303,20 @@ class RedBeatScheduler(Scheduler):
     # -- the schedule --------------------------------------------------------------------------
 
     def take_lock(self) -> None:
-        """Acquire the beat lock if it is free; ignore a program's own lock. One round trip."""
+        """Acquire the beat lock if the lock is free. Does nothing if the program has its own lock.
+
+        One round trip.
+        """
         if isinstance(self.lock, BeatLock):
             self._ticker.take_lock()
 
     def setup_schedule(self) -> None:
         """Write the entries of ``beat_schedule`` to Redis.
 
-        This method adds and changes entries; while another beat leads, it only adds missing
-        entries. The leader removes entries that are no longer in ``beat_schedule``, at its first
-        tick and in later calls of this method. If Redis is not available, the first tick writes the
-        entries. Two round trips, and one per 500 entries.
+        This method adds and changes entries. While another beat leads, this method only adds
+        missing entries. At its first tick and in later calls of this method, the leader also
+        removes the entries that are no longer in ``beat_schedule``. If Redis is not available, the
+        first tick writes the entries. Two round trips, and one more round trip per 500 entries.
         """
         schedule = ensure_conf(self.app).schedule
         self._statics.collect()
@@ -339,7 +349,7 @@ class RedBeatScheduler(Scheduler):
         return "_ticker" in self.__dict__ and self._ticker.health.leads is True
 
     def update_from_dict(self, dict_: Mapping[str, Any]) -> None:
-        """Save entries from a mapping of names to fields; they do not become static entries.
+        """Save the entries in a mapping: name -> fields. The entries do not become static entries.
 
         An invalid entry is logged and does not affect other entries. If Redis is not available, the
         next tick saves the entries. One round trip per entry.
@@ -368,11 +378,11 @@ class RedBeatScheduler(Scheduler):
         return self.Entry(app=self.app, **kwargs).save()
 
     def get_schedule(self) -> dict[str, RedBeatSchedulerEntry]:
-        """Return the entries that are due now and the next entry in due order, by name.
+        """Return the entries that are due now, and the entry that is due next: name -> entry.
 
-        This method claims no entries; :meth:`maybe_due` claims them. The method writes the static
-        entries first if :meth:`setup_schedule` could not write them, or if Redis has lost all
-        entries. Three round trips, and one per entry.
+        This method does not claim the entries; :meth:`maybe_due` does. This method first writes the
+        static entries if :meth:`setup_schedule` could not write them, or if Redis has lost all
+        entries. Three round trips, and one more round trip per returned entry.
         """
         return {entry.name: entry for entry in self._load_due()}
 
@@ -384,7 +394,10 @@ class RedBeatScheduler(Scheduler):
 
     @functools.cached_property
     def _overrides_schedule(self) -> bool:
-        """Whether a subclass overrides ``schedule``; then its mapping decides which entries run."""
+        """Whether a subclass overrides ``schedule``.
+
+        If so, the beat runs the entries of the mapping that the subclass returns.
+        """
         return type(self).schedule is not RedBeatScheduler.schedule
 
     def _load_due(self) -> Iterator[RedBeatSchedulerEntry]:
@@ -409,8 +422,8 @@ class RedBeatScheduler(Scheduler):
     def tick(self, **kwargs: Any) -> float:  # noqa: ARG002 - Celery's arguments
         """Dispatch due entries; return the seconds to sleep. See ``Ticker.tick()``.
 
-        In a beat service, this method itself sleeps for these seconds and returns 0. A wake-up
-        message can then end the sleep early.
+        In a beat service, this method itself sleeps for these seconds and returns 0, so that a
+        wake-up message can end the sleep early.
         """
         _ = self._server
         try:
@@ -418,7 +431,7 @@ class RedBeatScheduler(Scheduler):
         except ConfigurationError as error:
             if self.service is None:
                 raise
-            self._exit_code = error.exit_code  # Celery ignores the SystemExit of a tick
+            self._exit_code = error.exit_code  # for close(): Celery ignores SystemExit in a tick
             _exit(error)
         self._save_unsaved()
         self._sync_periodically()
@@ -434,7 +447,7 @@ class RedBeatScheduler(Scheduler):
         return self._tick_overridden_schedule() if self._overrides_schedule else ticker.tick()
 
     def _tick_overridden_schedule(self) -> float:
-        """Run the due entries of the subclass's own mapping; claim each entry separately."""
+        """Run the due entries of the mapping of a subclass, and claim each entry separately."""
         ticker = self._ticker
         assert isinstance(ticker, Ticker)
         seconds: float = ticker.tick(claims=False)
@@ -442,7 +455,7 @@ class RedBeatScheduler(Scheduler):
             return seconds
         entries = ticker.guarded(lambda: [*self.schedule.values()])
         if not isinstance(entries, list):
-            return float(entries)  # seconds to wait after an error
+            return float(entries)  # the seconds to wait after an error
         for entry in entries:
             wait = self.maybe_due(entry, **self._maybe_due_kwargs)
             seconds = seconds if wait is None else min(seconds, wait)
@@ -472,7 +485,7 @@ class RedBeatScheduler(Scheduler):
         if isinstance(self._ticker, ShardedTicker):
             self._wakeup.channels = self._ticker.channels
         if self._ticker.available and self._wakeup.listen():
-            return  # tick again, because messages sent before the subscription were missed
+            return  # tick again: wake-up messages before the subscription are lost
         self._wakeup.wait(seconds, DUE if self._leads else LOCK, self.service._is_shutdown.is_set)
 
     def maybe_due(self, entry: RedBeatSchedulerEntry, **kwargs: Any) -> float | None:
@@ -489,7 +502,7 @@ class RedBeatScheduler(Scheduler):
 
     @property
     def _maybe_due_kwargs(self) -> dict[str, Any]:
-        """The arguments that ticks written for RedBeat 2 pass to :meth:`maybe_due`."""
+        """The arguments that a tick of RedBeat 2 passes to :meth:`maybe_due`."""
         try:
             return {"producer": self.producer}
         except Exception as error:
@@ -518,7 +531,10 @@ class RedBeatScheduler(Scheduler):
         return seconds
 
     def reserve(self, entry: RedBeatSchedulerEntry) -> RedBeatSchedulerEntry:
-        """Return the entry updated for this run; without a claim, also record the run in Redis."""
+        """Return the entry with the last run and the run count after this run.
+
+        Without a claim, this method also records the run in Redis.
+        """
         return entry.next()
 
     def apply_async(
@@ -553,12 +569,12 @@ class RedBeatScheduler(Scheduler):
         return result
 
     def _publish(self, message: TaskMessage, producer: Any) -> Any:
-        """Send a message as Celery's ``apply_async`` does; raise the same error on failure.
+        """Send a message, and raise the same errors as the ``apply_async`` of Celery's scheduler.
 
-        Unlike Celery's method, this method does not call functions among the arguments, because
-        ``build_message`` has called them. This method does not call ``sync()``, because
-        :meth:`tick` does. The method checks ``redbeat_task_allowlist`` for the final message, with
-        all options merged.
+        Unlike Celery's method, this method does not call the functions among the arguments, because
+        ``build_message`` has already called these functions. This method also does not call
+        ``sync()``, because :meth:`tick` calls ``sync()``. Raises :exc:`NotAllowedError` if
+        ``redbeat_task_allowlist`` does not allow the message, with all its options.
         """
         self._tasks_since_sync += 1
         allowlist = ensure_conf(self.app).task_allowlist
@@ -582,7 +598,7 @@ class RedBeatScheduler(Scheduler):
 
     @functools.cached_property
     def producer(self) -> Any:
-        """The producer of messages; raises an error when the broker is not available."""
+        """The producer of messages; raises an error if the broker is not available."""
         # Cached because Celery's property acquires a lock at each access.
         base = getattr(self, "Producer", None) or self.app.amqp.Producer
         producer = checked_producer(base, ensure_conf(self.app).task_allowlist)
@@ -596,8 +612,8 @@ class RedBeatScheduler(Scheduler):
     def check_broker(self) -> None:
         """Check that the broker is available; raise an error if it is not.
 
-        An idle connection is replaced first. The broker may have closed it, and otherwise only a
-        publish would detect this.
+        An idle connection is replaced first, because the broker may have closed the connection, and
+        only a publish would detect that.
         """
         if monotonic() - self._published_at > IDLE_CONNECTION:
             self._drop_connection()
@@ -606,12 +622,12 @@ class RedBeatScheduler(Scheduler):
 
     @functools.cached_property
     def _logs_each(self) -> bool:
-        """Whether to log each run; else the ticker logs their number."""
+        """Whether to log each run. If not, the ticker only logs the number of runs."""
         return ensure_conf(self.app).log_dispatch == LOG_EACH
 
     @functools.cached_property
     def overrides_sending(self) -> bool:
-        """Whether user code overrides a step of sending, and so may use another channel."""
+        """Whether user code overrides a step of sending, so that it may use another channel."""
         ours: Any = RedBeatScheduler
         names = ("apply_async", "maybe_due", "send_task", "send_if_due", "producer", "Producer")
         overridden = any(
@@ -625,21 +641,22 @@ class RedBeatScheduler(Scheduler):
         """Connect to the broker, or fail within seconds so that the tick can do other work."""
         connection = self.connection
         try:
-            # No pauses between attempts, because the tick backs off itself.
+            # There are no pauses between attempts, because the beat backs off after a failed tick.
             return connection.ensure_connection(
                 max_retries=BROKER_CONNECT_RETRIES, interval_start=0, interval_step=0
             )
         except OperationalError:
             raise
         except Exception as error:
-            # Kombu does not wrap some errors, such as a refused login. An error during connecting
-            # always concerns the broker, never a single message.
+            # Kombu does not wrap some errors in an OperationalError, for example a refused login.
+            # Wrap each error here, because an error during connecting always concerns the broker,
+            # never a single message.
             raise OperationalError(described(error)) from None
 
     def broker_failed(self, error: BaseException) -> bool:
-        """Return whether ``error`` means that the broker is unavailable; if so, disconnect.
+        """Return whether ``error`` means that the broker is unavailable.
 
-        The method also disconnects if the channel of the producer is closed.
+        If so, or if the channel of the producer is closed, this method closes the connection.
         """
         unavailable = means_no_broker(error, self.__dict__.get("connection"))
         if unavailable or self._channel_is_closed:
@@ -648,17 +665,17 @@ class RedBeatScheduler(Scheduler):
 
     @property
     def _channel_is_closed(self) -> bool:
-        """Whether kombu closed the producer's channel, so that no message can be sent on it.
+        """Whether kombu closed the producer's channel, so that the producer cannot send messages.
 
-        Kombu closes the channel if it cannot declare a queue. Kombu then repeats the declaration on
-        a new connection, but the producer keeps the closed channel.
+        Kombu closes the channel if a queue cannot be declared. Kombu then repeats the declaration
+        on a new connection, but the producer still uses the closed channel.
         """
         producer = self.__dict__.get("producer")
         if producer is None:
             return False
         try:
             return producer.channel.connection.client is None
-        except Exception:  # kombu has no channel, or cannot open one
+        except Exception:  # kombu has no channel, or cannot open a channel
             return True
 
     def _drop_connection(self) -> None:
@@ -671,12 +688,13 @@ class RedBeatScheduler(Scheduler):
                 logger.debug("beat: Could not close the broken broker connection: %r", error)
 
     def close(self) -> None:
-        """Record sent runs and release the lock; a second call does nothing.
+        """Record sent runs and release the lock. A second call does nothing.
 
-        Celery also calls this method from its signal handler. During a tick, the call does nothing:
-        the tick first records its runs, and afterwards Celery calls this method again.
+        Celery also calls this method from its signal handler. During a tick, such a call does
+        nothing, because the tick first records its runs. Celery calls this method again after the
+        tick.
 
-        Raises ``SystemExit`` if a setting ended the beat.
+        Raises ``SystemExit`` if an invalid setting ended the beat.
         """
         ticker = self.__dict__.get("_ticker")
         if ticker is not None and ticker.running:
@@ -723,14 +741,17 @@ class RedBeatScheduler(Scheduler):
 
 
 def _exit(error: ConfigurationError) -> NoReturn:
-    """Log an invalid setting and end the beat service, for which Celery would log tracebacks."""
+    """Log an invalid setting as one line and end the process; Celery would log tracebacks."""
     logger.critical("beat: %s", error)
     raise SystemExit(error.exit_code) from None
 
 
 @beat_init.connect
 def _service_starts(sender: Any = None, **_kwargs: Any) -> None:
-    """Connect a starting beat service to its scheduler, if it is a :class:`RedBeatScheduler`."""
+    """Connect a starting beat service to its scheduler.
+
+    Does nothing if the scheduler is not a :class:`RedBeatScheduler`.
+    """
     scheduler = getattr(sender, "__dict__", {}).get("scheduler")
     if isinstance(scheduler, RedBeatScheduler):
         scheduler.service = sender
@@ -745,9 +766,10 @@ def _service_starts(sender: Any = None, **_kwargs: Any) -> None:
 def acquire_distributed_beat_lock(sender: Any = None, **kwargs: Any) -> None:
     """Acquire the beat lock of ``sender``, a beat service or a scheduler.
 
-    As a receiver of ``beat_init``, this function acquires the lock only if it is free; otherwise
-    the ticks try again. If your program calls this function, the call waits for the lock. The
-    function does nothing for another scheduler class, or if the scheduler has no lock.
+    This function is a receiver of ``beat_init``. The receiver acquires the lock only if the lock is
+    free; otherwise the ticks try again. If your program calls this function, the call waits for the
+    lock. The function does nothing if the scheduler has no lock or is not a
+    :class:`RedBeatScheduler`.
 
     The receiver is connected when this module is imported, so it runs before receivers that your
     program connects later. If your program has its own lock, disconnect this receiver.
@@ -765,7 +787,7 @@ def acquire_distributed_beat_lock(sender: Any = None, **kwargs: Any) -> None:
 def _set_redbeat_connect(
     app: Celery, connect_name: str, connection: Any, retry_period: float
 ) -> None:
-    """Set a client as an attribute of the app; programs for RedBeat 2 call this function."""
+    """Set a client as an attribute of the app. Programs for RedBeat 2 may call this function."""
     setattr(app, connect_name, RetryingConnection(retry_period, connection))
 
 

@@ -1,6 +1,7 @@
 """Lets workers report the results of the runs that a beat sent.
 
-Call ``enable`` in the module that creates the app, which the beat and the workers import::
+Call ``enable`` in the module of your program that creates the app. Both the beat and the workers
+must import that module::
 
     import redbeat.worker
 
@@ -41,20 +42,21 @@ logger = get_logger(__name__)
 #: The message header with the name of the entry.
 NAME_HEADER: Final = "periodic_task_name"
 
-#: A message of a beat has one of these headers.
+#: Each message that a beat sends has at least one of these headers.
 RUN_HEADERS: Final = (NAME_HEADER, OVERLAP_HEADER)
 
-#: The runs of beats that this process executes: task id and thread -> the request of the task, and
-#: its start in monotonic seconds. A message that comes twice may run in two threads at a time.
+#: The runs that this process executes: task id and thread id -> request of the task, and start in
+#: monotonic seconds. The thread id is part of the key, because a message that was delivered twice
+#: may run in two threads at the same time.
 RUNNING: Final[dict[tuple[str, int], tuple[Any, float]]] = {}
 
-#: Maximum length of the class and of the message of an exception in the history.
+#: In the run history, the maximum length of an exception's class, and of its message.
 MAX_CLASS, MAX_MESSAGE = 80, 200
 
 #: Maximum seconds to connect to Redis, and to wait for a reply.
 TIMEOUT: Final = 1.0
 
-#: Seconds for which all reports wait after Redis did not answer.
+#: If Redis does not answer, all reports of this process wait for this number of seconds.
 BACK_OFF: Final = 30.0
 
 #: Maximum number of reports that wait for Redis in one process.
@@ -64,11 +66,15 @@ MAX_WAITING: Final = 1000
 def enable(app: App) -> None:
     """Make the workers of ``app`` report the result of each run that a beat sent.
 
-    The reports allow entries to set ``overlap``, ``pause_after_failures`` and ``expect_within``,
-    and add a result to each run of the history. A worker makes one round trip to Redis when a run
-    ends, and none for other tasks. A report never fails a task. If Redis does not answer within two
-    seconds (with Sentinel or a cluster: within the timeouts of the client), the report waits for
-    the next run that ends at least 30 seconds later. A second call does nothing.
+    Entries can set ``overlap``, ``pause_after_failures`` and ``expect_within`` only if workers
+    report results. Each report also adds the result to the run in the history.
+
+    A worker makes one round trip to Redis when a run ends, and no round trip for other tasks. An
+    error of a report never makes the task fail. If Redis does not answer within two seconds, the
+    worker sends the report again when another run ends, at least 30 seconds later. With Sentinel or
+    a cluster, the timeouts of the client apply instead of the two seconds.
+
+    A second call of this function does nothing.
     """
     app.redbeat_tracks_runs = True
     signals.task_prerun.connect(_started)
@@ -80,14 +86,14 @@ def enable(app: App) -> None:
     signals.task_rejected.connect(_refused)
 
 
-# -- what Celery says ------------------------------------------------------------------------------
+# -- receivers of Celery's signals -----------------------------------------------------------------
 
 
 def _started(task_id: str = "", task: Any = None, **_kwargs: Any) -> None:
-    """Note when a run starts.
+    """Store the start of a run.
 
-    Celery calls this function and :func:`_ended` for each task of a worker; both ignore tasks that
-    no beat sent.
+    Celery calls this function and :func:`_ended` for each task of a worker. Both functions ignore
+    a task that was not sent by a beat.
     """
     request = task.request
     fields = request.__dict__
@@ -113,8 +119,9 @@ def _ended(
 ) -> None:
     """Report the end of a run in the process that executed the task.
 
-    A requeued task is not completed. If the state is None, the process is about to die or Celery
-    had an internal error; then another signal may report the end.
+    A requeued task is not reported, because its run has not ended. If ``state`` is None, the
+    process is about to exit, or Celery had an internal error. This function then reports nothing,
+    because the receiver of another signal may report the end.
     """
     found = RUNNING.pop((task_id, get_ident()), None)
     if found is None:
@@ -131,9 +138,10 @@ def _ended(
 
 
 def _lost(task_id: str = "", sender: Any = None, exception: Any = None, **_kwargs: Any) -> None:
-    """Report the end of a run if its worker process died or it exceeded its time limit.
+    """Report the end of a run whose process died, or whose time limit was exceeded.
 
-    The process that executed the task reports all other failures.
+    This function ignores all other failures, because the process that executed the task reports
+    them.
     """
     if isinstance(exception, (WorkerLostError, TimeLimitExceeded)):
         request = getattr(sender, "request", None)
@@ -165,7 +173,7 @@ def _revoked(
 
 
 def _refused(sender: Any = None, message: Any = None, exc: Any = None, **_kwargs: Any) -> None:
-    """Report the end of a run that a worker refused: an unknown task or invalid message."""
+    """Report a run that a worker refused because the task is unknown or the message is invalid."""
     headers = getattr(message, "headers", None) or {}
     _report(sender.app, headers, headers.get("id"), "failed", exc)
 
@@ -182,10 +190,10 @@ def _header(request: Any, name: str) -> Any:
 
 
 class End(NamedTuple):
-    """The end of a run that Redis has not recorded yet; ``at`` is in monotonic seconds."""
+    """The end of a run that Redis has not recorded yet, at the time ``at`` (monotonic seconds)."""
 
     name: str
-    #: The key of the entry if the message has it, else "".
+    #: The key of the entry if the message contains the key, else "".
     key: str
     task_id: str
     scheduled_at: datetime | None
@@ -201,7 +209,7 @@ def _report(
     error: Any,
     seconds: float | None = None,
 ) -> None:
-    """Report the end of a run; if this fails, log the error and do not affect the task."""
+    """Report the end of a run. If the report fails, log the error and do not affect the task."""
     name, key = _header(request, NAME_HEADER), _header(request, OVERLAP_HEADER)
     if not (name or key) or not task_id:
         return
@@ -249,10 +257,10 @@ def _one_line(text: str, size: int) -> str:
 
 
 class Reports:
-    """Sends the ends of runs to Redis, from one process.
+    """Sends the reports of one process to Redis.
 
-    If Redis does not answer, the next attempt follows after :data:`BACK_OFF` seconds, when another
-    run ends. Until then, reports make no round trip.
+    If Redis does not answer, reports are not sent for :data:`BACK_OFF` seconds. Afterwards, the end
+    of another run sends all waiting reports.
     """
 
     def __init__(self, app: Celery) -> None:
@@ -266,7 +274,7 @@ class Reports:
         self._lock = Lock()
 
     def add(self, end: End) -> None:
-        """Send a report, or keep it while Redis does not answer."""
+        """Send a report, or store the report in memory while Redis does not answer."""
         if len(self._waiting) >= MAX_WAITING:
             self._waiting.popleft()
             self._dropped += 1
@@ -298,7 +306,7 @@ class Reports:
             self._waiting.popleft()
         if self._problem:
             logger.warning(
-                "Redis answers again: ends of runs are recorded, %s dropped meanwhile",
+                "Redis answers again: the ends of runs are recorded. Lost: %s",
                 plural(self._dropped, "report"),
             )
             self._problem, self._dropped = "", 0
@@ -307,8 +315,9 @@ class Reports:
         self._not_before = time.monotonic() + BACK_OFF
         if not self._problem:
             logger.warning(
-                "Could not record the end of a run of %s, trying again after %d s with the next "
-                "run. Until then, entries with overlap wait for overlap_timeout: %r",
+                "Could not record the end of a run of %s, trying again with the first run that "
+                "ends after %d s. Until then, entries that set overlap wait for overlap_timeout: "
+                "%r",
                 *(end.key or end.name, BACK_OFF, error),
             )
         self._problem = repr(error)
@@ -349,7 +358,7 @@ class Reports:
 
 
 def quick(client: Any) -> Any:
-    """Return a client for the same server whose timeouts are at most :data:`TIMEOUT` seconds.
+    """Return a client with timeouts of at most :data:`TIMEOUT` seconds, for the same server.
 
     A client of Sentinel, of a cluster or of another class is returned unchanged.
     """
@@ -363,12 +372,12 @@ def quick(client: Any) -> Any:
     return type(client)(connection_pool=own_pool)
 
 
-#: The attribute of the app with its :class:`Reports`, None after an error of its settings.
+#: The attribute of an app that contains its :class:`Reports`, or None after a failed creation.
 REPORTS: Final = "_redbeat_reports"
 
 
 def _reports_of(app: Celery) -> Reports | None:
-    """Return the reports of an app, None if its settings are invalid, which is logged once."""
+    """Return the :class:`Reports` of an app, None if the creation failed, which is logged once."""
     reports: Reports | None = getattr(app, REPORTS, None)
     if reports is None and REPORTS not in vars(app):
         try:

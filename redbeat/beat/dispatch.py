@@ -242,7 +242,7 @@ class Dispatcher:
         return self._scheduler.overrides_sending or sent_anything
 
     def _prepare_at_most_once(self, attempt: Attempt, due: bool) -> None:
-        """Decide and check the broker like :meth:`_publish`, but record the run before the message."""
+        """Decide and check the broker like :meth:`_publish`, but record the run before sending."""
         entry, run = attempt.entry, attempt.run
         try:
             if due:

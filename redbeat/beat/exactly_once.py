@@ -208,8 +208,8 @@ class CommonServer:
         self.broker: Broker | None = None
         #: The names of tasks of which a message was sent before its record.
         self._bypassing_tasks: set[str] = set()
-        #: The entries to whose queues scripts have no right: entry key -> when a script tries again,
-        #: in monotonic seconds.
+        #: The entries to whose queues scripts have no right: entry key -> when to try a script
+        #: again, in monotonic seconds.
         self._refused_until: RecentEntries[float] = RecentEntries()
         self._last_refused_until = 0.0
         #: Why no message is sent, if exactly-once delivery is set but has become impossible. Else
