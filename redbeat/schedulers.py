@@ -284,7 +284,7 @@ class RedBeatScheduler(Scheduler):
 
     @cached_property
     def _server(self) -> Any:
-        """The HTTP server for metrics and health checks, None without ``redbeat_metrics_port``."""
+        """The HTTP server for metrics and health checks; None if ``redbeat_metrics_port`` is None."""
         conf, ticker = ensure_conf(self.app), self._ticker
         if conf.metrics_port is None:
             return None
@@ -531,7 +531,7 @@ class RedBeatScheduler(Scheduler):
         return seconds
 
     def reserve(self, entry: RedBeatSchedulerEntry) -> RedBeatSchedulerEntry:
-        """Return the entry with the last run and the run count after this run.
+        """Return the entry as it is after this run, with a new last run and run count.
 
         Without a claim, this method also records the run in Redis.
         """
@@ -613,7 +613,7 @@ class RedBeatScheduler(Scheduler):
         """Check that the broker is available; raise an error if it is not.
 
         An idle connection is replaced first, because the broker may have closed the connection, and
-        only a publish would detect that.
+        only a publish would detect a closed connection.
         """
         if monotonic() - self._published_at > IDLE_CONNECTION:
             self._drop_connection()
@@ -627,7 +627,7 @@ class RedBeatScheduler(Scheduler):
 
     @functools.cached_property
     def overrides_sending(self) -> bool:
-        """Whether user code overrides a step of sending, so that it may use another channel."""
+        """Whether user code overrides a step of sending. The user code may use another channel."""
         ours: Any = RedBeatScheduler
         names = ("apply_async", "maybe_due", "send_task", "send_if_due", "producer", "Producer")
         overridden = any(
@@ -741,7 +741,7 @@ class RedBeatScheduler(Scheduler):
 
 
 def _exit(error: ConfigurationError) -> NoReturn:
-    """Log an invalid setting as one line and end the process; Celery would log tracebacks."""
+    """Log an invalid setting as one line and end the process; Celery would log a traceback."""
     logger.critical("beat: %s", error)
     raise SystemExit(error.exit_code) from None
 

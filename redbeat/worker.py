@@ -50,7 +50,7 @@ RUN_HEADERS: Final = (NAME_HEADER, OVERLAP_HEADER)
 #: may run in two threads at the same time.
 RUNNING: Final[dict[tuple[str, int], tuple[Any, float]]] = {}
 
-#: In the run history, the maximum length of an exception's class, and of its message.
+#: Maximum lengths of the class name and of the message of an exception in the run history.
 MAX_CLASS, MAX_MESSAGE = 80, 200
 
 #: Maximum seconds to connect to Redis, and to wait for a reply.
@@ -259,8 +259,8 @@ def _one_line(text: str, size: int) -> str:
 class Reports:
     """Sends the reports of one process to Redis.
 
-    If Redis does not answer, reports are not sent for :data:`BACK_OFF` seconds. Afterwards, the end
-    of another run sends all waiting reports.
+    If Redis does not answer, reports are not sent for :data:`BACK_OFF` seconds. When the next run
+    ends after these seconds, all waiting reports are sent.
     """
 
     def __init__(self, app: Celery) -> None:
@@ -372,12 +372,15 @@ def quick(client: Any) -> Any:
     return type(client)(connection_pool=own_pool)
 
 
-#: The attribute of an app that contains its :class:`Reports`, or None after a failed creation.
+#: The attribute of an app that contains its :class:`Reports`, or None if the settings are invalid.
 REPORTS: Final = "_redbeat_reports"
 
 
 def _reports_of(app: Celery) -> Reports | None:
-    """Return the :class:`Reports` of an app, None if the creation failed, which is logged once."""
+    """Return the :class:`Reports` of an app, None if the settings of the app are invalid.
+
+    The error of invalid settings is logged once.
+    """
     reports: Reports | None = getattr(app, REPORTS, None)
     if reports is None and REPORTS not in vars(app):
         try:

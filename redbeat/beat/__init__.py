@@ -1,1 +1,1 @@
-"""The beat: its ticks renew the lock, claim due entries, publish and record their runs."""
+"""The beat: each tick renews the lock, claims due entries, and publishes and records their runs."""

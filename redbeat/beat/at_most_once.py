@@ -151,7 +151,7 @@ class AtMostOnce:
             )
 
     def _publish(self, attempt: Attempt, producer: Any) -> None:
-        """Publish a recorded run, or report it as lost."""
+        """Publish a recorded run, or report the run as lost."""
         run = attempt.run
         run.successor = None
         try:

@@ -52,7 +52,7 @@ TIMEOUTS = {
 #: setting, and none of :data:`TIMEOUTS`, while it connects.
 CELERYS_CONNECT_TIMEOUT = 4
 
-#: Scheme in ``redbeat_redis_url`` -> scheme of the same server in ``broker_url``, if they differ.
+#: Scheme in ``redbeat_redis_url`` -> scheme of the same server in ``broker_url``, if not equal.
 BROKER_SCHEMES: Final = {"redis-sentinel": "sentinel", "unix": "redis+socket"}
 
 
@@ -167,7 +167,7 @@ def means_no_broker(error: BaseException, connection: Any = None) -> bool:
 def is_about_one_message(error: BaseException) -> bool:
     """Return whether ``error`` concerns only the message or queue of one entry.
 
-    Then the broker is available, and the messages of other entries can be sent.
+    If so, the broker is available, and the messages of other entries can be sent.
 
     Examples: the Redis key of the queue is not a list, the Redis ACL forbids access to this key,
     redis-py cannot encode an argument, kombu does not know the compression, RabbitMQ closed the

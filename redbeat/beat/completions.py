@@ -53,7 +53,7 @@ logger = get_logger("celery.beat")
 
 
 def _custom_score(attempt: Attempt) -> float | None:
-    """Return the next score that a user's entry class computes, UNIX seconds, else None.
+    """Return the next score (UNIX seconds) that a user's entry class computes, or None.
 
     None means that the schedule determines the score. The result is also None if ``is_due`` of the
     class returned almost the same time as the schedule.
@@ -133,7 +133,7 @@ def running_marker(entry: RedBeatSchedulerEntry, task_id: str) -> str:
 
 
 def _score_after(attempt: Attempt, skipped: datetime) -> float:
-    """Return the score after the run at ``skipped``, which does not increase the run count."""
+    """Return the next score after a skipped run. This run does not increase the run count."""
     entry, run = attempt.entry, attempt.run
     if asks_itself(entry.schedule):
         return score_of(entry.decision().next_at)
@@ -224,7 +224,7 @@ class Completions:
         """Return the completion of an entry that is not due, or whose due runs are too late.
 
         Usually, the next run is computed from the last run. If runs were missed, or if the last run
-        is in the future, the completion records another instant for this computation.
+        is in the future, the completion records another instant from which to compute the next run.
         """
         entry, score = attempt.entry, _score_of_not_due(attempt)
         decision, runtime, line = entry.decision(), "", ""

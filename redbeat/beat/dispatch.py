@@ -287,10 +287,9 @@ class Dispatcher:
     def _leaves_with_record(self, claim: Claim, capture: Capture) -> bool:
         """Return whether a script can send the captured message together with the record.
 
-        A script refuses the message of an entry that was changed since the claim. If user code in
-        this beat changes the entry during each publish, a script would never send a message. So
-        this method then returns False. One round trip if user code saved or deleted the entry, else
-        none.
+        A script refuses the message of an entry that was changed since the claim. So the result is
+        False if user code in this beat changes the entry during each publish: a script would never
+        send its message. One round trip if user code saved or deleted the entry, else none.
         """
         changed = self.retries.is_edited_too_often(claim)
         if not changed and claim.key in capture.changed_keys:

@@ -52,11 +52,11 @@ OPEN_CHECK_INTERVAL: Final = 0.01
 #: number of seconds.
 REFUSED_FOR: Final = 300.0
 
-#: Why a message is sent before its record.
+#: The reasons why a message is sent before its record.
 BYPASSED: Final = "user code sends the messages on another channel, or they go to no queue"
 CHANGES_ENTRY: Final = "user code in this beat changes the entry while its message is published"
 
-#: Maximum number of names of tasks that are stored because their messages were not captured.
+#: Maximum number of stored task names. A task name is stored if a message was not captured.
 MAX_BYPASSING_TASKS: Final = 1000
 
 
@@ -83,7 +83,7 @@ def impossible(reason: str) -> ConfigurationError:
 
 
 class CapturedPipeline:
-    """Wraps a Redis pipeline of kombu, and captures its commands if all are in :data:`CAPTURED`."""
+    """Wraps a pipeline of kombu, and captures its commands if all of them only send messages."""
 
     def __init__(self, capture: Capture, pipeline: Any) -> None:
         self._capture = capture
@@ -242,7 +242,7 @@ class CommonServer:
         return not is_idle(self._watched_connection)
 
     def script_ran_elsewhere(self, broker: Broker | None) -> None:
-        """Check the servers again, because a script reported that ``broker`` is not its server."""
+        """Check the servers again, because a script did not run on the server of ``broker``."""
         if broker == self.broker:
             self.refuse("scripts cannot use INFO to read the run_id of their server")
 
