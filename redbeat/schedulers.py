@@ -284,7 +284,7 @@ class RedBeatScheduler(Scheduler):
 
     @cached_property
     def _server(self) -> Any:
-        """The HTTP server for metrics and health checks; None if ``redbeat_metrics_port`` is None."""
+        """The server for metrics and health checks, None if ``redbeat_metrics_port`` is not set."""
         conf, ticker = ensure_conf(self.app), self._ticker
         if conf.metrics_port is None:
             return None
