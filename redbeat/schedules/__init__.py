@@ -1,4 +1,4 @@
-"""Schedule types in addition to Celery's, their registry, and the next run of any schedule.
+"""RedBeat's schedule types, a registry for custom types, and the search for the next run.
 
 Programs that were written for RedBeat 2 import the names below from this module.
 """

@@ -29,15 +29,15 @@ OnExcluded = Literal["skip", "next", "previous"]
 #: Maximum number of days and rules in one calendar.
 MAX_DAYS: Final = 4000
 
-#: If more days in a row are excluded, an entry has no runs left.
+#: Maximum number of consecutive excluded days. If more are excluded, the entry has no more runs.
 MAX_ROW: Final = 1100
 
-#: The search for the next run moves at most this number of occurrences.
+#: Maximum number of occurrences that one search for the next run moves to other days.
 MAX_MOVED: Final = 4000
 
 DAY: Final = timedelta(days=1)
 
-#: A day, or the first and the last day of a span, as a ``date`` or in ISO 8601.
+#: A day, or a pair of the first and the last day of a span. A day is a ``date`` or in ISO 8601.
 Days = date | str | Sequence["date | str"]
 
 
@@ -47,14 +47,14 @@ class Calendar:
 
     Arguments:
         name: the name of the calendar.
-        days: excluded days. Each is a ``date``, a string in ISO 8601, or a pair of the first and
-            the last day of a span.
+        days: excluded days. Each item is a ``date``, a string in ISO 8601, or a pair of the first
+            and the last day of a span.
         rules: RFC 5545 rules whose occurrences are excluded days, such as
             ``"FREQ=WEEKLY;BYDAY=SA,SU"``.
-        zone: the IANA name of the time zone in which the days begin and end. None means the time
-            zone of each entry.
+        zone: the IANA name of the time zone in which the days begin and end. If None, the days
+            begin and end in the time zone of each entry.
 
-    Raises :exc:`InvalidEntryError` with the name of an invalid argument.
+    Raises :exc:`InvalidEntryError` with the name of the invalid argument.
     """
 
     name: str
@@ -72,7 +72,7 @@ class Calendar:
         if len(self.days) + len(self.rules) > MAX_DAYS:
             problem = f"more than {MAX_DAYS} days and rules; use rules for days that repeat"
             raise InvalidEntryError("days", problem)
-        set_field = object.__setattr__  # the fields are frozen
+        set_field = object.__setattr__  # the dataclass is frozen and does not allow assignments
         set_field(self, "_spans", [_span(days) for days in self.days])
         texts = [_rule_text(rule) for rule in self.rules]
         set_field(self, "_schedules", [_schedule(text) for text in texts])
@@ -88,7 +88,7 @@ class Calendar:
             set_field(self, "zone", key)
 
     def excludes(self, day: date) -> bool:
-        """Return whether ``day`` is excluded."""
+        """Return whether the calendar excludes ``day``."""
         known = self._known.get(day)
         if known is None:
             known = any(first <= day <= last for first, last in self._spans) or any(
@@ -100,28 +100,33 @@ class Calendar:
         return known
 
     def fields(self) -> dict[str, Any]:
-        """Return the fields to store, as values of JSON."""
+        """Return the fields that are stored in Redis, as a dict of JSON values."""
         return {"days": list(self.days), "rules": list(self.rules), "zone": self.zone}
 
     def to_json(self) -> str:
-        """Return the fields as JSON to store."""
+        """Return the JSON text that is stored in Redis."""
         return json.dumps(self.fields())
 
     @classmethod
     def from_ical(
         cls, name: str, text: str | bytes, zone: str | None = None, now: date | None = None
     ) -> Calendar:
-        """Return a calendar with the days of the events of an iCalendar file.
+        """Return a calendar that excludes the days of the events in an iCalendar file.
 
-        Repeated events are taken from last year to ten years after ``now`` (default: today). Needs
-        the extra ``calendars``. Raises :exc:`InvalidEntryError` if the file cannot be read.
+        ``text`` is the content of the file. Events before last year, and events :data:`YEARS` years
+        after this year or later, are ignored. "This year" is the year of ``now`` (default: today).
+        Raises :exc:`InvalidEntryError` if the text cannot be read, or if the extra ``calendars`` is
+        not installed.
         """
         days = _days_of_events(text, now or datetime.now(UTC).date())
         return cls(name, days, zone=zone)
 
     @classmethod
     def from_fields(cls, name: str, fields: Mapping[str, Any]) -> Calendar:
-        """Return the calendar with this name and stored fields; raises :exc:`DecodeError`."""
+        """Return the calendar for a name and its stored fields.
+
+        Raises :exc:`DecodeError` if the name or a field is invalid.
+        """
         try:
             return cls(name, fields["days"], fields["rules"], fields["zone"])
         except InvalidEntryError as error:
@@ -130,7 +135,7 @@ class Calendar:
             raise DecodeError(f"calendar {name!r:.60}", f"is not a calendar: {error!r}") from error
 
 
-#: The days of events in this number of years from now are taken from an iCalendar file.
+#: iCalendar events are ignored if they begin this number of years after the current year or later.
 YEARS: Final = 10
 
 
@@ -152,7 +157,10 @@ def _days_of_events(text: str | bytes, now: date) -> list[tuple[date, date]]:
 
 
 def _event_span(event: Any) -> tuple[date, date]:
-    """Return the first and the last day of an event; the end of an event is exclusive."""
+    """Return the first and the last day of an event.
+
+    The end of an event is exclusive: an event that ends at midnight ends on the day before.
+    """
     start, end = event.start, event.end
     last = end - TICK if isinstance(end, datetime) else end - DAY
     return _date(start), max(_date(start), _date(last))
@@ -165,7 +173,7 @@ def _span(days: Days) -> tuple[date, date]:
         first, last = days
         if _date(first) <= _date(last):
             return _date(first), _date(last)
-    raise InvalidEntryError("days", f"{days!r:.60} is not a day, nor a pair of first and last day")
+    raise InvalidEntryError("days", f"{days!r:.60} is neither a day nor a pair of days")
 
 
 def _date(day: Any) -> date:
@@ -211,12 +219,12 @@ def _midnight(day: date, zone: tzinfo) -> datetime:
 
 @dataclass(frozen=True)
 class Exclusion:
-    """The occurrences of an entry with calendars.
+    """Computes the occurrences of an entry that names calendars.
 
     Attributes:
         calendars: the calendars that the entry names.
         zone: the time zone of the entry.
-        on_excluded: one of :data:`OnExcluded`.
+        on_excluded: one of the values of :data:`OnExcluded`.
     """
 
     calendars: Sequence[Calendar]
@@ -242,7 +250,7 @@ class Exclusion:
     def latest_run(
         self, schedule: BaseSchedule, first: datetime, until: datetime
     ) -> datetime | None:
-        """Return the last occurrence in ``(first, until]``; ``first`` is an occurrence."""
+        """Return the last occurrence in ``(first, until]``; ``first`` must be an occurrence."""
         if self.on_excluded != "skip":
 
             def probe(moment: datetime) -> datetime | None:
@@ -279,9 +287,10 @@ class Exclusion:
         return instant.astimezone(self._zone_of(calendar)).date()
 
     def _end(self, instant: datetime) -> datetime | None:
-        """Return the end of the excluded days in a row around ``instant``, None if it is too far.
+        """Return the end of the consecutive excluded days around ``instant``.
 
-        Returns ``instant`` if its day is not excluded.
+        Returns ``instant`` if the day of ``instant`` is not excluded. Returns None if the excluded
+        days do not end within :data:`MAX_ROW` days.
         """
         for _ in range(MAX_ROW):
             calendar = self._excluding(instant)
@@ -291,9 +300,9 @@ class Exclusion:
         return None
 
     def _begin(self, instant: datetime) -> datetime:
-        """Return the beginning of the excluded days in a row around ``instant``.
+        """Return the beginning of the consecutive excluded days around ``instant``.
 
-        Returns ``instant`` if its day is not excluded.
+        Returns ``instant`` if the day of ``instant`` is not excluded.
         """
         begin = instant
         for _ in range(MAX_ROW):
@@ -307,22 +316,26 @@ class Exclusion:
     # -- moved occurrences -----------------------------------------------------------------------
 
     def _moved(self, occurrence: datetime) -> datetime | None:
-        """Return the occurrence, moved to a day that is not excluded; None if there is none."""
+        """Return the occurrence, moved to the next or previous day that is not excluded.
+
+        Returns None if all days within :data:`MAX_ROW` days are excluded.
+        """
         step = DAY if self.on_excluded == "next" else -DAY
         local = occurrence.astimezone(self.zone)
         for _ in range(MAX_ROW):
             if not self.excludes(occurrence):
                 return occurrence
-            local += step  # wall-clock time: the time of day stays
+            local += step  # in wall-clock time, so that the time of day does not change
             occurrence = instant_of(local)
         return None
 
     def _next_moved(self, schedule: BaseSchedule, after: datetime) -> datetime | None:
-        """Return the first moved occurrence after ``after``.
+        """Return the first instant after ``after`` to which :meth:`_moved` moves an occurrence.
 
-        An occurrence before ``after`` may move to a day after it, and the other way round. So the
-        search begins before the excluded days around ``after``, and goes on past the excluded days
-        that follow the best result.
+        An occurrence before ``after`` may move to an instant after ``after``. Therefore the search
+        begins before the excluded days around ``after``. A later occurrence may also move to an
+        instant before the best result. Therefore the search continues until
+        :meth:`_last_to_search`.
         """
         best: datetime | None = None
         found = next_run(schedule, self._begin(after - DAY) - DAY, self.zone)
@@ -333,12 +346,13 @@ class Exclusion:
             if moved is not None and moved > after and (best is None or moved < best):
                 best = moved
             found = next_run(schedule, found, self.zone)
-        if best is None and found is not None:  # too many occurrences on the excluded days to move
+        if best is None and found is not None:
+            # More than MAX_MOVED occurrences are on the excluded days, so skip the occurrences.
             return replace(self, on_excluded="skip").next_run(schedule, after)
         return best
 
     def _last_to_search(self, best: datetime) -> datetime:
-        """Return the last instant whose occurrence may move to a time before ``best``."""
+        """Return the instant after which no occurrence can move to a time before ``best``."""
         if self.on_excluded == "next":
             return best
         return (self._end(best + DAY) or best) + DAY

@@ -1,4 +1,4 @@
-"""Crontabs with ``H``: numbers that the name of an entry determines, so that entries spread out."""
+"""Crontabs with ``H``, a number that depends on the entry name, so that runs spread over time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from redbeat.errors import InvalidEntryError
 
 __all__ = ("has_hash", "hash_fraction", "hashed_crontab", "spread_fraction")
 
-#: The lowest and the highest value that ``H`` stands for. Each month has the day 28.
+#: The lowest and the highest value of ``H`` for each field. Every month has at least 28 days.
 RANGES: Final = {
     "minute": (0, 59),
     "hour": (0, 23),
@@ -28,21 +28,22 @@ HASH: Final = re.compile(r"H(?:\((\d{1,2})-(\d{1,2})\))?(?:/(\d{1,2}))?")
 
 
 def spread_fraction(name: str) -> float:
-    """Return a number from 0 to below 1; it is always the same for ``name``.
+    """Return a number in ``[0, 1)`` that depends only on ``name``.
 
-    CRC-32 spreads names that differ only in a number more evenly than a cryptographic hash.
+    The number is computed with CRC-32. For names that differ only in a number, such as ``job1`` and
+    ``job2``, CRC-32 spreads the results more evenly than a cryptographic hash.
     """
     return crc32(name.encode("utf-8", "backslashreplace")) / 2**32
 
 
 def hash_fraction(text: str) -> float:
-    """Return a number from 0 to below 1 that looks random; it is always the same for ``text``."""
+    """Return a number in ``[0, 1)`` that looks random, but depends only on ``text``."""
     digest = sha1(text.encode("utf-8", "backslashreplace"), usedforsecurity=False).digest()
     return int.from_bytes(digest[:6], "big") / 2**48
 
 
 def has_hash(text: Any) -> bool:
-    """Return whether a crontab field, or a text of several fields, contains ``H``."""
+    """Return whether ``text``, one or more crontab fields, contains ``H``."""
     return isinstance(text, str) and re.search(r"(?<![A-Za-z])H(?![A-Za-z])", text) is not None
 
 
@@ -55,12 +56,12 @@ def hashed_crontab(
     month_of_year: str | int = "*",
     app: App | None = None,
 ) -> crontab:
-    """Return a crontab in which the entry name determines a number for each ``H``.
+    """Return a Celery crontab in which a number replaces each ``H``.
 
-    ``H`` stands for one value of the field, the same for all runs: ``hashed_crontab("report")``
-    runs each hour, at a minute that depends on "report". ``H(0-5)`` is a value in a range,
-    ``H/15`` each fifteenth value from a value below 15. The result is a crontab of Celery. Raises
-    :exc:`InvalidEntryError` with the name of an invalid field.
+    The number depends on the entry name ``name`` and is the same for all runs. For example,
+    ``hashed_crontab("report")`` runs each hour, at a minute that depends on "report". ``H(0-5)`` is
+    a number from 0 to 5. ``H/15`` is every fifteenth value, beginning with one of the first 15
+    values. Raises :exc:`InvalidEntryError` with the name of the invalid field.
     """
     texts = {
         "minute": minute,
@@ -91,7 +92,7 @@ def _part(name: str, field: str, part: str) -> str:
     step = int(match[3] or 0)
     if not lowest <= first <= last <= highest or (match[3] and not 0 < step <= last - first + 1):
         raise InvalidEntryError(field, f"{part!r:.30} is not within {lowest}-{highest}")
-    # The other fields have hashes of their own, so that the hour does not follow from the minute.
+    # Each other field has a separate hash, so that its number does not depend on the minute.
     fraction = spread_fraction(name) if field == "minute" else hash_fraction(f"{field} {name}")
     value = first + int(fraction * (step or last - first + 1))
     return f"{value}-{last}/{step}" if step else str(value)

@@ -25,7 +25,7 @@ def from_ical(text: str) -> rrule | rruleset:
 
     Times without ``Z`` or ``TZID`` are in the time zone of ``DTSTART``, or in UTC if ``DTSTART``
     is missing. A rule without ``DTSTART`` starts in 1970 and must not have a ``COUNT``. Raises
-    ``ValueError`` for invalid text. The message names the invalid part.
+    ``ValueError`` for invalid text. The error message names the invalid part of the text.
     """
     lines = _lines(text)
     starts = [line for line in lines if line[0] == "DTSTART"]
@@ -66,7 +66,7 @@ def _lines(text: str) -> list[Line]:
 def _line(line: str) -> Line:
     head, colon, value = line.partition(":")
     if not colon:
-        head, value = "RRULE", line  # many programs omit "RRULE:"
+        head, value = "RRULE", line  # many programs omit the prefix "RRULE:"
     name, *parameters = head.split(";")
     return name.upper(), {key.upper(): item for key, item in map(_pair, parameters)}, value
 

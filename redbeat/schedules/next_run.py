@@ -1,7 +1,7 @@
 """Compute the next run of a schedule after a given instant.
 
-The functions read no clock, with one exception: a custom schedule class computes its next run
-with its own clock; see :func:`asks_itself`.
+Only custom schedule classes read a clock, because they compute their next run themselves; see
+:func:`asks_itself`.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ __all__ = (
 
 ZERO = timedelta(0)
 
-#: The shortest interval, which is the precision of the waits of Celery's beat. RedBeat 2 may have
-#: stored a shorter interval; RedBeat uses this interval instead.
+#: The shortest interval that is allowed: Celery's beat cannot wait more precisely. If RedBeat 2
+#: stored a shorter interval, RedBeat uses ``MIN_EVERY`` instead.
 MIN_EVERY = timedelta(milliseconds=10)
 
 #: :func:`count_runs` stops at this number of runs for a solar schedule.
@@ -53,13 +53,13 @@ Finder = Callable[[Any, datetime, "tzinfo | None"], "datetime | None"]
 def next_run(
     schedule: BaseSchedule, after: datetime, timezone: tzinfo | None = None
 ) -> datetime | None:
-    """Return the first run of ``schedule`` strictly after the aware ``after``, in UTC.
+    """Return the first run of ``schedule`` strictly after the aware datetime ``after``, in UTC.
 
     Returns None if no run is left. The next run of an interval is one interval after ``after``.
     Crontabs and relative intervals use wall-clock time in ``timezone`` (default: the time zone of
     the schedule's app). Rules use the time zone of their ``dtstart``. A schedule for which
     :func:`asks_itself` returns True uses its own clock. Raises ``ValueError`` if an interval is not
-    above 0 or ``after`` is naive.
+    above 0, or if ``after`` is naive.
     """
     return _finder(schedule)(schedule, after, timezone)
 
@@ -67,9 +67,9 @@ def next_run(
 def latest_run(
     schedule: BaseSchedule, after: datetime, until: datetime, timezone: tzinfo | None = None
 ) -> datetime | None:
-    """Return the last run of ``schedule`` in ``(after, until]``, in UTC; None if there is none.
+    """Return the last run of ``schedule`` in ``(after, until]``, in UTC, or None.
 
-    The first run of an interval is one interval after ``after``.
+    An interval runs one interval after ``after``, two intervals after ``after``, and so on.
     """
     finder, after, until = _finder(schedule), as_utc(after), as_utc(until)
     if finder is _next_interval:
@@ -86,12 +86,16 @@ def latest_run(
 def run_before(
     schedule: Any, anchor: datetime, before: datetime, timezone: tzinfo | None = None
 ) -> datetime:
-    """Return the last run of an interval before ``before``, in UTC; ``anchor`` is a later run."""
+    """Return the last run of an interval before ``before``, in UTC.
+
+    ``anchor`` is a known run of the interval at or after ``before``.
+    """
     anchor, before, step = as_utc(anchor), as_utc(before), _step(schedule)
     if not schedule.relative:
         return anchor - ((anchor - before) // step + 1) * step
     step = _rounded(step)
-    # Steps of a day or more have the length of a local day, so a DST change may be among them.
+    # Steps of a day or more are steps in wall-clock time. A DST change makes a step longer or
+    # shorter, so start one step earlier.
     start = _shifted(anchor, -((anchor - before) // step + 2), step, timezone or schedule.tz)
     return _latest_relative(schedule, start, before - TICK, timezone) or start
 
@@ -105,7 +109,8 @@ def count_runs(
 ) -> int:
     """Return the number of runs of ``schedule`` in ``(after, until]``.
 
-    The first run of an interval is one interval after ``after``, and the number is computed. For
+    An interval that is not relative runs one interval after ``after``, two intervals after
+    ``after``, and so on. The function computes the number of these runs and ignores ``limit``. For
     all other schedules, the function finds the runs one by one and stops at ``limit``. For a solar
     schedule, the function stops at :data:`SOLAR_LIMIT`, because each search is expensive.
     """
@@ -122,11 +127,11 @@ def count_runs(
 
 
 def asks_itself(schedule: BaseSchedule) -> bool:
-    """Return whether only the method ``is_due`` of the schedule can compute its next run.
+    """Return whether only ``schedule.is_due()`` can compute the next run of the schedule.
 
     Returns True for custom schedule classes, for subclasses that override how runs are computed,
     for objects with a ``nowfun``, and for objects with a ``tz`` that differs from the time zones of
-    the entry and the app. For these schedules, call ``schedule.is_due(last_run_at)``.
+    the entry and the app. In these cases, the caller must call ``schedule.is_due(last_run_at)``.
     """
     return finder_of(schedule) is None
 
@@ -134,25 +139,26 @@ def asks_itself(schedule: BaseSchedule) -> bool:
 def finder_of(schedule: BaseSchedule) -> Finder | None:
     """Return the function that finds the next run of this schedule.
 
-    Returns None if :func:`asks_itself` is true.
+    Returns None if :func:`asks_itself` returns True for the schedule.
     """
     finder = _finder(schedule)
     return None if finder is _next_of_custom else finder
 
 
 def unstored_parts(schedule: BaseSchedule, base: type) -> list[str]:
-    """Return the names of attributes and methods lost if ``schedule`` is stored as ``base``.
+    """Return which attributes and methods are lost if ``schedule`` is stored as ``base``.
 
-    The result contains only attributes and methods that influence the runs.
+    The result contains only names of attributes and methods that influence the runs.
     """
     attributes = [name for name, is_set in DECIDING_ATTRIBUTES.items() if is_set(schedule)]
     return attributes + [name for name in DECIDING_METHODS if _differs(type(schedule), base, name)]
 
 
 def in_zone(schedule: Any, zone: tzinfo) -> Any:
-    """Return a copy of a crontab or an interval that uses ``zone``, the time zone of its entry.
+    """Return a copy of ``schedule`` that uses ``zone``, the time zone of the entry.
 
-    All other schedules, and schedules with their own time zone, are returned unchanged.
+    Only crontabs and intervals can use the time zone of the entry. All other schedules, and
+    schedules with their own time zone, are returned unchanged.
     """
     has_zone = _differs(type(schedule), BaseSchedule, "tz") or _has_own_zone(schedule)
     if has_zone or not isinstance(schedule, (crontab, Interval)):
@@ -163,9 +169,10 @@ def in_zone(schedule: Any, zone: tzinfo) -> Any:
 
 
 def on_clock_of(schedule: BaseSchedule, instant: datetime) -> datetime:
-    """Return ``instant`` in the time zone of ``schedule``, or unchanged if there is none.
+    """Return ``instant`` in the time zone of ``schedule``.
 
-    Celery before 5.7 evaluates a crontab in the time zone of ``last_run_at``.
+    If ``schedule`` has no time zone, returns ``instant`` unchanged. The conversion is necessary
+    because Celery before 5.7 evaluates a crontab in the time zone of ``last_run_at``.
     """
     zone = getattr(schedule, "tz", None)
     return instant.astimezone(zone) if isinstance(zone, tzinfo) else instant
@@ -176,10 +183,10 @@ def _has_own_clock(schedule: Any) -> bool:
 
 
 def _has_own_zone(schedule: Any) -> bool:
-    """Return whether a program set ``tz`` to a time zone that changes the runs of the schedule.
+    """Return whether user code set ``tz`` to a time zone that changes the runs of the schedule.
 
-    ``tz`` is a cached property. If ``tz`` is the time zone of the app or the entry, Celery or
-    RedBeat set the value, not the program.
+    ``tz`` is a cached property, so ``tz`` may have a value although user code did not set ``tz``.
+    In this case, ``tz`` is the time zone of the app or of the entry.
     """
     attributes = schedule.__dict__
     uses_zone = isinstance(schedule, crontab) or bool(getattr(schedule, "relative", False))
@@ -200,7 +207,7 @@ def _next_interval(schedule: Any, after: datetime, timezone: tzinfo | None) -> d
 
 
 def _next_relative(schedule: Any, after: datetime, timezone: tzinfo | None) -> datetime:
-    """Return the next run of a relative interval, rounded as Celery rounds it at ``after``."""
+    """Return the next run of a relative interval after ``after``, with Celery's rounding."""
     start = after.astimezone(timezone or schedule.tz)
     wait: timedelta = remaining(start, schedule.run_every, after, True)
     # Celery rounds down, so the run of a short interval may be at or before ``after``.
@@ -245,24 +252,24 @@ FINDERS: tuple[tuple[type, Finder], ...] = (
     (solar, _next_solar),
     *((cls, _next_rule) for cls in SCHEDULES.values() if issubclass(cls, RuleSchedule)),
 )
-#: The methods and properties of a class that influence when a schedule runs.
+#: The methods and properties of a schedule class that influence when a schedule runs.
 DECIDING_METHODS = (
     *("is_due", "remaining_estimate", "remaining_delta", "occurrence_after", "counts_from"),
     *("now", "tz", "app", "maybe_make_aware", "to_local", "utc_enabled", "run_every", "relative"),
     *("_next_event", "_delta_to_next", "_expand_cronspec", "start"),
 )
-#: The attributes of a schedule object that may influence its runs. Each function returns whether
-#: the attribute of the given object changes its runs.
+#: The attributes of a schedule object that may influence its runs, each with a function. The
+#: function returns whether the attribute changes the runs of a given schedule object.
 DECIDING_ATTRIBUTES: dict[str, Callable[[Any], bool]] = {
     "nowfun": _has_own_clock,
     "tz": _has_own_zone,
 }
-#: The attribute of a schedule object with the time zone of its entry. The time zone is not lost,
-#: because the entry stores it.
+#: The name of the attribute in which a schedule object has the time zone of its entry. The stored
+#: form of a schedule does not include this time zone, because the entry itself stores it.
 ENTRY_ZONE = "_redbeat_entry_zone"
 
 
-# A cache: schedule class -> finder. The cache stays small, because a process has few classes.
+# A cache: schedule class -> finder. A process has few schedule classes, so the cache stays small.
 _finders: dict[type, Finder] = {}
 
 
@@ -279,7 +286,7 @@ def _finder(schedule: BaseSchedule) -> Finder:
 
 
 def _computes_as(cls: type, base: type) -> bool:
-    """Return whether ``cls`` is ``base``, or a subclass that computes its runs like ``base``."""
+    """Return whether ``cls`` is ``base``, or a subclass that computes runs like ``base``."""
     return issubclass(cls, base) and not any(_differs(cls, base, name) for name in DECIDING_METHODS)
 
 
@@ -310,13 +317,13 @@ def _latest_relative(
 
 
 def _rounded(step: timedelta) -> timedelta:
-    """Return the time between two runs of a relative interval, which Celery rounds down."""
+    """Return ``step``, rounded down to whole days, hours, minutes or seconds, as Celery does."""
     unit = next((unit for unit in UNITS if step >= unit), step)
     return step - step % unit
 
 
 def _shifted(start: datetime, slots: int, step: timedelta, zone: tzinfo) -> datetime:
-    """Return the instant that is ``slots`` steps after ``start``, or before it if negative.
+    """Return ``start`` plus ``slots`` steps; ``slots`` may be negative.
 
     Steps of a day or more are added in wall-clock time of ``zone``.
     """
@@ -329,13 +336,14 @@ def _shifted(start: datetime, slots: int, step: timedelta, zone: tzinfo) -> date
 def find_latest(
     probe: Callable[[datetime], datetime | None], after: datetime, until: datetime
 ) -> datetime | None:
-    """Return the last run in ``(after, until]``; calls ``probe`` a logarithmic number of times.
+    """Return the last run in ``(after, until]``, or None if there is no run.
 
-    ``probe(moment)`` returns the first run after ``moment``, or None if it is after ``until``.
+    ``probe(moment)`` returns the first run after ``moment``, or None if this run is after
+    ``until``. The number of calls of ``probe`` is logarithmic in the length of the time span.
     """
     if probe(after) is None:
         return None
-    # Search backwards from ``until``, in growing steps, for a moment with a later run.
+    # Go back from ``until``, in growing steps, until a run follows.
     step, run, no_run_after = FIRST_STEP, None, until
     while run is None:
         start = max(after, until - step)
@@ -348,7 +356,7 @@ def find_latest(
 def _bisect_latest(
     probe: Callable[[datetime], datetime | None], run: datetime, no_run_after: datetime
 ) -> datetime:
-    """Return the last run between ``run`` and ``no_run_after``, by bisection."""
+    """Return the last run, found by bisection between ``run`` and ``no_run_after``."""
     while (following := probe(run)) is not None:
         run = following
         middle = run + (no_run_after - run) / 2

@@ -43,7 +43,7 @@ class clocked(RuleSchedule):  # noqa: N801 - the name users import
         return self._instant
 
     def counts_from(self, now: datetime) -> datetime:
-        """Return an instant in UTC, after which the runs of a new entry are due.
+        """Return the UTC instant after which the runs of a new entry are due.
 
         The instant is before ``clocked_time``, so an entry that is created after ``clocked_time``
         still runs.

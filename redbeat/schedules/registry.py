@@ -50,11 +50,11 @@ _types: dict[str, RegisteredType] = {}
 
 
 def register_schedule_type(tag: str, cls: type[BaseSchedule], dump: Dump, load: Load) -> None:
-    """Allow schedules of class ``cls`` in entries, stored with ``tag`` as their ``__type__``.
+    """Register the schedule class ``cls`` for entries, with ``tag`` as ``__type__`` in Redis.
 
-    ``dump(schedule)`` returns a dict of the fields to store. The values may have the same types as
-    task arguments. ``load(fields)`` receives an equal dict and returns the schedule. Call this
-    function in each beat and in all other processes that save or load entries.
+    ``dump(schedule)`` returns a dict of the fields to store. Its values may have the same types as
+    task arguments. ``load(fields)`` receives an equal dict and returns the schedule. Call
+    ``register_schedule_type()`` in each beat and in all other processes that save or load entries.
 
     Raises ``TypeError`` if ``cls`` is not a schedule class, or if ``dump`` or ``load`` is not
     callable. Raises ``ValueError`` if the tag is invalid, or if the tag or the class is already
@@ -93,10 +93,10 @@ def tags() -> tuple[str, ...]:
 
 
 def named(tag: object) -> RegisteredType | None:
-    """Return the type that is registered with ``tag``, None if there is none."""
+    """Return the type that is registered with ``tag``, or None."""
     return _types.get(tag) if isinstance(tag, str) else None
 
 
 def of_class(cls: type) -> RegisteredType | None:
-    """Return the type that is registered for this class (not a base class), None if none is."""
+    """Return the type that is registered for exactly this class (not for a base class), or None."""
     return next((item for item in tuple(_types.values()) if item.cls is cls), None)

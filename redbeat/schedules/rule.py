@@ -44,12 +44,12 @@ DAY = timedelta(days=1)
 
 @dataclass(frozen=True)
 class ZonedRule:
-    """Computes the occurrences of ``rule``, in wall-clock time of ``zone``, as instants.
+    """Computes the instants of the occurrences of ``rule``, which uses wall-clock time in ``zone``.
 
-    ``start`` is the start of the rule in UTC, in whole seconds. No occurrence is earlier. If the
-    rule repeats in real time, ``count`` counts instants: an hour that DST repeats counts twice, and
-    an hour that DST skips does not count. In all other rules, ``count`` counts wall-clock times,
-    because each of them runs exactly once.
+    ``start`` is the start of the rule in UTC, in whole seconds. No occurrence is before ``start``.
+    If the rule repeats in real time, ``count`` counts instants: an hour that DST repeats counts
+    twice, and an hour that DST skips does not count. In all other rules, ``count`` counts
+    wall-clock times, because each wall-clock time has exactly one run.
     """
 
     rule: Recurrence
@@ -57,7 +57,7 @@ class ZonedRule:
     start: datetime
 
     def next_run(self, after: datetime) -> datetime | None:
-        """Return the first occurrence after the aware ``after``, in UTC; None if none is left."""
+        """Return the first occurrence after the aware datetime ``after``, in UTC, or None."""
         instant = next_instant(self._searched, after, self.zone, self.start)
         return None if instant is None or instant > self._last else instant
 
@@ -68,11 +68,12 @@ class ZonedRule:
 
     @cached_property
     def _searched(self) -> Recurrence:
-        """The rule in which to search for occurrences.
+        """The rule whose occurrences are searched: ``rule``, or a changed copy.
 
-        If DST can repeat occurrences, this rule starts up to a day earlier: if the start is in an
-        hour that DST repeats, a later instant can have an earlier wall-clock time. In this case,
-        the rule has no count, and ``_last`` limits the occurrences.
+        If DST can repeat occurrences, the copy starts up to a day before ``rule``. The reason: an
+        instant after the start can have an earlier wall-clock time than the start, if the start is
+        in an hour that DST repeats. The copy has no ``count``; ``_last`` limits the occurrences
+        instead.
         """
         if not self._depends_on_dst:
             return self.rule
@@ -85,13 +86,18 @@ class ZonedRule:
 
     @cached_property
     def _last(self) -> datetime:
-        """The last occurrence that ``count`` allows, if ``_searched`` ignores ``count``."""
+        """The last occurrence that ``count`` allows.
+
+        The value is ``END`` if there is no ``count``, or if the rule in ``_searched`` has the
+        ``count``.
+        """
         if not self._depends_on_dst or (count := self.rule.count) is None:
             return END
         return self._computed_last(count) if is_computed(self.rule) else self._walked_last(count)
 
     def _computed_last(self, left: int) -> datetime:
-        # While the UTC offset is constant, the numbers of wall-clock times and instants are equal.
+        # While the UTC offset is constant, each wall-clock time is exactly one instant. Therefore
+        # counting the wall-clock times of such a span counts the instants.
         for begin, end, offset in offset_spans(self.zone, self.start):
             first = NAIVE_EPOCH + (begin - EPOCH + offset)
             if end < END:
@@ -119,7 +125,7 @@ class ZonedRule:
 UNCHANGED_TYPES = (int, list, tuple)
 
 
-#: If a schedule started at most this long ago, a new entry still runs for the start.
+#: If the start of a schedule is less than this time ago, a new entry still runs for the start.
 START_GRACE = timedelta(minutes=1)
 
 
@@ -128,21 +134,22 @@ class RuleSchedule(BaseSchedule):
 
     @property
     def start(self) -> datetime:
-        """The start as an aware datetime. No occurrence is earlier."""
+        """The start as an aware datetime. No occurrence is before the start."""
         raise NotImplementedError
 
     def occurrence_after(self, after: datetime, inclusive: bool = False) -> datetime | None:
-        """Return the first occurrence after the aware ``after``, in UTC; None if none is left.
+        """Return the first occurrence after the aware datetime ``after``, in UTC.
 
-        With ``inclusive``, the occurrence may also equal ``after``.
+        With ``inclusive``, the occurrence may also equal ``after``. Returns None if no occurrence
+        is left.
         """
         raise NotImplementedError
 
     def counts_from(self, now: datetime) -> datetime:
-        """Return an instant in UTC, after which the runs of an entry created at ``now`` are due.
+        """Return the UTC instant after which the runs of an entry created at ``now`` are due.
 
-        Returns ``now``. If ``start`` is less than a minute ago, returns an instant just before
-        ``start``, so that the run at ``start`` is still due.
+        The instant is usually ``now``. If ``start`` is less than a minute ago, the instant is just
+        before ``start``, so that the run at ``start`` is still due.
         """
         start, now = as_utc(self.start), as_utc(now)
         return start - timedelta.resolution if now - START_GRACE < start <= now else now
@@ -181,7 +188,7 @@ class RuleSchedule(BaseSchedule):
         raise NotImplementedError
 
     def _identity(self) -> tuple[Any, ...]:
-        """Return a value that is equal for equal schedules; each type has a different value."""
+        """Return a value that is equal for equal schedules and different for all others."""
         raise NotImplementedError
 
     def __eq__(self, other: object) -> bool:
@@ -200,9 +207,9 @@ class rrule(RuleSchedule):  # noqa: N801 - the name users import
     """A recurrence rule, with the arguments of ``dateutil.rrule.rrule``.
 
     ``freq`` is a key or a value of ``FREQ_MAP``. ``dtstart`` and ``until`` without a time zone are
-    interpreted as UTC. The default of ``dtstart`` is now. The rule uses wall-clock time in the time
-    zone of ``dtstart``: a run at 09:00 in New York stays at 09:00 in summer and winter.
-    Microseconds are ignored. Raises ``ValueError`` with the name of the invalid argument.
+    interpreted as UTC. The default of ``dtstart`` is the current time. The rule uses wall-clock
+    time in the time zone of ``dtstart``: a run at 09:00 in New York stays at 09:00 in summer and
+    winter. Microseconds are ignored. Raises ``ValueError`` with the name of the invalid argument.
     """
 
     FREQ_MAP: ClassVar[dict[str, int]] = FREQUENCIES
@@ -260,11 +267,11 @@ class rrule(RuleSchedule):  # noqa: N801 - the name users import
 
     @property
     def start(self) -> datetime:
-        """``dtstart``, in whole seconds."""
+        """``dtstart`` without microseconds."""
         return self.dtstart.replace(microsecond=0)
 
     def to_ical(self) -> str:
-        """Return the rule as RFC 5545 text, which has two lines.
+        """Return the rule as RFC 5545 text with two lines, ``DTSTART`` and ``RRULE``.
 
         Raises ``ValueError`` if the time zone of ``dtstart`` has no name.
         """
@@ -281,12 +288,12 @@ class rrule(RuleSchedule):  # noqa: N801 - the name users import
         return dateutil_rrule(**{**self.fields(), "until": until})
 
     def occurrence_after(self, after: datetime, inclusive: bool = False) -> datetime | None:
-        """Return the first occurrence after the aware ``after``, in UTC.
+        """Return the first occurrence after the aware datetime ``after``, in UTC.
 
         With ``inclusive``, the occurrence may also equal ``after``. Returns None if ``count`` or
         ``until`` has ended the rule, or if no time matches within about a century. An old
-        ``dtstart`` does not make the search slower, with one exception: a rule with ``count`` and a
-        ``by`` argument counts from ``dtstart``, once per rule object.
+        ``dtstart`` does not make the search slower. The exception is a rule with ``count`` and a
+        ``by`` argument: each rule object must count the occurrences from ``dtstart`` once.
         """
         since = after - TICK if inclusive else after
         if self._ended is not None and since >= self._ended:
@@ -294,7 +301,7 @@ class rrule(RuleSchedule):  # noqa: N801 - the name users import
         occurrence = self._zoned.next_run(since)
         if occurrence is not None and not (self.until and occurrence > self.until):
             return occurrence
-        self._ended = since  # a search without a result is slow
+        self._ended = since  # the next call does not search again: a search without result is slow
         return None
 
     def _identity(self) -> tuple[Any, ...]:
@@ -315,7 +322,7 @@ RRULE_FIELDS = tuple(signature(rrule).parameters)[:-1]
 
 
 def zone_extension(schedule: object) -> dict[str, str]:
-    """Return the time zone names of a rule: ``dtstart_zone`` and ``until_zone``.
+    """Return a dict of a rule's time zone names, with the keys ``dtstart_zone`` and ``until_zone``.
 
     RedBeat stores these names separately, because the JSON format of RedBeat 2 has only UTC offsets
     in a rule. Returns an empty dict for all other schedules, and for rules in UTC or with a fixed
@@ -329,10 +336,10 @@ def zone_extension(schedule: object) -> dict[str, str]:
 
 
 def with_zones(schedule: Any, extension: Mapping[str, Any]) -> Any:
-    """Return ``schedule`` with the time zones from a dict of :func:`zone_extension`.
+    """Return a copy of ``schedule`` with the time zones that :func:`zone_extension` returned.
 
-    ``dtstart`` and ``until`` remain the same instants. A schedule that is not an ``rrule`` is
-    returned unchanged, and so is any schedule if ``extension`` has no time zone. Raises
+    ``dtstart`` and ``until`` remain the same instants. Returns ``schedule`` unchanged if
+    ``schedule`` is not an ``rrule``, or if ``extension`` contains no time zone. Raises
     ``DecodeError`` for an unknown time zone.
     """
     fields = [name for name in ("dtstart", "until") if extension.get(f"{name}_zone")]
@@ -361,9 +368,9 @@ def _named_zone(zone: tzinfo | None) -> str | None:
 
 
 def aware_moment(name: str, moment: object) -> datetime:
-    """Return a datetime; without a time zone, it is interpreted as UTC.
+    """Return ``moment`` as an aware datetime; a naive datetime is interpreted as UTC.
 
-    Raises ``ValueError`` with the name of the argument if ``moment`` is not a datetime.
+    Raises ``ValueError`` with the argument name ``name`` if ``moment`` is not a datetime.
     """
     if not isinstance(moment, datetime):
         raise ValueError(f"{name}: {moment!r} is not a datetime")

@@ -24,18 +24,18 @@ __all__ = (
     "rruleset",
 )
 
-# With these limits, a search for the next occurrence takes milliseconds.
+# With these limits, a search for the next occurrence takes only milliseconds.
 MAX_RULES = 4
 MAX_DATES = 1000
 
 
 class rruleset(RuleSchedule):  # noqa: N801 - the name in dateutil
-    """The occurrences of all ``rrules``, plus the ``rdates``, minus the ``exdates``.
+    """A schedule with the occurrences of all ``rrules`` and all ``rdates``, without ``exdates``.
 
     Each rule is an ``rrule`` of this package. Dates without a time zone are interpreted as UTC.
-    Dates are compared as instants. Several rules or dates with the same instant count as one
-    occurrence. Raises ``ValueError`` with the name of the invalid argument. There may be at most
-    ``MAX_RULES`` rules, ``MAX_DATES`` ``rdates`` and ``MAX_DATES`` ``exdates``.
+    Dates are compared as instants, not as wall-clock times. If several rules or dates contain the
+    same instant, the entry runs once. Raises ``ValueError`` with the name of the invalid argument.
+    The maximum is ``MAX_RULES`` rules, ``MAX_DATES`` ``rdates`` and ``MAX_DATES`` ``exdates``.
     """
 
     def __init__(
@@ -53,17 +53,17 @@ class rruleset(RuleSchedule):  # noqa: N801 - the name in dateutil
             raise ValueError("rrules: there is neither a rule nor a date; give at least one")
         self._dates = tuple(sorted(set(map(instant_of, self.rdates))))
         self._excluded = frozenset(map(instant_of, self.exdates))
-        # A cache: excluded instant of a previous search -> the next occurrence after it.
+        # A cache: excluded instant -> the next occurrence after this instant.
         self._next_after_excluded: dict[datetime, datetime | None] = {}
 
     @property
     def start(self) -> datetime:
-        """The earliest ``dtstart`` or date, in UTC."""
+        """The earliest ``dtstart`` or ``rdate``, in UTC."""
         starts = [as_utc(rule.dtstart).replace(microsecond=0) for rule in self.rrules]
         return min((*starts, *self._dates[:1]))
 
     def occurrence_after(self, after: datetime, inclusive: bool = False) -> datetime | None:
-        """Return the first occurrence after the aware ``after``, in UTC.
+        """Return the first occurrence after the aware datetime ``after``, in UTC.
 
         With ``inclusive``, the occurrence may also equal ``after``. Returns None if no occurrence
         is left.
@@ -104,7 +104,7 @@ class rruleset(RuleSchedule):  # noqa: N801 - the name in dateutil
         """Return the set as RFC 5545 text.
 
         Raises ``ValueError`` if the rules have different starts or if a time zone has no name,
-        because RFC 5545 cannot represent them.
+        because RFC 5545 cannot represent such a set.
         """
         return set_to_ical(self.rrules, self.rdates, self.exdates)
 
@@ -121,7 +121,7 @@ class rruleset(RuleSchedule):  # noqa: N801 - the name in dateutil
 
 
 def from_dateutil(recurring: Any) -> rrule | rruleset:
-    """Return the schedule that equals an ``rrule`` or ``rruleset`` of ``dateutil``.
+    """Convert an ``rrule`` or ``rruleset`` of ``dateutil`` to the same schedule of RedBeat.
 
     Raises ``ValueError`` for any other object, and for a set with an EXRULE.
     """
