@@ -1,1 +1,1 @@
-"""Recurrence rules, time zones and the sun: pure computations without Redis."""
+"""Computes the times of recurrence rules, crontabs and the sun, and converts between time zones."""

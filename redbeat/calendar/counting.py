@@ -1,6 +1,6 @@
 """Compute the n-th occurrence of a rule, and the number of occurrences in a time span.
 
-Only the rules for which :func:`is_computed` returns True are supported.
+The functions support only rules for which :func:`is_computed` returns True.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ Times = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 
 
 class CountedRule(Protocol):
-    """The attributes of a rule that the functions below use.
+    """The attributes of a recurrence rule that the functions of this module use.
 
-    An empty tuple or set restricts nothing.
+    An empty tuple or set means that the rule allows all values.
     """
 
     @property
     def freq(self) -> int:
-        """The unit of the interval."""
+        """The unit of ``interval``, such as ``DAILY``."""
 
     @property
     def interval(self) -> int:
-        """The number of units between two occurrences."""
+        """The number of units from one period of the rule to the next."""
 
     @property
     def start(self) -> datetime:
@@ -66,13 +66,13 @@ class CountedRule(Protocol):
 def is_computed(rule: CountedRule) -> bool:
     """Return whether :func:`nth_from` and the other functions of this module support the rule.
 
-    Supported are rules with a fixed step, and rules that run at the same times on all their days.
+    The functions support rules with a fixed step, and rules with the same times on all their days.
     """
     return _has_fixed_step(rule) or (rule.interval == 1 and not rule.setpos)
 
 
 def nth_from(rule: CountedRule, begin: datetime, n: int) -> datetime:
-    """Return the ``n``-th occurrence at or after ``begin``, ignoring the start of the rule.
+    """Return the ``n``-th occurrence at or after ``begin``, as if the rule had no start.
 
     Returns ``datetime.max`` if the occurrence would be after the year 9999.
     """
@@ -86,7 +86,7 @@ def nth_from(rule: CountedRule, begin: datetime, n: int) -> datetime:
 
 
 def number_between(rule: CountedRule, begin: datetime, end: datetime) -> int:
-    """Return the number of occurrences in ``[begin, end)``, ignoring the start of the rule."""
+    """Return the number of occurrences in ``[begin, end)``, as if the rule had no start."""
     if _has_fixed_step(rule):
         step = _step(rule)
         return (begin - rule.start) // -step - (end - rule.start) // -step
@@ -128,7 +128,7 @@ def _nth_of_all(rule: CountedRule, begin: datetime, left: int) -> datetime:
 
 
 def _earlier_that_day(rule: CountedRule, times: Times, moment: datetime) -> int:
-    """Return how many occurrences are on the same day as ``moment``, but before ``moment``."""
+    """Return the number of occurrences on the day of ``moment`` that are before ``moment``."""
     if moment.date() not in rule.days:
         return 0
     hours, minutes, seconds = times
@@ -140,7 +140,10 @@ def _earlier_that_day(rule: CountedRule, times: Times, moment: datetime) -> int:
 
 
 def _nth_day(days: DaySet, first: date, n: int) -> date | None:
-    """Return the allowed day with index ``n``, counted from ``first``; None after year 9999."""
+    """Return the ``n``-th allowed day at or after ``first``, counted from 0.
+
+    Returns None if the day would be after the year 9999.
+    """
     cycles, n = divmod(n, days.in_cycle) if days.in_cycle else (0, n)
     number = first.timetuple().tm_yday - 1
     for year in range(first.year + cycles * CYCLE, MAXYEAR + 1):

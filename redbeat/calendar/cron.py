@@ -1,4 +1,4 @@
-"""Find the wall-clock times of a crontab with lookup tables, not minute by minute."""
+"""Find the wall-clock times of a crontab quickly, with lookup tables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from celery.schedules import crontab
 
 __all__ = ("CronRule", "cron_rule", "without_nickname")
 
-#: The nicknames of crontab files with the five fields for which they stand.
+#: The nicknames of crontab files, each with the five fields that it replaces.
 NICKNAMES = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
@@ -25,7 +25,8 @@ NICKNAMES = {
     "@hourly": "0 * * * *",
 }
 
-# The rarest date, 29 February on a given weekday, occurs at least every 40 years.
+# The search stops after 41 years, because the rarest date, 29 February on a given weekday, occurs
+# at least every 40 years.
 MONTHS_AHEAD = 12 * 41
 CACHE = "_redbeat_rule"
 
@@ -33,9 +34,10 @@ month_range = lru_cache(maxsize=1024)(monthrange)
 
 
 def without_nickname(nickname: str) -> str:
-    """Return the five fields of a nickname such as ``@daily``; raise ValueError if it is unknown.
+    """Return the five crontab fields that a nickname such as ``@daily`` replaces.
 
-    The nickname ``@reboot`` is unknown, because a schedule has no start of a machine.
+    Raises ``ValueError`` if the nickname is unknown. ``@reboot`` is unknown, because a schedule
+    cannot depend on the start of a machine.
     """
     try:
         return NICKNAMES[nickname.strip().lower()]
@@ -48,9 +50,9 @@ def without_nickname(nickname: str) -> str:
 class CronRule:
     """A crontab as lookup tables.
 
-    ``next_minute[m]`` is the first minute of the rule at or after ``m``, -1 if there is none.
-    ``next_hour`` works in the same way. In ``weekdays``, Sunday is 0, as in Celery.
-    ``follows_real_time`` is true if the rule runs again in an hour that DST repeats.
+    ``next_minute[m]`` is the first minute of the crontab at or after ``m``, or -1 if there is no
+    such minute. ``next_hour[h]`` is the same for hours. In ``weekdays``, Sunday is 0, as in Celery.
+    ``follows_real_time`` is true if the crontab runs again in an hour that DST repeats.
     """
 
     next_minute: tuple[int, ...]
@@ -61,7 +63,7 @@ class CronRule:
     follows_real_time: bool
 
     def next_wall(self, wall: datetime) -> datetime | None:
-        """Return the first matching minute after the minute of ``wall``.
+        """Return the first time after the minute of ``wall`` that matches the crontab.
 
         Returns None if no date matches, or if the result would be after the year 9999.
         """
@@ -83,7 +85,7 @@ class CronRule:
         return self._in_later_month(year, month)
 
     def _in_later_month(self, year: int, month: int) -> datetime | None:
-        """Return the first matching time after the end of this month, None if there is none."""
+        """Return the first time after this month that matches the crontab, or None."""
         for _ in range(MONTHS_AHEAD):
             year, month = (year, month + 1) if month < 12 else (year + 1, 1)
             if year > date.max.year:
@@ -97,9 +99,10 @@ class CronRule:
         return self._day_tables.get(kind) or self._next_day_in(kind)
 
     def _next_day_in(self, kind: tuple[int, int]) -> tuple[int, ...]:
-        """Return the table of the next matching day for a kind of month.
+        """Return a table in which item ``d`` is the first matching day at or after day ``d``.
 
-        ``kind`` is (weekday of the first day, Monday = 0; number of days).
+        The table is for a kind of month. ``kind`` is (weekday of the first day, number of days);
+        Monday is 0.
         """
         first, length = kind
         days = (day for day in self.days if day <= length and (first + day) % 7 in self.weekdays)
@@ -108,14 +111,14 @@ class CronRule:
 
     @cached_property
     def _day_tables(self) -> dict[tuple[int, int], tuple[int, ...]]:
-        """A cache of tables for the 28 kinds of months: 7 first weekdays times 4 lengths."""
+        """A cache of the tables for all 28 kinds of months: 7 first weekdays times 4 lengths."""
         return {}
 
 
 def cron_rule(schedule: crontab) -> CronRule:
-    """Return the rule of a crontab.
+    """Return the lookup tables of a crontab.
 
-    The rule is cached in the crontab object. Later changes of the object have no effect.
+    The result is cached in the crontab object. Later changes of the crontab have no effect on it.
     """
     rule: CronRule | None = schedule.__dict__.get(CACHE)
     if rule is None:
@@ -142,7 +145,10 @@ def _any_hour(written: Any, hours: Iterable[int]) -> bool:
 
 
 def _next_table(values: Iterable[int], size: int) -> tuple[int, ...]:
-    """Return a table in which item ``n`` is the first of ``values`` at or after ``n``, or -1."""
+    """Return a table in which item ``n`` is the smallest of ``values`` that is not below ``n``.
+
+    Item ``n`` is -1 if all values are below ``n``.
+    """
     table, allowed, following = [-1] * (size + 1), frozenset(values), -1
     for value in range(size - 1, -1, -1):
         following = value if value in allowed else following

@@ -1,4 +1,4 @@
-"""The days that a recurrence rule allows, and a bounded search for the next allowed day."""
+"""The days that a recurrence rule allows, and a search for the next allowed day."""
 
 from __future__ import annotations
 
@@ -46,7 +46,11 @@ SECOND = UNIT[SECONDLY]
 
 
 def period_index(freq: int, moment: datetime, wkst: int) -> int:
-    """Return the number of the period that contains ``moment``; counting starts in the year 1."""
+    """Return the number of the period that contains ``moment``.
+
+    ``freq`` is the length of a period. The periods are numbered from the year 1. ``wkst`` is the
+    first day of the week.
+    """
     if freq <= MONTHLY:
         return moment.year if freq == YEARLY else moment.year * 12 + moment.month - 1
     days = moment.toordinal()
@@ -57,7 +61,7 @@ def period_index(freq: int, moment: datetime, wkst: int) -> int:
 
 
 def period_start(freq: int, index: int, wkst: int) -> datetime:
-    """Return the start of the period with the number ``index``."""
+    """Return the start of the period whose number :func:`period_index` returned."""
     if freq == YEARLY:
         return datetime(index, 1, 1)
     if freq == MONTHLY:
@@ -85,11 +89,11 @@ def year_length(year: int) -> int:
 
 DayTest = Callable[[date], bool]
 
-#: The calendar repeats, including the weekdays, after this number of years.
+#: After this number of years, the calendar repeats: each date has the same weekday again.
 CYCLE = 400
-#: The number of years after which a search for an allowed day stops.
+#: A search for an allowed day stops after this number of years.
 YEARS = 100
-#: The number of days that a search tests one by one, before it computes the days of whole years.
+#: A search first tests this number of days one by one. Then it computes the days of whole years.
 NEAR_DAYS = 31
 DAY = timedelta(days=1)
 
@@ -98,7 +102,7 @@ easter = lru_cache(maxsize=256)(dateutil_easter.easter)
 
 @dataclass(frozen=True)
 class DaySet:
-    """The ``by`` arguments of a rule that select days. An empty tuple restricts nothing."""
+    """The ``by`` arguments of a rule that select days. An empty tuple allows all days."""
 
     freq: int
     wkst: int
@@ -117,7 +121,7 @@ class DaySet:
         return True
 
     def first_from(self, day: date) -> date | None:
-        """Return the first allowed day at or after ``day``; None if none is within a century."""
+        """Return the first allowed day at or after ``day`` within a century, or None."""
         for ahead in range(NEAR_DAYS if self._tests else 1):
             near = day + ahead * DAY
             if near in self:
@@ -131,7 +135,7 @@ class DaySet:
         return None
 
     def in_year(self, first: date) -> tuple[int, ...]:
-        """Return the allowed days of the year that begins at ``first``; 1 January is 0."""
+        """Return the allowed days of the year that begins at ``first``; 1 January is day 0."""
         kind = self._kind(first.year)
         if kind not in self._days_of_kind:
             days: Sequence[int] = range(year_length(first.year))
@@ -143,9 +147,9 @@ class DaySet:
 
     @cached_property
     def in_cycle(self) -> int:
-        """The number of allowed days in 400 years, after which the calendar repeats.
+        """The number of allowed days in 400 years. After 400 years, the calendar repeats.
 
-        0 for rules with Easter, because the dates of Easter do not repeat after 400 years.
+        For rules with Easter, the value is 0, because Easter does not repeat after 400 years.
         """
         if self.easter:
             return 0
@@ -155,7 +159,8 @@ class DaySet:
         """Return a key that is equal for years with the same allowed days."""
         if self.easter:
             return year
-        # The neighbouring years are part of the key, because their weeks may extend into this year.
+        # A week of the previous or the next year may extend into this year. Therefore the key
+        # includes the lengths of all three years.
         lengths = tuple(year_length(near) for near in (year - 1, year, year + 1))
         return date(year, 1, 1).weekday(), lengths
 
@@ -194,8 +199,8 @@ class DaySet:
     def _positions(self, day: date) -> tuple[int, int]:
         """Return the position of ``day`` among all days with the same weekday in the month or year.
 
-        The first number counts from the start. The second number is negative and counts from the
-        end.
+        The first number is the position from the start: 1 is the first day. The second number is
+        the position from the end: -1 is the last day.
         """
         if self.freq == YEARLY and not self.months:
             number, length = day.timetuple().tm_yday, year_length(day.year)
@@ -204,7 +209,7 @@ class DaySet:
         return (number - 1) // 7 + 1, -((length - number) // 7 + 1)
 
     def _has_weekno(self, day: date) -> bool:
-        # A week belongs to the year that contains its fourth day.
+        # In RFC 5545, a week belongs to the year that contains the fourth day of the week.
         fourth = day + timedelta(days=3 - (day.weekday() - self.wkst) % 7)
         number = (fourth.timetuple().tm_yday - 1) // 7
         back = (year_length(fourth.year) - fourth.timetuple().tm_yday) // 7

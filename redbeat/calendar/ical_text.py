@@ -1,6 +1,6 @@
 """Write rules as RFC 5545 text: lines of ``DTSTART``, ``RRULE``, ``RDATE`` and ``EXDATE``.
 
-:mod:`redbeat.schedules.ical` parses this text.
+:mod:`redbeat.schedules.ical` parses RFC 5545 text.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ("DAYS", "MOMENT", "NUMBERS", "rule_to_ical", "set_to_ical")
 
 #: The RFC 5545 names of the weekdays, beginning with Monday.
 DAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
-#: The parts of a rule that are lists of numbers, and their names in dateutil.
+#: The parts of an RFC 5545 rule that are lists of numbers, each with its name in dateutil.
 NUMBERS = {
     "BYSETPOS": "bysetpos",
     "BYMONTH": "bymonth",
@@ -35,7 +35,7 @@ MOMENT = "%Y%m%dT%H%M%S"
 
 
 def rule_to_ical(rule: Any) -> str:
-    """Return a rule as RFC 5545 text of two lines.
+    """Return a rule as RFC 5545 text with two lines, ``DTSTART`` and ``RRULE``.
 
     Raises ``ValueError`` if the time zone of the rule has no name.
     """
@@ -60,7 +60,8 @@ def set_to_ical(
 
 
 def _start(rule: Any) -> str:
-    # Convert to UTC and back, as rrule does. This turns a start that DST skips into a valid time.
+    # Convert the start to UTC and back, as rrule does. If DST skips the start, the conversion turns
+    # the start into a time that exists.
     instant = as_utc(rule.dtstart)
     text = _written("DTSTART", instant, rule.dtstart.tzinfo)
     if instant.astimezone(wall_zone(rule.dtstart.tzinfo or UTC)).fold:

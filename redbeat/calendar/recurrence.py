@@ -1,9 +1,9 @@
 """RFC 5545 recurrence rules in wall-clock time, with a fast search for the next occurrence.
 
 Each period (year, week, second, ...) has a number, which is computed from a datetime. Therefore the
-search does not iterate from the start of the rule, as ``dateutil`` does: that takes 50 times as
-long, and seconds for a rule that never matches, because it iterates until the year 9999. The
-occurrences are the same as dateutil's.
+search does not iterate from the start of the rule. ``dateutil`` iterates from the start, which
+takes 50 times as long. For a rule that never matches, ``dateutil`` takes seconds, because it
+iterates until the year 9999. The occurrences are the same as those of ``dateutil``.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ __all__ = (
 
 @dataclass(frozen=True)
 class Slots:
-    """The periods of a rule within a day, for a ``freq`` of a day or less.
+    """The periods of a rule within a day. ``freq`` is a day, an hour, a minute or a second.
 
     The rule selects every ``interval``-th period, counted from period number ``base``, if
-    ``hours``, ``minutes`` and ``seconds`` allow it. Empty tuples allow everything. A slot is the
-    index of a period within its day. Days are proleptic ordinals.
+    ``hours``, ``minutes`` and ``seconds`` allow the period. An empty tuple allows all values. A
+    slot is the index of a period within its day. A day is a number from ``date.toordinal()``.
     """
 
     freq: int
@@ -61,20 +61,23 @@ class Slots:
         return UNIT[DAILY] // UNIT[self.freq]
 
     def of_day(self, day: int, since: int) -> Iterable[int]:
-        """Return the slots of the rule in a day that are not before the slot ``since``."""
+        """Return the slots of the rule on ``day``, beginning with the slot ``since``."""
         first = self._first_slot(day)
         since = max(since, first)
         by_interval = range(since + (first - since) % self.interval, self.per_day, self.interval)
         if len(self._allowed) == self.per_day:
             return by_interval
-        # Iterate over the shorter of the two sequences, and test each item against the longer one.
+        # Iterate over the shorter sequence, and test whether the longer sequence has the item too.
         if len(self._allowed) > len(by_interval):
             return (slot for slot in by_interval if slot in self._allowed_set)
         allowed = islice(self._allowed, bisect_left(self._allowed, since), None)
         return (slot for slot in allowed if (slot - first) % self.interval == 0)
 
     def days_without(self, day: int) -> int | None:
-        """Return how many days, beginning with ``day``, have no slot; None if no day has one."""
+        """Return the number of days from ``day`` to the first day with a slot.
+
+        Returns 0 if ``day`` itself has a slot, and None if no day has a slot.
+        """
         if len(self._allowed) == self.per_day:
             return self._first_slot(day) // self.per_day
         cycle, days_with_slot = self._cycle
@@ -87,14 +90,17 @@ class Slots:
         return following - day % cycle
 
     def _first_slot(self, day: int) -> int:
-        """Return the first slot since the start of ``day``; a later day if beyond ``per_day``."""
+        """Return the first slot that ``interval`` selects from the start of ``day``.
+
+        A slot of ``per_day`` or more is on a later day.
+        """
         return (self.base - day * self.per_day) % self.interval
 
     @cached_property
     def _cycle(self) -> tuple[int, tuple[int, ...]]:
         """The number of days after which the slots repeat, and which of these days have a slot.
 
-        The days with a slot solve ``day * per_day + slot = base``, modulo the interval.
+        A day has a slot if the day solves ``day * per_day + slot = base``, modulo the interval.
         """
         common = gcd(self.per_day, self.interval)
         cycle, base = self.interval // common, self.base
@@ -125,7 +131,7 @@ class Slots:
 # ruff: noqa: DTZ001 - wall-clock times have no time zone
 
 
-# The number of years, months or weeks after which a search stops and the rule counts as finished.
+# A search stops after this number of years, months or weeks. Then the rule counts as finished.
 LOOK_AHEAD = (100, 1200, 5300)
 YEARS = 100
 MOST_DAYS = {YEARLY: 366, MONTHLY: 31, WEEKLY: 7}
@@ -136,11 +142,12 @@ Times = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Recurrence:
-    """A normalised recurrence rule. Equal objects have equal occurrences.
+    """A normalised recurrence rule. Equal objects have the same occurrences.
 
     ``start`` is naive and in whole seconds. Tuples are sorted and have no duplicates. An empty
-    tuple restricts nothing. ``hours``, ``minutes`` and ``seconds`` are never empty for units
-    smaller than ``freq``. ``plain`` is true if the rule has no ``by`` argument.
+    tuple allows all values. The tuples for units smaller than ``freq`` are never empty: for
+    example, a daily rule always has ``hours``. ``plain`` is true if the rule has no ``by``
+    argument.
     """
 
     freq: int
@@ -167,7 +174,7 @@ class Recurrence:
         return self.freq >= HOURLY and not self.hours
 
     def next_wall(self, wall: datetime) -> datetime | None:
-        """Return the first occurrence after ``wall``; None if none is within a century."""
+        """Return the first occurrence within a century after ``wall``, or None."""
         if self._no_position_exists:
             return None
         low = max(wall.replace(microsecond=0) + SECOND, self.start)
@@ -181,7 +188,7 @@ class Recurrence:
 
     @cached_property
     def _no_position_exists(self) -> bool:
-        """Whether every position (BYSETPOS) exceeds the occurrences of the longest period."""
+        """Whether every BYSETPOS is greater than the number of occurrences in any period."""
         size = MOST_DAYS.get(self.freq, 1)
         for part in self._times(self.start):
             size *= len(part)
@@ -193,15 +200,18 @@ class Recurrence:
         return _last_counted(self)
 
     def _search(self, low: datetime) -> datetime | None:
-        # All periods of a day or less have the same times. If the current period and the next full
-        # period have no occurrence, no period has an occurrence.
+        # All periods of a day or less have their occurrences at the same distance from the start of
+        # the period. If the current and the next period have no occurrence, no period has one.
         is_short = self.freq >= DAILY
         periods = islice(self._periods(low), 2) if is_short else self._long_periods(low)
         occurrences = (self._first_in(period, low) for period in periods)
         return next((at for at in occurrences if at is not None), None)
 
     def _long_periods(self, low: datetime) -> Iterator[datetime]:
-        """Yield the weeks, months or years with an allowed day, for a century after ``low``."""
+        """Yield the starts of the weeks, months or years that contain an allowed day.
+
+        Begins with the period that contains ``low``, and ends about a century after ``low``.
+        """
         index = self._aligned(period_index(self.freq, low, self.wkst))
         for tried in range(LOOK_AHEAD[self.freq]):
             period = period_start(self.freq, index, self.wkst)
@@ -214,7 +224,10 @@ class Recurrence:
             index = self._aligned(max(index + 1, index_of_day))
 
     def _periods(self, low: datetime) -> Iterator[datetime]:
-        """Yield the allowed days, hours, minutes or seconds, beginning with that of ``low``."""
+        """Yield the starts of the allowed days, hours, minutes or seconds.
+
+        Begins with the period that contains ``low``, and ends about a century after ``low``.
+        """
         unit, first = UNIT[self.freq], low.date()
         day = self._day_from(first)
         while day is not None and day.year <= low.year + YEARS:
@@ -225,7 +238,7 @@ class Recurrence:
             day = self._day_from(day + UNIT[DAILY])
 
     def _day_from(self, day: date) -> date | None:
-        """Return the first allowed day, not before ``day``, that has a period of the rule."""
+        """Return the first allowed day at or after ``day`` that contains a period of the rule."""
         last_year, allowed = day.year + YEARS, self.days.first_from(day)
         while allowed is not None and allowed.year <= last_year:
             days_without = self._slots.days_without(allowed.toordinal())
@@ -242,7 +255,7 @@ class Recurrence:
         return Slots(self.freq, self.interval, self._base, *clock)
 
     def _aligned(self, index: int) -> int:
-        """Return the number of the rule's first period that is not before period ``index``."""
+        """Return the number of the first period of the rule at or after period ``index``."""
         return index + (self._base - index) % self.interval
 
     @cached_property
@@ -275,7 +288,7 @@ class Recurrence:
         return None
 
     def _days_from(self, period: datetime, low: datetime) -> Iterator[date]:
-        """Yield the allowed days of a period that are not before the day of ``low``."""
+        """Yield the allowed days of a period that are at or after the day of ``low``."""
         if self.freq >= DAILY:
             yield period.date()
             return
@@ -324,7 +337,10 @@ class Recurrence:
 
 
 def _first_time(times: Times, low: datetime | None) -> tuple[int, int, int] | None:
-    """Return the first (hour, minute, second), not before the time of ``low`` unless it is None."""
+    """Return the first (hour, minute, second) of ``times`` at or after the time of ``low``.
+
+    If ``low`` is None, returns the first of all ``times``.
+    """
     hours, minutes, seconds = times
     if low is None:
         return hours[0], minutes[0], seconds[0]

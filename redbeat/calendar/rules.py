@@ -11,7 +11,7 @@ from .recurrence import Recurrence
 
 __all__ = ("FREQUENCIES", "Frequency", "frequency", "positive", "recurrence")
 
-#: The names of the frequencies.
+#: The names of the frequencies in RFC 5545, in upper and lower case.
 Frequency = Literal[
     "YEARLY",
     "MONTHLY",
@@ -39,7 +39,7 @@ FREQUENCIES = {
     "SECONDLY": SECONDLY,
 }
 
-# Argument -> smallest and largest valid value. If the smallest is negative, 0 is invalid.
+# Argument -> smallest and largest valid value. If the smallest value is negative, 0 is invalid.
 RANGES = {
     "bysetpos": (-366, 366),
     "bymonth": (1, 12),
@@ -51,18 +51,18 @@ RANGES = {
     "byminute": (0, 59),
     "bysecond": (0, 59),
 }
-WITH_ZERO = frozenset({"byeaster"})  # exceptions for which 0 is valid
+WITH_ZERO = frozenset({"byeaster"})  # arguments with negative values for which 0 is valid
 RESTRICT_DAYS = ("byweekno", "byyearday", "bymonthday", "byweekday", "byeaster")
 
-# Limits of "count", because RedBeat must find the last occurrence in a short time. The first limit
-# is for rules that count days, the second for rules that count each occurrence (with an interval or
-# BYSETPOS).
+# Limits of "count", because RedBeat must find the last occurrence in a short time. MAX_COUNTED is
+# for rules whose occurrences RedBeat counts day by day. MAX_WALKED is for rules with an interval or
+# BYSETPOS, because RedBeat counts the occurrences of such rules one by one.
 MAX_COUNTED = 100_000
 MAX_WALKED = 2000
 
 
 def frequency(freq: object) -> int:
-    """Return ``freq`` as a number; raise ``ValueError`` if it is not a valid frequency."""
+    """Return the number of a frequency; raise ``ValueError`` if ``freq`` is not valid."""
     if isinstance(freq, str) and freq.upper() in FREQUENCIES:
         return FREQUENCIES[freq.upper()]
     if isinstance(freq, int) and not isinstance(freq, bool) and 0 <= freq <= SECONDLY:
@@ -71,14 +71,17 @@ def frequency(freq: object) -> int:
 
 
 def positive(name: str, value: object) -> int:
-    """Return ``value`` if it is an integer above 0; else raise ``ValueError`` with ``name``."""
+    """Return ``value`` if it is an integer above 0; otherwise raise ``ValueError``.
+
+    The error message begins with ``name``.
+    """
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         return int(value)
     raise ValueError(f"{name}: {value!r} is not an integer above 0")
 
 
 def recurrence(fields: Mapping[str, Any], start: datetime) -> Recurrence:
-    """Return the rule for the constructor arguments in ``fields``.
+    """Return the rule that ``fields``, the constructor arguments of an ``rrule``, describe.
 
     ``start`` is ``dtstart`` as a naive wall-clock time. As in RFC 5545, missing arguments are
     taken from ``start``: a daily rule without hours runs at the time of ``start``. Raises
@@ -161,7 +164,10 @@ def _weekdays(name: str, value: Any) -> tuple[tuple[int, ...], tuple[tuple[int, 
 
 
 def _weekday(name: str, value: Any) -> tuple[int, int]:
-    """Return (weekday, n): the ``n``-th such weekday of a month or year, or every one if n is 0."""
+    """Return (weekday, n), which means the ``n``-th such weekday of a month or year.
+
+    If n is 0, the pair means every such weekday.
+    """
     day, nth = getattr(value, "weekday", value), getattr(value, "n", None) or 0
     if isinstance(day, int) and not isinstance(day, bool) and 0 <= day <= 6:
         return int(day), int(nth)

@@ -1,9 +1,9 @@
-"""A bounded search for the events of Celery's ``solar`` schedule, for any place on earth.
+"""Find the next event of a ``solar`` schedule of Celery, for any place on earth.
 
-The search computes the highest and the lowest point of the sun on each day. Between two of these
-points, the sun crosses the horizon at most once. If the sun is far from the horizon, the search
-skips whole weeks, because the sun's declination changes by less than half a degree per day. The
-result does not depend on the instant at which the search starts. The search does not change the
+The search computes the highest and the lowest point of the sun on each day. Between a highest and a
+lowest point, the sun crosses the horizon at most once. If the sun is far from the horizon, the
+search skips whole weeks, because the sun's declination changes by less than half a degree per day.
+The result does not depend on the instant at which the search starts. The search does not change the
 schedule object.
 """
 
@@ -29,8 +29,8 @@ DEGREES_A_DAY = 0.41
 LOOK_AHEAD = 400 * 2  # half days
 SECONDS = 86400
 PRECISION = 0.01 / SECONDS  # days
-ON_HORIZON = 5e-6  # accuracy of heights in degrees, which usually means a millisecond
-# The height of the horizon for each event of Celery, in degrees.
+ON_HORIZON = 5e-6  # accuracy of heights in degrees: usually accurate to a millisecond
+# The height of the horizon in degrees: three for dawn and dusk, and one for sunrise and sunset.
 HORIZONS = {"astronomical": -18.0, "nautical": -12.0, "civil": -6.0}
 SUNRISE = -34 / 60
 
@@ -51,7 +51,7 @@ def next_event(schedule: Any, after: datetime) -> datetime | None:
                 return instant
             half += step
     except (OverflowError, ValueError):
-        pass  # the search is after the year 9999, or the coordinates are invalid
+        pass  # the search reached the year 9999, or the coordinates are invalid
     return None
 
 
@@ -60,7 +60,7 @@ def _instant(number: float) -> datetime:
 
 
 def _event_in(event: str, place: Place, half: int) -> tuple[float | None, int]:
-    """Return the event in a half day (None if none), and how many half days to skip after it."""
+    """Return the time of the event in a half day, or None, and how many half days to advance."""
     if event == "solar_noon":
         return (_extreme(place, half)[0], 2) if half % 2 else (None, 1)
     return _crossing(event, place, half)
@@ -78,10 +78,10 @@ def _crossing(event: str, place: Place, half: int) -> tuple[float | None, int]:
 
 
 def _root(event: str, place: Place, low: Point, high: Point) -> float:
-    """Return when the sun crosses the horizon, between its lowest and its highest point.
+    """Return the time between ``low`` and ``high`` at which the sun crosses the horizon.
 
-    The Illinois method interpolates linearly. If the same end point of the interval is kept twice
-    in a row, the method halves the height at that end point.
+    The search uses the Illinois method, which interpolates linearly. If the same end of the
+    interval remains twice in a row, the method halves the height at this end.
     """
     moved = 0
     while high[0] - low[0] > PRECISION:
@@ -118,7 +118,7 @@ def _height(sun: Any, _observer: Any) -> tuple[float, float]:
 
 @cache
 def _ephem() -> Any:
-    return import_module("ephem")  # installed, because Celery's solar requires it
+    return import_module("ephem")  # always installed, because Celery's solar requires ephem
 
 
 def _sun_at(place: Place, number: float) -> tuple[Any, Any]:
@@ -132,11 +132,12 @@ def _sun_at(place: Place, number: float) -> tuple[Any, Any]:
 
 @lru_cache(maxsize=4096)
 def _extreme(place: Place, half: int) -> tuple[float, float, float]:
-    """Return when the sun is highest (odd ``half``) or lowest (even), and its height and radius.
+    """Return the time, the height and the radius of the sun at its highest or lowest point.
 
-    Half days are counted from ephem's epoch, at longitude 0.
+    ``half`` is the number of a half day. The half days are counted from ephem's epoch, at longitude
+    0. The sun is highest in an odd half day and lowest in an even half day.
     """
-    # The first estimate is noon (or midnight) in mean solar time, which is off by up to 17 minutes.
+    # The first estimate is noon or midnight in mean solar time. It is wrong by up to 17 minutes.
     number = half / 2 - float(place[1]) / 360 - 0.5
     position = _sun_at(place, number)
     for _ in range(2):

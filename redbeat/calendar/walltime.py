@@ -40,16 +40,17 @@ def at_offset(wall: datetime, offset: timedelta) -> datetime:
 
 
 def offset_at(instant: datetime, zone: tzinfo) -> timedelta:
-    """Return the UTC offset of ``zone`` at the aware ``instant``."""
+    """Return the UTC offset of ``zone`` at the aware datetime ``instant``."""
     return instant.astimezone(zone).utcoffset() or timedelta(0)
 
 
 @lru_cache(maxsize=4096)
 def steady_offset(zone: ZoneInfo, day: int) -> timedelta | None:
-    """Return the UTC offset of ``zone`` on ``day``, or None if it changes within a day of ``day``.
+    """Return the UTC offset of ``zone`` on ``day``, or None if the offset is not constant.
 
-    ``day`` is the ordinal of a UTC day. Returns None also for the first and last days of the
-    calendar. If the offset does not change, each wall-clock time on ``day`` exists exactly once.
+    ``day`` is the ordinal of a UTC day. The offset must also be constant on the days before and
+    after ``day``: then each wall-clock time on ``day`` exists exactly once. Also returns None for
+    the first and last days that a datetime can represent.
     """
     offsets = set()
     for near in range(day - 1, day + 3):
@@ -62,10 +63,10 @@ def steady_offset(zone: ZoneInfo, day: int) -> timedelta | None:
 
 
 def offset_spans(zone: tzinfo, start: datetime) -> Iterator[tuple[datetime, datetime, timedelta]]:
-    """Yield (begin, end, offset) for each span ``[begin, end)`` in which the offset is constant.
+    """Yield (begin, end, offset) for each span ``[begin, end)`` with a constant UTC offset.
 
-    The first span begins at ``start``. Changes of the offset more than a century after ``start``
-    are ignored.
+    The first span begins at ``start``. Changes of the UTC offset more than a century after
+    ``start`` are ignored.
     """
     begin, checked, offset = start, start, offset_at(start, zone)
     while checked - start < CENTURY and checked < END - MIN_CHANGE_DISTANCE:
@@ -79,7 +80,7 @@ def offset_spans(zone: tzinfo, start: datetime) -> Iterator[tuple[datetime, date
 
 
 def change_between(before: datetime, after: datetime, zone: tzinfo) -> datetime:
-    """Return the instant in ``(before, after]`` at which the offset changes, in whole seconds."""
+    """Return the second in ``(before, after]`` at which the UTC offset of ``zone`` changes."""
     old = offset_at(before, zone)
     low, high = before.replace(microsecond=0), after
     while high - low > SECOND:
@@ -99,7 +100,7 @@ def offsets_of(wall: datetime, zone: tzinfo) -> tuple[timedelta, timedelta]:
     after the gap.
     """
     if isinstance(zone, (ZoneInfo, timezone)):
-        # A new datetime is much faster than replace().
+        # Creating a new datetime is much faster than calling replace().
         day, clock = (wall.year, wall.month, wall.day), (wall.hour, wall.minute, wall.second)
         first = zone.utcoffset(datetime(*day, *clock, wall.microsecond))  # noqa: DTZ001
         second = zone.utcoffset(datetime(*day, *clock, wall.microsecond, fold=1))  # noqa: DTZ001
@@ -110,7 +111,7 @@ def offsets_of(wall: datetime, zone: tzinfo) -> tuple[timedelta, timedelta]:
 def _observed_offsets(wall: datetime, zone: tzinfo) -> tuple[timedelta, timedelta]:
     """Return the result of :func:`offsets_of` for a time zone class without ``fold`` (PEP 495).
 
-    Converts only from UTC to the time zone.
+    The function converts only from UTC to the time zone, because this conversion needs no ``fold``.
     """
     guess = wall.replace(tzinfo=UTC, fold=0)
     before, after = offset_at(guess - DAY, zone), offset_at(guess + DAY, zone)
@@ -132,7 +133,7 @@ BEGINNING = datetime.min.replace(tzinfo=UTC)
 
 
 class WallRule(Protocol):
-    """A rule in wall-clock time. All its datetimes are naive."""
+    """A rule in wall-clock time. All datetimes of the rule are naive."""
 
     @property
     def follows_real_time(self) -> bool:
@@ -143,17 +144,17 @@ class WallRule(Protocol):
         """
 
     def next_wall(self, wall: datetime) -> datetime | None:
-        """Return the first wall-clock time of the rule after ``wall``, None if there is none."""
+        """Return the first wall-clock time of the rule after ``wall``, or None."""
 
 
 def next_instant(
     rule: WallRule, after: datetime, zone: tzinfo, start: datetime = BEGINNING
 ) -> datetime | None:
-    """Return the first instant of ``rule`` strictly after ``after``, in UTC; None if none is left.
+    """Return the first instant of ``rule`` strictly after ``after``, in UTC, or None.
 
     ``after`` is aware, and ``start`` is in UTC. The rule uses wall-clock time in ``zone``. No
-    result is before ``start``. Therefore, if ``start`` is in a repeated hour, the first result may
-    be the second of two instants with the same wall-clock time.
+    result is before ``start``. Therefore, if ``start`` is in an hour that DST repeats, the first
+    result may be the second of two instants with the same wall-clock time.
     """
     after = as_utc(after)
     if start is not BEGINNING and after < start:
@@ -173,7 +174,7 @@ def next_instant(
 
 
 def instant_of(moment: datetime) -> datetime:
-    """Return the aware ``moment`` in UTC.
+    """Return the aware datetime ``moment`` in UTC.
 
     If DST skips ``moment``, returns the first full minute after the gap, as ``next_instant`` does.
     """
@@ -196,8 +197,8 @@ def _next_in_zone(
     wall = rule.next_wall(NAIVE_EPOCH + (after - EPOCH + offset))
     if wall is None:
         return None
-    # If the offset is constant near ``after`` and near the result, a DST change between the two
-    # cannot skip or repeat a time of the rule.
+    # If the offset is constant near ``after`` and near the result, a DST change between ``after``
+    # and the result cannot skip or repeat a time of the rule.
     later = wall.toordinal()
     if later != day:
         offset = steady_offset(zone, later)
@@ -227,7 +228,7 @@ def _next_near_change(
 def _next_named_time(
     rule: WallRule, wall: datetime | None, after: datetime, zone: tzinfo, start: datetime
 ) -> datetime | None:
-    """Return the next run of a rule with given hours, which runs once per matching time."""
+    """Return the next run of a rule that runs exactly once for each matching wall-clock time."""
     while wall is not None:
         wall = rule.next_wall(wall)
         if wall is not None and (run := _first_instant(wall, zone, start)) > after:
@@ -238,7 +239,7 @@ def _next_named_time(
 def _next_real_time(
     rule: WallRule, wall: datetime | None, after: datetime, zone: tzinfo
 ) -> datetime | None:
-    """Return the next run of a rule in real time; ignore wall-clock times that DST skips."""
+    """Return the next run of a rule in real time, without wall-clock times that DST skips."""
     while wall is not None and (wall := rule.next_wall(wall)) is not None:
         first, second = offsets_of(wall, zone)
         if first < second:

@@ -1,4 +1,4 @@
-"""Look up time zones, and convert between datetimes and UNIX seconds. Nothing reads a clock."""
+"""Time zones, and conversions between datetimes and UNIX seconds. No function reads a clock."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = (
 
 UTC = timezone.utc
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# For conversions between instants and wall-clock times: arithmetic is faster than replace().
+# Conversions between instants and wall-clock times use arithmetic: replace() is slower.
 NAIVE_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - without time zone
 
 
@@ -45,7 +45,7 @@ def zone_named(name: str) -> tzinfo:
 
 
 def zone_key(zone: tzinfo | None) -> str | None:
-    """Return the IANA name of a ``zoneinfo``, ``pytz`` or ``dateutil`` zone, or None."""
+    """Return the IANA name of a ``zoneinfo``, ``pytz`` or ``dateutil`` time zone, or None."""
     key = getattr(zone, "key", None) or getattr(zone, "zone", None)
     if key is None and isinstance(zone, tzfile):
         return _key_of_file(str(getattr(zone, "_filename", "")))
@@ -54,7 +54,7 @@ def zone_key(zone: tzinfo | None) -> str | None:
 
 @lru_cache(maxsize=256)
 def _key_of_file(path: str) -> str | None:
-    """Return the IANA name in the path of a time zone file, None if the path contains no name."""
+    """Return the IANA name in the path of a time zone file, or None if the path has no name."""
     name = path.rpartition("zoneinfo/")[2]
     try:
         return ZoneInfo(name).key
@@ -65,8 +65,8 @@ def _key_of_file(path: str) -> str | None:
 def wall_zone(zone: tzinfo) -> tzinfo:
     """Return the same time zone as an object that works as the ``tzinfo`` of a datetime.
 
-    A ``pytz`` zone does not work: as ``tzinfo``, it means local mean time. This function returns
-    the ``zoneinfo`` zone with the same name instead.
+    A ``pytz`` zone does not work: as ``tzinfo``, a ``pytz`` zone means local mean time. For such a
+    zone, this function returns the ``zoneinfo`` zone with the same name.
     """
     if isinstance(zone, (timezone, ZoneInfo)):
         return zone
@@ -75,7 +75,7 @@ def wall_zone(zone: tzinfo) -> tzinfo:
 
 
 def fixed_offset(zone: tzinfo) -> timedelta | None:
-    """Return the UTC offset of a time zone if it never changes, else None."""
+    """Return the UTC offset of a time zone if the offset never changes, otherwise None."""
     if isinstance(zone, (timezone, ZoneInfo)):
         return zone.utcoffset(None)
     try:
