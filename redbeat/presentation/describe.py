@@ -51,7 +51,10 @@ def iso(instant: datetime | None) -> str | None:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON: an instant in ISO 8601, a dataclass or named tuple as an object."""
+    """Convert a value to JSON values.
+
+    An instant becomes an ISO 8601 string. A dataclass or a named tuple becomes a dict.
+    """
     if isinstance(value, datetime):
         return iso(value)
     if isinstance(value, list):
@@ -79,7 +82,7 @@ def schedule_text(when: Any) -> str:
 
 
 def timing_text(entry: RedBeatSchedulerEntry) -> str:
-    """Return the schedule of an entry as :func:`schedule_text`, with its spread if it has one."""
+    """Return the text of an entry's schedule, with the spread if the entry has a spread."""
     text = schedule_text(entry.schedule)
     if not entry.spread:
         return text
@@ -94,7 +97,10 @@ def _cron_field(when: crontab, name: str) -> str:
 
 
 def rule_of(when: Any) -> tuple[str, str] | None:
-    """Return a schedule as a rule, see ``rule_text``; None if no rule can describe the schedule."""
+    """Return a schedule as a rule: a pair (kind, text), which ``rule_text`` can parse.
+
+    Returns None if no rule can describe the schedule.
+    """
     if isinstance(when, schedule):
         relative = " relative" if when.relative else ""
         return "every", f"{plain_number(when.run_every.total_seconds())}{relative}"
@@ -113,7 +119,7 @@ def rule_of(when: Any) -> tuple[str, str] | None:
 
 
 def call_text(entry: RedBeatSchedulerEntry) -> str:
-    """Return the task call of an entry, such as ``proj.tasks.add(1, y=2)``."""
+    """Return the task and the arguments of an entry as a call: ``proj.tasks.add(1, y=2)``."""
     call = stored(entry)
     arguments = [json.dumps(value) for value in call["args"] or ()]
     arguments += [f"{name}={json.dumps(value)}" for name, value in (call["kwargs"] or {}).items()]
@@ -123,8 +129,8 @@ def call_text(entry: RedBeatSchedulerEntry) -> str:
 def stored(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
     """Return the definition of an entry with the same JSON values as in Redis.
 
-    A value that JSON cannot represent is replaced by its ``repr``. Only an entry that was never
-    stored in Redis can have such a value.
+    An entry that was never stored in Redis may have a value that JSON cannot represent. The result
+    contains the ``repr`` of such a value instead.
     """
     definition, _ = hidden(entry.definition(), static=True)
     return {name: _plain(value) for name, value in definition.items()}
@@ -162,16 +168,19 @@ def as_json(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
 
 
 def overdue_text(item: Overdue) -> str:
-    """Return what is wrong with an overdue entry, such as ``had no success for 3 h, ...``."""
+    """Return why an entry is overdue, such as ``had no success for 3 h, ...``."""
     since = "since it was saved or resumed" if item.last_success is None else ""
     if item.last_success is not None:
         since = f"since {as_utc(item.last_success).isoformat(timespec='seconds')}"
     ago, within = duration(round(item.seconds)), duration(item.expect_within)
-    return f"had no success for {ago}, {since}; one is expected within {within}"
+    return f"had no success for {ago}, {since}; a success is expected within {within}"
 
 
 def result_text(result: RunResult | None) -> str:
-    """Return the result of a run, such as ``failed in 1.2 s: ValueError: 3``; "" if unknown."""
+    """Return the result of a run as text, such as ``failed in 1.2 s: ValueError: 3``.
+
+    Returns "" if the result is unknown.
+    """
     if result is None:
         return ""
     text: str = result.state
@@ -185,8 +194,9 @@ def result_text(result: RunResult | None) -> str:
 def last_run(entry: RedBeatSchedulerEntry, history: Iterable[Occurrence] = ()) -> datetime | None:
     """Return the time of the last run, or None for an entry that never ran.
 
-    An entry that never ran may also have a ``last_run_at``: the time from which its first run is
-    computed. A triggered run does not change ``last_run_at``; it is found in the ``history``.
+    The attribute ``last_run_at`` is not sufficient. If the entry never ran, ``last_run_at`` may be
+    the time from which the first run is computed. A triggered run does not change ``last_run_at``,
+    so the time of a triggered run comes from ``history``.
     """
     ran = entry.total_run_count or entry.scheduled_at is not None
     runs = [run.dispatched_at for run in history if run.outcome == TRIGGERED]

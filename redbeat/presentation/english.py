@@ -14,7 +14,10 @@ def joined(items: Sequence[str], word: str = "and") -> str:
 
 
 def plural(count: int, noun: str, nouns: str = "") -> str:
-    """Return a number with a noun: ``1 hour`` or ``2 hours``; ``nouns`` is an irregular plural."""
+    """Return a number with a noun: ``1 hour`` or ``2 hours``.
+
+    ``nouns`` is the plural of the noun if the plural is irregular.
+    """
     return f"{count} {noun}" if count == 1 else f"{count} {nouns or noun + 's'}"
 
 

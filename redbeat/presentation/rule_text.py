@@ -46,12 +46,12 @@ UNITS: Final = {"w": 604800, "d": 86400, "h": 3600, "m": 60, "min": 60, "s": 1}
 #: Matches a number with a unit, such as ``1.5 h``.
 QUANTITY: Final = re.compile(r"(\d+(?:\.\d*)?|\.\d+) *(min|[wdhms])")
 
-#: Matches the space before each line of a recurrence rule that is written on one line.
+#: Matches the space before ``RRULE:``, ``DTSTART:`` and so on in a rule that is on a single line.
 BETWEEN_LINES: Final = re.compile(
     r"\s+(?=(?:DTSTART|RRULE|RDATE|EXRULE|EXDATE)[:;])", re.IGNORECASE
 )
 
-#: Number of fields of a solar rule, which are event, latitude and longitude.
+#: Number of fields of a solar rule: event, latitude and longitude.
 SOLAR_FIELDS: Final = 3
 
 
@@ -66,21 +66,21 @@ def seconds_from(text: str) -> float:
     sizes = [UNITS[unit] for _, unit in quantities]
     is_whole = re.fullmatch(rf"(?:{QUANTITY.pattern} *)+", with_unit) is not None
     if not is_whole or sizes != sorted(set(sizes), reverse=True):
-        problem = "is not a duration: give seconds, or numbers with w, d, h, m or s"
+        problem = "is not a duration: use seconds, or numbers with w, d, h, m or s"
         raise ValueError(f"{text!r} {problem}, the longest unit first")
     seconds = sum(Decimal(number) * UNITS[unit] for number, unit in quantities)
     return int(seconds) if seconds == int(seconds) else float(seconds)
 
 
 class Interval(NamedTuple):
-    """An interval in seconds; a relative one is rounded to its unit, as in Celery."""
+    """An interval in seconds. The runs of a relative interval are rounded, as in Celery."""
 
     seconds: float
     relative: bool = False
 
 
 def interval_from(text: str) -> Interval:
-    """Return an interval: a duration, which the word ``relative`` may follow.
+    """Return the interval for a duration, such as ``1h``, or for ``1h relative``.
 
     Raises ValueError for any other text.
     """
@@ -102,15 +102,16 @@ def time_from(text: str) -> datetime:
 
 
 def make_schedule(kind: str, value: Any, zone: tzinfo, app: Celery, name: str = "") -> BaseSchedule:
-    """Return a schedule of this kind; raise one of :data:`BAD_RULE` for an invalid value.
+    """Return a schedule of this kind.
 
     ``value`` is an :class:`Interval` for ``every``, a datetime for ``at``, and a string for all
-    other kinds. ``zone`` applies to times and rules that name no time zone. ``name`` is the entry
-    name, which determines the numbers for ``H`` in a crontab.
+    other kinds. ``zone`` is the time zone of times and rules that do not name a time zone. ``name``
+    is the entry name, which determines the numbers for ``H`` in a crontab. Raises one of the errors
+    in :data:`BAD_RULE` for an invalid value.
     """
     if kind == "cron" and has_hash(value):
         if not name:
-            raise ValueError("H in a crontab needs the name of one entry")
+            raise ValueError("H in a crontab depends on the entry name; name one entry")
         return hashed_crontab(name, **_cron_fields(value), app=app)
     return MAKERS[kind](value, zone, app)
 
@@ -118,7 +119,8 @@ def make_schedule(kind: str, value: Any, zone: tzinfo, app: Celery, name: str = 
 def parse_rule(kind: str, text: str, zone: tzinfo, app: Celery, name: str = "") -> BaseSchedule:
     """Return the schedule that a rule describes; ``name`` is the entry name.
 
-    Raises :exc:`InvalidEntryError` for an invalid rule; its field is ``kind`` or ``rule``.
+    Raises :exc:`InvalidEntryError` for an invalid rule. The ``field`` of the error is ``kind`` or
+    ``rule``.
     """
     if kind not in KINDS:
         raise InvalidEntryError("kind", f"must be one of {', '.join(KINDS)}, not {kind!r:.60}")
@@ -161,8 +163,8 @@ def _cron_fields(text: str) -> dict[str, str]:
 def _rrule(text: str, zone: tzinfo, _app: Celery) -> BaseSchedule:
     text = BETWEEN_LINES.sub("\n", text.strip())
     key = zone_key(zone)
-    # Only DTSTART can contain a time zone, so this adds a DTSTART at the epoch to a rule without a
-    # start. A rule with COUNT needs a start from the user, because COUNT counts from the start.
+    # Only DTSTART can contain a time zone. Therefore a rule without a start gets a DTSTART at the
+    # epoch. A rule with COUNT needs a start from the user, because COUNT counts from the start.
     if "DTSTART" not in text.upper() and "COUNT" not in text.upper() and key not in (None, "UTC"):
         text = f"DTSTART;TZID={key}:19700101T000000\n{text}"
     return from_ical(text)
@@ -191,5 +193,6 @@ MAKERS: Final[dict[str, Callable[[Any, tzinfo, Any], BaseSchedule]]] = {
 #: The kinds of rules.
 KINDS: Final = tuple(MAKERS)
 
-#: Functions that convert the text of a rule. Kinds without a function use the text unchanged.
+#: For a kind, the function that converts the text of a rule to the value for make_schedule().
+#: Kinds without a function use the text unchanged.
 READERS: Final[dict[str, Callable[[str], Any]]] = {"every": interval_from, "at": time_from}

@@ -39,11 +39,11 @@ MONTHS: Final = (
     "November",
     "December",
 )
-#: Maximum number of items in a list.
+#: Maximum number of items that a phrase lists.
 MAX_ITEMS: Final = 8
-#: Minimum length of a sequence of consecutive numbers that is shortened to "1 to 3".
+#: Consecutive numbers are shortened to "1 to 3" if there are at least this many numbers.
 MIN_RANGE: Final = 3
-#: Minimum length of a sequence of equally spaced numbers that is shortened to "every 2nd".
+#: Equally spaced numbers are shortened to "every 2nd" if there are at least this many numbers.
 MIN_STEPS: Final = 4
 SPAN_UNITS: Final = (("day", 86400), ("hour", 3600), ("minute", 60))
 
@@ -53,7 +53,10 @@ class TooComplex(Exception):  # noqa: N818 - control flow, not an error
 
 
 def progression(values: Sequence[int]) -> int:
-    """Return the step of equally spaced numbers, or 0 for irregular or fewer than four numbers."""
+    """Return the step between equally spaced numbers.
+
+    Returns 0 if the numbers are not equally spaced, or if there are fewer than four numbers.
+    """
     steps = {after - before for before, after in pairwise(values)}
     return steps.pop() if len(values) >= MIN_STEPS and len(steps) == 1 else 0
 
@@ -61,7 +64,7 @@ def progression(values: Sequence[int]) -> int:
 def numbered(noun: str, values: Sequence[int]) -> str:
     """Return sorted numbers with a noun: ``days 1 to 5 and 9``, ``every 2nd day from 1 to 31``.
 
-    Raises ``TooComplex`` if the list is too long.
+    Raises ``TooComplex`` if the text would list too many items.
     """
     step = progression(values)
     if step > 1:
@@ -77,7 +80,7 @@ def names(words: Sequence[str], indexes: Iterable[int]) -> str:
 
 
 def _joined_ranges(values: Sequence[int], words: Sequence[str]) -> str:
-    """Return the words for sorted values as a list; raise ``TooComplex`` if it is too long.
+    """Return the words for sorted values as a list; raise ``TooComplex`` if the list is too long.
 
     Three or more consecutive values become ``first to last``.
     """
@@ -94,7 +97,7 @@ def _joined_ranges(values: Sequence[int], words: Sequence[str]) -> str:
 
 
 def span(length: timedelta) -> str:
-    """Return a duration in the form used after "every": ``hour``, ``1 minute and 30.5 seconds``."""
+    """Return a duration as text that follows "every": ``hour``, ``1 minute and 30.5 seconds``."""
     rest, parts = length // timedelta(microseconds=1), []
     for unit, size in SPAN_UNITS:
         count, rest = divmod(rest, size * 1_000_000)
@@ -115,7 +118,7 @@ def zone_label(zone: tzinfo) -> str:
 
 
 def moment(instant: datetime) -> str:
-    """Return an aware instant as wall-clock time, without its time zone: ``2026-01-01 09:00``.
+    """Return an aware datetime as text without the time zone: ``2026-01-01 09:00``.
 
     Seconds and microseconds are included if they are not 0. The UTC offset is included if the
     wall-clock time occurs twice, at the end of DST.
@@ -131,14 +134,14 @@ def moment(instant: datetime) -> str:
 
 ALL_MINUTES: Final = tuple(range(60))
 ALL_HOURS: Final = tuple(range(24))
-#: Maximum number of times of a day in a list, and maximum number if their minutes differ.
+#: Maximum number of times that a phrase lists. MAX_MIXED_TIMES applies if the minutes differ.
 MAX_TIMES: Final = 6
 MAX_MIXED_TIMES: Final = 4
 WORKDAYS: Final = (0, 1, 2, 3, 4)
 
 
 def clock(minutes: Sequence[int], hours: Sequence[int]) -> str:
-    """Return a phrase for all times of a day with these minutes and hours.
+    """Return a phrase for all times of day with one of these minutes and one of these hours.
 
     Both arguments are sorted and not empty. A list of times begins with ``at``:
     ``at 09:00 and 17:00``. Raises ``TooComplex`` if the phrase would be too long.
@@ -157,7 +160,7 @@ def _hourly(minute: int, hours: Sequence[int]) -> str:
     first, last, size = hours[0], hours[-1], len(hours)
     if size == 24:
         return f"every hour at minute {minute}" if minute else "every hour"
-    # The step divides 24, so the hours are also equally spaced across midnight.
+    # If the step divides 24, the hours are also equally spaced across midnight.
     all_day = size > 1 and 24 % size == 0 and hours == tuple(range(first, 24, 24 // size))
     if all_day and (size >= MIN_STEPS or first == minute == 0):
         start = f" from {_time(first, minute)}" if first or minute else ""
@@ -195,7 +198,7 @@ def _time(hour: int, minute: int) -> str:
 
 
 def on_weekdays(weekdays: Sequence[int]) -> str:
-    """Return weekdays as ``on Monday`` or ``Monday to Friday``; Monday is 0."""
+    """Return weekdays as ``on Monday`` or ``Monday to Friday``; the number of Monday is 0."""
     text = names(DAYS, weekdays)
     return text if " to " in text and " and " not in text else f"on {text}"
 
@@ -203,7 +206,7 @@ def on_weekdays(weekdays: Sequence[int]) -> str:
 def only_if(weekdays: Sequence[int]) -> str:
     """Return a condition such as ``, but only if a Monday or Friday``.
 
-    Returns "" if there are no weekdays or all seven.
+    Returns "" if ``weekdays`` is empty or contains all seven days.
     """
     if not weekdays or len(weekdays) == 7:
         return ""
@@ -211,16 +214,17 @@ def only_if(weekdays: Sequence[int]) -> str:
 
 
 def in_months(months: Sequence[int]) -> str:
-    """Return months as ``January and July``; January is 1."""
+    """Return months as ``January and July``; the number of January is 1."""
     return names(MONTHS, [month - 1 for month in months])
 
 
 def times_on_days(times: str, days: str, weekdays: Sequence[int], months: Sequence[int]) -> str:
-    """Return a phrase for ``times`` on certain days.
+    """Return a phrase for runs at ``times`` on certain days.
 
     ``days`` is a phrase such as ``on day 1 of January``. If ``days`` is empty, the runs are on the
-    ``weekdays`` in the ``months``; an empty or complete list of either means no restriction. If
-    ``days`` is not empty, ``weekdays`` and ``months`` are ignored, because ``days`` includes them.
+    ``weekdays`` in the ``months``. If ``weekdays`` is empty or complete, the runs are on every
+    weekday; the same is true for ``months``. If ``days`` is not empty, ``weekdays`` and ``months``
+    are ignored, because ``days`` already contains them.
     """
     listed = times.startswith("at ") and "minute" not in times
     if days:
@@ -236,7 +240,7 @@ def times_on_days(times: str, days: str, weekdays: Sequence[int], months: Sequen
     return f"{every.replace('on ', 'every ', 1)} {times}{season}"
 
 
-#: Maximum number of nth weekdays, days counted from the end, or distances from Easter in a list.
+#: A phrase lists at most this number of nth weekdays, days counted from the end, or Easter days.
 MAX_DAYS = 4
 
 
@@ -312,12 +316,12 @@ def position_name(number: int) -> str:
 
 
 UNITS: Final = ("year", "month", "week", "day", "hour", "minute", "second")
-#: Maximum number of dates of a rule set in a list.
+#: Maximum number of dates of a rule set that a phrase lists.
 MAX_DATES: Final = 3
 
 
 def rule_words(rule: rrule) -> str:
-    """Return a rule in English with its start and time zone; a complex rule as RFC 5545."""
+    """Return a rule in English with its start and time zone, or as RFC 5545 if it is complex."""
     try:
         return _rule_phrase(rule)
     except TooComplex:
@@ -368,7 +372,7 @@ def _counts_weeks(rule: Recurrence) -> bool:
 
 
 def _plain(rule: Recurrence) -> str:
-    """Return the times and days of a rule with interval 1."""
+    """Return the phrase for the times and days of a rule whose interval is 1."""
     return times_on_days(_times(rule), dates(rule), rule.weekdays, rule.months)
 
 
@@ -404,7 +408,7 @@ def _weekdays(rule: Recurrence) -> str:
 
 
 def _within(rule: Recurrence) -> str:
-    """Return the minutes of an hourly rule, or "" if the runs are at the minute of its start.
+    """Return the minutes of an hourly rule, or "" if the rule runs at the minute of its start.
 
     Also returns "" for minutely and secondly rules. Raises ``TooComplex`` if the rule restricts
     its times in any other way.
@@ -432,7 +436,8 @@ ANY_DAY = datetime(2000, 1, 1)  # noqa: DTZ001 - a wall-clock time
 
 def cron_words(schedule: crontab) -> str:
     """Return a crontab in English, or its five fields if the crontab is too complex."""
-    # cron-descriptor does not know that in Celery both kinds of days must match.
+    # The package cron-descriptor would be wrong: in Celery, both the day of the month and the day
+    # of the week must match.
     if cron_rule(schedule).next_wall(ANY_DAY) is None:
         return f"never: no time matches {schedule_text(schedule)}"
     try:
@@ -466,9 +471,9 @@ def in_words(schedule: Any, timezone: str | None = None) -> str:
     """Return a schedule in English, without a capital letter and without a full stop.
 
     ``timezone`` is the IANA name of the time zone for crontabs and ``clocked`` times; an rrule has
-    its own time zone. The text contains the time zone if the runs depend on it. For a custom
-    schedule, the text is its ``repr`` or its name. Raises ``ValueError`` for a ``clocked`` schedule
-    if ``timezone`` is unknown.
+    its own time zone. The text contains the time zone if the runs depend on the time zone. For a
+    custom schedule, the text is the ``repr`` or the name of its type. Raises ``ValueError`` for a
+    ``clocked`` schedule if ``timezone`` is unknown.
     """
     if asks_itself(schedule):
         return _custom(schedule)

@@ -32,7 +32,7 @@ def width_of(text: str) -> int:
 
 
 def _cells(char: str) -> int:
-    # wcwidth also knows rare marks and emoji, but would be one more dependency, for four lines.
+    # The package wcwidth also knows rare marks and emoji, but it is not worth a dependency.
     if unicodedata.combining(char):
         return 0
     return 2 if unicodedata.east_asian_width(char) in "WF" else 1
@@ -50,12 +50,15 @@ def clipped(text: str, width: int) -> str:
     return text
 
 
-#: Maximum width of an aligned column. A longer cell is printed whole and moves only its own line.
+#: Maximum width of an aligned column. A wider cell is printed in full; only its row is unaligned.
 MAX_COLUMN: Final = 200
 
 
 def columns(rows: Iterable[Iterable[str]]) -> list[list[str]]:
-    """Return one line for each row, with aligned columns: a list of the cells and the gaps."""
+    """Return one line for each row, with aligned columns.
+
+    A line is a list of the cells and of the spaces between the cells.
+    """
     cells = [tuple(row) for row in rows]
     sizes = [[width_of(cell) for cell in row] for row in cells]
     widths = [min(max(column), MAX_COLUMN) for column in zip(*sizes, strict=True)]
@@ -84,14 +87,17 @@ def moment(instant: datetime | None, zone: tzinfo) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a duration in at most two units: ``1 h 30 min``, ``0.5 s``."""
+    """Return a duration as text with at most two units: ``1 h 30 min``, ``0.5 s``."""
     if seconds < 0:
         return f"-{duration(-seconds)}"
     return " ".join(_quantities(seconds, 3)[:2])
 
 
 def exact_duration(seconds: float) -> str:
-    """Return a duration to the microsecond, which ``seconds_from`` reads: ``1 d 2 h 3 min``."""
+    """Return a duration as text that is exact to the microsecond: ``1 d 2 h 3 min``.
+
+    ``seconds_from`` parses this text.
+    """
     return " ".join(_quantities(seconds, 6))
 
 
