@@ -1,1 +1,1 @@
-"""The conversion of Python objects to JSON and back. Programs use :mod:`redbeat.decoder`."""
+"""Converts Python objects to JSON and back. Users import :mod:`redbeat.decoder` instead."""

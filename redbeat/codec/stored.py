@@ -1,4 +1,4 @@
-"""Parse what is stored in Redis. No other module decodes bytes or JSON that come from Redis.
+"""Parse the data in Redis. No other module decodes bytes or JSON that come from Redis.
 
 Any program may write any bytes into any key. The functions for definitions, metas and policies
 raise :exc:`DecodeError`, after which a beat quarantines the entry. The functions for RedBeat's own
@@ -45,14 +45,15 @@ __all__ = (
 #: Maximum number of characters of a JSON text.
 MAX_TEXT: Final = 1024 * 1024
 
-#: Maximum number of characters of a number. RedBeat and Redis write at most 24.
+#: Maximum number of characters of a number. RedBeat and Redis write at most 24 characters.
 MAX_DIGITS: Final = 64
 
-#: The maximum of counts: the largest integer that Redis can store.
+#: The largest valid count, which is also the largest integer that Redis can store.
 MAX_WHOLE: Final = 2**63 - 1
 
-#: The instants that the program accepts, in UNIX seconds: the years 1 to 9999, without the first
-#: and the last two days. These days would exceed the range of a datetime in some time zones.
+#: The first and the last instant that RedBeat accepts, in UNIX seconds. The range is the years 1 to
+#: 9999 without the first two and the last two days, because in some time zones these four days
+#: exceed the range of a datetime.
 EARLIEST: Final = -62_135_424_000.0
 LATEST: Final = 253_402_128_000.0
 
@@ -73,20 +74,24 @@ def bytes_of(text: str) -> bytes:
 
 
 def byte_count(text: str) -> int:
-    """Return how many bytes a text has in Redis."""
+    """Return the number of bytes of a text in Redis."""
     return len(text) if text.isascii() else len(bytes_of(text))
 
 
 def valid_text(value: Any) -> str:
     r"""Return a reply of Redis, or a text, as valid Unicode.
 
-    A byte that is not UTF-8 becomes ``\xff``, a lone surrogate becomes ``\ud800``.
+    A byte that is not UTF-8 becomes an escape such as ``\xff``. A lone surrogate becomes an escape
+    such as ``\ud800``.
     """
     return encodable(text_of(value))
 
 
 def is_valid_text(text: str) -> bool:
-    """Return whether a text has no surrogates: neither bytes that are not UTF-8, nor lone ones."""
+    """Return whether a text is valid Unicode, which means that the text has no surrogates.
+
+    In a text from :func:`text_of`, bytes that are not UTF-8 are surrogates.
+    """
     return text.isascii() or SURROGATES.search(text) is None
 
 
@@ -97,7 +102,7 @@ def json_in(text: str | bytes, field: str, decoder: type[json.JSONDecoder] | Non
     """Return the value in the JSON ``text``; ``decoder`` creates objects from tagged dicts.
 
     Raises ``DecodeError`` if ``text`` is not JSON, is not UTF-8, has more than ``MAX_TEXT``
-    characters, or is nested more than ``MAX_DEPTH`` levels deep. The message names ``field``.
+    characters, or is nested more than ``MAX_DEPTH`` levels deep. The error names ``field``.
     """
     text = text_of(text)
     if len(text) > MAX_TEXT:
@@ -117,7 +122,10 @@ def json_in(text: str | bytes, field: str, decoder: type[json.JSONDecoder] | Non
 
 
 def object_in(text: str, field: str) -> dict[str, Any]:
-    """Return the JSON object in ``text``, ``{}`` for ""; raises ``DecodeError``."""
+    """Return the JSON object in ``text``, or ``{}`` if ``text`` is empty.
+
+    Raises ``DecodeError`` if ``text`` is not a JSON object.
+    """
     value = json_in(text, field) if text else {}
     if not isinstance(value, dict):
         raise DecodeError(field, f"must be an object, not {value!r:.60}")
@@ -125,7 +133,7 @@ def object_in(text: str, field: str) -> dict[str, Any]:
 
 
 def record_in(text: str) -> dict[str, Any]:
-    """Return the JSON object in a record of RedBeat, ``{}`` for anything else."""
+    """Return the JSON object in a record of RedBeat, or ``{}`` if the record is invalid."""
     try:
         return object_in(text, "record")
     except DecodeError:
@@ -133,9 +141,9 @@ def record_in(text: str) -> dict[str, Any]:
 
 
 def string_in(value: object, longest: int) -> str:
-    """Return a decoded string as valid Unicode, shortened to ``longest`` characters; "" for None.
+    """Return a decoded JSON value as valid Unicode, shortened to ``longest`` characters.
 
-    Other values are converted with ``repr()``.
+    Returns "" for None. Values other than strings are converted with ``repr()``.
     """
     if value is None:
         return ""
@@ -160,7 +168,7 @@ def text_in(stored: str, longest: int = MAX_TEXT) -> str:
 
 
 def exceeded_limit(text: str) -> str:
-    """Return a message about the limit that a JSON text exceeds, "" if it exceeds none."""
+    """Return a message about the limit that a JSON text exceeds, or "" for a valid text."""
     if len(text) > MAX_TEXT:
         return _too_long(text)
     if _brackets(text) > MAX_DEPTH and _deeper_than(json.loads(text), MAX_DEPTH):
@@ -175,7 +183,7 @@ def _too_long(text: str) -> str:
 
 
 def _brackets(text: str) -> int:
-    """Return the number of opening brackets. The nesting is never deeper than this number."""
+    """Return the number of opening brackets. JSON is never nested deeper than this number."""
     return text.count("[") + text.count("{")
 
 
@@ -197,7 +205,7 @@ def _children(value: Any) -> Iterable[Any]:
 
 
 def number_in(value: Any) -> float | None:
-    """Return a finite number, None for anything else; ``value`` is a text or a JSON number."""
+    """Return ``value``, a text or a JSON number, as a float; None if it is not a finite number."""
     if isinstance(value, bool) or not isinstance(value, (str, bytes, int, float)):
         return None
     try:
@@ -210,7 +218,10 @@ def number_in(value: Any) -> float | None:
 
 
 def whole_in(text: str) -> int | None:
-    """Return an integer from 0 to ``MAX_WHOLE`` in decimal digits, None for anything else."""
+    """Return the integer in a text of decimal digits.
+
+    Returns None if the text is anything else, or if the integer is above ``MAX_WHOLE``.
+    """
     if not (text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS):
         return None
     number = int(text)
@@ -218,27 +229,31 @@ def whole_in(text: str) -> int | None:
 
 
 def score_in(reply: Any) -> float:
-    """Return a score in a reply of Redis; it may be infinite. Redis accepts only numbers as scores.
+    """Return a score from a reply of Redis, which may be infinite.
 
-    Use :func:`seconds_in` or :func:`instant_in` for the instant that a score means.
+    The reply is not checked, because Redis accepts only numbers as scores. If the score is an
+    instant, use :func:`seconds_in` or :func:`instant_in` instead.
     """
     return float(reply)
 
 
 def seconds_in(value: Any) -> float | None:
-    """Return an instant in UNIX seconds, None if ``value`` is not one in the years 1 to 9999."""
+    """Return an instant in UNIX seconds, or None if ``value`` is not an instant within the limits.
+
+    The limits are ``EARLIEST`` and ``LATEST``.
+    """
     seconds = number_in(value)
     return seconds if seconds is not None and EARLIEST <= seconds <= LATEST else None
 
 
 def instant_in(value: Any) -> datetime | None:
-    """Return an instant in UTC from UNIX seconds, None if ``value`` is not such an instant."""
+    """Return the datetime in UTC for UNIX seconds, or None if ``value`` is not a valid instant."""
     seconds = seconds_in(value)
     return None if seconds is None else from_timestamp(seconds)
 
 
 def moment_in(value: Any) -> datetime | None:
-    """Return an instant in UTC from ISO 8601, None if ``value`` is not such an instant.
+    """Return the datetime in UTC for an ISO 8601 string, or None if ``value`` is not valid.
 
     A time without a UTC offset is interpreted as UTC.
     """

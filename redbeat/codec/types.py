@@ -1,7 +1,7 @@
 """The types that can be stored as JSON, each with its tag: the value of ``__type__``.
 
-One table, :data:`TYPES`, has a row for each type, with the functions that convert an object to the
-fields of a tagged dict and back.
+The table :data:`TYPES` has a row for each type. A row contains the functions that convert an object
+to the fields of a tagged dict and back.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ def path_text(path: Iterable[str | int]) -> str:
 class UnstorableError(TypeError):
     """A value cannot be stored.
 
-    ``path`` has the keys and indexes that lead to this value inside the encoded value. ``problem``
-    describes why the value cannot be stored.
+    ``path`` is the list of keys and indexes that lead to this value inside the encoded value.
+    ``problem`` describes why the value cannot be stored.
     """
 
     def __init__(self, problem: str, *path: str | int) -> None:
@@ -87,12 +87,15 @@ class UnstorableError(TypeError):
         return f"{self.field()}: {self.problem}" if self.path else self.problem
 
     def field(self, root: str = "") -> str:
-        """Return the path as a string such as ``kwargs.when``, which begins with ``root``."""
+        """Return the path as a string such as ``kwargs.when``; the string begins with ``root``."""
         return path_text((root, *self.path) if root else self.path)
 
 
 class MalformedError(ValueError):
-    """A tagged dict does not fit its tag. ``key`` is the invalid key, "" if no key is invalid."""
+    """The fields of a tagged dict are invalid for its tag.
+
+    ``key`` is the key of the invalid field, or "" if the error is not about a single field.
+    """
 
     def __init__(self, key: str, problem: str) -> None:
         super().__init__(problem)
@@ -113,11 +116,13 @@ class StoredType(NamedTuple):
 
     Attributes:
         tag: the value of ``__type__``.
-        encode: returns the other fields of the tagged dict of an object; raises
-            :exc:`UnstorableError`.
-        decode: returns the object for a tagged dict; raises :exc:`MalformedError`.
+        encode: the function that converts an object to the fields of a tagged dict, without
+            ``__type__``; raises :exc:`UnstorableError`.
+        decode: the function that converts a tagged dict to an object; raises
+            :exc:`MalformedError`.
         required: the keys that a tagged dict must have.
-        optional: the keys that a tagged dict may have as well; None for any keys, of any length.
+        optional: the keys that a tagged dict can also have. None means that keys and lengths are
+            not checked.
     """
 
     tag: str
@@ -142,9 +147,9 @@ class StoredType(NamedTuple):
         return self.decode(tagged)
 
     def read_item(self, path: str, fields: Tagged) -> Any:
-        """Return the object for a dict inside another; its tag may be missing.
+        """Return the object for a dict inside a tagged dict. The inner dict may have no tag.
 
-        ``path`` leads to the dict, and is the begin of the key of a :exc:`MalformedError`.
+        ``path`` leads to the inner dict. The key of a :exc:`MalformedError` begins with ``path``.
         """
         try:
             return self.read({TAG: self.tag, **fields})
@@ -153,7 +158,7 @@ class StoredType(NamedTuple):
 
 
 def _oversized(key: str, value: Any) -> str:
-    """Return why a field of a tagged dict is too long, "" if it is not."""
+    """Return a message if a field of a tagged dict is too long, otherwise ""."""
     if not isinstance(value, (str, list)) or len(value) <= LONGEST_PART or key in UNLIMITED:
         return ""
     unit = "characters" if isinstance(value, str) else "items"
@@ -224,7 +229,7 @@ def _written_zone(moment: datetime) -> tuple[str | float, int]:
     if zone is None:
         return "UTC", 0
     key = zone_key(zone)
-    if key is None or isinstance(zone, tzfile):  # RedBeat 2 also writes the offset of a tzfile
+    if key is None or isinstance(zone, tzfile):  # RedBeat 2 also writes a UTC offset for tzfile
         return _offset_seconds(moment), moment.fold
     if isinstance(zone, ZoneInfo):
         return key, moment.fold
@@ -234,7 +239,7 @@ def _written_zone(moment: datetime) -> tuple[str | float, int]:
 def _legacy_zone(moment: datetime, key: str, zone: tzinfo) -> tuple[str | float, int]:
     """Return the name and the ``fold`` of a datetime with a ``pytz`` zone.
 
-    A ``pytz`` zone has a fixed UTC offset instead of a ``fold``.
+    A datetime with a ``pytz`` zone does not use ``fold``: its ``tzinfo`` has a fixed UTC offset.
     """
     offsets = [moment.replace(tzinfo=zone, fold=fold).utcoffset() for fold in (0, 1)]
     if moment.utcoffset() not in offsets:
@@ -341,7 +346,7 @@ def _encode_cron_field(cron: crontab, name: str) -> Any:
     written = getattr(cron, f"_orig_{name}")
     if isinstance(written, (str, list)) or type(written) is int:
         return written
-    # A set or an iterator cannot be stored. The parsed values give an equal crontab.
+    # A set or an iterator cannot be stored as JSON. A crontab made of the parsed values is equal.
     values = sorted(map(int, getattr(cron, name)))
     if not values:
         raise UnstorableError("is empty, so the crontab would never run", name)
@@ -361,7 +366,7 @@ def _decode_cron_field(key: str, value: Any) -> Any:
     if value is None:
         return "*"
     if isinstance(value, str):
-        # The documentation of RedBeat 2 has an example of a range in brackets.
+        # Brackets are allowed, because an example in the manual of RedBeat 2 has them.
         bracketed = value.startswith("[") and value.endswith("]")
         return value[1:-1] if bracketed else value
     if isinstance(value, list):
@@ -414,7 +419,7 @@ def _decode_clocked(tagged: Tagged) -> clocked:
 
 # -- rules -----------------------------------------------------------------------------------------
 
-#: The fields between freq and the datetimes. RedBeat 2 writes the datetimes last.
+#: The fields of an rrule that are written after freq and before the datetimes, as in RedBeat 2.
 RULE_PARTS: Final = tuple(name for name in RRULE_FIELDS if name not in ("freq", "dtstart", "until"))
 RULE_ZONES: Final = ("dtstart_tz", "until_tz", "dtstart_zone", "until_zone")
 
@@ -439,7 +444,10 @@ def _encode_rule_moment(name: str, moment: datetime) -> dict[str, Any]:
 
 
 def _decode_rrule(tagged: Tagged) -> rrule:
-    """Return the rule. A rule without ``dtstart`` starts in 1970 and must not have a ``count``."""
+    """Return the rule of a tagged dict.
+
+    A rule without ``dtstart`` starts in 1970 and must not have a ``count``.
+    """
     fields = {key: tagged[key] for key in RRULE_FIELDS if key in tagged}
     fields.update(until=_decode_rule_moment(tagged, "until"), dtstart=_rule_start(tagged))
     fields["interval"] = 1 if fields.get("interval") is None else fields["interval"]
@@ -452,7 +460,7 @@ def _decode_rrule(tagged: Tagged) -> rrule:
 
 
 def _rule_start(tagged: Tagged) -> datetime:
-    """Return ``dtstart``, by default in 1970, because "now" would change with each call."""
+    """Return ``dtstart``. The default is in 1970, so that each call returns the same start."""
     start = _decode_rule_moment(tagged, "dtstart")
     if start is not None:
         return start
@@ -489,7 +497,7 @@ def _encode_weekday(day: Any) -> dict[str, Any]:
 
 
 def _decode_weekday(tagged: Tagged) -> weekday:
-    """Return a weekday; with ``n``, it means the ``n``-th such weekday of a month or year."""
+    """Return a weekday. With ``n``, it is the ``n``-th such weekday of a month or year."""
     day, nth = _read_whole("wkday", tagged["wkday"]), tagged.get("n")
     if not 0 <= day <= 6:
         raise MalformedError("wkday", f"{day} is not a weekday: use 0 (Monday) to 6")
@@ -510,7 +518,8 @@ def _encode_rruleset(rules: rruleset) -> dict[str, Any]:
 
 def _encode_rule_of_set(index: int, rule: rrule) -> dict[str, Any]:
     try:
-        # RedBeat 2 cannot read rule sets, so their rules may contain keys that it does not know.
+        # The rules in a set may have keys that RedBeat 2 does not know, because RedBeat 2 cannot
+        # read rule sets.
         return {**RRULE.write(rule), **zone_extension(rule)}
     except UnstorableError as error:
         error.path[:0] = ["rrules", index]
@@ -578,7 +587,8 @@ def _decode_verbatim(tagged: Tagged) -> dict[str, Any]:
 
 # -- the table -------------------------------------------------------------------------------------
 
-#: A dict whose key ``__type__`` has a known value. Such a dict is stored as a list of pairs.
+#: A user's dict that looks like a tagged dict, because its ``__type__`` is a known tag. RedBeat
+#: stores this dict as a list of pairs.
 VERBATIM: Final = StoredType("verbatim", _encode_verbatim, _decode_verbatim, ("items",))
 
 TYPES: Final[dict[type, StoredType]] = {

@@ -1,4 +1,4 @@
-"""Python to JSON: walks through a value and writes each object in it as a tagged dict."""
+"""Converts Python values to JSON. Each object in a value becomes a tagged dict."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ __all__ = ("MAX_DEPTH", "RedBeatJSONEncoder", "storable", "warn_of_app")
 logger = get_logger("celery.beat")
 
 HINTS: tuple[tuple[type | tuple[type, ...], str], ...] = (
-    ((bytes, bytearray, memoryview), "decode them to a str, for example as base64"),
+    ((bytes, bytearray, memoryview), "decode the bytes to a str, for example as base64"),
     ((set, frozenset), "use a list"),
-    (timedelta, "use its seconds: value.total_seconds()"),
+    (timedelta, "use value.total_seconds()"),
     (Decimal, "use str(value) or a float"),
     (UUID, "use str(value)"),
     ((date, time), "use value.isoformat() or a datetime"),
@@ -40,9 +40,10 @@ ANY_HINT = "use JSON values, datetimes, schedules or weekdays"
 
 
 def stored_type_of(cls: type) -> tuple[type, StoredType | None]:
-    """Return the nearest base class that can be stored, and its type; ``(object, None)`` if none.
+    """Return the nearest base class that can be stored, and its ``StoredType``.
 
-    A subclass instance is written like its base class, as in RedBeat 2.
+    An object of a subclass is stored like an object of this base class, as in RedBeat 2. Returns
+    ``(object, None)`` if no base class can be stored.
     """
     for base in cls.__mro__:
         kind = type_of_class(base)
@@ -51,10 +52,10 @@ def stored_type_of(cls: type) -> tuple[type, StoredType | None]:
     return object, None
 
 
-#: The warnings that this process has logged, as (class, lost attributes). Each is logged only once.
+#: The warnings that this process has logged, as (class, lost attributes), to log each only once.
 _warned: set[tuple[type, str]] = set()
-#: The attributes that set a clock or a time zone. If one of them is lost, the warning suggests to
-#: set the time zone of the entry.
+#: The attributes that set a clock or a time zone. If such an attribute is lost, the warning
+#: suggests a time zone for the entry.
 CLOCK_PARTS = frozenset(
     {"nowfun", "now", "tz", "app", "maybe_make_aware", "to_local", "utc_enabled"}
 )
@@ -63,8 +64,8 @@ CLOCK_PARTS = frozenset(
 def warn_of_loss(value: BaseSchedule, written: Any = None) -> None:
     """Log a warning if the JSON of a schedule lacks attributes that influence its runs.
 
-    ``written`` is the output of a custom encoder. There is no warning if this output differs from
-    RedBeat's own, because it may contain the attributes that RedBeat does not store.
+    ``written`` is the output of a custom encoder. If ``written`` differs from the output of
+    RedBeat's encoder, there is no warning: ``written`` may contain the lost attributes.
     """
     cls = type(value)
     if not asks_itself(value) or of_class(cls) is not None:
@@ -87,7 +88,7 @@ def warn_of_loss(value: BaseSchedule, written: Any = None) -> None:
 
 
 def warn_of_app(value: BaseSchedule, app: Celery) -> None:
-    """Log a warning if a crontab belongs to an app whose time zone differs from that of ``app``.
+    """Log a warning if a crontab belongs to another app than ``app``, with another time zone.
 
     ``app`` is the app of the entry. RedBeat uses the time zone of ``app``, as Celery and RedBeat 2
     do.
@@ -123,7 +124,7 @@ class RedBeatJSONEncoder(json.JSONEncoder):
 
     Raises ``TypeError`` for a value that could not be read back unchanged. Subclasses may add types
     by overriding ``default(obj)``, which is called for each object that is not plain JSON. If
-    ``default()`` returns a dict, that dict is written unchanged.
+    ``default()`` returns a dict, the encoder writes this dict unchanged.
     """
 
     def default(self, obj: Any) -> Any:
@@ -170,7 +171,7 @@ def _dict(value: dict[Any, Any], default: Default, depth: int) -> dict[str, Any]
     if not STRING.issuperset(map(type, value)):
         _check_keys(value)
     items = _items(value, default, depth)
-    # The user's dict may look like a tagged dict.
+    # A user's dict may look like a tagged dict, and must not be decoded as a tagged dict.
     return VERBATIM.write(items) if TAG in value and type_of_tag(value[TAG]) else items
 
 
@@ -209,7 +210,7 @@ def _object(value: Any, default: Default, depth: int) -> Any:
     except UnstorableError:
         raise
     except TypeError as error:
-        # In a subclass, default() called json's default(), or raised TypeError itself.
+        # default() of a subclass raised TypeError, or called json's default(), which raised it.
         raise UnstorableError(f"{unstorable_reason(value)} ({error})") from error
     if isinstance(value, BaseSchedule):
         warn_of_loss(value, written)
