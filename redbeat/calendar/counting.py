@@ -140,7 +140,7 @@ def _earlier_that_day(rule: CountedRule, times: Times, moment: datetime) -> int:
 
 
 def _nth_day(days: DaySet, first: date, n: int) -> date | None:
-    """Return the ``n``-th allowed day at or after ``first``, counted from 0.
+    """Return the ``n``-th allowed day at or after ``first``; ``n`` is counted from 0.
 
     Returns None if the day would be after the year 9999.
     """

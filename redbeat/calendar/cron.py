@@ -118,7 +118,7 @@ class CronRule:
 def cron_rule(schedule: crontab) -> CronRule:
     """Return the lookup tables of a crontab.
 
-    The result is cached in the crontab object. Later changes of the crontab have no effect on it.
+    The result is cached in the crontab object, so later changes of the crontab have no effect.
     """
     rule: CronRule | None = schedule.__dict__.get(CACHE)
     if rule is None:

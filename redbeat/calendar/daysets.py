@@ -93,7 +93,7 @@ DayTest = Callable[[date], bool]
 CYCLE = 400
 #: A search for an allowed day stops after this number of years.
 YEARS = 100
-#: A search first tests this number of days one by one. Then it computes the days of whole years.
+#: A search tests this number of days one by one, before the search computes the days of each year.
 NEAR_DAYS = 31
 DAY = timedelta(days=1)
 

@@ -67,7 +67,7 @@ class Slots:
         by_interval = range(since + (first - since) % self.interval, self.per_day, self.interval)
         if len(self._allowed) == self.per_day:
             return by_interval
-        # Iterate over the shorter sequence, and test whether the longer sequence has the item too.
+        # Iterate over the shorter sequence, and test whether the other sequence contains the item.
         if len(self._allowed) > len(by_interval):
             return (slot for slot in by_interval if slot in self._allowed_set)
         allowed = islice(self._allowed, bisect_left(self._allowed, since), None)
@@ -92,7 +92,7 @@ class Slots:
     def _first_slot(self, day: int) -> int:
         """Return the first slot that ``interval`` selects from the start of ``day``.
 
-        A slot of ``per_day`` or more is on a later day.
+        If the result is ``per_day`` or more, the slot is on a later day.
         """
         return (self.base - day * self.per_day) % self.interval
 
@@ -200,8 +200,8 @@ class Recurrence:
         return _last_counted(self)
 
     def _search(self, low: datetime) -> datetime | None:
-        # All periods of a day or less have their occurrences at the same distance from the start of
-        # the period. If the current and the next period have no occurrence, no period has one.
+        # Periods of a day or less have occurrences at the same distances from their start. If the
+        # current period and the next period have no occurrence, no period has an occurrence.
         is_short = self.freq >= DAILY
         periods = islice(self._periods(low), 2) if is_short else self._long_periods(low)
         occurrences = (self._first_in(period, low) for period in periods)

@@ -51,12 +51,12 @@ RANGES = {
     "byminute": (0, 59),
     "bysecond": (0, 59),
 }
-WITH_ZERO = frozenset({"byeaster"})  # arguments with negative values for which 0 is valid
+WITH_ZERO = frozenset({"byeaster"})  # arguments for which 0 is also valid
 RESTRICT_DAYS = ("byweekno", "byyearday", "bymonthday", "byweekday", "byeaster")
 
-# Limits of "count", because RedBeat must find the last occurrence in a short time. MAX_COUNTED is
-# for rules whose occurrences RedBeat counts day by day. MAX_WALKED is for rules with an interval or
-# BYSETPOS, because RedBeat counts the occurrences of such rules one by one.
+# Limits of the argument "count", because RedBeat must find the last occurrence in a short time.
+# MAX_COUNTED is for rules whose occurrences RedBeat counts day by day. MAX_WALKED is for rules with
+# an interval or BYSETPOS, because RedBeat counts the occurrences of such rules one by one.
 MAX_COUNTED = 100_000
 MAX_WALKED = 2000
 

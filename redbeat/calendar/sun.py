@@ -29,8 +29,8 @@ DEGREES_A_DAY = 0.41
 LOOK_AHEAD = 400 * 2  # half days
 SECONDS = 86400
 PRECISION = 0.01 / SECONDS  # days
-ON_HORIZON = 5e-6  # accuracy of heights in degrees: usually accurate to a millisecond
-# The height of the horizon in degrees: three for dawn and dusk, and one for sunrise and sunset.
+ON_HORIZON = 5e-6  # accuracy of heights, in degrees; the sun usually needs a millisecond for this
+# The heights of the horizon, in degrees: three for dawn and dusk, one for sunrise and sunset.
 HORIZONS = {"astronomical": -18.0, "nautical": -12.0, "civil": -6.0}
 SUNRISE = -34 / 60
 
@@ -81,7 +81,7 @@ def _root(event: str, place: Place, low: Point, high: Point) -> float:
     """Return the time between ``low`` and ``high`` at which the sun crosses the horizon.
 
     The search uses the Illinois method, which interpolates linearly. If the same end of the
-    interval remains twice in a row, the method halves the height at this end.
+    interval stays unchanged twice in a row, the method halves the height at this end.
     """
     moved = 0
     while high[0] - low[0] > PRECISION:
@@ -137,7 +137,7 @@ def _extreme(place: Place, half: int) -> tuple[float, float, float]:
     ``half`` is the number of a half day. The half days are counted from ephem's epoch, at longitude
     0. The sun is highest in an odd half day and lowest in an even half day.
     """
-    # The first estimate is noon or midnight in mean solar time. It is wrong by up to 17 minutes.
+    # The first estimate is noon or midnight in mean solar time, with an error of up to 17 minutes.
     number = half / 2 - float(place[1]) / 360 - 0.5
     position = _sun_at(place, number)
     for _ in range(2):

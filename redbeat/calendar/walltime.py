@@ -80,7 +80,10 @@ def offset_spans(zone: tzinfo, start: datetime) -> Iterator[tuple[datetime, date
 
 
 def change_between(before: datetime, after: datetime, zone: tzinfo) -> datetime:
-    """Return the second in ``(before, after]`` at which the UTC offset of ``zone`` changes."""
+    """Return the instant in ``(before, after]`` at which the UTC offset of ``zone`` changes.
+
+    The result is in whole seconds.
+    """
     old = offset_at(before, zone)
     low, high = before.replace(microsecond=0), after
     while high - low > SECOND:

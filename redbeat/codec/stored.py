@@ -229,7 +229,7 @@ def whole_in(text: str) -> int | None:
 
 
 def score_in(reply: Any) -> float:
-    """Return a score from a reply of Redis, which may be infinite.
+    """Return the score in a reply of Redis. The score may be infinite.
 
     The reply is not checked, because Redis accepts only numbers as scores. If the score is an
     instant, use :func:`seconds_in` or :func:`instant_in` instead.

@@ -52,7 +52,8 @@ def stored_type_of(cls: type) -> tuple[type, StoredType | None]:
     return object, None
 
 
-#: The warnings that this process has logged, as (class, lost attributes), to log each only once.
+#: The warnings that this process has logged, as (class, lost attributes). RedBeat logs each warning
+#: only once.
 _warned: set[tuple[type, str]] = set()
 #: The attributes that set a clock or a time zone. If such an attribute is lost, the warning
 #: suggests a time zone for the entry.

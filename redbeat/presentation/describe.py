@@ -46,7 +46,7 @@ CRON_FIELDS = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
 
 
 def iso(instant: datetime | None) -> str | None:
-    """Return an instant as an ISO 8601 string in UTC."""
+    """Return an instant as an ISO 8601 string in UTC, or None for None."""
     return None if instant is None else as_utc(instant).isoformat()
 
 

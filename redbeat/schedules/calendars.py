@@ -1,4 +1,4 @@
-"""Calendars: named sets of days on which entries do not run. No function here accesses Redis."""
+"""Calendars: named sets of days on which entries do not run. This module does not access Redis."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OnExcluded = Literal["skip", "next", "previous"]
 #: Maximum number of days and rules in one calendar.
 MAX_DAYS: Final = 4000
 
-#: Maximum number of consecutive excluded days. If more are excluded, the entry has no more runs.
+#: Maximum number of consecutive excluded days. With more days, the entry has no next run.
 MAX_ROW: Final = 1100
 
 #: Maximum number of occurrences that one search for the next run moves to other days.
@@ -37,7 +37,7 @@ MAX_MOVED: Final = 4000
 
 DAY: Final = timedelta(days=1)
 
-#: A day, or a pair of the first and the last day of a span. A day is a ``date`` or in ISO 8601.
+#: A day, or a pair of the first and the last day of a span. A string is in ISO 8601.
 Days = date | str | Sequence["date | str"]
 
 
@@ -68,9 +68,11 @@ class Calendar:
     def __post_init__(self) -> None:
         name: Any = self.name
         if not isinstance(name, str) or not name or "," in name or encodable(name) != name:
-            raise InvalidEntryError("name", f"{name!r:.60} is not a name; use text without commas")
+            raise InvalidEntryError(
+                "name", f"{name!r:.60} is not a valid name; use text without commas"
+            )
         if len(self.days) + len(self.rules) > MAX_DAYS:
-            problem = f"more than {MAX_DAYS} days and rules; use rules for days that repeat"
+            problem = f"there are more than {MAX_DAYS} days and rules; use rules for repeated days"
             raise InvalidEntryError("days", problem)
         set_field = object.__setattr__  # the dataclass is frozen and does not allow assignments
         set_field(self, "_spans", [_span(days) for days in self.days])
@@ -232,7 +234,7 @@ class Exclusion:
     on_excluded: str = "skip"
 
     def next_run(self, schedule: BaseSchedule, after: datetime) -> datetime | None:
-        """Return the first occurrence after ``after``, None if no occurrence follows.
+        """Return the first occurrence after ``after``, or None if no occurrence follows.
 
         Also returns None if more than :data:`MAX_ROW` days in a row are excluded.
         """
@@ -333,8 +335,8 @@ class Exclusion:
         """Return the first instant after ``after`` to which :meth:`_moved` moves an occurrence.
 
         An occurrence before ``after`` may move to an instant after ``after``. Therefore the search
-        begins before the excluded days around ``after``. A later occurrence may also move to an
-        instant before the best result. Therefore the search continues until
+        begins before the excluded days around ``after``. A later occurrence may move to an instant
+        before the best result so far. Therefore the search continues until
         :meth:`_last_to_search`.
         """
         best: datetime | None = None

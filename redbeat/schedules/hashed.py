@@ -14,7 +14,7 @@ from redbeat.errors import InvalidEntryError
 
 __all__ = ("has_hash", "hash_fraction", "hashed_crontab", "spread_fraction")
 
-#: The lowest and the highest value of ``H`` for each field. Every month has at least 28 days.
+#: The lowest and the highest value of ``H`` for each field. Every month has a day 28.
 RANGES: Final = {
     "minute": (0, 59),
     "hour": (0, 23),

@@ -110,7 +110,7 @@ def count_runs(
     """Return the number of runs of ``schedule`` in ``(after, until]``.
 
     An interval that is not relative runs one interval after ``after``, two intervals after
-    ``after``, and so on. The function computes the number of these runs and ignores ``limit``. For
+    ``after``, and so on. The function computes the number of such runs and ignores ``limit``. For
     all other schedules, the function finds the runs one by one and stops at ``limit``. For a solar
     schedule, the function stops at :data:`SOLAR_LIMIT`, because each search is expensive.
     """
@@ -131,7 +131,7 @@ def asks_itself(schedule: BaseSchedule) -> bool:
 
     Returns True for custom schedule classes, for subclasses that override how runs are computed,
     for objects with a ``nowfun``, and for objects with a ``tz`` that differs from the time zones of
-    the entry and the app. In these cases, the caller must call ``schedule.is_due(last_run_at)``.
+    the entry and the app. If the result is True, call ``schedule.is_due(last_run_at)``.
     """
     return finder_of(schedule) is None
 

@@ -52,9 +52,10 @@ _types: dict[str, RegisteredType] = {}
 def register_schedule_type(tag: str, cls: type[BaseSchedule], dump: Dump, load: Load) -> None:
     """Register the schedule class ``cls`` for entries, with ``tag`` as ``__type__`` in Redis.
 
-    ``dump(schedule)`` returns a dict of the fields to store. Its values may have the same types as
-    task arguments. ``load(fields)`` receives an equal dict and returns the schedule. Call
-    ``register_schedule_type()`` in each beat and in all other processes that save or load entries.
+    ``dump(schedule)`` returns a dict of the fields to store. The values of the dict may have the
+    same types as task arguments. ``load(fields)`` receives the stored fields and returns the
+    schedule. Call ``register_schedule_type()`` in each beat and in all other processes that save or
+    load entries.
 
     Raises ``TypeError`` if ``cls`` is not a schedule class, or if ``dump`` or ``load`` is not
     callable. Raises ``ValueError`` if the tag is invalid, or if the tag or the class is already

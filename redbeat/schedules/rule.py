@@ -125,7 +125,7 @@ class ZonedRule:
 UNCHANGED_TYPES = (int, list, tuple)
 
 
-#: If the start of a schedule is less than this time ago, a new entry still runs for the start.
+#: If the start of a schedule is less than this time ago, the run at the start is still due.
 START_GRACE = timedelta(minutes=1)
 
 
@@ -324,9 +324,9 @@ RRULE_FIELDS = tuple(signature(rrule).parameters)[:-1]
 def zone_extension(schedule: object) -> dict[str, str]:
     """Return a dict of a rule's time zone names, with the keys ``dtstart_zone`` and ``until_zone``.
 
-    RedBeat stores these names separately, because the JSON format of RedBeat 2 has only UTC offsets
-    in a rule. Returns an empty dict for all other schedules, and for rules in UTC or with a fixed
-    UTC offset.
+    RedBeat stores the time zone names separately, because the JSON format of RedBeat 2 has only UTC
+    offsets in a rule. Returns an empty dict for rules in UTC or with a fixed UTC offset, and for
+    schedules that are not an ``rrule``.
     """
     if not isinstance(schedule, rrule):
         return {}
