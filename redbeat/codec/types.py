@@ -313,7 +313,7 @@ DATETIME: Final = StoredType(
 def _encode_interval(interval: schedule) -> dict[str, Any]:
     every = interval.run_every
     if not isinstance(every, timedelta) or not ZERO < every <= MAX_EVERY:
-        raise UnstorableError(f"{every!r} is not above 0 and up to 1000 years", "every")
+        raise UnstorableError(f"{every!r} must be above 0 and at most 1000 years", "every")
     if every < MIN_EVERY:
         seconds, shortest = every.total_seconds(), MIN_EVERY.total_seconds()
         raise UnstorableError(f"{seconds:g} s is too short; the shortest is {shortest} s", "every")
@@ -330,7 +330,8 @@ def _decode_interval(tagged: Tagged) -> schedule:
     except (ValueError, OverflowError):
         every = ZERO
     if not ZERO < every <= MAX_EVERY:
-        raise MalformedError("every", f"{seconds!r} is not above 0 and up to 1000 years of seconds")
+        problem = f"{seconds!r} must be above 0 and at most 1000 years of seconds"
+        raise MalformedError("every", problem)
     return schedule(every, bool(relative))
 
 

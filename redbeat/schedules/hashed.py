@@ -90,8 +90,11 @@ def _part(name: str, field: str, part: str) -> str:
         raise InvalidEntryError(field, problem)
     first, last = int(match[1] or lowest), int(match[2] or highest)
     step = int(match[3] or 0)
-    if not lowest <= first <= last <= highest or (match[3] and not 0 < step <= last - first + 1):
+    if not lowest <= first <= last <= highest:
         raise InvalidEntryError(field, f"{part!r:.30} is not within {lowest}-{highest}")
+    if match[3] and not 0 < step <= last - first + 1:
+        problem = f"the step of {part!r:.30} is not from 1 to {last - first + 1}"
+        raise InvalidEntryError(field, problem)
     # Each other field has a separate hash, so that its number does not depend on the minute.
     fraction = spread_fraction(name) if field == "minute" else hash_fraction(f"{field} {name}")
     value = first + int(fraction * (step or last - first + 1))
