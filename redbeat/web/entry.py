@@ -76,7 +76,7 @@ def entry_or_error(name: str) -> Any:
 
 @contextmanager
 def existing(name: str) -> Iterator[None]:
-    """Abort the request with 404 if the entry is deleted while the context changes it."""
+    """Abort the request with 404 if the entry is deleted while the context changes the entry."""
     try:
         yield
     except KeyError:
@@ -127,7 +127,10 @@ def _definition_context(entry: Any) -> dict[str, Any]:
 
 
 def late(entry: RedBeatSchedulerEntry | None, run: Occurrence) -> float:
-    """Return the lateness of a run in seconds; 0 for an early run. ``entry`` may be None."""
+    """Return the lateness of a run in seconds, or 0 for an early run.
+
+    ``entry`` is None if the entry cannot be read.
+    """
     if entry is not None:
         return max(entry.lateness_of(run), 0.0)
     return max((run.dispatched_at - run.scheduled_at).total_seconds(), 0.0)
