@@ -165,11 +165,11 @@ def plan_entries(
 ) -> Iterator[PlannedChange]:
     """Yield the changes that make the stored entries of an owner match ``entries``.
 
-    The owner is ``managed_by``; a field of this name in each stored entry names the entry's owner.
+    The owner is ``managed_by``. The field ``managed_by`` of a stored entry names the entry's owner.
     Stored entries of this owner that are not in ``entries`` are removed. Entries without an owner,
     and entries of other owners, are never removed. If an entry in ``entries`` is already stored
-    with another owner, or without an owner, its change has a problem. With ``adopt``, the entry
-    gets the new owner instead. A paused entry stays paused.
+    with another owner, or without an owner, its change has a problem. With ``adopt``, there is no
+    problem, and the owner of the entry changes. A paused entry stays paused.
 
     If ``managed_by`` is None, owners are ignored: all dynamic entries that are not in ``entries``
     are removed, and a paused entry stays paused unless its definition changes.
@@ -206,7 +206,7 @@ def _planned(
         entry = paused
         texts = (row.definition, row.policy)
         entry.saved_state = entry.saved_state._replace(texts=texts)
-        with suppress(DecodeError):  # ignored, because a beat reports an unreadable history
+        with suppress(DecodeError):  # errors are ignored: a beat reports an unreadable history
             entry.recall(row.meta, row.runtime)
         if not (problem or unchanged or adopt):
             problem = _claim_of_others(managed_by, entry, row)
@@ -341,8 +341,8 @@ def _values(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
 def next_run_of(score: float | None, now: datetime | None = None) -> datetime | None:
     """Return when an entry with this score is due next; None for a parked entry.
 
-    An entry without a score is due at once. Then the result is ``now``, by default the current
-    time.
+    An entry without a score is due at once: the result is ``now``, or the current time if ``now``
+    is None.
     """
     if score is None:
         return now or datetime.now(UTC)

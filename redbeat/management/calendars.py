@@ -44,7 +44,7 @@ def delete_calendar(schedule: Schedule, name: str) -> bool:
     users = [entry for batch in _Users(schedule).of(name) for entry in batch]
     if users:
         others = f" and {len(users) - 1} more" if users[1:] else ""
-        problem = f"is the calendar of {users[0].name!r}{others}; change exclude of all these first"
+        problem = f"is the calendar of {users[0].name!r}{others}; remove the calendar from exclude"
         raise InvalidEntryError(name, problem)
     return store_of(schedule.app).delete_calendar(name)
 
@@ -76,7 +76,10 @@ class _Users:
                 return
 
     def _among(self, keys: list[str]) -> tuple[list[RedBeatSchedulerEntry], list[str]]:
-        """Return the entries with calendars, and the keys of missing or other entries."""
+        """Return the entries that have calendars, and the keys of entries without calendars.
+
+        A missing entry counts as an entry without calendars.
+        """
         entries, others = [], []
         for row in self._store.read(keys).rows:
             if row.definition is None or '"exclude"' not in f"{row.policy}{row.definition}":

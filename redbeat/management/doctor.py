@@ -175,7 +175,7 @@ def _of_row(
     key = encodable(row.key)
     if row.definition is None and "definition" in row.problem:
         problem = "is in the schedule, but has no definition"
-        yield Finding("missing", row.key, problem, "remove it from the schedule", fixable=True)
+        yield Finding("missing", row.key, problem, "remove the key from the schedule", fixable=True)
         return
     if row.note and row.score is not None and row.score < 0:
         reason = quarantine_note(row.note)[0]
@@ -321,4 +321,4 @@ def _of_orphan(row: Row, templates: Templates) -> Finding:
     except Exception as error:  # a DecodeError, or any error that a schedule class raised
         problem = f"{problem}, and cannot be read: {error}"
         return Finding("unreadable", encodable(row.key), problem, CORRECT)
-    return Finding("orphan", row.key, problem, "add it again, due at once", fixable=True)
+    return Finding("orphan", row.key, problem, "add the entry again, due at once", fixable=True)

@@ -141,7 +141,7 @@ class Filter(NamedTuple):
 
     @property
     def only_parked(self) -> bool:
-        """Whether the filter selects only entries that are never due, by their states."""
+        """Whether the filter selects only states of entries that are never due."""
         return self.states is not None and self.states <= PARKED_STATES
 
     def takes(self, record: Record) -> bool:
@@ -154,7 +154,10 @@ class Filter(NamedTuple):
         return self.task is None or (entry is not None and self.matches(str(entry.task), self.task))
 
     def ends_before(self, after: Cursor) -> bool:
-        """Return whether no entry after this cursor is due before ``due_before``."""
+        """Return whether all entries after this cursor are due at ``due_before`` or later.
+
+        Entries that are never due count as later.
+        """
         score = score_in(after[0])
         return self.due_before is not None and (score < 0 or score >= self.due_before)
 
@@ -171,8 +174,8 @@ MAX_MATCHES: Final = 20_000
 #: Maximum number of entries to read for one page.
 MAX_READ: Final = 2_000
 
-#: Maximum number of entries to sort by a key that is not in :data:`CHEAP`. Such a sort order
-#: requires reading all entries.
+#: Maximum number of entries to sort by a key that only the entries contain, because such a sort
+#: reads all entries.
 SORTED: Final = 5_000
 
 #: The states whose entries have a negative score.
@@ -230,7 +233,7 @@ class Query:
     def plain(self) -> bool:
         """Whether the query has no condition and sorts by due time.
 
-        If so, the pages can be read directly from the sorted set.
+        The pages of a plain query can be read directly from the sorted set.
         """
         return self == Query()
 
@@ -242,7 +245,7 @@ class Query:
 
     @property
     def decodes(self) -> bool:
-        """Whether entries must be decoded to know whether they meet the conditions."""
+        """Whether the conditions can be checked only on decoded entries."""
         return self.state is not None or bool(self.task)
 
 
@@ -276,15 +279,15 @@ def like(text: str, pattern: str) -> bool:
 def literal_in(pattern: str, fold: bool = False) -> str:
     """Return the longest ASCII text that all matches of a wildcard pattern contain.
 
-    If ``fold`` is true, case is ignored. Then some letters equal a character that is not ASCII:
-    for example, "ss" equals "ß". The result does not contain these letters.
+    If ``fold`` is true, case is ignored, and the result does not contain letters that can equal a
+    character outside of ASCII. For example, "ss" equals "ß" if case is ignored.
     """
     # A bracket expression can match any character, so only the text before the bracket is used.
     return max(LITERALS[fold].findall(pattern.partition("[")[0]), key=len, default="")
 
 
-#: Match ASCII text without wildcards. The second pattern, for ``fold``, also excludes the letters
-#: that :func:`literal_in` describes.
+#: Patterns that match ASCII text without wildcards. The second pattern, for ``fold``, also excludes
+#: the letters that :func:`literal_in` describes.
 LITERALS: Final = (
     re.compile(r"[ -)+->@-~]+"),
     re.compile(r"[ -)+->@BCDEGMOPQRUVXZ\\-`bcdegmopqruvxz{-~]+"),
@@ -310,7 +313,7 @@ class KeySet:
     hash is three in a million.
     """
 
-    #: The number of bytes of a hash that select a bucket, and of those that the bucket stores.
+    #: The first ``HEAD`` bytes of a hash select a bucket, which stores the other ``REST`` bytes.
     HEAD, REST = 2, 6
 
     def __init__(self) -> None:
@@ -333,7 +336,7 @@ class KeySet:
 
     def _has(self, bucket: bytes, rest: bytes) -> bool:
         at = bucket.find(rest)
-        while at > 0 and at % self.REST:  # the match is parts of two hashes
+        while at > 0 and at % self.REST:  # the match overlaps two hashes
             at = bucket.find(rest, at + 1)
         return at >= 0
 
@@ -372,7 +375,7 @@ class Search:
         self._seen = KeySet()
         #: The number of members that :meth:`members` has yielded.
         self.count = 0
-        #: Whether several pages were read. Then an entry may have moved between two pages.
+        #: Whether several pages were read, so that an entry may have moved to another page.
         self._moving = False
         own = schedule.entry_class is RedBeatSchedulerEntry
         self._reads_text = own and active_codec() == DEFAULT_CODEC
@@ -477,8 +480,8 @@ def in_order(
 ) -> Iterator[Record]:
     """Yield the matching records sorted by a value of :data:`ORDERS`, and then by name.
 
-    At most ``limit`` records are in memory at a time. Without a limit, the keys are sorted in a
-    temporary file, and the entries are read again in this order. Entries that were deleted in the
+    Needs memory for about ``limit`` records. Without a limit, the keys are sorted in a temporary
+    file, and the entries are read again in this order. Entries that were deleted in the
     meantime are omitted. The records may share schedule objects. Takes as many round trips as
     :meth:`~redbeat.Schedule.records`, and without a limit one more round trip per 500 matching
     entries.
@@ -622,7 +625,7 @@ def _members_after(
 def _first_page(search: Search, members: list[Member], limit: int, size: int) -> Found:
     """Return a page with the first ``limit`` members that match the search.
 
-    The members are already sorted. Takes one round trip per ``size`` members.
+    ``members`` must be sorted. Takes one round trip per ``size`` members.
     """
     matching, read_count = list[Record](), 0
     for batch in batches(members, size):

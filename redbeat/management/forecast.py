@@ -46,13 +46,13 @@ __all__ = (
     "zone_of",
 )
 
-#: A claim raises the score of an entry. The entry may therefore be due earlier than its score, by
-#: at most this time.
+#: Maximum difference between the score of a claimed entry and its due time. A claim raises the
+#: score, so the entry may be due earlier than its score.
 SLACK = timedelta(seconds=60)
 
 
 #: An item of the heap: the instant of the next run of an entry, a unique number, the name of the
-#: entry, and its later runs. The heap compares instants, and the numbers of equal instants.
+#: entry, and its later runs. If two instants are equal, the heap compares the numbers.
 Next = tuple[datetime, int, str, Iterator[datetime]]
 
 
@@ -62,8 +62,8 @@ def agenda(
     """Yield the nominal instant and the entry name of each run after ``after``, in order of time.
 
     ``pages`` contains the entries in due order. Each page is a pair: a list of entries, and the due
-    time of its last entry (None for the last page). All entries on later pages are due at this time
-    or later.
+    time of its last entry (None for the last page). The entries on later pages are not due before
+    this last entry.
 
     A page is read only when the iteration reaches the due time of the previous page. If the jitter
     of an entry exceeds :data:`SLACK`, a run of this entry may therefore be out of order.
@@ -102,10 +102,10 @@ def instants_after(entry: RedBeatSchedulerEntry, after: datetime) -> Iterator[da
 def upcoming_or_problem(
     entry: RedBeatSchedulerEntry, number: int, after: datetime | None = None
 ) -> tuple[list[datetime], str | None]:
-    """Return the next runs of a stored entry, and None.
+    """Return the next runs of a stored entry, and a problem (None if there is no problem).
 
-    If a calendar of the entry is missing or unreadable, returns no runs, and the problem as text.
-    Takes one round trip if the entry has calendars.
+    If a calendar of the entry is missing or unreadable, the problem is the text of the error, and
+    there are no runs. Takes one round trip if the entry has calendars.
     """
     try:
         return entry.upcoming(number, after), None
@@ -196,11 +196,11 @@ class Load:
         length: the length of one period.
         counts: the number of runs in each period.
         entries: entry name -> its number of runs in each period, or a list with one number for all
-            periods together. Entries without runs are omitted. The order is that of the first
+            periods together. Entries without runs are omitted. Entries are ordered by their first
             period with a run.
         found: entry name -> the entry, for the names in ``entries``.
-        complete: False if there are more than :data:`MAX_LOADED` entries. Then some entries are
-            missing.
+        complete: False if some entries are missing because there are more than :data:`MAX_LOADED`
+            entries.
     """
 
     start: datetime
@@ -297,9 +297,9 @@ class Periods:
         """Return the number of runs of many intervals in each period.
 
         A grid contains the entries with the same step and the same ``first // step``, where
-        ``first`` is the first run in microseconds after the start. These two numbers are the key of
-        the grid, and a list of the remainders ``first % step`` is its value. All entries of a grid
-        are counted together, which is faster.
+        ``first`` is the first run in microseconds after the start. The key of a grid is
+        ``(step, first // step)``. The value of a grid is a list with ``first % step`` of each
+        entry. All entries of a grid are counted together, which is faster.
         """
         sums = [0] * self.number
         for (step, block), phases in grids.items():
@@ -338,8 +338,8 @@ def load(pages: Pages, periods: Periods, totals: bool = False) -> Load:
 
     See :func:`agenda` for the form of ``pages``. The cost hardly grows with the number of runs: the
     runs of an interval are not listed, and the runs of entries with the same crontab are counted
-    only once. With ``totals``, each entry has a single count, which includes the runs in all
-    periods. Then the memory does not grow with the number of periods.
+    only once. With ``totals``, each entry has a single count of its runs in all periods, so the
+    memory does not grow with the number of periods.
     """
     found: dict[str, RedBeatSchedulerEntry] = {}
     counts: dict[str, Sequence[int]] = {}
@@ -447,7 +447,7 @@ class Simulation:
     all_entries: bool = True
 
     def clock_changes(self) -> dict[str, list[ClockChange]]:
-        """Return name of a time zone -> its changes of the UTC offset in the period.
+        """Return time zone name -> the changes of its UTC offset in the period.
 
         Time zones without a change are omitted.
         """
@@ -471,7 +471,7 @@ def _changes(zone: tzinfo, since: datetime, until: datetime) -> Iterator[ClockCh
 #: :func:`simulate` reads at most this number of entries.
 MAX_SIMULATED: Final = 50_000
 
-#: An entry with the stored rules, and the entry with other rules. One of the two may be None.
+#: An entry with the stored rules, and the entry with other rules. One of the entries may be None.
 Pair = tuple[RedBeatSchedulerEntry | None, RedBeatSchedulerEntry | None]
 
 

@@ -173,7 +173,7 @@ def delete_layout(client: Any, layout: Layout, progress: Callable[[int], Any] = 
     """Delete all entries of a layout, and all data about them; return the number of entries.
 
     The stored number of shards is not deleted. Takes about two round trips per 500 entries, and one
-    more round trip per key of the schedule.
+    more round trip per other key of the schedule.
     """
     deleted = 0
     for prefix in layout.prefixes:

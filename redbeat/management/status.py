@@ -103,7 +103,7 @@ def status_of(app: Celery, clock: Callable[[], float] = time.time) -> Status:
     :func:`~redbeat.entries.overdue.overdue_entries`.
     """
     conf, store = ensure_conf(app), store_of(app)
-    server = store.server()  # opens the connection before the clock is measured
+    server = store.server()  # also opens the connection, before the clock offset is measured
     counts, clock_offset = measured_counts(store, conf, FORGET_AFTER, clock)
     leader, lockless, standbys = beats_of(counts)
     return Status(

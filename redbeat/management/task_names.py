@@ -90,7 +90,7 @@ class NameChecker:
             yield UnknownName(task, str(name))
 
     def warning(self, unknown: UnknownName) -> str:
-        """Return a warning about an unknown name that suggests the most similar known name."""
+        """Return a warning about an unknown name, which suggests a similar name if there is one."""
         task, option = unknown
         if option:
             similar = _closest(option, self._options(task))

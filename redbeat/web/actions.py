@@ -96,7 +96,7 @@ def delete() -> ResponseReturnValue:
     _, row, record = get_or_404(name)
     if request.method == "GET":
         return render_template("delete.html", name=name, record=record)
-    # The key of the row is exact, even if new entries must not have this name.
+    # Delete by the key, because a stored entry may have a name that new entries must not have.
     if not store_of(schedule.app).delete(row.key):
         abort(409, "The entry was not deleted: it does not exist any more.")
     audit("deleted", name)

@@ -232,7 +232,7 @@ def put() -> ResponseReturnValue:
 
 @api.patch("/entry")
 def patch() -> ResponseReturnValue:
-    """Change the fields in the body; null resets a field to its default."""
+    """Change the fields that the body contains; null resets a field to its default value."""
     name = entry_name()
     return _change(name, entry_or_error(name), _body())
 
@@ -315,14 +315,14 @@ def ready() -> ResponseReturnValue:
     except RedisError as error:
         why = f"Redis does not answer: {type(error).__name__}"
     else:
-        why = "the beats publish nothing, see the dashboard" if current.problem else ""
+        why = "the beats publish nothing; the dashboard shows the reason" if current.problem else ""
     code, text = (503, why) if why else (200, "Redis answers")
     return Response(f"{text}\n", code, mimetype="text/plain")
 
 
 # -- OpenAPI ---------------------------------------------------------------------------------------
 
-#: Type of a policy field -> its JSON schema. All other types are strings.
+#: Type of a policy field -> its JSON schema. Fields of all other types are strings.
 SCHEMAS: Final[dict[str, dict[str, Any]]] = {
     "count": {"type": "integer", "minimum": 1},
     "seconds": {"type": "number"},
@@ -352,7 +352,7 @@ def document(root: str) -> dict[str, Any]:
     """Return the OpenAPI document; ``root`` is the URL of the API.
 
     The file ``openapi.json`` contains the whole document, except the parts that other modules
-    define.
+    define, such as the fields of the policy.
     """
     text = resources.files(__package__).joinpath("openapi.json").read_text(encoding="utf-8")
     found: dict[str, Any] = json.loads(text)

@@ -206,9 +206,9 @@ PER_CLIENT, IN_ALL = parse("10 per minute"), parse("100 per minute")
 class Guesses:
     """Limits how often clients may send wrong credentials.
 
-    A client is an IPv4 address, a /64 network of IPv6 addresses, or a browser that has sent correct
-    credentials before. Such a browser has its own limit. An attacker with the same address, for
-    example behind the same proxy, therefore cannot lock out the browser.
+    A client is an IPv4 address, a /64 network of IPv6 addresses, or a known browser, which has sent
+    correct credentials before. A known browser has its own limit, so an attacker with the same
+    address, for example behind the same proxy, cannot lock out the browser.
     """
 
     def __init__(self) -> None:
@@ -249,7 +249,7 @@ def _limits_of_client() -> list[tuple[Any, str]]:
 def _network(address: str) -> str:
     """Return the /64 network of an IPv6 address, or any other address unchanged.
 
-    One client may use all addresses of such a network.
+    One client may use all addresses of a /64 network.
     """
     try:
         ip = ipaddress.ip_address(address)
@@ -355,7 +355,7 @@ def _refusal() -> ResponseReturnValue | None:
     # Flask cannot build URLs for a malformed host name, so the response is text without links.
     malformed = isinstance(request.routing_exception, BadRequest)
     if malformed or not access.admits_host(request.host):
-        text = "Unknown host. To allow it, start the dashboard with --allowed-host NAME.\n"
+        text = "Unknown host. To allow this host, start the dashboard with --allowed-host NAME.\n"
         return Response(text, 421, mimetype="text/plain")
     is_public = request.endpoint in PUBLIC_ENDPOINTS
     if access.user is not None and not is_public and not current_user.is_authenticated:
@@ -372,7 +372,7 @@ def _refusal() -> ResponseReturnValue | None:
 
 
 def _user_of_request(_request: Any) -> User | None:
-    """Return the user that the headers of the request name, None without valid credentials.
+    """Return the user of a request from its headers, None without valid credentials.
 
     Sets ``g.wait`` if there were too many wrong credentials.
     """

@@ -43,7 +43,7 @@ UPCOMING: Final = 10
 def entry_name() -> str:
     """Return the entry name in the URL.
 
-    Aborts the request with 404 if the URL has no name, and with 400 if it has several.
+    Aborts the request with 404 if the URL has no name, and with 400 if it has several names.
     """
     names = request.args.getlist("name")
     if len(names) > 1:
@@ -76,7 +76,7 @@ def entry_or_error(name: str) -> Any:
 
 @contextmanager
 def existing(name: str) -> Iterator[None]:
-    """Abort the request with 404 if the entry is deleted while the context changes the entry."""
+    """Abort the request with 404 if the entry is deleted while the ``with`` block changes it."""
     try:
         yield
     except KeyError:

@@ -59,7 +59,7 @@ class FormField(NamedTuple):
         return self.name.replace("timezone", "time zone").replace("_", " ").capitalize()
 
     def value_of(self, text: str) -> Any:
-        """Return the JSON value that a text of the user stands for, None for an empty text.
+        """Return the JSON value of the text that a user entered, None for an empty text.
 
         Raises :exc:`InvalidEntryError` if the text is invalid.
         """
@@ -112,7 +112,7 @@ RULED_FIELDS: Final = tuple(
 )
 FIELDS: Final = {each.name: each for each in (*TASK_FIELDS, *SCHEDULE_FIELDS, *RULED_FIELDS)}
 
-#: The texts of the form that are not fields of an entry.
+#: The names of further texts of the form, which are not in :data:`FIELDS`.
 TEXTS: Final = ("name", "kind", "rule", "paused")
 
 
@@ -164,7 +164,7 @@ class EntryForm:
     def opens_policy(self) -> bool:
         """Whether the page shows the policy fields at once.
 
-        It does if one of these fields has an error, or a value that is not the default.
+        A policy field is shown at once if it has an error, or a value that is not the default.
         """
         return any(
             self[each.name] not in ("", *each.choices[:1]) and self._differs(each)
@@ -189,8 +189,9 @@ class EntryForm:
     def table(self, has_rule: bool = True) -> dict[str, Any]:
         """Return field name -> JSON value, or None for a field with its default value.
 
-        ``has_rule`` is false if the stored schedule is of a class that no rule can describe. Then
-        an empty rule does not change the schedule. Raises :exc:`InvalidEntryError`.
+        ``has_rule`` is false if no rule can describe the stored schedule, because it is of a custom
+        class. If ``has_rule`` is false, an empty rule does not change the schedule. Raises
+        :exc:`InvalidEntryError` for an invalid field.
         """
         table = {
             name: each.value_of(self.texts[name])

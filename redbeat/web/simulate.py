@@ -32,7 +32,10 @@ DEFAULT_SPAN: Final = timedelta(days=1)
 
 @dataclass(slots=True)
 class Period:
-    """A period as a user entered it, in the time zone of the browser, with an error message."""
+    """A period as a user entered it, with an error message if the period is invalid.
+
+    Times without a UTC offset are in the time zone of the browser.
+    """
 
     since: str
     until: str
@@ -41,7 +44,10 @@ class Period:
 
     @classmethod
     def read(cls, now: datetime) -> Period:
-        """Return the period in the URL; the default is a day before to a day after ``now``."""
+        """Return the period in the URL.
+
+        By default, the period begins one day before ``now`` and ends one day after ``now``.
+        """
         local = now.astimezone(zone()).replace(tzinfo=None, second=0, microsecond=0)
         defaults = {"from": local - DEFAULT_SPAN, "to": local + DEFAULT_SPAN}
         texts = [
@@ -64,7 +70,10 @@ class Period:
 
 @simulate.get("/entry/simulate")
 def show() -> ResponseReturnValue:
-    """Show the runs of an entry in a period, and those under another rule. One round trip."""
+    """Show the runs of an entry in a period, under its stored rule and another rule.
+
+    Takes one round trip.
+    """
     name = entry_name()
     seconds, _, record = get_or_404(name)
     entry: Any = record.entry

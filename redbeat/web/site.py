@@ -96,9 +96,9 @@ def add_headers(response: flask.Response) -> flask.Response:
 
 
 class Request(flask.Request):
-    """A request whose query may contain bytes that are not UTF-8, as some names of entries do.
+    """A request whose query may contain bytes that are not UTF-8, as some entry names do.
 
-    These bytes become surrogates, as in all strings that the storage returns.
+    Bytes that are not UTF-8 become surrogates, as in all strings that the storage returns.
     """
 
     @cached_property
@@ -231,8 +231,8 @@ def internal_error(error: Exception) -> ResponseReturnValue:
     return problem(500, text, "Something went wrong")
 
 
-#: The limits of the server, as arguments of waitress. The limit of connections is far below 1,024,
-#: the number of files that a process may often open, because other files need a part of them.
+#: The limits of the server, as arguments of waitress. Many processes may open only 1,024 files, and
+#: the limit of connections leaves enough of these files for other purposes.
 LIMITS: Final[dict[str, Any]] = {
     "threads": 8,
     "connection_limit": 500,

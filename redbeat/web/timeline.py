@@ -67,10 +67,7 @@ class Forecasts:
         self._locks = {name: Lock() for name in SPANS}
 
     def get(self, name: str) -> tuple[Load, datetime, float]:
-        """Return the forecast for a span, a time, and a number of seconds.
-
-        The time is when the forecast was computed. The seconds are those until it expires.
-        """
+        """Return the forecast for a span, its creation time, and the seconds until it expires."""
         with self._locks[name]:
             expires, forecast, now = self._cached.get(name, (0.0, None, datetime.now(UTC)))
             started = time.monotonic()

@@ -167,17 +167,20 @@ def entry_url(name: str, endpoint: str = "entries.show") -> str:
 
 
 def record_url(record: Record) -> str:
-    """Return the URL of the page of a listed entry."""
+    """Return the URL of the page of the entry in a record."""
     return entry_url(_exact_name(record))
 
 
 def quoted(record: Record) -> str:
-    """Return the exact name of a listed entry as the value of a form field; see :func:`name_in`."""
+    """Return the exact name of the entry in a record, as the value of a form field.
+
+    :func:`name_in` converts the value back.
+    """
     return quoted_name(_exact_name(record))
 
 
 def _exact_name(record: Record) -> str:
-    """Return the name of a listed entry; surrogates stand for bytes that are not UTF-8."""
+    """Return the name of the entry in a record; surrogates stand for bytes that are not UTF-8."""
     return layout_of(ensure_conf(schedule.app)).name_of(record.key)
 
 
