@@ -1,4 +1,4 @@
-"""Plans what must change so that the stored entries match others, and applies the changes.
+"""Plans and applies the changes that make the stored entries match given definitions.
 
 This module also describes the change of an entry or a calendar, for imports and migrations.
 """
@@ -126,10 +126,9 @@ class PlannedChange(NamedTuple):
         name: the name of the entry.
         action: ``created``, ``changed``, ``unchanged`` or ``removed``.
         entry: the entry to save or to remove; None if an entry to remove cannot be read. A save
-            with ``if_unchanged`` is refused if the stored entry is not the one that the plan has
-            read.
-        problem: why the change must not be made; "" if it may be made.
-        row: what is stored for this name, None for an entry to remove.
+            with ``if_unchanged`` fails if the stored entry has changed since the plan was made.
+        problem: why the change is not allowed; "" if the change is allowed.
+        row: the data that is stored under this name; None for an entry to remove.
     """
 
     name: str
@@ -140,7 +139,7 @@ class PlannedChange(NamedTuple):
 
     @property
     def change(self) -> Change:
-        """The change, to show it."""
+        """The change as a :class:`Change`, for display."""
         if self.row is None:
             return Change(self.name, self.action)
         if self.action == "unchanged":
@@ -150,7 +149,10 @@ class PlannedChange(NamedTuple):
         return Change(self.name, self.action, differences(old, self.entry), due)
 
     def remove(self, store: Store) -> bool:
-        """Remove the entry; return False if it has changed since the plan. One round trip."""
+        """Remove the entry, unless the entry has changed since the plan was made.
+
+        Returns whether the entry was removed. Takes one round trip.
+        """
         return store.delete_unchanged(self.entry.writable_key(), *self.entry.seen_texts)
 
 
@@ -161,18 +163,19 @@ def plan_entries(
     adopt: bool = False,
     prune: bool = True,
 ) -> Iterator[PlannedChange]:
-    """Yield what must change so that the stored entries of ``managed_by`` are ``entries``.
+    """Yield the changes that make the stored entries of an owner match ``entries``.
 
-    The owner of a stored entry is its field ``managed_by``. Entries of this owner that are not in
-    ``entries`` are removed; entries without an owner and those of other owners are never removed.
-    If an entry in ``entries`` has another owner, or none, the change has a problem, except with
-    ``adopt``, which takes the entry over. A paused entry stays paused.
+    The owner is ``managed_by``. The field ``managed_by`` of a stored entry names the entry's owner.
+    Stored entries of this owner that are not in ``entries`` are removed. Entries without an owner,
+    and entries of other owners, are never removed. If an entry in ``entries`` is already stored
+    with another owner, or without an owner, its change has a problem. With ``adopt``, there is no
+    problem, and the owner of the entry changes. A paused entry stays paused.
 
-    If ``managed_by`` is None, owners do not count: all dynamic entries that are not in ``entries``
+    If ``managed_by`` is None, owners are ignored: all dynamic entries that are not in ``entries``
     are removed, and a paused entry stays paused unless its definition changes.
 
-    Without ``prune``, nothing is removed. Nothing is written. One round trip per 500 ``entries``,
-    and with ``prune`` one per 500 stored entries.
+    Without ``prune``, no entry is removed. This function writes nothing. Takes one round trip per
+    500 ``entries``, and with ``prune`` one more round trip per 500 stored entries.
     """
     for batch in batches(entries.items()):
         rows = schedule._store.read([entry.writable_key() for _, entry in batch]).rows
@@ -203,7 +206,7 @@ def _planned(
         entry = paused
         texts = (row.definition, row.policy)
         entry.saved_state = entry.saved_state._replace(texts=texts)
-        with suppress(DecodeError):  # a beat reports an unreadable history
+        with suppress(DecodeError):  # errors are ignored: a beat reports an unreadable history
             entry.recall(row.meta, row.runtime)
         if not (problem or unchanged or adopt):
             problem = _claim_of_others(managed_by, entry, row)
@@ -211,14 +214,14 @@ def _planned(
 
 
 def obstacle(row: Row, static: bool = False) -> str:
-    """Return why the entry in a row must not be overwritten, "" if it may be overwritten.
+    """Return why the entry in a row must not be overwritten, or "" if overwriting is allowed.
 
-    ``static`` is whether the new entry is a static one.
+    ``static`` is true if the new entry is a static entry.
     """
     if row.definition is None and "hash" in row.problem:
         return f"{row.problem}; delete that key"
     if row.static and not static:
-        return "is an entry of beat_schedule; change it there, or use another name"
+        return "is an entry of beat_schedule; change the entry there, or use another name"
     return ""
 
 
@@ -228,13 +231,13 @@ def _claim_of_others(managed_by: str, entry: RedBeatSchedulerEntry, row: Row) ->
     if owner == managed_by:
         return ""
     by = f"managed by {owner!r}" if owner else "not managed by a file"
-    return f"is stored already and {by}; --adopt takes it over"
+    return f"is already stored and {by}; with --adopt, this file manages the entry"
 
 
 def stored_entry(
     app: Celery, entry_class: type[RedBeatSchedulerEntry], row: Row
 ) -> RedBeatSchedulerEntry | None:
-    """Return the entry in a row without its history, None if there is none or it is unreadable."""
+    """Return the entry in a row without its history; None for a missing or unreadable entry."""
     if row.definition is None:
         return None
     try:
@@ -257,7 +260,7 @@ def json_or_none(text: str) -> Any:
 
 
 def _score_of(entry: RedBeatSchedulerEntry) -> float | None:
-    """Return the score that a save would store; the entry stays as it is."""
+    """Return the score that a save would store, without changing the entry."""
     preview = copy(entry)
     with suppress(DecodeError):
         restart_if_finished(preview, preview.texts(), datetime.now(UTC))
@@ -268,7 +271,7 @@ def _score_of(entry: RedBeatSchedulerEntry) -> float | None:
 
 
 class Difference(NamedTuple):
-    """The old and the new value of a field, as JSON values; None for no value."""
+    """The old and the new value of a field, as JSON values; None if the field has no value."""
 
     old: Any
     new: Any
@@ -279,12 +282,13 @@ class Change(NamedTuple):
 
     Attributes:
         name: the name of the entry or calendar.
-        action: ``created``, ``changed``, ``unchanged``, ``kept`` (the stored entry differs and
-            stays) or ``removed``; for a migration ``copied``, ``same``, ``different``,
+        action: ``created``, ``changed``, ``unchanged``, ``kept`` (the stored entry differs, but is
+            not changed) or ``removed``; for a migration ``copied``, ``same``, ``different``,
             ``unreadable`` or ``deleted``.
-        fields: the fields that differ. A new entry has all of its fields, with old values of None.
-        next_run: when the entry is due next, in UTC; None if never.
-        is_calendar: whether this is a calendar.
+        fields: field name -> difference, for the fields that differ. A new entry has all of its
+            fields, with old values of None.
+        next_run: when the entry is due next, in UTC; None if the entry is never due.
+        is_calendar: True for a calendar, False for an entry.
     """
 
     name: str
@@ -297,7 +301,7 @@ class Change(NamedTuple):
 def differences(
     old: RedBeatSchedulerEntry | None, new: RedBeatSchedulerEntry
 ) -> dict[str, Difference]:
-    """Return the fields of two entries that differ; ``old`` is None for a new entry."""
+    """Return the fields in which two entries differ; ``old`` is None for a new entry."""
     before = {} if old is None else _values(old)
     after = _values(new)
     found = {
@@ -317,7 +321,7 @@ def differences(
 
 
 def calendar_change(action: str, old: Calendar | None, new: Calendar) -> Change:
-    """Return what happens to a calendar; ``old`` is None if no readable calendar is stored."""
+    """Return the change of a calendar; ``old`` is None if no readable calendar is stored."""
     before: dict[str, Any] = {} if old is None else old.fields()
     fields = {
         name: Difference(before.get(name) or None, value or None)
@@ -335,9 +339,10 @@ def _values(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
 
 
 def next_run_of(score: float | None, now: datetime | None = None) -> datetime | None:
-    """Return the instant of a score; None for a parked entry.
+    """Return when an entry with this score is due next; None for a parked entry.
 
-    An entry without a score is due at once: at ``now``, by default the current time.
+    An entry without a score is due at once: the result is ``now``, or the current time if ``now``
+    is None.
     """
     if score is None:
         return now or datetime.now(UTC)

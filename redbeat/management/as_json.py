@@ -1,4 +1,4 @@
-"""The JSON objects of entries, runs and the status, for the command line and the API of the page.
+"""Builds the JSON objects of entries, runs and the status, for the commands and the web API.
 
 ``docs/json.rst`` documents the fields of these objects.
 """
@@ -40,15 +40,15 @@ __all__ = (
     "versions",
 )
 
-#: Number of upcoming runs of an entry.
+#: Number of upcoming runs in the JSON object of an entry.
 UPCOMING: Final = 5
 
-#: Number of entries without a success in time that the problems name.
+#: Maximum number of overdue entries that :func:`problems_of` names.
 MAX_OVERDUE: Final = 20
 
 
 def record_json(record: Record) -> dict[str, Any]:
-    """Return the JSON object of a listed entry."""
+    """Return the JSON object of an entry in a list of entries."""
     stored = {"name": record.name} if record.entry is None else as_json(record.entry)
     return {
         **stored,
@@ -63,8 +63,8 @@ def record_json(record: Record) -> dict[str, Any]:
 def entry_json(entry: RedBeatSchedulerEntry, static: bool) -> dict[str, Any]:
     """Return the JSON object of an entry with its state and its runs.
 
-    Three round trips; more if the entry has calendars, or if workers report the ends of runs.
-    Raises KeyError for an entry that is not stored.
+    Takes three round trips, and more if the entry has calendars, or if workers report the ends of
+    runs. Raises KeyError for an entry that is not stored.
     """
     status, (upcoming, problem) = entry.status, upcoming_or_problem(entry, UPCOMING)
     return {
@@ -99,9 +99,9 @@ def upcoming_json(at: datetime, name: str) -> dict[str, Any]:
 
 
 def timeline_json(minutes: Periods, load: Load) -> dict[str, Any]:
-    """Return the runs in each minute; ``load`` has the total of each entry.
+    """Return the JSON object with the number of runs in each minute and of each entry.
 
-    The result has the instants of all runs, too, unless there are more than :data:`MAX_RUNS`.
+    The object also has the instants of all runs, unless there are more than :data:`MAX_RUNS` runs.
     """
     listed = sum(load.counts) <= MAX_RUNS
     runs = {
@@ -128,7 +128,7 @@ def calendar_json(calendar: Calendar) -> dict[str, Any]:
 
 
 def finding_json(finding: Finding) -> dict[str, Any]:
-    """Return a problem that the doctor found as JSON."""
+    """Return the JSON object of a problem that ``celery redbeat doctor`` found."""
     return {**plain(finding), "key": encodable(finding.key)}
 
 
@@ -145,9 +145,12 @@ def progress_json(one: Backfill) -> dict[str, Any]:
 
 
 def problems_of(status: Status, max_late: float) -> Iterator[str]:
-    """Yield what is wrong; an entry may be due for ``max_late`` seconds."""
+    """Yield the problems of a schedule as text.
+
+    A due entry is a problem if it is more than ``max_late`` seconds late.
+    """
     if not status.beats:
-        yield "no beat leads" if status.lock_key else "no beat is at work"
+        yield "no beat leads" if status.lock_key else "no beat is active"
     if status.problem:
         yield status.problem
     failing = status.entries["failing"]

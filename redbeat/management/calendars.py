@@ -1,4 +1,4 @@
-"""Stores and deletes calendars, and computes the next runs of the entries that name them."""
+"""Stores and deletes calendars, and computes the next runs of the entries that name a calendar."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ logger = get_logger("celery.beat")
 
 
 def save_calendar(schedule: Schedule, calendar: Calendar) -> int:
-    """Store a calendar and compute the next run of each entry that names it.
+    """Store a calendar, and compute the next run of each entry that names the calendar.
 
-    Returns the number of entries that name the calendar. If the call is interrupted, repeat it. One
-    round trip, and five per 500 entries with calendars.
+    Returns the number of entries that name the calendar. If the call is interrupted, call the
+    function again. Takes one round trip, and five more round trips per 500 entries with calendars.
     """
     store_of(schedule.app).save_calendar(calendar.name, calendar.to_json())
     users, count = _Users(schedule), 0
@@ -36,30 +36,31 @@ def save_calendar(schedule: Schedule, calendar: Calendar) -> int:
 
 
 def delete_calendar(schedule: Schedule, name: str) -> bool:
-    """Delete a calendar that no entry names; return whether it existed.
+    """Delete a calendar that no entry names; return whether the calendar existed.
 
-    Raises :exc:`InvalidEntryError` if an entry names the calendar. One round trip, and two per 500
-    entries with calendars.
+    Raises :exc:`InvalidEntryError` if an entry names the calendar. Takes one round trip, and two
+    more round trips per 500 entries with calendars.
     """
     users = [entry for batch in _Users(schedule).of(name) for entry in batch]
     if users:
         others = f" and {len(users) - 1} more" if users[1:] else ""
-        problem = f"is the calendar of {users[0].name!r}{others}; change exclude there first"
+        problem = f"is the calendar of {users[0].name!r}{others}; remove the calendar from exclude"
         raise InvalidEntryError(name, problem)
     return store_of(schedule.app).delete_calendar(name)
 
 
 class _Users:
-    """The entries that name calendars."""
+    """Finds the entries that name calendars, and computes their scores."""
 
     def __init__(self, schedule: Schedule) -> None:
         self._app, self._entry_class = schedule.app, schedule.entry_class
         self._store = store_of(schedule.app)
 
     def of(self, name: str) -> Iterator[list[RedBeatSchedulerEntry]]:
-        """Yield the entries that name a calendar; forget the keys of entries without calendars.
+        """Yield lists of the entries that name a calendar.
 
-        Two round trips per 500 entries.
+        Redis stores a set of the keys of entries with calendars. This method also removes the keys
+        of entries without calendars from the set. Takes two round trips per 500 keys of the set.
         """
         cursor = START
         while True:
@@ -75,7 +76,10 @@ class _Users:
                 return
 
     def _among(self, keys: list[str]) -> tuple[list[RedBeatSchedulerEntry], list[str]]:
-        """Return the entries with calendars, and the keys that have no such entry."""
+        """Return the entries that have calendars, and the keys of entries without calendars.
+
+        A missing entry counts as an entry without calendars.
+        """
         entries, others = [], []
         for row in self._store.read(keys).rows:
             if row.definition is None or '"exclude"' not in f"{row.policy}{row.definition}":
@@ -92,6 +96,6 @@ class _Users:
         """Compute and store the scores of entries; a quarantined entry leaves the quarantine."""
         try:
             rescore(self._store, entries)
-        except ConflictError:  # another program changed an entry, so load it again
+        except ConflictError:  # another program changed an entry, so load the entries again
             for entry in self._among([entry.key for entry in entries])[0]:
                 self.rescore([entry])

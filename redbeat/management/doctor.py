@@ -110,15 +110,15 @@ def examine(schedule: Schedule, fix: bool = False) -> Iterator[Finding]:
     """Yield the problems of a schedule; if ``fix`` is true, repair the fixable problems.
 
     Raises :exc:`ConfigurationError` for invalid settings. Takes one round trip for the calendars,
-    one for the number of shards, one per 500 entries, one per 1000 keys of the database, one per
-    500 repairs, and one per 500 entries that are missing from the sorted set.
+    and one for the number of shards. Takes one more round trip per 500 entries, per 1000 keys of
+    the database, per 500 repairs, and per 500 entries that are missing from the sorted set.
     """
     conf, store = ensure_conf(schedule.app), store_of(schedule.app)
     for problem, remedy in conf.dubious_settings():
         yield Finding("settings", "", problem, remedy)
     problem = layout_problem(conf, store.client)
     if problem:
-        yield Finding("shards", "", problem, "use the same number everywhere")
+        yield Finding("shards", "", problem, "use the same number of shards everywhere")
     yield from _of_server(store, conf)
     minutes: Counter[int] = Counter()
     templates, calendars = Templates(schedule.app, schedule.entry_class), store.calendars()
@@ -154,12 +154,12 @@ def _of_server(store: Store, conf: RedBeatConfig) -> Iterator[Finding]:
         yield Finding("misspelt", "", problem, f"{remedy}, with two colons")
     problem = count_entries(store, conf, SEEN_WITHIN).problem
     if problem.startswith(NO_BROKER):
-        remedy = "start the broker, or correct broker_url; beats send what is due when it answers"
+        remedy = "start the broker, or correct broker_url; then beats send the runs that are due"
         yield Finding("broker", "", printable(problem), remedy)
     elif problem:
         remedy = "use one Redis for broker and schedule, or set redbeat_delivery to at_least_once"
         yield Finding("delivery", "", encodable(problem), remedy)
-    with suppress(ResponseError):  # managed servers may refuse INFO
+    with suppress(ResponseError):  # the Redis server of a cloud provider may refuse INFO
         if found := eviction_risk(store, conf.key_expiry_check):
             problem = "Redis may evict entries: maxmemory is {} with the policy {}".format(*found)
             remedy = "set maxmemory-policy to noeviction or to a volatile-* policy"
@@ -174,8 +174,8 @@ def _of_row(
 ) -> Iterator[Finding]:
     key = encodable(row.key)
     if row.definition is None and "definition" in row.problem:
-        problem = "is in the schedule, but there is no definition of it"
-        yield Finding("missing", row.key, problem, "take it out of the schedule", fixable=True)
+        problem = "is in the schedule, but has no definition"
+        yield Finding("missing", row.key, problem, "remove the key from the schedule", fixable=True)
         return
     if row.note and row.score is not None and row.score < 0:
         reason = quarantine_note(row.note)[0]
@@ -187,7 +187,7 @@ def _of_row(
     try:
         entry = _entry_of(row, templates)
         entry.use_calendars(decode_calendars(calendars, entry.policy.exclude))
-        entry.occurrence_plan()  # an error if a calendar does not exist
+        entry.occurrence_plan()  # raises an error if a calendar does not exist
         problem = wrong_score(row, entry, now)
     except CannotRunHereError as error:
         yield Finding("unreadable", key, f"cannot run with this code and settings: {error}", OTHER)
@@ -200,7 +200,7 @@ def _of_row(
     if failing is not None and entry.enabled:
         yield Finding("failing", key, _failing_text(failing), SEND)
     if problem:
-        remedy = "have a beat check the entry now, which corrects the score"
+        remedy = "make the entry due now, so that a beat corrects the score"
         yield Finding("score", row.key, problem, remedy, fixable=True)
 
 
@@ -211,10 +211,10 @@ def _failing_text(failing: Failing) -> str:
     return printable(f"fails since {since}: {failing.reason}{before}")
 
 
-SEND: Final = "correct what the error names; a beat tries again at least every minute"
-CORRECT: Final = "correct or delete it; a corrected entry runs again without a restart"
-LOOK: Final = "look at its history, at the log of its worker, and whether a beat sends it"
-OTHER: Final = "start a beat that can run it, or correct or delete it"
+SEND: Final = "correct the cause of the error; a beat tries again at least every minute"
+CORRECT: Final = "correct or delete the entry; a corrected entry runs again without a restart"
+LOOK: Final = "check the entry's history, the log of its worker, and whether a beat sends its runs"
+OTHER: Final = "start a beat that can run the entry, or correct or delete the entry"
 
 
 def _entry_of(row: Row, templates: Templates) -> RedBeatSchedulerEntry:
@@ -269,17 +269,20 @@ def _score_text(score: float) -> str:
 
 # -- entries that are due at the same time ---------------------------------------------------------
 
-#: A minute is busy if at least this number of entries are due in it, and at least this multiple of
-#: the mean of the minutes of its hour.
+#: A minute is busy if at least ``BUSY`` entries are due in this minute, and if this number is at
+#: least ``BUSY_FACTOR`` times the mean number per minute of the same hour.
 BUSY: Final = 600
 BUSY_FACTOR: Final = 5
 
-#: Maximum number of busy minutes to name.
+#: Maximum number of busy minutes to report.
 MAX_BUSY: Final = 3
 
 
 def _busy(minutes: Counter[int]) -> Iterator[Finding]:
-    """Yield the busiest minutes; ``minutes`` has the entries due next in each UNIX minute."""
+    """Yield a finding for each of the busiest minutes.
+
+    ``minutes`` contains UNIX minute -> the number of entries that are due next in this minute.
+    """
     hours: Counter[int] = Counter()
     for minute, count in minutes.items():
         hours[minute // 60] += count
@@ -291,7 +294,7 @@ def _busy(minutes: Counter[int]) -> Iterator[Finding]:
         times = f"{count / mean:.0f} times the mean per minute in that hour"
         problem = f"{count} entries are due in the minute of {at}, {times}"
         effect = f"then about {mean:.0f} are due in each minute of the hour"
-        remedy = f"set spread=3600 for them, or H in their crontabs: {effect}"
+        remedy = f"set spread=3600 for these entries, or use H in their crontabs: {effect}"
         yield Finding("busy", "", problem, remedy)
 
 
@@ -315,7 +318,7 @@ def _of_orphan(row: Row, templates: Templates) -> Finding:
     problem = "is stored, but not in the schedule"
     try:
         _entry_of(row, templates)
-    except Exception as error:  # the same kinds of errors as in _of_row()
+    except Exception as error:  # a DecodeError, or any error that a schedule class raised
         problem = f"{problem}, and cannot be read: {error}"
         return Finding("unreadable", encodable(row.key), problem, CORRECT)
-    return Finding("orphan", row.key, problem, "take it back, due at once", fixable=True)
+    return Finding("orphan", row.key, problem, "add the entry again, due at once", fixable=True)

@@ -56,7 +56,8 @@ __all__ = (
 class Filter(NamedTuple):
     """The conditions of :meth:`~redbeat.schedule.Schedule.records`; None means no condition.
 
-    ``due_before`` is in UNIX seconds. With ``fold``, names and tasks are compared by :func:`like`.
+    ``due_before`` is in UNIX seconds. If ``fold`` is true, :func:`like` compares the patterns with
+    names and tasks, and ignores case.
     """
 
     pattern: str | None = None
@@ -102,15 +103,15 @@ class Filter(NamedTuple):
         return score is not None and 0 <= score < self.due_before
 
     def admits_score(self, score: float) -> bool:
-        """Return whether an entry with this score may meet the conditions."""
+        """Return whether an entry with this score can meet the conditions."""
         if score < 0:
             return self.due_before is None and not self.only_scheduled
         return self.due_before is None or score < self.due_before
 
     def may_take(self, row: Row) -> bool:
-        """Return False if :meth:`takes` would refuse the record of a row, without decoding it.
+        """Return whether the record of a row can meet the conditions of :meth:`takes`.
 
-        Call this only for RedBeat's own entry class and codec.
+        The row is not decoded. Call this method only for RedBeat's own entry class and codec.
         """
         text = row.definition
         if text is None or row.note or "\\" in text:
@@ -140,7 +141,7 @@ class Filter(NamedTuple):
 
     @property
     def only_parked(self) -> bool:
-        """Whether all states of the filter are those of entries that are never due."""
+        """Whether the filter selects only states of entries that are never due."""
         return self.states is not None and self.states <= PARKED_STATES
 
     def takes(self, record: Record) -> bool:
@@ -153,24 +154,28 @@ class Filter(NamedTuple):
         return self.task is None or (entry is not None and self.matches(str(entry.task), self.task))
 
     def ends_before(self, after: Cursor) -> bool:
-        """Return whether no entry after this cursor can be due before ``due_before``."""
+        """Return whether all entries after this cursor are due at ``due_before`` or later.
+
+        Entries that are never due count as later.
+        """
         score = score_in(after[0])
         return self.due_before is not None and (score < 0 or score >= self.due_before)
 
 
-#: The name of a field of each definition.
+#: The name of the field ``enabled`` in the JSON of a definition.
 ENABLED: Final = '"enabled"'
 
 #: A cursor before all entries that are never due.
 PARKED_START: Final[Cursor] = "-1e300", ""
 
-#: Maximum number of names that match a pattern and are kept in memory.
+#: Maximum number of matching names in memory.
 MAX_MATCHES: Final = 20_000
 
 #: Maximum number of entries to read for one page.
 MAX_READ: Final = 2_000
 
-#: Maximum number of entries to sort by any other key, which requires reading all entries.
+#: Maximum number of entries to sort by a key that only the entries contain, because such a sort
+#: reads all entries.
 SORTED: Final = 5_000
 
 #: The states whose entries have a negative score.
@@ -182,10 +187,11 @@ SORTS: Final = ("due", "-due", "name", "-name", "task", "-task", "state", "-stat
 #: Sort keys that need only the sorted set, so the number of entries to sort is not limited.
 CHEAP: Final = ("due", "name")
 
-#: Maximum number of characters of a search text, which is compared with the names of all entries.
+#: Maximum number of characters of a search text. The text is compared with the names of all
+#: entries, so a long text would be slow.
 MAX_SEARCH: Final = 500
 
-#: A score, as Redis and Python write it, and a key.
+#: Matches a cursor: a score as Redis or Python formats a number, a space, and a key.
 CURSOR: Final = re.compile(
     r"(-?(?:inf|[0-9]{1,20}(?:\.[0-9]{1,30})?(?:e[+-]?[0-9]{1,3})?)) (.+)", re.S
 )
@@ -227,7 +233,7 @@ class Query:
     def plain(self) -> bool:
         """Whether the query has no condition and sorts by due time.
 
-        The pages of such a query can be read directly from the sorted set.
+        The pages of a plain query can be read directly from the sorted set.
         """
         return self == Query()
 
@@ -239,7 +245,7 @@ class Query:
 
     @property
     def decodes(self) -> bool:
-        """Whether entries must be decoded to know whether they meet the conditions."""
+        """Whether the conditions can be checked only on decoded entries."""
         return self.state is not None or bool(self.task)
 
 
@@ -251,9 +257,9 @@ class Found:
         records: the entries on the page.
         now: the time of Redis in UNIX seconds; 0 if no entry was read.
         after: the cursor of the next page, or None on the last page.
-        cut: whether the page is incomplete. If ``after`` is set, the search stopped after
-            ``MAX_READ`` entries. If ``after`` is None, there are more than ``SORTED`` entries to
-            sort.
+        cut: whether the page is incomplete: because the search stopped after ``MAX_READ`` entries
+            (``after`` is set), or because there are more than ``SORTED`` entries to sort
+            (``after`` is None).
         total: the number of matching entries on all pages, or None if unknown.
     """
 
@@ -271,16 +277,17 @@ def like(text: str, pattern: str) -> bool:
 
 
 def literal_in(pattern: str, fold: bool = False) -> str:
-    """Return the longest ASCII text that each match of a pattern with wildcards contains.
+    """Return the longest ASCII text that all matches of a wildcard pattern contain.
 
-    If ``fold`` is true, case is ignored. The result has no letter that a character outside of
-    ASCII can stand for: "ß" matches "ss" if case is ignored.
+    If ``fold`` is true, case is ignored, and the result does not contain letters that can equal a
+    character outside of ASCII. For example, "ss" equals "ß" if case is ignored.
     """
-    # An expression in brackets may contain anything.
+    # A bracket expression can match any character, so only the text before the bracket is used.
     return max(LITERALS[fold].findall(pattern.partition("[")[0]), key=len, default="")
 
 
-#: Runs of characters without wildcards; the second leaves out the letters in :func:`literal_in`.
+#: Patterns that match ASCII text without wildcards. The second pattern, for ``fold``, also excludes
+#: the letters that :func:`literal_in` describes.
 LITERALS: Final = (
     re.compile(r"[ -)+->@-~]+"),
     re.compile(r"[ -)+->@BCDEGMOPQRUVXZ\\-`bcdegmopqruvxz{-~]+"),
@@ -288,10 +295,10 @@ LITERALS: Final = (
 
 
 def glob_of(pattern: str, fold: bool = False) -> str:
-    """Return a glob pattern of Redis for all keys whose name can match a pattern.
+    """Return a Redis glob pattern that matches all keys whose name can match ``pattern``.
 
-    The glob pattern has a wildcard only at its ends. Redis needs much time for some patterns with
-    more.
+    The glob pattern has wildcards only at its ends, because Redis needs much time for some patterns
+    with more wildcards.
     """
     text = GLOB_SPECIAL.sub(ESCAPED, literal_in(pattern, fold))
     if fold:
@@ -300,17 +307,18 @@ def glob_of(pattern: str, fold: bool = False) -> str:
 
 
 class KeySet:
-    """A set of keys that needs about 8 bytes per key, because it keeps a hash of each key.
+    """A set of keys that stores only a hash of each key, and so needs about 8 bytes per key.
 
-    The hashes have 64 bits. Two of ten million keys have the same hash with a probability of three
-    in a million.
+    The hashes have 64 bits. Among ten million keys, the probability that two keys have the same
+    hash is three in a million.
     """
 
-    #: Bytes of a hash that select the bucket, and that the bucket keeps.
+    #: The first ``HEAD`` bytes of a hash select a bucket, which stores the other ``REST`` bytes.
     HEAD, REST = 2, 6
 
     def __init__(self) -> None:
-        # Immutable bytes reserve no memory for more keys, and a bucket is cheap to copy.
+        # A bytearray would reserve memory for more keys. A bytes object is copied when a key is
+        # added, but a bucket is short.
         self._buckets = [b""] * 256**self.HEAD
 
     def __contains__(self, key: str) -> bool:
@@ -318,7 +326,7 @@ class KeySet:
         return self._has(self._buckets[number], rest)
 
     def add(self, key: str) -> bool:
-        """Add a key and return True, or return False if the set contains the key."""
+        """Add a key and return True, or return False if the set already contains the key."""
         number, rest = self._hash(key)
         bucket = self._buckets[number]
         if self._has(bucket, rest):
@@ -328,7 +336,7 @@ class KeySet:
 
     def _has(self, bucket: bytes, rest: bytes) -> bool:
         at = bucket.find(rest)
-        while at > 0 and at % self.REST:  # found across two hashes
+        while at > 0 and at % self.REST:  # the match overlaps two hashes
             at = bucket.find(rest, at + 1)
         return at >= 0
 
@@ -350,24 +358,24 @@ def pages_of(store: Reading, after: Cursor | None = None, history: bool = False)
 
 
 class Search:
-    """Reads the entries of a schedule that match a filter, each exactly once.
+    """Reads the entries of a schedule that match a filter, each entry exactly once.
 
-    ``shared`` entries have the same schedule object if their schedules are equal: they cost less,
-    but the caller must not change the objects.
+    If ``shared`` is true, entries with equal schedules share one schedule object. Shared objects
+    save time and memory, but the caller must not change the objects.
     """
 
     def __init__(self, schedule: Schedule, filters: Filter, shared: bool = False) -> None:
         self._schedule = schedule
         self._store = store_of(schedule.app)
-        #: The keys of the schedule, for the names of members.
+        #: Converts keys to entry names.
         self.keys = self._store.keys
         self._filters = filters
-        #: The time of Redis at the last read, in UNIX seconds; 0 before the first.
+        #: The time of Redis at the last read, in UNIX seconds; 0 before the first read.
         self.now = 0.0
         self._seen = KeySet()
         #: The number of members that :meth:`members` has yielded.
         self.count = 0
-        #: Whether several pages were read, so that an entry can have moved between them.
+        #: Whether several pages were read, so that an entry may have moved to another page.
         self._moving = False
         own = schedule.entry_class is RedBeatSchedulerEntry
         self._reads_text = own and active_codec() == DEFAULT_CODEC
@@ -390,7 +398,8 @@ class Search:
     def members(self) -> Iterator[Member]:
         """Yield the members that meet the conditions on name and static flag, in no special order.
 
-        Takes one round trip per 2000 entries, and one more if a filter selects by the static flag.
+        Takes one round trip per 2000 entries, and one more round trip if the filter has a condition
+        on the static flag.
         """
         pattern, static, fold = self._filters.pattern, self._filters.static, self._filters.fold
         name_of, matches, seen = self.keys.name_of, like if fold else fnmatchcase, KeySet()
@@ -404,11 +413,14 @@ class Search:
                 yield key, score
 
     def read(self, keys: Sequence[str]) -> list[Record]:
-        """Return the records of these keys that match, in this order. One round trip."""
+        """Return the matching records of ``keys``, in the order of ``keys``. One round trip."""
         return self._new_records(self._store.read(keys))
 
     def _matching_keys(self) -> list[str] | None:
-        """Return the keys that may match the pattern in due order, or None to read all entries."""
+        """Return the keys that can match the pattern, in due order.
+
+        Returns None if all entries must be read.
+        """
         pattern = self._filters.pattern
         glob = "*" if pattern is None else glob_of(pattern)
         if pattern is None or glob == "*":
@@ -422,7 +434,7 @@ class Search:
         return sorted(found, key=lambda key: (found[key] < 0, found[key], bytes_of(name_of(key))))
 
     def _walk(self, after: Cursor | None) -> Iterator[Page]:
-        """Yield pages from a cursor to the last one that can have a match."""
+        """Yield pages from a cursor to the last page that can contain a match."""
         for page in pages_of(self._store, after):
             yield page
             if page.after is None or (after is None and self._ends_before(page.after)):
@@ -430,13 +442,13 @@ class Search:
             self._moving = True
 
     def _ends_before(self, after: Cursor) -> bool:
-        """Return whether no entry after the cursor can match, except entries read before."""
+        """Return whether every entry after the cursor was read before or cannot match."""
         if score_in(after[0]) < 0 and (self._filters.only_parked or self._filters.only_scheduled):
             return True
         return self._filters.ends_before(after)
 
     def _missed(self) -> Iterator[str]:
-        """Yield the keys that were not read, because they moved to an earlier page."""
+        """Yield the keys of entries that were not read because they moved to an earlier page."""
         for key, score in self._store.scan_all():
             if self._filters.admits_score(score) and key not in self._seen:
                 yield key
@@ -468,15 +480,16 @@ def in_order(
 ) -> Iterator[Record]:
     """Yield the matching records sorted by a value of :data:`ORDERS`, and then by name.
 
-    Needs memory for ``limit`` records. Without a limit, keys are sorted in a temporary file, and
-    the entries are read again in this order: an entry that is deleted in the meantime is left out.
-    The records may share schedule objects. Round trips as in :meth:`~redbeat.Schedule.records`, and
-    without a limit one more per 500 matching entries.
+    Needs memory for about ``limit`` records. Without a limit, the keys are sorted in a temporary
+    file, and the entries are read again in this order. Entries that were deleted in the
+    meantime are omitted. The records may share schedule objects. Takes as many round trips as
+    :meth:`~redbeat.Schedule.records`, and without a limit one more round trip per 500 matching
+    entries.
     """
     value = ORDERS[order]
     search = Search(schedule, filters, shared=True)
     if order == "name" and filters == Filter(pattern=filters.pattern):
-        # The names are known without reading the entries.
+        # The keys contain the names, so the entries need not be read to sort the names.
         name_of = search.keys.name_of
         places = (("", encodable(name_of(key)), key) for key, _ in search.members())
         if limit is not None:
@@ -489,7 +502,7 @@ def in_order(
             yield from nsmallest(limit, found, key=lambda record: (value(record), record.name))
             return
         places = ((value(record), record.name, record.key) for record in found)
-    import sqlite3  # noqa: PLC0415 - some builds of Python lack it, and nothing else needs it
+    import sqlite3  # noqa: PLC0415 - some builds of Python have no sqlite3
 
     with closing(sqlite3.connect("")) as database:
         database.execute("CREATE TABLE found (value BLOB, name BLOB, key BLOB)")
@@ -517,7 +530,7 @@ def browse(
     if query.plain:
         store = store_of(schedule.app)
         if skip and after is None:
-            # Entries that are never due have the lowest scores, and come last on the pages.
+            # Entries that are never due have the lowest scores, but come last on the pages.
             total, parked = store.members(), store.count_below(0)
             before = store.ranked((parked + skip - 1) % total, 1) if skip <= total else []
             if not before:
@@ -577,7 +590,7 @@ def _cursor(after: str | None) -> Cursor | None:
 
 
 def _cursor_at(member: Member) -> str:
-    """Return the cursor that follows a member."""
+    """Return the cursor of a page that begins after a member."""
     key, score = member
     return f"{score!r} {key}"
 
@@ -586,7 +599,7 @@ def _member_sort_key(query: Query, name_of: Callable[[str], str]) -> Callable[[M
     if query.sort.endswith("name"):
         return lambda member: name_of(member[0])
     parked_first = query.state in PARKED_STATES
-    # Paused entries have the score DISABLED. A search for paused entries reads them first.
+    # Paused entries have the score DISABLED. A search for paused entries reads this score first.
     first_score = DISABLED if query.state == PAUSED else None
     return lambda member: (
         member[1] != first_score,
@@ -610,9 +623,9 @@ def _members_after(
 
 
 def _first_page(search: Search, members: list[Member], limit: int, size: int) -> Found:
-    """Return a page with the first ``limit`` of the sorted members that match the search.
+    """Return a page with the first ``limit`` members that match the search.
 
-    One round trip per ``size`` members.
+    ``members`` must be sorted. Takes one round trip per ``size`` members.
     """
     matching, read_count = list[Record](), 0
     for batch in batches(members, size):
@@ -631,11 +644,10 @@ def _first_page(search: Search, members: list[Member], limit: int, size: int) ->
 def _sorted_by_text(
     search: Search, query: Query, members: list[Member], after: str | None, limit: int
 ) -> Found:
-    """Return a page of entries sorted by a value that only the stored entries contain.
+    """Return a page of entries sorted by a value that the sorted set does not contain.
 
-    Reads all matching entries, one round trip per batch of members.
-
-    The cursor is the number of entries on all previous pages.
+    Reads all matching entries, in one round trip per batch of members. The cursor is the number of
+    entries on all previous pages.
     """
     if len(members) > SORTED:
         return Found([], cut=True)

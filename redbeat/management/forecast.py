@@ -46,25 +46,27 @@ __all__ = (
     "zone_of",
 )
 
-#: A claimed entry may be due this much earlier than its score, because a claim raises the score.
+#: Maximum difference between the score of a claimed entry and its due time. A claim raises the
+#: score, so the entry may be due earlier than its score.
 SLACK = timedelta(seconds=60)
 
 
-#: The next run as an item of the heap: its instant, a unique number so that the heap compares
-#: nothing else, the name of the entry, and the later runs of the entry.
+#: An item of the heap: the instant of the next run of an entry, a unique number, the name of the
+#: entry, and its later runs. If two instants are equal, the heap compares the numbers.
 Next = tuple[datetime, int, str, Iterator[datetime]]
 
 
 def agenda(
     pages: Iterable[tuple[list[RedBeatSchedulerEntry], datetime | None]], after: datetime
 ) -> Iterator[tuple[datetime, str]]:
-    """Yield the nominal instant and the entry name of each run after ``after``, in order.
+    """Yield the nominal instant and the entry name of each run after ``after``, in order of time.
 
-    ``pages`` contains the entries in due order. Each page is a list of entries and the due time of
-    the last entry, or None for the last page. No entry on a later page is due before that time.
+    ``pages`` contains the entries in due order. Each page is a pair: a list of entries, and the due
+    time of its last entry (None for the last page). The entries on later pages are not due before
+    this last entry.
 
     A page is read only when the iteration reaches the due time of the previous page. If the jitter
-    of an entry exceeds :data:`SLACK`, its run may therefore be out of order.
+    of an entry exceeds :data:`SLACK`, a run of this entry may therefore be out of order.
     """
     heap: list[Next] = []
     number = 0
@@ -86,24 +88,24 @@ def pop(heap: list[Next]) -> tuple[datetime, str]:
 
 
 def push(heap: list[Next], number: int, name: str, later: Iterator[datetime]) -> None:
-    """Add the next run of an entry, if there is one."""
+    """Add the next run of an entry to the heap, unless no run is left."""
     for at in later:
         heapq.heappush(heap, (at, number, name, later))
         return
 
 
 def instants_after(entry: RedBeatSchedulerEntry, after: datetime) -> Iterator[datetime]:
-    """Yield the nominal instants of the runs of an entry after an instant."""
+    """Yield the nominal instants of an entry that are later than ``after``."""
     return (run.scheduled_at for run in entry.runs_from(after) if run.scheduled_at > after)
 
 
 def upcoming_or_problem(
     entry: RedBeatSchedulerEntry, number: int, after: datetime | None = None
 ) -> tuple[list[datetime], str | None]:
-    """Return the next runs of a stored entry, and the problem because of which there are none.
+    """Return the next runs of a stored entry, and a problem (None if there is no problem).
 
-    The problem is that a calendar of the entry is missing or unreadable; None if there is no
-    problem. One round trip if the entry has calendars.
+    If a calendar of the entry is missing or unreadable, the problem is the text of the error, and
+    there are no runs. Takes one round trip if the entry has calendars.
     """
     try:
         return entry.upcoming(number, after), None
@@ -116,7 +118,7 @@ MAX_RUNS: Final = 100_000
 
 MINUTE: Final = timedelta(minutes=1)
 
-#: Number of entries after which a forecast reads no further page.
+#: A forecast reads no further page after this number of entries.
 MAX_ENTRIES: Final = 5_000
 
 Pages = Iterable[tuple[list[RedBeatSchedulerEntry], datetime | None]]
@@ -143,9 +145,9 @@ class Forecast:
 def forecast(pages: Pages, since: datetime, until: datetime) -> Forecast:
     """Return the runs after ``since`` and before ``until``.
 
-    See :func:`agenda` for the form of ``pages``. Only pages with possible runs in the period are
-    read. If there are more than :data:`MAX_RUNS` runs or :data:`MAX_ENTRIES` entries, the forecast
-    ends before ``until``.
+    See :func:`agenda` for the form of ``pages``. Reads only the pages that can have runs in the
+    period. If there are more than :data:`MAX_RUNS` runs or :data:`MAX_ENTRIES` entries, the
+    forecast ends before ``until``.
     """
     runs: dict[str, list[datetime]] = {}
     end, entry_count, run_count = until, 0, 0
@@ -170,7 +172,10 @@ def forecast(pages: Pages, since: datetime, until: datetime) -> Forecast:
 
 
 def _drop_later_half(runs: dict[str, list[datetime]]) -> tuple[datetime, int]:
-    """Drop the later half of all runs; return the new end and the number of remaining runs."""
+    """Remove the later half of all runs.
+
+    Returns the new end of the forecast, and the number of remaining runs.
+    """
     all_instants = sorted(instant for instants in runs.values() for instant in instants)
     end = all_instants[len(all_instants) // 2]
     for name, instants in runs.items():
@@ -178,7 +183,7 @@ def _drop_later_half(runs: dict[str, list[datetime]]) -> tuple[datetime, int]:
     return end, sum(map(len, runs.values()))
 
 
-#: Number of entries after which :func:`load` reads no further page.
+#: :func:`load` reads no further page after this number of entries.
 MAX_LOADED: Final = 50_000
 
 
@@ -190,10 +195,12 @@ class Load:
         start: the start of the first period.
         length: the length of one period.
         counts: the number of runs in each period.
-        entries: entry name -> its number of runs in each period, or in all periods together, for
-            entries with any; ordered by the first period with a run.
-        found: entry name -> the entry, for the same names.
-        complete: False if there are more than :data:`MAX_LOADED` entries, so that some are missing.
+        entries: entry name -> its number of runs in each period, or a list with one number for all
+            periods together. Entries without runs are omitted. Entries are ordered by their first
+            period with a run.
+        found: entry name -> the entry, for the names in ``entries``.
+        complete: False if some entries are missing because there are more than :data:`MAX_LOADED`
+            entries.
     """
 
     start: datetime
@@ -232,7 +239,7 @@ class Periods:
     ) -> Sequence[int]:
         """Return the number of runs of an entry in each period.
 
-        ``known`` keeps the counts of crontabs.
+        ``known`` is a cache of the counts of crontabs.
         """
         runs = self.grid(entry)
         if runs is not None:
@@ -250,9 +257,10 @@ class Periods:
         return known[key]
 
     def grid(self, entry: RedBeatSchedulerEntry) -> range | None:
-        """Return the runs of an endless interval, in microseconds after the start.
+        """Return the runs of an interval as a range of microseconds after ``start``.
 
-        Returns None for any other rule, and for an interval with a window or calendars.
+        Returns None for any other schedule, and for an entry with a start time, an end time or
+        calendars.
         """
         when = entry.schedule
         if type(when) is not interval or when.relative or not _has_only_a_rule(entry):
@@ -265,7 +273,7 @@ class Periods:
         return range(begin, end, every)[: entry.runs_left]
 
     def count(self, instants: Iterable[datetime]) -> list[int]:
-        """Return how many of the instants are in each period."""
+        """Return the number of ``instants`` in each period."""
         counts = [0] * self.number
         for instant in instants:
             if self.start <= instant < self.end:
@@ -286,10 +294,12 @@ class Periods:
         return [later - earlier for earlier, later in pairwise(before)]
 
     def count_grids(self, grids: Mapping[tuple[int, int], list[int]]) -> list[int]:
-        """Return how many runs of endless intervals are in each period.
+        """Return the number of runs of many intervals in each period.
 
-        The key of a grid is the step and ``first // step``, its value a list of ``first % step`` of
-        entries. All entries of a grid are counted together.
+        A grid contains the entries with the same step and the same ``first // step``, where
+        ``first`` is the first run in microseconds after the start. The key of a grid is
+        ``(step, first // step)``. The value of a grid is a list with ``first % step`` of each
+        entry. All entries of a grid are counted together, which is faster.
         """
         sums = [0] * self.number
         for (step, block), phases in grids.items():
@@ -302,7 +312,10 @@ class Periods:
         return sums
 
     def _edges(self) -> Iterator[int]:
-        """Yield the start of each period and the end, in microseconds after the start."""
+        """Yield the start of each period, and the end of the last period.
+
+        The unit is microseconds after the start of the first period.
+        """
         length, end = self.length // TICK, (self.end - self.start) // TICK
         return (min(index * length, end) for index in range(self.number + 1))
 
@@ -313,17 +326,20 @@ def _has_only_a_rule(entry: RedBeatSchedulerEntry) -> bool:
 
 
 def minutes_between(since: datetime, until: datetime) -> Periods:
-    """Return the minutes from that of ``since``, which is included as a whole, to ``until``."""
+    """Return the minutes from ``since`` to ``until`` as periods.
+
+    The first period is the whole minute that contains ``since``.
+    """
     return Periods(since, since.replace(second=0, microsecond=0), MINUTE, until)
 
 
 def load(pages: Pages, periods: Periods, totals: bool = False) -> Load:
     """Return how many runs are in each period.
 
-    See :func:`agenda` for the form of ``pages``. Runs of intervals are counted, not listed, and
-    entries with the same crontab are counted once, so the cost hardly grows with the runs. With
-    ``totals``, each entry has a single count, of its runs in all periods; then the memory does not
-    grow with the number of periods.
+    See :func:`agenda` for the form of ``pages``. The cost hardly grows with the number of runs: the
+    runs of an interval are not listed, and the runs of entries with the same crontab are counted
+    only once. With ``totals``, each entry has a single count of its runs in all periods, so the
+    memory does not grow with the number of periods.
     """
     found: dict[str, RedBeatSchedulerEntry] = {}
     counts: dict[str, Sequence[int]] = {}
@@ -372,8 +388,8 @@ class EntrySimulation:
     Attributes:
         zone: the time zone of the entry's rule, or of the app.
         before: the runs under the stored rules; empty for an entry that is not stored.
-        after: the runs under the other rules, None if the simulation has none for this entry.
-        enabled: whether the entry is enabled, under the other rules if there are any.
+        after: the runs under the other rules; None if there are no other rules for this entry.
+        enabled: whether the entry is enabled, according to the other rules if there are any.
     """
 
     zone: tzinfo
@@ -382,7 +398,7 @@ class EntrySimulation:
     enabled: bool = True
 
     def runs(self) -> Iterator[tuple[Expected, str]]:
-        """Yield each run in order, with ``"removed"``, ``"added"`` or ``"same"``.
+        """Yield each run in order of time, with ``"removed"``, ``"added"`` or ``"same"``.
 
         A run is removed if it takes place only under the stored rules, and added if it takes place
         only under the other rules.
@@ -396,7 +412,7 @@ class EntrySimulation:
                 yield after[at], SAME if at in before else ADDED
 
     def count(self) -> dict[str, int]:
-        """Return the number of runs that stay the same, are removed and are added."""
+        """Return the number of runs for each of ``"same"``, ``"removed"`` and ``"added"``."""
         counts = Counter(change for _, change in self.runs())
         return {change: counts[change] for change in (SAME, REMOVED, ADDED)}
 
@@ -415,13 +431,13 @@ class ClockChange:
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """What ran, or will run, in the period from ``since`` to before ``until``.
+    """The past and future runs in the period from ``since`` (included) to ``until`` (excluded).
 
     Attributes:
         entries: entry name -> its runs.
-        complete: False if the simulation ends earlier than requested, because there are more than
-            100,000 runs, or if some entries are missing.
-        all_entries: False if there are more than 50,000 entries, so that some entries are missing.
+        complete: False if some entries are missing, or if the simulation ends earlier than
+            requested because there are more than 100,000 runs.
+        all_entries: False if some entries are missing because there are more than 50,000 entries.
     """
 
     since: datetime
@@ -431,7 +447,10 @@ class Simulation:
     all_entries: bool = True
 
     def clock_changes(self) -> dict[str, list[ClockChange]]:
-        """Return the changes of the UTC offset in the period, for each time zone that has some."""
+        """Return time zone name -> the changes of its UTC offset in the period.
+
+        Time zones without a change are omitted.
+        """
         zones = {str(entry.zone): entry.zone for entry in self.entries.values()}
         found = {name: list(_changes(zone, self.since, self.until)) for name, zone in zones.items()}
         return {name: changes for name, changes in found.items() if changes}
@@ -449,21 +468,22 @@ def _changes(zone: tzinfo, since: datetime, until: datetime) -> Iterator[ClockCh
         before = offset
 
 
-#: Number of entries after which :func:`simulate` reads no further entry.
+#: :func:`simulate` reads at most this number of entries.
 MAX_SIMULATED: Final = 50_000
 
-#: An entry as it is stored, and as it would be; either may be None, but not both.
+#: An entry with the stored rules, and the entry with other rules. One of the entries may be None.
 Pair = tuple[RedBeatSchedulerEntry | None, RedBeatSchedulerEntry | None]
 
 
 def simulate(pairs: Iterable[Pair], since: datetime, until: datetime, now: datetime) -> Simulation:
     """Return the runs from ``since`` to before ``until`` under the stored and the other rules.
 
-    ``now`` is the time at which the entries were loaded. A run belongs to the period if its nominal
-    instant does. A paused entry has runs, too. An entry under other rules has the history that the
-    stored entry has at ``since``, as if the rules were saved at that time. If there are more than
-    :data:`MAX_RUNS` runs, the simulation ends before ``until``. The simulation has only the first
-    :data:`MAX_SIMULATED` pairs. At most four times :data:`MAX_RUNS` runs are in memory at a time.
+    ``now`` is the time at which the entries were loaded. The period contains a run if it contains
+    the nominal instant of the run. Paused entries have runs, too. The other rules are simulated as
+    if they were saved at ``since``, with the history that the stored entry has at this time. If
+    there are more than :data:`MAX_RUNS` runs, the simulation ends before ``until``. Pairs after the
+    first :data:`MAX_SIMULATED` pairs are ignored. At most four times :data:`MAX_RUNS` runs are in
+    memory at a time.
     """
     entries: dict[str, EntrySimulation] = {}
     end, count, pairs = until, 0, iter(pairs)
@@ -485,9 +505,10 @@ def simulate(pairs: Iterable[Pair], since: datetime, until: datetime, now: datet
 
 
 def _drop_latest(entries: dict[str, EntrySimulation]) -> tuple[datetime, int]:
-    """Drop the runs after the first :data:`MAX_RUNS`; return the new end and the number left.
+    """Remove the latest runs, so that at most :data:`MAX_RUNS` runs remain.
 
-    The runs of the instant at which the limit is reached are dropped, too.
+    Runs at the same instant remain or are removed together. Returns the new end of the simulation,
+    and the number of remaining runs.
     """
     instants = sorted(
         run.scheduled_at
@@ -514,7 +535,7 @@ def _saved_at(
     changed: RedBeatSchedulerEntry | None,
     now: datetime,
 ) -> tuple[RedBeatSchedulerEntry | None, datetime]:
-    """Return the changed entry with its history at ``since``, and the begin of its runs."""
+    """Return the changed entry with its history at ``since``, and the time when its runs begin."""
     if changed is None:
         return None, since
     if stored is not None:
@@ -528,7 +549,7 @@ def _runs_in(
 ) -> list[Expected]:
     """Return the runs before ``end``, at most one more than :data:`MAX_RUNS`.
 
-    The additional run shows that there are too many runs; :func:`_drop_latest` drops it.
+    An additional run shows that there are too many runs; :func:`_drop_latest` removes this run.
     """
     runs = takewhile(lambda run: run.scheduled_at < end, entry.runs_from(since, now))
     return list(islice(runs, MAX_RUNS + 1))

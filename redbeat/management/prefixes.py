@@ -37,8 +37,8 @@ __all__ = (
 #: Number of entries per batch.
 PAGE = 500
 
-#: The fields that are not copied with the others. The definition is written before them, and a
-#: claim belongs to a beat that uses the old prefix.
+#: The fields that are not copied together with the other fields: the definition is written first,
+#: and a claim belongs to a beat that uses the old prefix.
 NOT_COPIED = frozenset({b"definition", b"claim"})
 
 #: The fields of an entry's hash.
@@ -51,7 +51,7 @@ Count = Callable[[str, bytes, float], None]
 
 @dataclass
 class PrefixCopy:
-    """The number of entries for each outcome; a deleted entry is also ``copied`` or ``same``.
+    """The number of entries for each outcome; deleted entries also count as copied or same.
 
     Attributes:
         copied: entries that were copied.
@@ -104,7 +104,7 @@ def copy_prefix(  # noqa: C901 - a dry run takes the same steps, but writes noth
     Redis errors are not caught.
     """
     if not old or not new or old == new:
-        raise ValueError(f"the prefixes are {old!r} and {new!r}: give two different prefixes")
+        raise ValueError(f"the prefixes are {old!r} and {new!r}: pass two different prefixes")
     source, target, result = Keys.under(old), Keys.under(new), PrefixCopy()
     count = _counter(result, note)
     if not dry_run:
@@ -158,7 +158,7 @@ def copy_to_shards(
             for each in targets:
                 _copy_hash(client, keys.calendars, each.calendars, delete=False)
         for page in _pages(client, keys):
-            # The base prefix is the same, and so are the task ids.
+            # Both layouts have the same base prefix, so the task ids stay the same.
             entries = _read(client, keys, page, count, new_ids=False)
             parts: defaultdict[int, list[SourceEntry]] = defaultdict(list)
             for entry in entries:
@@ -170,9 +170,10 @@ def copy_to_shards(
 
 
 def delete_layout(client: Any, layout: Layout, progress: Callable[[int], Any] = int) -> int:
-    """Delete all entries of a layout, and all data about them; return their number.
+    """Delete all entries of a layout, and all data about them; return the number of entries.
 
-    The note about the number of shards stays. One round trip per 500 entries, and one per key.
+    The stored number of shards is not deleted. Takes about two round trips per 500 entries, and one
+    more round trip per other key of the schedule.
     """
     deleted = 0
     for prefix in layout.prefixes:
@@ -271,7 +272,7 @@ def _write(
         created, reply = None if dry_run else next(replies), next(replies)
         _raise_unless_wrong_type(created)
         _raise_unless_wrong_type(reply)
-        # A key that is not a hash is a different entry.
+        # A key that is not a hash counts as a different entry.
         stored = {} if isinstance(reply, Exception) else dict(pairs_of(reply))
         is_new = not reply if dry_run else bool(created) and stored == _definition_of(entry)
         outcome = _outcome(stored, entry, is_new)
@@ -286,8 +287,9 @@ def _write(
 
 
 def _outcome(stored: Fields, entry: SourceEntry, is_new: bool) -> str:
-    """Return ``copied``, or ``same`` or ``different`` if the target already has the entry."""
-    # If an earlier copy stopped after it had written the definition, the copy goes on.
+    """Return ``copied``; or ``same`` or ``different`` if the target already has the entry."""
+    # An earlier copy may have stopped after it had written the definition. If so, this copy writes
+    # the other fields.
     stopped = stored == _definition_of(entry) and len(entry.fields) > 1
     if is_new or stopped:
         return "copied"
@@ -321,7 +323,7 @@ def _write_rest(pipe: Any, keys: Keys, entry: SourceEntry, with_fields: bool) ->
 
 
 def _copy_hash(client: Any, source: str, target: str, delete: bool) -> None:
-    """Copy the fields that are missing in the target; skip a key that is not a hash."""
+    """Copy the fields of a hash that are missing in the target; skip a source that is no hash."""
     try:
         fields = dict(pairs_of(_raw(client, "HGETALL", source)))
     except ResponseError as error:
@@ -365,7 +367,7 @@ class Copied:
 
     Attributes:
         copied: entries that were copied.
-        kept: entries that already existed under the new prefix; they were not changed.
+        kept: entries that already existed under the new prefix, and were not changed.
         unreadable: entries without a definition.
     """
 

@@ -36,7 +36,7 @@ class Shard(NamedTuple):
     Attributes:
         prefix: the prefix of its keys.
         entries: the number of its entries.
-        beat: the token of the beat that holds its lock, "" if no beat holds it.
+        beat: the token of the beat that holds the lock of the shard, "" if no beat holds this lock.
     """
 
     prefix: str
@@ -62,18 +62,18 @@ class Status:
         due_now: the number of entries that are due and not yet claimed, or whose run could not be
             sent.
         most_late: the maximum lateness of a due entry in seconds, or None if no entry is due.
-            Lateness counts from when the run was due, however often a beat tried to send the run.
-            A delay by the jitter of the entry's policy is not lateness.
+            Lateness counts from the time when the run was due, even after failed attempts to send
+            the run. A delay by the entry's jitter does not count as lateness.
         clock_offset: seconds by which the clock of this host is ahead of the clock of Redis. The
-            error is at most half a round trip.
+            measurement error is at most half the time of a round trip.
         server: ``version`` and ``mode`` of Redis; empty if Redis refuses the command ``INFO``.
         quarantined: the number of quarantined entries.
         key_prefix: the prefix of all keys.
         redis_url: the URL of Redis, without a password.
         lock_key: the key of the lock, or None if the lock is off.
-        problem: the reason why beats publish nothing, for example that the broker is not
-            available, with its address; "" if no beat reports a problem.
-        overdue: the entries without a success within their ``expect_within``.
+        problem: the reason why beats publish nothing, such as an unavailable broker with its
+            address; "" if no beat reports a problem.
+        overdue: the entries without a successful run within their ``expect_within``.
         shards: the shards; empty if the schedule has only one.
     """
 
@@ -99,11 +99,11 @@ class Status:
 def status_of(app: Celery, clock: Callable[[], float] = time.time) -> Status:
     """Return the status of an app's schedule; ``clock`` returns UNIX seconds.
 
-    Two round trips, three under a leader of RedBeat 2, and those of
+    Takes two round trips (three if the leader is a beat of RedBeat 2), and the round trips of
     :func:`~redbeat.entries.overdue.overdue_entries`.
     """
     conf, store = ensure_conf(app), store_of(app)
-    server = store.server()  # opens the connection before the clock is measured
+    server = store.server()  # also opens the connection, before the clock offset is measured
     counts, clock_offset = measured_counts(store, conf, FORGET_AFTER, clock)
     leader, lockless, standbys = beats_of(counts)
     return Status(
@@ -144,5 +144,5 @@ def beats_of(counts: Counts) -> tuple[BeatInfo | None, list[BeatInfo], list[Beat
 
 
 def _info_of(beat: Presence) -> BeatInfo:
-    # Another program may have written the score.
+    # The score may be invalid, because another program may have written it.
     return BeatInfo.read(beat.token)._replace(last_seen=instant_in(beat.seen))

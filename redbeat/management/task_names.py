@@ -20,7 +20,7 @@ __all__ = ("NameChecker", "UnknownName", "registered_tasks")
 #: Prefix of the tasks that every app has.
 BUILT_IN: Final = "celery."
 
-#: Parameters of the functions below that an entry cannot set.
+#: Parameters of the functions in :func:`known_options` that an entry cannot set.
 NOT_OPTIONS: Final = RESERVED | {
     *("self", "options", "properties", "message", "event_dispatcher"),
 }
@@ -35,16 +35,19 @@ PROPERTIES: Final = frozenset(
 
 
 def registered_tasks(app: Celery) -> set[str]:
-    """Return the names of the tasks that the app registers; import its task modules first.
+    """Import the task modules of the app, and return the names of the registered tasks.
 
-    Raises any error of these imports. The tasks of Celery itself are left out.
+    Raises any error of these imports. The result does not contain the tasks of Celery itself.
     """
     app.loader.import_default_modules()
     return {name for name in app.tasks if not name.startswith(BUILT_IN)}
 
 
 def known_options(app: Celery, task: str) -> set[str]:
-    """Return the names of the options of ``apply_async``, also those of this task's own method."""
+    """Return the names of the options of ``apply_async``.
+
+    If the class of the task overrides ``apply_async``, the parameters of its method are included.
+    """
     functions = [
         *(Task.apply_async, Celery.send_task, AMQP.as_task_v2, Producer.publish),
         app.amqp.send_task_message,
@@ -56,7 +59,7 @@ def known_options(app: Celery, task: str) -> set[str]:
 
 
 class UnknownName(NamedTuple):
-    """A task that is not registered, or an unknown option of the entries of a task."""
+    """A task that is not registered, or an unknown option in an entry with this task."""
 
     task: str
     option: str = ""
@@ -65,8 +68,9 @@ class UnknownName(NamedTuple):
 class NameChecker:
     """Finds tasks that are not registered, and unknown options.
 
-    An app without own tasks sends tasks of other programs, so any task name is fine. The
-    constructor imports the task modules of the app, and raises any error of these imports.
+    If an app registers no tasks, it only sends tasks of other programs, so all task names are
+    accepted. The constructor imports the task modules of the app, and raises any error of these
+    imports.
     """
 
     def __init__(self, app: Celery) -> None:
@@ -75,7 +79,7 @@ class NameChecker:
         self._options = lru_cache(256)(partial(known_options, app))
 
     def unknown(self, entry: RedBeatSchedulerEntry) -> Iterator[UnknownName]:
-        """Yield the task of an entry, and each of its options, if it is unknown."""
+        """Yield the task of an entry if the task is unknown, and each unknown option."""
         task = str(entry.task)
         if self._tasks and task not in self._app.tasks:
             yield UnknownName(task)
@@ -86,7 +90,7 @@ class NameChecker:
             yield UnknownName(task, str(name))
 
     def warning(self, unknown: UnknownName) -> str:
-        """Return a warning about an unknown name, with the most similar known name."""
+        """Return a warning about an unknown name, which suggests a similar name if there is one."""
         task, option = unknown
         if option:
             similar = _closest(option, self._options(task))

@@ -1,4 +1,4 @@
-"""Actions on one entry or several: pause, resume, trigger, delete, retry.
+"""Actions on one entry or several entries: pause, resume, trigger, delete, retry.
 
 Actions are POST requests; a successful action redirects to a page.
 """
@@ -26,7 +26,7 @@ __all__ = ("actions",)
 
 actions = Blueprint("actions", __name__)
 
-#: Maximum length of a note, in characters.
+#: Maximum length of the note of a pause, in characters.
 MAX_NOTE = 1000
 
 
@@ -37,7 +37,7 @@ def _redirect_to_entry(message: str, category: str = "done") -> Response:
 
 @contextmanager
 def _acting(past_tense: str) -> Iterator[Any]:
-    """Yield the entry in the URL; if the action fails, show the reason on the entry's page."""
+    """Yield the entry that the URL names; if the action fails, show why on the entry's page."""
     try:
         with existing(entry_name()):
             yield entry_or_error(entry_name())
@@ -47,7 +47,7 @@ def _acting(past_tense: str) -> Iterator[Any]:
 
 
 def _note() -> str | None:
-    """Return the note in the form, None if it is empty."""
+    """Return the note that the user entered in the form, None if the note is empty."""
     return request.form.get("note", "").strip()[:MAX_NOTE] or None
 
 
@@ -96,7 +96,7 @@ def delete() -> ResponseReturnValue:
     _, row, record = get_or_404(name)
     if request.method == "GET":
         return render_template("delete.html", name=name, record=record)
-    # The key of the row is exact, also for a name that no new entry may have.
+    # Delete by the key, because a stored entry may have a name that new entries must not have.
     if not store_of(schedule.app).delete(row.key):
         abort(409, "The entry was not deleted: it does not exist any more.")
     audit("deleted", name)
@@ -114,11 +114,11 @@ def retry() -> ResponseReturnValue:
     # A quarantined entry is released if its digest has changed. The string "retry" never equals a
     # digest, so the entry always counts as changed.
     if not store_of(schedule.app).review([(row.key, "retry")]):
-        problem = "The key is not a hash, so no beat can read the entry. Delete it."
+        problem = "The key is not a hash, so no beat can read the entry. Delete the entry."
         return _redirect_to_entry(problem, "failed")
     audit("retried", name)
     return _redirect_to_entry(
-        "A beat will read the entry again. If it still fails, it returns to the quarantine."
+        "A beat will read the entry again. If this fails, the entry returns to the quarantine."
     )
 
 
@@ -130,7 +130,7 @@ ACTIONS: Final = {
     "delete": "Deleted",
 }
 
-#: Maximum number of entries of one action.
+#: Maximum number of entries that a user can select for one action.
 MAX_SELECTED: Final = 500
 
 
@@ -142,7 +142,7 @@ def selected_reloaded() -> ResponseReturnValue:
 
 @actions.post("/selected")
 def selected() -> ResponseReturnValue:
-    """Show the confirmation page of an action on several entries, or do it if it is confirmed."""
+    """Show the confirmation page of an action on several entries, or do a confirmed action."""
     action = request.form.get("action", "")
     if action not in ACTIONS:
         abort(400, f"Unknown action. Choose one of: {', '.join(ACTIONS)}.")
@@ -180,13 +180,16 @@ def _act_on(action: str, names: list[str]) -> ResponseReturnValue:
     notify(f"{ACTIONS[action]} {plural(done, 'entry', 'entries')}.")
     rest = len(names) - done
     if rest:
-        reason = problems[0] if problems else "they do not exist any more, or cannot be read"
-        notify(f"{rest:,} of {len(names):,} selected entries were left out: {reason}", "failed")
+        reason = problems[0] if problems else "these entries were deleted, or cannot be read"
+        notify(f"{rest:,} of {len(names):,} selected entries were skipped: {reason}", "failed")
     return redirect(url_for("listing.index"), 303)
 
 
 def _trigger_all(names: list[str], problems: list[str]) -> int:
-    """Trigger entries, and return how many were triggered; add the problems of the others."""
+    """Trigger entries, and return how many were triggered.
+
+    If an entry cannot be triggered, the reason is added to ``problems``.
+    """
     done = 0
     for name in names:
         try:

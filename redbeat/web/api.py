@@ -1,7 +1,8 @@
 """The JSON API of the dashboard, with its OpenAPI document, and the health checks.
 
-The objects are those of the command line with ``--json``. The fields that a request sets are those
-of a file of ``celery redbeat apply``. As in the pages, the name of an entry is a query parameter.
+The API returns the same objects as the command line with ``--json``. Requests set the same fields
+as the files of ``celery redbeat apply``. As in the URLs of the pages, the name of an entry is a
+query parameter.
 """
 
 from __future__ import annotations
@@ -56,17 +57,18 @@ __all__ = ("api", "health")
 api = Blueprint("api", __name__, url_prefix="/api")
 health = Blueprint("health", __name__)
 
-#: Maximum number of entries, and of upcoming runs, of one response.
+#: Maximum number of entries, upcoming runs or findings in one response.
 MAX_ITEMS: Final = 500
 DEFAULT_ITEMS: Final = 50
 
-#: Maximum lateness of a due entry in seconds, above which the status has a problem.
+#: If a due entry is later than this number of seconds, the status reports a problem.
 MAX_LATE: Final = 60.0
 
 #: Maximum length of a timeline in seconds.
 MAX_SPAN: Final = 7 * 86_400
 
-#: Fields that keep their value when a PUT leaves them out: a paused entry stays paused.
+#: Fields that a PUT request does not change if they are missing in its body: for example, a paused
+#: entry stays paused.
 KEPT: Final = frozenset((*KINDS, "queue", "enabled", "task"))
 
 
@@ -82,7 +84,7 @@ def _unreadable(error: DecodeError) -> ResponseReturnValue:
 
 @api.errorhandler(ConflictError)
 def _conflict(_error: ConflictError) -> ResponseReturnValue:
-    return problem(409, "Somebody else has just changed the entry. Read it and try again.")
+    return problem(409, "Somebody else has just changed the entry. Read the entry and try again.")
 
 
 @api.errorhandler(RedisError)
@@ -99,11 +101,11 @@ def _http_error(error: HTTPException) -> ResponseReturnValue:
 def _only_json() -> ResponseReturnValue | None:
     """Refuse requests that a page of another site could make a browser send (CSRF).
 
-    A browser sends JSON to another site only if the other site allows cross-site requests, which
-    the dashboard never does. Therefore the API needs no CSRF token.
+    A browser sends JSON to another site only if the other site allows cross-site requests. The
+    dashboard never allows cross-site requests, so the API needs no CSRF token.
     """
-    # The CSRF check of Flask-WTF demands a token of a session, which programs do not have. None of
-    # the libraries of the dashboard checks Sec-Fetch-Site.
+    # The CSRF check of Flask-WTF requires a token from a session, but API clients have no session.
+    # No library of the dashboard checks Sec-Fetch-Site, so this function checks the header.
     if request.method in ("GET", "HEAD", "OPTIONS"):
         return None
     if request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
@@ -163,7 +165,7 @@ def timeline() -> ResponseReturnValue:
 
 @api.get("/doctor")
 def doctor() -> ResponseReturnValue:
-    """Return the problems of the schedule, and repair none of them. See ``examine``."""
+    """Return the problems of the schedule, without repairing any problem; see ``examine``."""
     most = _number("limit", DEFAULT_ITEMS)
     found = examine(schedule)
     findings = [finding_json(finding) for finding in islice(found, most + 1)]
@@ -204,14 +206,14 @@ def _entry_response(name: str, code: int = 200) -> ResponseReturnValue:
 
 
 def _check_version(entry: Any) -> None:
-    """Abort the request with 412 if the entry is not the one that ``If-Match`` names."""
+    """Abort the request with 412 if the version of the entry does not match ``If-Match``."""
     if request.if_match and digest(*entry.seen_texts) not in request.if_match:
-        abort(412, "The entry has changed since it was read. Read it and try again.")
+        abort(412, "The entry has changed since it was read. Read the entry and try again.")
 
 
 @api.put("/entry")
 def put() -> ResponseReturnValue:
-    """Create an entry, or replace its fields: a missing field gets its default."""
+    """Create an entry, or replace its fields: a missing field gets its default value."""
     name, table = entry_name(), _body()
     entry = schedule.get(name)
     if entry is None:
@@ -230,7 +232,7 @@ def put() -> ResponseReturnValue:
 
 @api.patch("/entry")
 def patch() -> ResponseReturnValue:
-    """Change the fields in the body; null resets a field to its default."""
+    """Change the fields that the body contains; null resets a field to its default value."""
     name = entry_name()
     return _change(name, entry_or_error(name), _body())
 
@@ -298,7 +300,7 @@ def trigger() -> ResponseReturnValue:
 
 @health.get("/healthz")
 def alive() -> ResponseReturnValue:
-    """Return 200: the dashboard answers."""
+    """Return status 200, which shows that the dashboard is running."""
     return Response("the dashboard is running\n", mimetype="text/plain")
 
 
@@ -306,33 +308,36 @@ def alive() -> ResponseReturnValue:
 def ready() -> ResponseReturnValue:
     """Return 200 if Redis answers and the beats report no problem, otherwise 503 with the reason.
 
-    Takes two round trips. The reason names no host, because this URL needs no credentials.
+    Takes two round trips. The reason contains no host name, because this URL needs no credentials.
     """
     try:
         current = schedule.status()
     except RedisError as error:
         why = f"Redis does not answer: {type(error).__name__}"
     else:
-        why = "the beats publish nothing, see the page" if current.problem else ""
+        why = "the beats publish nothing; the dashboard shows the reason" if current.problem else ""
     code, text = (503, why) if why else (200, "Redis answers")
     return Response(f"{text}\n", code, mimetype="text/plain")
 
 
 # -- OpenAPI ---------------------------------------------------------------------------------------
 
-#: The JSON schema of each type of policy field; the other types are text.
+#: Type of a policy field -> its JSON schema. Fields of all other types are strings.
 SCHEMAS: Final[dict[str, dict[str, Any]]] = {
     "count": {"type": "integer", "minimum": 1},
     "seconds": {"type": "number"},
     "instant": {"type": "string", "format": "date-time"},
     "names": {"type": "array", "items": {"type": "string"}},
 }
-#: The JSON types that a client may also send as text.
+#: The JSON types for which a client may send a string instead.
 TEXT_TOO: Final = ("number", "array")
 
 
 def _policy_schema(name: str, sent: bool) -> dict[str, Any]:
-    """Return the JSON schema of a policy field, as the API returns it or as a client sends it."""
+    """Return the JSON schema of a policy field.
+
+    If ``sent`` is true, the schema is that of requests, otherwise that of responses.
+    """
     about = POLICY_FIELDS[name].metadata
     schema = {"type": "string", **SCHEMAS.get(about["type"].name, {})}
     schema |= {"enum": [*about["type"].choices]} if about["type"].choices else {}
@@ -347,7 +352,7 @@ def document(root: str) -> dict[str, Any]:
     """Return the OpenAPI document; ``root`` is the URL of the API.
 
     The file ``openapi.json`` contains the whole document, except the parts that other modules
-    define.
+    define, such as the fields of the policy.
     """
     text = resources.files(__package__).joinpath("openapi.json").read_text(encoding="utf-8")
     found: dict[str, Any] = json.loads(text)
@@ -369,7 +374,7 @@ def document(root: str) -> dict[str, Any]:
         **{kind: {"type": ["string", "number"]} for kind in KINDS},
         "rrule": {"type": ["string", "array"], "items": {"type": "string"}},
         **{name: {"type": [JSON_NAMES[each.type], "null"]} for name, each in CALL.items()},
-        "queue": {"type": "string", "description": "The queue, which becomes an option."},
+        "queue": {"type": "string", "description": "The queue, stored in the options."},
         "enabled": {"type": "boolean"},
         **{name: _policy_schema(name, True) for name in FIELDS if name in POLICY_FIELDS},
     }

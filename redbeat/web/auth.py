@@ -69,7 +69,7 @@ def audit(action: str, name: str) -> None:
 
 
 def client_address() -> str:
-    """Return the client's address for a log line; a proxy may pass on any text as the address."""
+    """Return the client's address as safe text for the log: a proxy may send any text."""
     return printable(request.remote_addr or "unknown")
 
 
@@ -86,11 +86,11 @@ class Access:
         users: pairs of user name and password, for basic authentication.
         tokens: secrets for ``Authorization: Bearer`` and for the login form.
         allowed_hosts: host names that browsers may use, in addition to the names of this machine. A
-            name that starts with a dot stands for all its subdomains, too.
+            name that starts with a dot, such as ``.example.org``, also allows all its subdomains.
         read_only: whether the dashboard refuses all actions that change something.
         behind_proxy: whether to trust the ``X-Forwarded-*`` headers of one proxy.
         user: if the dashboard is part of another application, the function that returns the name of
-            the user from the WSGI environment, and None to refuse the request.
+            the user from the WSGI environment, or None to refuse the request.
     """
 
     host: str = "127.0.0.1"
@@ -112,7 +112,7 @@ class Access:
 
     def user_with(self, name: str, password: str) -> str | None:
         """Return the user name if a user has this name and password, otherwise None."""
-        # "&" always compares both, so the response time does not reveal which part is wrong.
+        # "&" always compares both texts, so the response time does not reveal which text is wrong.
         matches = [
             user
             for user, secret in self.users
@@ -177,14 +177,14 @@ def read_users(texts: Iterable[str]) -> tuple[tuple[str, str], ...]:
     for text in texts:
         user, colon, password = text.partition(":")
         if not (user and colon and password):
-            raise ValueError("must be USER:PASSWORD, and neither may be empty")
+            raise ValueError("must be USER:PASSWORD, and both parts must not be empty")
         pairs.append((user, password))
     return tuple(pairs)
 
 
 @dataclass(frozen=True, slots=True)
 class User(UserMixin):
-    """The user of a request; ``id`` is the id of the sign-in, "" for a request with credentials."""
+    """The user of a request; ``id`` is the id of the sign-in, "" if the request has credentials."""
 
     name: str
     id: str = ""
@@ -193,10 +193,10 @@ class User(UserMixin):
 #: The access rules of the dashboard that handles the current request.
 access: Access = LocalProxy(lambda: current_app.extensions["access"])  # type: ignore[assignment]
 
-#: The name of a user who has a token.
+#: The user name for all requests with a valid token.
 TOKEN_USER: Final = "token"
 
-#: Maximum number of users who are signed in; one more ends the oldest sign-in.
+#: Maximum number of users who are signed in. A further sign-in ends the oldest sign-in.
 MAX_SIGN_INS: Final = 1000
 
 #: Maximum number of wrong credentials from one client, and from all unknown clients together.
@@ -206,9 +206,9 @@ PER_CLIENT, IN_ALL = parse("10 per minute"), parse("100 per minute")
 class Guesses:
     """Limits how often clients may send wrong credentials.
 
-    A client is an IPv4 address, a /64 network of IPv6 addresses, or a browser that has shown right
-    credentials before. Such a browser has its own limit, so an attacker who has the same
-    address, as behind a proxy, does not lock it out.
+    A client is an IPv4 address, a /64 network of IPv6 addresses, or a known browser, which has sent
+    correct credentials before. A known browser has its own limit, so an attacker with the same
+    address, for example behind the same proxy, cannot lock out the browser.
     """
 
     def __init__(self) -> None:
@@ -216,10 +216,11 @@ class Guesses:
         self._lock = Lock()
 
     def check(self, find: Callable[[], str | None]) -> tuple[str | None, int]:
-        """Return the user name that ``find`` returns for the credentials of this request.
+        """Return the result of ``find``, and 0; or None, and the number of seconds to wait.
 
-        Returns the seconds to wait as well: if they are not 0, there were too many wrong
-        credentials, and the credentials of this request were not checked.
+        ``find`` returns the user name for the credentials of this request, or None if the
+        credentials are wrong. After too many wrong credentials, ``find`` is not called, and the
+        client must wait.
         """
         limits = _limits_of_client()
         with self._lock:
@@ -246,7 +247,10 @@ def _limits_of_client() -> list[tuple[Any, str]]:
 
 
 def _network(address: str) -> str:
-    """Return the network of an IPv6 address that one client may have, or the address itself."""
+    """Return the /64 network of an IPv6 address, or any other address unchanged.
+
+    One client may use all addresses of a /64 network.
+    """
     try:
         ip = ipaddress.ip_address(address)
     except ValueError:
@@ -285,7 +289,7 @@ def login() -> ResponseReturnValue:
 
 @auth.post("/logout")
 def logout() -> ResponseReturnValue:
-    """End the session; a copy of its cookie is not valid any more."""
+    """End the session, so that copies of its cookie are not valid any more."""
     with suppress(ValueError):
         current_app.extensions["sign_ins"].remove(session.get("_user_id", ""))
     logout_user()
@@ -315,7 +319,7 @@ PUBLIC_ENDPOINTS: Final = frozenset({"auth.login", "static", "health.alive", "he
 READ_ONLY_POSTS: Final = frozenset({"auth.login", "auth.logout"})
 
 
-#: The methods that change nothing.
+#: The HTTP methods that change nothing.
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
@@ -333,7 +337,7 @@ class SessionCookies(SecureCookieSessionInterface):
 
 
 def install_auth(app: Flask, rules: Access) -> None:
-    """Add access control by ``rules`` to an app, before the CSRF protection is added."""
+    """Add access control by ``rules`` to an app; call this before you add the CSRF protection."""
     sign_ins: deque[str] = deque(maxlen=MAX_SIGN_INS)
     app.extensions.update(access=rules, guesses=Guesses(), sign_ins=sign_ins)
     # Addresses of clients may change, so a session is not bound to an address.
@@ -347,11 +351,11 @@ def install_auth(app: Flask, rules: Access) -> None:
 
 
 def _refusal() -> ResponseReturnValue | None:
-    """Return the response to a request without access, None for a request with access."""
-    # Flask builds no URLs for a malformed host name, so the response must not be a page.
+    """Return the response to a request that is not allowed, None for an allowed request."""
+    # Flask cannot build URLs for a malformed host name, so the response is text without links.
     malformed = isinstance(request.routing_exception, BadRequest)
     if malformed or not access.admits_host(request.host):
-        text = "Unknown host. To allow it, start the dashboard with --allowed-host NAME.\n"
+        text = "Unknown host. To allow this host, start the dashboard with --allowed-host NAME.\n"
         return Response(text, 421, mimetype="text/plain")
     is_public = request.endpoint in PUBLIC_ENDPOINTS
     if access.user is not None and not is_public and not current_user.is_authenticated:
@@ -368,7 +372,7 @@ def _refusal() -> ResponseReturnValue | None:
 
 
 def _user_of_request(_request: Any) -> User | None:
-    """Return the user that the headers of the request name, None without valid credentials.
+    """Return the user of a request from its headers, None without valid credentials.
 
     Sets ``g.wait`` if there were too many wrong credentials.
     """
@@ -418,7 +422,7 @@ def _too_many(seconds: int) -> ResponseReturnValue:
 def problem(code: int, text: str, title: str = "", field: str | None = None) -> tuple[Any, int]:
     """Return the response to a request that failed: JSON for the API, otherwise a page.
 
-    Only JSON has the ``field`` that is wrong, and only a page has a title.
+    Only JSON contains ``field``, the invalid field, and only a page contains ``title``.
     """
     if wants_json():
         return jsonify(error={"field": field, "message": text}), code

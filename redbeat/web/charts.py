@@ -1,6 +1,7 @@
-"""The numbers of the charts, which ``templates/charts.html`` draws as inline SVG.
+"""Computes the charts, which ``templates/charts.html`` draws as inline SVG.
 
-Positions are from 0 (left) to 1 (right) of the chart, and heights from 0 to 1 of the plot.
+A position is a number from 0 (left end of the chart) to 1 (right end). A height is a number from 0
+to 1 (full height of the plot).
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class Chart(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """One run in a lane, with the width 0, or a group of runs."""
+    """A mark in a lane: one run (then ``width`` is 0), or a group of runs."""
 
     left: float
     width: float
@@ -105,17 +106,23 @@ def value_axis(highest: float, smallest: float, unit: str) -> tuple[float, list[
 
 
 def seconds_after(start: datetime, seconds: float) -> datetime:
-    """Return the instant ``seconds`` of elapsed time after ``start``, in the zone of ``start``."""
+    """Return the instant ``seconds`` after ``start``, in the time zone of ``start``.
+
+    The seconds are elapsed time, even if the UTC offset changes after ``start``.
+    """
     return (start.astimezone(UTC) + timedelta(seconds=seconds)).astimezone(start.tzinfo)
 
 
 def clock(instant: datetime) -> str:
-    """Return an instant as day and time for a tooltip; omit seconds that are 0."""
+    """Return an instant as day and time for a tooltip, without seconds if they are 0."""
     return instant.strftime("%a %d %b %H:%M:%S" if instant.second else "%a %d %b %H:%M")
 
 
 def time_ticks(start: datetime, seconds: float) -> list[Tick]:
-    """Return labels at round wall-clock times in the ``seconds`` after the aware ``start``."""
+    """Return labels at round wall-clock times from ``start`` to ``seconds`` after ``start``.
+
+    ``start`` must be aware.
+    """
     step = next((step for step in TIME_STEPS if seconds / step <= MAX_TICKS), TIME_STEPS[-1])
     zone = wall_zone(start.tzinfo or UTC)
     ticks: list[Tick] = []
@@ -153,7 +160,7 @@ def _format(step: int, wall: datetime) -> str:
     return "%H:%M"
 
 
-#: The label, the URL, the positions of the runs, and the number of runs of a lane.
+#: The data of a lane: its label, its URL, the positions of its runs, and their number.
 Row = tuple[str, str, Sequence[float], int]
 
 
@@ -234,8 +241,9 @@ def load_chart(counts: Sequence[int], start: datetime, seconds_per_bar: int) -> 
 def lateness_chart(points: Sequence[tuple[datetime, float]]) -> Chart:
     """Return a bar chart of the lateness of runs.
 
-    Each point is an aware instant and a lateness in seconds, at least one, the oldest first.
-    Each instant is shown in its own time zone. :func:`load_chart` describes the highlighted bars.
+    ``points`` contains at least one point, the oldest point first. A point is an aware instant and
+    a lateness in seconds. Each instant is shown in its own time zone. :func:`load_chart` describes
+    which bars are highlighted.
     """
     seconds = [max(late, 0.0) for _, late in points]
     highest, (first, _), (last, _) = max(seconds), points[0], points[-1]

@@ -43,7 +43,7 @@ UPCOMING: Final = 10
 def entry_name() -> str:
     """Return the entry name in the URL.
 
-    Aborts the request with 404 if the URL has no name, and with 400 if it has several.
+    Aborts the request with 404 if the URL has no name, and with 400 if it has several names.
     """
     names = request.args.getlist("name")
     if len(names) > 1:
@@ -76,7 +76,7 @@ def entry_or_error(name: str) -> Any:
 
 @contextmanager
 def existing(name: str) -> Iterator[None]:
-    """Abort the request with 404 if the entry is deleted while the context changes it."""
+    """Abort the request with 404 if the entry is deleted while the ``with`` block changes it."""
     try:
         yield
     except KeyError:
@@ -127,7 +127,10 @@ def _definition_context(entry: Any) -> dict[str, Any]:
 
 
 def late(entry: RedBeatSchedulerEntry | None, run: Occurrence) -> float:
-    """Return the lateness of a run in seconds; 0 for an early run. ``entry`` may be None."""
+    """Return the lateness of a run in seconds, or 0 for an early run.
+
+    ``entry`` is None if the entry cannot be read.
+    """
     if entry is not None:
         return max(entry.lateness_of(run), 0.0)
     return max((run.dispatched_at - run.scheduled_at).total_seconds(), 0.0)

@@ -43,7 +43,7 @@ SUGGESTED: Final = 500
 class FormField(NamedTuple):
     """A field of the form.
 
-    ``kind`` is the type of a policy field, ``task`` or ``json``. ``choices`` are the valid values,
+    ``kind`` is ``task``, ``json``, or the type of a policy field. ``choices`` are the valid values,
     the default first; () if the field allows any value of its type.
     """
 
@@ -59,9 +59,9 @@ class FormField(NamedTuple):
         return self.name.replace("timezone", "time zone").replace("_", " ").capitalize()
 
     def value_of(self, text: str) -> Any:
-        """Return the JSON value that a text stands for, None for an empty text.
+        """Return the JSON value of the text that a user entered, None for an empty text.
 
-        Raises :exc:`InvalidEntryError` for a text that stands for none.
+        Raises :exc:`InvalidEntryError` if the text is invalid.
         """
         if not text:
             return None
@@ -104,7 +104,7 @@ TASK_FIELDS: Final = (
     *(FormField(name, "json", about.example, about.description) for name, about in CALL.items()),
     _policy_field("description"),
 )
-#: Only the command ``apply`` sets ``managed_by``.
+#: The form has no field ``managed_by``, because only the command ``apply`` sets this field.
 RULED_FIELDS: Final = tuple(
     _policy_field(name)
     for name in POLICY_FIELDS
@@ -112,7 +112,7 @@ RULED_FIELDS: Final = tuple(
 )
 FIELDS: Final = {each.name: each for each in (*TASK_FIELDS, *SCHEDULE_FIELDS, *RULED_FIELDS)}
 
-#: The fields that are no fields of an entry's table.
+#: The names of further texts of the form, which are not in :data:`FIELDS`.
 TEXTS: Final = ("name", "kind", "rule", "paused")
 
 
@@ -145,7 +145,7 @@ class EntryForm:
 
     @classmethod
     def of_rule(cls, data: Mapping[str, str]) -> EntryForm:
-        """Return the form with the rule in the query of a URL, and no other field."""
+        """Return a form that contains only the rule in the query of a URL and its time zone."""
         names = ("kind", "rule", "timezone")
         return cls({name: data[name].strip() for name in names if name in data})
 
@@ -162,7 +162,10 @@ class EntryForm:
 
     @property
     def opens_policy(self) -> bool:
-        """Whether a field of the policy has a value or an error, so that the user should see it."""
+        """Whether the page shows the policy fields at once.
+
+        A policy field is shown at once if it has an error, or a value that is not the default.
+        """
         return any(
             self[each.name] not in ("", *each.choices[:1]) and self._differs(each)
             for each in RULED_FIELDS
@@ -184,10 +187,11 @@ class EntryForm:
             self.errors[""] = str(error)
 
     def table(self, has_rule: bool = True) -> dict[str, Any]:
-        """Return the fields as a table of JSON values, None for the default.
+        """Return field name -> JSON value, or None for a field with its default value.
 
-        ``has_rule`` is whether a rule describes the schedule of the entry; if none does, an empty
-        rule leaves the schedule as it is. Raises :exc:`InvalidEntryError`.
+        ``has_rule`` is false if no rule can describe the stored schedule, because it is of a custom
+        class. If ``has_rule`` is false, an empty rule does not change the schedule. Raises
+        :exc:`InvalidEntryError` for an invalid field.
         """
         table = {
             name: each.value_of(self.texts[name])
@@ -211,7 +215,7 @@ class EntryForm:
         change_entry(entry, self.table(rule_of(entry.schedule) is not None))
 
     def new_entry(self, **defaults: str) -> Any:
-        """Return a new entry; ``defaults`` are for empty fields. Raises InvalidEntryError."""
+        """Return a new entry; ``defaults`` replace empty fields. Raises InvalidEntryError."""
         texts = {**self.texts, **{name: self[name] or text for name, text in defaults.items()}}
         form = EntryForm(texts)
         if not form["name"]:
@@ -224,9 +228,10 @@ class EntryForm:
         return new_entry(schedule, form["name"], table)
 
     def preview(self, entry: Any) -> list[datetime]:
-        """Return the next runs with this form; ``entry`` is the stored entry, None for a new one.
+        """Return the next runs of an entry with the values of this form.
 
-        An error is added to the field that caused it.
+        ``entry`` is the stored entry, or None for a new entry. If a value is invalid, the error is
+        added to the form, and the result is empty.
         """
         if self.errors:
             return []
@@ -302,7 +307,7 @@ def save() -> ResponseReturnValue:
 
 
 def _conflict(name: str, form: EntryForm) -> ResponseReturnValue:
-    """Return the form with the changes that a save would make to the entry that is stored now."""
+    """Return the form, with the changes that saving the form would make to the stored entry."""
     entry = entry_or_error(name)
     changed = copy(entry)
     try:
@@ -311,8 +316,8 @@ def _conflict(name: str, form: EntryForm) -> ResponseReturnValue:
     except (InvalidEntryError, DecodeError) as error:
         form.add_error(error)
     form.errors[""] = (
-        "Somebody else has changed this entry since you opened this form. Saving the form again "
-        "replaces the stored values by yours."
+        "Somebody else has changed this entry since you opened this form. If you save the form "
+        "again, your values replace the stored values."
     )
     form.seen = digest(*entry.seen_texts)
     return _page(name, entry, form, 409)
@@ -332,7 +337,7 @@ def preview_new() -> ResponseReturnValue:
 
 @forms.post("/new")
 def create() -> ResponseReturnValue:
-    """Save a new entry, unless an entry of its name exists."""
+    """Save a new entry, unless an entry with this name exists."""
     form = EntryForm.read(request.form)
     try:
         entry = form.new_entry()
@@ -341,7 +346,7 @@ def create() -> ResponseReturnValue:
         form.add_error(error)
         return _page(None, None, form, 422)
     except ConflictError:
-        form.errors["name"] = "an entry with this name exists; choose another name, or edit it"
+        form.errors["name"] = "an entry with this name exists; choose another name"
         return _page(None, None, form, 409)
     name = str(entry.name)
     audit("created", name)

@@ -1,4 +1,4 @@
-"""The page that simulates an entry in a period, under its own or another rule."""
+"""The page that simulates an entry in a period, under its stored rule and another rule."""
 
 from __future__ import annotations
 
@@ -26,13 +26,16 @@ simulate = Blueprint("simulate", __name__)
 #: Maximum number of runs in the table.
 MAX_ROWS: Final = 500
 
-#: The default length of the period before now, and of the period after now.
+#: By default, the simulated period begins this time before now, and ends this time after now.
 DEFAULT_SPAN: Final = timedelta(days=1)
 
 
 @dataclass(slots=True)
 class Period:
-    """A period as a user entered it, in the time zone of the browser, with an error if any."""
+    """A period as a user entered it, with an error message if the period is invalid.
+
+    Times without a UTC offset are in the time zone of the browser.
+    """
 
     since: str
     until: str
@@ -41,7 +44,10 @@ class Period:
 
     @classmethod
     def read(cls, now: datetime) -> Period:
-        """Return the period in the URL, by default a day before and a day after ``now``."""
+        """Return the period in the URL.
+
+        By default, the period begins one day before ``now`` and ends one day after ``now``.
+        """
         local = now.astimezone(zone()).replace(tzinfo=None, second=0, microsecond=0)
         defaults = {"from": local - DEFAULT_SPAN, "to": local + DEFAULT_SPAN}
         texts = [
@@ -64,7 +70,10 @@ class Period:
 
 @simulate.get("/entry/simulate")
 def show() -> ResponseReturnValue:
-    """Show the runs of an entry in a period, also compared with another rule. One round trip."""
+    """Show the runs of an entry in a period, under its stored rule and another rule.
+
+    Takes one round trip.
+    """
     name = entry_name()
     seconds, _, record = get_or_404(name)
     entry: Any = record.entry

@@ -96,9 +96,9 @@ def add_headers(response: flask.Response) -> flask.Response:
 
 
 class Request(flask.Request):
-    """A request whose query may contain bytes that are not UTF-8, as names of entries may.
+    """A request whose query may contain bytes that are not UTF-8, as some entry names do.
 
-    Such bytes become surrogates, as in all strings that the storage returns.
+    Bytes that are not UTF-8 become surrogates, as in all strings that the storage returns.
     """
 
     @cached_property
@@ -117,7 +117,7 @@ class Request(flask.Request):
 
 
 class Response(flask.Response):
-    """A response whose text may contain surrogates: stored texts may, and no page fails then."""
+    """A response whose text may contain surrogates, because stored texts may contain surrogates."""
 
     def set_data(self, value: bytes | str) -> None:
         """Set the body of the response."""
@@ -125,7 +125,7 @@ class Response(flask.Response):
 
 
 def remote_user(environ: dict[str, Any]) -> str | None:
-    """Return the user in ``REMOTE_USER``, where WSGI servers and applications put it."""
+    """Return the user name that the WSGI server or application has stored in ``REMOTE_USER``."""
     return environ.get("REMOTE_USER") or None
 
 
@@ -183,7 +183,7 @@ def create_app(schedule: Schedule, access: Access) -> Flask:
     install_auth(app, access)
     app.after_request(add_headers)
     csrf = CSRFProtect(app)
-    csrf.exempt(api)  # the API accepts only requests that no other site can send
+    csrf.exempt(api)  # the API itself refuses requests from other sites
     values.install(app)
     for part in (listing, timeline, entries, forms, simulate, actions, api, health):
         app.register_blueprint(part)
@@ -231,8 +231,8 @@ def internal_error(error: Exception) -> ResponseReturnValue:
     return problem(500, text, "Something went wrong")
 
 
-#: The limits of the server, with the names that waitress gives them. All connections may be open at
-#: once: the number leaves other files to a process that may open 1,024.
+#: The limits of the server, as arguments of waitress. Many processes may open only 1,024 files, and
+#: the limit of connections leaves enough of these files for other purposes.
 LIMITS: Final[dict[str, Any]] = {
     "threads": 8,
     "connection_limit": 500,
@@ -246,8 +246,8 @@ LIMITS: Final[dict[str, Any]] = {
 class Channel(HTTPChannel):
     """A connection that is closed if a request takes longer than ``channel_timeout`` to arrive.
 
-    Waitress closes only connections that are silent for that time: a client that sends a byte now
-    and then would keep its connection for ever.
+    Waitress itself closes only connections without any activity for that time. Without this class,
+    a client could keep its connection open for ever by sending a byte now and then.
     """
 
     last_activity: float
@@ -264,7 +264,7 @@ class Channel(HTTPChannel):
 class Served:
     """The dashboard and its server socket; raises OSError if the address is not available.
 
-    ``limits`` replace some of :data:`LIMITS`.
+    The values in ``limits`` replace those in :data:`LIMITS`.
     """
 
     def __init__(self, schedule: Schedule, access: Access, port: int, **limits: int) -> None:
@@ -278,7 +278,7 @@ class Served:
             sockets=[listener],
             ident=None,
             clear_untrusted_proxy_headers=not access.behind_proxy,
-            # select() fails for file numbers above 1,023.
+            # select() fails for file numbers above 1,023, but poll() does not.
             asyncore_use_poll=True,
             **{**LIMITS, **limits},
         )

@@ -29,7 +29,7 @@ MINUTE: Final = timedelta(minutes=1)
 #: Maximum number of entries with a lane. The chart above the lanes includes all entries.
 LANES: Final = 40
 
-#: Maximum number of runs of an entry that its lane shows one by one.
+#: Maximum number of runs that a lane shows one by one.
 MARKS: Final = 1500
 
 #: Number of busiest periods to list.
@@ -67,7 +67,7 @@ class Forecasts:
         self._locks = {name: Lock() for name in SPANS}
 
     def get(self, name: str) -> tuple[Load, datetime, float]:
-        """Return the forecast for a span, its time, and the seconds until it expires."""
+        """Return the forecast for a span, its creation time, and the seconds until it expires."""
         with self._locks[name]:
             expires, forecast, now = self._cached.get(name, (0.0, None, datetime.now(UTC)))
             started = time.monotonic()

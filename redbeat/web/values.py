@@ -59,8 +59,8 @@ def clipped(text: str, length: int = MAX_TEXT) -> str:
 def notify(message: str, category: str = "done") -> None:
     """Show a message on the next page.
 
-    The message is stored in a cookie, so it is short, and messages of earlier requests that no page
-    has shown are dropped.
+    A cookie stores the message. To limit the size of the cookie, a long message is cut, and earlier
+    messages that no page has shown are deleted.
     """
     get_flashed_messages()
     flash(clipped(message, MAX_NOTICE), category)
@@ -136,7 +136,7 @@ def to_the_second(instant: datetime, of: tzinfo) -> str:
 
 
 def in_zone(instant: datetime, of: tzinfo) -> datetime:
-    """Return an instant in a time zone, or unchanged at the ends of the calendar."""
+    """Return an instant in a time zone, or unchanged if its year would not be from 1 to 9999."""
     try:
         return instant.astimezone(of)
     except OverflowError:
@@ -167,17 +167,20 @@ def entry_url(name: str, endpoint: str = "entries.show") -> str:
 
 
 def record_url(record: Record) -> str:
-    """Return the URL of the page of a listed entry."""
+    """Return the URL of the page of the entry in a record."""
     return entry_url(_exact_name(record))
 
 
 def quoted(record: Record) -> str:
-    """Return the exact name of a listed entry as the value of a form field; see :func:`name_in`."""
+    """Return the exact name of the entry in a record, as the value of a form field.
+
+    :func:`name_in` converts the value back.
+    """
     return quoted_name(_exact_name(record))
 
 
 def _exact_name(record: Record) -> str:
-    """Return the name of a listed entry; surrogates stand for bytes that are not UTF-8."""
+    """Return the name of the entry in a record; surrogates stand for bytes that are not UTF-8."""
     return layout_of(ensure_conf(schedule.app)).name_of(record.key)
 
 
@@ -190,7 +193,7 @@ def quoted_name(name: str) -> str:
 
 
 def name_in(text: str) -> str:
-    """Return the name of an entry from the value of a form."""
+    """Return the name of an entry from a value that :func:`quoted_name` returned."""
     return unquote(text, errors="surrogateescape")
 
 

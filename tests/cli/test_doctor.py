@@ -89,8 +89,8 @@ def test_each_finding_names_its_fix(run: Run, make: Make, redis_client: Any) -> 
     assert redis_client.zrange(SCHEDULE, 0, -1, withscores=True) == before
     told = run("doctor").out
     assert "missing: redbeat:gone" in told
-    assert "--fix would take it out of the schedule" in told
-    assert "--fix would take it back" in told
+    assert "--fix would remove the key from the schedule" in told
+    assert "--fix would add the entry again" in told
 
 
 def test_an_unreadable_hash_outside_of_the_schedule_is_reported(

@@ -102,7 +102,7 @@ def test_beats_that_share_the_work(run: Run, app: Celery, redis_client: redis.Re
     app.conf.redbeat_lock_key = None
     ran = run("status")
     assert ran.code == EX_UNHEALTHY
-    assert "PROBLEM: no beat is at work" in ran.lines
+    assert "PROBLEM: no beat is active" in ran.lines
     redis_client.zadd(".redbeat::beats", {new_token(): time.time()})
     ran = run("status")
     assert ran.code == 0

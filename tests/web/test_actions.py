@@ -369,7 +369,7 @@ def test_what_was_left_out_of_a_selection_is_shown(
     del schedule["gone"]
     for action in ("trigger", "pause"):
         answer = browser.client.post("/selected", data={**data, "action": action})
-        assert "1 of 2 selected entries were left out" in browser.get(answer.location)
+        assert "1 of 2 selected entries were skipped" in browser.get(answer.location)
     assert not schedule["a"].enabled
 
 

@@ -37,7 +37,7 @@ def test_another_rule_is_compared(browser: Browser, make: Make) -> None:
     rule = {"kind": "cron", "rule": "30 2,4 * * *"}
     page = browser.get("/entry/simulate", 200, name="n", **SPAN, **rule)
     assert [row.split()[-1] for row in rows_of(page)][1::2] == ["added", "added"]
-    assert "2 the same, 0 only with the stored rule, 2 only with this rule" in page
+    assert "2 with both rules, 0 only with the stored rule, 2 only with this rule" in page
     wrong = browser.get("/entry/simulate", 422, name="n", **SPAN, kind="cron", rule=HOSTILE)
     assert 'role="alert"' in wrong
     assert HOSTILE not in wrong
