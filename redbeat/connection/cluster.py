@@ -32,7 +32,8 @@ class LateCluster(RedisCluster):
 
     A beat can therefore start while the cluster is down. Each command tries to connect until a
     connection succeeds. redis-py raises some cluster errors that are not a ``RedisError``. This
-    client raises ``ConnectionError`` or ``TryAgainError`` instead, so that they are retried.
+    client raises ``ConnectionError`` or ``TryAgainError`` instead, so that commands are retried
+    after such an error.
 
     ``arguments`` are the arguments of redis-py's ``RedisCluster``. While the client connects, it
     enters the context manager that ``translate_errors`` returns.
@@ -106,7 +107,9 @@ def is_cluster(client: Any) -> bool:
 
 
 def node_of(client: Any, key: str) -> Any:
-    """Return the client of the cluster node that stores ``key``, or ``client`` without a cluster.
+    """Return the client of the cluster node that stores ``key``.
+
+    Returns ``client`` itself if it is not a cluster client.
 
     No round trip, except at the first use of a cluster client, which reads the list of nodes.
     """
@@ -118,7 +121,7 @@ def node_of(client: Any, key: str) -> Any:
 
 @contextmanager
 def refreshing(client: Any) -> Iterator[None]:
-    """Reload the slot table of a cluster client after an error that moved slots can cause.
+    """Reload the slot table of a cluster client after an error, because slots may have moved.
 
     The error is raised again.
     """

@@ -28,7 +28,7 @@ __all__ = ("RawClient", "build", "refusals")
 
 
 class SentinelClient(Redis):
-    """A client of one Sentinel that remembers its last error, for error messages."""
+    """A client of one Sentinel that stores the last error, for use in error messages."""
 
     #: The last error, "" if the last command succeeded.
     last_error = ""
@@ -45,7 +45,7 @@ class SentinelClient(Redis):
 
 
 class Sentinels(Sentinel):
-    """redis-py's ``Sentinel``, but its error message lists the problem of each Sentinel."""
+    """redis-py's ``Sentinel``, with an error message that lists the problem of each Sentinel."""
 
     def __init__(self, hosts: Sequence[tuple[str, int]], **arguments: Any) -> None:
         super().__init__(hosts, **arguments)  # type: ignore[no-untyped-call]
@@ -70,7 +70,7 @@ class Sentinels(Sentinel):
             raise MasterNotFoundError(message) from error
 
 
-# Redis before version 7 quotes the cause in the middle of an error message of a script.
+# If a script fails, Redis before version 7 quotes the cause in the middle of the error message.
 _REFUSED: Final = re.compile(r"(^|\s)-?(READONLY|NOREPLICAS) ")
 
 
@@ -78,7 +78,7 @@ _REFUSED: Final = re.compile(r"(^|\s)-?(READONLY|NOREPLICAS) ")
 def refusals() -> Iterator[None]:
     """Translate the errors of a server that refuses writes into ``ReadOnlyError``.
 
-    Replicas refuse writes. A master with too few replicas refuses them too (``NOREPLICAS``).
+    Replicas refuse writes. A master with too few replicas also refuses writes (``NOREPLICAS``).
     """
     try:
         yield
@@ -115,7 +115,7 @@ CLUSTER_RETRIES: Final = 2
 _RETRY_IS_FOR_CLUSTER: Final = int(redis.__version__.split(".")[0]) >= 6
 
 #: Timeouts for each Sentinel in seconds. The timeouts are short, because several Sentinels may be
-#: down.
+#: down and the client waits for each of these Sentinels.
 SENTINEL_DEFAULTS: Final[Mapping[str, Any]] = {
     **SOCKET_DEFAULTS,
     "socket_timeout": 1.0,
@@ -159,7 +159,7 @@ def _socket(parameters: Parameters) -> Redis:
     path = parameters.node.path
     if not path.strip("/"):
         raise ConfigurationError(
-            f"{parameters.url_setting} has no path of a socket; use unix:///path/to/redis.sock"
+            f"{parameters.url_setting} has no socket path; use unix:///path/to/redis.sock"
         )
     return _master(parameters, unix_socket_path=path)
 
@@ -210,7 +210,8 @@ def _sentinel_kwargs(parameters: Parameters) -> dict[str, Any]:
         setting = f"{parameters.options_setting}['sentinel_kwargs']"
         tls = {name: kwargs.pop(name) for name in TLS_OPTIONS & kwargs.keys()}
         kwargs |= tls_options([Layer(setting, tls)])
-    # By default, redis-py tries an unreachable Sentinel four times, with pauses.
+    # Retry only once, because redis-py by default tries an unreachable Sentinel four times, with
+    # pauses.
     retry = {} if kwargs.keys() & {"retry", "retry_on_error"} else stale_connection_retry()
     return {**SENTINEL_DEFAULTS, **retry, **hide_credentials(kwargs)}
 
@@ -229,18 +230,19 @@ def _cluster_kwargs(parameters: Parameters) -> dict[str, Any]:
             f"{parameters.url_setting} or {parameters.options_setting} names a database, but a "
             "cluster has only database 0: remove the database"
         )
-    # Remove the defaults of stale_connection_retry(), which are for single servers. The user's own
-    # retry options are kept.
+    # Remove the defaults of stale_connection_retry(), because they are for single servers. Do not
+    # remove the user's own retry options.
     if kwargs.get("retry_on_error") == [RedisConnectionError]:
         del kwargs["retry"], kwargs["retry_on_error"]
         if _RETRY_IS_FOR_CLUSTER:
             kwargs["retry"] = Retry(NoBackoff(), CLUSTER_RETRIES)
-    # The schedule uses only one slot, so it also works while other slots are unavailable.
+    # A schedule without shards uses only one slot, so it works even if other slots are unavailable.
     kwargs.setdefault("require_full_coverage", False)
     node_kwargs = {name: kwargs[name] for name in kwargs if name not in _CLUSTER_ARGUMENTS}
     with _config_errors(parameters):
         _try_connection(Redis(**node_kwargs))
-    # redis-py silently ignores unknown options, even options that verify the certificate.
+    # redis-py silently ignores options that it does not know for cluster nodes, even options that
+    # make it verify the certificate.
     dropped = sorted(node_kwargs.keys() - set(REDIS_ALLOWED_KEYS))
     if dropped:
         raise ConfigurationError(

@@ -26,7 +26,7 @@ REVIEW_TIME: Final = 0.05
 #: Maximum number of characters of the reason in a log line and in a note.
 LONGEST_REASON: Final = 500
 
-#: Stored instead of a digest if the key is not a hash.
+#: The value that Redis stores instead of a digest if the key is not a hash.
 NO_HASH = "not-a-hash"
 
 
@@ -60,7 +60,7 @@ class Quarantine:
         self._notes.append((claim.key, claim_id, json.dumps(note)))
 
     def flush(self) -> None:
-        """Quarantine the queued entries. One round trip per 500, none if no entry is queued."""
+        """Quarantine the queued entries. One round trip per 500 entries, none without entries."""
         if self._notes:
             self._store.park(self._notes)
             self._notes = []
@@ -68,9 +68,9 @@ class Quarantine:
     def review(self, size: int) -> bool:
         """Release entries that changed since they were quarantined; return whether any changed.
 
-        ``size`` is the number of quarantined entries. Does nothing within :data:`REVIEW_INTERVAL`
-        of the last review. A review stops after :data:`REVIEW_TIME`, and the next review continues
-        at the same place. Two round trips per 500 entries.
+        ``size`` is the number of quarantined entries. Does nothing if the last review began less
+        than :data:`REVIEW_INTERVAL` seconds ago. A review stops after :data:`REVIEW_TIME` seconds,
+        and the next review continues at the same place. Two round trips per 500 entries.
         """
         began = self._clock()
         if not size or began - self._reviewed_at < REVIEW_INTERVAL:
@@ -86,5 +86,8 @@ class Quarantine:
 
 
 def _digest_in(note: str) -> str:
-    """Return the digest in the JSON note, or "" (which equals no digest) if the note has none."""
+    """Return the digest in a JSON note, or "" if the note has no digest.
+
+    No entry has the digest "", so a review then treats the entry as changed.
+    """
     return string_in(record_in(note).get("digest"), LONGEST_REASON)
