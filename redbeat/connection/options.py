@@ -1,4 +1,4 @@
-"""Validation of the ``redbeat_redis_options`` that RedBeat itself uses."""
+"""Validate the options in ``redbeat_redis_options`` that RedBeat itself uses."""
 
 from __future__ import annotations
 
@@ -118,10 +118,10 @@ def inherited_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_options(options: Mapping[str, Any], setting: str) -> dict[str, Any]:
-    """Return ``options``, with the options that RedBeat itself uses validated and converted.
+    """Validate and convert the options that RedBeat itself uses, and return all ``options``.
 
     redis-py validates the remaining options. Raises :exc:`ConfigurationError` for an invalid value.
-    The message names ``setting`` and the option, but not the value, which may be secret.
+    The message names ``setting`` and the option, but not the value, because it may be secret.
     """
     return {
         name: _checked(name, value, setting)

@@ -202,7 +202,8 @@ _REDIS_ARGUMENTS: Final = frozenset(signature(Redis.__init__).parameters)
 class Parameters:
     """The parameters of a client builder.
 
-    ``kwargs`` are the arguments for redis-py. ``redbeat_options`` control how to build the client.
+    ``kwargs`` are the arguments for redis-py. ``redbeat_options`` control how RedBeat builds the
+    client.
     """
 
     scheme: str

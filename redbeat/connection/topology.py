@@ -93,8 +93,8 @@ def refusals() -> Iterator[None]:
 class MasterClient(Redis):
     """A client that closes its idle connections when its server refuses writes.
 
-    After a failover, the next command therefore opens a new connection, which DNS or Sentinel
-    directs to the new master. The refused command is not repeated.
+    After a failover, the next command therefore opens a new connection. DNS or Sentinel directs
+    this connection to the new master. The client does not repeat the refused command.
     """
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
@@ -109,7 +109,8 @@ class MasterClient(Redis):
 
 RawClient: TypeAlias = "Redis | RedisCluster"
 
-#: How many times a cluster client reloads the nodes and repeats a command if a node is down.
+#: How many times a cluster client reloads the list of nodes and repeats a command if a node is
+#: down.
 CLUSTER_RETRIES: Final = 2
 # In redis-py 5, the argument "retry" applies to each node instead of the whole cluster.
 _RETRY_IS_FOR_CLUSTER: Final = int(redis.__version__.split(".")[0]) >= 6
@@ -126,7 +127,7 @@ DEFAULT_SERVICE: Final = "master"
 REDIS_PORT: Final = 6379
 SENTINEL_PORT: Final = 26379
 
-# redis-py has no type annotations for these classes.
+# redis-py has no type annotations for this class.
 _new_node: Callable[..., ClusterNode] = ClusterNode
 
 _UNKNOWN_ARGUMENT: Final = re.compile(r"unexpected keyword argument '(\w+)'")

@@ -69,7 +69,7 @@ def safe_url(url: Any) -> str:
 
 
 def url_scheme(url: str) -> str:
-    """Return the scheme of the first URL in ``url``, in lower case; "" if there is none.
+    """Return the scheme of the first URL in ``url``, in lower case, or "" without a scheme.
 
     The URL may also be ``redis-sentinel`` without ``://``, because the rest of such a URL is not
     used.

@@ -105,7 +105,7 @@ class LayoutNote(NamedTuple):
         base.save_layout_note(json.dumps(self._asdict()))
 
     def problem(self, shards: int) -> str:
-        """Return why the setting ``shards`` is wrong for this schedule, or "" if it is correct."""
+        """Return why ``redbeat_shards = shards`` is wrong for this schedule, or "" if correct."""
         if self.copying:
             return (
                 f"celery redbeat shard {self.copying} is running or was interrupted: run it again, "
@@ -138,7 +138,7 @@ def layout_problem(conf: RedBeatConfig, client: Any, adopt: bool = False) -> str
 #: Matches the error messages of Redis for a missing ACL right, including errors inside a script.
 REFUSAL = re.compile(r"no permission|can't (?:run|access)|ACL failure", re.IGNORECASE)
 
-#: Placeholder in the commands below. The probe replaces it with the name of a key that does not
+#: Placeholder in the commands below. The probe replaces the placeholder with a key that does not
 #: exist.
 KEY: Final = "KEY"
 
@@ -232,7 +232,8 @@ def _with_remedy(error: Exception, remedies: Mapping[str, str]) -> Exception:
 def check_rights(store: Store) -> None:
     """Raise redis-py's ``NoPermissionError`` if the Redis user lacks rights that a beat needs.
 
-    The message lists the missing rights and the ACL command that grants them. One round trip.
+    The message contains the missing rights and an ACL command that grants these rights. One round
+    trip.
     """
     missing = missing_rights(store, NEEDED)
     if missing:
@@ -335,7 +336,7 @@ def warn_about_untagged(store: Store, conf: RedBeatConfig) -> None:
 
 
 def misspelt_keys(store: Store) -> list[tuple[str, str]]:
-    """Return (problem, remedy) for each key with one colon instead of two: ``redbeat:schedule``.
+    """Return (problem, remedy) for each misspelt key with one colon, such as ``redbeat:schedule``.
 
     A hash at ``redbeat:schedule`` is not a problem, because it is the entry called "schedule".
     Returns an empty list if the Redis user has no right to run ``TYPE``. One round trip.

@@ -1,4 +1,4 @@
-"""The Redis client of an app. RedBeat creates a client at the first use if the user set none."""
+"""The Redis client of an app. RedBeat creates a client if the user has not set a client."""
 
 from __future__ import annotations
 

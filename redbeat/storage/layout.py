@@ -1,8 +1,8 @@
 """Assign each entry of a schedule to a shard by the name of the entry.
 
 Each shard has its own key prefix. The prefixes are spread evenly over the slots of a Redis
-Cluster, so that each master has about the same number of shards. The functions use no Redis: the
-name of an entry, the base prefix and the number of shards determine the key of the entry.
+Cluster, so that each master has about the same number of shards. The functions do not read Redis:
+the name of an entry, the base prefix and the number of shards determine the key of the entry.
 """
 
 from __future__ import annotations

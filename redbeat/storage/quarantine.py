@@ -31,7 +31,7 @@ NO_HASH = "not-a-hash"
 
 
 def digest_of(claim: Claim) -> str:
-    """Return the digest of an entry's stored JSON, computed in the same way as ``review.lua``."""
+    """Return the digest of an entry's stored JSON, as ``review.lua`` also computes the digest."""
     if claim.definition is None:
         return NO_HASH
     text = f"{claim.definition}\n{claim.policy}\n{claim.meta}"
@@ -60,13 +60,16 @@ class Quarantine:
         self._notes.append((claim.key, claim_id, json.dumps(note)))
 
     def flush(self) -> None:
-        """Quarantine the queued entries. One round trip per 500 entries, none without entries."""
+        """Quarantine the queued entries.
+
+        One round trip per 500 entries. No round trip if no entry is queued.
+        """
         if self._notes:
             self._store.park(self._notes)
             self._notes = []
 
     def review(self, size: int) -> bool:
-        """Release entries that changed since they were quarantined; return whether any changed.
+        """Release entries that changed in quarantine; return whether any entry was released.
 
         ``size`` is the number of quarantined entries. Does nothing if the last review began less
         than :data:`REVIEW_INTERVAL` seconds ago. A review stops after :data:`REVIEW_TIME` seconds,

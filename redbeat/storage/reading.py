@@ -90,7 +90,7 @@ CALENDARS = 200
 
 
 def batches(items: Iterable[Any], size: int = BATCH) -> Iterator[list[Any]]:
-    """Split ``items`` into lists of at most ``size``."""
+    """Split ``items`` into lists of at most ``size`` items."""
     iterator = iter(items)
     while batch := list(islice(iterator, size)):
         yield batch
@@ -138,8 +138,9 @@ class Reading:
     #: 4 ms. ``claim.lua`` exceeds ``max_claim_seconds`` by less, because it checks the time more
     #: often and includes the time of its reply. Therefore every script takes at most 10 ms.
     #:
-    #: Completions need no time limit. A request records at most 50 runs or 1 MiB, which takes a few
-    #: ms. A request that instead returns a batch of claims takes less time than claiming the batch.
+    #: Completions need no time limit. A request of a beat records at most 50 runs or 1 MiB, which
+    #: takes a few ms. A request that only puts back a batch of claims takes less time than the
+    #: request that made these claims.
     max_seconds: ClassVar[float] = 0.004
     max_claim_seconds: ClassVar[float] = 0.008
 
@@ -585,7 +586,7 @@ class Reading:
     def server(self) -> dict[str, str]:
         """Return the version and the mode of the server from INFO.
 
-        Returns an empty mapping if the Redis user may not run INFO. One round trip.
+        Returns an empty mapping if the Redis user has no right to run INFO. One round trip.
         """
         try:
             with cluster_errors():

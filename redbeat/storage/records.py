@@ -145,9 +145,9 @@ class Keys:
     def turn(self, beat: str) -> str:
         """Return the key that stores the last ``claim.lua`` call of a beat.
 
-        ``pop.lua`` uses the same form of key for its copy of the entry; for this key, pass the id
-        of the call as ``beat``. Returns the schedule key if the Redis user has no right to access
-        keys outside the prefix.
+        ``pop.lua`` stores its copy of an entry under a key of the same form. For this key, pass the
+        id of the ``pop.lua`` call as ``beat``. Returns the schedule key if the Redis user has no
+        right to access keys outside the prefix.
         """
         return self.schedule if self.denied else key_aside(self.prefix, f"turn:{beat}")
 
@@ -212,7 +212,7 @@ class Claim(NamedTuple):
         )
 
     def put_back(self, score: float, unsure: bool = False) -> Completion:
-        """Return a completion that ends this claim; the occurrence is claimed again at ``score``.
+        """Return a completion after which the occurrence is claimed again at ``score``.
 
         Set ``unsure`` if a message may have been sent.
         """
@@ -238,7 +238,7 @@ class Completion(NamedTuple):
         history: a line for the run history, "" for none.
         messages: Redis commands that publish the run on the server of the schedule; see
             ``claim.lua``.
-        failure: why the run could not be sent, "" if it was sent or not tried.
+        failure: why the run could not be sent, "" if there was no failure.
         calendars: the calendars that the completion depends on, see :func:`calendars_read`.
     """
 
@@ -260,7 +260,7 @@ class Completion(NamedTuple):
 
 
 class Broker(NamedTuple):
-    """A broker on Redis: run id of its server, its database, and the schedule's database."""
+    """A broker on Redis: run id of the server, database of the broker, database of the schedule."""
 
     run_id: str
     database: int
@@ -285,17 +285,17 @@ class ClaimRequest(NamedTuple):
     """The arguments of one ``claim.lua`` call.
 
     Attributes:
-        turn_id: id of the call, and of all claims that it makes.
+        turn_id: id of the call, and of all claims that the call makes.
         limit: maximum number of due entries to claim.
         lease: seconds until the claims expire.
-        completions: what to record.
+        completions: the completions to record.
         lock: the lock to acquire or extend, None if locking is off.
         reply_lost: whether the reply to an earlier call with this id was lost. The script then does
             not repeat completions that the earlier call recorded, and returns the claims of the
             earlier call again.
         token: token of the beat. While locking is off, beats share the work by their tokens.
         history: maximum number of run history lines per entry.
-        counted: what to add to the stats.
+        counted: the counts to add to the stats.
         only: key of the only entry to claim, "" for all due entries.
         way: :data:`BEFORE_RECORD` or :data:`WITH_RECORD`, for entries without a delivery policy.
         broker: the broker, if the script itself publishes the messages of completions.
@@ -383,7 +383,10 @@ class Swept(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StaticRow:
-    """A static entry to write. ``meta`` and ``score`` are for a new entry."""
+    """A static entry to write.
+
+    ``score`` is only for a new entry. ``meta`` is only for an entry that is new or restarts.
+    """
 
     name: str
     key: str

@@ -122,7 +122,8 @@ def exchange(client: Any, key: str, commands: bytes, count: int) -> list[Any]:
 def packed(command: Sequence[Argument], encoding: str = "utf-8", errors: str = "strict") -> bytes:
     """Return a command as the bytes to send.
 
-    redis-py's own function takes about three times as long, and would take a tenth of an idle tick.
+    redis-py's own function takes about three times as long. It would take a tenth of the time of an
+    idle tick.
     """
     pieces = [b"*%d\r\n" % len(command)]
     for argument in command:

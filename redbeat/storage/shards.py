@@ -1,8 +1,8 @@
 """A store whose entries are distributed over several shards, each with its own key prefix.
 
 An operation on one entry uses only the shard of the entry. An operation on a list of entries uses
-only the shards that have these entries. An operation on the whole schedule uses every shard. In
-each of these shards, an operation takes the round trips that its docstring in :class:`Store` says.
+only the shards that have these entries. An operation on the whole schedule uses every shard. For
+each shard that an operation uses, its docstring in :class:`Store` gives the number of round trips.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ class ShardedStore:
     def sync_statics(
         self, rows: Sequence[StaticRow], lock_key: None, token: str
     ) -> list[int] | None:
-        """Write the rows that differ from Redis, without a lock; see :meth:`Store.sync_statics`."""
+        """Write the rows that differ from the stored entries; see :meth:`Store.sync_statics`."""
         codes = [0] * len(rows)
         for store, part in self._parts(rows, lambda row: row.key):
             own = [replace(row, key=self._place(row.key)[1]) for _, row in part]
@@ -199,7 +199,7 @@ class ShardedStore:
         return codes
 
     def delete_all(self, keys: Sequence[str]) -> int:
-        """Delete entries and their histories; return how many existed."""
+        """Delete entries and their histories; return how many entries existed."""
         return sum(
             store.delete_all([self._place(key)[1] for _, key in part])
             for store, part in self._parts(keys, str)
@@ -210,7 +210,7 @@ class ShardedStore:
         return self._gather("review", digests, lambda digest: digest[0])
 
     def forget(self, members: Sequence[str]) -> list[str]:
-        """Remove keys without a hash from the schedule; return the removed keys."""
+        """Remove keys whose hash does not exist from the schedule; return the removed keys."""
         return self._gather("forget", members, str)
 
     def note_calendar_users(self, keys: Sequence[str]) -> None:
@@ -226,7 +226,7 @@ class ShardedStore:
     # -- the whole schedule, in due order ----------------------------------------------------
 
     def page(self, after: Cursor | None = None, limit: int = BATCH, history: bool = False) -> Page:
-        """Return a page of entries in due order. One round trip per shard, or a few more."""
+        """Return a page of entries in due order. Usually one round trip per shard."""
         name = "" if after is None else self.keys.name_of(after[1])
         begin = None if after is None else self._due_order(score_in(after[0]), name)
         mean = limit / self.layout.shards
@@ -421,7 +421,7 @@ class ShardedStore:
             store.save_calendar(name, text)
 
     def delete_calendar(self, name: str) -> bool:
-        """Delete a calendar in every shard; return whether it existed."""
+        """Delete a calendar in every shard; return whether the calendar existed."""
         return sum(store.delete_calendar(name) for store in self.shards) > 0
 
     # -- values from the first shard, and locks ----------------------------------------------
@@ -466,7 +466,7 @@ class ShardedStore:
 def _keep(
     found: dict[int, Saved], part: Sequence[tuple[int, Writing]], read: Callable[[], list[Saved]]
 ) -> None:
-    """Wait for the results of a part, and store each result in ``found`` at its position."""
+    """Wait for the results of ``part``, and store each result in ``found`` by its position."""
     found.update(zip((position for position, _ in part), read(), strict=True))
 
 

@@ -214,7 +214,7 @@ class Store(Reading):
     def begin_claim(self, request: ClaimRequest) -> Callable[[], ClaimReply]:
         """Send the request of :meth:`claim`, and return a function that waits for the reply.
 
-        If :attr:`overlaps` is true, you may send other commands before you call that function. One
+        If :attr:`overlaps` is true, you can send other commands before you call this function. One
         round trip.
         """
         return self._send_claim(request)
@@ -296,7 +296,10 @@ class Store(Reading):
             self._read("PUBLISH", self.keys.wakeup, "due")
 
     def forget(self, members: Sequence[str]) -> list[str]:
-        """Remove keys without a hash from the schedule; return the removed keys. One round trip."""
+        """Remove keys whose hash does not exist from the schedule; return the removed keys.
+
+        One round trip.
+        """
         args = [self.keys.prefix, *map(key_of, members)]
         reply = self._run("forget", self._with_missing_key(self.keys.schedule), args)
         return [text_of(member) for member in reply]
@@ -386,11 +389,11 @@ class Store(Reading):
         return keys, (self.keys.wakeup, MAX_WAIT, *pack_writings(writings), self._time_limit)
 
     def delete(self, key: str) -> bool:
-        """Delete an entry and its history; return whether it existed. One round trip."""
+        """Delete an entry and its history; return whether the entry existed. One round trip."""
         return bool(self.delete_all([key]))
 
     def delete_all(self, keys: Sequence[str]) -> int:
-        """Delete entries and their histories; return how many existed.
+        """Delete entries and their histories; return how many entries existed.
 
         One round trip; pass at most 500 keys.
         """
@@ -422,7 +425,10 @@ class Store(Reading):
         return self._run_once("pop", self._replace_denied(keys), [key_of(key)])
 
     def end_run(self, key: str, task_id: str, result: RunReport = NO_RESULT) -> Ended:
-        """Record the end of a run, and ``result`` if it is a result. One round trip."""
+        """Record the end of a run, and its result unless ``result`` is :data:`NO_RESULT`.
+
+        One round trip.
+        """
         names = self.keys
         keys = [names.schedule, key_of(key), names.expected, names.stats]
         state, run, age, line, lines = result
@@ -449,7 +455,7 @@ class Store(Reading):
         return int(self._run("backfill", keys, [expected, meta, waiting, self.keys.wakeup]))
 
     def tidy_stats(self, most: int) -> int:
-        """Remove the counts of deleted entries; return how many were removed.
+        """Remove the counts of deleted entries; return how many counts were removed.
 
         Also removes entries that no longer fail from the index of failing entries. Also removes
         beats whose "last seen" time is in the future, because another program must have written
@@ -473,7 +479,7 @@ class Store(Reading):
         self._read("HSET", self.keys.calendars, name, text)
 
     def delete_calendar(self, name: str) -> bool:
-        """Delete a calendar; return whether it existed. One round trip."""
+        """Delete a calendar; return whether the calendar existed. One round trip."""
         return bool(self._read("HDEL", self.keys.calendars, name))
 
     def note_calendar_users(self, keys: Sequence[str]) -> None:
@@ -509,7 +515,7 @@ class Store(Reading):
     def sync_statics(
         self, rows: Sequence[StaticRow], lock_key: str | None, token: str, ttl: float = 0.0
     ) -> list[int] | None:
-        """Write the rows that differ from Redis; return a code of ``sync.lua`` per row.
+        """Write the rows that differ from the stored entries; return a ``sync.lua`` code per row.
 
         Extends the lock to ``ttl`` seconds from now. Returns None if the caller no longer leads.
         One round trip; pass at most 500 rows.
@@ -520,10 +526,11 @@ class Store(Reading):
     def offer_statics(
         self, rows: Sequence[StaticRow], lock_key: str | None, token: str
     ) -> tuple[bool, list[int]]:
-        """Write the rows that differ from Redis; while another beat leads, write only missing rows.
+        """Write the rows that differ from the stored entries.
 
-        The first returned value is False if another beat leads. The second value has a code of
-        ``sync.lua`` per row. One round trip; pass at most 500 rows.
+        While another beat leads, write only missing entries. The first returned value is False if
+        another beat leads. The second value is a list with a code of ``sync.lua`` per row. One
+        round trip; pass at most 500 rows.
         """
         standing, codes = self._sync(rows, lock_key, token, "")
         return standing != SYNC_ADDED_ONLY, codes
@@ -616,7 +623,10 @@ def store_of(app: App | None, client: Any = None) -> Store:
 
 
 def base_store(conf: RedBeatConfig, client: Any) -> Store:
-    """Return the store under the base prefix, which has no entries if the schedule has shards."""
+    """Return the store under the base prefix.
+
+    This store has no entries if the schedule has several shards.
+    """
     keys = Keys(conf.key_prefix, conf.schedule_key, conf.statics_key, conf.denied_keys)
     return Store(client, keys, conf.wait_replicas)
 

@@ -68,7 +68,7 @@ def pairs_of(reply: Any) -> Iterable[tuple[Any, Any]]:
 
 
 def identity_in(stored: str) -> str:
-    """Return the identity of an entry, "" if it is not valid; ``claim.lua`` does the same."""
+    """Return the identity of an entry, or "" if ``stored`` is not valid, as ``claim.lua`` does."""
     return text_in(stored, LONGEST_IDENTITY)
 
 
@@ -87,9 +87,9 @@ class Row(NamedTuple):
     """The stored fields of one entry.
 
     ``score`` is None if the entry is not in the sorted set of the schedule. ``definition`` is None
-    if the entry has none. ``problem`` is the reason why the entry cannot be read. ``note`` is the
-    JSON note of a quarantined entry. ``history`` is "" unless the caller requested it.
-    ``failing`` is JSON with the reason why the run of the entry could not be sent; see
+    if the entry has no definition. ``problem`` is the reason why the entry cannot be read. ``note``
+    is the JSON note of a quarantined entry. ``history`` is "" unless the caller requested the
+    history. ``failing`` is JSON with the reason why the run of the entry could not be sent; see
     ``still_fails.lua``. ``results`` is the first line of the stored results, see
     ``lua/parts/results.lua``.
     """
