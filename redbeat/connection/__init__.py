@@ -1,1 +1,1 @@
-"""Redis clients: built from settings and URLs for each topology, with retries."""
+"""Build Redis clients with retries from the settings and URLs of each topology."""

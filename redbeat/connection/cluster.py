@@ -23,7 +23,8 @@ __all__ = ("LateCluster", "cluster_errors", "is_cluster", "node_of", "refreshing
 # Part of redis-py's message for keys in different slots. A retry cannot succeed in this case.
 _CROSS_SLOT: Final = "same key slot"
 
-# Attributes that distinguish a cluster client from other clients. Reading them opens no connection.
+# Attributes that only other clients have. LateCluster does not connect when a program looks for
+# these attributes.
 _OTHER_CLIENTS_ATTRIBUTES: Final = frozenset({"connection_pool", "wrapped_connection"})
 
 
@@ -32,10 +33,11 @@ class LateCluster(RedisCluster):
 
     A beat can therefore start while the cluster is down. Each command tries to connect until a
     connection succeeds. redis-py raises some cluster errors that are not a ``RedisError``. This
-    client raises ``ConnectionError`` or ``TryAgainError`` instead, so that they are retried.
+    client raises ``ConnectionError`` or ``TryAgainError`` instead, so that commands are retried
+    after such an error.
 
-    ``arguments`` are the arguments of redis-py's ``RedisCluster``. While the client connects, it
-    enters the context manager that ``translate_errors`` returns.
+    ``arguments`` are the arguments of redis-py's ``RedisCluster``. The client connects inside the
+    context manager that ``translate_errors`` returns.
     """
 
     def __init__(self, translate_errors: Any, **arguments: Any) -> None:
@@ -106,9 +108,11 @@ def is_cluster(client: Any) -> bool:
 
 
 def node_of(client: Any, key: str) -> Any:
-    """Return the client of the cluster node that stores ``key``, or ``client`` without a cluster.
+    """Return the client of the cluster node that stores ``key``.
 
-    No round trip, except at the first use of a cluster client, which reads the list of nodes.
+    Returns ``client`` itself if it is not a cluster client.
+
+    No round trip, except that a cluster client reads the list of nodes at its first use.
     """
     if not is_cluster(client):
         return client
@@ -118,7 +122,7 @@ def node_of(client: Any, key: str) -> Any:
 
 @contextmanager
 def refreshing(client: Any) -> Iterator[None]:
-    """Reload the slot table of a cluster client after an error that moved slots can cause.
+    """Reload the slot table of a cluster client after an error, because slots may have moved.
 
     The error is raised again.
     """

@@ -1,4 +1,4 @@
-"""Validation of the ``redbeat_redis_options`` that RedBeat itself uses."""
+"""Validate the options in ``redbeat_redis_options`` that RedBeat itself uses."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _retry_period(value: Any) -> float | None:
 def _valid(
     accepts: Callable[[Any], Any], convert: Callable[[Any], Any], requirement: str
 ) -> Callable[[Any], Any]:
-    """Return a function that converts an accepted value, and raises ValueError for others."""
+    """Return a function that converts accepted values, and raises ValueError for other values."""
 
     def checked(value: Any) -> Any:
         if not accepts(value):
@@ -103,24 +103,25 @@ REDBEAT_OPTIONS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "username": _secret,
 }
 
-#: The options above that are passed to redis-py. The other options control how to build a client.
+#: The options in REDBEAT_OPTIONS that are passed to redis-py. The other options only control how
+#: RedBeat builds the client.
 CLIENT_OPTIONS: Final = ("credential_provider", "db", "password", "socket_timeout", "username")
 
 
-# For these options, None means "not set", so None does not override the URL.
+# For these options, the value None means "not set", so None does not override the URL.
 _UNSET_IF_NONE: Final = frozenset(REDBEAT_OPTIONS) - {"socket_timeout"}
 
 
 def inherited_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of the broker that RedBeat also uses."""
+    """Return those of the broker's options that RedBeat also uses for the schedule."""
     return {name: value for name, value in options.items() if name in REDBEAT_OPTIONS}
 
 
 def check_options(options: Mapping[str, Any], setting: str) -> dict[str, Any]:
-    """Return ``options``, with the options that RedBeat itself uses validated and converted.
+    """Validate and convert the options that RedBeat itself uses, and return all ``options``.
 
     redis-py validates the remaining options. Raises :exc:`ConfigurationError` for an invalid value.
-    The message names ``setting`` and the option, but not the value, which may be secret.
+    The message names ``setting`` and the option, but not the value, because it may be secret.
     """
     return {
         name: _checked(name, value, setting)

@@ -40,9 +40,9 @@ logger = get_logger("celery.beat")
 class Endpoint:
     """The URL, TLS options and client options of the schedule's Redis.
 
-    The ``*_setting`` attributes name the setting that each of them comes from: one of RedBeat's, or
-    an inherited one of the broker. ``url`` may contain several URLs, separated by ``;``. ``url``
-    and ``options`` may contain passwords.
+    Each ``*_setting`` attribute is the name of the setting that the value comes from: a setting of
+    RedBeat, or a setting of the broker. ``url`` may contain several URLs, separated by ``;``.
+    ``url`` and ``options`` may contain passwords.
     """
 
     url: str
@@ -98,10 +98,11 @@ def read_endpoint(app: Celery) -> Endpoint:
 
 
 def _redbeat_or_broker(app: Celery, setting: str, broker_setting: str) -> tuple[Any, str]:
-    """Return the value of RedBeat's setting if it is set, else the broker's, and its name."""
+    """Return the value and the name of RedBeat's setting if it is set, else of the broker's."""
     value = find_setting(app, setting)
     if value is None or value is MISSING:
-        # Use the attribute of app.conf: Celery then also reads the URL from the environment.
+        # Read the attribute of app.conf, because Celery then also reads the URL from the
+        # environment.
         return getattr(app.conf, broker_setting), broker_setting
     return value, setting
 
@@ -160,7 +161,7 @@ def _wants_tls(
         if use_ssl and not endpoint.ssl_inherited:
             raise ConfigurationError(
                 f"redbeat_redis_use_ssl is set, but {endpoint.url_setting} is a local socket, "
-                "which has no TLS: remove one of them"
+                "which has no TLS: remove one of these settings"
             )
         return False
     if scheme == "rediss" or options.get("ssl"):
@@ -169,8 +170,8 @@ def _wants_tls(
         return use_ssl or bool(from_url)
     if not endpoint.ssl_inherited:
         return use_ssl
-    # The broker's use_ssl applies only to Sentinel and cluster URLs: these URLs usually name the
-    # servers of the broker, while a redis URL usually names another server.
+    # The broker's use_ssl applies only to Sentinel and cluster URLs, because these URLs usually
+    # name the servers of the broker. A redis URL usually names another server.
     return use_ssl and scheme in MANY_SERVERS and endpoint.broker_is_redis
 
 
@@ -199,9 +200,10 @@ _REDIS_ARGUMENTS: Final = frozenset(signature(Redis.__init__).parameters)
 
 @dataclass(frozen=True, repr=False)
 class Parameters:
-    """What a client builder needs.
+    """The parameters of a client builder.
 
-    ``kwargs`` are the arguments for redis-py. ``redbeat_options`` control how to build the client.
+    ``kwargs`` are the arguments for redis-py. ``redbeat_options`` control how RedBeat builds the
+    client.
     """
 
     scheme: str
@@ -214,7 +216,7 @@ class Parameters:
 
     @property
     def node(self) -> Address:
-        """The first address in the URL setting, which usually contains only one."""
+        """The first address in the URL setting. The setting usually contains only one address."""
         return self.addresses[0]
 
 
@@ -222,8 +224,8 @@ def client_parameters(endpoint: Endpoint) -> Parameters:
     """Return the client parameters that result from all settings of ``endpoint``.
 
     An option in ``redbeat_redis_options`` overrides the URL. The URL overrides options inherited
-    from the broker, which override the defaults. Raises :exc:`ConfigurationError` if a setting is
-    invalid. No round trips.
+    from the broker. Inherited options override the defaults. Raises :exc:`ConfigurationError` if a
+    setting is invalid. No round trips.
     """
     addresses = _addresses(endpoint)
     options = dict(endpoint.options)
@@ -291,7 +293,7 @@ def _addresses(endpoint: Endpoint) -> list[Address]:
     if len(addresses) > 1 and addresses[0].scheme not in MANY_SERVERS:
         logger.warning(
             "%s names several servers (%s), but a schedule is on one server. RedBeat uses the "
-            "first; set redbeat_redis_url to its URL",
+            "first server; set redbeat_redis_url to its URL",
             *(endpoint.url_setting, safe_url(endpoint.url)),
         )
     return addresses
@@ -342,5 +344,5 @@ def _warn_about_database(
     else:
         before = (0 if endpoint.options_inherited else option or 0) if url is None else url
     if now != before:
-        message = "The schedule is in database %s; RedBeat 2 read %s and %s as database %s"
+        message = "The schedule is in database %s; with this %s and %s, RedBeat 2 used database %s"
         logger.warning(message, now, endpoint.url_setting, endpoint.options_setting, before)

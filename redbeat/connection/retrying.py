@@ -32,15 +32,15 @@ __all__ = (
 logger = get_logger("celery.beat")
 
 
-#: The type of a function that calls another function with retries. Its first argument describes
-#: the call in log lines.
+#: The type of a function that calls another function with retries. The first argument is a text
+#: that describes the call in log lines.
 Call: TypeAlias = Callable[[str, Callable[[], list[Any]]], list[Any]]
 
 
 class RetryingPipeline:
-    """A pipeline that keeps its commands, so that a failed ``execute()`` can be repeated.
+    """A pipeline that remembers its commands, so that a failed ``execute()`` can be repeated.
 
-    A pipeline of redis-py drops its commands even if ``execute()`` fails. A pipeline that watches
+    A pipeline of redis-py forgets its commands even if ``execute()`` fails. A pipeline that watches
     keys is not retried, because the values that the program has read may have changed.
     """
 
@@ -52,7 +52,8 @@ class RetryingPipeline:
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
-        # Scripts check ``isinstance(client, Pipeline)`` before they register with a pipeline.
+        # A Script object of redis-py registers itself only with a client for which
+        # ``isinstance(client, Pipeline)`` is true.
         pipeline_type: type = type(self._pipeline)
         return pipeline_type
 
@@ -123,7 +124,7 @@ class RetryingPipeline:
 
 T = TypeVar("T")
 
-#: Errors that may be temporary, so a retry can succeed.
+#: Errors that may be temporary, so that a retry can succeed.
 RETRIABLE: Final = (
     BusyLoadingError,
     ClusterDownError,
@@ -133,7 +134,7 @@ RETRIABLE: Final = (
     TimeoutError,
     TryAgainError,
 )
-#: Subclasses of the errors above that are permanent, so a retry cannot succeed.
+#: Subclasses of the errors in RETRIABLE after which a retry cannot succeed.
 PERMANENT: Final = (AuthenticationError, AuthorizationError)
 
 # Methods that send several commands, each of which is retried.
@@ -151,7 +152,7 @@ class RetryingConnection:
     Commands, pipelines, scripts (``register_script``), locks (``lock``), ``transaction`` and
     ``*_iter`` scans are retried. ``pubsub`` and pipelines that watch keys are not retried. The
     error of the last attempt is raised unchanged. A command may run twice, because it is also
-    retried if only its reply was lost. All other attributes come from the wrapped client.
+    retried if only the reply was lost. All other attributes come from the wrapped client.
     """
 
     #: The longest wait between two attempts, in seconds.
@@ -200,7 +201,7 @@ class RetryingConnection:
     def call(self, command: str, function: Callable[[], T]) -> T:
         """Call ``function`` with retries, and return its result.
 
-        Each failed attempt is logged under the name ``command``.
+        Before each retry, a warning is logged that contains ``command`` and the error.
         """
         retrying = Retrying(
             sleep=self._sleep,
@@ -227,7 +228,7 @@ class RetryingConnection:
         return backoff if self.retry_period < 0 else max(0.0, min(backoff, self._remaining(state)))
 
     def _remaining(self, state: RetryCallState) -> float:
-        # idle_for is the sum of all waits, because an injected sleep takes no real time.
+        # Also use idle_for, the sum of all waits, because an injected sleep takes no real time.
         spent = max(state.seconds_since_start or 0.0, state.idle_for)
         return self.retry_period - spent
 

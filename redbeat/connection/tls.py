@@ -1,4 +1,4 @@
-"""TLS options: convert the option names and values of Celery and redis-py for redis-py."""
+"""Convert TLS options with the names and values of Celery or redis-py to arguments of redis-py."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ class Layer:
 
 
 class KeyPassword:
-    """A callable that returns a private key's password, which printed options then do not show."""
+    """A callable that returns the password of a private key.
+
+    If a program prints the options, the password is not shown.
+    """
 
     def __init__(self, password: str | bytes) -> None:
         self._password = password
@@ -69,7 +72,7 @@ def tls_options(layers: Iterable[Layer]) -> dict[str, Any]:
     return {"ssl": True, **merged}
 
 
-#: Lower-case parts of error messages which suggest that only the client or the server uses TLS.
+#: Lower-case parts of error messages that suggest a problem with TLS; see :func:`hint`.
 _NO_ANSWER: Final = ("timeout connecting", "timed out", "wrong version number", "record layer")
 _CLOSED: Final = ("closed by server", "reset by peer", "eof occurred", "certificate required")
 
@@ -161,18 +164,18 @@ def _warn_if_unverified(options: Mapping[str, Any], origin: Mapping[str, str]) -
             setting = origin.get(name) or origin["ssl_cert_reqs"]
             message = "The %s of the Redis server is not verified: %s[%r] is %r"
             logger.warning(message, what, setting, name, unsafe)
-            return  # without certificate verification, the host name is not checked either
+            return  # without certificate verification, Python does not check the host name either
 
 
 def _try_files(options: Mapping[str, Any], origin: Mapping[str, str]) -> None:
-    """Load the files now, so that an invalid file is reported before the first command."""
+    """Load the certificates and the key now, so that bad files are reported before any command."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     authorities, certificate = options.get("ssl_ca_certs"), options.get("ssl_certfile")
     if authorities:
         with _usable("ssl_ca_certs", origin):
             context.load_verify_locations(cafile=authorities)
     if certificate:
-        # Always pass a password: without a password, OpenSSL prompts for one in the terminal.
+        # Always pass a password, because OpenSSL otherwise prompts for a password in the terminal.
         password = options.get("ssl_password") or KeyPassword("")
         with _usable("ssl_certfile", origin):
             context.load_cert_chain(certificate, options.get("ssl_keyfile"), password)

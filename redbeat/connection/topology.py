@@ -28,7 +28,7 @@ __all__ = ("RawClient", "build", "refusals")
 
 
 class SentinelClient(Redis):
-    """A client of one Sentinel that remembers its last error, for error messages."""
+    """A client of one Sentinel that stores the last error, for use in error messages."""
 
     #: The last error, "" if the last command succeeded.
     last_error = ""
@@ -45,7 +45,7 @@ class SentinelClient(Redis):
 
 
 class Sentinels(Sentinel):
-    """redis-py's ``Sentinel``, but its error message lists the problem of each Sentinel."""
+    """redis-py's ``Sentinel``, with an error message that lists the problem of each Sentinel."""
 
     def __init__(self, hosts: Sequence[tuple[str, int]], **arguments: Any) -> None:
         super().__init__(hosts, **arguments)  # type: ignore[no-untyped-call]
@@ -70,7 +70,7 @@ class Sentinels(Sentinel):
             raise MasterNotFoundError(message) from error
 
 
-# Redis before version 7 quotes the cause in the middle of an error message of a script.
+# If a script fails, Redis before version 7 quotes the cause in the middle of the error message.
 _REFUSED: Final = re.compile(r"(^|\s)-?(READONLY|NOREPLICAS) ")
 
 
@@ -78,7 +78,7 @@ _REFUSED: Final = re.compile(r"(^|\s)-?(READONLY|NOREPLICAS) ")
 def refusals() -> Iterator[None]:
     """Translate the errors of a server that refuses writes into ``ReadOnlyError``.
 
-    Replicas refuse writes. A master with too few replicas refuses them too (``NOREPLICAS``).
+    Replicas refuse writes. A master with too few replicas also refuses writes (``NOREPLICAS``).
     """
     try:
         yield
@@ -93,8 +93,8 @@ def refusals() -> Iterator[None]:
 class MasterClient(Redis):
     """A client that closes its idle connections when its server refuses writes.
 
-    After a failover, the next command therefore opens a new connection, which DNS or Sentinel
-    directs to the new master. The refused command is not repeated.
+    After a failover, the next command therefore opens a new connection. DNS or Sentinel directs
+    this connection to the new master. The client does not repeat the refused command.
     """
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
@@ -109,13 +109,14 @@ class MasterClient(Redis):
 
 RawClient: TypeAlias = "Redis | RedisCluster"
 
-#: How many times a cluster client reloads the nodes and repeats a command if a node is down.
+#: How many times a cluster client reloads the list of nodes and repeats a command if a node is
+#: down.
 CLUSTER_RETRIES: Final = 2
 # In redis-py 5, the argument "retry" applies to each node instead of the whole cluster.
 _RETRY_IS_FOR_CLUSTER: Final = int(redis.__version__.split(".")[0]) >= 6
 
 #: Timeouts for each Sentinel in seconds. The timeouts are short, because several Sentinels may be
-#: down.
+#: down and the client waits for each of these Sentinels.
 SENTINEL_DEFAULTS: Final[Mapping[str, Any]] = {
     **SOCKET_DEFAULTS,
     "socket_timeout": 1.0,
@@ -126,7 +127,7 @@ DEFAULT_SERVICE: Final = "master"
 REDIS_PORT: Final = 6379
 SENTINEL_PORT: Final = 26379
 
-# redis-py has no type annotations for these classes.
+# redis-py has no type annotations for this class.
 _new_node: Callable[..., ClusterNode] = ClusterNode
 
 _UNKNOWN_ARGUMENT: Final = re.compile(r"unexpected keyword argument '(\w+)'")
@@ -159,7 +160,7 @@ def _socket(parameters: Parameters) -> Redis:
     path = parameters.node.path
     if not path.strip("/"):
         raise ConfigurationError(
-            f"{parameters.url_setting} has no path of a socket; use unix:///path/to/redis.sock"
+            f"{parameters.url_setting} has no socket path; use unix:///path/to/redis.sock"
         )
     return _master(parameters, unix_socket_path=path)
 
@@ -210,7 +211,8 @@ def _sentinel_kwargs(parameters: Parameters) -> dict[str, Any]:
         setting = f"{parameters.options_setting}['sentinel_kwargs']"
         tls = {name: kwargs.pop(name) for name in TLS_OPTIONS & kwargs.keys()}
         kwargs |= tls_options([Layer(setting, tls)])
-    # By default, redis-py tries an unreachable Sentinel four times, with pauses.
+    # Retry only once, because redis-py by default tries an unreachable Sentinel four times, with
+    # pauses.
     retry = {} if kwargs.keys() & {"retry", "retry_on_error"} else stale_connection_retry()
     return {**SENTINEL_DEFAULTS, **retry, **hide_credentials(kwargs)}
 
@@ -229,18 +231,19 @@ def _cluster_kwargs(parameters: Parameters) -> dict[str, Any]:
             f"{parameters.url_setting} or {parameters.options_setting} names a database, but a "
             "cluster has only database 0: remove the database"
         )
-    # Remove the defaults of stale_connection_retry(), which are for single servers. The user's own
-    # retry options are kept.
+    # Remove the defaults of stale_connection_retry(), because they are for single servers. Do not
+    # remove the user's own retry options.
     if kwargs.get("retry_on_error") == [RedisConnectionError]:
         del kwargs["retry"], kwargs["retry_on_error"]
         if _RETRY_IS_FOR_CLUSTER:
             kwargs["retry"] = Retry(NoBackoff(), CLUSTER_RETRIES)
-    # The schedule uses only one slot, so it also works while other slots are unavailable.
+    # A schedule without shards uses only one slot, so it works even if other slots are unavailable.
     kwargs.setdefault("require_full_coverage", False)
     node_kwargs = {name: kwargs[name] for name in kwargs if name not in _CLUSTER_ARGUMENTS}
     with _config_errors(parameters):
         _try_connection(Redis(**node_kwargs))
-    # redis-py silently ignores unknown options, even options that verify the certificate.
+    # redis-py silently ignores options that it does not know for cluster nodes, even options that
+    # make it verify the certificate.
     dropped = sorted(node_kwargs.keys() - set(REDIS_ALLOWED_KEYS))
     if dropped:
         raise ConfigurationError(

@@ -1,4 +1,4 @@
-"""Functions that parse the URLs of Redis servers, and remove secrets from them."""
+"""Functions that parse the URLs of Redis servers, and mask the secrets in these URLs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ MASK = "**"
 
 MAX_PORT = 65535
 
-#: Matches a URL with a masked password up to the port, which is not part of an IPv6 address.
+#: Matches a URL with a masked password, from its beginning to the port. The colons in an IPv6
+#: address do not begin a port.
 _PORT = re.compile(r"[^:]+://(?:[^/?#]*@)?(?:\[[^]]*\]|[^]\[/?#:@]*):([^/?#@]{1,20})(?:[/?#]|$)")
 
 # A semicolon separates URLs only if a scheme follows, because a password may contain a semicolon.
@@ -45,7 +46,7 @@ _SECRET_OPTION = re.compile(r"([?&][^=&#]*(?:pass|secret|token)[^=&#]*=)[^&#]*",
 
 @dataclass(frozen=True, repr=False)
 class Address:
-    """A parsed URL with unquoted parts. ``options`` contains the query parameters as strings."""
+    """A parsed URL with decoded parts. ``options`` contains the query parameters as strings."""
 
     scheme: str
     host: str | None
@@ -59,7 +60,8 @@ class Address:
 def safe_url(url: Any) -> str:
     """Return ``url`` (one or several URLs) with masked passwords. Never raises.
 
-    User names are kept, as in Celery's logs. Secret query options such as ``token`` are masked too.
+    User names are not masked, as in Celery's logs. Secret query options such as ``token`` are
+    masked, too.
     """
     if isinstance(url, (list, tuple)):
         url = ";".join(map(str, url))
@@ -67,9 +69,10 @@ def safe_url(url: Any) -> str:
 
 
 def url_scheme(url: str) -> str:
-    """Return the scheme of the first URL in ``url``, in lower case; "" if there is none.
+    """Return the scheme of the first URL in ``url``, in lower case, or "" without a scheme.
 
-    ``redis-sentinel`` may stand alone, without ``://``, because the rest of that URL is not used.
+    The URL may also be ``redis-sentinel`` without ``://``, because the rest of such a URL is not
+    used.
     """
     scheme, separator, _rest = url.partition("://")
     scheme = scheme.strip().lower()
@@ -79,8 +82,8 @@ def url_scheme(url: str) -> str:
 def parse_url(url: str, setting: str) -> list[Address]:
     """Return the addresses in ``url``, which may contain several URLs separated by ``;``.
 
-    Raises :exc:`ConfigurationError` for an unsupported scheme or a malformed URL. The message names
-    ``setting``.
+    Raises :exc:`ConfigurationError` for an unsupported scheme or a malformed URL. The error message
+    contains ``setting``, the name of the setting.
     """
     parts = [part for part in _ALTERNATIVES.split(url.strip()) if part]
     return [_parse_one(part, setting) for part in parts]
@@ -88,7 +91,7 @@ def parse_url(url: str, setting: str) -> list[Address]:
 
 def _masked(part: str) -> str:
     scheme, separator, rest = part.rpartition("://") if "://" in part else ("", "", part)
-    if "://" in scheme:  # the password contains "://", so split at the first one
+    if "://" in scheme:  # the password contains "://", so split at the first "://"
         scheme, separator, rest = part.partition("://")
     rest = _SECRET_OPTION.sub(rf"\g<1>{MASK}", rest)
     if rest.startswith("/"):
@@ -111,7 +114,7 @@ def _parse_one(url: str, setting: str) -> Address:
     if scheme not in SCHEMES:
         raise ConfigurationError(_unsupported(url, scheme, setting))
     try:
-        # urllib does not know all these schemes, but each of them has the syntax of http URLs.
+        # urllib does not know all schemes in SCHEMES, but all these URLs have the syntax of http.
         parts = urlsplit("http://" + url.partition("://")[2])
         host, port = parts.hostname, parts.port
     except ValueError:
@@ -136,13 +139,13 @@ def _unsupported(url: str, scheme: str, setting: str) -> str:
     printable = repr(safe_url(url)) if scheme else "a string without a scheme"
     hint = "" if setting == "redbeat_redis_url" else ": set redbeat_redis_url"
     return (
-        f"{setting} is {printable}, which is not a Redis server{hint}; "
+        f"{setting} is {printable}, which is not the URL of a Redis server{hint}; "
         f"valid schemes are {', '.join(SCHEMES)}"
     )
 
 
 def _wrong_port(url: str, setting: str) -> str:
-    """Return the problem with the port of an invalid URL, "" if the problem is not the port."""
+    """Return an error message about the port of an invalid URL, or "" if the port is valid."""
     shown = safe_url(url)
     port = _PORT.match(shown)
     if port is None:

@@ -1,4 +1,4 @@
-"""Checks of the Redis server: its refusals, eviction of keys, and misspelt keys."""
+"""Checks of Redis: rights of the user, eviction of keys, number of shards, and misspelt keys."""
 
 from __future__ import annotations
 
@@ -39,27 +39,28 @@ logger = get_logger("celery.beat")
 MESSAGE = (
     "Redis may evict keys of the schedule: maxmemory is %d bytes with policy %s. "
     "Set maxmemory-policy to noeviction or to a volatile-* policy, "
-    "or redbeat_key_expiry_check to 'ignore'."
+    "or set redbeat_key_expiry_check to 'ignore'."
 )
 
 
 def eviction_risk(store: Store, mode: str) -> tuple[int, str] | None:
-    """Return maxmemory in bytes and the eviction policy if Redis may delete entries, else None.
+    """Return maxmemory in bytes and the eviction policy if Redis can evict entries, else None.
 
-    If ``mode``, the setting ``redbeat_key_expiry_check``, is ``ignore``, also returns None, without
-    a round trip; else one round trip. The check runs INFO, which managed servers allow even if they
-    disable CONFIG. Raises redis-py's ``ResponseError`` if the server refuses INFO.
+    ``mode`` is the value of ``redbeat_key_expiry_check``. If ``mode`` is ``ignore``, the function
+    returns None without a round trip. Otherwise, the function takes one round trip. The check runs
+    INFO instead of CONFIG, because managed servers may disable CONFIG. Raises redis-py's
+    ``ResponseError`` if the server refuses INFO.
     """
     limit, policy = store.eviction() if mode != "ignore" else (0, "")
     return (limit, policy) if limit and policy.startswith("allkeys-") else None
 
 
 def check_eviction(store: Store, mode: str) -> None:
-    """Report an eviction policy that allows Redis to delete entries.
+    """Report an eviction policy that allows Redis to delete entries; see :func:`eviction_risk`.
 
-    The modes ``warn`` and ``error`` log at that level; ``raise`` raises
-    :exc:`RedBeatKeyExpiryError`. :func:`eviction_risk` describes the check. If the server refuses
-    INFO, the function logs a warning.
+    If ``mode`` is ``warn`` or ``error``, the function logs a message at this level. If ``mode`` is
+    ``raise``, the function raises :exc:`RedBeatKeyExpiryError`. If the server refuses INFO, the
+    function logs a warning.
     """
     try:
         found = eviction_risk(store, mode)
@@ -75,10 +76,10 @@ def check_eviction(store: Store, mode: str) -> None:
 
 
 class LayoutNote(NamedTuple):
-    """The stored number of shards of a schedule; the note is under the base prefix.
+    """The number of shards of a schedule, as Redis stores it in the stats under the base prefix.
 
     ``copying`` is the new number of shards while ``celery redbeat shard`` copies the entries, else
-    0. ``left`` are earlier numbers of shards; Redis still has the entries under their prefixes.
+    0. ``left`` contains the earlier numbers of shards whose entries were not deleted from Redis.
     """
 
     shards: int = 1
@@ -87,7 +88,7 @@ class LayoutNote(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> LayoutNote:
-        """Return the note in a stored text; a text that is not a valid note means one shard."""
+        """Return the note in ``text``, or a note with one shard if ``text`` is not a valid note."""
         fields = record_in(text)
         shards, copying, left = (fields.get(name) for name in cls._fields)
         if type(shards) is not int or type(copying) is not int or type(left) is not list:
@@ -96,15 +97,15 @@ class LayoutNote(NamedTuple):
 
     @classmethod
     def read(cls, base: Store) -> LayoutNote:
-        """Return the note in the store under the base prefix. One round trip."""
+        """Return the note from ``base``, the store under the base prefix. One round trip."""
         return cls.of(base.noted(LAYOUT))
 
     def save(self, base: Store) -> None:
-        """Store the note. One round trip."""
+        """Store this note in ``base``, the store under the base prefix. One round trip."""
         base.save_layout_note(json.dumps(self._asdict()))
 
     def problem(self, shards: int) -> str:
-        """Return why a program may not use this number of ``shards``, "" if it may."""
+        """Return why ``redbeat_shards = shards`` is wrong for this schedule, or "" if correct."""
         if self.copying:
             return (
                 f"celery redbeat shard {self.copying} is running or was interrupted: run it again, "
@@ -120,9 +121,10 @@ class LayoutNote(NamedTuple):
 
 
 def layout_problem(conf: RedBeatConfig, client: Any, adopt: bool = False) -> str:
-    """Return why ``redbeat_shards`` does not fit the schedule in Redis, "" if it fits.
+    """Return why ``redbeat_shards`` is wrong for the schedule in Redis, or "" if it is correct.
 
-    With ``adopt``, the number is stored if the schedule is new. One round trip, three at most.
+    If ``adopt`` is true and the schedule is new, the function stores the number of shards in Redis.
+    One to three round trips.
     """
     base = base_store(conf, client)
     text = base.noted(LAYOUT)
@@ -136,7 +138,8 @@ def layout_problem(conf: RedBeatConfig, client: Any, adopt: bool = False) -> str
 #: Matches the error messages of Redis for a missing ACL right, including errors inside a script.
 REFUSAL = re.compile(r"no permission|can't (?:run|access)|ACL failure", re.IGNORECASE)
 
-#: Placeholder in the commands below. A key under the prefix that does not exist replaces it.
+#: Placeholder in the commands below. The probe replaces the placeholder with a key that does not
+#: exist.
 KEY: Final = "KEY"
 
 #: Commands that every beat needs. With these arguments, the commands change nothing in Redis.
@@ -182,7 +185,8 @@ USEFUL: Final[Mapping[str, tuple[Any, ...]]] = {
     "INFO": ("memory",),
 }
 
-#: Commands that cannot be probed without an effect. The error message always includes them.
+#: Commands that cannot be probed, because they would change data or send messages. If the user
+#: cannot run a command in NEEDED, the error message includes these commands, too.
 UNTRIED: Final = ("SADD", "PUBLISH", "SUBSCRIBE")
 
 
@@ -197,10 +201,10 @@ URL_SETTING: Final = "redbeat_redis_url (or broker_url)"
 
 
 def explained(error: Exception, store: Store) -> Exception:
-    """Return an error of the same kind whose message says what to do, or ``error`` itself.
+    """Return an error whose message says what to do, or ``error`` itself if the cause is unknown.
 
-    This function explains missing rights, wrong credentials and databases that do not exist. One
-    round trip for a missing right, else none.
+    This function explains missing rights, wrong credentials and databases that do not exist. If the
+    user lacks a right, the function takes one round trip, else no round trip.
     """
     text = str(error)
     try:
@@ -228,19 +232,20 @@ def _with_remedy(error: Exception, remedies: Mapping[str, str]) -> Exception:
 def check_rights(store: Store) -> None:
     """Raise redis-py's ``NoPermissionError`` if the Redis user lacks rights that a beat needs.
 
-    The message lists the missing rights and the ACL command that grants them. One round trip.
+    The message contains the missing rights and an ACL command that grants these rights. One round
+    trip.
     """
     missing = missing_rights(store, NEEDED)
     if missing:
         raise NoPermissionError(missing)
 
 
-#: The page of the manual that lists all rights.
+#: The page of the manual that lists all rights that RedBeat needs.
 ACL_PAGE: Final = "deployment/acl"
 
 
 def missing_rights(store: Store, needed: Collection[str] = frozenset((*NEEDED, *USEFUL))) -> str:
-    """Return which rights the Redis user lacks, with the ACL command that grants the rights.
+    """Return a message about the rights that the Redis user lacks, with a command to grant them.
 
     Returns "" if the user has the rights for all commands in ``needed``. One round trip.
     """
@@ -258,8 +263,8 @@ def missing_rights(store: Store, needed: Collection[str] = frozenset((*NEEDED, *
         return ""
     if commands:
         missing = f"run {', '.join(commands)}"
-        # Some commands cannot be probed. Assume that a user who may not run a needed command may
-        # not run these commands either.
+        # The commands in UNTRIED cannot be probed. If the user has no right to run a command in
+        # NEEDED, assume that the user has no right to run the commands in UNTRIED either.
         untried = UNTRIED if NEEDED.keys() & set(commands) else ()
         rights = " ".join(f"+{name.lower()}" for name in (*commands, *untried))
     else:
@@ -282,7 +287,7 @@ def _refused(connection: Any, key: str) -> Iterator[tuple[str, str]]:
         except NoPermissionError as error:
             yield name, str(error)
         except ResponseError:
-            pass  # Redis rejects only the arguments, so the user may run the command
+            pass  # Redis rejects only the arguments, so the user has the right to run the command
 
 
 def _user_of(connection: Any) -> str:
@@ -294,21 +299,23 @@ def _user_of(connection: Any) -> str:
 #: Number of RedBeat 2 entries that a starting beat looks up under the new prefix.
 SAMPLE = 20
 
-#: Misspelt key name (after one colon) -> Redis type of the key, and the type in log messages.
+#: Last word of a misspelt key such as ``redbeat:schedule`` -> Redis type of the key, and the name
+#: of this type in log messages.
 MISSPELT = {"schedule": ("zset", "sorted set"), "statics": ("set", "set")}
 
 _TAG = re.compile(r"\{([^}]+)\}")
 
 
 def untagged_prefix(prefix: str) -> str:
-    """Return the prefix without the braces of the hash tag, which is the prefix of RedBeat 2."""
+    """Return the prefix that RedBeat 2 used: ``prefix`` without the braces of its hash tag."""
     return _TAG.sub(r"\1", prefix, count=1)
 
 
 def warn_about_untagged(store: Store, conf: RedBeatConfig) -> None:
-    """Log a warning in a cluster if entries of RedBeat 2 are not yet under the new prefix.
+    """Log a warning if a cluster has entries of RedBeat 2 that are not yet under the new prefix.
 
-    One round trip, plus one for each RedBeat 2 entry that is checked (at most :data:`SAMPLE`).
+    One round trip, and one more round trip per checked entry. The function checks at most
+    :data:`SAMPLE` entries.
     """
     old = Store(store.client, Keys.under(untagged_prefix(conf.key_prefix)))
     if not conf.cluster or conf.shards > 1 or old.keys.prefix == conf.key_prefix:
@@ -322,17 +329,17 @@ def warn_about_untagged(store: Store, conf: RedBeatConfig) -> None:
     if left:
         logger.warning(
             "beat: There are entries under the prefix %r, such as %r, which this beat ignores: "
-            "its prefix is %r. Copy them with "
+            "its prefix is %r. Copy the entries with "
             "redbeat.management.prefixes.copy_untagged(app), or delete %s",
             *(old.keys.prefix, left[0], conf.key_prefix, old.keys.schedule),
         )
 
 
 def misspelt_keys(store: Store) -> list[tuple[str, str]]:
-    """Return (problem, remedy) for each key with one colon instead of two: ``redbeat:schedule``.
+    """Return (problem, remedy) for each misspelt key with one colon, such as ``redbeat:schedule``.
 
-    A hash at ``redbeat:schedule`` is correct: it is the entry called "schedule". Returns an empty
-    list if the Redis user may not run ``TYPE``. One round trip.
+    A hash at ``redbeat:schedule`` is not a problem, because it is the entry called "schedule".
+    Returns an empty list if the Redis user has no right to run ``TYPE``. One round trip.
     """
     pipe = store.client.pipeline(transaction=False)
     for word in MISSPELT:
@@ -343,7 +350,7 @@ def misspelt_keys(store: Store) -> list[tuple[str, str]]:
         return []
     correct = (store.keys.schedule, store.keys.statics)
     return [
-        (f"{store.keys.entry(word)} is a {kind} that nothing reads", f"the key is {key}")
+        (f"{store.keys.entry(word)} is a {kind} that nothing reads", f"the correct key is {key}")
         for (word, (name, kind)), reply, key in zip(MISSPELT.items(), types, correct, strict=True)
         if text_of(reply) == name
     ]

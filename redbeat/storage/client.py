@@ -1,4 +1,4 @@
-"""The Redis client of an app. RedBeat creates the client at the first use, or the user sets it."""
+"""The Redis client of an app. RedBeat creates a client if the user has not set a client."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ _creation_lock = RLock()
 def get_redis(app: App | None = None) -> Any:
     """Return the Redis client of ``app`` (default: the current app).
 
-    The first call creates the client. The client decodes replies to ``str`` and retries commands
-    for ``retry_period`` seconds. A client that the user set as ``app.redbeat_redis`` is returned
-    unchanged. Raises :exc:`~redbeat.ConfigurationError` if the settings are invalid. No round
-    trips.
+    The first call creates the client. The client decodes replies to ``str``, and retries failed
+    commands for ``retry_period`` seconds. If the user has set ``app.redbeat_redis``, the function
+    returns that client unchanged. Raises :exc:`~redbeat.ConfigurationError` if the settings are
+    invalid. No round trips.
     """
     app = real_app(app)
     with _creation_lock:
@@ -63,10 +63,10 @@ def use_provider(provider: Callable[[Celery], Any]) -> None:
 def client_of(app: App | None = None) -> Any:
     """Return the Redis client that RedBeat uses for ``app``; see :func:`get_redis`.
 
-    A program may replace ``redbeat.schedulers.get_redis`` to provide its own client. The first call
-    also logs the warnings about the settings. (When the app is created, Celery has not configured
-    logging yet.) Raises :exc:`~redbeat.ConfigurationError` if the settings are invalid, or if the
-    key prefix does not fit a client that the program provides.
+    A program can replace ``redbeat.schedulers.get_redis`` to provide its own client. The first call
+    also logs the warnings about the settings, because Celery has not configured logging yet when
+    the app is created. Raises :exc:`~redbeat.ConfigurationError` if the settings are invalid, or if
+    the program provides a cluster client but the key prefix has no hash tag.
     """
     app = real_app(app)
     conf = ensure_conf(app)

@@ -1,8 +1,8 @@
-"""How the names of entries are distributed over the shards of a schedule.
+"""Assign each entry of a schedule to a shard by the name of the entry.
 
 Each shard has its own key prefix. The prefixes are spread evenly over the slots of a Redis
-Cluster, so that each master has about as many shards. All functions are pure: a name and two
-settings determine the key of an entry, without a lookup.
+Cluster, so that each master has about the same number of shards. The functions do not read Redis:
+the name of an entry, the base prefix and the number of shards determine the key of the entry.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ __all__ = ("Layout", "layout", "layout_of")
 
 
 class Layout:
-    """The prefixes of a schedule with the base ``prefix`` and a number of ``shards``.
+    """The key prefixes of all ``shards`` of a schedule with the base ``prefix``.
 
-    With one shard, the base prefix is the prefix of that shard.
+    If there is only one shard, its prefix is the base prefix.
     """
 
     def __init__(self, prefix: str, shards: int) -> None:
         self.prefix = prefix
         self.shards = shards
         self._head, tag, self._tail = _tag_in(prefix)
-        #: The prefix of each shard, by its number.
+        #: The prefixes of the shards, in the order of the numbers of the shards.
         self.prefixes: tuple[str, ...] = (prefix,)
         if shards > 1:
             self.prefixes = tuple(
@@ -43,7 +43,7 @@ class Layout:
         """Return the number of the shard that has the entry called ``name``."""
         try:
             return crc32(bytes_of(name)) % self.shards
-        except UnicodeEncodeError:  # no entry can have such a name, which is refused later
+        except UnicodeEncodeError:  # no entry can have this name; a later check rejects the name
             return 0
 
     def key_of(self, name: str) -> str:
@@ -51,9 +51,9 @@ class Layout:
         return self.prefixes[self.shard_of(name)] + name
 
     def split(self, key: str) -> tuple[int, str]:
-        """Return the number of the shard that has an entry key, and the name of the entry.
+        """Return the number of the shard and the name of the entry with this key.
 
-        Also accepts keys with the base prefix, because programs may compute them.
+        Also accepts keys with the base prefix, because programs may compute keys from this prefix.
         """
         if self.shards == 1:
             return 0, key.removeprefix(self.prefix)
@@ -70,9 +70,9 @@ class Layout:
 
 
 def _tag_in(prefix: str) -> tuple[str, str, str]:
-    """Return the hash tag of a prefix, and the parts before and after it, without the braces.
+    """Split a prefix into the text before the hash tag, the tag without braces, and the rest.
 
-    Without a hash tag, everything before the last colons becomes the tag.
+    If the prefix has no hash tag, everything before its last colons becomes the tag.
     """
     head, _, rest = prefix.partition("{")
     tag, brace, tail = rest.partition("}")
@@ -83,7 +83,10 @@ def _tag_in(prefix: str) -> tuple[str, str, str]:
 
 
 def _tag(stem: str, shard: int, shards: int) -> str:
-    """Return the first hash tag that begins with ``stem`` and lies in the slots of a shard."""
+    """Return the first of the tags ``stem``, ``stem.1``, ... whose slot belongs to the shard.
+
+    Each shard owns an equal part of all hash slots.
+    """
     tags = (stem if not number else f"{stem}.{number}" for number in count())
     return next(tag for tag in tags if key_slot(tag.encode()) * shards // SLOTS == shard)
 

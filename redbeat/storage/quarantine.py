@@ -26,12 +26,12 @@ REVIEW_TIME: Final = 0.05
 #: Maximum number of characters of the reason in a log line and in a note.
 LONGEST_REASON: Final = 500
 
-#: Stored instead of a digest if the key is not a hash.
+#: The value that Redis stores instead of a digest if the key is not a hash.
 NO_HASH = "not-a-hash"
 
 
 def digest_of(claim: Claim) -> str:
-    """Return the digest of an entry's stored JSON, computed in the same way as ``review.lua``."""
+    """Return the digest of an entry's stored JSON, as ``review.lua`` also computes the digest."""
     if claim.definition is None:
         return NO_HASH
     text = f"{claim.definition}\n{claim.policy}\n{claim.meta}"
@@ -60,17 +60,20 @@ class Quarantine:
         self._notes.append((claim.key, claim_id, json.dumps(note)))
 
     def flush(self) -> None:
-        """Quarantine the queued entries. One round trip per 500, none if no entry is queued."""
+        """Quarantine the queued entries.
+
+        One round trip per 500 entries. No round trip if no entry is queued.
+        """
         if self._notes:
             self._store.park(self._notes)
             self._notes = []
 
     def review(self, size: int) -> bool:
-        """Release entries that changed since they were quarantined; return whether any changed.
+        """Release entries that changed in quarantine; return whether any entry was released.
 
-        ``size`` is the number of quarantined entries. Does nothing within :data:`REVIEW_INTERVAL`
-        of the last review. A review stops after :data:`REVIEW_TIME`, and the next review continues
-        at the same place. Two round trips per 500 entries.
+        ``size`` is the number of quarantined entries. Does nothing if the last review began less
+        than :data:`REVIEW_INTERVAL` seconds ago. A review stops after :data:`REVIEW_TIME` seconds,
+        and the next review continues at the same place. Two round trips per 500 entries.
         """
         began = self._clock()
         if not size or began - self._reviewed_at < REVIEW_INTERVAL:
@@ -86,5 +89,8 @@ class Quarantine:
 
 
 def _digest_in(note: str) -> str:
-    """Return the digest in the JSON note, or "" (which equals no digest) if the note has none."""
+    """Return the digest in a JSON note, or "" if the note has no digest.
+
+    No entry has the digest "", so a review then treats the entry as changed.
+    """
     return string_in(record_in(note).get("digest"), LONGEST_REASON)

@@ -1,8 +1,8 @@
 """Commands that only read the schedule. Commands that change the schedule are in ``store``.
 
 Redis errors pass through unchanged, with two exceptions. Loading a key that is not a hash raises
-:exc:`~redbeat.errors.DecodeError`. If a key of the schedule has a wrong type, the key is added to
-the message of the error.
+:exc:`~redbeat.errors.DecodeError`. If a key of the schedule has the wrong Redis type, the error
+message names the key.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ logger = get_logger("celery.beat")
 #: Characters with a special meaning in a SCAN pattern.
 GLOB_SPECIAL = re.compile(r"[\\\[\]*?]")
 
-#: The replacement with which Redis matches such a character literally.
+#: The replacement for a special character, so that Redis matches the character literally.
 ESCAPED = r"\\\g<0>"
 
-#: Matches the error message of Redis for a user who may not access a key.
+#: Matches the error message of Redis for a user who has no right to access a key.
 NO_KEY = re.compile(r"access .*\bkey")
 
 #: Maximum number of entries per round trip.
@@ -72,24 +72,25 @@ PROBLEM = "problem"
 #: The field of the stats for the time when a worker first reported the end of a run.
 REPORTS_SINCE = "reports_since"
 
-#: The field of the stats for a digest of the static entries that a beat last wrote at its start.
+#: The field of the stats for a digest of static entries. A beat stores the digest at its start.
 STATICS = "statics"
 
-#: The field of the stats, under the base prefix, for the number of shards.
+#: The field for the number of shards, in the stats under the base prefix.
 LAYOUT = "layout"
 
 #: The cursor that starts a scan. Redis returns the same cursor with the last part of the scan.
 START = "0"
 
-#: Number of entries that Redis looks at in one part of a scan.
+#: Approximate number of entries that Redis reads for one part of a scan.
 SCAN_COUNT = 2000
 
-#: Number of calendars in one reply. Each may have thousands of days.
+#: Approximate number of calendars per reply. The number is low, because a calendar may have
+#: thousands of days.
 CALENDARS = 200
 
 
 def batches(items: Iterable[Any], size: int = BATCH) -> Iterator[list[Any]]:
-    """Split ``items`` into lists of at most ``size``."""
+    """Split ``items`` into lists of at most ``size`` items."""
     iterator = iter(items)
     while batch := list(islice(iterator, size)):
         yield batch
@@ -97,7 +98,7 @@ def batches(items: Iterable[Any], size: int = BATCH) -> Iterator[list[Any]]:
 
 def not_an_entry(key: str) -> str:
     """Return the error message for a key that is not a hash."""
-    return f"the key {key!r} holds something that is not an entry; use another name or remove it"
+    return f"the key {key!r} is not an entry; use another name, or delete the key"
 
 
 #: The stored fields of an entry: definition (None if missing), meta, policy, runtime, identity.
@@ -132,13 +133,14 @@ def _notes(reply: Any) -> dict[str, str]:
 class Reading:
     """Reads the schedule under one key prefix."""
 
-    #: Seconds after which a script about many entries stops, so that Redis can serve others. The
-    #: remaining entries take another round trip. A script exceeds ``max_seconds`` by up to 4 ms. A
-    #: claim exceeds ``max_claim_seconds`` by less, because it checks the time more often and adds
-    #: the time of its reply. So both last 10 ms at most.
+    #: Seconds after which a script for many entries stops, so that Redis can serve other clients.
+    #: Another round trip handles the remaining entries. A script exceeds ``max_seconds`` by up to
+    #: 4 ms. ``claim.lua`` exceeds ``max_claim_seconds`` by less, because it checks the time more
+    #: often and includes the time of its reply. Therefore every script takes at most 10 ms.
     #:
-    #: Completions need no limit of their own: a request of a beat has at most 50 runs or 1 MiB,
-    #: which take a few ms, or puts back one batch of claims, which is faster than claiming it.
+    #: Completions need no time limit. A request of a beat records at most 50 runs or 1 MiB, which
+    #: takes a few ms. A request that only puts back a batch of claims takes less time than the
+    #: request that made these claims.
     max_seconds: ClassVar[float] = 0.004
     max_claim_seconds: ClassVar[float] = 0.008
 
@@ -165,7 +167,7 @@ class Reading:
     def _begin(
         self, script: str, keys: Sequence[Any], args: Sequence[Any], then: Any = None
     ) -> Callable[[], Any]:
-        """Send the request of a script; return a function that waits for the reply."""
+        """Send a script to Redis, and return a function that waits for the reply."""
         reply = load_script(script).begin(self.client, self._replace_denied(keys), args, then)
 
         def read() -> Any:
@@ -181,7 +183,10 @@ class Reading:
 
     @contextmanager
     def _naming_wrong_types(self) -> Iterator[None]:
-        """Make an error about a key of a wrong type name the key. One round trip after an error."""
+        """Replace a WRONGTYPE error by an error that names the key.
+
+        One round trip if the block raises this error, else no round trip.
+        """
         try:
             yield
         except ResponseError as error:
@@ -191,9 +196,10 @@ class Reading:
             raise ResponseError(wrong) from error
 
     def _wrong_type(self) -> str:
-        """Return an error message about a key of the schedule with a wrong type; "" if none.
+        """Return an error message about a key of the schedule that has the wrong type.
 
-        The message names the key, both types, and what to do. One round trip.
+        Returns "" if all keys have the correct types. The message names the key, both types, and
+        what to do. One round trip.
         """
         keys = self.keys
         expected = {
@@ -217,15 +223,16 @@ class Reading:
         return ""
 
     def _read_aside(self, *command: Any) -> Any:
-        """Read a key that may be outside the prefix; None if the Redis user may not read the key.
+        """Run a command on a key that may be outside the prefix, and return the reply.
 
-        The key is the first argument of the command. One round trip.
+        Returns None if the Redis user has no right to access the key. The key is the first argument
+        of the command. One round trip.
         """
         denied = self.keys.denied
         return self._retry_if_denied(lambda: None if command[1] in denied else self._read(*command))
 
     def _retry_if_denied(self, call: Callable[[], T]) -> T:
-        """Return what ``call`` returns; repeat it once if keys outside the prefix are denied."""
+        """Return the result of ``call``; call it again if Redis denies keys outside the prefix."""
         try:
             return call()
         except NoPermissionError as error:
@@ -234,7 +241,7 @@ class Reading:
         return call()
 
     def _lacks_keys_aside(self, error: NoPermissionError) -> bool:
-        """Return whether the error is about the keys outside the prefix, and log this case once.
+        """Return whether the error is about the keys outside the prefix; if so, log a warning once.
 
         One round trip.
         """
@@ -251,9 +258,9 @@ class Reading:
         keys.denied.update(keys.aside)
         pattern = GLOB_SPECIAL.sub(ESCAPED, key_aside(keys.prefix, "")) + "*"
         logger.warning(
-            "redbeat: The Redis user may not use the keys %s. Everything runs, but nothing is "
-            "counted, entries in quarantine have no reason, and beats are not listed. To allow "
-            "the keys: ACL SETUSER <user> '~%s'",
+            "redbeat: The Redis user may not use the keys %s. Entries run, but RedBeat keeps no "
+            "counters, no reasons of quarantined entries and no list of beats. To allow the keys: "
+            "ACL SETUSER <user> '~%s'",
             *(", ".join(keys.aside), pattern),
         )
         return True
@@ -266,8 +273,9 @@ class Reading:
     def _with_missing_key(self, *keys: Any) -> list[Any]:
         """Return the keys plus a key that never exists, for scripts that use undeclared keys.
 
-        While a cluster moves the slot, its keys are spread over two nodes. The missing key makes
-        the node answer TRYAGAIN. Otherwise the script could run on a node that lacks some entries.
+        While a cluster moves a slot, the keys of the slot are spread over two nodes. The missing
+        key makes the node answer TRYAGAIN. Without the missing key, the script could run on a node
+        that lacks some entries.
         """
         return [*keys, self.keys.wakeup]
 
@@ -287,40 +295,46 @@ class Reading:
         return read_texts(reply)
 
     def history(self, key: str) -> tuple[str, str, str]:
-        """Return the history, latest run first, the results and the identity. One round trip."""
+        """Return the history (latest run first), the results and the identity of an entry.
+
+        One round trip.
+        """
         reply = self._read("HMGET", key_of(key), "history", "results", "identity")
         lines, results, identity = map(text_of, reply)
         return text_in(lines), text_in(results), identity_in(identity)
 
     def expected_after(self, now: float, offset: int) -> list[str]:
-        """Return the keys of at most 500 entries that may be overdue at ``now``, in UNIX seconds.
+        """Return the keys of at most 500 entries that may be overdue at ``now`` (UNIX seconds).
 
-        Skips the first ``offset`` of them. One round trip.
+        Skips the first ``offset`` keys. One round trip.
         """
         limit = ("LIMIT", offset, BATCH)
         reply = self._read_aside("ZRANGEBYSCORE", self.keys.expected, "-inf", f"{now:.6f}", *limit)
         return [text_of(key) for key in reply or ()]
 
     def reports_since(self) -> float | None:
-        """Return when a worker first reported a run, in UNIX seconds, None if never.
+        """Return when a worker first reported the end of a run, in UNIX seconds.
 
-        One round trip.
+        Returns None if no worker has reported a run. One round trip.
         """
         return seconds_in(self.noted(REPORTS_SINCE))
 
     def rank(self, key: str) -> int | None:
-        """Return the entry's position in due order, None if it has none. One round trip."""
+        """Return the entry's position in the schedule's sorted set, from 0. One round trip.
+
+        Returns None if the set does not contain the entry.
+        """
         rank: int | None = self._read("ZRANK", self.keys.schedule, key_of(key))
         return rank
 
     def count_below(self, score: float) -> int:
-        """Return the number of entries with a lower score. One round trip."""
+        """Return the number of entries whose score is lower than ``score``. One round trip."""
         return int(self._read("ZCOUNT", self.keys.schedule, "-inf", f"({score!r}"))
 
     def due(self, now: float) -> list[tuple[str, float]]:
         """Return (key, score) of all entries due at ``now`` and of the next entry, in due order.
 
-        Two round trips, and one more per 2000 due entries.
+        Two round trips, and one more round trip per 2000 due entries.
         """
         offset = int(self._read("ZCOUNT", self.keys.schedule, "-inf", "(0"))  # parked entries
         found: list[tuple[str, float]] = []
@@ -337,7 +351,10 @@ class Reading:
         return {text_of(name) for part in parts for name in part}
 
     def static_among(self, names: Iterable[str]) -> set[str]:
-        """Return the names that are static entries. One round trip per 500 names."""
+        """Return those of ``names`` that are names of static entries.
+
+        One round trip per 500 names.
+        """
         prefix = self.keys.prefix
         return {
             row.key.removeprefix(prefix)
@@ -347,7 +364,7 @@ class Reading:
         }
 
     def quarantined(self, limit: int | None = None) -> dict[str, str]:
-        """Return quarantined entries: key -> JSON note; all of them, or only ``limit`` of them.
+        """Return all quarantined entries, or at most ``limit`` of them, as key -> JSON note.
 
         One round trip per about 500 quarantined entries.
         """
@@ -361,7 +378,7 @@ class Reading:
     def calendars(self, names: Iterable[str] | None = None) -> dict[str, str]:
         """Return the JSON of the calendars with these names (default: all).
 
-        One round trip; one per about 200 calendars if ``names`` is None.
+        One round trip. If ``names`` is None, one round trip per about 200 calendars.
         """
         key = self.keys.calendars
         if names is None:
@@ -378,17 +395,17 @@ class Reading:
     def _scan(
         self, command: str, key: str, cursor: str, count: int, *options: str
     ) -> tuple[str, Any]:
-        """Return the cursor of the next part of a key, and the part at ``cursor``.
+        """Read the part of a key at ``cursor``; return the cursor of the next part, and the part.
 
-        The part is empty if the Redis user may not read the key. One round trip, in which Redis
-        looks at about ``count`` items.
+        The part is empty if the Redis user has no right to read the key. One round trip, in which
+        Redis reads about ``count`` items.
         """
         reply = self._read_aside(command, key, cursor, *options, "COUNT", count)
         after, part = reply or (START, ())
         return str(after) if isinstance(after, int) else text_of(after), part
 
     def _scan_all(self, command: str, key: str, count: int, *options: str) -> Iterator[Any]:
-        """Yield all parts of a key. One round trip per about ``count`` items."""
+        """Read a key in parts, and yield each part. One round trip per about ``count`` items."""
         cursor, part = self._scan(command, key, START, count, *options)
         yield part
         while cursor != START:
@@ -396,7 +413,7 @@ class Reading:
             yield part
 
     def _all_fields(self, key: str, count: int) -> list[tuple[Any, Any]]:
-        """Return the fields and values of a hash; the list may contain some fields twice.
+        """Return the (field, value) pairs of a hash; the list may contain some fields twice.
 
         One round trip per about ``count`` fields.
         """
@@ -421,10 +438,10 @@ class Reading:
         return after, _notes(notes)
 
     def read(self, keys: Sequence[str]) -> Page:
-        """Return one row per key, in the same order.
+        """Return one row per key, in the order of ``keys``.
 
-        One round trip, or more if Redis needs longer than :attr:`max_seconds` or if the entries
-        have more than 4 MiB; pass at most 500 keys.
+        Pass at most 500 keys. One round trip, or more if Redis needs longer than
+        :attr:`max_seconds` or if the entries have more than 4 MiB in total.
         """
         page = self._page("named", *map(key_of, keys))
         while left := keys[len(page.rows) :]:
@@ -435,7 +452,7 @@ class Reading:
         """Return a page of entries in due order; entries that are never due come last.
 
         The page has fewer than ``limit`` entries if Redis needs longer than :attr:`max_seconds`, or
-        if the entries have more than 4 MiB. One round trip.
+        if the entries have more than 4 MiB in total. One round trip.
         """
         score, member = after or ("", "")
         return self._page(limit, score, key_of(member), "history" if history else "")
@@ -444,8 +461,9 @@ class Reading:
         """Return the cursor of the next part, and pairs (entry key, score) in no special order.
 
         ``text`` is a glob pattern of Redis for the keys. A returned cursor :data:`START` means that
-        this part is the last. The parts contain every key that is in the schedule all the time; a
-        key may be in several parts. One round trip, in which Redis looks at about 2000 entries.
+        this part is the last. The parts contain every key that stays in the schedule during the
+        whole scan. A key may be in several parts. One round trip, in which Redis reads about 2000
+        entries.
         """
         after, part = self._scan("ZSCAN", self.keys.schedule, cursor, SCAN_COUNT, *_match(text))
         return after, _scores(part)
@@ -467,7 +485,8 @@ class Reading:
     def ranked(self, offset: int, limit: int) -> list[tuple[str, float]]:
         """Return at most ``limit`` pairs (entry key, score) in order of score. One round trip.
 
-        Entries that are never due come first: their scores are negative.
+        Skips the first ``offset`` pairs. Entries that are never due come first, because their
+        scores are negative.
         """
         reply = self._read(
             *("ZRANGE", self.keys.schedule, offset, offset + limit - 1), "WITHSCORES"
@@ -493,11 +512,14 @@ class Reading:
     # -- beats -------------------------------------------------------------------------------
 
     def lock_holder(self, key: str) -> str:
-        """Return the token of the beat that holds the lock, "" if it is free. One round trip."""
+        """Return the token of the beat that holds the lock, "" for a free lock. One round trip."""
         return valid_text(self._read("GET", key))
 
     def lock_holders(self, key: str) -> list[str]:
-        """Return the token of the beat that holds the lock, if any. One round trip."""
+        """Return a list with the token of the beat that holds the lock. One round trip.
+
+        The list is empty if the lock is free.
+        """
         return [*filter(None, (self.lock_holder(key),))]
 
     def time(self) -> float:
@@ -506,7 +528,10 @@ class Reading:
         return int(seconds) + int(micros) / 1e6
 
     def beats(self, within: float) -> list[Presence]:
-        """Return the beats seen in the last ``within`` seconds, latest last. Two round trips."""
+        """Return the beats that were seen in the last ``within`` seconds. Two round trips.
+
+        The beat that was seen last is the last in the list.
+        """
         now = int(self.time())
         span = now - within, now + within
         beats = self._read_aside("ZRANGEBYSCORE", self.keys.beats, *span, "WITHSCORES")
@@ -515,27 +540,27 @@ class Reading:
         ]
 
     def lock_left(self, key: str) -> float | None:
-        """Return the seconds until the lock expires, None if it does not exist. One round trip."""
+        """Return the seconds until the lock expires, None if the lock is free. One round trip."""
         milliseconds = int(self._read("PTTL", key))
         return milliseconds / 1000 if milliseconds >= 0 else None
 
     def last_tick_and_layout(self) -> tuple[float, str]:
         """Return when a beat last ran ``claim.lua``, and the note about the number of shards.
 
-        The first is in UNIX seconds of Redis, 0 if unknown. One round trip.
+        The time is in UNIX seconds of the Redis clock, 0 if unknown. One round trip.
         """
         try:
             reply = self._read_aside("HMGET", self.keys.stats, LAST_TICK, LAYOUT) or ("", "")
         except ResponseError:
-            return 0.0, ""  # the key is not a hash, or the Redis user may not read it
+            return 0.0, ""  # the key is not a hash, or the Redis user has no right to read the key
         return seconds_in(valid_text(reply[0])) or 0.0, valid_text(reply[1])
 
     def noted(self, field: str) -> str:
-        """Return the text in a field of the stats, "" if there is none. One round trip."""
+        """Return the text in a field of the stats, "" if the field is missing. One round trip."""
         try:
             return valid_text(self._read_aside("HGET", self.keys.stats, field))
         except ResponseError:
-            return ""  # the key is not a hash, or the Redis user may not read it
+            return ""  # the key is not a hash, or the Redis user has no right to read the key
 
     def stats(self) -> dict[str, str]:
         """Return the counters of all beats as field -> value. One round trip per about 2000 fields.
@@ -561,14 +586,14 @@ class Reading:
     def server(self) -> dict[str, str]:
         """Return the version and the mode of the server from INFO.
 
-        Returns an empty mapping if the Redis user may not run INFO. One round trip.
+        Returns an empty mapping if the Redis user has no right to run INFO. One round trip.
         """
         try:
             with cluster_errors():
                 info = node_of(self.client, self.keys.schedule).info("server")
         except ResponseError:
             return {}
-        # For Valkey, redis_version is only the Redis version that it is compatible with.
+        # Prefer valkey_version: Valkey also reports a redis_version, but only for compatibility.
         version = info.get("valkey_version") or info.get("redis_version", "")
         mode = info.get("redis_mode") or info.get("server_mode", "")
         return {"version": str(version), "mode": str(mode)}

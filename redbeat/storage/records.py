@@ -1,4 +1,4 @@
-"""Arguments and results of the store: keys, claims, completions and entries to write."""
+"""Arguments and results of the store's methods: keys, claims, completions and entries to write."""
 
 from __future__ import annotations
 
@@ -81,30 +81,31 @@ STANDBY, LEADER, NEW_LEADER = 0, 1, 2
 REFUSED, RECORDED, CHANGED, NOT_SENT, ELSEWHERE, OVERTAKEN, EXPIRED, OUTDATED = range(8)
 
 #: Operations of a completion, see ``claim.lua``. ``RAN``: the run was sent, or the completion sends
-#: it. ``FIRST``: as ``RAN``, but the run is sent afterwards. ``SKIP``: the occurrence is skipped.
-#: ``RETRY``: the occurrence was not sent and is claimed again later. ``UNSURE``: the occurrence may
-#: have been sent and is claimed again later.
+#: the run. ``FIRST``: the run is recorded first and sent afterwards. ``SKIP``: the occurrence is
+#: skipped. ``RETRY``: the occurrence was not sent and is claimed again later. ``UNSURE``: the
+#: occurrence may have been sent and is claimed again later.
 RAN, FIRST, SKIP, RETRY, UNSURE = "ran", "first", "skip", "retry", "unsure"
 
-#: What to do with an entry that has no runs left. ``PARK`` keeps the entry but makes it never due,
-#: ``DISABLE`` also disables it.
+#: What to do with an entry that has no runs left. ``PARK`` makes the entry never due. ``DISABLE``
+#: also disables the entry. ``DELETE`` deletes the entry.
 PARK, DISABLE, DELETE = "park", "disable", "delete"
 
-#: Order of sending and recording: a run may be sent before the record, or only with the record.
+#: When a run may be sent: before Redis records the run, or only together with the record.
 BEFORE_RECORD, WITH_RECORD = "l", "x"
 
 #: Result codes of a save, as ``save.lua`` returns them.
 CONFLICT, CLOCK_AHEAD, NOT_A_HASH, GONE, HISTORY_DIFFERS, SAVED, SAME = -4, -3, -2, -1, 0, 1, 2
 
-#: Value of ``running``: the occurrence waits until the earlier run ends.
+#: Value of ``Completion.running``: the occurrence waits until the earlier run ends.
 WAITS = "-"
 
-#: The ``running_until`` of a claim whose run may have been sent, if a worker reported its end.
+#: Value of ``Claim.running_until``: an earlier claim may have sent the run of this occurrence, and
+#: a worker reported the end of that run.
 RUN_ENDED = "0"
 
 
 def _key_aside(what: str) -> cached_property[str]:
-    """Return an attribute of :class:`Keys`: the name of a key outside the prefix."""
+    """Return a property of :class:`Keys` whose value is the name of a key outside the prefix."""
     return cached_property(lambda keys: key_aside(keys.prefix, what))
 
 
@@ -112,8 +113,8 @@ def _key_aside(what: str) -> cached_property[str]:
 class Keys:
     """The names of all Redis keys of one schedule.
 
-    The keys of the quarantine, the beats and the stats are outside the prefix. ``denied`` lists the
-    keys outside the prefix that the Redis user may not access.
+    The keys of the quarantine, the beats and the stats are outside the prefix. ``denied`` contains
+    the keys outside the prefix that the Redis user has no right to access.
     """
 
     prefix: str
@@ -128,11 +129,11 @@ class Keys:
 
     #: The hash of quarantined entries: entry key -> JSON note with the reason.
     quarantine = _key_aside("quarantine")
-    #: The sorted set of active beats: token -> last seen, UNIX seconds.
+    #: The sorted set of active beats: token -> when the beat was last seen, UNIX seconds.
     beats = _key_aside("beats")
     #: The hash of the stats: counters of all beats.
     stats = _key_aside("stats")
-    #: The sorted set of entries whose run could not be sent: entry key -> when it was due.
+    #: The sorted set of entries whose run could not be sent: entry key -> when the run was due.
     failing = _key_aside("failing")
     #: The sorted set of entries with ``expect_within``, see ``ended.lua``.
     expected = _key_aside("expected")
@@ -144,8 +145,9 @@ class Keys:
     def turn(self, beat: str) -> str:
         """Return the key that stores the last ``claim.lua`` call of a beat.
 
-        For the copy that ``pop.lua`` keeps, pass the id of the call as ``beat``. Returns the
-        schedule key if the Redis user may not access keys outside the prefix.
+        ``pop.lua`` stores its copy of an entry under a key of the same form. For this key, pass the
+        id of the ``pop.lua`` call as ``beat``. Returns the schedule key if the Redis user has no
+        right to access keys outside the prefix.
         """
         return self.schedule if self.denied else key_aside(self.prefix, f"turn:{beat}")
 
@@ -176,15 +178,15 @@ class Claim(NamedTuple):
         due: the score with which the entry became due, UNIX seconds.
         definition, meta, policy, runtime: the stored JSON. ``definition`` is None if the hash does
             not exist.
-        running_until: when an earlier run is assumed to have ended, as a string of UNIX seconds; ""
-            if no earlier run is active.
+        running_until: when an earlier run is assumed to end, as a string of UNIX seconds; "" if no
+            earlier run is active. See also :data:`RUN_ENDED`.
         trigger: the waiting triggered runs and backfills, in the formats of ``trigger.lua`` and
             ``backfill.lua``.
         identity: a value that distinguishes the entry from a deleted entry of the same name.
-        since: when the occurrence was first claimed, as a string of UNIX seconds, if its run may
-            have been sent since then. The beat must repeat the decision that it made at that
-            instant. "" if no message can have been sent.
-        problem: why the entry cannot be read, "" if it can.
+        since: "" if no message of this occurrence can have been sent. Otherwise, when the
+            occurrence was first claimed, as a string of UNIX seconds; the beat must then repeat the
+            decision that was made at that instant.
+        problem: why the entry cannot be read, "" if the entry can be read.
         id: id of this claim.
         calendars: the calendars that the beat read for the entry, see :func:`calendars_read`.
     """
@@ -210,7 +212,7 @@ class Claim(NamedTuple):
         )
 
     def put_back(self, score: float, unsure: bool = False) -> Completion:
-        """Return the completion after which the occurrence is claimed again at ``score``.
+        """Return a completion after which the occurrence is claimed again at ``score``.
 
         Set ``unsure`` if a message may have been sent.
         """
@@ -223,20 +225,20 @@ class Completion(NamedTuple):
     Attributes:
         key, claim_id: key of the entry, and id of the claim.
         operation: :data:`RAN`, :data:`FIRST`, :data:`SKIP`, :data:`RETRY` or :data:`UNSURE`.
-        score: when the entry is due next, UNIX seconds. Below 0, the entry is never due.
-        meta, runtime: the new last run and run count, "" to keep the stored values.
-        end: :data:`PARK`, :data:`DISABLE`, :data:`DELETE`, or "" if runs are left.
-        seen: the stored definition, policy and meta that the completion may replace. None if they
-            must be unchanged since the claim.
+        score: when the entry is due next, UNIX seconds. A score below 0 means never.
+        meta, runtime: the JSON of the new last run and run count, "" to keep the stored JSON.
+        end: :data:`PARK`, :data:`DISABLE` or :data:`DELETE` if the entry has no runs left, else "".
+        seen: the stored definition, policy and meta that the completion may replace. None if the
+            stored values must be unchanged since the claim.
         definition: the new definition of an entry to disable.
         running: task id of the run and its time limit in seconds, "" if runs may overlap, or
             :data:`WAITS`.
-        trigger: id of the waiting run to remove, "" for none. A space and the waiting run that
-            replaces it may follow.
+        trigger: id of the waiting triggered run or backfill to remove, "" for none. A space and
+            the replacement of the removed run may follow.
         history: a line for the run history, "" for none.
         messages: Redis commands that publish the run on the server of the schedule; see
             ``claim.lua``.
-        failure: why the run could not be sent, "" if it was sent or not tried.
+        failure: why the run could not be sent, "" if there was no failure.
         calendars: the calendars that the completion depends on, see :func:`calendars_read`.
     """
 
@@ -258,7 +260,7 @@ class Completion(NamedTuple):
 
 
 class Broker(NamedTuple):
-    """A broker on Redis: run id of its server, its database, and the schedule's database."""
+    """A broker on Redis: run id of the server, database of the broker, database of the schedule."""
 
     run_id: str
     database: int
@@ -266,7 +268,7 @@ class Broker(NamedTuple):
 
 
 class Counted(NamedTuple):
-    """What a beat counted since its last report: amounts to add to fields of the stats.
+    """What a beat counted since its last report: the amounts to add to fields of the stats.
 
     Redis adds counts with the same ``id`` only once. An ``id`` of "" means no counts.
     """
@@ -283,26 +285,27 @@ class ClaimRequest(NamedTuple):
     """The arguments of one ``claim.lua`` call.
 
     Attributes:
-        turn_id: id of the call, and of all claims that it makes.
+        turn_id: id of the call, and of all claims that the call makes.
         limit: maximum number of due entries to claim.
         lease: seconds until the claims expire.
-        completions: what to record.
-        lock: the lock to keep, None if locking is off.
-        reply_lost: whether the reply to an earlier call with this id was lost. The script then
-            repeats no completion that the earlier call recorded, and returns its claims again.
+        completions: the completions to record.
+        lock: the lock to acquire or extend, None if locking is off.
+        reply_lost: whether the reply to an earlier call with this id was lost. The script then does
+            not repeat completions that the earlier call recorded, and returns the claims of the
+            earlier call again.
         token: token of the beat. While locking is off, beats share the work by their tokens.
         history: maximum number of run history lines per entry.
-        counted: what to add to the stats.
+        counted: the counts to add to the stats.
         only: key of the only entry to claim, "" for all due entries.
         way: :data:`BEFORE_RECORD` or :data:`WITH_RECORD`, for entries without a delivery policy.
         broker: the broker, if the script itself publishes the messages of completions.
         late: maximum number of claims for entries that are more than a second late, None for no
             limit. With a limit, the script first claims the entries that are on time.
-        quick: for a quick request, the last reply to this beat; None for a whole request. A request
-            may be quick if the beat has nothing to record or count. The script stops a quick
-            request early in two cases: no entry is due now but one is due later, or the beat is a
-            standby and the same beat still holds the lock. The values that the script then does not
-            read are taken from the last reply.
+        quick: for a quick request, the last reply to this beat; None for a normal request. A
+            request may be quick if the beat has nothing to record or count. The script ends a quick
+            request early in two cases. Either no entry is due now, but an entry is due later. Or
+            the beat is a standby, and the same beat still holds the lock. The reply is then short,
+            and the missing values are taken from the last reply.
     """
 
     turn_id: str
@@ -328,14 +331,15 @@ class Result(NamedTuple):
     texts: tuple[str, ...] = ()
 
 
-#: Code -> number of strings that ``claim.lua`` returns with it.
+#: Code -> number of strings that ``claim.lua`` returns with this code.
 TEXT_COUNTS = {CHANGED: 3, NOT_SENT: 1}
 
-#: Number of elements of the reply of ``claim.lua`` to a quick request: to a leader while no entry
-#: is due, and to a standby.
+#: Number of elements in a short reply of ``claim.lua`` to a quick request. ``SHORT`` is for the
+#: reply to a leader while no entry is due. ``SHORT_STANDBY`` is for the reply to a standby.
 SHORT, SHORT_STANDBY = 3, 2
 
-#: Results without strings, created once because most completions have such a result.
+#: The results without strings. These objects are created only once and shared by all replies,
+#: because most completions have a result without strings.
 COMMON_RESULTS = {code: Result(code) for code in range(OUTDATED + 1) if code not in TEXT_COUNTS}
 
 
@@ -361,11 +365,12 @@ class Swept(NamedTuple):
 
     Attributes:
         cursor: cursor of the next page of keys, "" if no keys were scanned.
-        orphans: keys of entry hashes that are not in the schedule's sorted set.
+        orphans: keys of entry hashes that are missing in the schedule's sorted set.
         returned: keys that the sweep added to the sorted set again.
         enabled: keys of entries that were disabled and are now enabled.
         disabled: number of disabled entries.
-        bad: keys that are not in the sorted set and whose definition is unreadable or has no name.
+        bad: keys of hashes that are missing in the sorted set, and whose definition is unreadable
+            or has no name.
     """
 
     cursor: str
@@ -378,7 +383,10 @@ class Swept(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StaticRow:
-    """A static entry to write. Only a new entry gets the meta and the score."""
+    """A static entry to write.
+
+    ``score`` is only for a new entry. ``meta`` is only for an entry that is new or restarts.
+    """
 
     name: str
     key: str
@@ -394,14 +402,14 @@ class Writing(NamedTuple):
     Attributes:
         key: key of the entry.
         definition, policy, meta, runtime: the JSON to store.
-        seen: the meta that the caller expects in Redis, None for any.
+        seen: the meta that the caller expects in Redis, None if the caller accepts any meta.
         score: when the entry is due next, UNIX seconds; None for the time of Redis.
-        made_up: the last run of a new or restarted entry, if it is only a default from the clock of
-            the caller. None if the caller's last run is not a default.
+        made_up: the last run of a new or restarted entry, if this last run is only a default from
+            the clock of the caller. None if the last run is not a default.
         believed: the definition and policy that the caller expects in Redis. Two empty strings mean
-            that no entry is expected, None means any.
+            that the caller expects no entry. None means that the caller accepts any values.
         history: lines of the run history, "" to keep the stored lines.
-        identity: identity of a new entry. Repeated writes of one entry use the same value.
+        identity: identity of a new entry. If the caller repeats a write, the identity is the same.
     """
 
     key: str
@@ -439,11 +447,11 @@ class RunReport(NamedTuple):
     """The result of a run, as ``ended.lua`` records it.
 
     Attributes:
-        state: the state of the run; "" records no result.
+        state: the state of the run; "" if no result is recorded.
         run: the nominal instant of the run in UNIX seconds, "-" if unknown.
         age: seconds since the run ended.
-        line: the rest of the line of the run, see ``entries/runs.py``.
-        lines: maximum number of lines that the entry keeps.
+        line: the rest of the line that is stored for the run, see ``entries/runs.py``.
+        lines: maximum number of lines that Redis stores for the entry.
     """
 
     state: str = ""
@@ -457,10 +465,10 @@ NO_RESULT = RunReport()
 
 
 class Ended(NamedTuple):
-    """What ``ended.lua`` returns.
+    """The result of ``ended.lua``, which records the end of a run.
 
     Attributes:
-        active: whether this was the run that the entry recorded as active.
+        active: whether this run was recorded as the active run of the entry.
         failures: the number of failed runs in a row if the entry must be paused now, else 0.
     """
 
@@ -489,10 +497,11 @@ class Saved(NamedTuple):
     policy: str = ""
 
 
-#: Code of ``save.lua`` for a saved entry that keeps its stored identity instead of the new one.
+#: Code of ``save.lua`` for a saved entry whose stored identity differs from the new identity. The
+#: entry keeps the stored identity.
 SAVED_AS = 3
 
-#: Code of a save -> fields of :class:`Saved` that ``save.lua`` returns with it.
+#: Code of a save -> fields of :class:`Saved` that ``save.lua`` returns with this code.
 SAVED_FIELDS: dict[int, tuple[str, ...]] = {
     CLOCK_AHEAD: ("score",),
     HISTORY_DIFFERS: ("meta", "runtime", "definition", "policy"),
@@ -500,7 +509,7 @@ SAVED_FIELDS: dict[int, tuple[str, ...]] = {
     SAVED_AS: ("identity",),
 }
 
-#: The most frequent result, shared by all replies because creating a result takes time.
+#: The most frequent result. All replies share this object, because creating an object takes time.
 PLAIN_SAVED = Saved(SAVED)
 
 
@@ -522,7 +531,10 @@ def _read_saved(code: int, texts: Iterator[str]) -> Saved:
 
 
 def json_text(text: str) -> str:
-    r"""Return a JSON string in which ``\n`` appears only as the escape of a line feed."""
+    r"""Return ``text`` as a JSON string, in which ``\n`` always means a line feed.
+
+    A backslash becomes ``\u005c``, so that a backslash before an "n" does not look like ``\n``.
+    """
     return encode_basestring_ascii(text).replace("\\\\", "\\u005c")
 
 
@@ -530,7 +542,8 @@ def read_claims(kinds: bytes, sizes: bytes, packed: bytes, turn_id: str) -> list
     """Return the claims in the reply of ``claim.lua``."""
     fields = unpack(sizes, packed)
     keys, dues, *texts = (fields[first::10] for first in range(10))
-    # A single map() over all rows is faster than a loop. The loop below fixes the few bad claims.
+    # A single map() over all rows is faster than a loop. The loop below replaces only the few
+    # claims of unreadable entries.
     rows = zip(
         keys,
         map(float, dues),
@@ -548,16 +561,19 @@ def read_claims(kinds: bytes, sizes: bytes, packed: bytes, turn_id: str) -> list
 
 
 def _unreadable(kind: str, claim: Claim) -> Claim:
-    """Return the claim of a key without a hash; ``kind`` is "x" if the key has another type."""
+    """Return the claim of a key that is not a hash.
+
+    ``kind`` is "x" if the key has another type, and "g" if the key does not exist.
+    """
     problem = f"the key is not a hash ({claim.definition})" if kind == "x" else ""
     return Claim(claim.key, claim.due, problem=problem, id=claim.id)
 
 
 def with_utf8_check(claim: Claim) -> Claim:
-    """Return the claim, with a ``problem`` if definition, meta or policy are not UTF-8."""
+    """Return the claim, with a ``problem`` if the definition, meta or policy is not UTF-8."""
     texts = (claim.definition or "", claim.meta, claim.policy)
     valid = is_valid_text("".join(texts))
-    problem = "" if valid else "its texts are not UTF-8"
+    problem = "" if valid else "the stored text is not UTF-8"
     return claim._replace(problem=claim.problem or problem, identity=valid_text(claim.identity))
 
 
@@ -577,7 +593,7 @@ def pack_completions(completions: Sequence[Completion]) -> tuple[bytes, str | by
 
 
 def calendars_read(texts: Mapping[str, str], names: Sequence[str]) -> str:
-    """Return the names of calendars and a digest of their JSON, as ``claim.lua`` checks them."""
+    """Return a digest of the JSON of calendars, and their names, in the format of ``claim.lua``."""
     joined = "\n".join(texts.get(name, "") for name in names)
     digest = hashlib.sha1(key_of(joined), usedforsecurity=False).hexdigest()
     return ",".join((digest, *names))
@@ -603,7 +619,10 @@ def read_results(codes: bytes, texts: Sequence[bytes]) -> list[Result]:
 def read_turn(
     reply: Sequence[Any], turn_id: str, last_reply: ClaimReply | None = None
 ) -> ClaimReply:
-    """Return the parsed reply of ``claim.lua``; complete a short reply from ``last_reply``."""
+    """Return the parsed reply of ``claim.lua``.
+
+    The values that are missing in a short reply are taken from ``last_reply``.
+    """
     if last_reply is not None and len(reply) in (SHORT, SHORT_STANDBY):
         now = float(reply[0])
         found: dict[str, Any] = (

@@ -22,7 +22,8 @@ from redbeat.connection.topology import refusals
 
 __all__ = ("Script", "exchange", "load_script", "overlaps", "packed", "runs_once")
 
-#: While a script runs, a client can send other commands if its pool has more connections than this.
+#: A client can send other commands while a script runs if the pool of the client has more than
+#: this number of connections.
 SPARE_CONNECTIONS = 2
 
 #: The line of a script that includes a file of ``redbeat/lua/parts``.
@@ -33,7 +34,7 @@ Argument = str | bytes | int | float
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A Lua script: its source code, and the SHA-1 under which Redis caches the script."""
+    """A Lua script with its source code, and with the SHA-1 under which Redis caches the script."""
 
     name: str
     text: str
@@ -50,9 +51,9 @@ class Script:
 
         Call this method only if :func:`runs_once` is true for the client. Unless :func:`overlaps`
         is also true, do not use the client before you read the reply. The client does not retry the
-        script, so the script never runs twice. After the script ran, ``then`` is called with the
-        connection. One round trip, or more if the server has not cached the script or if another
-        cluster node has the keys.
+        script, so the script never runs twice. After the reply has arrived, the returned function
+        calls ``then`` with the connection. One round trip, or more if the server has not cached the
+        script or if another cluster node has the keys.
         """
         read_reply = self._send(client, keys, args)
 
@@ -71,7 +72,8 @@ class Script:
             pool = node_of(client, keys[0] if keys else "").connection_pool
             connection = connection_of(pool, "EVALSHA")
             with borrowed(connection, pool, keep=True):
-                # One write, so that an error between two writes cannot leave a partial request.
+                # Send everything in one write, because an error between two writes would leave a
+                # partial request.
                 encoder, words = connection.encoder, ("EVALSHA", self.sha, len(keys), *keys, *args)
                 command = packed(words, encoder.encoding, encoder.encoding_errors)
                 connection.send_packed_command([command])
@@ -106,9 +108,8 @@ class Script:
 def exchange(client: Any, key: str, commands: bytes, count: int) -> list[Any]:
     """Send ``count`` packed commands at once, and return their replies, with strings as bytes.
 
-    Call this function only if :func:`runs_once` is true for the client, which does not retry the
-    commands.
-    ``key`` is any key that the commands use. One round trip.
+    Call this function only if :func:`runs_once` is true for the client. The client does not retry
+    the commands. ``key`` is any key that the commands use. One round trip.
     """
     with refreshing(client):
         pool = node_of(client, key).connection_pool
@@ -121,7 +122,8 @@ def exchange(client: Any, key: str, commands: bytes, count: int) -> list[Any]:
 def packed(command: Sequence[Argument], encoding: str = "utf-8", errors: str = "strict") -> bytes:
     """Return a command as the bytes to send.
 
-    redis-py's own function takes about three times as long, which is a tenth of an idle tick.
+    redis-py's own function takes about three times as long. It would take a tenth of the time of an
+    idle tick.
     """
     pieces = [b"*%d\r\n" % len(command)]
     for argument in command:
@@ -134,7 +136,7 @@ def packed(command: Sequence[Argument], encoding: str = "utf-8", errors: str = "
 
 
 def runs_once(client: Any) -> bool:
-    """Return whether scripts can bypass the client's retries, on a connection of its pool."""
+    """Return whether scripts can run without retries, on a connection from the client's pool."""
     return hasattr(client, "connection_pool") or is_cluster(client)
 
 
@@ -155,7 +157,7 @@ def load_script(name: str) -> Script:
     """Return the script in ``redbeat/lua/<name>.lua``.
 
     Each line ``-- include: <part>`` is replaced by the code of ``redbeat/lua/parts/<part>.lua``.
-    That code becomes a single line, so that line numbers in errors match the file.
+    The included code becomes a single line, so that line numbers in error messages match the file.
     """
     text = INCLUDE.sub(lambda match: _part(match[1]), _read(name))
     return Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())

@@ -1,8 +1,8 @@
 """A store whose entries are distributed over several shards, each with its own key prefix.
 
-An operation on one entry uses only the shard of the entry. An operation on a list uses each shard
-that has an item of the list. An operation on the whole schedule uses every shard. In each shard
-that it uses, an operation takes the round trips that the docstring in :class:`Store` specifies.
+An operation on one entry uses only the shard of the entry. An operation on a list of entries uses
+only the shards that have these entries. An operation on the whole schedule uses every shard. For
+each shard that an operation uses, its docstring in :class:`Store` gives the number of round trips.
 """
 
 from __future__ import annotations
@@ -30,13 +30,16 @@ __all__ = ("ShardedKeys", "ShardedStore", "total_stats")
 
 T = TypeVar("T")
 
-#: The minimum number of entries that one read of a merged list requests from each shard.
+#: Minimum number of entries that :meth:`ShardedStore.page` requests from each shard at a time.
 SMALLEST_PART = 20
 
 
 @dataclass(frozen=True)
 class ShardedKeys(Keys):
-    """The base keys of a schedule with shards; the key of an entry is the key in its shard."""
+    """The keys of a schedule with several shards: keys under the base prefix, and entry keys.
+
+    The key of an entry begins with the prefix of the entry's shard.
+    """
 
     layout: Layout = field(default=Layout("", 1), compare=False)
 
@@ -50,7 +53,10 @@ class ShardedKeys(Keys):
 
 
 def _by_key(name: str) -> Callable[..., Any]:
-    """Return the method that calls the method of this name in the shard of the first argument."""
+    """Return a method that calls the method ``name`` of one shard.
+
+    The first argument is an entry key, which selects the shard.
+    """
 
     def method(self: ShardedStore, key: str, *args: Any, **more: Any) -> Any:
         store, own_key = self._place(key)
@@ -60,7 +66,7 @@ def _by_key(name: str) -> Callable[..., Any]:
 
 
 def _by_first(name: str) -> Callable[..., Any]:
-    """Return the method that calls the method of this name in the first shard."""
+    """Return a method that calls the method ``name`` of the first shard."""
 
     def method(self: ShardedStore, *args: Any) -> Any:
         return getattr(self.shards[0], name)(*args)
@@ -69,11 +75,10 @@ def _by_first(name: str) -> Callable[..., Any]:
 
 
 class ShardedStore:
-    """Offers the methods of :class:`Store` on a schedule with several shards.
+    """A :class:`Store` for a schedule with several shards.
 
-    The methods of a beat are missing: a beat works on one of the :attr:`shards` at a time.
-
-    ``make`` returns the store of a shard, given its number.
+    Methods that only a beat uses are missing, because a beat works on one of the :attr:`shards` at
+    a time. ``make`` is a function that returns the store of the shard with a given number.
     """
 
     def __init__(self, client: Any, keys: ShardedKeys, make: Callable[[int], Store]) -> None:
@@ -93,14 +98,17 @@ class ShardedStore:
         return sum(store.round_trips for store in self.shards)
 
     def _place(self, key: str) -> tuple[Store, str]:
-        """Return the store of the shard that has a key, and the key in that shard."""
+        """Return the store of the shard for an entry key, and the key with that shard's prefix."""
         number, name = self.layout.split(key)
         return self.shards[number], self.layout.prefixes[number] + name
 
     def _parts(
         self, items: Iterable[T], key_of: Callable[[T], str]
     ) -> Iterator[tuple[Store, list[tuple[int, T]]]]:
-        """Yield each shard that has some of the items, with the items and their positions."""
+        """Yield the store of each shard that has some of the items, with these items.
+
+        Each item is a pair of its position in ``items`` and the item itself.
+        """
         parts: defaultdict[int, list[tuple[int, T]]] = defaultdict(list)
         for position, item in enumerate(items):
             parts[self.layout.split(key_of(item))[0]].append((position, item))
@@ -108,7 +116,10 @@ class ShardedStore:
             yield self.shards[number], part
 
     def _gather(self, name: str, items: Iterable[T], key_of: Callable[[T], str]) -> list[Any]:
-        """Call a method that takes and returns a list in each shard; return all results."""
+        """Call the method ``name`` of each shard with the items of the shard; return all results.
+
+        The method must accept a list and return a list.
+        """
         return [
             result
             for store, part in self._parts(items, key_of)
@@ -124,9 +135,11 @@ class ShardedStore:
     replace_waiting = _by_key("replace_waiting")
 
     def rank(self, key: str) -> int | None:
-        """Return the entry's position in due order, None if it has none. Two round trips a shard.
+        """Return the entry's position in the order of scores, from 0.
 
-        Entries of other shards that are due at the same instant come later.
+        Returns None if the entry is not in the schedule. Entries of other shards with the same
+        score count as later. Two round trips for the shard of the entry, and one round trip for
+        each other shard.
         """
         own, own_key = self._place(key)
         rank, score = own.rank(own_key), own.read([own_key]).rows[0].score
@@ -137,7 +150,7 @@ class ShardedStore:
     # -- lists of entries --------------------------------------------------------------------
 
     def read(self, keys: Sequence[str]) -> Page:
-        """Return one row per key, in the same order."""
+        """Return one row per key, in the order of ``keys``."""
         rows: list[Row | None] = [None] * len(keys)
         now = 0.0
         for store, part in self._parts(keys, str):
@@ -149,13 +162,14 @@ class ShardedStore:
         return Page(now or self.time(), [row for row in rows if row is not None], None)
 
     def save_all(self, writings: Sequence[Writing]) -> list[Saved]:
-        """Write entries. If a key is not a hash, the entries of the other shards are written."""
+        """Write entries. If a key is not a hash, entries of other shards may still be written."""
         return self.begin_save_all(writings)()
 
     def begin_save_all(self, writings: Sequence[Writing]) -> Callable[[], list[Saved]]:
         """Send entries, and return a function that waits for the results.
 
-        Only the entries of the last shard are in flight, because a pool may have few connections.
+        This method already waits for the results of all shards except the last shard. Two requests
+        at the same time would need more connections than the pool may have.
         """
         found: dict[int, Saved] = {}
         read_last: Callable[[], None] = found.clear
@@ -173,7 +187,7 @@ class ShardedStore:
     def sync_statics(
         self, rows: Sequence[StaticRow], lock_key: None, token: str
     ) -> list[int] | None:
-        """Write the rows that differ from Redis, without a lock; see :meth:`Store.sync_statics`."""
+        """Write the rows that differ from the stored entries; see :meth:`Store.sync_statics`."""
         codes = [0] * len(rows)
         for store, part in self._parts(rows, lambda row: row.key):
             own = [replace(row, key=self._place(row.key)[1]) for _, row in part]
@@ -185,7 +199,7 @@ class ShardedStore:
         return codes
 
     def delete_all(self, keys: Sequence[str]) -> int:
-        """Delete entries and their histories; return how many existed."""
+        """Delete entries and their histories; return how many entries existed."""
         return sum(
             store.delete_all([self._place(key)[1] for _, key in part])
             for store, part in self._parts(keys, str)
@@ -196,23 +210,23 @@ class ShardedStore:
         return self._gather("review", digests, lambda digest: digest[0])
 
     def forget(self, members: Sequence[str]) -> list[str]:
-        """Remove keys without a hash from the schedule; return them."""
+        """Remove keys whose hash does not exist from the schedule; return the removed keys."""
         return self._gather("forget", members, str)
 
     def note_calendar_users(self, keys: Sequence[str]) -> None:
-        """Note that these entries have calendars."""
+        """Record that these entries have calendars."""
         for store, part in self._parts(keys, str):
             store.note_calendar_users([key for _, key in part])
 
     def forget_calendar_users(self, keys: Sequence[str]) -> None:
-        """Note that these entries have no calendars."""
+        """Record that these entries have no calendars."""
         for store, part in self._parts(keys, str):
             store.forget_calendar_users([key for _, key in part])
 
     # -- the whole schedule, in due order ----------------------------------------------------
 
     def page(self, after: Cursor | None = None, limit: int = BATCH, history: bool = False) -> Page:
-        """Return a page of entries in due order. One round trip per shard, or a few more."""
+        """Return a page of entries in due order. Usually one round trip per shard."""
         name = "" if after is None else self.keys.name_of(after[1])
         begin = None if after is None else self._due_order(score_in(after[0]), name)
         mean = limit / self.layout.shards
@@ -239,7 +253,7 @@ class ShardedStore:
         return Page(max(nows), found[:limit], (repr(last.score), last.key) if last else None)
 
     def _due_order(self, score: float, name: str) -> tuple[bool, float, bytes]:
-        """Return the sort key of pages; the order does not depend on the number of shards."""
+        """Return the sort key of an entry in pages. It does not depend on the number of shards."""
         return score < 0, score, bytes_of(name)
 
     def _by_score(self, pair: tuple[str, float]) -> tuple[float, bytes]:
@@ -265,7 +279,7 @@ class ShardedStore:
     def due(self, now: float) -> list[tuple[str, float]]:
         """Return (key, score) of all entries due at ``now`` and of the next entry, in due order.
 
-        Two round trips per shard.
+        Two round trips per shard, and one more round trip per 2000 due entries of a shard.
         """
         each = (pair for store in self.shards for pair in store.due(now))
         pairs = sorted(each, key=self._by_score)
@@ -275,7 +289,10 @@ class ShardedStore:
     # -- the whole schedule, in any order ----------------------------------------------------
 
     def _chained(self, cursor: str, read: Callable[[Store, str], tuple[str, T]]) -> tuple[str, T]:
-        """Read the part at a cursor: the number of a shard, a colon and the cursor in the shard."""
+        """Call ``read`` for the part at ``cursor``; return the next cursor and the part.
+
+        A cursor contains the number of a shard, a colon, and the cursor within the shard.
+        """
         number, _, own = cursor.partition(":")
         after, found = read(self.shards[int(number)], own or START)
         if after not in (START, ""):
@@ -299,7 +316,7 @@ class ShardedStore:
     def sweep(
         self, cursor: str, disabled: float, offset: int, limit: int, known: Sequence[str]
     ) -> Swept:
-        """Scan a page of keys at ``cursor``; add the ``known`` keys, see :meth:`Store.sweep`."""
+        """Scan a page of keys, and add the ``known`` keys; see :meth:`Store.sweep`."""
         returned = []
         for store, part in self._parts(known, str):
             keys = [key for _, key in part]
@@ -315,7 +332,7 @@ class ShardedStore:
         return page._replace(cursor=after, returned=returned + page.returned)
 
     def count_below(self, score: float) -> int:
-        """Return the number of entries with a lower score."""
+        """Return the number of entries whose score is lower than ``score``."""
         return sum(store.count_below(score) for store in self.shards)
 
     def members(self) -> int:
@@ -327,20 +344,23 @@ class ShardedStore:
         return set().union(*(store.static_names() for store in self.shards))
 
     def static_among(self, names: Iterable[str]) -> set[str]:
-        """Return the names that are static entries. One round trip per shard and 500 names."""
+        """Return those of ``names`` that are names of static entries.
+
+        One round trip per shard and 500 names.
+        """
         pages = map(self.read, batches(map(self.keys.entry, names)))
         return {self.keys.name_of(row.key) for page in pages for row in page.rows if row.static}
 
     def quarantined(self, limit: int | None = None) -> dict[str, str]:
-        """Return quarantined entries: key -> JSON note; all of them, or only ``limit`` of them."""
+        """Return all quarantined entries, or at most ``limit`` of them, as key -> JSON note."""
         found = (pair for store in self.shards for pair in store.quarantined(limit).items())
         return dict(islice(found, limit))
 
     def counts(self, lock_key: str | None, disabled: float, within: float) -> Counts:
         """Return the number of entries of each kind, and the active beats.
 
-        The beats are those of the first shard, because every beat ticks the first shard. Returns
-        the keys of all entries that may be overdue.
+        The beats come from the first shard, because every beat works on the first shard. Also
+        returns the keys of all entries that may be overdue.
         """
         each = [
             store.counts(lock_key and self.lock_key(number, lock_key), disabled, within)
@@ -370,7 +390,7 @@ class ShardedStore:
         )
 
     def expected_after(self, _now: float, _offset: int) -> list[str]:
-        """Return no keys: :meth:`counts` returns all of them. No round trip."""
+        """Return no keys, because :meth:`counts` already returns all keys. No round trip."""
         return []
 
     def stats(self) -> dict[str, str]:
@@ -378,16 +398,22 @@ class ShardedStore:
         return total_stats(self.shards)
 
     def reports_since(self) -> float | None:
-        """Return when a worker first reported a run, in UNIX seconds, None if never."""
+        """Return when a worker first reported the end of a run, in UNIX seconds.
+
+        Returns None if no worker has reported a run.
+        """
         found = [since for store in self.shards if (since := store.reports_since()) is not None]
         return min(found, default=None)
 
     def eviction(self) -> tuple[int, str]:
-        """Return maxmemory in bytes and eviction policy of the server with the highest risk."""
+        """Return maxmemory in bytes and the eviction policy of one server of the cluster.
+
+        The method chooses a server that can evict entries, if there is one.
+        """
         found = [store.eviction() for store in self.shards]
         return max(found, key=lambda one: bool(one[0]) and one[1].startswith("allkeys-"))
 
-    # -- calendars, which every shard has ----------------------------------------------------
+    # -- calendars, which are stored in every shard ------------------------------------------
 
     def save_calendar(self, name: str, text: str) -> None:
         """Store a calendar as JSON in every shard."""
@@ -395,16 +421,19 @@ class ShardedStore:
             store.save_calendar(name, text)
 
     def delete_calendar(self, name: str) -> bool:
-        """Delete a calendar in every shard; return whether it existed."""
+        """Delete a calendar in every shard; return whether the calendar existed."""
         return sum(store.delete_calendar(name) for store in self.shards) > 0
 
-    # -- what the first shard has ------------------------------------------------------------
+    # -- values from the first shard, and locks ----------------------------------------------
 
     calendars = _by_first("calendars")
     time, server, noted = _by_first("time"), _by_first("server"), _by_first("noted")
 
     def beats(self, within: float) -> list[Presence]:
-        """Return the beats seen in the last ``within`` seconds, latest last. Two round trips."""
+        """Return the beats that were seen in the last ``within`` seconds. Two round trips.
+
+        The beat that was seen last is the last in the list.
+        """
         return self.shards[0].beats(within)
 
     def lock_key(self, number: int, lock_key: str) -> str:
@@ -412,11 +441,14 @@ class ShardedStore:
         return self.layout.prefixes[number] + lock_key.removeprefix(self.layout.prefix)
 
     def lock_holder(self, key: str) -> str:
-        """Return the token of the beat that holds the lock of the first shard, "" if it is free."""
+        """Return the token of the beat that holds the lock of the first shard.
+
+        Returns "" if the lock is free.
+        """
         return self.shards[0].lock_holder(self.lock_key(0, key))
 
     def lock_holders(self, key: str) -> list[str]:
-        """Return the tokens of the beats that hold the lock of a shard, each once."""
+        """Return the token of each beat that holds the lock of at least one shard."""
         found = [
             store.lock_holder(self.lock_key(number, key))
             for number, store in enumerate(self.shards)
@@ -424,19 +456,25 @@ class ShardedStore:
         return [*dict.fromkeys(filter(None, found))]
 
     def lock_left(self, key: str) -> float | None:
-        """Return the seconds until the lock of the first shard expires, None if it is free."""
+        """Return the seconds until the lock of the first shard expires.
+
+        Returns None if the lock is free.
+        """
         return self.shards[0].lock_left(self.lock_key(0, key))
 
 
 def _keep(
     found: dict[int, Saved], part: Sequence[tuple[int, Writing]], read: Callable[[], list[Saved]]
 ) -> None:
-    """Wait for the results of a part, and keep them by their positions."""
+    """Wait for the results of ``part``, and store each result in ``found`` by its position."""
     found.update(zip((position for position, _ in part), read(), strict=True))
 
 
 def total_stats(stores: Iterable[Store]) -> dict[str, str]:
-    """Return the stats of all stores, with the counters added up. One round trip per store."""
+    """Return the stats of all stores, with the counters added up.
+
+    One round trip per about 2000 fields of a store.
+    """
     stats: dict[str, str] = {}
     for store in stores:
         for name, text in store.stats().items():
@@ -445,7 +483,7 @@ def total_stats(stores: Iterable[Store]) -> dict[str, str]:
 
 
 def _total(name: str, one: str, other: str) -> str:
-    """Return the value of a field of the stats for two shards with these values."""
+    """Return the total of a field of the stats that has the values ``one`` and ``other``."""
     if name in (LAST_TICK, REPORTS_SINCE):
         choose = max if name == LAST_TICK else min
         return choose(one, other, key=lambda text: seconds_in(text) or 0.0)

@@ -1,8 +1,8 @@
-"""The only module that changes schedule data in Redis. Its methods use only text and numbers.
+"""The only module that changes schedule data in Redis.
 
-Each change runs one Lua script of ``redbeat/lua``. Redis errors pass through unchanged, with one
-exception: saving an entry at a key that is not a hash raises
-:exc:`~redbeat.errors.InvalidEntryError`.
+The methods work with stored texts and numbers instead of entry objects. Each change of entries runs
+one Lua script of ``redbeat/lua``. Redis errors pass through unchanged, with one exception: saving
+an entry at a key that is not a hash raises :exc:`~redbeat.errors.InvalidEntryError`.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ __all__ = (
 logger = get_logger("celery.beat")
 
 
-#: The list to which this thread adds the keys of entries that it saves or deletes, None for no
-#: list. An entry may be saved without a change.
+#: The list to which the store adds the key of each entry that this thread saves or deletes, even
+#: if a save changes nothing. None means that no keys are collected.
 CHANGED_KEYS: ContextVar[list[str] | None] = ContextVar("CHANGED_KEYS", default=None)
 
 
@@ -127,13 +127,13 @@ class Replicas:
 
 
 #: Maximum wait of a beat between two ticks, in seconds. A save publishes a wake-up message only if
-#: the entry is due before the next tick of a waiting beat.
+#: the entry may be due before the next tick of a waiting beat.
 MAX_WAIT = 5.0
 
 #: Number of keys that one :meth:`Store.sweep` scans.
 SCAN_PAGE = 1000
 
-#: Codes of ``sync.lua`` if another beat leads: it wrote nothing, or only missing entries.
+#: Codes of ``sync.lua`` if another beat leads: the script wrote nothing, or only missing entries.
 SYNC_REFUSED, SYNC_ADDED_ONLY = -1, 2
 
 #: Seconds after which a beat looks again at an entry key without a definition.
@@ -148,7 +148,7 @@ def save_results(writings: Sequence[Writing], reply: Sequence[bytes]) -> list[Sa
     if not isinstance(reply, list):
         return [Saved(SAVED)] * len(writings)  # the client is a mock in a test
     results = read_saved(reply)
-    # Redis may have written only some of the entries; then there are fewer results.
+    # If Redis has written only some of the entries, there are fewer results than writings.
     for writing, saved in zip(writings, results, strict=False):
         if saved.code == NOT_A_HASH:
             raise InvalidEntryError("name", not_an_entry(writing.key))
@@ -169,9 +169,9 @@ class Store(Reading):
     # -- one turn of a beat ------------------------------------------------------------------
 
     def claim(self, *terms: Any, **more: Any) -> ClaimReply:
-        """Keep the lock, record completions and claim due entries.
+        """Acquire or extend the lock, record completions and claim due entries.
 
-        One round trip; two for a quick request without a lock, if an entry is due after all.
+        One round trip, or two round trips for a quick request without a lock if an entry is due.
 
         The arguments are the fields of a :class:`ClaimRequest`. The client does not retry the
         script. If the reply is lost, send the request again with ``reply_lost``.
@@ -194,8 +194,8 @@ class Store(Reading):
     def _look(self, last_reply: ClaimReply) -> ClaimReply | None:
         """Return the reply to a quick request without a lock, None if an entry is due.
 
-        Redis executes these commands in half the time of a script with the same commands. One round
-        trip.
+        The method sends single commands, because Redis executes a script with the same commands in
+        twice the time. One round trip.
         """
         self.round_trips += 1
         schedule = self.keys.schedule
@@ -214,7 +214,7 @@ class Store(Reading):
     def begin_claim(self, request: ClaimRequest) -> Callable[[], ClaimReply]:
         """Send the request of :meth:`claim`, and return a function that waits for the reply.
 
-        If :attr:`overlaps` is true, you may send other commands before you call that function. One
+        If :attr:`overlaps` is true, you can send other commands before you call this function. One
         round trip.
         """
         return self._send_claim(request)
@@ -228,7 +228,7 @@ class Store(Reading):
 
     @property
     def overlaps(self) -> bool:
-        """Whether you may send commands between :meth:`begin_claim` and its reply."""
+        """Whether you can send other commands before the reply to :meth:`begin_claim` arrives."""
         return overlaps(self.client, self.keys.schedule)
 
     def _claim_call(self, request: ClaimRequest) -> tuple[list[str], tuple[Any, ...]]:
@@ -260,14 +260,15 @@ class Store(Reading):
         return keys, (*turn, *lock, MISSING_RETRY, *completions, *rest, broker, *limits)
 
     def park(self, notes: Iterable[tuple[str, str, str]]) -> list[str]:
-        """Quarantine entries; return the keys of the quarantined ones. One round trip per 500.
+        """Quarantine entries, and return the keys of the entries that were quarantined.
 
         ``notes`` has a triple per entry: key, claim id ("" if the key is not a hash) and JSON note.
+        One round trip per 500 entries.
         """
         return self._run_rows("park", notes)
 
     def _run_rows(self, script: str, rows: Iterable[tuple[str, ...]]) -> list[str]:
-        """Run a script with rows that begin with an entry key; return the keys in its replies.
+        """Run a script with rows that begin with an entry key; return the keys in the replies.
 
         One round trip per 500 rows.
         """
@@ -285,17 +286,20 @@ class Store(Reading):
         """Release quarantined entries that changed in Redis; return their keys.
 
         ``digests`` has a pair per entry: its key, and the digest of its stored JSON at the time of
-        the quarantine. One round trip per 500.
+        the quarantine. One round trip per 500 entries.
         """
         return self._run_rows("review", digests)
 
     def wake_beats(self) -> None:
-        """Wake up waiting beats, if the Redis user may run PUBLISH. One round trip."""
+        """Wake up waiting beats, if the Redis user has the right to run PUBLISH. One round trip."""
         with suppress(ResponseError):
             self._read("PUBLISH", self.keys.wakeup, "due")
 
     def forget(self, members: Sequence[str]) -> list[str]:
-        """Remove keys without a hash from the schedule; return them. One round trip."""
+        """Remove keys whose hash does not exist from the schedule; return the removed keys.
+
+        One round trip.
+        """
         args = [self.keys.prefix, *map(key_of, members)]
         reply = self._run("forget", self._with_missing_key(self.keys.schedule), args)
         return [text_of(member) for member in reply]
@@ -306,8 +310,8 @@ class Store(Reading):
         """Find entry hashes that are not in the sorted set, and entries that were enabled again.
 
         Scans a page of keys at ``cursor``, or no keys if ``cursor`` is "". Checks ``limit`` entries
-        with the score ``disabled``, beginning at ``offset``. Adds the ``known`` keys to the sorted
-        set as due now if they are still missing. One round trip.
+        with the score ``disabled``, beginning at ``offset``. Adds each of the ``known`` keys that
+        is still missing to the sorted set, as due now. One round trip.
         """
         prefix = self.keys.prefix
         scan = (cursor, GLOB_SPECIAL.sub(ESCAPED, prefix) + "*", SCAN_PAGE)
@@ -329,7 +333,7 @@ class Store(Reading):
         return saved
 
     def save_all(self, writings: Sequence[Writing]) -> list[Saved]:
-        """Write entries, and wake up waiting beats that would otherwise be late for the entries.
+        """Write entries, and wake up waiting beats that could otherwise send the runs too late.
 
         The code of each result is one of these:
 
@@ -337,9 +341,10 @@ class Store(Reading):
         - HISTORY_DIFFERS: the stored meta differs from the expected meta.
         - SAME: the stored meta differs from the expected meta. However, the definition and the
           policy are already stored and ``made_up`` is set, so only the score may be wrong.
-        - GONE: the entry does not exist, and the definition or meta to create it is empty.
+        - GONE: the entry does not exist and cannot be created, because ``definition`` or ``meta``
+          is empty.
         - CLOCK_AHEAD: ``made_up`` is later than the time of Redis.
-        - CONFLICT: the stored definition or policy differs from the expected one.
+        - CONFLICT: the stored definition or policy differs from the expected definition or policy.
 
         Raises :exc:`InvalidEntryError` for a key that is not a hash. If one key is not a hash, no
         entry is written. One round trip, or more if Redis needs longer than :attr:`max_seconds`;
@@ -353,10 +358,10 @@ class Store(Reading):
     def begin_save_all(self, writings: Sequence[Writing]) -> Callable[[], list[Saved]]:
         """Send the entries of :meth:`save_all`, and return a function that waits for the results.
 
-        You must call the returned function. You may send other commands before you call the
-        function. If the client cannot send commands while a script runs, this method waits for the
-        results itself. After a connection error, the entries are sent again with the client's
-        retries, which is harmless. One round trip.
+        You must call the returned function, but you can send other commands first. If the client
+        cannot send commands while a script runs, this method waits for the results itself. After a
+        connection error, the entries are sent again with the client's retries. A repeated write
+        does no harm. One round trip.
         """
         if runs_once(self.client) and self.overlaps:
             with suppress(RedisError, OSError):
@@ -384,11 +389,11 @@ class Store(Reading):
         return keys, (self.keys.wakeup, MAX_WAIT, *pack_writings(writings), self._time_limit)
 
     def delete(self, key: str) -> bool:
-        """Delete an entry and its history; return whether it existed. One round trip."""
+        """Delete an entry and its history; return whether the entry existed. One round trip."""
         return bool(self.delete_all([key]))
 
     def delete_all(self, keys: Sequence[str]) -> int:
-        """Delete entries and their histories; return how many existed.
+        """Delete entries and their histories; return how many entries existed.
 
         One round trip; pass at most 500 keys.
         """
@@ -396,9 +401,10 @@ class Store(Reading):
         return int(self._run("delete", self._quarantine_keys, ["", *map(key_of, keys)]))
 
     def delete_unchanged(self, key: str, definition: str, policy: str) -> bool:
-        """Delete an entry if it is stored with this definition and policy. One round trip.
+        """Delete an entry if its stored definition and policy equal the arguments. One round trip.
 
-        Returns False if another definition or policy is stored; True if the entry does not exist.
+        Returns False if the definition or policy differs. Returns True if the entry was deleted or
+        does not exist.
         """
         _note_changed([key])
         expected = key_of(f"{definition}\n{policy}")
@@ -419,7 +425,10 @@ class Store(Reading):
         return self._run_once("pop", self._replace_denied(keys), [key_of(key)])
 
     def end_run(self, key: str, task_id: str, result: RunReport = NO_RESULT) -> Ended:
-        """Record the end of a run, and its result if any. One round trip."""
+        """Record the end of a run, and its result unless ``result`` is :data:`NO_RESULT`.
+
+        One round trip.
+        """
         names = self.keys
         keys = [names.schedule, key_of(key), names.expected, names.stats]
         state, run, age, line, lines = result
@@ -431,7 +440,7 @@ class Store(Reading):
     def trigger(self, key: str, run_id: str, most: int) -> int:
         """Request an extra run as soon as possible; return the code of ``trigger.lua``.
 
-        At most ``most`` triggered runs of the entry may wait. One round trip.
+        At most ``most`` triggered runs of the entry can wait at the same time. One round trip.
         """
         keys = [self.keys.schedule, key_of(key), self.keys.quarantine]
         return int(self._run("trigger", keys, [run_id, most, self.keys.wakeup]))
@@ -439,18 +448,20 @@ class Store(Reading):
     def replace_waiting(self, key: str, expected: str, meta: str, waiting: str) -> int:
         """Replace the waiting runs of an entry; return the code of ``backfill.lua``.
 
-        ``expected`` and ``meta`` are the stored fields ``trigger`` and ``meta``. One round trip.
+        ``expected`` and ``meta`` are the values that the caller expects in the stored fields
+        ``trigger`` and ``meta``. One round trip.
         """
         keys = [self.keys.schedule, key_of(key), self.keys.quarantine]
         return int(self._run("backfill", keys, [expected, meta, waiting, self.keys.wakeup]))
 
     def tidy_stats(self, most: int) -> int:
-        """Remove the counts of deleted entries; return how many were removed.
+        """Remove the counts of deleted entries; return how many counts were removed.
 
-        Also removes entries that no longer fail from the index of failing entries, and removes
-        beats with a "last seen" time in the future, which another program must have written. If the
-        schedule has more than ``most`` entries, the counts of all entries are removed. One round
-        trip, and one more per 500 entries that are failing, have counts or have ``expect_within``.
+        Also removes entries that no longer fail from the index of failing entries. Also removes
+        beats whose "last seen" time is in the future, because another program must have written
+        that time. If the schedule has more than ``most`` entries, the counts of all entries are
+        removed. One round trip, and one more round trip per 500 entries that are failing, have
+        counts or have ``expect_within``.
         """
         names = self.keys
         keys = self._with_missing_key(
@@ -468,22 +479,22 @@ class Store(Reading):
         self._read("HSET", self.keys.calendars, name, text)
 
     def delete_calendar(self, name: str) -> bool:
-        """Delete a calendar; return whether it existed. One round trip."""
+        """Delete a calendar; return whether the calendar existed. One round trip."""
         return bool(self._read("HDEL", self.keys.calendars, name))
 
     def note_calendar_users(self, keys: Sequence[str]) -> None:
-        """Note that these entries have calendars. One round trip."""
+        """Record that these entries have calendars. One round trip."""
         self._read("SADD", self.keys.calendar_users, *map(key_of, keys))
 
     def forget_calendar_users(self, keys: Sequence[str]) -> None:
-        """Note that these entries have no calendars. One round trip."""
+        """Record that these entries have no calendars. One round trip."""
         self._read("SREM", self.keys.calendar_users, *map(key_of, keys))
 
     def note(self, field: str, text: str) -> None:
         """Store a text in a field of the stats; "" removes the field. One round trip.
 
-        Does not raise an error if Redis refuses the command, because without the text a beat only
-        repeats some work.
+        If Redis refuses the command, the method raises no error, because a missing text only makes
+        a beat repeat some work.
         """
         stats = self.keys.stats
         command = ("HSET", stats, field, text) if text else ("HDEL", stats, field)
@@ -504,7 +515,7 @@ class Store(Reading):
     def sync_statics(
         self, rows: Sequence[StaticRow], lock_key: str | None, token: str, ttl: float = 0.0
     ) -> list[int] | None:
-        """Write the rows that differ from Redis; return a code of ``sync.lua`` per row.
+        """Write the rows that differ from the stored entries; return a ``sync.lua`` code per row.
 
         Extends the lock to ``ttl`` seconds from now. Returns None if the caller no longer leads.
         One round trip; pass at most 500 rows.
@@ -515,10 +526,11 @@ class Store(Reading):
     def offer_statics(
         self, rows: Sequence[StaticRow], lock_key: str | None, token: str
     ) -> tuple[bool, list[int]]:
-        """Write the rows that differ from Redis, or only missing ones while another beat leads.
+        """Write the rows that differ from the stored entries.
 
-        Returns a pair: False if another beat leads, else True; and a code of ``sync.lua`` per row.
-        One round trip; pass at most 500 rows.
+        While another beat leads, write only missing entries. The first returned value is False if
+        another beat leads. The second value is a list with a code of ``sync.lua`` per row. One
+        round trip; pass at most 500 rows.
         """
         standing, codes = self._sync(rows, lock_key, token, "")
         return standing != SYNC_ADDED_ONLY, codes
@@ -526,7 +538,7 @@ class Store(Reading):
     def _sync(
         self, rows: Sequence[StaticRow], lock_key: str | None, token: str, ttl: str
     ) -> tuple[int, list[int]]:
-        """Run ``sync.lua``; return its first code, and the codes of the rows.
+        """Run ``sync.lua`` on all rows; return the code of the whole sync, and a code per row.
 
         One round trip, or more if Redis needs longer than :attr:`max_seconds`.
         """
@@ -539,9 +551,10 @@ class Store(Reading):
     def _sync_some(
         self, rows: Sequence[StaticRow], lock_key: str | None, token: str, ttl: str
     ) -> tuple[int, list[int]]:
-        """Run ``sync.lua`` once; the codes may be those of the first rows only.
+        """Run ``sync.lua`` once; return the code of the whole sync, and the codes of written rows.
 
-        Most rows have the same meta, so a meta that equals the previous one is sent as "".
+        If the script reaches its time limit, the last rows have no code. A meta that equals the
+        meta of the previous row is sent as "", because most rows have the same meta.
         """
         fields: list[str] = []
         previous = ""
@@ -567,9 +580,9 @@ class Store(Reading):
     # -- lock --------------------------------------------------------------------------------
 
     def acquire_lock(self, key: str, token: str, ttl: float) -> bool:
-        """Acquire or keep the lock for ``ttl`` seconds; return False if another beat holds it.
+        """Acquire the lock, or extend it, for ``ttl`` seconds. One round trip.
 
-        One round trip.
+        Returns False if another beat holds the lock.
         """
         return bool(self._run("acquire", [key], [token, int(ttl * 1000)]))
 
@@ -610,7 +623,10 @@ def store_of(app: App | None, client: Any = None) -> Store:
 
 
 def base_store(conf: RedBeatConfig, client: Any) -> Store:
-    """Return the store under the base prefix, which has no entries if the schedule has shards."""
+    """Return the store under the base prefix.
+
+    This store has no entries if the schedule has several shards.
+    """
     keys = Keys(conf.key_prefix, conf.schedule_key, conf.statics_key, conf.denied_keys)
     return Store(client, keys, conf.wait_replicas)
 

@@ -33,8 +33,8 @@ LONGEST_IDENTITY = 200
 def pack(texts: Sequence[str]) -> tuple[bytes, str | bytes]:
     """Return the sizes of the strings in bytes, and the joined strings.
 
-    Each size is a big-endian integer of four bytes. The strings are encoded in UTF-8. Surrogates
-    are encoded as the bytes that they stand for; see :func:`unpack`.
+    Each size is a big-endian integer of four bytes. The strings are encoded in UTF-8. A surrogate
+    that :func:`unpack` made from a byte becomes this byte again.
     """
     joined: str | bytes = "".join(texts)
     sizes: Iterable[int] = map(len, texts)
@@ -68,7 +68,7 @@ def pairs_of(reply: Any) -> Iterable[tuple[Any, Any]]:
 
 
 def identity_in(stored: str) -> str:
-    """Return the identity of an entry, "" if it is not valid; ``claim.lua`` does the same."""
+    """Return the identity of an entry, or "" if ``stored`` is not valid, as ``claim.lua`` does."""
     return text_in(stored, LONGEST_IDENTITY)
 
 
@@ -79,7 +79,7 @@ LOCKED = " lock"
 Cursor = tuple[str, str]
 
 
-#: The first words of the problem of a key that is not a hash.
+#: The first words of :attr:`Row.problem` if the key is not a hash.
 NO_HASH = "the key is not a hash"
 
 
@@ -87,10 +87,11 @@ class Row(NamedTuple):
     """The stored fields of one entry.
 
     ``score`` is None if the entry is not in the sorted set of the schedule. ``definition`` is None
-    if the entry has none. ``problem`` is the reason why the entry cannot be read. ``note`` is the
-    JSON note of a quarantined entry. ``history`` is "" unless the caller requested it.
-    ``failing`` says why the run of the entry could not be sent, as JSON; see ``still_fails.lua``.
-    ``results`` is the first line of the results, see ``lua/parts/results.lua``.
+    if the entry has no definition. ``problem`` is the reason why the entry cannot be read. ``note``
+    is the JSON note of a quarantined entry. ``history`` is "" unless the caller requested the
+    history. ``failing`` is JSON with the reason why the run of the entry could not be sent; see
+    ``still_fails.lua``. ``results`` is the first line of the stored results, see
+    ``lua/parts/results.lua``.
     """
 
     key: str
@@ -129,9 +130,10 @@ class Page(NamedTuple):
 
 
 class Presence(NamedTuple):
-    """An active beat: its token, when it was last seen (UNIX seconds), and its use of the lock.
+    """An active beat. ``seen`` is when the beat was last seen, in UNIX seconds.
 
-    A beat that uses the lock is the leader or a standby. Beats without a lock share the work.
+    ``locked`` is whether the beat uses the lock. A beat that uses the lock is the leader or a
+    standby. Beats without a lock share the work.
     """
 
     token: str
@@ -152,8 +154,8 @@ class Presence(NamedTuple):
 class Counts(NamedTuple):
     """The number of entries of each kind, and the active beats. Times are UNIX seconds of Redis.
 
-    ``due`` and ``first_due`` include the ``failing`` entries: a run that could not be sent is due
-    from its nominal instant on, not from its next attempt on.
+    ``due`` and ``first_due`` include the ``failing`` entries. A run that could not be sent counts
+    as due since its nominal instant, although the score is the time of the next attempt.
     """
 
     now: float
@@ -170,7 +172,8 @@ class Counts(NamedTuple):
     failing: int = 0
     #: The keys of at most 500 entries that may be overdue.
     expected: Sequence[str] = ()
-    #: Of a schedule with shards: the holder of the lock and the number of entries of each shard.
+    #: Only for a schedule with several shards: the token of the lock holder of each shard, and the
+    #: number of entries of each shard.
     holders: Sequence[str] = ()
     sizes: Sequence[int] = ()
 
@@ -191,15 +194,15 @@ def _row(kind: str, key: str, score: str, definition: str, *texts: str) -> Row:
     flags = note, bool(static)
     if kind == "x":
         return Row(*place, note=note, static=bool(static), problem=f"{NO_HASH} ({definition})")
-    # Keep only the first string of the claim. The rest of the claim repeats the definition, policy
-    # and meta.
+    # Use only the first string of the claim. The rest of the claim may contain the whole
+    # definition, policy and meta.
     claim = claim.removeprefix('["').partition('"')[0]
     running, trigger, identity = text_in(running), text_in(trigger), identity_in(identity)
     fields = meta, policy, runtime, claim, running, trigger, identity
     if kind == "g":
-        return Row(*place, None, *fields, *flags, "it has no definition")
+        return Row(*place, None, *fields, *flags, "the definition is missing")
     text = f"{definition}{meta}{policy}"
-    problem = "" if is_valid_text(text) else "its texts are not UTF-8"
+    problem = "" if is_valid_text(text) else "the stored text is not UTF-8"
     return Row(*place, definition, *fields, *flags, problem, text_in(history), failing, results)
 
 

@@ -221,8 +221,8 @@ def test_keys_with_one_colon_are_reported(run: Run, make: Make, redis_client: An
     redis_client.zadd("redbeat:schedule", {"redbeat:a": 1})
     redis_client.sadd("redbeat:statics", "a")
     assert [(report["kind"], report["remedy"]) for report in run("doctor", "--json").json] == [
-        ("misspelt", "the key is redbeat::schedule, with two colons"),
-        ("misspelt", "the key is redbeat::statics, with two colons"),
+        ("misspelt", "the correct key is redbeat::schedule, with two colons"),
+        ("misspelt", "the correct key is redbeat::statics, with two colons"),
     ]
 
 

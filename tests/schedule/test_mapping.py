@@ -162,7 +162,7 @@ def test_unreadable_entries_are_listed_and_not_loaded(
     with pytest.raises(DecodeError):
         schedule["bad"]
     problems = {found.name: found.problem for found in schedule.records() if not found.entry}
-    assert problems["gone"] == "it has no definition"
+    assert problems["gone"] == "the definition is missing"
     assert "not a hash" in str(problems["text"])
     assert "definition" in str(problems["bad"])
 

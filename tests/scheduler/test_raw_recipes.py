@@ -121,8 +121,8 @@ def test_keys_with_one_colon_are_logged_at_the_start(
     assert scheduler.names == ["good"]
     found = [record.getMessage() for record in log.records if "two colons" in record.getMessage()]
     assert found == [
-        f"beat: {PREFIX}{word} is a {kind} that nothing reads: the key is {PREFIX}:{word}, with "
-        "two colons"
+        f"beat: {PREFIX}{word} is a {kind} that nothing reads: the correct key is {PREFIX}:{word}, "
+        "with two colons"
         for word, kind in (("schedule", "sorted set"), ("statics", "set"))
     ]
 

@@ -118,7 +118,7 @@ def test_load_of_a_missing_entry_is_empty(store: Store) -> None:
 
 def test_load_of_another_type_names_the_key(store: Store, redis_client: redis.Redis) -> None:
     redis_client.set(KEYS.entry("a"), "x")
-    with pytest.raises(DecodeError, match=f"'{PREFIX}a' holds something that is not an entry"):
+    with pytest.raises(DecodeError, match=f"'{PREFIX}a' is not an entry"):
         store.load(KEYS.entry("a"))
 
 
