@@ -228,7 +228,7 @@ def test_backfill_warns(run: Run) -> None:
         (SPAN[:2], "Give both --from and --to"),
         ((*SPAN, "--rate", "many"), "'many' is not a rate; for example: --rate 10/s"),
         ((*SPAN, "--rate", "0"), "--rate"),
-        ((*SPAN, "--cancel"), "does not go with"),
+        ((*SPAN, "--cancel"), "cannot be combined with"),
         (("--from", "2026-01-02T00:00", "--to", "2026-01-01T00:00"), "must be later"),
     ],
 )
