@@ -154,7 +154,7 @@ class Console:
         self.app = ctx.obj.app
         self.as_json = as_json
         if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
-            # Celery ignores NO_COLOR=0, but by https://no-color.org any value turns colours off.
+            # Celery ignores NO_COLOR=0, but https://no-color.org says that any value counts.
             ctx.obj.no_color = True
 
     @cached_property

@@ -76,7 +76,7 @@ def _report(console: Console, old: str, new: str, counts: dict[str, int], dry_ru
     text = f"Dry run, nothing was written: {text}" if dry_run else text
     console.result({"old": old, "new": new, **counts, "dry_run": dry_run}, text)
     if not (console.as_json or dry_run):
-        console.note(f"Set redbeat_key_prefix = {new!r} in all programs of the schedule")
+        console.note(f"Set redbeat_key_prefix = {new!r} in all programs that use the schedule")
 
 
 def refuse_running_beat(console: Console, client: Any, prefix: str) -> None:

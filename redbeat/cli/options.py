@@ -185,7 +185,7 @@ def problem_of(console: Console, name: str) -> str:
 
 @contextmanager
 def existing(console: Console, name: str) -> Iterator[None]:
-    """End the command if the code in this context raises KeyError for the entry."""
+    """End the command if the context raises KeyError, because the entry does not exist."""
     try:
         yield
     except KeyError:

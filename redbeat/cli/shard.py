@@ -148,7 +148,7 @@ def _report(
         return
     if counts:
         console.note(", ".join(f"{count} {outcome}" for outcome, count in counts.items()))
-    console.note(f"Set redbeat_shards = {target.shards} in all programs of the schedule")
+    console.note(f"Set redbeat_shards = {target.shards} in all programs that use the schedule")
     if note.left:
         earlier = ", ".join(map(str, note.left))
         console.note(

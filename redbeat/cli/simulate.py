@@ -170,9 +170,7 @@ def _warn(console: Console, names: tuple[str, ...], found: Simulation, until: da
         for name in names:
             entry = found.entries[name]
             if not entry.enabled:
-                console.warn(
-                    f"{name} is paused: the listed runs will only take place if you resume it"
-                )
+                console.warn(f"{name} is paused, but the simulation treats the entry as enabled")
 
 
 # -- output ------------------------------------------------------------------------------------
@@ -192,9 +190,8 @@ def _print(console: Console, found: Simulation) -> None:
     if not any(entry.before or entry.after for entry in found.entries.values()):
         console.note("No runs in this period")
         return
-    rows.sort(
-        key=lambda item: item[0]
-    )  # the sort is stable: a DST change comes before a run at the same time
+    # The sort is stable, so a DST change comes before a run at the same time.
+    rows.sort(key=lambda item: item[0])
     console.table(titles, [row[: len(titles)] for _, row in rows])
     for name, entry in found.entries.items():
         if entry.after is not None:

@@ -38,7 +38,7 @@ ASCII_BARS: Final = " .:-=+*#@"
 
 
 def bars(load: Sequence[int], minutes: int, levels: str) -> str:
-    """Return one character of ``levels`` per column, for the load of the busiest minute in it."""
+    """Return one character of ``levels`` per column: the load of the column's busiest minute."""
     peak = max(load, default=0) or 1
     highest = (max(load[first : first + minutes]) for first in range(0, len(load), minutes))
     return "".join(levels[ceil(count * (len(levels) - 1) / peak)] for count in highest)

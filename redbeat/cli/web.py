@@ -54,7 +54,7 @@ MIN_TOKEN: Final = 16
     multiple=True,
     metavar="NAME",
     example="schedule.example.com",
-    help="Host name at which browsers can open the dashboard, besides the names of this machine.",
+    help="Host name that browsers may use, in addition to the names of this machine.",
 )
 @option("--behind-proxy", is_flag=True, help="Trust the X-Forwarded headers of one proxy.")
 @option("--read-only", is_flag=True, help="Disable all changes in the dashboard.")
