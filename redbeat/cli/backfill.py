@@ -59,7 +59,7 @@ def rate_from(text: str) -> float:
     help="Maximum rate: N runs per second (N/s), per minute (N/m) or per hour (N/h).",
 )
 @option("--dry-run", is_flag=True, help="List the runs, but send nothing.")
-@option("--again", is_flag=True, help="Send runs again that finished backfills have already sent.")
+@option("--again", is_flag=True, help="Also send runs that finished backfills have already sent.")
 @option("--wait", is_flag=True, help="Wait until all runs are sent, and show the progress.")
 @option("--cancel", is_flag=True, help="Cancel the remaining runs of the backfills of NAME.")
 def backfill(
@@ -112,7 +112,7 @@ def _request(
     try:
         return entry.backfill(*span, rate, again, dry_run)
     except ConflictError as error:
-        problem = f"A beat is just sending a run of {entry.name!r}; try again"
+        problem = f"Beats keep recording runs of {entry.name!r}; try again"
         raise failure(problem, EX_CONFLICT) from error
     except InvalidEntryError as error:
         if error.field not in ("since", "until", "rate"):
@@ -155,7 +155,9 @@ def _report_plan(
         )
     if not entry.enabled and plan.instants and not dry_run:
         console.warn(f"{name} is paused: a beat sends the runs after you resume the entry")
-    left_out = f", {plural(plan.left_out, 'run')} left out" if plan.left_out else ""
+    left_out = (
+        f", {plural(plan.left_out, 'run')} already sent or requested" if plan.left_out else ""
+    )
     verb = "would be sent" if dry_run else "will be sent"
     console.note(f"{name}: {plural(len(plan.instants), 'run')} {verb}{left_out}")
 
