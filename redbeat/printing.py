@@ -42,7 +42,7 @@ def printable(text: str, limit: int | None = None) -> str:
     if limit is None or len(text) <= limit:
         escaped = _escaped(text)
     else:
-        # Escaping never makes a text shorter, so the middle of the text would be cut off anyway.
+        # Escaping never makes a text shorter, so the result would not contain the middle anyway.
         escaped = _escaped(text[:limit] + text[-limit:])
     if limit is None or len(escaped) <= limit:
         return escaped

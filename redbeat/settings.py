@@ -60,7 +60,7 @@ class Kind(NamedTuple):
     accepts: Callable[[Any], bool] | None = None
 
     def check(self, name: str, value: Any) -> Any:
-        """Return the value of a setting; raise :exc:`ConfigurationError` for an invalid value."""
+        """Return ``value``; raise :exc:`ConfigurationError` if the value is invalid."""
         if self.accepts is not None and not self.accepts(value):
             raise ConfigurationError(f"{name} is {value!r}, it must be {self.requirement}")
         return value
@@ -130,7 +130,7 @@ class Setting(NamedTuple):
     since: str = "3.0"
     #: The value that RedBeat uses if the setting is not set.
     value: Any = None
-    #: A description of the default for the manual; empty if ``value`` is the default.
+    #: A description of the default for the manual; "" if ``value`` is the default.
     default_text: str = ""
     #: The unit of a number; empty for settings that are not numbers.
     unit: str = ""
@@ -307,8 +307,8 @@ def is_set(app: Celery, name: str) -> bool:
 def unknown_settings(app: Celery) -> Iterator[tuple[str, str]]:
     """Yield (problem, remedy) for each unknown ``redbeat_*`` or ``redisbeater_*`` setting.
 
-    Also yields other names that look like a typo of a setting of RedBeat. The strings contain names
-    but no values, because values may be secret.
+    Also yields other names that look like a typo of a setting of RedBeat. The strings contain no
+    values of settings, because values may be secret.
     """
     for spelling, name in sorted(set(_foreign_names(app))):
         is_fork = name.startswith(_REDISBEATER_PREFIX)

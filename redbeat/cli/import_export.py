@@ -252,7 +252,7 @@ def _fail_on_problems(console: Console, checked: Checked, source_name: str) -> N
         if found is checked.problems:
             raise failure(f"Nothing was written: {some} invalid", EX_FAILED)
         message = (
-            f"Nothing was written: {some} already stored with different content; give "
+            f"Nothing was written: {some} already stored with different content; use "
             "--on-conflict keep or --on-conflict replace"
         )
         raise failure(message, EX_CONFLICT)

@@ -99,7 +99,7 @@ def _refuse_leftovers(note: LayoutNote, shards: int, base_entries: int) -> None:
     if note.copying not in (0, shards):
         message = (
             f"celery redbeat shard {note.copying} was interrupted: run it again, or celery redbeat "
-            f"shard {note.shards} --delete to undo it"
+            f"shard {note.shards} --delete to undo the copy"
         )
         raise failure(message, EX_CONFLICT)
     if shards in note.left or (shards == 1 and base_entries and not note.copying):
