@@ -1,8 +1,7 @@
-"""A Celery Beat scheduler that keeps periodic tasks in Redis.
+"""A Celery Beat scheduler that stores periodic tasks in Redis.
 
-Each public name is imported at its first use, so that commands of Celery start fast. Celery imports
-:mod:`redbeat.cli`, and therefore this module, for every command, also in projects without a
-schedule.
+Each public name is imported only when a program first uses the name. The import of this module must
+be fast, because Celery imports :mod:`redbeat.cli`, and therefore this module, for every command.
 """
 
 from __future__ import annotations
@@ -144,7 +143,7 @@ _MODULES: Final = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import and return a public name of the package, or one of its modules."""
+    """Import and return a public name or a submodule of the package."""
     if name in _MODULES:
         value = globals()[name] = getattr(import_module(f".{_MODULES[name]}", __name__), name)
         return value

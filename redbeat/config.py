@@ -47,31 +47,31 @@ if TYPE_CHECKING:
     #: A Celery app, or a proxy of an app such as ``celery.current_app``.
     App: TypeAlias = Celery | Proxy
 else:
-    App = Celery  # the manual shows this name; the representation of Proxy is misleading
+    App = Celery  # the manual shows Celery, because the repr of Proxy is misleading
 
 ALLOWLIST = "redbeat_task_allowlist"
 
 
 class TaskAllowlist:
-    """The tasks that entries may name: case-sensitive patterns of :mod:`fnmatch`.
+    """The tasks that entries are allowed to run, as case-sensitive patterns of :mod:`fnmatch`.
 
     A task is allowed if at least one pattern matches.
     """
 
     def __init__(self, patterns: tuple[str, ...]) -> None:
         self.patterns = patterns
-        # An empty list allows no task: (?!) never matches.
+        # The pattern (?!) never matches, so an empty list allows no task.
         self._any = re.compile("|".join(map(translate, patterns)) or r"(?!)")
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {', '.join(self.patterns)}>"
 
     def allows(self, task: Any) -> bool:
-        """Return whether a beat may send a task with this name."""
+        """Return whether a beat is allowed to send a task with this name."""
         return isinstance(task, str) and self._any.match(task) is not None
 
     def refusal(self, task: Any, options: Any) -> tuple[str, str] | None:
-        """Return (field, problem) for the first task that is not allowed, None if all are allowed.
+        """Return (field, problem) of the first forbidden task, or None if all tasks are allowed.
 
         The method also checks the tasks in ``options``: the callbacks (``link``, ``chain``,
         ``chord``), and the header ``task``, which replaces the task name in the message.
@@ -88,7 +88,7 @@ class TaskAllowlist:
 
 
 def tasks_in(value: Any) -> Iterator[Any]:
-    """Yield each value of a key ``task`` in ``value``, at any depth.
+    """Yield the value of each key ``task`` in ``value`` and in its nested dicts and lists.
 
     Also yields ``name`` for each pair ``["task", name]``, because headers may be a list of pairs.
     """
@@ -105,7 +105,7 @@ def tasks_in(value: Any) -> Iterator[Any]:
 
 
 def read_allowlist(value: Any) -> TaskAllowlist | None:
-    """Return the allowlist for a value of ``redbeat_task_allowlist``, None for all tasks.
+    """Return the allowlist in the setting ``redbeat_task_allowlist``, None for all tasks.
 
     Raises :exc:`~redbeat.ConfigurationError` if the value is neither None nor a list of patterns.
     """
@@ -128,7 +128,7 @@ LOCK_INTERVALS = 5
 #: A lock timeout below this number of seconds may expire before a busy leader renews the lock.
 SAFE_LOCK_TIMEOUT: Final = 1.0
 
-# Redis Cluster uses the text in the first pair of braces as the hash tag, unless it is empty.
+# Redis Cluster uses the text in the first pair of braces as the hash tag, if the text is not empty.
 _HASH_TAG = re.compile(r"[^{]*\{[^}]+\}")
 
 
@@ -165,27 +165,28 @@ class RedBeatConfig:
     #: The keys and the channel that RedBeat itself uses, except the lock. Entries cannot use these
     #: keys.
     reserved_keys: tuple[str, ...]
-    #: The reserved keys for which Redis has refused access to the Redis user so far.
+    #: The reserved keys to which Redis has denied access so far, because of an ACL.
     denied_keys: set[str]
     #: The key of the leader's lock, None if the lock is off.
     lock_key: str | None
     #: The lock timeout in seconds, None if it is not set; see :meth:`resolve_lock_timeout`.
     lock_timeout: float | None
-    #: One or several URLs, with passwords. Pass the URLs to ``safe_url`` before you log them.
+    #: One or several URLs, perhaps with passwords: log only the result of ``safe_url``.
     redis_url: str
     redis_use_ssl: Any
     redbeat_redis_options: dict[str, Any]
     key_expiry_check: str
-    #: The delivery of entries that do not set one, None for the best that the broker supports.
+    #: The delivery guarantee of entries that do not set ``delivery``. None means the best guarantee
+    #: that the broker supports.
     delivery: str | None
     on_lock_lost: str
-    #: Whether a beat logs each run that it sends, or only their number.
+    #: Whether a beat logs each run that it sends, or only the number of runs.
     log_dispatch: str
     #: The maximum number of messages in flight to the broker.
     publish_window: int
     #: The maximum number of late runs that a beat sends per second, None for no limit.
     max_rate: float | None
-    #: The number of runs in the history of an entry, 0 for no history.
+    #: The maximum number of runs in the history of an entry, 0 for no history.
     history_size: int
     #: The number of replicas that must confirm the record of a run.
     wait_replicas: int
@@ -199,9 +200,10 @@ class RedBeatConfig:
     task_allowlist: TaskAllowlist | None
     #: Celery's ``beat_cron_starting_deadline``, in seconds.
     cron_deadline: float | None
-    #: Whether Redis is a cluster. All keys of the schedule must then be in one slot.
+    #: Whether Redis is a cluster. If so, all keys of a schedule or of a shard must be in one slot.
     cluster: bool
-    #: Whether the client options come from the broker. If so, RedBeat ignores unknown options.
+    #: Whether the client options come from the settings of the broker. If so, RedBeat ignores
+    #: unknown options.
     options_inherited: bool
     #: The settings from which a client is built.
     endpoint: Endpoint
@@ -241,7 +243,7 @@ class RedBeatConfig:
 
     @property
     def schedule(self) -> dict[str, Any]:
-        """The current value of ``beat_schedule``, which has the static entries."""
+        """The current value of ``beat_schedule``, which contains the static entries."""
         schedule: dict[str, Any] = self.app.conf.beat_schedule
         return schedule
 
@@ -269,7 +271,7 @@ class RedBeatConfig:
         """Yield (problem, remedy) for each setting that is unknown or probably a mistake."""
         yield from unknown_settings(self.app)
         if not self.key_prefix:
-            problem = "redbeat_key_prefix is empty, entries mix with all keys of the database"
+            problem = "redbeat_key_prefix is empty, so entries mix with all keys of the database"
             yield problem, f"set a prefix, such as {DEFAULT_PREFIX!r}"
         key = find_setting(self.app, "redbeat_lock_key")
         if key is not None and not key:
@@ -278,11 +280,13 @@ class RedBeatConfig:
             problem = "redbeat_lock_timeout is 0, which means the default"
             yield problem, "remove the setting; redbeat_lock_key = None turns the lock off"
         elif self.lock_timeout is not None and self.lock_timeout < SAFE_LOCK_TIMEOUT:
-            problem = f"redbeat_lock_timeout is {self.lock_timeout:g} s, a leader may lose the lock"
+            problem = (
+                f"redbeat_lock_timeout is {self.lock_timeout:g} s, so a leader may lose the lock"
+            )
             yield problem, f"set at least {SAFE_LOCK_TIMEOUT:g} second; the default is 1500"
 
     def report(self) -> None:
-        """Log a warning for each of the :meth:`dubious_settings`, but only at the first call."""
+        """Log a warning for each of the :meth:`dubious_settings`; do nothing on later calls."""
         if not self._reported:
             self._reported = True
             for problem, remedy in self.dubious_settings():
@@ -349,13 +353,13 @@ class RedBeatConfig:
         )
 
     def denied_in(self, prefix: str) -> set[str]:
-        """Return the keys of a shard that the Redis user may not access, as known so far."""
+        """Return the reserved keys of a shard to which Redis has denied access so far."""
         return self._denied_in_shards.setdefault(prefix, set())
 
     def _check_shards(self) -> None:
         if self.shards > 1 and "{" in self.key_prefix and not _HASH_TAG.match(self.key_prefix):
             raise ConfigurationError(
-                f"redbeat_key_prefix is {self.key_prefix!r}, which cannot have shards: use a "
+                f"redbeat_key_prefix is {self.key_prefix!r}, which does not support shards: use a "
                 f"prefix with a hash tag, such as {DEFAULT_CLUSTER_PREFIX!r}, or without braces"
             )
 
@@ -376,7 +380,7 @@ class RedBeatConfig:
     def _check_timezone(self) -> None:
         try:
             _ = self.app.timezone
-        except Exception as error:  # each library of time zones has its own error
+        except Exception as error:  # each time zone library raises its own error
             raise ConfigurationError(
                 f"timezone is {self.app.conf.timezone!r}, which is not the name of a time zone, or "
                 f"the package tzdata is missing: {described(error)}"
@@ -384,7 +388,7 @@ class RedBeatConfig:
 
 
 def real_app(app: App | None = None) -> Celery:
-    """Return ``app`` (default: the current app); if ``app`` is a proxy, the app behind it.
+    """Return ``app`` (default: the current app); for a proxy, return the app behind the proxy.
 
     ``celery.current_app`` is a proxy. Flask programs often wrap their app in a proxy too.
     """

@@ -49,7 +49,7 @@ __all__: tuple[str, ...] = (
 __all__ += ("calendar", "crontab", "datetime", "json", "rrule", "schedule", "timedelta")
 __all__ += ("timezone", "weekday", "zoneinfo")
 
-MAX_SCHEDULES = 100  # in one JSON text; each takes up to 3 ms to read
+MAX_SCHEDULES = 100  # per JSON text, because reading a schedule can take 3 ms
 TOO_MANY = f"it has more than {MAX_SCHEDULES} schedules; store them as plain values"
 MAX_QUOTED = 60  # characters of a value that an error message quotes
 
@@ -64,8 +64,8 @@ class MissingPackageError(DecodeError, InvalidEntryError, CannotRunHereError):
 class RedBeatJSONDecoder(json.JSONDecoder):
     """The JSON decoder that creates objects from tagged dicts: ``json.loads(text, cls=...)``.
 
-    A dict with an unknown tag, or with fields that do not fit its tag, is returned as a dict,
-    because it may be the user's data. Subclasses may override ``dict_to_object``.
+    A dict with an unknown tag, or with fields that do not fit the tag, is returned unchanged,
+    because the dict may be the user's data. Subclasses may override ``dict_to_object``.
     """
 
     #: Number of schedules that this decoder has created.
@@ -76,7 +76,7 @@ class RedBeatJSONDecoder(json.JSONDecoder):
         super().__init__(*args, **kwargs)
 
     def dict_to_object(self, d: dict[str, Any]) -> Any:
-        """Return the object for the tagged dict ``d``, or ``d`` if it is invalid.
+        """Return the object for the tagged dict ``d``, or ``d`` itself if no object can be created.
 
         Raises ``ValueError`` only if the JSON contains more than ``MAX_SCHEDULES`` schedules.
         """
@@ -102,7 +102,7 @@ _provider: Callable[[], Codec] = lambda: (RedBeatJSONEncoder, RedBeatJSONDecoder
 
 
 def use_codec(provider: Callable[[], Codec]) -> None:
-    """Set the function that returns the active encoder and decoder; each use calls it again."""
+    """Set the function that returns the active encoder and decoder. Each use calls the function."""
     global _provider  # noqa: PLW0603 - one codec per process
     _provider = provider
 
@@ -110,7 +110,8 @@ def use_codec(provider: Callable[[], Codec]) -> None:
 def active_codec() -> Codec:
     """Return the active encoder and decoder.
 
-    The two are attributes of ``redbeat.schedulers``, which programs may replace.
+    The encoder and the decoder are attributes of ``redbeat.schedulers``. Programs may replace these
+    attributes.
     """
     return _provider()
 
@@ -169,7 +170,7 @@ def decode_schedule(value: Any, field: str = "definition.schedule") -> BaseSched
     """Return the schedule for ``value``, which comes from a decoded definition.
 
     A number is an interval in seconds. Raises ``DecodeError`` if ``value`` is not a valid schedule,
-    and ``UnknownTypeError`` if its type is not registered in this process.
+    and ``UnknownTypeError`` if the type of schedule is not registered in this process.
     """
     if isinstance(value, BaseSchedule):
         return value

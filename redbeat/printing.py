@@ -1,7 +1,8 @@
-"""Makes text safe to print: in logs, on terminals, in labels. Each logger of the package is here.
+"""Makes text safe to print in logs, on terminals and in labels of metrics.
 
-A stored name may contain line feeds, terminal escapes or bytes that are not UTF-8. Printed as it
-is, such a name can forge log lines, colour a terminal, or fail to be encoded.
+A stored name may contain line feeds, terminal escapes or bytes that are not UTF-8. Without
+escaping, the name could forge log lines, colour a terminal, or cause an encoding error. All loggers
+of the package therefore come from this module.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ __all__ = ("LOG_LIMIT", "SURROGATES", "encodable", "get_logger", "printable", "w
 #: Unicode categories of characters that could control the terminal or that cannot be encoded.
 UNPRINTABLE: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
-#: Characters that UTF-8 cannot encode. The decoded replies of Redis contain them for other bytes.
+#: Surrogates, which UTF-8 cannot encode. In decoded replies, they replace bytes that are not UTF-8.
 SURROGATES: Final = re.compile("[\ud800-\udfff]")
 
 #: Maximum length of one argument of a log line, in characters.
@@ -35,13 +36,13 @@ TRACEBACK_LIMIT: Final = 2000
 def printable(text: str, limit: int | None = None) -> str:
     """Return ``text`` with control characters and unencodable characters escaped.
 
-    A result longer than ``limit`` characters is shortened in the middle to this length. The
+    A result longer than ``limit`` characters is shortened to ``limit`` by a cut in the middle. The
     shortened text includes the original length.
     """
     if limit is None or len(text) <= limit:
         escaped = _escaped(text)
     else:
-        # Escaping never makes a text shorter, so the middle of the text would be cut off anyway.
+        # Escaping never makes a text shorter, so the result would not contain the middle anyway.
         escaped = _escaped(text[:limit] + text[-limit:])
     if limit is None or len(escaped) <= limit:
         return escaped
@@ -65,9 +66,10 @@ def _escaped_char(char: str) -> str:
 
 
 def encodable(text: str) -> str:
-    """Return ``text`` as valid Unicode, with escapes for bytes that are not UTF-8 and surrogates.
+    """Return ``text`` with surrogates escaped, so that UTF-8 can encode the text.
 
-    Use this function for names in data, such as JSON and signals: it changes no valid name.
+    Use this function for names in data, such as JSON and signals, because the function does not
+    change valid names.
     """
     if text.isascii():
         return text
@@ -78,7 +80,7 @@ def get_logger(name: str) -> logging.Logger:
     """Return a logger whose lines are safe to print, whatever their arguments contain.
 
     The logger makes each argument printable and shortens it to :data:`LOG_LIMIT` characters. The
-    logger does the same with the exceptions in tracebacks. Handlers need no configuration.
+    logger does the same with exception messages in tracebacks. Handlers need no configuration.
     """
     logger: logging.Logger = celery_logger(name)
     logger.addFilter(_PRINTABLE)
@@ -87,9 +89,9 @@ def get_logger(name: str) -> logging.Logger:
 
 @contextmanager
 def warnings_to(write: Callable[[str], None]) -> Iterator[None]:
-    """Pass the warnings and errors that RedBeat logs to ``write`` while the context lasts.
+    """Call ``write`` with each warning and error that RedBeat logs within the context.
 
-    The command line uses this function, because Celery configures no logging for commands.
+    The command line uses this function, because Celery does not configure logging for commands.
     """
     logger = get_logger("celery.beat")
     handler = _Writer(logging.WARNING)
@@ -107,7 +109,7 @@ class _Writer(logging.Handler):
     write: Callable[[str], None]
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Pass on the message, without time and level."""
+        """Call ``write`` with the message, without time and level."""
         self.write(record.getMessage())
 
 
@@ -137,7 +139,7 @@ class _PrintableFilter(logging.Filter):
     """Makes the arguments and the traceback of each log record printable."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Change the record in place; always return True."""
+        """Change the record in place; return True, so that each record is logged."""
         args = record.args
         if isinstance(args, Mapping):
             record.args = {name: _safe_argument(value) for name, value in args.items()}
@@ -152,7 +154,7 @@ _PRINTABLE: Final = _PrintableFilter()
 
 
 def _safe_argument(value: Any) -> Any:
-    """Return a number or a short printable string unchanged, and any other value wrapped."""
+    """Return a number or a short printable string unchanged, any other value as ``_Printed``."""
     if value is None or isinstance(value, Number):
         return value
     if type(value) is str and value.isascii() and value.isprintable() and len(value) <= LOG_LIMIT:
@@ -161,18 +163,18 @@ def _safe_argument(value: Any) -> Any:
 
 
 def _safe_traceback(error: BaseException) -> str | None:
-    """Return a printable traceback, or None if the formatter of the handler may make it."""
+    """Return a printable traceback, or None if the original traceback is printable."""
     parts = traceback.format_exception(error)
     safe_parts = [_safe_part(part) for part in parts]
     return None if parts == safe_parts else "".join(safe_parts).rstrip("\n")
 
 
-#: The beginnings of the parts of a traceback that Python itself writes in several lines.
+#: Prefixes of the traceback parts that Python itself generates; their line feeds are safe.
 _BY_PYTHON: Final = ("Traceback (", "  ", "\nDuring handling", "\nThe above exception")
 
 
 def _safe_part(part: str) -> str:
-    """Return a part of a traceback with each message in one line of limited length."""
+    """Return a printable part of a traceback. The message of an exception becomes one line."""
     if part.startswith(_BY_PYTHON):
         return "\n".join(printable(line, TRACEBACK_LIMIT) for line in part.split("\n"))
     return f"{printable(part.rstrip(), TRACEBACK_LIMIT)}\n"

@@ -50,9 +50,9 @@ class Kind(NamedTuple):
 
     Attributes:
         text: the valid types or values, in reStructuredText for the manual.
-        requirement: the same for an error message, in which it follows "it must be".
-        accepts: returns whether a value is valid. None if :class:`.RedBeatConfig` does not read the
-            setting from this table, because its value depends on more than itself.
+        requirement: the valid types or values, as the text after "it must be" in an error message.
+        accepts: a function that returns whether a value is valid. None for settings that
+            :class:`.RedBeatConfig` reads and checks separately.
     """
 
     text: str
@@ -60,7 +60,7 @@ class Kind(NamedTuple):
     accepts: Callable[[Any], bool] | None = None
 
     def check(self, name: str, value: Any) -> Any:
-        """Return the value of a setting; raise :exc:`ConfigurationError` for an invalid value."""
+        """Return ``value``; raise :exc:`ConfigurationError` if the value is invalid."""
         if self.accepts is not None and not self.accepts(value):
             raise ConfigurationError(f"{name} is {value!r}, it must be {self.requirement}")
         return value
@@ -72,7 +72,7 @@ def is_number(value: Any) -> bool:
 
 
 def integer(minimum: int, maximum: int, text: str = "") -> Kind:
-    """Return the kind of a setting that is an integer in this range, the ends included."""
+    """Return the kind of a setting that is an integer from ``minimum`` to ``maximum``."""
     span = f"integer from {minimum} to {maximum}"
     return Kind(
         text or span, f"an {span}", lambda value: type(value) is int and minimum <= value <= maximum
@@ -80,7 +80,7 @@ def integer(minimum: int, maximum: int, text: str = "") -> Kind:
 
 
 def one_of(*choices: str) -> Kind:
-    """Return the kind of a setting that is one of several strings."""
+    """Return the kind of a setting that is one of the strings ``choices``."""
     *most, last = (f"``{choice!r}``" for choice in choices)
     requirement = f"one of {', '.join(choices)}"
     return Kind(
@@ -94,10 +94,10 @@ STRING: Final = Kind(
     "string", "a non-empty string", lambda value: isinstance(value, str) and value != ""
 )
 
-#: The minimum lock timeout in seconds. The smallest unit of a Redis timeout is a millisecond.
+#: The minimum lock timeout in seconds, because Redis counts timeouts in milliseconds.
 MIN_LOCK_TIMEOUT: Final = 0.001
 
-#: The value 0 means the default.
+#: The kind of ``redbeat_lock_timeout``. The value 0 means the default timeout.
 LOCK_TIMEOUT: Final = Kind(
     "number",
     "a number of seconds above 0 (redbeat_lock_key = None turns the lock off)",
@@ -128,21 +128,21 @@ class Setting(NamedTuple):
     meaning: str
     #: The first version that has the setting.
     since: str = "3.0"
-    #: The value of a setting that is not set.
+    #: The value that RedBeat uses if the setting is not set.
     value: Any = None
-    #: A description of the default for the manual; empty if ``value`` is the default.
+    #: A description of the default for the manual; "" if ``value`` is the default.
     default_text: str = ""
     #: The unit of a number; empty for settings that are not numbers.
     unit: str = ""
 
     @property
     def type(self) -> str:
-        """The valid types or values."""
+        """The valid types or values of the setting."""
         return self.kind.text
 
     @property
     def default(self) -> str:
-        """A Python literal in double backquotes, or a description of the default."""
+        """The default: a Python literal in double backquotes, or a description."""
         return self.default_text or f"``{self.value!r}``"
 
 
@@ -174,7 +174,7 @@ SETTINGS: Final[Mapping[str, Setting]] = {
     ),
     "redbeat_shards": Setting(
         integer(1, MAX_SHARDS),
-        "number of shards of the schedule, see :ref:`shards`; the same for all programs",
+        "number of shards of the schedule, see :ref:`shards`; must be equal in all programs",
         value=1,
         default_text="``1``, no shards",
         unit="shards",
@@ -189,7 +189,7 @@ SETTINGS: Final[Mapping[str, Setting]] = {
         LOCK_TIMEOUT,
         "time after which the lock expires if the leader does not renew it",
         since="2",
-        default_text="five times ``beat_max_loop_interval``; 1500 if that is not set",
+        default_text="five times ``beat_max_loop_interval``, or 1500 without that setting",
         unit="seconds",
     ),
     "redbeat_on_lock_lost": Setting(
@@ -199,7 +199,7 @@ SETTINGS: Final[Mapping[str, Setting]] = {
     ),
     "redbeat_delivery": Setting(
         one_of(EXACTLY_ONCE, AT_LEAST_ONCE, AT_MOST_ONCE),
-        "delivery guarantee of runs; an entry can choose another one",
+        "delivery guarantee of runs; an entry can choose another guarantee",
         default_text="``None``: ``'exactly_once'`` if broker and schedule are on one Redis server, "
         "else ``'at_least_once'``",
     ),
@@ -232,14 +232,14 @@ SETTINGS: Final[Mapping[str, Setting]] = {
             "a number of replicas, at least 0",
             lambda value: type(value) is int and value >= 0,
         ),
-        "number of replicas that a beat waits for after it recorded runs",
+        "number of replicas that must confirm the record of a run",
         value=0,
         unit="replicas",
     ),
     "redbeat_log_dispatch": Setting(
         one_of(*LOG_DISPATCH),
-        "what a beat logs of the runs that it sends: a line for each, or their number in one line "
-        "per second",
+        "how a beat logs the runs that it sends: a line for each run, or a line per second with "
+        "the number of runs",
         value=LOG_EACH,
     ),
     "redbeat_metrics_port": Setting(
@@ -249,7 +249,7 @@ SETTINGS: Final[Mapping[str, Setting]] = {
     ),
     "redbeat_metrics_host": Setting(
         STRING,
-        "address that ``redbeat_metrics_port`` listens on",
+        "address on which the beat serves metrics and health checks",
         value="127.0.0.1",
     ),
     "redbeat_metrics_entries": Setting(
@@ -260,7 +260,7 @@ SETTINGS: Final[Mapping[str, Setting]] = {
     ),
     "redbeat_task_allowlist": Setting(
         Kind("list of strings or ``None``"),
-        "patterns of the task names that entries may use",
+        "patterns of the task names that entries are allowed to use",
         default_text="``None``, all tasks",
     ),
     "redbeat_key_expiry_check": Setting(
@@ -276,18 +276,18 @@ MISSING: Final = object()
 
 _PREFIX: Final = "redbeat_"
 
-# A name that is at least this similar to a setting is a likely typo. The value corresponds to one
-# wrong letter in the shortest setting name.
+# A name whose similarity to a setting is at least this number is a likely typo. The number is the
+# similarity of the shortest setting name to the same name with one wrong letter.
 _TYPO_CUTOFF = 0.93
 
-# RedisBeater is a fork of RedBeat 2, whose settings have the same names except for this prefix.
+# RedisBeater is a fork of RedBeat 2. The names of its settings differ only in this prefix.
 _REDISBEATER_PREFIX: Final = "redisbeater_"
 
 
 def find_setting(app: Celery, name: str) -> Any:
     """Return the value of the setting ``name`` of ``app``, or :data:`MISSING` if it is not set.
 
-    The app may spell the name in lower or upper case, with or without its namespace. Loads the
+    The name may be in lower or upper case, with or without the namespace of the app. Loads the
     configuration of the app if necessary.
     """
     conf = app.conf.finalize()
@@ -307,14 +307,14 @@ def is_set(app: Celery, name: str) -> bool:
 def unknown_settings(app: Celery) -> Iterator[tuple[str, str]]:
     """Yield (problem, remedy) for each unknown ``redbeat_*`` or ``redisbeater_*`` setting.
 
-    Also yields other names that look like a typo of a setting of RedBeat. The strings contain names
-    but no values, because values may be secret.
+    Also yields other names that look like a typo of a setting of RedBeat. The strings contain no
+    values of settings, because values may be secret.
     """
     for spelling, name in sorted(set(_foreign_names(app))):
         is_fork = name.startswith(_REDISBEATER_PREFIX)
         nearest = _nearest(_PREFIX + name.removeprefix(_REDISBEATER_PREFIX) if is_fork else name)
         if is_fork:
-            remedy = f"write {nearest}" if nearest else "remove it, RedBeat has no such setting"
+            remedy = f"write {nearest}" if nearest else "remove it, as RedBeat has no such setting"
             yield f"{spelling} is a setting of RedisBeater and is ignored", remedy
         elif nearest:
             yield f"Unknown setting {spelling}", f"did you mean {nearest}?"
@@ -331,9 +331,10 @@ def _spellings(name: str, namespace: str | None) -> list[str]:
 
 
 def _foreign_names(app: Celery) -> Iterator[tuple[str, str]]:
-    """Yield two names of each setting of ``app``: as written, and lower-case without namespace.
+    """Yield two forms of each setting name of ``app``: as written, and normalized.
 
-    Omits the settings of Celery and RedBeat.
+    The normalized form is in lower case and without the namespace. The settings of Celery and
+    RedBeat are not yielded.
     """
     conf = app.conf.finalize()
     namespace = (conf.prefix or "").lower()
@@ -346,7 +347,7 @@ def _foreign_names(app: Celery) -> Iterator[tuple[str, str]]:
 
 
 def _nearest(name: str) -> str | None:
-    if name.startswith(_PREFIX):  # the common prefix would make all names similar
+    if name.startswith(_PREFIX):  # without the prefix, because the prefix makes all names similar
         settings = {setting.removeprefix(_PREFIX): setting for setting in SETTINGS}
         matches = get_close_matches(name.removeprefix(_PREFIX), settings, n=1)
         return settings[matches[0]] if matches else None

@@ -1,7 +1,7 @@
 """The commands of ``celery -A proj redbeat``, which Celery finds through a package entry point.
 
-Celery imports this module whenever it runs any command, such as ``celery worker``. The module of
-each RedBeat command is therefore imported only when that command runs.
+Celery imports this module whenever it runs any command, such as ``celery worker``. To keep this
+import fast, the module of a RedBeat command is imported only when the module is needed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ COMMANDS: Final[dict[str, str]] = {
 
 
 class LazyGroup(DYMGroup):
-    """A command group that imports the module of a command on first use."""
+    """A command group that imports the module of a command when click looks up the command."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """Return the names of all commands, sorted."""

@@ -27,7 +27,7 @@ __all__ = ("add",)
 def add(console: Console, name: str, task: str, **values: Any) -> None:
     """Add the entry NAME, which runs TASK.
 
-    Give the schedule with exactly one option, such as --every, --cron or --at.
+    Set the schedule with exactly one option, such as --every, --cron or --at.
     """
     table = table_from(console, values)
     if not any(kind in table for kind in KINDS):

@@ -1,4 +1,4 @@
-"""The commands ``celery redbeat plan`` and ``celery redbeat apply``, for files of entries."""
+"""The commands ``celery redbeat plan`` and ``celery redbeat apply`` for a file of entries."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ FILE: Final = click.argument("file", type=click.Path(allow_dash=True))
 ADOPT: Final = option(
     "--adopt",
     is_flag=True,
-    help="Take over stored entries that this file does not manage yet.",
+    help="Also change stored entries that FILE does not manage yet. FILE then manages the entries.",
 )
 
 
@@ -49,7 +49,7 @@ class DetailedCommand(RedBeatCommand):
     """A command that exits with 1 for any error if ``--detailed-exitcode`` is given."""
 
     def make_context(self, info_name: str | None, args: list[str], *rest: Any, **extra: Any) -> Any:
-        """Return the context of the command; an invalid command line is an error, too."""
+        """Return the context; with ``--detailed-exitcode``, exit with 1 for a usage error."""
         detailed = DETAILED in args
         try:
             return super().make_context(info_name, args, *rest, **extra)
@@ -59,7 +59,7 @@ class DetailedCommand(RedBeatCommand):
             raise
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command."""
+        """Run the command; with ``--detailed-exitcode``, exit with 1 for any error."""
         try:
             return super().invoke(ctx)
         except (click.ClickException, CeleryCommandException) as error:
@@ -74,12 +74,13 @@ class DetailedCommand(RedBeatCommand):
 @option(
     DETAILED,
     is_flag=True,
-    help="Exit with 0 if nothing would change, 2 if something would, and 1 for any error.",
+    help="Exit with 0 if nothing would change, 2 if something would change, and 1 for any error.",
 )
 def plan(console: Console, file: str, adopt: bool, detailed_exitcode: bool) -> None:
     """Show what 'apply FILE' would change, and write nothing.
 
-    FILE names its owner and its entries, in TOML or JSON. The FILE - is JSON from standard input.
+    FILE contains entries and the name of their owner, in TOML or JSON. If FILE is -, the command
+    reads JSON from standard input.
     """
     planned = _plan(console, file, adopt)
     counts = _counts(planned)
@@ -96,11 +97,10 @@ def plan(console: Console, file: str, adopt: bool, detailed_exitcode: bool) -> N
 @option("--dry-run", is_flag=True, help="Show what would change and write nothing, as 'plan' does.")
 @option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 def apply(console: Console, file: str, adopt: bool, dry_run: bool, yes: bool) -> None:
-    """Make the stored entries those of FILE.
+    """Make the stored entries match FILE.
 
-    The command creates and changes the entries of FILE. It removes the entries that carry the
-    name of the file in their field managed_by, but are no longer in the file. Other entries are
-    never changed.
+    The command creates and changes the entries of FILE. It removes stored entries with the
+    managed_by of FILE that are no longer in FILE. Other entries are never changed.
     """
     planned = _plan(console, file, adopt)
     _fail_on_problems(console, planned)
@@ -111,7 +111,7 @@ def apply(console: Console, file: str, adopt: bool, dry_run: bool, yes: bool) ->
     conflicts = [] if dry_run else [item for item in to_write if not _write(console, item)]
     for item in conflicts:
         counts[item.action] -= 1
-        console.error(f"{item.name}: changed since the plan")
+        console.error(f"{item.name}: the stored entry has changed since the plan")
     done = "Dry run, nothing was written" if dry_run else f"Applied {file}"
     console.result({**counts, "dry_run": dry_run}, f"{done}: {summary(counts)}")
     if conflicts:
@@ -121,7 +121,7 @@ def apply(console: Console, file: str, adopt: bool, dry_run: bool, yes: bool) ->
 
 
 def _plan(console: Console, file: str, adopt: bool) -> list[PlannedChange]:
-    """Read the file, print each change, and return the changes."""
+    """Read the file, print each planned change, and return all planned changes."""
     schedule = console.schedule
     try:
         content = read_entry_file(schedule, file, sys.stdin.buffer)
@@ -141,11 +141,11 @@ def _fail_on_invalid(console: Console, file: str, content: EntryFile) -> None:
         console.error(f"{problem.where}: {problem.text}")
     if content.problems:
         entries = plural(len(content.problems), "entry is", "entries are")
-        raise failure(f"{file}: nothing was written, {entries} invalid", EX_FAILED)
+        raise failure(f"{file}: nothing was written, because {entries} invalid", EX_FAILED)
 
 
 def _fail_on_problems(console: Console, planned: list[PlannedChange]) -> None:
-    """End the command if an entry must not be written."""
+    """End the command with an error if the plan has conflicts."""
     problems = [item for item in planned if item.problem]
     for item in problems:
         console.error(f"{item.name} {item.problem}")
@@ -163,7 +163,7 @@ def _counts(planned: list[PlannedChange]) -> dict[str, int]:
 
 
 def _write(console: Console, item: PlannedChange) -> bool:
-    """Write a change; return False if the stored entry has changed since the plan."""
+    """Write a planned change; return False if the stored entry has changed since the plan."""
     if item.action == "removed":
         return item.remove(console.store)
     try:
@@ -186,14 +186,14 @@ COLORS: Final = {
     "unreadable": "red",
 }
 
-#: The fields of a new entry that are printed.
+#: The fields that are printed for a new entry.
 SHOWN_OF_NEW: Final = ("task", "schedule")
 
 WIDTH: Final = max(map(len, COLORS))
 
 
 def print_change(console: Console, change: Change) -> None:
-    """Print a change as a line, or as an object of JSON."""
+    """Print a change as a line of text, or with ``--json`` as a JSON object."""
     if console.as_json:
         kind = "calendar" if change.is_calendar else "name"
         fields = {name: difference._asdict() for name, difference in change.fields.items()}
@@ -226,6 +226,6 @@ def _text(value: Any) -> str:
 
 
 def summary(counts: Mapping[str, int]) -> str:
-    """Return counts by action as text: ``2 created, 1 removed``; ``nothing`` if all are 0."""
+    """Return counts by action as text: ``2 created, 1 removed``, or ``nothing`` for only zeros."""
     parts = [f"{count} {action}" for action, count in counts.items() if count]
     return ", ".join(parts) or "nothing"

@@ -24,16 +24,16 @@ from .options import TIME, Parsed, existing, load, option, option_error
 
 __all__ = ("backfill", "progress_text")
 
-#: Seconds between two checks of the progress.
+#: Number of seconds between two checks of the progress.
 POLL: Final = 0.5
 
 
-#: The units of a rate, in seconds.
+#: The units of time in a rate, each with its length in seconds.
 UNITS: Final = {"s": 1, "m": 60, "h": 3600}
 
 
 def rate_from(text: str) -> float:
-    """Return a rate such as ``10/s``, ``10`` or ``30/m`` in runs per second."""
+    """Convert a text such as ``10/s``, ``10`` or ``30/m`` to a number of runs per second."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)(?:/([smh]))?", text)
     if match is None:
         raise ValueError(f"{text!r} is not a rate")
@@ -56,12 +56,12 @@ def rate_from(text: str) -> float:
     default=f"{BACKFILL_RATE:g}/s",
     metavar="N/s",
     example="10/s",
-    help="Maximum number of runs per second; also N/m and N/h.",
+    help="Maximum rate: N runs per second (N/s), per minute (N/m) or per hour (N/h).",
 )
-@option("--dry-run", is_flag=True, help="List the runs and send nothing.")
-@option("--again", is_flag=True, help="Also send runs of earlier backfills that have finished.")
+@option("--dry-run", is_flag=True, help="List the runs, but send nothing.")
+@option("--again", is_flag=True, help="Also send runs that finished backfills have already sent.")
 @option("--wait", is_flag=True, help="Wait until all runs are sent, and show the progress.")
-@option("--cancel", is_flag=True, help="Do not send the runs that are left.")
+@option("--cancel", is_flag=True, help="Cancel the remaining runs of the backfills of NAME.")
 def backfill(
     console: Console,
     name: str,
@@ -73,18 +73,18 @@ def backfill(
     wait: bool,
     cancel: bool,
 ) -> None:
-    """Send the runs of the entry NAME that were not sent in a span.
+    """Send the missed runs of the entry NAME in a span of time.
 
-    A beat sends them, with the task ids that they would have had. Runs that the history or an
-    earlier backfill shows as sent are left out. Without --from and --to, the command shows the
-    progress of the backfills of NAME.
+    A beat sends the runs. Each run has the task id that it would have had on time. Runs that
+    were already sent, according to the history or an earlier backfill, are not sent again.
+    Without --from and --to, the command shows the progress of the backfills of NAME.
     """
     entry = load(console, name)
     if (since is None) != (until is None):
-        problem = "Give both --from and --to, or neither of them to see the progress"
+        problem = "Give both --from and --to, or neither option to see the progress"
         raise click.UsageError(problem, console.ctx)
     if cancel and since is not None:
-        raise option_error(console.ctx, "cancel", "does not go with --from and --to")
+        raise option_error(console.ctx, "cancel", "cannot be combined with --from and --to")
     with existing(console, name):
         if cancel:
             for one in entry.cancel_backfill():
@@ -112,7 +112,7 @@ def _request(
     try:
         return entry.backfill(*span, rate, again, dry_run)
     except ConflictError as error:
-        problem = f"A beat runs {entry.name!r} at the moment; try again"
+        problem = f"Beats keep recording runs of {entry.name!r}; try again"
         raise failure(problem, EX_CONFLICT) from error
     except InvalidEntryError as error:
         if error.field not in ("since", "until", "rate"):
@@ -143,19 +143,21 @@ def _report_plan(
         _list(console, entry, plan)
     if plan.until < end:
         console.warn(
-            f"the span ends at {console.time(plan.until)}: the schedule itself has yet to send "
-            "later runs"
+            f"the backfill ends at {console.time(plan.until)}, because the schedule itself will "
+            "send later runs"
         )
     size = ensure_conf(console.app).history_size
     runs = entry.history
     if plan.instants and len(runs) >= size > 0 and plan.since < runs[-1].scheduled_at:
         console.warn(
-            f"the history has the last {plural(size, 'run')} only; runs before "
+            f"the history contains only the last {plural(size, 'run')}, so runs before "
             f"{console.time(runs[-1].scheduled_at)} count as not sent"
         )
     if not entry.enabled and plan.instants and not dry_run:
-        console.warn(f"{name} is paused: the runs wait until you resume the entry")
-    left_out = f", {plural(plan.left_out, 'run')} left out" if plan.left_out else ""
+        console.warn(f"{name} is paused: a beat sends the runs after you resume the entry")
+    left_out = (
+        f", {plural(plan.left_out, 'run')} already sent or requested" if plan.left_out else ""
+    )
     verb = "would be sent" if dry_run else "will be sent"
     console.note(f"{name}: {plural(len(plan.instants), 'run')} {verb}{left_out}")
 
@@ -170,7 +172,7 @@ def _list(console: Console, entry: RedBeatSchedulerEntry, plan: Planned) -> None
 
 
 def progress_text(console: Console, one: Backfill) -> str:
-    """Return the progress of a backfill in words."""
+    """Return the progress of a backfill as text."""
     span = f"{console.time(one.since)} to {console.time(one.until)}"
     if one.finished:
         return f"{span}: {one.sent} of {one.total} runs sent, finished"

@@ -1,4 +1,4 @@
-"""The commands of ``celery redbeat`` for calendars: ``calendars`` and ``calendar``."""
+"""The commands ``celery redbeat calendars`` and ``celery redbeat calendar``."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ TITLES = ("NAME", "ZONE", "DAYS", "RULES")
 
 @command("calendars")
 def calendars(console: Console) -> None:
-    """List the calendars, which contain the days on which entries do not run."""
+    """List the calendars. A calendar contains days on which entries do not run."""
     found = console.schedule.calendars
-    nothing = "There are no calendars; add one with: calendar NAME --day 2026-12-25"
+    nothing = "There are no calendars; add a calendar with: calendar NAME --day 2026-12-25"
     console.items([found[name] for name in sorted(found)], calendar_json, TITLES, _row, nothing)
 
 
@@ -42,7 +42,8 @@ def _row(one: Calendar) -> tuple[str, ...]:
     multiple=True,
     metavar="DAY",
     example="2026-12-25",
-    help="Excluded day, or the first and last day of a span: 2026-12-24/2027-01-01. Repeat it.",
+    help="Excluded day, or the first and last day of a span: 2026-12-24/2027-01-01. Repeat the "
+    "option for several days.",
 )
 @option(
     "--rule",
@@ -54,9 +55,9 @@ def _row(one: Calendar) -> tuple[str, ...]:
 )
 @option("--zone", metavar="ZONE", example="Europe/Paris", help="Time zone of the days.")
 @option(
-    "--ical", type=click.File("rb"), help="Take the days from the events of this iCalendar file."
+    "--ical", type=click.File("rb"), help="Exclude the days of the events in this iCalendar file."
 )
-@option("--delete", is_flag=True, help="Delete the calendar; no entry may name it.")
+@option("--delete", is_flag=True, help="Delete the calendar, unless an entry uses the calendar.")
 def calendar(
     console: Console,
     name: str,
@@ -66,9 +67,10 @@ def calendar(
     ical: Any,
     delete: bool,
 ) -> None:
-    """Store the calendar NAME, which replaces a calendar of this name, or delete it.
+    """Store or delete the calendar NAME.
 
-    The change takes effect at once on all entries that name the calendar.
+    A stored calendar replaces an earlier calendar of the same name. The change takes effect at
+    once on all entries that use the calendar.
     """
     if delete:
         _delete(console, name)
@@ -82,7 +84,7 @@ def calendar(
         field = "ical" if ical is not None and error.field == "days" else error.field
         raise option_error(console.ctx, field, error.problem) from error
     count = console.schedule.save_calendar(one)
-    text = f"Saved the calendar {name}; {plural(count, 'entry', 'entries')} computed again"
+    text = f"Saved the calendar {name}; used by {plural(count, 'entry', 'entries')}"
     console.result({"name": name, "action": "saved", "entries": count}, text)
 
 

@@ -1,4 +1,4 @@
-"""Prints warnings about entries that are valid but probably misspelt."""
+"""Prints warnings about task names and option names that are probably misspelt."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ MAX_PRINTED: Final = 20
 
 
 class NameWarnings:
-    """Collects the unknown names of many entries, and prints one warning for each name."""
+    """Collects unknown names of tasks and options, and prints one warning for each name."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._checker: NameChecker | None = None
         self._problem = ""
-        #: The warning about each of the first unknown names, with the first entry that has it.
+        #: Unknown name -> the first entry that uses the name, and the warning about the name.
         self._warnings: dict[UnknownName, tuple[str, str]] = {}
-        #: The number of entries with each of these names, and with other unknown names (None).
+        #: Unknown name -> number of its uses. The key None counts the names without a warning.
         self._counts: Counter[UnknownName | None] = Counter()
 
     def check(self, entry: RedBeatSchedulerEntry) -> None:
-        """Check the names of an entry; keep the first :data:`MAX_PRINTED` unknown names."""
+        """Check the task and the options of an entry, and count unknown names."""
         if self._problem:
             return
         try:
@@ -38,11 +38,11 @@ class NameWarnings:
                 if unknown not in self._warnings and len(self._warnings) < MAX_PRINTED:
                     self._warnings[unknown] = str(entry.name), checker.warning(unknown)
                 self._counts[unknown if unknown in self._warnings else None] += 1
-        except Exception as error:  # the modules of an app raise any error when they are imported
+        except Exception as error:  # the import of an app's modules can raise any error
             self._problem = f"{type(error).__name__}: {error}"
 
     def show(self) -> None:
-        """Print the warnings."""
+        """Print the warnings that :meth:`check` has stored."""
         warn = self._console.warn
         for unknown, (entry, warning) in self._warnings.items():
             count = self._counts[unknown] - 1
@@ -53,11 +53,11 @@ class NameWarnings:
             entries = "1 entry" if more == 1 else f"{more:,} entries"
             warn(f"other unknown names, in {entries}, are not listed")
         if self._problem:
-            warn(f"task names are not checked: the tasks cannot load: {self._problem}")
+            warn(f"task names are not checked, because the tasks cannot be loaded: {self._problem}")
 
 
 def warn_of_unknown_names(console: Console, *entries: RedBeatSchedulerEntry) -> None:
-    """Print the warnings about the names of these entries."""
+    """Print a warning for each unknown task or option of these entries."""
     warnings = NameWarnings(console)
     for entry in entries:
         warnings.check(entry)

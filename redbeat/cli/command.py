@@ -1,4 +1,4 @@
-"""The basis of every command: its app, its output, its exit codes, and the errors it reports."""
+"""The common parts of all commands: output, exit codes, and messages for known errors."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ __all__ = (
     "save_unchanged",
 )
 
-#: The package of the Django scheduler. The entry class in this package is not a subclass of
+#: The package of the scheduler for Django. The entry class in this package is not a subclass of
 #: ``RedBeatSchedulerEntry``, and the package cannot be imported outside of a Django project.
 DJANGO: Final = "django_celery_beat."
 
@@ -67,8 +67,8 @@ DJANGO: Final = "django_celery_beat."
 def entry_class_of(app: Celery) -> type[RedBeatSchedulerEntry]:
     """Return the ``Entry`` class of the scheduler that the setting ``beat_scheduler`` names.
 
-    Returns :class:`RedBeatSchedulerEntry` if ``beat_scheduler`` names another kind of scheduler.
-    A scheduler that you select only with ``celery beat -S NAME`` has no effect here, because that
+    Returns :class:`RedBeatSchedulerEntry` if the named scheduler is not based on RedBeat. A
+    scheduler that you select only with ``celery beat -S NAME`` has no effect here, because that
     option does not change the setting.
     """
     aliases = dict(load_extension_class_names("celery.beat_schedulers"))
@@ -98,8 +98,8 @@ def _import_scheduler(name: Any, aliases: dict[str, str]) -> Any:
 def save_unchanged(entry: RedBeatSchedulerEntry) -> None:
     """Save an entry; raise :exc:`ConflictError` if Redis has a newer version of the entry.
 
-    A subclass may override ``save()`` without the argument ``if_unchanged``. The base class then
-    saves the entry, and the overriding method is not called.
+    The class of the entry may override ``save()`` without the argument ``if_unchanged``. In that
+    case, this function calls ``RedBeatSchedulerEntry.save()`` instead of the overriding method.
     """
     parameters = inspect.signature(entry.save).parameters
     if "if_unchanged" in parameters or "kwargs" in parameters:
@@ -108,7 +108,7 @@ def save_unchanged(entry: RedBeatSchedulerEntry) -> None:
         RedBeatSchedulerEntry.save(entry, if_unchanged=True)
 
 
-#: The colours of states that differ from ``scheduled``.
+#: The colour of each entry state except ``scheduled``.
 STATE_COLORS: Final = {
     "running": "green",
     "paused": "yellow",
@@ -119,10 +119,10 @@ STATE_COLORS: Final = {
 
 
 class Styled(str):
-    """A text with a style, such as ``fg="red"``, in which the console prints it.
+    """A text with a style, such as ``fg="red"``; the console prints the text in this style.
 
-    The text has no escape sequences: the console adds them after it has escaped the text. A string
-    that is made of this text has no style.
+    The text contains no terminal sequences. The console first escapes the text, and then adds the
+    sequences of the style. String operations, such as ``+``, return a text without a style.
     """
 
     __slots__ = ("style",)
@@ -130,7 +130,7 @@ class Styled(str):
     style: dict[str, Any]
 
     def __new__(cls, text: str, **style: Any) -> Styled:
-        """Return ``text`` with a style; see ``click.style``."""
+        """Return ``text`` with a style; ``style`` contains arguments of ``click.style``."""
         styled = super().__new__(cls, text)
         styled.style = style
         return styled
@@ -140,13 +140,13 @@ JSON: Final = CeleryOption(["--json", "as_json"], is_flag=True, help="Print JSON
 
 
 class Console:
-    """The output of one run of a command; ``as_json`` is true if the command prints JSON.
+    """The output of a command; ``as_json`` is true if the command prints JSON.
 
     Data goes to standard output. Messages, warnings and errors go to standard error. ``--quiet``
     suppresses messages and warnings, but not errors.
 
-    Each method that prints escapes its texts, so callers may pass names and texts as they are. No
-    other module prints.
+    All printing methods escape control characters, so callers pass names and texts unescaped. Other
+    modules print text only through this class.
     """
 
     def __init__(self, ctx: click.Context, as_json: bool = False) -> None:
@@ -154,7 +154,7 @@ class Console:
         self.app = ctx.obj.app
         self.as_json = as_json
         if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
-            # Celery takes 0 for false, but https://no-color.org says that any value counts.
+            # Celery ignores NO_COLOR=0, but https://no-color.org says that any value counts.
             ctx.obj.no_color = True
 
     @cached_property
@@ -165,7 +165,7 @@ class Console:
 
     @property
     def store(self) -> Store:
-        """The store of the schedule."""
+        """The :class:`Store` that reads and writes the schedule in Redis."""
         return store_of(self.schedule.app)
 
     @property
@@ -177,7 +177,7 @@ class Console:
     # -- output --------------------------------------------------------------------------------
 
     def write(self, *parts: str) -> None:
-        """Print a line of data, which consists of texts and of :class:`Styled` texts.
+        """Print a line of data that consists of plain and :class:`Styled` texts.
 
         Escapes control characters, and characters that the output encoding cannot represent.
         """
@@ -197,7 +197,7 @@ class Console:
         click.echo(json.dumps(value))
 
     def result(self, value: Mapping[str, Any], text: str) -> None:
-        """Print what the command did: an object with ``--json``, otherwise a message."""
+        """Print what the command did: with ``--json`` the object ``value``, otherwise ``text``."""
         if self.as_json:
             self.emit(value)
         else:
@@ -211,7 +211,7 @@ class Console:
         as_row: Callable[[Any], Sequence[str]],
         nothing: str,
     ) -> None:
-        """Print an object per item with ``--json``, otherwise a table of all items.
+        """Print each item as an object with ``--json``, otherwise print a table of all items.
 
         The message ``nothing`` is printed instead of an empty table.
         """
@@ -231,15 +231,15 @@ class Console:
     def warn(self, text: str) -> None:
         """Print a warning to standard error, unless ``--quiet`` is given."""
         if not self.ctx.obj.quiet:
-            # With --no-color, the error() of Celery accepts no style.
+            # Add the style here, because with --no-color Celery's error() does not accept a style.
             self.ctx.obj.error(self._printed(Styled(f"Warning: {text}", fg="yellow")))
 
     def error(self, text: str) -> None:
-        """Print an error to standard error, also if ``--quiet`` is given."""
+        """Print an error to standard error, even if ``--quiet`` is given."""
         self.ctx.obj.error(printable(text))
 
     def state(self, state: str) -> str:
-        """Return the state of an entry in its colour; the usual state has no colour."""
+        """Return the state of an entry as coloured text; ``scheduled`` has no colour."""
         return Styled(state, fg=STATE_COLORS[state]) if state in STATE_COLORS else state
 
     def table(self, titles: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -250,7 +250,7 @@ class Console:
             self.write(*line)
 
     def fields(self, pairs: Iterable[tuple[str, str | Sequence[str]]]) -> None:
-        """Print each name with its value, a text or a list of lines; skip empty values."""
+        """Print each name and its value, which is a text or a list of lines; skip empty values."""
         nonempty = [(name, value) for name, value in pairs if value]
         width = max(len(name) for name, _ in nonempty)
         for name, value in nonempty:
@@ -260,7 +260,7 @@ class Console:
                 self.write(f"{'':<{width}}  ", line)
 
     def name(self, name: object) -> str:
-        """Return the name of an entry with control characters escaped, to measure its width."""
+        """Return the printed form of an entry name, so that callers can measure the width."""
         return printable(str(name))
 
     def time(self, instant: datetime | None) -> str:
@@ -270,7 +270,7 @@ class Console:
     # -- input ---------------------------------------------------------------------------------
 
     def instant(self, value: datetime | None, zone: tzinfo | None = None) -> datetime | None:
-        """Return an aware datetime.
+        """Return ``value`` as an aware datetime, or None for None.
 
         A naive datetime is interpreted as a wall-clock time in ``zone``. The default ``zone`` is
         the time zone of the app.
@@ -281,7 +281,7 @@ class Console:
 
 
 def _escaped(cell: str) -> str:
-    """Return a cell as it will be printed, so that its width is right."""
+    """Return the printed form of a table cell, so that the measured width is correct."""
     return Styled(printable(cell), **cell.style) if isinstance(cell, Styled) else printable(cell)
 
 
@@ -290,13 +290,13 @@ def progress(console: Console, label: str, length: int | None) -> Iterator[Calla
     """Show a progress bar; yield a function that advances the bar by a number of entries.
 
     The bar is shown only if standard error is a terminal. ``length`` is the total number of
-    entries, or None if the total is unknown. At the end the bar is full, unless an error ends the
-    context. (``length`` may be wrong, because other programs add and remove entries.)
+    entries, or None if the total is unknown. ``length`` may be wrong, because other programs add
+    and remove entries. If the context ends without an error, the bar therefore jumps to 100 %.
     """
     if console.ctx.obj.quiet or not sys.stderr.isatty():
         yield lambda _count: None
         return
-    # Click needs an iterable or a length. Nothing iterates over this endless iterable.
+    # Click needs a length or an iterable, although this function never uses the iterable.
     steps = repeat(None) if length is None else None
     bar: Any = click.progressbar(
         steps, length=length, label=label, show_pos=length is None, file=sys.stderr
@@ -312,21 +312,21 @@ def progress(console: Console, label: str, length: int | None) -> Iterator[Calla
 EX_FAILED: Final = 1
 EX_UNHEALTHY: Final = EX_FAILED
 EX_USAGE: Final = 2
-#: Only for ``plan --detailed-exitcode``, whose other codes are 0 and 1.
+#: The code of ``plan --detailed-exitcode`` if something would change.
 EX_DIFFERENT: Final = EX_USAGE
 EX_NOT_FOUND: Final = 3
 EX_CONFLICT: Final = 4
 EX_UNREADABLE: Final = 5
 
-#: Every exit code of every command, with its meaning. The help and the manual list them.
+#: The exit codes of all commands, with their meanings. The help and the manual list the codes.
 EXIT_CODES: Final[dict[int, str]] = {
     EX_OK: "done",
-    EX_FAILED: "problems were found, something failed, or the question was not answered with yes",
+    EX_FAILED: "the command found problems, failed, or was not confirmed with yes",
     EX_USAGE: "the command line is invalid; with plan --detailed-exitcode: something would change",
-    EX_NOT_FOUND: "there is no such entry; nothing was written",
-    EX_CONFLICT: "somebody else changed the entry, or the stored entry differs",
+    EX_NOT_FOUND: "the entry or calendar does not exist; nothing was written",
+    EX_CONFLICT: "another program changed the entry, or a different entry is stored already",
     EX_UNREADABLE: "an entry or a file cannot be read",
-    EX_UNAVAILABLE: "Redis cannot be reached, or refuses the command",
+    EX_UNAVAILABLE: "Redis cannot be reached, or refuses a command",
     EX_CONFIG: "a setting of the app is invalid",
 }
 
@@ -361,7 +361,7 @@ def _translated_errors(app: Celery) -> Iterator[None]:
     except RedisError as error:
         reason = described(explained(error, store_of(app)))
         raise failure(f"Redis cannot be used: {reason}", EX_UNAVAILABLE) from error
-    except OSError as error:  # a file, or an address to listen on
+    except OSError as error:  # the error of a file, or of an address to listen on
         if isinstance(error, BrokenPipeError):
             raise
         raise failure(str(error), EX_FAILED) from error
@@ -381,7 +381,7 @@ def command(
             return function(Console(ctx, as_json), **options)
 
         wrapped = update_wrapper(call, function)
-        # Click keeps parameters in reverse order, so --json comes last in the help.
+        # Click stores parameters in reverse order, so --json is first here and last in the help.
         wrapped.__dict__["__click_params__"] = [JSON, *getattr(function, "__click_params__", ())]
         decorated: click.Command = click.command(name, cls=cls)(wrapped)
         return decorated

@@ -25,13 +25,13 @@ __all__ = ("entry_names", "task_names")
 #: Maximum number of names to offer.
 MAX_NAMES: Final = 100
 
-#: Maximum number of parts of 2000 entries to scan for names.
+#: Maximum number of scans for names. Each scan reads about 2000 entries.
 MAX_PARTS: Final = 500
 
-#: Matches a character that bash would not take as a part of a word.
+#: Matches each character that must be escaped within a word of bash.
 SPECIAL: Final = re.compile(r"([^\w@%+=:,./-])")
 
-#: The global options of ``celery`` that it passes on as environment variables.
+#: Global option of ``celery`` -> the environment variable to which Celery copies the option.
 VARIABLES: Final = {
     "broker": "CELERY_BROKER_URL",
     "config": "CELERY_CONFIG_MODULE",
@@ -42,10 +42,10 @@ Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 
 def _complete(names_of: Callable[[Any, str], Iterable[str]]) -> Complete:
-    """Return a completion function; ``names_of`` gets the app and the start of the name.
+    """Return a completion function; ``names_of`` gets the app and the text typed so far.
 
-    The function offers nothing if the app cannot be loaded or Redis cannot be reached, because a
-    message would end up in the command line of the user.
+    If the app cannot be loaded or Redis cannot be reached, the function offers no names. It does
+    not report the error, because a message would appear in the command line of the user.
     """
 
     def complete(
@@ -63,7 +63,7 @@ def _complete(names_of: Callable[[Any, str], Iterable[str]]) -> Complete:
 
 
 def _app_of(ctx: click.Context) -> Any:
-    """Return the app of the command line that is being completed; Celery has not loaded it yet."""
+    """Load and return the app of the command line, because Celery has not loaded the app yet."""
     options = ctx.find_root().params
     for name, variable in VARIABLES.items():
         if options.get(name):
@@ -75,9 +75,9 @@ def _app_of(ctx: click.Context) -> Any:
 
 
 def _quoted(name: str) -> str:
-    """Return a name for the shell; bash inserts a completion as it is, other shells quote it.
+    """Return a name, escaped for bash. Other shells quote completions themselves.
 
-    The script that click gives to bash removes one of two backslashes.
+    Each escape has two backslashes, because the bash script of click removes one backslash.
     """
     is_bash = os.environ.get("_CELERY_COMPLETE", "").startswith("bash")
     return SPECIAL.sub(r"\\\\\1", name) if is_bash else name
@@ -93,7 +93,7 @@ def _entries(app: Celery, start: str) -> Iterator[str]:
         cursor, members = store.scan(cursor, glob)
         for key, _ in members:
             name = store.keys.name_of(key)
-            # A name with control characters would change the command line.
+            # Skip names with control characters, which could change the command line.
             if name.startswith(start) and printable(name) == name:
                 yield name
         if cursor == START:
@@ -104,6 +104,6 @@ def _tasks(app: Celery, start: str) -> Iterator[str]:
     return (name for name in sorted(registered_tasks(app)) if name.startswith(start))
 
 
-#: Completion functions for parameters of commands.
+#: Completion functions for command parameters that are names of entries or tasks.
 entry_names: Final = _complete(_entries)
 task_names: Final = _complete(_tasks)

@@ -18,13 +18,13 @@ __all__ = ("doctor",)
 @option(
     "--fix",
     is_flag=True,
-    help="Repair what can be repaired. Without this option nothing is changed.",
+    help="Repair problems where possible. Without this option, nothing is changed.",
 )
 def doctor(console: Console, fix: bool) -> None:
     """Check the schedule for problems.
 
-    The exit code is 0 without findings and 1 with findings, even if all of them were repaired. Run
-    the command again to confirm a repair.
+    The exit code is 1 if the command finds a problem, even if it repairs all problems. Run the
+    command again to check that the problems are gone.
     """
     found_count = fixed_count = 0
     for finding in _findings(console, fix):
@@ -45,7 +45,10 @@ def _findings(console: Console, fix: bool) -> Iterator[Finding]:
         yield from examine(console.schedule, fix)
     except ConfigurationError as error:
         yield Finding(
-            "settings", "", str(error), "correct it and run doctor again; nothing else was checked"
+            "settings",
+            "",
+            str(error),
+            "correct the setting and run doctor again; nothing else was checked",
         )
 
 

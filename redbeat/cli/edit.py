@@ -20,10 +20,10 @@ from .options import load, option, option_error
 
 __all__ = ("edit",)
 
-#: Options with a time. A time without a UTC offset is a wall-clock time in ``--timezone``.
+#: Options whose values contain times. ``--timezone`` is the zone of times without a UTC offset.
 READ_IN_ZONE: Final = ("rrule", "at", "start", "end")
 
-#: The fields that the command changes. A file cannot change its own ``managed_by``.
+#: The fields that the command can change. A file of entries cannot set ``managed_by`` per entry.
 KNOWN: Final = (*FIELDS, "managed_by")
 
 
@@ -40,7 +40,7 @@ KNOWN: Final = (*FIELDS, "managed_by")
 def edit(console: Console, name: str, task: str | None, **values: Any) -> None:
     """Change the entry NAME.
 
-    Options that you leave out keep their values. The value none resets an option to its
+    Fields whose options you do not use remain unchanged. The value none resets a field to its
     default, for example: --end none.
     """
     if task is None and not any(value not in (None, False, ()) for value in values.values()):
@@ -51,12 +51,12 @@ def edit(console: Console, name: str, task: str | None, **values: Any) -> None:
         _change(console, entry, task, values)
         _save(entry)
     if console.store.static_among([name]):
-        console.warn(f"{name} is in beat_schedule: a later change there overwrites this edit")
+        console.warn(f"{name} is in beat_schedule: changing beat_schedule overwrites this edit")
     if task is not None or values["options"] is not None:
         warn_of_unknown_names(console, entry)
     owner = entry.policy_field("managed_by")
     if owner and values["managed_by"] is None:
-        console.warn(f"{name} is managed by {owner}: the next apply of that file undoes this edit")
+        console.warn(f"{name} is managed by {owner}: the next apply of {owner} undoes this edit")
     report(console, entry, "Changed")
 
 

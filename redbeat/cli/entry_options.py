@@ -25,7 +25,7 @@ __all__ = (
     "table_from",
 )
 
-#: Functions that add an option to a group of options with its own heading in the help.
+#: Functions that add an option below a heading of the help.
 schedule_option: Final = partial(option, help_group="Schedule")
 task_option: Final = partial(option, help_group="Task")
 policy_option: Final = partial(option, help_group="Policy")
@@ -33,10 +33,10 @@ policy_option: Final = partial(option, help_group="Policy")
 #: Entry field -> option name, for each field with an option of a different name.
 OPTION_OF: Final = {"start_time": "start", "end_time": "end", "enabled": "paused"}
 
-#: The policy fields whose options stand with the schedule in the help.
+#: The policy fields whose options the help lists below the heading ``Schedule``.
 SCHEDULE_FIELDS: Final = ("timezone", "start_time", "end_time")
 
-#: The option type for each type of policy field, except for choices.
+#: Type of policy field -> type of its option. A field with choices has a ``click.Choice``.
 TYPES: Final = {
     "zone": click.STRING,
     "instant": TIME,
@@ -62,7 +62,7 @@ def field_option(name: str) -> Callable[[Any], Any]:
 
 
 def call_option(name: str) -> Callable[[Any], Any]:
-    """Return the option of a field of the task call, made from the description of the field."""
+    """Return the option for a field of the task call: ``args``, ``kwargs`` or ``options``."""
     about = CALL[name]
     type_ = ARRAY if about.type is list else OBJECT
     return task_option(
@@ -81,8 +81,8 @@ SCHEDULE_OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
         "--cron",
         metavar="FIELDS",
         example="'*/5 * * * *'",
-        help="Crontab: minute, hour, day of month, month, day of week, with H for a value that "
-        "depends on the name; or @hourly, @daily, @weekly, @monthly, @yearly.",
+        help="Crontab: minute, hour, day of month, month, day of week; or @hourly, @daily, "
+        "@weekly, @monthly, @yearly. H stands for a value that depends on the entry name.",
     ),
     schedule_option(
         "--rrule",
@@ -123,14 +123,14 @@ entry_options: Final = options(
     policy_option(
         "--paused",
         is_flag=True,
-        help="Pause the entry: it does not run until resumed.",
+        help="Pause the entry, so that it does not run until you resume it.",
     ),
 )
 
 
 @contextmanager
 def as_option_errors(ctx: click.Context, values: dict[str, Any]) -> Iterator[None]:
-    """Convert :exc:`InvalidEntryError` into an error that names the option with a bad value."""
+    """Convert :exc:`InvalidEntryError` into an error about the option with the invalid value."""
     try:
         yield
     except InvalidEntryError as error:
@@ -146,14 +146,14 @@ def as_option_errors(ctx: click.Context, values: dict[str, Any]) -> Iterator[Non
 
 
 def table_from(console: Console, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the rule and the policy in the option values as a table of :mod:`.entry_file`.
+    """Return the schedule and the policy in the option values as a table of :mod:`.entry_file`.
 
-    None stands for a field to reset. The call of the task is not in the table, see
-    :func:`call_from`.
+    In the table, None resets a field to its default. :func:`call_from` returns the remaining
+    fields: the arguments and options of the task call.
     """
     kinds = [kind for kind in KINDS if values[kind] not in (None, ())]
     if len(kinds) > 1:
-        problem = f"give one of --{kinds[0]} and --{kinds[1]}, not both"
+        problem = f"give either --{kinds[0]} or --{kinds[1]}, not both"
         raise option_error(console.ctx, kinds[1], problem)
     table = {name: values.get(OPTION_OF.get(name, name)) for name in (*kinds, *FIELDS)}
     table = {name: value for name, value in table.items() if value is not None}
@@ -165,7 +165,7 @@ def table_from(console: Console, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def call_from(values: Mapping[str, Any], options: Mapping[str, Any] | None = None) -> Any:
-    """Return the attributes for the call of the task; ``options`` are those stored so far."""
+    """Return the entry attributes of the task call; ``options`` are the stored options."""
     call = {name: values[name] for name in CALL if values[name] is not None}
     queue = values["queue"]
     if queue is not None:

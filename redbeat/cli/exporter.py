@@ -27,7 +27,7 @@ PORT: Final = 9541
     help="Port to listen on.",
 )
 def exporter(console: Console, host: str, port: int) -> None:
-    """Serve Prometheus metrics of the schedule until stopped.
+    """Serve Prometheus metrics of the schedule until you stop the command.
 
     The exporter reads everything from Redis, so one exporter covers all beats. The exporter keeps
     running while Redis is unreachable.

@@ -38,7 +38,7 @@ __all__ = (
 SHELVE: Final = "celery-shelve"
 DJANGO: Final = "django-celery-beat"
 
-#: Formats that are read from a stream of bytes, so the source may be standard input.
+#: Import formats that are read from a byte stream. The stream may be standard input.
 READERS: Final[dict[str, Callable[[Schedule, IO[bytes]], Iterator[Incoming]]]] = {
     "jsonlines": read_lines,
     "crontab": read_crontab,
@@ -79,12 +79,12 @@ def _open(path: str) -> IO[bytes]:
 #: Maximum number of problems to print.
 MAX_PRINTED: Final = 20
 
-#: What the export of a calendar means for a rollback.
+#: A warning for users who import the exported entries into RedBeat 2.
 ROLLBACK: Final = (
-    "RedBeat 2 ignores calendars: after a rollback, their entries also run on excluded days"
+    "RedBeat 2 ignores calendars: after a rollback, entries with a calendar run on excluded days"
 )
 
-#: Number of lines between two updates of the progress bar.
+#: Number of entries between two updates of the progress bar.
 PROGRESS_STEP: Final = 500
 
 
@@ -94,8 +94,9 @@ PROGRESS_STEP: Final = 500
 def export(console: Console, file: str, history: bool) -> None:
     """Write all calendars and entries to FILE as JSON lines.
 
-    The default FILE is standard output. What cannot be read is left out and listed as a warning,
-    and the exit code is 1. FILE is replaced only after everything is written.
+    The default FILE is standard output. Unreadable entries and calendars are not exported: the
+    command prints a warning for each, and the exit code is 1. An existing FILE is replaced only
+    after the export is complete.
     """
     lines = export_lines(console.schedule, history)
     count, calendar_count, unreadable = 0, 0, []
@@ -117,7 +118,7 @@ def _report_export(
 ) -> None:
     """Print what was exported; end the command with an error if something was unreadable."""
     for exported in unreadable[:MAX_PRINTED]:
-        console.warn(f"{exported.label} is left out: {exported.problem}")
+        console.warn(f"{exported.label} is not exported: {exported.problem}")
     if console.as_json and file != "-":
         left_out = [exported.label for exported in unreadable]
         console.emit({"exported": count, "calendars": calendar_count, "unreadable": left_out})
@@ -127,7 +128,7 @@ def _report_export(
         console.note(f"Exported {plural(calendar_count, 'calendar')}; {ROLLBACK}")
     if unreadable:
         some = plural(len(unreadable), "unreadable entry", "unreadable entries")
-        raise failure(f"{some} left out; list the causes with: celery redbeat doctor", EX_FAILED)
+        raise failure(f"{some} not exported; list causes with: celery redbeat doctor", EX_FAILED)
 
 
 @contextmanager
@@ -170,11 +171,11 @@ def _output(file: str) -> Iterator[IO[str]]:
     "--on-conflict",
     type=click.Choice(ON_CONFLICT),
     default=ON_CONFLICT[0],
-    help="What to do if an entry is already stored and differs.",
+    help="What to do if an entry is already stored with different content.",
 )
 @option("--prune", is_flag=True, help="Delete dynamic entries that are not in FILE.")
 @option(
-    "--dry-run", is_flag=True, help="Print what would be done with each entry, and write nothing."
+    "--dry-run", is_flag=True, help="Print what would be done with each entry, but write nothing."
 )
 def import_(
     console: Console,
@@ -187,8 +188,8 @@ def import_(
 ) -> None:
     """Import the calendars and entries of FILE.
 
-    The FILE - is standard input. All entries are checked first. If any entry is invalid,
-    nothing is written and the exit code is 1.
+    If FILE is -, the command reads standard input. All entries are checked first. If any entry is
+    invalid, nothing is written and the exit code is 1.
 
     Formats:
 
@@ -249,9 +250,9 @@ def _fail_on_problems(console: Console, checked: Checked, source_name: str) -> N
         verb = "is" if found.count == 1 else "are"
         some = f"{plural(found.count, 'entry', 'entries')} of {source_name} {verb}"
         if found is checked.problems:
-            raise failure(f"Nothing was written: {some} wrong", EX_FAILED)
+            raise failure(f"Nothing was written: {some} invalid", EX_FAILED)
         message = (
-            f"Nothing was written: {some} already stored with different content; give "
+            f"Nothing was written: {some} already stored with different content; use "
             "--on-conflict keep or --on-conflict replace"
         )
         raise failure(message, EX_CONFLICT)

@@ -28,10 +28,10 @@ TITLES: Final = ("NAME", "TASK", "SCHEDULE", "STATE", "KIND")
 #: Maximum width of a column, in terminal cells. The command ``show`` prints the full text.
 MAX_WIDTH: Final = 40
 
-#: The sort orders. The first one is the order in Redis.
+#: The sort orders. The order ``due`` is the order in Redis.
 SORTS: Final = ("due", *ORDERS)
 
-#: Number of rows that are aligned with each other.
+#: Maximum number of rows per table. A longer list is printed as several tables.
 CHUNK: Final = 10_000
 
 
@@ -60,7 +60,7 @@ CHUNK: Final = 10_000
     "--static/--dynamic",
     default=None,
     cls=CeleryOption,
-    help="List only static entries (those of beat_schedule), or only dynamic ones.",
+    help="List only static entries (those of beat_schedule), or only dynamic entries.",
 )
 @option(
     "--due-before",
@@ -74,7 +74,7 @@ CHUNK: Final = 10_000
     type=click.Choice(SORTS),
     default="due",
     example="name",
-    help="Sort order. Every order except 'due' reads all names or entries first.",
+    help="Sort order. Except for 'due', the command first reads all names or entries.",
 )
 def list_(
     console: Console,

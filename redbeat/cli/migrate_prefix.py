@@ -27,15 +27,15 @@ __all__ = ("migrate_prefix", "refuse_running_beat")
 @command("migrate-prefix")
 @click.argument("old")
 @click.argument("new")
-@option("--delete", is_flag=True, help="Delete the copied entries under the old prefix.")
-@option("--dry-run", is_flag=True, help="Print what would be done, and write nothing.")
+@option("--delete", is_flag=True, help="After the copy, delete the copied entries under OLD.")
+@option("--dry-run", is_flag=True, help="Print what would be done, but write nothing.")
 @option("--force", is_flag=True, help="Copy even if a beat uses one of the prefixes.")
 def migrate_prefix(
     console: Console, old: str, new: str, delete: bool, dry_run: bool, force: bool
 ) -> None:
     """Copy all entries from key prefix OLD to key prefix NEW.
 
-    The copy includes run histories, the marks of static entries and the quarantine. Entries that
+    The copy includes run histories, the quarantine, and which entries are static. Entries that
     exist under NEW are never changed, so you can repeat the command.
 
     Stop all beats on both prefixes first. Set redbeat_key_prefix to NEW afterwards.
@@ -61,8 +61,8 @@ def migrate_prefix(
     _report(console, old, new, asdict(result), dry_run)
     if result.different or result.unreadable:
         message = (
-            f"Not copied: {result.different} with another entry of the same name under {new!r}, "
-            f"{result.unreadable} unreadable"
+            f"Not copied: {result.different} because of a different entry with the same name "
+            f"under {new!r}, {result.unreadable} because they are unreadable"
         )
         raise failure(message, EX_CONFLICT)
 
@@ -76,7 +76,7 @@ def _report(console: Console, old: str, new: str, counts: dict[str, int], dry_ru
     text = f"Dry run, nothing was written: {text}" if dry_run else text
     console.result({"old": old, "new": new, **counts, "dry_run": dry_run}, text)
     if not (console.as_json or dry_run):
-        console.note(f"Set redbeat_key_prefix = {new!r} where that is not done yet")
+        console.note(f"Set redbeat_key_prefix = {new!r} in all programs that use the schedule")
 
 
 def refuse_running_beat(console: Console, client: Any, prefix: str) -> None:
@@ -89,7 +89,7 @@ def refuse_running_beat(console: Console, client: Any, prefix: str) -> None:
         beat = BeatInfo.read(tokens[0])
         process = beat.token if beat.pid is None else f"process {beat.pid} on {beat.host}"
         message = (
-            f"A beat runs on {prefix!r}: {process}. Stop that beat first. If it was killed, its "
-            "lock remains until it expires; --force copies anyway"
+            f"A beat runs on {prefix!r}: {process}. Stop that beat first. The lock of a killed "
+            "beat remains until its timeout; --force copies anyway"
         )
         raise failure(message, EX_CONFLICT)

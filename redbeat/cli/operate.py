@@ -30,7 +30,7 @@ names_or_pattern: Final = options(
         "--match",
         metavar="GLOB",
         example="'billing-*'",
-        help="Select all entries whose name matches this pattern. Asks for confirmation.",
+        help="Select all entries whose name matches this pattern, after a confirmation.",
     ),
     option("--yes", "-y", is_flag=True, help="Do not ask for confirmation."),
 )
@@ -47,7 +47,7 @@ def select_names(
     """Return the names of the selected entries; end the command if no entry is selected.
 
     With ``match``, the user must confirm the action ``verb``, unless ``yes`` is true. ``filters``
-    apply only with ``match``. Filters exclude, for example, entries that are already paused.
+    apply only with ``match``, and exclude, for example, entries that are already paused.
     """
     if bool(names) == bool(match):
         problem = "Give either names or --match; for example: --match 'billing-*'"
@@ -88,7 +88,7 @@ def report(console: Console, action: str, names: Iterable[str], **details: str) 
 @option(
     "--note",
     example="'broken export, ask Ann'",
-    help="Reason for the pause; 'show' and the dashboard display it.",
+    help="Reason for the pause, which 'show' and the dashboard display.",
 )
 def pause(
     console: Console, names: tuple[str, ...], match: str | None, yes: bool, note: str | None
@@ -104,7 +104,7 @@ def pause(
 def resume(console: Console, names: tuple[str, ...], match: str | None, yes: bool) -> None:
     """Resume paused entries.
 
-    An entry that missed runs while it was paused catches up one of them.
+    An entry that missed runs during the pause catches up only one run.
     """
     resumed = select_names(console, "Resume", names, match, yes, enabled=False)
     console.schedule.resume_all(resumed)

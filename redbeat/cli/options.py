@@ -40,36 +40,36 @@ __all__ = (
 
 
 class StoredJson(click.ParamType):  # type: ignore[type-arg]
-    """JSON in the form in which entries are stored, so that it may contain datetimes.
+    """JSON in the format of stored entries, which can represent datetimes.
 
-    ``plain`` is the type of Celery that accepts such an array or object.
+    ``plain`` is Celery's option type for a JSON array or a JSON object.
     """
 
     def __init__(self, plain: click.ParamType) -> None:  # type: ignore[type-arg]
         self.plain, self.name = plain, plain.name
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the list or dict."""
+        """Return the list or dict in the JSON text ``value``."""
         plain = self.plain.convert(value, param, ctx)
         try:
             stored = decode(value, "value") if isinstance(value, str) else plain
         except DecodeError as error:
             self.fail(error.problem, param, ctx)
-        # A tagged object, such as a datetime, is not a dict of arguments or options.
+        # A text that is one tagged object, such as a datetime, remains a plain dict.
         return stored if isinstance(stored, type(plain)) else plain
 
 
 ARRAY, OBJECT = StoredJson(JsonArray()), StoredJson(JsonObject())
 
 
-#: The value of a clearable option if the user gives the word ``none``.
+#: The value of a clearable option for which the user enters the word ``none``.
 CLEARED: Final = object()
 
 
 class ExampleOption(CeleryOption):
     """A command-line option whose error messages include ``example``, a valid value.
 
-    A ``clearable`` option also accepts the word ``none``, which gives the value :data:`CLEARED`.
+    A ``clearable`` option also accepts the word ``none``, and then has the value :data:`CLEARED`.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class ExampleOption(CeleryOption):
         self.clearable = clearable
 
     def type_cast_value(self, ctx: click.Context, value: Any) -> Any:
-        """Return the value converted to the type of the option."""
+        """Return the converted value, or :data:`CLEARED` for the word ``none``."""
         if self.clearable and isinstance(value, str) and value.lower() == "none":
             return CLEARED
         return super().type_cast_value(ctx, value)
@@ -97,7 +97,7 @@ class ExampleOption(CeleryOption):
 
 
 def option(*names: str, **attrs: Any) -> Callable[[Any], Any]:
-    """Add an :class:`ExampleOption` to a command; the help shows its default, if it has one."""
+    """Add an :class:`ExampleOption` to a command; the help shows the default of the option."""
     attrs.setdefault("show_default", "default" in attrs)
     decorator: Callable[[Any], Any] = click.option(*names, cls=ExampleOption, **attrs)
     return decorator
@@ -109,14 +109,14 @@ def options(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 class Parsed(click.ParamType):  # type: ignore[type-arg]
-    """A text that ``parse`` turns into a value; ``parse`` raises ValueError for an invalid text."""
+    """An option type. ``parse`` converts the text, and raises ValueError for an invalid text."""
 
     def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
         self.name = name
         self._parse = parse
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the value."""
+        """Return the parsed value; report the ValueError of ``parse`` as an error of the option."""
         try:
             return self._parse(str(value))
         except ValueError as error:
@@ -124,16 +124,16 @@ class Parsed(click.ParamType):  # type: ignore[type-arg]
 
 
 def checked_interval(text: str) -> str:
-    """Return the text of an interval; raises ValueError for any other text."""
+    """Return ``text`` unchanged; raise ValueError if the text is not an interval."""
     interval_from(text)
     return text
 
 
-#: A duration in seconds.
+#: A duration, converted to seconds.
 SECONDS = Parsed("duration", seconds_from)
-#: The text of an interval: a duration, which the word ``relative`` may follow.
+#: The text of an interval: a duration, optionally followed by the word ``relative``.
 INTERVAL = Parsed("duration", checked_interval)
-#: A time, which is naive if the text has no UTC offset.
+#: A time, converted to a datetime. The datetime is naive if the text has no UTC offset.
 TIME = Parsed("time", time_from)
 
 
@@ -155,7 +155,7 @@ MAX_COMPARED: Final = 200
 
 
 def load(console: Console, name: str) -> RedBeatSchedulerEntry:
-    """Return the entry with this name, or end the command if it is unknown. One round trip."""
+    """Return the entry with this name; end the command if the name is unknown. One round trip."""
     with existing(console, name):
         return console.schedule[name]
 
@@ -163,7 +163,7 @@ def load(console: Console, name: str) -> RedBeatSchedulerEntry:
 def not_found(console: Console, name: str) -> CeleryCommandException:
     """Return the error for an unknown name; the error lists similar names. Reads all names.
 
-    The schedule may list a name whose entry has no definition.
+    If the schedule lists the name, the error contains the reason why the entry cannot be loaded.
     """
     known = heapq.nlargest(
         MAX_COMPARED, map(str, console.schedule), lambda key: shared_length(name, key)
@@ -178,14 +178,14 @@ def not_found(console: Console, name: str) -> CeleryCommandException:
 
 
 def problem_of(console: Console, name: str) -> str:
-    """Return why a listed entry cannot be loaded. One round trip."""
+    """Return why an entry that the schedule lists cannot be loaded. One round trip."""
     record = record_of(console.schedule, name)[1]
-    return (record and record.problem) or "it was saved or deleted just now"
+    return (record and record.problem) or "the entry was saved or deleted just now"
 
 
 @contextmanager
 def existing(console: Console, name: str) -> Iterator[None]:
-    """End the command if the entry does not exist, or another program has just deleted it."""
+    """End the command if the context raises KeyError, because the entry does not exist."""
     try:
         yield
     except KeyError:

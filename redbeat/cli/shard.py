@@ -30,17 +30,17 @@ __all__ = ("shard",)
 
 @command("shard")
 @click.argument("shards", type=click.IntRange(1, MAX_SHARDS))
-@option("--delete", is_flag=True, help="Delete the entries under the earlier prefixes afterwards.")
-@option("--dry-run", is_flag=True, help="Print where the entries would be, and write nothing.")
-@option("--force", is_flag=True, help="Go on even if a beat runs or an entry cannot be copied.")
+@option("--delete", is_flag=True, help="After the copy, delete the entries under earlier prefixes.")
+@option("--dry-run", is_flag=True, help="Print the size of each new shard, but write nothing.")
+@option("--force", is_flag=True, help="Continue even if a beat runs or an entry cannot be copied.")
 def shard(console: Console, shards: int, delete: bool, dry_run: bool, force: bool) -> None:
-    """Distribute the schedule over this number of SHARDS.
+    """Change the number of shards of the schedule to SHARDS.
 
-    Each shard has its own key prefix; the prefixes are spread evenly over the slots of a Redis
-    Cluster. With 1, the schedule has no shards. The copy includes run histories, the marks of
-    static entries and the quarantine. If the command is interrupted, run it again.
+    Each shard has its own key prefix. The prefixes are spread evenly over the slots of a Redis
+    Cluster. If SHARDS is 1, the schedule has no shards. The copy includes run histories, the
+    quarantine, and which entries are static. If the command is interrupted, run it again.
 
-    Stop all beats first. Set redbeat_shards to the same number in all programs afterwards.
+    Stop all beats first. Set redbeat_shards to SHARDS in all programs afterwards.
     """
     conf, client = ensure_conf(console.app), unretried(client_of(console.app))
     base = base_store(conf, client)
@@ -81,9 +81,9 @@ def _copy(
         counts = asdict(copy_to_shards(client, source, target, advance))
     if not force and (counts["different"] or counts["unreadable"]):
         message = (
-            f"Not copied: {counts['different']} with another entry of the same name in the new "
-            f"shards, {counts['unreadable']} unreadable. Correct or delete them and run the "
-            "command again, or use --force"
+            f"Not copied: {counts['different']} because of a different entry with the same name in "
+            f"the new shards, {counts['unreadable']} because they are unreadable. Correct or "
+            "delete these entries and run the command again, or use --force"
         )
         raise failure(message, EX_CONFLICT)
     sums = total_stats(Store(client, Keys.under(prefix)) for prefix in source.prefixes)
@@ -95,17 +95,17 @@ def _copy(
 
 
 def _refuse_leftovers(note: LayoutNote, shards: int, base_entries: int) -> None:
-    """End the command with an error if an older copy would mix with this one."""
+    """End the command with an error if old copies of entries would mix with the new copies."""
     if note.copying not in (0, shards):
         message = (
             f"celery redbeat shard {note.copying} was interrupted: run it again, or celery redbeat "
-            f"shard {note.shards} --delete to undo it"
+            f"shard {note.shards} --delete to undo the copy"
         )
         raise failure(message, EX_CONFLICT)
     if shards in note.left or (shards == 1 and base_entries and not note.copying):
         message = (
             f"There are still entries of programs that used {plural(shards, 'shard')}: "
-            f"delete them with celery redbeat shard {note.shards} --delete"
+            f"delete these entries with celery redbeat shard {note.shards} --delete"
         )
         raise failure(message, EX_CONFLICT)
 
@@ -116,7 +116,7 @@ def _sizes(client: Any, places: Layout) -> list[int]:
 
 
 def _planned(client: Any, source: Layout, target: Layout) -> list[int]:
-    """Return how many entries each shard of the target would have."""
+    """Return the number of entries that each shard of the layout ``target`` would have."""
     sizes = [0] * target.shards
     for prefix in source.prefixes:
         for key, _ in Store(client, Keys.under(prefix)).scan_all():
@@ -148,17 +148,17 @@ def _report(
         return
     if counts:
         console.note(", ".join(f"{count} {outcome}" for outcome, count in counts.items()))
-    console.note(f"Set redbeat_shards = {target.shards} in all programs where that is not done yet")
+    console.note(f"Set redbeat_shards = {target.shards} in all programs that use the schedule")
     if note.left:
         earlier = ", ".join(map(str, note.left))
         console.note(
-            f"The entries of earlier numbers of shards are kept ({earlier}). To delete them: "
-            f"celery redbeat shard {target.shards} --delete"
+            f"The entries of earlier numbers of shards still exist ({earlier}). To delete these "
+            f"entries: celery redbeat shard {target.shards} --delete"
         )
 
 
 def _master(client: Any, prefix: str) -> str:
-    """Return the address of the server that has a prefix, "" if it is unknown."""
+    """Return the address of the server with the keys of a prefix, "" if unknown."""
     try:
         pool = node_of(client, Keys.under(prefix).schedule).connection_pool
     except (RedisError, OSError, AttributeError):

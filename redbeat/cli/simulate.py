@@ -35,10 +35,10 @@ from .timeline import draw
 
 __all__ = ("simulate",)
 
-#: How a table marks a run that takes place under both rules, only before, or only after the change.
+#: The marks of runs in a table that compares the rules before and after a change.
 MARKS: Final = {SAME: "", REMOVED: "- only before", ADDED: "+ only after"}
 
-#: The format of the commands ``plan`` and ``apply``.
+#: The name of the file format of the commands ``plan`` and ``apply``.
 PLAN: Final = "plan"
 
 #: Maximum number of rows of a timeline.
@@ -67,7 +67,7 @@ MAX_ROWS: Final = 40
     "--file",
     metavar="FILE",
     example="billing.toml",
-    help="Compare with the entries in FILE: a file of the command apply, or of import.",
+    help="Compare with the entries in FILE, a file for the command apply or import.",
 )
 @option(
     "--format",
@@ -76,7 +76,7 @@ MAX_ROWS: Final = 40
     default=PLAN,
     help="Format of FILE.",
 )
-@option("--timeline", is_flag=True, help="Draw the runs instead of listing them.")
+@option("--timeline", is_flag=True, help="Draw a timeline of the runs instead of a list.")
 @schedule_options
 def simulate(
     console: Console,
@@ -90,9 +90,9 @@ def simulate(
 ) -> None:
     """Show which runs took place, or will take place, in a period.
 
-    Without NAME, all enabled entries are simulated. With schedule options or --file, the runs
-    under these rules are compared with the runs under the stored rules. The simulation assumes
-    that a beat is always on time.
+    Without NAME, all enabled entries are simulated. Schedule options or --file define new rules.
+    The command then compares the runs under the new rules with the runs under the stored rules.
+    The simulation assumes that a beat is always on time.
     """
     begin, end = console.instant(since), console.instant(until)
     assert begin is not None
@@ -123,7 +123,7 @@ def _changes(
     file_format: str,
     values: dict[str, Any],
 ) -> dict[str, Any]:
-    """Return the rules to compare with, for each entry."""
+    """Return entry name -> the new rules of the entry, from the options or the file."""
     given = [name for name, value in values.items() if value not in (None, ())]
     if given and file is not None:
         problem = f"give --file or --{given[0]}, not both"
@@ -133,7 +133,7 @@ def _changes(
     if not given:
         return {}
     if not names:
-        raise click.UsageError(f"Give the names of the entries to change with --{given[0]}")
+        raise click.UsageError(f"--{given[0]} needs the names of the entries with the new rule")
     with as_option_errors(console.ctx, values):
         table = table_from(console, values)
         change = {name: getattr(DEFAULT, name) for name, value in table.items() if value is None}
@@ -170,7 +170,7 @@ def _warn(console: Console, names: tuple[str, ...], found: Simulation, until: da
         for name in names:
             entry = found.entries[name]
             if not entry.enabled:
-                console.warn(f"{name} is paused: its runs only show its rules")
+                console.warn(f"{name} is paused, but the simulation treats the entry as enabled")
 
 
 # -- output ------------------------------------------------------------------------------------
@@ -190,7 +190,8 @@ def _print(console: Console, found: Simulation) -> None:
     if not any(entry.before or entry.after for entry in found.entries.values()):
         console.note("No runs in this period")
         return
-    rows.sort(key=lambda item: item[0])  # a DST change comes before a run at the same time
+    # The sort is stable, so a DST change comes before a run at the same time.
+    rows.sort(key=lambda item: item[0])
     console.table(titles, [row[: len(titles)] for _, row in rows])
     for name, entry in found.entries.items():
         if entry.after is not None:

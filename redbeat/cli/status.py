@@ -17,7 +17,7 @@ from redbeat.schedule import Status
 
 __all__ = ("status",)
 
-#: The command warns if the clocks of this host and Redis differ by more than this, in seconds.
+#: Maximum difference between the clocks of this host and Redis without a warning, in seconds.
 MAX_CLOCK_OFFSET: Final = 1.0
 
 
@@ -27,13 +27,13 @@ MAX_CLOCK_OFFSET: Final = 1.0
     type=SECONDS,
     default=60,
     example="300",
-    help="Maximum lateness of a due entry: seconds, or with units, such as 1h30m.",
+    help="Maximum lateness of a due entry, in seconds or with units, such as 1h30m.",
 )
 def status(console: Console, max_late: float) -> None:
     """Show active beats, entry counts and lateness.
 
-    The exit code is 1 if no beat is active, an entry is late by more than --max-late, or an entry
-    had no success within its expect_within.
+    The exit code is 1 if there is a problem. For example, no beat is active, an entry is late by
+    more than --max-late, or an entry had no success within its expect_within.
     """
     current = console.schedule.status()
     problems = list(problems_of(current, max_late))

@@ -38,7 +38,7 @@ ASCII_BARS: Final = " .:-=+*#@"
 
 
 def bars(load: Sequence[int], minutes: int, levels: str) -> str:
-    """Return one character of ``levels`` per column, for the load of its busiest minute."""
+    """Return one character of ``levels`` per column: the load of the column's busiest minute."""
     peak = max(load, default=0) or 1
     highest = (max(load[first : first + minutes]) for first in range(0, len(load), minutes))
     return "".join(levels[ceil(count * (len(levels) - 1) / peak)] for count in highest)
@@ -56,7 +56,7 @@ def _mark(count: int) -> str:
     type=SECONDS,
     default="1h",
     example="1d",
-    help="How far to look ahead: seconds, or with units, such as 1h30m or 1w.",
+    help="How far to look ahead, in seconds or with units, such as 1h30m or 1w.",
 )
 @option(
     "--pattern",
@@ -70,7 +70,7 @@ def _mark(count: int) -> str:
     type=click.IntRange(1),
     default=20,
     example="20",
-    help="Maximum number of rows. The load per minute counts the other entries too.",
+    help="Maximum number of rows. The load per minute also counts entries without a row.",
 )
 def timeline(console: Console, span: float, pattern: str, limit: int) -> None:
     """Draw the upcoming runs and the number of runs per minute."""
@@ -105,8 +105,8 @@ def draw(
 ) -> None:
     """Draw a row for each of the first ``limit`` names, and the number of runs per minute.
 
-    ``periods`` are the minutes of ``load``. ``counts`` returns the number of runs of an entry in
-    each of the columns.
+    ``load`` contains the number of runs in each minute of ``periods``. ``counts`` returns the
+    number of runs of an entry in each column.
     """
     shown = names[:limit]
     longest = max(width_of(console.name(name)) for name in shown)

@@ -35,7 +35,7 @@ __all__ = ("upcoming",)
 def upcoming(console: Console, name: str | None, number: int, until: datetime | None) -> None:
     """Show the next runs of all entries, or of the entry NAME.
 
-    The times are nominal: spread and jitter make runs later, see "show NAME".
+    The times are nominal: spread and jitter can delay each run. See "show NAME".
     """
     end = console.instant(until)
     if name is None:
@@ -56,6 +56,6 @@ def _of_one(
 ) -> list[tuple[datetime, str]]:
     entry = load(console, name)
     if not entry.enabled:
-        console.warn(f"{name} is paused: these runs only take place if you resume the entry before")
+        console.warn(f"{name} is paused: these runs take place only if you resume the entry first")
     instants = entry.upcoming(number)
     return [(instant, name) for instant in instants if until is None or instant <= until]

@@ -36,8 +36,8 @@ MIN_TOKEN: Final = 16
     envvar="REDBEAT_WEB_BASIC_AUTH",
     show_envvar=True,
     example="ann:secret",
-    help="User and password to sign in with. Repeat the option for several users; separate them by "
-    "spaces in the environment variable.",
+    help="User and password to sign in with. Repeat the option for several users. In the "
+    "environment variable, separate users by spaces.",
 )
 @option(
     "--token",
@@ -54,10 +54,10 @@ MIN_TOKEN: Final = 16
     multiple=True,
     metavar="NAME",
     example="schedule.example.com",
-    help="Host name that browsers may use for the dashboard, in addition to those of this machine.",
+    help="Host name that browsers may use, in addition to the names of this machine.",
 )
 @option("--behind-proxy", is_flag=True, help="Trust the X-Forwarded headers of one proxy.")
-@option("--read-only", is_flag=True, help="Disable all changes from the dashboard.")
+@option("--read-only", is_flag=True, help="Disable all changes in the dashboard.")
 def web(
     console: Console,
     host: str,
@@ -69,14 +69,14 @@ def web(
 ) -> None:
     """Serve the web dashboard.
 
-    The dashboard shows entries, upcoming runs and active beats, and changes entries.
+    The dashboard shows entries, upcoming runs and active beats. You can also change entries.
     """
     try:
-        # The extra may be missing, and "celery redbeat --help" imports this module.
+        # Import here: without the extra, the help must still be able to import this module.
         from redbeat.web.auth import Access, host_in, is_loopback, read_users  # noqa: PLC0415
         from redbeat.web.site import Served  # noqa: PLC0415
     except ModuleNotFoundError as error:
-        if (error.name or "").startswith("redbeat"):  # not a package of the extra
+        if (error.name or "").startswith("redbeat"):  # a module of RedBeat itself
             raise
         problem = f"{error.name} is missing; install it with: pip install 'celery-redbeat[web]'"
         raise failure(problem, EX_UNHEALTHY) from error
@@ -103,12 +103,12 @@ def _serve(console: Console, dashboard_class: Any, access: Any, port: int) -> No
     except OSError as error:
         problem = f"Cannot listen on {access.host}, port {port}: {error.strerror or error}"
         raise failure(problem, EX_UNHEALTHY) from error
-    console.note(f"The schedule is at {dashboard.url}, until Ctrl-C")
+    console.note(f"The dashboard is at {dashboard.url}; press Ctrl-C to stop")
     dashboard.run()
 
 
 def exposure_warning(behind_proxy: bool) -> str:
-    """Return what an attacker could do if the dashboard listens on an address of the network."""
+    """Return a warning about possible attacks if the dashboard listens on a network address."""
     if behind_proxy:
         return (
             "Anyone who reaches this address without the proxy can forge the X-Forwarded "

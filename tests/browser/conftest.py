@@ -51,7 +51,7 @@ def site(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) ->
     url = f"http://127.0.0.1:{(port := free_port())}"
     try:
         web = project.start("redbeat", "web", "--port", str(port))
-        web.wait_for("The schedule is at")
+        web.wait_for("The dashboard is at")
         yield url
     finally:
         project.end()

@@ -197,7 +197,7 @@ def test_the_sign_in_page_is_accessible(
 ) -> None:
     port = str(free_port())
     web = project.start("redbeat", "web", "--port", port, "--token", "b1946ac92492d2347c6235b4")
-    web.wait_for("The schedule is at")
+    web.wait_for("The dashboard is at")
     options: dict[str, Any] = {"viewport": size, "color_scheme": scheme}
     with browser.new_context(**options) as context:
         page = context.new_page()

@@ -40,7 +40,7 @@ def test_a_calendar_is_stored_listed_and_deleted(run: Run, app: Celery) -> None:
     rule = "FREQ=WEEKLY;BYDAY=SA,SU"
     ran = run("calendar", "de", *options, "--rule", rule, "--zone", "Europe/Berlin")
     assert ran.code == 0
-    assert ran.err == "Saved the calendar de; 0 entries computed again\n"
+    assert ran.err == "Saved the calendar de; used by 0 entries\n"
     span = ("2026-12-27", "2027-01-03")
     expected = Calendar("de", ["2026-12-25", span], [rule], "Europe/Berlin")
     assert Schedule(app).calendars == {"de": expected}

@@ -123,7 +123,7 @@ def test_all_enabled_entries_are_simulated(run: Run, app: Celery) -> None:
     ("arguments", "message"),
     [
         (("--from", "2027-01-02T00:00", "--to", "2027-01-01T00:00"), "must be later"),
-        ((*BERLIN, "--cron", "0 * * * *"), "Give the names"),
+        ((*BERLIN, "--cron", "0 * * * *"), "needs the names"),
         ((*BERLIN, "--cron", "0 *", "n"), "--cron"),
         ((*BERLIN, "--cron", "0 * * * *", "--file", "x", "n"), "not both"),
         (("--from", "2027-01-02T00:00"), "--to"),
@@ -178,7 +178,7 @@ def test_backfill_shows_its_progress(run: Run) -> None:
     assert "a has no backfills" in run("backfill", "a").err
     assert "a: 4 runs will be sent" in run("backfill", "a", *SPAN, "--rate", "30/m").err
     found = run("backfill", "a", *SPAN)
-    assert "a: 0 runs will be sent, 4 runs left out" in found.err
+    assert "a: 0 runs will be sent, 4 runs already sent or requested" in found.err
     (line,) = run("backfill", "a").lines
     assert line.endswith("12:00:00: 0 of 4 runs sent, about 8 s left")
     (found_json,) = run("backfill", "a", "--json").json
@@ -216,7 +216,7 @@ def test_backfill_waits_until_a_beat_has_sent_the_runs(
 @pytest.mark.usefixtures("ran")
 def test_backfill_warns(run: Run) -> None:
     found = run("backfill", "a", "--from", "2026-01-01T11:00", "--to", "2026-01-01T15:00")
-    assert "the span ends at 2026-01-01 12:00:00" in found.err
+    assert "the backfill ends at 2026-01-01 12:00:00" in found.err
     assert "a: 2 runs will be sent" in found.err
     run("pause", "a")
     assert "a is paused" in run("backfill", "a", *SPAN).err
@@ -228,7 +228,7 @@ def test_backfill_warns(run: Run) -> None:
         (SPAN[:2], "Give both --from and --to"),
         ((*SPAN, "--rate", "many"), "'many' is not a rate; for example: --rate 10/s"),
         ((*SPAN, "--rate", "0"), "--rate"),
-        ((*SPAN, "--cancel"), "does not go with"),
+        ((*SPAN, "--cancel"), "cannot be combined with"),
         (("--from", "2026-01-02T00:00", "--to", "2026-01-01T00:00"), "must be later"),
     ],
 )

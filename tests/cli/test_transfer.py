@@ -162,7 +162,7 @@ def test_an_export_leaves_out_a_calendar_that_cannot_be_read(
     redis_client.hset(".redbeat::calendars", "bad", "{")
     ran = run("export", str(tmp_path / "all.jsonl"))
     assert ran.code == 1
-    assert "calendar bad is left out" in ran.err
+    assert "calendar bad is not exported" in ran.err
     assert json.loads((tmp_path / "all.jsonl").read_text())["calendar"] == "good"
 
 
@@ -278,8 +278,8 @@ def test_an_unreadable_entry_is_left_out_and_reported(
     ran = run("export")
     assert [found["name"] for found in ran.json] == ["good"]
     assert ran.code == 1
-    assert "redbeat:bad is left out: definition" in ran.err
-    assert "redbeat:gone is left out" in ran.err
+    assert "redbeat:bad is not exported: definition" in ran.err
+    assert "redbeat:gone is not exported" in ran.err
 
 
 def test_a_file_is_replaced_only_when_all_is_written(

@@ -31,7 +31,7 @@ def test_a_reader_gets_a_first_schedule(reader: Reader) -> None:
     running = reader.start(worker)
     reader.start(beat)
     page = reader.start(f"{web} --port 0")
-    page.wait_for("until Ctrl-C")
+    page.wait_for("press Ctrl-C")
     (url,) = re.findall(r"http://\S+/", page.output())
     reader.shell(add.text)
     running.wait_for("hello Redis")

@@ -274,7 +274,7 @@ def test_the_servers(
         line = ("redbeat", "exporter", "--port", str(exporter_port))
         exporter = project.start(*line, settings=settings(server, user))
         exporter.wait_for("Metrics are at")
-        web.wait_for("until Ctrl-C")
+        web.wait_for("press Ctrl-C")
         found = re.search(r"http://\S+/", web.output())
         assert found
         assert ">a</a>" in Target(int(found[0].split(":")[-1].strip("/"))).get("/").text

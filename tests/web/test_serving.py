@@ -21,7 +21,7 @@ TOKEN = "0123456789abcdef"
 
 def address(process: Process) -> str:
     """Wait until the dashboard is served; return its URL."""
-    process.wait_for("until Ctrl-C")
+    process.wait_for("press Ctrl-C")
     found = re.search(r"http://\S+/", process.output())
     assert found is not None
     return found[0]
