@@ -4,9 +4,9 @@
 -- KEYS[1]  schedule (zset: entry key -> due, UNIX seconds; below 0 = parked, that is never due)
 -- KEYS[2]  statics (set of names)
 -- KEYS[3]  quarantine (hash). If the Redis user has no access to this key, or to one of the
---          next four keys, the caller passes the schedule key in its place; see aside.lua
+--          next four keys, the caller passes the schedule key in its place; see aside.lua.
 -- KEYS[4]  beats (zset: token -> last seen, UNIX seconds). If a beat uses the lock, ' lock' is
---          appended to its token. Beats that use no lock share the due entries
+--          appended to its token. Beats that use no lock share the due entries.
 -- KEYS[5]  stats (hash: counter -> value), see metrics/counters.py
 -- KEYS[6]  the last turn of the caller (string): '<turn id> <when the claims of the turn end>
 --          <codes of its completions>'
@@ -30,8 +30,8 @@
 --          earlier call recorded are then not recorded again. The claims of the earlier call are
 --          returned again. New claims are made only if the earlier call made no claims. The turn
 --          ids of a beat end with an increasing number, so that the script recognizes a late copy
---          of an earlier call, and makes no claims for this copy
--- ARGV[12] maximum number of history lines per entry; 0 for no history. The latest lines are kept
+--          of an earlier call, and makes no claims for this copy.
+-- ARGV[12] maximum number of history lines per entry; 0 for no history. The latest lines are kept.
 -- ARGV[13] id of the counts, '' for no counts; counts with the same id are added only once
 -- ARGV[14] sizes of the fields in ARGV[15] in bytes, as big-endian integers of four bytes
 -- ARGV[15] the fields of all counts, joined without separators; two per count: field of the stats,
@@ -43,14 +43,14 @@
 -- ARGV[18] the Redis server of the broker: '<run id of the server> <database of the broker>
 --          <database of the schedule>', or '' if this script cannot send messages
 -- ARGV[19] maximum number of claims for entries that are more than a second late; entries on time
---          are claimed first. '' for no limit: all entries are claimed in due order
+--          are claimed first. '' for no limit: all entries are claimed in due order.
 -- ARGV[20] seconds after which no more entries are claimed, so that Redis can serve other clients
 -- ARGV[21] '1' if the caller holds the lock, or uses no lock, and has nothing to record. If no
 --          entry is due now but an entry is due later, this script then only extends the lock, and
---          returns {now, next score, members}
+--          returns {now, next score, members}.
 -- ARGV[22] if the caller is a standby, the token of the beat that held the lock at the last call of
 --          the caller; else ''. If that beat still holds the lock, this script only returns {now,
---          PTTL of the lock in ms}
+--          PTTL of the lock in ms}.
 --
 -- Returns {standing, now, next score or '', members, statics, quarantined, holder, holder's
 --          PTTL in ms, codes, texts, kinds, sizes, fields, expires}
@@ -69,7 +69,7 @@
 --               5 recorded by the call whose reply was lost, and another run was recorded after
 --                 that; or the skip of an edited entry, for which this call only ended the claim
 --               6 the claim has ended, and the message was not sent: nothing is recorded. The next
---                 claim of the entry decides whether the run is too late
+--                 claim of the entry decides whether the run is too late.
 --               7 a calendar was changed, and the message was not sent: nothing is recorded, and
 --                 the caller still holds the claim
 --   kinds       a letter per claim: e readable, g the hash does not exist, x the key is not a hash
@@ -100,20 +100,20 @@
 --               at the time of the claim, else '=' and the three values, separated by line feeds
 --   definition  the new definition if the end is 'disable'
 --   running     the task id of the run and its time limit in seconds, or ''; '-' if the occurrence
---               waits until an earlier run ends. Escaped like `line`
+--               waits until an earlier run ends. Escaped like `line`.
 --   trigger     the id of the waiting run to remove, or ''. A space and a new waiting run may
---               follow; the new run replaces the removed run
+--               follow; the new run replaces the removed run.
 --   line        a line for the history, or ''. Escaped as in JSON (a backslash as \u005c), but
---               without quotes
+--               without quotes.
 --   messages    Redis commands that publish the run, or '': '<command> <size>...;...', a line feed,
 --               and the joined arguments
 --   failure     why the run could not be sent, or ''. Escaped like `line`. From the second failure
 --               on, `line` replaces the history line of the previous failure, and the number of
---               attempts is appended to `line`
+--               attempts is appended to `line`.
 --   calendars   the calendars that the completion depends on, or '': '<SHA-1 of their JSON, joined
 --               by line feeds>,<name>,<name>...'. If a calendar was changed, a message that is
 --               still unsent is not sent. A run that was already sent is recorded, and the entry
---               becomes due now
+--               becomes due now.
 --
 -- The field `claim` of an entry is ["<head>",<mark>,<mark>], see marks.lua. The head has five
 -- words: claim id, when the occurrence was due, when the claim ends, when the occurrence was first
@@ -470,7 +470,8 @@ local function have_changed(named)
       local text = redis.pcall('HGET', calendars, name)
       found[#found + 1] = type(text) == 'string' and text or ''
     end
-    -- A fake Redis server in tests may lack redis.sha1hex. Then no calendar counts as changed.
+    -- Without redis.sha1hex, which a fake Redis server in tests may lack, no calendar counts as
+    -- changed.
     changed[named] = redis.sha1hex and redis.sha1hex(table.concat(found, '\n')) ~= digest or false
   end
   return changed[named]
@@ -501,8 +502,8 @@ local function complete(
   operation = operation == 'first' and 'ran' or operation
   local same, code = made_of(claim, found[2], found[3], found[4]), RECORDED
   if not same or outdated then
-    -- The entry or a calendar was changed after the claim. Make the entry due now, and let the next
-    -- claim decide.
+    -- The entry or a calendar was changed after the claim. Make the entry due now, so that the next
+    -- claim decides with the new values.
     if operation == 'ran' or messages ~= '' then
       local stored = found[2] .. '\n' .. (found[3] or '') .. '\n' .. (found[4] or '')
       if not same and seen ~= '=' .. stored then
@@ -552,7 +553,8 @@ local function complete(
     put_back(key, claim, operation == 'unsure')
   else
     if meta == '' then
-      -- Unlike HDEL, HSET fails if the memory is full. The completion then fails as a whole.
+      -- Write an empty claim first, because HSET fails if the memory is full, unlike HDEL. The
+      -- whole completion must then fail.
       redis.call('HSET', key, 'claim', '')
     end
     redis.call('HDEL', key, 'claim')
@@ -668,7 +670,8 @@ local function share()
     return limit
   end
   if record_presence(redis.call, token) == 1 then
-    -- The problem may be that of a dead beat. An active beat stores its problem again.
+    -- Remove the stored problem, because it may be that of a dead beat. A beat that still has a
+    -- problem stores it again.
     redis.pcall('HDEL', stats, 'problem')
   end
   local present = 0
@@ -855,14 +858,14 @@ local function claim(key, found, due)
   if found[9] then
     redis.call('HSET', key, 'claim', text)
   else
-    -- An earlier claim may have sent the run when the entry had no identity. An empty identity
-    -- leads to the same task id.
+    -- An earlier claim may have sent the run when the entry had no identity. With an empty
+    -- identity, the run keeps the task id of that claim.
     found[9] = found[5] and '""' or new_identity(found[1], found[2])
     redis.call('HSET', key, 'claim', text, 'identity', found[9])
   end
   local running = found[6]
   if found[7] then
-    -- The field `ended` may be that of an earlier message. Remove the field, because this claim
+    -- The field `ended` may come from an earlier message. Remove the field, because this claim
     -- uses the task id of that message again.
     redis.call('HDEL', key, 'ended')
     running = since ~= '' and RUN_ENDED or running

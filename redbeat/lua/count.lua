@@ -1,10 +1,11 @@
 -- Count the entries of each kind. This script writes nothing. The script reads at most MOST_FAILING
--- failing entries. Apart from these reads, its cost does not depend on the number of entries.
+-- failing entries. Apart from these reads, the cost of the script does not depend on the number of
+-- entries.
 --
 -- KEYS[1]  schedule (zset)
 -- KEYS[2]  statics (set of names)
 -- KEYS[3]  quarantine (hash). If the Redis user has no access to this key, or to one of the
---          next four keys, the caller passes the schedule key in its place; see aside.lua
+--          next four keys, the caller passes the schedule key in its place; see aside.lua.
 -- KEYS[4]  beats (zset: token -> last seen, UNIX seconds), see claim.lua
 -- KEYS[5]  stats (hash), see claim.lua; the field `problem` is the reason why a beat sends no runs
 -- KEYS[6]  failing (zset: key of an entry whose run could not be sent -> when that run was due),
@@ -15,7 +16,7 @@
 -- ARGV[1]  score of disabled entries
 -- ARGV[2]  a beat is active if it was last seen at most this number of seconds ago. A beat whose
 --          "last seen" time is more than this number of seconds in the future is not active,
---          because another program must have written that time
+--          because another program must have written that time.
 -- ARGV[3]  maximum number of possibly overdue entries to return
 --
 -- Returns {now, members, static, quarantined, disabled, parked (never due), due, when the first of

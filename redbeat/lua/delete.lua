@@ -1,10 +1,10 @@
--- Delete entries, including their history and the claims of beats.
+-- Delete entries with their run histories and claims.
 --
 -- KEYS[1]  schedule (zset)
 -- KEYS[2]  quarantine (hash), or the schedule key if the Redis user has no access to the
 --          quarantine; see aside.lua
--- ARGV[1]  '' to delete the entries whatever they contain. To check a single entry first: its
---          expected definition, a line feed and its expected policy
+-- ARGV[1]  '' to delete the entries without a check. For a single entry, the caller may pass the
+--          expected definition, a line feed and the expected policy.
 -- ARGV[2..] entry keys (hashes)
 --
 -- Returns how many entries existed, as a hash or as a member of the schedule. If the stored

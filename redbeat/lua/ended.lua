@@ -4,15 +4,15 @@
 -- KEYS[2]  entry (hash)
 -- KEYS[3]  expected (zset: key of an entry with `expect_within` -> a time before which the entry
 --          cannot be overdue, UNIX seconds). If the Redis user has no access to this key or the
---          next key, the caller passes the schedule key in its place; see aside.lua
+--          next key, the caller passes the schedule key in its place; see aside.lua.
 -- KEYS[4]  stats (hash); the field `reports_since` is when a worker first reported a run
 -- ARGV[1]  task id of the run, escaped as in JSON but without quotes
 -- ARGV[2]  wake-up channel
--- ARGV[3]  state of the run, see entries/runs.py; '' to only remove the mark of an active run
+-- ARGV[3]  state of the run, see entries/runs.py; '' to remove only the field `running`
 -- ARGV[4]  nominal instant of the run, UNIX seconds, or '-'
 -- ARGV[5]  seconds since the run ended
 -- ARGV[6]  the last words of the line that is stored for the run: seconds, retries, state and
---          error, see results.lua. Escaped as in JSON, but without quotes
+--          error, see results.lua. Escaped as in JSON, but without quotes.
 -- ARGV[7]  maximum number of lines per entry; 0 for no lines
 --
 -- Returns {active, failures}. `active` is 1 if this run was recorded as the active run of the
@@ -42,7 +42,7 @@ local clock = redis.call('TIME')
 local now = tonumber(clock[1]) + tonumber(clock[2]) / 1000000
 local now_text = string.format('%.6f', now)
 
--- Removes the mark that this run is active. Returns 1 if the entry had this mark, else 0.
+-- Removes the field `running` if it contains this run. Returns 1 if the field was removed, else 0.
 local function remove_mark()
   local put_back = string.sub(claim, 1, 4) == '["- '
   if not found[2] or string.match(text_in(found[2]), '^(.*) %S+$') ~= id then
@@ -58,8 +58,8 @@ local function remove_mark()
   local score = put_back and redis.call('ZSCORE', schedule, entry)
   if score and tonumber(score) > now then
     redis.call('ZADD', schedule, 'XX', now_text, entry)
-    -- PUBLISH fails if the Redis user has no right to publish. A beat then finds the entry at its
-    -- next tick.
+    -- An error is ignored, because the Redis user may have no right to publish. Without a message,
+    -- a beat finds the entry at its next tick.
     redis.pcall('PUBLISH', channel, 'due')
   end
   return 1

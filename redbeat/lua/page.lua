@@ -5,13 +5,13 @@
 -- KEYS[3]  quarantine (hash), or the schedule key if the Redis user has no access to the
 --          quarantine; see aside.lua
 -- ARGV[1]  key prefix
--- ARGV[2]  time limit in microseconds. The page ends after this time or after MOST_BYTES
+-- ARGV[2]  time limit in microseconds. The page ends after this time or after MOST_BYTES.
 -- ARGV[3]  limit: maximum number of entries to return, or 'named'
 -- ARGV[4]  score of the last entry of the previous page, or '' for the first page
 -- ARGV[5]  key of the last entry of the previous page; the entry may have been deleted since
 -- ARGV[6]  'history' to also return the run histories
 -- ARGV[4..] if ARGV[3] is 'named': the entry keys. If the page ends before the last of these
---          entries, the reply does not contain the remaining entries
+--          entries, the reply does not contain the remaining entries.
 --
 -- Returns {now, score of the last entry or '' for the last page, last entry, kinds, sizes, fields}
 --   kinds    a letter per entry: e readable, g without a definition, x the key is not a hash
@@ -49,7 +49,7 @@ local function before(one, other)
 end
 
 -- Returns the rank of the first member of the sorted set after this score and member. The score is
--- compared as a number, because the text may come from a server of another version: Redis 7.0
+-- compared as a number, because `score` may come from a server of another version: Redis 7.0
 -- writes a number with more digits than Redis 7.2.
 local function rank_after(score, member)
   local found = redis.call('ZSCORE', schedule, member)
@@ -102,7 +102,7 @@ end
 local function add_entry(member, score)
   local key = member
   if string.sub(member, 1, #prefix) ~= prefix then
-    key = prefix .. member  -- another program may have added the name
+    key = prefix .. member  -- another program added the name instead of the key
   end
   local found, err = read(key)
   local row = {key, score, err or '', '', '', '', '', '', '', ''}

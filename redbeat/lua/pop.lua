@@ -5,7 +5,7 @@
 --          quarantine; see aside.lua
 -- KEYS[3]  copy of the deleted fields (hash), or the schedule key for no copy. If the reply is
 --          lost, repeat the call with the same key: the repeated call returns the copied fields and
---          deletes nothing
+--          deletes nothing.
 -- ARGV[1]  entry key (hash)
 --
 -- Returns {definition, meta, policy, runtime, identity}, nil for a missing field.

@@ -11,8 +11,8 @@
 if redis.call('GET', KEYS[1]) == ARGV[1] then
   redis.call('DEL', KEYS[1])
   redis.pcall('ZREM', KEYS[2], ARGV[3])
-  -- PUBLISH fails if the Redis user has no right to publish. Standbys then find the free lock at
-  -- their next check, within a second.
+  -- An error is ignored, because the Redis user may have no right to publish. Without a message,
+  -- standbys find the free lock at their next check, within a second.
   redis.pcall('PUBLISH', ARGV[2], 'lock')
   return 1
 end

@@ -8,7 +8,7 @@
 -- KEYS[4]  a key that never exists, so that a cluster answers TRYAGAIN while it moves the slot
 -- KEYS[5]  expected (zset, see ended.lua), or the schedule key like KEYS[2]
 -- ARGV[1]  wake-up channel. The script publishes a message if an entry is due before waiting beats
---          wake up
+--          wake up.
 -- ARGV[2]  maximum number of seconds that a beat waits without a message
 -- ARGV[3]  sizes of the fields in ARGV[4] in bytes, as big-endian integers of four bytes
 -- ARGV[4]  the fields of all entries, joined without separators; eleven per entry:
@@ -25,7 +25,7 @@
 --            '-' if no entry is expected, '' if any entry is accepted
 --            the lines of the history as a JSON string, or '' to keep the stored lines
 --            the identity of a new entry, a JSON string, see claim.lua; '' for none. A repeated
---            call must pass the same identity
+--            call must pass the same identity.
 -- ARGV[5]  time limit in microseconds, after which the remaining entries are not written
 --
 -- Returns {codes, text, ...}
@@ -34,7 +34,7 @@
 --          3 written, except the new identity: the entry keeps its stored identity, which differs
 --          0 the stored meta differs from the expected meta
 --          2 the stored meta differs from the expected meta. However, the new definition and policy
---            are stored already and the new meta is a default, so there is nothing to write
+--            are stored already and the new meta is a default, so there is nothing to write.
 --          -1 the entry does not exist, and the definition or the meta to create it is missing
 --          -2 the key is not a hash
 --          -3 the clock of the caller is ahead of Redis
@@ -43,7 +43,7 @@
 --          -5 not written, because the key of another entry is not a hash
 --   text   for each code 0: meta, runtime, definition and policy. For each code 2: meta, runtime,
 --          score or '', and identity. For each code 3: the identity. For each code -3: the time of
---          Redis
+--          Redis.
 -- If one key is not a hash, no entry is written. While a beat holds a claim, this script does not
 -- change the score, because the completion of the claim detects the change and makes the entry due
 -- now. If an earlier claim may have sent its run, and the save changes no field on which the
@@ -69,7 +69,7 @@ local TOLERANCE = 0.5
 -- include: results
 -- include: run_time
 
--- Returns a list that contains a list of the fields of each entry.
+-- Returns a list with a list of fields for each entry.
 local function unpacked(sizes, packed)
   local rows, start, read_row = {}, 1, row_reader(11)
   for at = 1, #sizes, 44 do
@@ -230,8 +230,8 @@ local function save(
     return -3, string.format('%.6f', now)
   end
   if definition ~= '' and stored[4] and not stored[7] then
-    -- The claimed run may have been sent when the entry had no identity. An empty identity leads to
-    -- the same task id.
+    -- The claimed run may have been sent when the entry had no identity. With an empty identity,
+    -- the run keeps the task id of that claim.
     redis.call('HSET', entry, 'identity', '""')
     stored[7] = '""'
   end
@@ -250,7 +250,7 @@ local function save(
       return code, stored_identity
     end
     if unread then
-      score = 'now'  -- a later version or the next claim handles the unread claim
+      score = 'now'  -- a later version or the next claim handles this unknown format
     elseif keep_decision(entry, stored, definition, policy, meta) then
       redis.call('HDEL', entry, 'failing')
       score = 'now'
@@ -286,8 +286,8 @@ if not codes then
   write_scores()
   if earliest
     and (earliest <= now or (earliest < now + longest_wait and is_first(earliest_entry))) then
-    -- PUBLISH fails if the Redis user has no right to publish. A beat then finds the entry at its
-    -- next tick.
+    -- An error is ignored, because the Redis user may have no right to publish. Without a message,
+    -- a beat finds the entry at its next tick.
     redis.pcall('PUBLISH', channel, 'due')
   end
 end

@@ -7,7 +7,7 @@
 -- KEYS[2]  stats (hash)
 -- KEYS[3]  beats (zset: token -> last seen, UNIX seconds). If the Redis user has no access to this
 --          key, or to one of the next two keys, the caller passes the schedule key in its place;
---          see aside.lua
+--          see aside.lua.
 -- KEYS[4]  failing (zset: key of an entry whose run could not be sent -> when that run was due)
 -- KEYS[5]  expected (zset, see ended.lua)
 -- KEYS[6]  a key that never exists, so that a cluster answers TRYAGAIN while it moves the slot

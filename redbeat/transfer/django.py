@@ -141,7 +141,7 @@ def _schedule_row(fields: Fields, tables: Tables) -> tuple[str, Fields]:
 
 
 def _primary_key(value: Any) -> Any:
-    """Return a primary key as a dict key; a natural key may be a list, and becomes a string."""
+    """Return a primary key that can be a dict key; a list (a natural key) becomes a string."""
     return value if isinstance(value, (int, str)) else repr(value)
 
 

@@ -253,7 +253,7 @@ def _check_fields(table: Any, known: Collection[str] = FIELDS) -> None:
 
 
 def _schedule(app: Celery, name: str, table: Mapping[str, Any], zone: Any) -> Any:
-    """Return the schedule of a table; the entry ``name`` determines what replaces ``H``."""
+    """Return the schedule of a table; ``H`` in a crontab depends on the entry ``name``."""
     kinds = [kind for kind in KINDS if kind in table]
     if len(kinds) != 1:
         problem = f"give only one of {', '.join(KINDS)}, not {' and '.join(kinds)}"
@@ -286,7 +286,7 @@ def _call_value(field: str, value: Any) -> Any:
 
 
 def _policy_value(field: str, value: Any, zone: Any) -> Any:
-    """Return the value of a policy field. A duration may have a unit, a time no UTC offset."""
+    """Return the value of a policy field, after conversion of a duration or a local time."""
     kind = POLICY_FIELDS[field].metadata["type"].name
     if kind == "seconds" and isinstance(value, str):
         try:

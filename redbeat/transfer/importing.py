@@ -61,7 +61,7 @@ MAX_PROBLEM: Final = 700
 
 @dataclass
 class Problems:
-    """The first :data:`MAX_KEPT` problems of a kind, and their total number."""
+    """The first :data:`MAX_KEPT` problems of a kind, and the number of all problems."""
 
     kept: list[Problem] = field(default_factory=list)
     count: int = 0
@@ -87,7 +87,7 @@ class Checked:
 
 @dataclass
 class Written:
-    """The number of entries for each action of the import, in a dry run for each planned action.
+    """The number of entries for each action of the import; a dry run counts planned actions.
 
     ``calendars`` is the number of calendars that are created or changed.
     """
@@ -137,7 +137,7 @@ class Ready(NamedTuple):
     def change(
         self, action: str, plan: Planned | None, old: RedBeatSchedulerEntry | None
     ) -> Change:
-        """Return what the import changes; ``old`` is the stored entry, None if it is unreadable."""
+        """Return the change of this entry; ``old`` is the stored entry, None if unreadable."""
         incoming, row = self.incoming, self.row
         fields = {} if action == "unchanged" else differences(old, self.entry)
         if incoming.meta and incoming.meta != row.meta:
@@ -253,9 +253,9 @@ class Importer:
     def write(self, progress: Callable[[int], Any] | None = None) -> None:
         """Write the calendars that :meth:`check` has planned to write, then the planned entries.
 
-        Takes one to three round trips per 500 entries: one for all entries, one if some entries are
-        static, and one if some entries have calendars. Each calendar takes the round trips of
-        :func:`~redbeat.management.calendars.save_calendar`.
+        Takes one to three round trips per 500 entries: one always, one if some of these entries are
+        static, and one if some of these entries have calendars. Each calendar takes the round trips
+        of :func:`~redbeat.management.calendars.save_calendar`.
         """
         for calendar in self._planned_calendars:
             save_calendar(self._schedule, calendar)

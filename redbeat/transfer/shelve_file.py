@@ -90,9 +90,9 @@ class StandIn(type):
 
 
 def _attribute(owner: Any, name: str) -> Any:
-    """Replace ``getattr``, with which a pickle finds ``ZoneInfo._unpickle``.
+    """Return ``ZoneInfo._unpickle``, which a pickle finds with ``getattr``.
 
-    Returns this function, or a placeholder class for any other attribute.
+    For any other attribute, return a placeholder class.
     """
     if owner is KNOWN["zoneinfo", "ZoneInfo"] and name == "_unpickle":
         return KNOWN["zoneinfo", "ZoneInfo._unpickle"]
@@ -144,7 +144,7 @@ class SafeUnpickler(pickle.Unpickler):
 
     def persistent_load(self, pid: Any) -> Any:
         """Raise an error for a reference to an object outside of the file."""
-        raise pickle.UnpicklingError(f"reference to {pid!r}, outside of the file")
+        raise pickle.UnpicklingError(f"it refers to {pid!r}, which is outside of the file")
 
 
 def load_safely(pickled: bytes) -> Any:

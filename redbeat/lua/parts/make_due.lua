@@ -5,8 +5,8 @@
 -- before its first write, because this read fails if the key of the schedule has another type.
 --
 -- refusal(found, quarantine, entry) returns why no run of an entry can be requested: -3 if the key
--- is not a hash, 0 if the entry does not exist, -1 if the entry is quarantined. It returns nil if a
--- run can be requested. `found` is the reply of HMGET, which starts with the definition.
+-- is not a hash, 0 if the entry does not exist, -1 if the entry is quarantined. refusal() returns
+-- nil if a run can be requested. `found` is the reply of HMGET, which starts with the definition.
 --
 -- These functions need the functions aside and read_claim.
 
@@ -28,7 +28,7 @@ local function make_due(schedule, entry, member, claim, now, channel)
     return
   end
   redis.call('ZADD', schedule, now, entry)
-  -- PUBLISH fails if the Redis user has no right to publish. A beat then finds the entry at its
-  -- next tick.
+  -- An error is ignored, because the Redis user may have no right to publish. Without a message, a
+  -- beat finds the entry at its next tick.
   redis.pcall('PUBLISH', channel, 'due')
 end

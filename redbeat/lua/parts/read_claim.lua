@@ -4,11 +4,11 @@
 --   when the claim ends, UNIX seconds; 0 if there is no claim
 --   when the occurrence was first claimed, '-' if no message can have been sent
 --   the delivery, 'l' or 'x'
---   whether the claim is in another format, probably the format of a later version
--- A claim of RedBeat 3.0 has only the first three parts. A claim in another format counts as ended
--- only PATIENCE seconds after the end that it contains. If `now` is passed, a claim that ends more
--- than LONGEST_CLAIM seconds after `now` counts as ended. No lease is that long, so the clock of
--- Redis must have been ahead when the claim was made.
+--   whether the claim is in an unknown format, probably the format of a later version
+-- A claim of RedBeat 3.0 has only the first three parts. A claim in an unknown format counts as
+-- ended only PATIENCE seconds after the end that it contains. If `now` is passed, a claim that ends
+-- more than LONGEST_CLAIM seconds after `now` counts as ended. No lease is that long, so the clock
+-- of Redis must have been ahead when the claim was made.
 --
 -- put_back_head(due, decided) returns the head of a released claim. `decided` contains two words:
 -- when the occurrence was first claimed, and the delivery.

@@ -13,11 +13,12 @@
 -- results_text(success, failures, failed, since, lines) returns the field with these parts.
 --
 -- setting(name, definition, policy) returns the number with this name from the policy, else from
--- the definition. It returns nil if there is no such number.
+-- the definition. setting() returns nil if neither of them contains the number.
 --
 -- Call watch(key, expected, definition, policy, before, now) after each write of an entry.
 -- `before` is the earlier definition, or nil. If the entry was resumed, watch() sets the number of
--- failed runs to 0. If the entry has `expect_within`, watch() adds it to the sorted set `expected`.
+-- failed runs to 0. If the entry has `expect_within`, watch() adds its key to the sorted set
+-- `expected`.
 
 local function results(stored)
   local text = text_in(stored or '')

@@ -1,11 +1,11 @@
 -- same_rules(claim, definition, policy, meta) returns whether the decision of a claim is still
 -- valid, that is, whether the meta and all fields that decide when the entry runs are unchanged
--- since the claim. Any change of a long JSON text counts as a change of these fields, because the
--- claim contains only the digest of a long text.
+-- since the claim. For a long JSON text, the claim contains only a digest. Therefore, any change of
+-- a long text counts as a change of the fields.
 --
 -- equal_rules(old_definition, old_policy, definition, policy) returns whether the old and the new
 -- definition and policy lead to the same decisions. A field may be in the definition or in the
--- policy. If a field is in both, the field of the policy has priority.
+-- policy. If both contain a field, the field of the policy has priority.
 --
 -- These functions need the functions sha1hex, made_of, decoded and equal.
 

@@ -1,6 +1,6 @@
 -- still_fails(field, claim, meta) returns whether the last attempt to send the run of an entry
--- failed. The field `failing` is not enough to know this, because RedBeat 2 writes the meta when it
--- sends the run but does not remove the field.
+-- failed. The field `failing` alone does not show that the attempt failed, because RedBeat 2 writes
+-- the meta when it sends the run but does not remove the field.
 --
 -- failure_after(field, now, problem) returns the field after one more failed attempt, and the
 -- number of attempts.
@@ -9,8 +9,8 @@
 -- ["<attempts> <first> <last>","<first error>","<last error>"]. `first` and `last` are the times of
 -- the first and the last failed attempt, UNIX seconds. The errors are escaped as in JSON (a
 -- backslash as \u005c), so that `","` appears only between the errors. The sorted set of failing
--- entries (entry key -> when its run was due) is an index of the fields `failing`. The set may
--- contain entries that no longer fail.
+-- entries (entry key -> when its run was due) is an index of the fields `failing`. This sorted
+-- set may contain entries that no longer fail.
 
 -- Maximum number of bytes of the field. Another program may have written a longer field.
 local LONGEST_FAILURE = 16384
