@@ -1,10 +1,10 @@
--- Acquire the lock, or keep it if the caller holds it already.
+-- Acquire the lock, or extend the lock if the caller already holds it.
 --
 -- KEYS[1]  lock (string)
 -- ARGV[1]  token
 -- ARGV[2]  time to live, milliseconds
 --
--- Returns 1 if the caller holds the lock, 0 if another beat does.
+-- Returns 1 if the caller now holds the lock, 0 if another beat holds the lock.
 
 local holder = redis.call('GET', KEYS[1])
 if holder and holder ~= ARGV[1] then

@@ -1,17 +1,19 @@
--- One turn of a beat: keep the lock, record completions and claim due entries.
+-- Handle one request of a beat (a turn): extend or acquire the lock, record completions, and claim
+-- due entries.
 --
 -- KEYS[1]  schedule (zset: entry key -> due, UNIX seconds; below 0 = parked, that is never due)
 -- KEYS[2]  statics (set of names)
--- KEYS[3]  quarantine (hash); this key and the next four are the schedule key if the Redis user
---          may not access them, see aside.lua
--- KEYS[4]  beats (zset: token -> last seen, UNIX seconds). For a beat that uses the lock, ' lock'
---          is appended to the token. Beats without a lock share the work
+-- KEYS[3]  quarantine (hash). If the Redis user has no access to this key, or to one of the
+--          next four keys, the caller passes the schedule key in its place; see aside.lua.
+-- KEYS[4]  beats (zset: token -> last seen, UNIX seconds). If a beat uses the lock, ' lock' is
+--          appended to its token. Beats that use no lock share the due entries.
 -- KEYS[5]  stats (hash: counter -> value), see metrics/counters.py
--- KEYS[6]  the last turn of the caller (string): '<turn> <when its claims end> <codes>'
--- KEYS[7]  failing (zset: entry key -> when its run was due that could not be sent), see
---          still_fails.lua
+-- KEYS[6]  the last turn of the caller (string): '<turn id> <when the claims of the turn end>
+--          <codes of its completions>'
+-- KEYS[7]  failing (zset: key of an entry whose run could not be sent -> when that run was due),
+--          see still_fails.lua
 -- KEYS[8]  calendars (hash: name -> JSON), or the schedule key
--- KEYS[9]  a key that never exists; it makes a cluster answer TRYAGAIN while it moves the slot
+-- KEYS[9]  a key that never exists, so that a cluster answers TRYAGAIN while it moves the slot
 -- KEYS[10] lock (string), omitted if locking is off
 -- ARGV[1]  key prefix
 -- ARGV[2]  id of this turn and of its claims
@@ -21,85 +23,97 @@
 -- ARGV[6]  lock time to live, milliseconds
 -- ARGV[7]  token of a leader that the caller assumes to be dead, or ''
 -- ARGV[8]  retry: seconds until an entry key without a definition is due again
--- ARGV[9]  sizes of the fields in ARGV[10] in bytes, four bytes each, big-endian
--- ARGV[10] the fields of all completions, joined; fifteen per completion, see below
+-- ARGV[9]  sizes of the fields in ARGV[10] in bytes, as big-endian integers of four bytes
+-- ARGV[10] the fields of all completions, joined without separators: fifteen fields per completion,
+--          listed below
 -- ARGV[11] '1' if the reply to an earlier call with this turn id was lost. Completions that the
---          earlier call recorded are not repeated, and its claims are returned again. New claims
---          are made only if the earlier call made none. The turn ids of a beat end with an
---          increasing number, so that a late copy of an earlier call makes no claims
--- ARGV[12] maximum number of history lines per entry, latest first; 0 for none
+--          earlier call recorded are then not recorded again. The claims of the earlier call are
+--          returned again. New claims are made only if the earlier call made no claims. The turn
+--          ids of a beat end with an increasing number, so that the script recognizes a late copy
+--          of an earlier call, and makes no claims for this copy.
+-- ARGV[12] maximum number of history lines per entry; 0 for no history. The latest lines are kept.
 -- ARGV[13] id of the counts, '' for no counts; counts with the same id are added only once
--- ARGV[14] sizes of the fields in ARGV[15] in bytes, four bytes each, big-endian
--- ARGV[15] the fields of all counts, joined; two per count: field of the stats, amount to add
--- ARGV[16] key of the only entry to claim, due or not, or '' for all due entries
--- ARGV[17] default delivery: 'l' if runs may be sent before they are recorded, 'x' if they may not
--- ARGV[18] the server of the broker: '' or '<run id> <its database> <the database of the schedule>'
+-- ARGV[14] sizes of the fields in ARGV[15] in bytes, as big-endian integers of four bytes
+-- ARGV[15] the fields of all counts, joined without separators; two per count: field of the stats,
+--          amount to add
+-- ARGV[16] key of the only entry to claim, even if this entry is not due; '' to claim all due
+--          entries
+-- ARGV[17] default delivery: 'l' if a run may be sent before it is recorded; 'x' if a run may be
+--          sent only with its record or later
+-- ARGV[18] the Redis server of the broker: '<run id of the server> <database of the broker>
+--          <database of the schedule>', or '' if this script cannot send messages
 -- ARGV[19] maximum number of claims for entries that are more than a second late; entries on time
---          are claimed first. '' for no limit: all entries are claimed in due order
+--          are claimed first. '' for no limit: all entries are claimed in due order.
 -- ARGV[20] seconds after which no more entries are claimed, so that Redis can serve other clients
--- ARGV[21] '1' if the caller holds the lock, or uses no lock, and has nothing to record. Then, if
---          no entry is due now and some entry is due later, this script only keeps the lock, and
---          returns {now, next score, members}
--- ARGV[22] if the caller is a standby, the token of the beat that held the lock at the last call;
---          else ''. If that beat still holds the lock, this script only returns {now, PTTL of the
---          lock in ms}
+-- ARGV[21] '1' if the caller holds the lock, or uses no lock, and has nothing to record. If no
+--          entry is due now but an entry is due later, this script then only extends the lock, and
+--          returns {now, next score, members}.
+-- ARGV[22] if the caller is a standby, the token of the beat that held the lock at the last call of
+--          the caller; else ''. If that beat still holds the lock, this script only returns {now,
+--          PTTL of the lock in ms}.
 --
 -- Returns {standing, now, next score or '', members, statics, quarantined, holder, holder's
 --          PTTL in ms, codes, texts, kinds, sizes, fields, expires}
 --   standing    1 leader (or no lock), 2 just became leader (nothing is claimed), 0 standby
+--   members, statics, quarantined: numbers of entries
+--   holder      token of the beat that holds the lock
 --   codes       a digit per completion; some codes also add strings to `texts`:
 --               0 refused: the caller no longer holds the claim
 --               1 recorded, by this call or by the call whose reply was lost
---               2 the entry was changed: nothing is recorded, and the caller keeps the claim;
+--               2 the entry was changed: nothing is recorded, and the caller still holds the claim;
 --                 texts: the stored definition, policy and meta
---               3 Redis refused a message: nothing is recorded, and the caller keeps the claim;
---                 texts: the error
---               4 the broker is on another server: nothing is recorded, and the caller keeps the
---                 claim
---               5 recorded by the call whose reply was lost, but another run was recorded since; or
---                 the skip of an entry that was edited: this call only ended the claim
+--               3 Redis refused a message: nothing is recorded, and the caller still holds the
+--                 claim; texts: the error
+--               4 the broker is on another server: nothing is recorded, and the caller still holds
+--                 the claim
+--               5 recorded by the call whose reply was lost, and another run was recorded after
+--                 that; or the skip of an edited entry, for which this call only ended the claim
 --               6 the claim has ended, and the message was not sent: nothing is recorded. The next
---                 claim decides whether the run is too late
---               7 a calendar was changed, and the message was not sent: nothing is recorded, and the
---                 caller keeps the claim
+--                 claim of the entry decides whether the run is too late.
+--               7 a calendar was changed, and the message was not sent: nothing is recorded, and
+--                 the caller still holds the claim
 --   kinds       a letter per claim: e readable, g the hash does not exist, x the key is not a hash
---   sizes       the sizes of the fields of all claims in bytes, four bytes each, big-endian
+--   sizes       the sizes of the fields of all claims in bytes, as big-endian integers of four
+--               bytes
 --   fields      ten per claim: key, due, definition (for x the error), meta, policy, runtime,
---               when an earlier run is assumed to have ended or '' ('0' if an earlier claim may
---               have sent this run, and its end was reported), waiting triggered runs in the
---               format of trigger.lua or '', identity of the entry, and when the occurrence was
---               first claimed ('' if no claim can have sent its run)
+--               the time after which an earlier run counts as ended or '' ('0' if an earlier claim
+--               may have sent this run, and a worker reported the end of the run), waiting
+--               triggered runs in the format of trigger.lua or '', identity of the entry, and when
+--               the occurrence was first claimed ('' if no claim can have sent its run)
 --   expires     when the claims end
 --
 -- A completion has these fields:
 --   key, claim id
---   operation   ran: write meta, runtime and history, and send the messages
---               first: as ran, but the caller sends the message afterwards
+--   operation   ran: write meta, runtime and history, and send the messages.
+--               first: like ran, but the caller sends the message after this call.
 --               skip: skip the occurrence. A new runtime changes the instant from which the next
---               run is computed. A new meta may count the occurrence as a run
---               retry: put back an occurrence that was not sent: its claim ends, and the next claim
---               has the same due instant
---               unsure: put back an occurrence that may have been sent; the next claim also returns
---               when the occurrence was first claimed
---   end         '' if runs are left; if no run is left, what to do: 'park', 'disable' or 'delete'
+--               run is computed. A new meta may count the occurrence as a run.
+--               retry: release the claim of an occurrence that was not sent. The next claim has the
+--               same due instant.
+--               unsure: release the claim of an occurrence that may have been sent. The next claim
+--               also returns when the occurrence was first claimed.
+--   end         '' if the entry has more runs, else what to do with the entry: 'park', 'disable' or
+--               'delete'
 --   score       when the entry is due next, UNIX seconds; below 0 = parked
 --   meta, runtime: the new JSON, or '' to keep the stored JSON
---   seen        the stored definition, policy and meta that may be replaced: '' for the claimed
---               values, else '=' and the three values, separated by line feeds
---   definition  the new definition, for the end 'disable'
+--   seen        the definition, policy and meta that the completion may replace: '' for the values
+--               at the time of the claim, else '=' and the three values, separated by line feeds
+--   definition  the new definition if the end is 'disable'
 --   running     the task id of the run and its time limit in seconds, or ''; '-' if the occurrence
---               is put back until an earlier run ends. Escaped like `line`
---   trigger     the id of the waiting run to remove, or ''. A space and the waiting run that
---               replaces it may follow
+--               waits until an earlier run ends. Escaped like `line`.
+--   trigger     the id of the waiting run to remove, or ''. A space and a new waiting run may
+--               follow; the new run replaces the removed run.
 --   line        a line for the history, or ''. Escaped as in JSON (a backslash as \u005c), but
---               without quotes
+--               without quotes.
 --   messages    Redis commands that publish the run, or '': '<command> <size>...;...', a line feed,
 --               and the joined arguments
 --   failure     why the run could not be sent, or ''. Escaped like `line`. From the second failure
---               on, `line` replaces the line of the last failure and gets the number of attempts
---   calendars   the calendars that the completion depends on, or '': '<SHA-1 of their JSON, joined by
---               line feeds>,<name>,<name>...'. If a calendar was changed, a message that was not sent
---               yet is not sent; the record of a run that was sent makes the entry due now
+--               on, `line` replaces the history line of the previous failure, and the number of
+--               attempts is appended to `line`.
+--   calendars   the calendars that the completion depends on, or '': '<SHA-1 of their JSON, joined
+--               by line feeds>,<name>,<name>...'. If a calendar was changed, a message that is
+--               still unsent is not sent. A run that was already sent is recorded, and the entry
+--               becomes due now.
 --
 -- The field `claim` of an entry is ["<head>",<mark>,<mark>], see marks.lua. The head has five
 -- words: claim id, when the occurrence was due, when the claim ends, when the occurrence was first
@@ -119,7 +133,8 @@ local only, default_delivery, broker, late_limit = ARGV[16], ARGV[17], ARGV[18],
 local clock = redis.call('TIME')
 local now = tonumber(clock[1]) + tonumber(clock[2]) / 1000000
 
--- This code comes before the functions below, because Lua would create the functions at each call.
+-- The following two cases come before the functions below, so that a call that returns here does
+-- not spend time on the creation of these functions.
 if ARGV[21] == '1' and (not lock or redis.pcall('GET', lock) == token) then
   local first = redis.call('ZRANGEBYSCORE', schedule, 0, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
   if first and tonumber(first) > now then
@@ -176,7 +191,8 @@ local function keep_lock()
   return 0, holder, redis.call('PTTL', lock)
 end
 
--- Scores to write, as alternating scores and members. One ZADD is faster than a ZADD per entry.
+-- Scores to write: a flat list in which each score is followed by its member. One ZADD for many
+-- entries is faster than a ZADD per entry.
 local scores = {}
 
 local function score_later(score, member)
@@ -192,7 +208,7 @@ local function write_scores(flag)
   scores = {}
 end
 
--- Records that a run is active, unless its end was recorded already.
+-- Records that a run is active, unless the end of this run was already recorded.
 local function mark_running(key, running)
   local id, timeout = string.match(running, '^(.*) (%S+)$')
   if redis.call('HGET', key, 'ended') ~= '"' .. id .. '"' then
@@ -201,13 +217,14 @@ local function mark_running(key, running)
   redis.call('HDEL', key, 'ended')
 end
 
--- Whether the field `trigger` contains waiting runs. Another program may have written the field.
+-- Whether the field `trigger` contains waiting runs. If another program wrote the field, it may
+-- contain only spaces.
 local function has_waiting(trigger)
   return trigger and string.find(text_in(trigger), '%S')
 end
 
--- Returns the waiting runs without the run that has this id. If a successor is given, the successor
--- is the new last run.
+-- Returns the waiting runs without the run that has this id. A `successor` that is not '' is added
+-- at the end, in place of the removed run.
 local function remaining_triggers(waiting, id, successor)
   local left, last = {}, nil
   for run in string.gmatch(waiting, '%S+') do
@@ -221,8 +238,9 @@ local function remaining_triggers(waiting, id, successor)
   return table.concat(left, ' ')
 end
 
--- Returns when the first of the waiting runs may be sent, nil if there is none. While an entry is
--- disabled, its backfills do not count. A run that was triggered manually may be sent at once.
+-- Returns when the first of the waiting runs may be sent, or nil if no waiting run may be sent.
+-- While an entry is disabled, its backfills are not sent. A run that was triggered manually may be
+-- sent at once.
 local function first_ready(waiting, disabled)
   local first
   for run in string.gmatch(waiting, '%S+') do
@@ -240,12 +258,13 @@ local function escaped(character)
   return character == '\n' and '\\n' or ''
 end
 
--- Returns the stored lines to keep when a new line is added, followed by a quote. Each line ends
--- with the two characters \n, the line feed of JSON. The function json_text in Python ensures that
--- these two characters appear nowhere else.
+-- Returns the stored history lines that remain after a new line is added, followed by a quote. Each
+-- line ends with the two characters \n, the escape of a line feed in JSON. The Python function
+-- json_text ensures that these two characters appear only at the end of a line.
 local function trimmed_history(history)
   if text_in(history) == history then
-    history = '"' .. string.gsub(history, '[%c"\\]', escaped) .. '"'  -- written by others
+    -- Another program wrote this history, so it may lack the quotes and escapes of JSON.
+    history = '"' .. string.gsub(history, '[%c"\\]', escaped) .. '"'
   end
   local at = 1
   for _ = 2, lines do
@@ -279,10 +298,11 @@ local function write_history(key, meta, runtime, line, history)
   end
 end
 
--- The reason that is stored for a run if its claim expired.
-local UNRECORDED = 'a beat claimed the run and recorded nothing: it died, or it was stalled'
+-- The failure that is stored for a run whose claim expired.
+local UNRECORDED = 'a beat claimed the run and recorded nothing: the beat died or stalled'
 
--- Stores that a run could not be sent. Returns the history line and the history to add it to.
+-- Stores that a run could not be sent. Returns the new history line, and the stored history to
+-- which this line must be added.
 local function write_failure(key, claim, field, failure, line, history)
   local text, attempts = failure_after(field, now_text, failure)
   redis.call('HSET', key, 'failing', text)
@@ -311,7 +331,7 @@ local DISABLED = -2
 local REFUSED, RECORDED, CHANGED, NOT_SENT, ELSEWHERE, OVERTAKEN = 0, 1, 2, 3, 4, 5
 local EXPIRED, OUTDATED = 6, 7
 
--- The `texts` of the reply.
+-- The list `texts` of the reply.
 local texts = {}
 
 local function add_texts(...)
@@ -323,7 +343,7 @@ end
 local run_id, broker_db, own_db = string.match(broker, '^(%S+) (%S+) (%S+)$')
 local is_brokers_server
 
--- Whether the broker is on this server. INFO runs at most once per turn.
+-- Whether the broker uses this Redis server. INFO runs at most once per turn.
 local function broker_is_here()
   if is_brokers_server == nil then
     local info = run_id and redis.pcall('INFO', 'server')
@@ -350,7 +370,7 @@ end
 -- The queues that queue_problem() checked without finding a problem.
 local queues = {}
 
--- Returns why a message cannot be added to a queue, or nil if it can.
+-- Returns why a message cannot be added to a queue, or nil if a message can be added.
 local function queue_problem(key)
   if not queues[key] then
     local kind = redis.pcall('TYPE', key)
@@ -358,15 +378,15 @@ local function queue_problem(key)
       return kind.err
     end
     if kind.ok ~= 'list' and kind.ok ~= 'none' then
-      return 'WRONGTYPE the queue ' .. key .. ' holds no messages but a ' .. kind.ok
+      return 'WRONGTYPE the queue ' .. key .. ' must be a list, but is a ' .. kind.ok
     end
     queues[key] = true
   end
   return nil
 end
 
--- Runs all commands that publish a message, or none of them. Returns the error of the first
--- command, or nil if the first command succeeded.
+-- Runs all commands that publish a message, or none of these commands. Returns why the message was
+-- not sent, or nil if it was sent.
 local function run_commands(commands)
   for _, command in ipairs(commands) do
     local why = command[1] == 'LPUSH' and queue_problem(command[2])
@@ -376,8 +396,8 @@ local function run_commands(commands)
   end
   for i, command in ipairs(commands) do
     local reply = redis.pcall(unpack(command))
-    -- Redis checks the memory limit only before the first write of a script. If a later command
-    -- fails, the message counts as sent.
+    -- Redis checks the memory limit only before the first write of a script, so a later command
+    -- does not fail for lack of memory. If it fails for another reason, the message counts as sent.
     if i == 1 and type(reply) == 'table' and reply.err then
       return reply.err
     end
@@ -404,8 +424,9 @@ local function send_messages(messages)
   return RECORDED
 end
 
--- Ends a claim without completing its occurrence. The field `claim` keeps when the occurrence was
--- due. If a message may have been sent, the field also keeps when the occurrence was first claimed.
+-- Releases a claim without completing its occurrence. The field `claim` still contains when the
+-- occurrence was due. If a message may have been sent (`unsure`), the field also contains when the
+-- occurrence was first claimed.
 local function put_back(key, claim, unsure)
   local _, due, _, since, delivery = read_claim(claim)
   local rest = string.sub(claim, (string.find(claim, '"', 3, true) or #claim) + 1)
@@ -413,8 +434,8 @@ local function put_back(key, claim, unsure)
   redis.call('HSET', key, 'claim', '["' .. put_back_head(due or now_text, decided) .. '"' .. rest)
 end
 
--- Removes or replaces a waiting run. Returns when the first of the waiting runs that are left may be
--- sent, or nil.
+-- Removes or replaces a waiting run. Returns when the first of the remaining waiting runs may be
+-- sent, or nil if no waiting run may be sent.
 local function forget_trigger(key, waiting, run, disabled)
   local left = has_waiting(waiting) and text_in(waiting) or ''
   if left == '' then
@@ -431,13 +452,14 @@ local function forget_trigger(key, waiting, run, disabled)
   return first_ready(left, disabled)
 end
 
--- Whether the run of a claim may have been sent by an earlier claim.
+-- Whether an earlier claim may have sent the run of this claim.
 local function was_sent_before(claim)
   local _, _, ends, since, delivery = read_claim(claim)
   return delivery == 'l' and (tonumber(since) or now) < ends - lease - 0.00001
 end
 
--- The calendars of completions -> whether they were changed since the beat read them.
+-- The field `calendars` of a completion -> whether one of these calendars was changed after the
+-- beat read the calendars.
 local changed = {['']=false}
 
 local function have_changed(named)
@@ -448,7 +470,8 @@ local function have_changed(named)
       local text = redis.pcall('HGET', calendars, name)
       found[#found + 1] = type(text) == 'string' and text or ''
     end
-    -- A fake server in tests may lack redis.sha1hex.
+    -- Without redis.sha1hex, which a fake Redis server in tests may lack, no calendar counts as
+    -- changed.
     changed[named] = redis.sha1hex and redis.sha1hex(table.concat(found, '\n')) ~= digest or false
   end
   return changed[named]
@@ -479,8 +502,8 @@ local function complete(
   operation = operation == 'first' and 'ran' or operation
   local same, code = made_of(claim, found[2], found[3], found[4]), RECORDED
   if not same or outdated then
-    -- The entry or a calendar was changed after the claim. Make the entry due now, and let the next
-    -- claim decide.
+    -- The entry or a calendar was changed after the claim. Make the entry due now, so that the next
+    -- claim decides with the new values.
     if operation == 'ran' or messages ~= '' then
       local stored = found[2] .. '\n' .. (found[3] or '') .. '\n' .. (found[4] or '')
       if not same and seen ~= '=' .. stored then
@@ -490,7 +513,8 @@ local function complete(
     elseif operation == 'skip' then
       runtime, meta, line = '', '', ''
       code = run == '' and OVERTAKEN or RECORDED
-      -- Another claim decided on a run that may have been sent. The next claim must do the same.
+      -- If an earlier claim may have sent the run, the next claim must repeat the decision of that
+      -- claim.
       operation = was_sent_before(claim) and 'unsure' or operation
     end
     score, ending = now_text, ''
@@ -529,7 +553,8 @@ local function complete(
     put_back(key, claim, operation == 'unsure')
   else
     if meta == '' then
-      -- Unlike HDEL, HSET fails if the memory is full. The whole completion then fails.
+      -- Write an empty claim first, because HSET fails if the memory is full, unlike HDEL. The
+      -- whole completion must then fail.
       redis.call('HSET', key, 'claim', '')
     end
     redis.call('HDEL', key, 'claim')
@@ -546,15 +571,15 @@ end
 
 local read_completion, read_count, packed_sizes = row_reader(15), row_reader(2), row_sizes(10)
 
--- Returns three values about the last turn of the caller: its id, when its claims end, and its
--- codes. Returns nil if the last turn is unknown.
+-- Returns three values about the last turn of the caller: the id of the turn, when the claims of
+-- the turn end, and the codes of its completions. Returns nil if the last turn is unknown.
 local function read_last_turn()
   local found = aside('GET', last_turn)
   return string.match(type(found) == 'string' and found or '', '^(%S+) (%S+) (%d*)$')
 end
 
--- Whether this call is a late copy of a call that the caller has already repeated. The caller would
--- not receive the reply, so no beat would use the claims.
+-- Whether this call is a late copy of a call that the caller has already repeated. The caller no
+-- longer reads the reply to such a copy, so no beat would use the claims in that reply.
 local function is_late_copy()
   local last = read_last_turn()
   if not last or last == turn_id then
@@ -595,13 +620,15 @@ local function read(member)
   return found, found.err
 end
 
--- Members to remove, but only after their replacements were added: the ZADD may fail if the memory
--- is full.
+-- Names to remove from the schedule because entry keys replace these names. The names are removed
+-- only after the keys were added, because the ZADD that adds the keys may fail if the memory is
+-- full.
 local replaced = {}
 
--- Another program may have added the name of an entry instead of its key. The key replaces the
--- name. Keys outside the prefix are never read: the script would fail if such a key is in another
--- cluster slot, or if the Redis user may not access it.
+-- Returns the entry key for a member of the schedule, the fields of the hash, and an error or nil.
+-- Another program may have added an entry name to the schedule instead of an entry key; the key
+-- then replaces the name. Keys without the prefix are never read, because the script would fail if
+-- such a key were in another cluster slot, or if the Redis user had no access to the key.
 local function resolve(member)
   local found, err = {}, nil
   if string.sub(member, 1, #prefix) == prefix then
@@ -624,10 +651,11 @@ end
 -- beat that was not seen for FORGET_AFTER seconds is removed.
 local SMALLEST_SHARE, SEEN_WITHIN, FORGET_AFTER = 25, 10, 60
 
--- Seconds for which Redis keeps the last turn of a beat, in case the reply is lost.
+-- Seconds for which Redis stores the last turn of a beat. The stored turn is needed if the reply is
+-- lost and the beat repeats the call.
 local REMEMBERED = 300
 
--- Returns 1 if the beat is new.
+-- Records that a beat was seen now. Returns 1 if the beat was not in the sorted set `beats` before.
 local function record_presence(call, member)
   local added = call('ZADD', beats, now_text, member)
   if type(added) == 'number' then
@@ -642,7 +670,9 @@ local function share()
     return limit
   end
   if record_presence(redis.call, token) == 1 then
-    redis.pcall('HDEL', stats, 'problem')  -- perhaps of a beat that died; others store theirs again
+    -- Remove the stored problem, because it may be that of a dead beat. A beat that still has a
+    -- problem stores it again.
+    redis.pcall('HDEL', stats, 'problem')
   end
   local present = 0
   for _, beat in ipairs(redis.call(
@@ -656,7 +686,8 @@ local function share()
   return math.min(limit, math.max(math.ceil(due / present), SMALLEST_SHARE))
 end
 
--- Adds the counts to the stats. An error is ignored, because it must not abort the script.
+-- Adds the counts to the stats. Errors are ignored, because a failed count must not abort the
+-- script.
 local function add_counts(id, sizes, packed)
   if id == '' or redis.pcall('HGET', stats, 'batch') == id then
     return
@@ -689,9 +720,9 @@ local kinds, sizes, fields = {}, {}, {}
 -- Total size of the claimed entries in bytes. When the size exceeds MOST_BYTES, the remaining due
 -- entries wait for the next turn.
 local MOST_BYTES, bytes = 4194304, 0
--- When this turn has run for MOST_SECONDS, the remaining due entries wait for the next turn, but at
--- least SMALLEST_BATCH entries or SMALLEST_BYTES are claimed. The reply takes about BYTE_SECONDS
--- for each byte.
+-- The time limit applies only after SMALLEST_BATCH entries or SMALLEST_BYTES of entries are
+-- claimed. When the turn has then run for MOST_SECONDS, the remaining due entries wait for the next
+-- turn. The reply, which takes about BYTE_SECONDS per byte, counts as part of this time.
 local MOST_SECONDS, SMALLEST_BATCH, SMALLEST_BYTES = tonumber(ARGV[20]), 50, 262144
 local BYTE_SECONDS = 0.000000004
 
@@ -700,7 +731,7 @@ local function is_time_over()
     and run_time() + bytes * BYTE_SECONDS > MOST_SECONDS
 end
 
--- Number of characters at the end of `running` in which to search for a time. The pattern '%S+$'
+-- Only this number of characters at the end of `running` is searched for a time. The pattern '%S+$'
 -- takes quadratic time, so a field of 30 KB from another program would block Redis for seconds.
 local LONGEST_TIME = 64
 -- Maximum number of bytes of an identity. A longer identity counts as empty.
@@ -726,16 +757,17 @@ end
 local lease_end = seconds(now + lease)
 local retry_at = seconds(now + retry)
 
--- Returns an identity for an entry without one. The identity is computed from the definition and
--- the meta, so the result is the same if Redis loses its last writes.
+-- Returns an identity for an entry that has no identity. The identity is computed from the
+-- definition and the meta, so a later claim computes the same identity if Redis loses its last
+-- writes.
 local function new_identity(definition, meta)
   local text = redis.sha1hex and redis.sha1hex(definition .. '\n' .. (meta or ''))
     or string.format('%x', math.floor(now * 1000000) % 4294967296)
   return '"' .. string.sub(text, 1, 8) .. '"'
 end
 
--- Adds the claims of the call whose reply was lost to this reply. All of these claims have the same
--- score. Returns whether there are any.
+-- Adds the claims of the call whose reply was lost to this reply. All claims of that call have the
+-- same score. Returns whether that call made any claims.
 local function repeat_claims()
   for _, key in ipairs(redis.call('ZRANGEBYSCORE', schedule, earlier_end, earlier_end)) do
     local found, err = read(key)
@@ -767,15 +799,17 @@ local function delivery_of(definition, policy)
   return default_delivery
 end
 
--- The end of a run that was reported before the run was recorded.
+-- Value of `running` in a claim if a worker reported the end of the run before the run was
+-- recorded.
 local RUN_ENDED = '0'
 
--- Seconds for which this script does not touch a claim in another format that contains no end.
+-- If a claim has an unknown format and contains no end, this script leaves the claim unchanged for
+-- this number of seconds.
 local HELD = 60
 
--- Returns the time from which such a claim counts as ended, and the score that the entry had when
--- this function was first called for the claim. The field `unread` is ["<time of this first call>
--- <score>","<digest of the claim>"].
+-- Returns when a claim of unknown format without an end counts as ended, and the score that the
+-- entry had when this function was first called for the claim. The field `unread` stores ["<time of
+-- that first call> <score at that time>","<digest of the claim>"].
 local function held_until(key, claim, due)
   local digest, field = string.sub(sha1hex(claim), 1, 40), redis.call('HGET', key, 'unread') or ''
   local first, score, of = string.match(string.sub(field, 1, 200), '^%["(%S+) (%S+)","(%S+)"%]$')
@@ -790,7 +824,8 @@ local function held_until(key, claim, due)
   return first + HELD, score
 end
 
--- Claims an entry. Returns when the claim expires, which becomes the score of the entry.
+-- Claims an entry. Returns the time when the claim expires; this time becomes the score of the
+-- entry.
 local function claim(key, found, due)
   local first, delivery, since = now_text, delivery_of(found[1], found[3]), ''
   if found[5] then
@@ -807,13 +842,14 @@ local function claim(key, found, due)
     end
     due = was_due or due
     if id ~= '-' and tonumber(was_due) then
-      -- Without this record, an entry that kills each beat would never count as late, because each
-      -- claim moves its score.
+      -- Without this stored failure, an entry whose run kills each beat would never count as late,
+      -- because each claim sets a later score.
       write_failure(key, found[5], found[10], UNRECORDED, '', '')
     end
     local may_be_sent = old_delivery == 'l' and tonumber(decided)
     if may_be_sent and same_rules(found[5], found[1], found[3], found[2]) then
-      -- The run may have been sent, so the caller must repeat its decision of the first claim.
+      -- An earlier claim may have sent the run, so the caller must repeat the decision of the first
+      -- claim.
       first, delivery, since = decided, old_delivery, decided
     end
   end
@@ -822,14 +858,15 @@ local function claim(key, found, due)
   if found[9] then
     redis.call('HSET', key, 'claim', text)
   else
-    -- An earlier claim may have sent the run without an identity. With an empty identity, the run
-    -- keeps its task id.
+    -- An earlier claim may have sent the run when the entry had no identity. With an empty
+    -- identity, the run keeps the task id of that claim.
     found[9] = found[5] and '""' or new_identity(found[1], found[2])
     redis.call('HSET', key, 'claim', text, 'identity', found[9])
   end
   local running = found[6]
   if found[7] then
-    -- The field may be from an earlier message whose task id this claim uses again.
+    -- The field `ended` may come from an earlier message. Remove the field, because this claim
+    -- uses the task id of that message again.
     redis.call('HDEL', key, 'ended')
     running = since ~= '' and RUN_ENDED or running
   end
@@ -890,9 +927,9 @@ if standing == 1 and limit > 0 and not (earlier and repeat_claims()) then
 end
 
 if lock and beats ~= schedule then
-  -- pcall ignores errors, because a standby must also work if the memory is full or the server is a
-  -- read-only replica. This ZADD may be the first write of the script, so it must not come before
-  -- the claims; see PEXPIRE below.
+  -- redis.pcall ignores errors, because a standby must also work if the memory is full or the
+  -- server is a read-only replica. This ZADD may be the first write of the script, so it must come
+  -- after the claims; see PEXPIRE below.
   record_presence(redis.pcall, token .. ' lock')
 end
 if lock and standing == 2 then

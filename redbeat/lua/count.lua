@@ -1,25 +1,28 @@
--- Count the entries of each kind. This script only reads. It reads up to MOST_FAILING failing
--- entries; apart from this, its cost does not depend on the number of entries.
+-- Count the entries of each kind. This script writes nothing. The script reads at most MOST_FAILING
+-- failing entries. Apart from these reads, the cost of the script does not depend on the number of
+-- entries.
 --
 -- KEYS[1]  schedule (zset)
 -- KEYS[2]  statics (set of names)
--- KEYS[3]  quarantine (hash); this key and the next four are the schedule key if the user may not
---          access them, see aside.lua
+-- KEYS[3]  quarantine (hash). If the Redis user has no access to this key, or to one of the
+--          next four keys, the caller passes the schedule key in its place; see aside.lua.
 -- KEYS[4]  beats (zset: token -> last seen, UNIX seconds), see claim.lua
 -- KEYS[5]  stats (hash), see claim.lua; the field `problem` is the reason why a beat sends no runs
--- KEYS[6]  failing (zset: entry key -> when the run was due that could not be sent), see still_fails.lua
+-- KEYS[6]  failing (zset: key of an entry whose run could not be sent -> when that run was due),
+--          see still_fails.lua
 -- KEYS[7]  expected (zset, see ended.lua)
--- KEYS[8]  a key that never exists; it makes a cluster answer TRYAGAIN while it moves the slot
+-- KEYS[8]  a key that never exists, so that a cluster answers TRYAGAIN while it moves the slot
 -- KEYS[9]  lock (string), omitted if locking is off
 -- ARGV[1]  score of disabled entries
--- ARGV[2]  a beat is active if it was last seen less than this number of seconds ago. A beat with a
---          "last seen" time further in the future is not active: another program wrote it
--- ARGV[3]  maximum number of entries to return that may be overdue
+-- ARGV[2]  a beat is active if it was last seen at most this number of seconds ago. A beat whose
+--          "last seen" time is more than this number of seconds in the future is not active,
+--          because another program must have written that time.
+-- ARGV[3]  maximum number of possibly overdue entries to return
 --
 -- Returns {now, members, static, quarantined, disabled, parked (never due), due, when the first of
--- the due entries was due or '', token of the leader or '', the active beats and when each was last
--- seen, problem or '', failing, keys of entries that may be overdue}. An entry whose run could not
--- be sent counts as due, although its score is the later time of the next attempt.
+-- the due entries was due or '', token of the leader or '', the active beats and when each of these
+-- beats was last seen, problem or '', failing, keys of possibly overdue entries}. An entry whose
+-- run could not be sent counts as due, although its score is the later time of the next attempt.
 
 -- include: aside
 
@@ -40,13 +43,13 @@ if type(holder) == 'table' then
 end
 local since = string.format('%.6f', tonumber(now) - tonumber(ARGV[2]))
 local latest = string.format('%.6f', tonumber(now) + tonumber(ARGV[2]))
--- Skip a score of 0: it means "due now", and does not contain when the entry became due.
+-- Skip a score of 0, because it means "due now" but does not show since when the entry is due.
 local first = redis.call('ZRANGEBYSCORE', schedule, '(0', now, 'WITHSCORES', 'LIMIT', 0, 1)
 local first_due, due = first[2] or '', redis.call('ZCOUNT', schedule, 0, now)
 
 local MOST_FAILING, failing = 1000, 0
 
--- Entries after the first MOST_FAILING are counted, but not read.
+-- Failing entries after the first MOST_FAILING entries are counted but not read.
 local listed = aside('ZCARD', KEYS[6])
 local late = aside('ZRANGE', KEYS[6], 0, MOST_FAILING - 1, 'WITHSCORES')
 for at = 1, late ~= 0 and #late or 0, 2 do

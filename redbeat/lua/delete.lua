@@ -1,14 +1,16 @@
--- Delete entries, including their history and the claims of beats.
+-- Delete entries with their run histories and claims.
 --
 -- KEYS[1]  schedule (zset)
--- KEYS[2]  quarantine (hash), or the schedule key if the user may not access it, see aside.lua
--- ARGV[1]  '' to delete the entries as they are, or, for a single entry, its expected definition, a
---          line feed and its expected policy
--- ARGV     from the second on: entry keys (hashes)
+-- KEYS[2]  quarantine (hash), or the schedule key if the Redis user has no access to the
+--          quarantine; see aside.lua
+-- ARGV[1]  '' to delete the entries without a check. For a single entry, the caller may pass the
+--          expected definition, a line feed and the expected policy.
+-- ARGV[2..] entry keys (hashes)
 --
--- Returns how many entries existed, as a hash or as a member of the schedule; -1 if the stored
--- definition or policy is not the expected one. After -1, nothing is deleted. An entry that does not
--- exist counts as 0, so that a repeated call does not return -1.
+-- Returns how many entries existed, as a hash or as a member of the schedule. If the stored
+-- definition or policy differs from the expected value, the script returns -1 and deletes nothing.
+-- If a single entry does not exist, the script returns 0, so that a repeated call does not return
+-- -1.
 
 -- include: aside
 

@@ -1,25 +1,25 @@
--- Record that a run ended, and with which result.
+-- Record the end of a run, and its result.
 --
 -- KEYS[1]  schedule (zset)
 -- KEYS[2]  entry (hash)
--- KEYS[3]  expected (zset: key of an entry with `expect_within` -> a time before which it cannot be
---          overdue, UNIX seconds); this key and the next are the schedule key if the user may not
---          access them, see aside.lua
+-- KEYS[3]  expected (zset: key of an entry with `expect_within` -> a time before which the entry
+--          cannot be overdue, UNIX seconds). If the Redis user has no access to this key or the
+--          next key, the caller passes the schedule key in its place; see aside.lua.
 -- KEYS[4]  stats (hash); the field `reports_since` is when a worker first reported a run
 -- ARGV[1]  task id of the run, escaped as in JSON but without quotes
 -- ARGV[2]  wake-up channel
--- ARGV[3]  state of the run, see entries/runs.py; '' to only remove the mark of an active run
+-- ARGV[3]  state of the run, see entries/runs.py; '' to remove only the field `running`
 -- ARGV[4]  nominal instant of the run, UNIX seconds, or '-'
 -- ARGV[5]  seconds since the run ended
--- ARGV[6]  rest of the line of the run: seconds, retries, state and error, see results.lua. Escaped
---          as in JSON, but without quotes
--- ARGV[7]  maximum number of lines per entry; 0 for none
+-- ARGV[6]  the last words of the line that is stored for the run: seconds, retries, state and
+--          error, see results.lua. Escaped as in JSON, but without quotes.
+-- ARGV[7]  maximum number of lines per entry; 0 for no lines
 --
 -- Returns {active, failures}. `active` is 1 if this run was recorded as the active run of the
--- entry, and 0 if another run is active, if no run is active, or if this run is not recorded yet.
--- The field `ended` stores the end of a run that is not recorded yet. `failures` is the number of
--- failed runs in a row if the entry must be paused now, because of its `pause_after_failures`, else
--- 0. A repeated call changes only the stored time of the end.
+-- entry. `active` is 0 if another run is active, if no run is active, or if this run is not
+-- recorded yet. `failures` is the number of failed runs in a row if the entry must be paused now
+-- because of its `pause_after_failures`, else 0. A repeated call changes only the stored time of
+-- the end.
 --
 -- The field `running` of an entry is the JSON string "<task id> <expires>". The field `ended` is
 -- the task id, as a JSON string, of a run that ended before it was recorded.
@@ -42,23 +42,24 @@ local clock = redis.call('TIME')
 local now = tonumber(clock[1]) + tonumber(clock[2]) / 1000000
 local now_text = string.format('%.6f', now)
 
--- Removes the mark that this run is active. Returns whether the entry had this mark.
+-- Removes the field `running` if it contains this run. Returns 1 if the field was removed, else 0.
 local function remove_mark()
   local put_back = string.sub(claim, 1, 4) == '["- '
   if not found[2] or string.match(text_in(found[2]), '^(.*) %S+$') ~= id then
-    -- Only an entry with `overlap` needs to know the end of a run that is not recorded yet.
+    -- The end of a run that is not recorded yet is needed only if the entry has `overlap`.
     if claim ~= '' and not put_back and has('overlap', definition, policy) then
       redis.call('HSET', entry, 'ended', '"' .. id .. '"')
     end
     return 0
   end
   redis.call('HDEL', entry, 'running')
-  -- An occurrence that was put back waits for the end of this run, or for a retry. Make the
-  -- occurrence due now.
+  -- If the claim of an occurrence was released, the occurrence waits for the end of this run or for
+  -- a retry. Make the occurrence due now.
   local score = put_back and redis.call('ZSCORE', schedule, entry)
   if score and tonumber(score) > now then
     redis.call('ZADD', schedule, 'XX', now_text, entry)
-    -- If the Redis user may not publish, a beat finds the entry at its next tick.
+    -- An error is ignored, because the Redis user may have no right to publish. Without a message,
+    -- a beat finds the entry at its next tick.
     redis.pcall('PUBLISH', channel, 'due')
   end
   return 1
@@ -75,7 +76,8 @@ local function with_line(line, stored)
   return lines_kept > 0 and kept or ''
 end
 
--- Records the result. Returns the number of failed runs in a row if the entry must be paused, or 0.
+-- Records the result of this run. Returns the number of failed runs in a row if the entry must be
+-- paused now, else 0.
 local function record_result()
   local ended = now - tonumber(ARGV[5])
   local ended_text = string.format('%.6f', ended)

@@ -2,12 +2,13 @@
 --
 -- KEYS[1]  schedule (zset)
 -- KEYS[2]  quarantine (hash: entry key -> JSON of reason, since, digest), or the schedule key if
---          the user may not access it, see aside.lua
--- KEYS[3]  a key that never exists; it makes a cluster answer TRYAGAIN while it moves the slot
+--          the Redis user has no access to the quarantine; see aside.lua
+-- KEYS[3]  a key that never exists, so that a cluster answers TRYAGAIN while it moves the slot
 -- ARGV     three values per entry: entry key, claim id ('' if the key is not a hash), note (JSON)
 --
 -- Returns the keys that were quarantined. If the caller no longer holds the claim of an entry, the
--- entry is not changed. If an entry changed since the claim, it is not quarantined but is due now.
+-- entry is not changed. If an entry was changed after the claim, it becomes due now and is not
+-- quarantined.
 
 -- include: sha1hex
 

@@ -1,9 +1,11 @@
 -- Delete an entry and its history, as delete.lua does, and return the fields of the entry.
 --
 -- KEYS[1]  schedule (zset)
--- KEYS[2]  quarantine (hash), or the schedule key if the user may not access it, see aside.lua
--- KEYS[3]  copy of the fields (hash), or the schedule key. If the reply is lost, repeat the call
---          with the same key: the call then returns the copied fields and deletes nothing
+-- KEYS[2]  quarantine (hash), or the schedule key if the Redis user has no access to the
+--          quarantine; see aside.lua
+-- KEYS[3]  copy of the deleted fields (hash), or the schedule key for no copy. If the reply is
+--          lost, repeat the call with the same key: the repeated call returns the copied fields and
+--          deletes nothing.
 -- ARGV[1]  entry key (hash)
 --
 -- Returns {definition, meta, policy, runtime, identity}, nil for a missing field.
@@ -12,7 +14,7 @@
 
 local entry, kept = ARGV[1], KEYS[3]
 local NAMES = {'definition', 'meta', 'policy', 'runtime', 'identity'}
--- Seconds for which the copy is kept.
+-- Seconds after which Redis deletes the copy.
 local REMEMBERED = 60
 
 local earlier = aside('HMGET', kept, unpack(NAMES))
@@ -28,7 +30,8 @@ if fields[1] and kept ~= KEYS[1] then
   for at, name in ipairs(NAMES) do
     copy[2 * at - 1], copy[2 * at] = name, fields[at] or ''
   end
-  -- The entry is deleted, so a missing right must not end the script. It only costs the copy.
+  -- The entry is already deleted, so the script must not fail here. If the Redis user has no right
+  -- to write the copy, there is no copy.
   redis.pcall('HSET', kept, unpack(copy))
   if redis.pcall('EXPIRE', kept, REMEMBERED) ~= 1 then
     redis.pcall('DEL', kept)

@@ -2,14 +2,15 @@
 --
 -- KEYS[1]  schedule (zset)
 -- KEYS[2]  statics (set of names)
--- KEYS[3]  quarantine (hash), or the schedule key if the user may not access it, see aside.lua
--- KEYS[4]  a key that never exists; it makes a cluster answer TRYAGAIN while it moves the slot
+-- KEYS[3]  quarantine (hash), or the schedule key if the Redis user has no access to the
+--          quarantine; see aside.lua
+-- KEYS[4]  a key that never exists, so that a cluster answers TRYAGAIN while it moves the slot
 -- KEYS[5]  lock (string), omitted if locking is off
 -- ARGV[1]  lock token of the caller
 -- ARGV[2..] two values per entry: name, entry key
 --
--- Returns how many static entries were deleted, or -1 if the caller no longer leads (nothing is
--- deleted).
+-- Returns how many static entries were deleted. If the caller no longer holds the lock, the script
+-- returns -1 and deletes nothing.
 
 -- include: aside
 

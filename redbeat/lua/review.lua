@@ -1,8 +1,9 @@
--- Release quarantined entries that changed, and make them due now.
+-- Release the quarantined entries that were changed after their quarantine, and make these entries
+-- due now.
 --
 -- KEYS[1]  schedule (zset)
 -- KEYS[2]  quarantine (hash)
--- KEYS[3]  a key that never exists; it makes a cluster answer TRYAGAIN while it moves the slot
+-- KEYS[3]  a key that never exists, so that a cluster answers TRYAGAIN while it moves the slot
 -- ARGV     two values per entry: entry key, and digest at the time of the quarantine (the SHA-1 of
 --          "<definition>\n<policy>\n<meta>", or another string if the key was not a hash)
 --

@@ -2,14 +2,16 @@
 -- differs from the entry that the caller expects.
 --
 -- KEYS[1]  schedule (zset)
--- KEYS[2]  quarantine (hash), or the schedule key if the user may not access it, see aside.lua
+-- KEYS[2]  quarantine (hash), or the schedule key if the Redis user has no access to the
+--          quarantine; see aside.lua
 -- KEYS[3]  entry (hash): the first entry to write
--- KEYS[4]  a key that never exists; it makes a cluster answer TRYAGAIN while it moves the slot
--- KEYS[5]  expected (zset, see ended.lua), or the schedule key if the user may not access it
--- ARGV[1]  wake-up channel; a message is published if an entry is due before waiting beats wake up
+-- KEYS[4]  a key that never exists, so that a cluster answers TRYAGAIN while it moves the slot
+-- KEYS[5]  expected (zset, see ended.lua), or the schedule key like KEYS[2]
+-- ARGV[1]  wake-up channel. The script publishes a message if an entry is due before waiting beats
+--          wake up.
 -- ARGV[2]  maximum number of seconds that a beat waits without a message
--- ARGV[3]  sizes of the fields in ARGV[4] in bytes, four bytes each, big-endian
--- ARGV[4]  the fields, joined; eleven per entry:
+-- ARGV[3]  sizes of the fields in ARGV[4] in bytes, as big-endian integers of four bytes
+-- ARGV[4]  the fields of all entries, joined without separators; eleven per entry:
 --            entry key
 --            definition, or '' to change only meta, runtime and history of an existing entry
 --            policy, or '' for none (ignored without a definition)
@@ -17,22 +19,22 @@
 --            runtime, or '' to keep the stored runtime
 --            the expected meta: its JSON, '' = none, '*' = any
 --            score (UNIX seconds; below 0 = never due), or 'now' for the time of Redis
---            last run of a new or restarted entry, UNIX seconds, if it is a default from the clock
---            of the caller, else ''
+--            the default last run of a new or restarted entry, UNIX seconds, if the clock of the
+--            caller determined it; else ''
 --            the expected definition and policy: '=', the definition, a line feed and the policy;
---            '-' for no entry, '' for any
+--            '-' if no entry is expected, '' if any entry is accepted
 --            the lines of the history as a JSON string, or '' to keep the stored lines
 --            the identity of a new entry, a JSON string, see claim.lua; '' for none. A repeated
---            call has the same identity
+--            call must pass the same identity.
 -- ARGV[5]  time limit in microseconds, after which the remaining entries are not written
 --
 -- Returns {codes, text, ...}
 --   codes  a number per entry, separated by spaces; entries after the time limit have no code:
 --          1 written
---          3 written, but the stored identity differs from the new identity and is kept
+--          3 written, except the new identity: the entry keeps its stored identity, which differs
 --          0 the stored meta differs from the expected meta
 --          2 the stored meta differs from the expected meta. However, the new definition and policy
---            are stored already and the new meta is a default, so there is nothing to write
+--            are stored already and the new meta is a default, so there is nothing to write.
 --          -1 the entry does not exist, and the definition or the meta to create it is missing
 --          -2 the key is not a hash
 --          -3 the clock of the caller is ahead of Redis
@@ -41,11 +43,12 @@
 --          -5 not written, because the key of another entry is not a hash
 --   text   for each code 0: meta, runtime, definition and policy. For each code 2: meta, runtime,
 --          score or '', and identity. For each code 3: the identity. For each code -3: the time of
---          Redis
+--          Redis.
 -- If one key is not a hash, no entry is written. While a beat holds a claim, this script does not
 -- change the score, because the completion of the claim detects the change and makes the entry due
--- now. If an earlier claim may have sent its run, and the save changes no field that the decision
--- depends on, the entry is due now with the same decision.
+-- now. If an earlier claim may have sent its run, and the save changes no field on which the
+-- decision of that claim depends, the entry becomes due now, and the next claim repeats the
+-- decision.
 
 local schedule, quarantine, expected = KEYS[1], KEYS[2], KEYS[5]
 local channel, longest_wait = ARGV[1], tonumber(ARGV[2])
@@ -66,7 +69,7 @@ local TOLERANCE = 0.5
 -- include: results
 -- include: run_time
 
--- Returns a list of fields per entry.
+-- Returns a list with a list of fields for each entry.
 local function unpacked(sizes, packed)
   local rows, start, read_row = {}, 1, row_reader(11)
   for at = 1, #sizes, 44 do
@@ -77,7 +80,8 @@ end
 
 local writings = unpacked(ARGV[3], ARGV[4])
 
--- If a key of the schedule has another type, these commands fail before the first write.
+-- If the key of the schedule or of the quarantine has another type, these commands fail before the
+-- script writes anything.
 redis.call('ZCARD', schedule)
 local quarantined = aside('HLEN', quarantine)
 
@@ -86,7 +90,7 @@ local function load(entry)
     'HMGET', entry, 'definition', 'meta', 'runtime', 'claim', 'policy', 'trigger', 'identity')
 end
 
--- The stored fields of each entry that was not written yet.
+-- Entry key -> stored fields, for each entry that was not written yet.
 local loaded = {}
 
 -- Loads all entries. Returns a code per entry if any key is not a hash, else false.
@@ -103,8 +107,8 @@ local function type_errors()
   return bad and codes
 end
 
--- Scores to write, as alternating scores and entry keys; the earliest score, and the key of its
--- entry.
+-- Scores to write: a flat list in which each score is followed by its entry key. The other two
+-- variables are the earliest of these scores, and the key of the entry with that score.
 local scores, earliest, earliest_entry = {}, nil, nil
 
 local function write_score(entry, score, triggered)
@@ -157,9 +161,9 @@ end
 
 local NOTHING = {false, false, false, false, false, false, false}
 
--- Whether definition and policy are stored already, for example by an earlier call whose reply was
--- lost. If the caller expects no entry, the identity must match, too: another client may have
--- created an equal entry.
+-- Whether this definition and policy are already stored, for example by an earlier call whose reply
+-- was lost. If the caller expects no entry, the identity must match too, because another client may
+-- have created an equal entry.
 local function is_written(stored, definition, policy, believed, identity)
   return stored[1] == definition and (stored[5] or '') == policy
     and (believed ~= '-' or stored[7] == identity)
@@ -169,9 +173,9 @@ local function is_ahead(made_up)
   return (tonumber(made_up) or 0) > now + TOLERANCE
 end
 
--- Puts back a run that may have been sent, so that the next claim repeats the decision. Does nothing
--- if the save changes a field that the decision depends on. Returns whether the run is put back.
--- `stored` contains the fields before the save.
+-- Releases a claim whose run may have been sent, so that the next claim repeats the decision of
+-- this claim. Does nothing if the save changes a field on which the decision depends. Returns
+-- whether the claim was released. `stored` contains the fields before the save.
 local function keep_decision(entry, stored, definition, policy, meta)
   local claim, was, was_policy, was_meta = stored[4], stored[1], stored[5] or '', stored[2] or ''
   local _, due, _, since, delivery = read_claim(claim)
@@ -226,8 +230,8 @@ local function save(
     return -3, string.format('%.6f', now)
   end
   if definition ~= '' and stored[4] and not stored[7] then
-    -- The claimed run may have been sent without an identity. With an empty identity, the run keeps
-    -- its task id.
+    -- The claimed run may have been sent when the entry had no identity. With an empty identity,
+    -- the run keeps the task id of that claim.
     redis.call('HSET', entry, 'identity', '""')
     stored[7] = '""'
   end
@@ -246,7 +250,7 @@ local function save(
       return code, stored_identity
     end
     if unread then
-      score = 'now'  -- leave the claim to a later version, or to the next claim
+      score = 'now'  -- a later version or the next claim handles this unknown format
     elseif keep_decision(entry, stored, definition, policy, meta) then
       redis.call('HDEL', entry, 'failing')
       score = 'now'
@@ -282,7 +286,8 @@ if not codes then
   write_scores()
   if earliest
     and (earliest <= now or (earliest < now + longest_wait and is_first(earliest_entry))) then
-    -- If the Redis user may not publish, a beat finds the entry at its next tick.
+    -- An error is ignored, because the Redis user may have no right to publish. Without a message,
+    -- a beat finds the entry at its next tick.
     redis.pcall('PUBLISH', channel, 'due')
   end
 end

@@ -2,7 +2,7 @@
 -- enabled entries that still have the score of disabled entries.
 --
 -- KEYS[1]  schedule (zset)
--- KEYS[2]  a key that never exists; it makes a cluster answer TRYAGAIN while it moves the slot
+-- KEYS[2]  a key that never exists, so that a cluster answers TRYAGAIN while it moves the slot
 -- ARGV[1]  key prefix
 -- ARGV[2]  cursor of SCAN, or '' to skip the scan
 -- ARGV[3]  glob pattern of all keys under the prefix
@@ -13,8 +13,8 @@
 -- ARGV[8..] keys that an earlier call found missing in the sorted set
 --
 -- Returns {next cursor or '', missing keys, keys that were added again, keys of enabled entries,
--- number of disabled entries, missing keys whose definition is unreadable or has no name}. The keys
--- that were added again and the keys of enabled entries become due now. A hash is an entry if its
+-- number of disabled entries, missing keys whose definition is unreadable or has no name}. Keys
+-- that were added again, and keys of enabled entries, become due now. A hash is an entry if its
 -- key is the prefix plus the name in its definition. Other hashes belong to a schedule with a
 -- longer prefix, or to other programs.
 
@@ -37,8 +37,8 @@ local function definition_of(key)
   return decoded(found), true
 end
 
--- Returns two booleans for a key: whether it is an entry that is missing in the sorted set, and
--- whether it may be an unreadable entry.
+-- Returns two booleans: whether the key is an entry that is missing in the sorted set, and whether
+-- the key may be an unreadable entry.
 local function lost(key)
   if redis.call('ZSCORE', schedule, key) then
     return false, false

@@ -2,33 +2,35 @@
 --
 -- KEYS[1]  schedule (zset)
 -- KEYS[2]  statics (set of names)
--- KEYS[3]  quarantine (hash), or the schedule key if the user may not access it, see aside.lua
--- KEYS[4]  a key that never exists; it makes a cluster answer TRYAGAIN while it moves the slot
+-- KEYS[3]  quarantine (hash), or the schedule key if the Redis user has no access to the
+--          quarantine; see aside.lua
+-- KEYS[4]  a key that never exists, so that a cluster answers TRYAGAIN while it moves the slot
 -- KEYS[5]  expected (zset, see ended.lua), or the schedule key like KEYS[3]
 -- KEYS[6]  lock (string), omitted if locking is off
 -- ARGV[1]  lock token of the caller
--- ARGV[2]  lock time to live in milliseconds, which extends the lock during the sync of many
---          entries. '' if the caller need not lead; then only missing entries are added while
---          another beat leads
--- ARGV[3]  sizes of the fields in ARGV[4] in bytes, four bytes each, big-endian
--- ARGV[4]  the fields, joined; six per entry: name, entry key, definition, policy or '', meta for a
---          new entry ('' = the meta of the previous row), score for a new entry (UNIX seconds;
---          below 0 = never due)
+-- ARGV[2]  lock time to live in milliseconds. The script extends the lock by this time, because the
+--          sync of many entries takes several calls. '' if the caller does not need the lock; while
+--          another beat holds the lock, this script then only adds missing entries.
+-- ARGV[3]  sizes of the fields in ARGV[4] in bytes, as big-endian integers of four bytes
+-- ARGV[4]  the fields of all entries, joined without separators; six per entry: name, entry key,
+--          definition, policy or '', meta for a new entry ('' = the meta of the previous row),
+--          score for a new entry (UNIX seconds; below 0 = never due)
 -- ARGV[5]  time limit in microseconds, after which the remaining entries are not written and get no
 --          code
 --
--- An entry without an identity (see claim.lua) gets an empty identity. If Redis loses its data, the
--- static entry is then added again with the same identity.
+-- An entry without an identity (see claim.lua) gets an empty identity. So if Redis loses its data
+-- and a beat adds the static entry again, the entry has the same empty identity.
 --
--- An entry that used up its `max_runs` restarts like a new entry if its schedule, time zone or
--- window changed.
+-- An entry that has reached its `max_runs` restarts like a new entry if its schedule, time zone,
+-- start time or end time changed.
 --
 -- An entry that an operator paused stays paused until its definition in `beat_schedule` changes.
 --
--- Returns {-1} if the caller no longer leads (nothing is written), {1, codes}, or {2, codes} if
--- another beat leads and only missing entries were added. `codes` has a digit per entry: 0
--- unchanged, 1 added, 2 changed (the last run and the run count are kept, except after a restart),
--- 3 added to the sorted set again, 4 skipped, because the key is not a hash.
+-- Returns {-1} if the caller no longer holds the lock; nothing is written then. Returns {2, codes}
+-- if another beat holds the lock and only missing entries were added, else {1, codes}. `codes` has
+-- a digit per entry: 0 unchanged, 1 added, 2 changed (the last run and the run count stay as they
+-- are, except after a restart), 3 added to the sorted set again, 4 skipped, because the key is not
+-- a hash.
 
 -- include: aside
 -- include: read_claim
@@ -70,7 +72,7 @@ local function write(key, definition, policy, before)
   watch(key, expected, definition, policy, before, due_now)
 end
 
--- Whether the operator paused the entry while it had this definition and policy.
+-- Whether an operator paused the entry when `beat_schedule` contained this definition and policy.
 local function paused_from(stored, definition, policy)
   if not stored or not string.find(stored, '"pause"', 1, true) then
     return false
@@ -81,8 +83,8 @@ local function paused_from(stored, definition, policy)
   return type(pause) == 'table' and pause.of == sha1hex(whole)
 end
 
--- Whether the entry restarts. The function history_after_save in Python has the same rule, but also
--- recognizes schedules that are equal although their JSON differs.
+-- Whether an entry that has reached its `max_runs` restarts. The Python function history_after_save
+-- has the same rule, but also recognizes schedules that are equal although their JSON differs.
 local function begins_again(found, definition, policy)
   if not string.find(policy, '"max_runs"', 1, true) then
     return false
@@ -128,7 +130,8 @@ local function sync(key, definition, policy, meta, score)
     if begins_again(found, definition, policy) then
       local rule = decoded(definition).schedule
       if type(rule) == 'table' and rule.__type__ == 'clocked' then
-        -- Keep the last run, because a clocked time before the last run must not run again.
+        -- Set only the run count to 0 and keep the last run, because a clocked time before the last
+        -- run must not run again.
         meta = string.gsub(found[5], '("total_run_count"%s*:%s*)%d+', '%10')
       end
       redis.call('HSET', key, 'meta', meta)

@@ -2,7 +2,8 @@
 --
 -- KEYS[1]  schedule (zset)
 -- KEYS[2]  entry (hash)
--- KEYS[3]  quarantine (hash), or the schedule key if the user may not access it, see aside.lua
+-- KEYS[3]  quarantine (hash), or the schedule key if the Redis user has no access to the
+--          quarantine; see aside.lua
 -- ARGV[1]  id of the run
 -- ARGV[2]  maximum number of waiting runs
 -- ARGV[3]  wake-up channel

@@ -33,12 +33,12 @@ MAX_LINE: Final = MAX_TEXT
 
 ASSIGNMENT: Final = re.compile(r"(\w+)\s*=\s*(.*)")
 
-#: Matches an item of the weekday field, which may contain 7 for Sunday. Celery rejects 7.
+#: Matches an item of the weekday field. cron accepts 7 for Sunday in this field, Celery does not.
 WITH_SEVEN: Final = re.compile(r"([0-7])(?:-([0-7]))?(?:/([1-9]))?")
 
 
 def read_crontab(schedule: Schedule, lines: Iterable[bytes]) -> Iterator[Incoming]:
-    """Yield an entry per line; its name is the task name and a number, such as ``proj.sync-1``."""
+    """Yield an entry per line, named after its task and a number, such as ``proj.sync-1``."""
     task_counts: Counter[str] = Counter()
     zone: str | None = None
     for number, line in enumerate(lines, 1):
@@ -72,7 +72,7 @@ def _read(
 def _zone(name: str, value: str) -> str | None:
     if name not in ("CRON_TZ", "TZ"):
         problem = (
-            f"{name:.60} is not supported; only CRON_TZ is, the time zone of the following lines"
+            f"{name:.60} is not supported; use CRON_TZ to set the time zone of the following lines"
         )
         raise InvalidEntryError("assignment", problem)
     value = value.strip("\"'")
@@ -99,15 +99,15 @@ def _schedule(texts: list[str]) -> crontab:
     fields = dict(zip(CRON_FIELDS, texts, strict=True))
     if not any(fields[name].startswith("*") for name in ("day_of_month", "day_of_week")):
         problem = (
-            "is given together with day_of_month: cron runs if either matches, Celery only if both "
-            "match; write one line for each"
+            "is given together with day_of_month: cron runs the task if either field matches, "
+            "Celery only if both fields match; write one line for each field"
         )
         raise InvalidEntryError("day_of_week", problem)
     fields["day_of_week"] = ",".join(map(_weekday, fields["day_of_week"].split(",")))
     for name, text in fields.items():
         try:
             crontab(**{name: text})
-        except Exception as error:  # Celery's crontab parser raises various exceptions
+        except Exception as error:  # Celery's crontab parser raises many exception types
             raise InvalidEntryError(name, f"{text!r:.60} is not valid: {error}") from error
     return crontab(**fields)
 

@@ -41,7 +41,7 @@ __all__ = (
 LABEL: Final = "django_celery_beat."
 TASK: Final = f"{LABEL}periodictask"
 
-#: Field of ``PeriodicTask`` -> the model label of the schedules that the field refers to.
+#: Field of ``PeriodicTask`` -> the label of the model that the field refers to.
 TABLES: Final = {
     "interval": f"{LABEL}intervalschedule",
     "crontab": f"{LABEL}crontabschedule",
@@ -51,7 +51,8 @@ TABLES: Final = {
 
 PERIODS: Final = ("days", "hours", "minutes", "seconds", "microseconds")
 
-#: Fields of a ``PeriodicTask`` -> their kinds. Other parts of this module check other fields.
+#: Field of ``PeriodicTask`` -> the kind of its value. The code that reads the other fields checks
+#: their values.
 KINDS: Final[dict[str, Kind]] = {
     "name": (str, "a string", True),
     "task": (str, "a string", True),
@@ -63,7 +64,7 @@ KINDS: Final[dict[str, Kind]] = {
     "expire_seconds": ((int, float), "a number of seconds", False),
 }
 
-#: Kind of schedule -> its fields -> their kinds.
+#: Kind of schedule -> field of its database row -> the kind of the value.
 ROW_KINDS: Final[dict[str, dict[str, Kind]]] = {
     "interval": {},
     "crontab": {"timezone": (object, "the name of a time zone", False)},
@@ -108,7 +109,7 @@ def _convert(schedule: Schedule, where: str, fields: Any, tables: Tables) -> Inc
         policy["on_finish"] = "disable"
     last_run_at = _instant(app, "last_run_at", fields.get("last_run_at"))
     if kind == "interval" and not last_run_at and not policy["start_time"]:
-        # In django-celery-beat, the first interval starts at this time.
+        # In django-celery-beat, the first interval starts at ``date_changed``.
         policy["last_run_at"] = _instant(app, "date_changed", fields.get("date_changed"))
     entry = schedule.entry_class(
         fields["name"],
@@ -128,7 +129,7 @@ def _convert(schedule: Schedule, where: str, fields: Any, tables: Tables) -> Inc
 def _schedule_row(fields: Fields, tables: Tables) -> tuple[str, Fields]:
     kinds = [kind for kind in TABLES if fields.get(kind) is not None]
     if len(kinds) != 1:
-        problem = f"must be one of {', '.join(TABLES)}, not {len(kinds)} of them"
+        problem = f"must be exactly one of {', '.join(TABLES)}; this task has {len(kinds)}"
         raise InvalidEntryError("schedule", problem)
     kind = kinds[0]
     row = tables.get((TABLES[kind], _primary_key(fields[kind])))
@@ -140,7 +141,7 @@ def _schedule_row(fields: Fields, tables: Tables) -> tuple[str, Fields]:
 
 
 def _primary_key(value: Any) -> Any:
-    """Return a primary key that can be a key of a dict; a natural key may be a list."""
+    """Return a primary key that can be a dict key; a list (a natural key) becomes a string."""
     return value if isinstance(value, (int, str)) else repr(value)
 
 
@@ -166,7 +167,7 @@ def _schedule(app: Celery, kind: str, row: Fields) -> Any:
         return clocked(at)
     except InvalidEntryError:
         raise
-    except Exception as error:  # Celery's parsers raise various exceptions
+    except Exception as error:  # Celery's parsers raise many exception types
         raise InvalidEntryError(kind, f"is not valid: {error!r}") from error
 
 
@@ -267,11 +268,11 @@ def _registry() -> Any:
         django = import_module("django")
         conf = import_module("django.conf")
     except ImportError as error:
-        problem = "needs Django: install django-celery-beat here, or pass a FILE from dumpdata"
+        problem = "needs Django: install django-celery-beat, or pass a FILE from dumpdata"
         raise UnreadableSourceError(problem) from error
     if not (os.environ.get("DJANGO_SETTINGS_MODULE") or conf.settings.configured):
         problem = (
-            "needs DJANGO_SETTINGS_MODULE: set it as manage.py does, or pass a FILE from dumpdata"
+            "needs DJANGO_SETTINGS_MODULE: set it as in manage.py, or pass a FILE from dumpdata"
         )
         raise UnreadableSourceError(problem)
     try:
@@ -297,7 +298,7 @@ def _tables(registry: Any, alias: str) -> Tables:
 
 
 def _rows(model: Any, alias: str) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a table in the format of ``dumpdata``; times are datetimes."""
+    """Yield the rows of a table in the format of ``dumpdata``, but with times as datetimes."""
     serialize = import_module("django.core.serializers").serialize
     for row in model._base_manager.using(alias).order_by("pk").iterator(chunk_size=CHUNK):
         yield from serialize("python", [row])

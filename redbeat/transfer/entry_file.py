@@ -1,7 +1,7 @@
-"""Reads and writes files of entries that people keep under version control, in TOML or JSON.
+"""Reads TOML and JSON files of entries that people keep under version control.
 
-A file names its owner and has a table of entries. The fields of an entry are those of an entry
-object, except that its schedule is one of the rules that the command line takes::
+A file names its owner and has a table of entries. An entry in a file has the fields of an entry
+object, but a rule of the command line, such as ``cron``, replaces the field ``schedule``::
 
     managed_by = "billing"
 
@@ -11,8 +11,8 @@ object, except that its schedule is one of the rules that the command line takes
     timezone = "Europe/Paris"
     max_runs = 100
 
-TOML has comments, and a line per field, so that a review shows what changes. JSON has the same
-structure, for files that programs write.
+A TOML file can have comments and has a line per field, so that a review shows which fields change.
+A JSON file has the same structure. JSON is for files that programs write.
 """
 
 from __future__ import annotations
@@ -55,14 +55,15 @@ __all__ = (
 
 
 class CallField(NamedTuple):
-    """A field of the task call: the type of its JSON value, an example, and its description."""
+    """A field of the task call: the type of its value, an example value, and a description."""
 
     type: type
     example: str
     description: str
 
 
-#: The fields of the task call, from which the command line and the dashboard make their fields.
+#: The fields of the task call. The command line creates an option for each of these fields, and the
+#: dashboard creates a form field.
 CALL: Final = {
     "args": CallField(list, "[1, 2]", "Positional arguments of the task, as a JSON array."),
     "kwargs": CallField(dict, '{"user": 7}', "Keyword arguments of the task, as a JSON object."),
@@ -79,7 +80,7 @@ FIELDS: Final = ("task", *KINDS, *CALL, "queue", "enabled", *POLICY)
 
 
 class EntryFile(NamedTuple):
-    """The content of a file: its name as an owner, its valid entries, and its problems."""
+    """The content of a file: the owner that it names, its valid entries, and its problems."""
 
     managed_by: str
     entries: dict[str, RedBeatSchedulerEntry]
@@ -87,7 +88,7 @@ class EntryFile(NamedTuple):
 
 
 def read_entry_file(schedule: Schedule, path: str, stdin: IO[bytes]) -> EntryFile:
-    """Return the entries of a file in TOML, if its name ends with ``.toml``, else in JSON.
+    """Return the entries of a file. The file is TOML if its name ends with ``.toml``, else JSON.
 
     The path ``-`` means JSON from standard input. Raises :exc:`UnreadableSourceError` if the file
     cannot be read or does not name its owner.
@@ -99,8 +100,8 @@ def read_entry_file(schedule: Schedule, path: str, stdin: IO[bytes]) -> EntryFil
     owner = content.get("managed_by")
     if not isinstance(owner, str) or not owner:
         raise UnreadableSourceError(
-            'managed_by: is missing; give the file a name such as managed_by = "billing". The '
-            "file owns the entries that carry this name"
+            'managed_by: is missing; name the owner of this file, such as managed_by = "billing". '
+            "The file owns all entries with this managed_by"
         )
     tables = content.get("entries", {})
     if not isinstance(tables, dict):
@@ -149,16 +150,16 @@ def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def new_entry(schedule: Schedule, name: str, table: Any, **arguments: Any) -> RedBeatSchedulerEntry:
-    """Return an entry with the fields of a table; ``arguments`` are further arguments of its class.
+    """Return an entry with the fields of a table; ``arguments`` are passed to the entry class, too.
 
-    The entry is checked as ``save()`` checks it. Raises :exc:`InvalidEntryError` with the name of
-    a field.
+    Makes the same checks as ``save()``. Raises :exc:`InvalidEntryError` with the name of the
+    invalid field.
     """
     _check_fields(table)
     if "task" not in table:
         raise InvalidEntryError("task", "is missing; add the name of the task")
     if not any(kind in table for kind in KINDS):
-        problem = f"give one of {', '.join(KINDS)}, not none of them"
+        problem = f"is missing; give one of {', '.join(KINDS)}"
         raise InvalidEntryError("schedule", problem)
     values = attributes_of(schedule.app, name, table, table.get("timezone"))
     if has_own_zone(values["schedule"]):
@@ -169,12 +170,12 @@ def new_entry(schedule: Schedule, name: str, table: Any, **arguments: Any) -> Re
 
 
 def change_entry(entry: RedBeatSchedulerEntry, table: Any, known: Collection[str] = FIELDS) -> None:
-    """Set the fields of a table on an entry; None resets a field to its default.
+    """Set the fields of a table on an entry; the value None resets a field to its default.
 
-    A field whose value is already stored stays as it is, because its text may not contain every
-    detail. The entry is checked as ``save()`` checks it. Raises :exc:`InvalidEntryError` with the
-    name of a field, also for one that is not in ``known``; the entry may then have some of the new
-    values.
+    A field is not set if the table contains its current value, because a value in a table may lack
+    details of the current value. Makes the same checks as ``save()``. Raises
+    :exc:`InvalidEntryError` with the name of a field that is invalid or not in ``known``. After an
+    error, some fields of the entry may have new values.
     """
     _check_fields(table, known)
     old = current_fields(entry)
@@ -184,7 +185,7 @@ def change_entry(entry: RedBeatSchedulerEntry, table: Any, known: Collection[str
     timezone = table.get("timezone", entry.timezone)
     values = attributes_of(entry.app, str(entry.name), changed, timezone)
     entry.schedule = values.pop("schedule", entry.schedule)
-    if "options" in values and "options" not in changed:  # the queue becomes an option
+    if "options" in values and "options" not in changed:  # from the field ``queue``
         values["options"] = {**entry.options, **values["options"]}
     if "timezone" in table and has_own_zone(entry.schedule):
         entry.__dict__.pop("timezone", None)
@@ -203,9 +204,9 @@ def change_entry(entry: RedBeatSchedulerEntry, table: Any, known: Collection[str
 
 
 def current_fields(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
-    """Return the fields of an entry that have a value, as JSON values that the field accepts.
+    """Return the fields of an entry that have a value, as JSON values that a table may contain.
 
-    The rule is missing if no rule describes the schedule.
+    The result has no rule if no rule can describe the schedule of the entry.
     """
     definition = stored(entry)
     fields: dict[str, Any] = {"task": entry.task, **dict(filter(None, [rule_of(entry.schedule)]))}
@@ -217,10 +218,11 @@ def current_fields(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
 def attributes_of(
     app: Celery, name: str, table: Mapping[str, Any], timezone: str | None
 ) -> dict[str, Any]:
-    """Return the attributes of an entry that a table sets.
+    """Return the attributes that a table sets on an entry.
 
-    Times without a UTC offset are wall-clock times in ``timezone``, by default that of the app. The
-    entry ``name`` determines the numbers for ``H`` in a crontab. Raises :exc:`InvalidEntryError`.
+    Times without a UTC offset are wall-clock times in ``timezone``, by default the time zone of the
+    app. The entry ``name`` determines the numbers that replace ``H`` in a crontab. Raises
+    :exc:`InvalidEntryError`.
     """
     zone = app.timezone if timezone is None else zone_from("timezone", timezone)
     values: dict[str, Any] = {}
@@ -251,10 +253,10 @@ def _check_fields(table: Any, known: Collection[str] = FIELDS) -> None:
 
 
 def _schedule(app: Celery, name: str, table: Mapping[str, Any], zone: Any) -> Any:
-    """Return the schedule of a table; ``name`` determines the numbers for ``H`` in a crontab."""
+    """Return the schedule of a table; ``H`` in a crontab depends on the entry ``name``."""
     kinds = [kind for kind in KINDS if kind in table]
     if len(kinds) != 1:
-        problem = f"give one of {', '.join(KINDS)}, not {' and '.join(kinds)}"
+        problem = f"give only one of {', '.join(KINDS)}, not {' and '.join(kinds)}"
         raise InvalidEntryError("schedule", problem)
     kind, value = kinds[0], table[kinds[0]]
     if kind == "rrule" and isinstance(value, list):
@@ -272,8 +274,8 @@ def _schedule(app: Celery, name: str, table: Mapping[str, Any], zone: Any) -> An
 def _call_value(field: str, value: Any) -> Any:
     if isinstance(value, CALL[field].type):
         try:
-            value = decode(json.dumps(value), field)  # an object with __type__ becomes another one
-        except TypeError:  # a time of TOML
+            value = decode(json.dumps(value), field)  # replaces objects with __type__
+        except TypeError:  # a TOML time is not JSON
             return value
         except DecodeError as error:
             raise InvalidEntryError(field, error.problem) from error
@@ -284,7 +286,7 @@ def _call_value(field: str, value: Any) -> Any:
 
 
 def _policy_value(field: str, value: Any, zone: Any) -> Any:
-    """Return a value of the policy; durations may have units, and times may lack a UTC offset."""
+    """Return the value of a policy field, after conversion of a duration or a local time."""
     kind = POLICY_FIELDS[field].metadata["type"].name
     if kind == "seconds" and isinstance(value, str):
         try:

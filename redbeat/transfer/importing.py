@@ -1,4 +1,4 @@
-"""Imports entries into a schedule. All entries are checked before the first one is written."""
+"""Imports entries into a schedule. All entries are checked before the first entry is written."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ __all__ = ("ON_CONFLICT", "Checked", "Importer", "Written")
 #: What to do with an entry if Redis has a different entry with the same name.
 ON_CONFLICT: Final = ("fail", "keep", "replace")
 
-#: Maximum number of problems to keep in memory. The count includes all problems.
+#: Maximum number of problems to keep in memory. Further problems are only counted.
 MAX_KEPT: Final = 100
 
 #: Maximum length of a position and of the text of a problem, in characters.
@@ -61,13 +61,13 @@ MAX_PROBLEM: Final = 700
 
 @dataclass
 class Problems:
-    """The first :data:`MAX_KEPT` problems of a kind, and the number of all."""
+    """The first :data:`MAX_KEPT` problems of a kind, and the number of all problems."""
 
     kept: list[Problem] = field(default_factory=list)
     count: int = 0
 
     def add(self, where: str, text: str) -> None:
-        """Count a problem, and keep it if it is among the first."""
+        """Count a problem, and store it if fewer than :data:`MAX_KEPT` problems are stored."""
         self.count += 1
         if self.count <= MAX_KEPT:
             self.kept.append(Problem(printable(where, MAX_WHERE), printable(text, MAX_PROBLEM)))
@@ -87,7 +87,7 @@ class Checked:
 
 @dataclass
 class Written:
-    """The number of entries for each action of the import, including the actions of a dry run.
+    """The number of entries for each action of the import; a dry run counts planned actions.
 
     ``calendars`` is the number of calendars that are created or changed.
     """
@@ -106,7 +106,7 @@ class Written:
 
 
 class Ready(NamedTuple):
-    """A valid entry, its definition and policy as JSON, and the row that Redis has for its name."""
+    """A valid entry, its definition and policy as JSON, and the row that is stored for its name."""
 
     incoming: Incoming
     entry: RedBeatSchedulerEntry
@@ -121,12 +121,12 @@ class Ready(NamedTuple):
 
     @property
     def has_same_texts(self) -> bool:
-        """Whether the stored definition and policy are the same; the history may differ."""
+        """Whether the stored entry has the same definition and policy; its history may differ."""
         return (self.row.definition, self.row.policy) == (self.definition, self.policy)
 
     @property
     def is_same(self) -> bool:
-        """Whether a write would change nothing."""
+        """Whether the stored entry is already the same, so that no write is needed."""
         incoming, row = self.incoming, self.row
         if not self.has_same_texts:
             return False
@@ -137,7 +137,7 @@ class Ready(NamedTuple):
     def change(
         self, action: str, plan: Planned | None, old: RedBeatSchedulerEntry | None
     ) -> Change:
-        """Return what happens to the entry; ``old`` is the stored entry, if it is readable."""
+        """Return the change of this entry; ``old`` is the stored entry, None if unreadable."""
         incoming, row = self.incoming, self.row
         fields = {} if action == "unchanged" else differences(old, self.entry)
         if incoming.meta and incoming.meta != row.meta:
@@ -164,7 +164,7 @@ class Ready(NamedTuple):
         elif self.is_new:
             fields = _default_history(entry)
         else:
-            with suppress(DecodeError):  # a beat will report and quarantine it
+            with suppress(DecodeError):  # a beat will quarantine the entry
                 entry.recall(row.meta, row.runtime)
             fields = {"seen": None}
         stored, new = (row.definition or "", row.policy), (self.definition, self.policy)
@@ -191,15 +191,16 @@ class Importer:
     """A context manager that imports the calendars and entries of a source into a schedule.
 
     ``on_conflict`` applies if Redis has a different entry or calendar with the same name: ``fail``
-    reports a conflict, ``keep`` keeps what is stored, and ``replace`` overwrites it. If only the
-    history of an entry differs, ``fail`` also keeps the stored entry. ``note`` is called with the
-    planned change of each valid line, and of each entry to prune.
+    reports a conflict, ``keep`` does not change the stored entry or calendar, and ``replace``
+    overwrites it. If only the history of an entry differs, ``fail`` does not change the stored
+    entry and reports no conflict. ``note`` is called with the planned change of each valid line,
+    and with the deletion of each entry to prune.
 
-    A calendar must come before the entries that name it, unless Redis has the calendar.
+    A calendar must come before the entries that name it, unless the calendar is already stored.
 
     :meth:`check` saves the planned writes in a temporary file, and :meth:`write` reads that file.
-    The importer keeps a hash of each name in memory, about 8 bytes, and at most 500 entries at a
-    time.
+    At most 500 entries are in memory at a time. In addition, the importer stores a hash of each
+    entry name, about 8 bytes per entry.
     """
 
     def __init__(
@@ -232,7 +233,7 @@ class Importer:
     ) -> Checked:
         """Check all lines without writing to Redis.
 
-        One round trip per 500 lines, and another one if some of these lines concern calendars.
+        Takes one round trip per 500 lines, or two if some of these lines define or name calendars.
 
         ``examine`` is called with each entry that :meth:`write` will write.
         """
@@ -250,11 +251,11 @@ class Importer:
         return self._checked
 
     def write(self, progress: Callable[[int], Any] | None = None) -> None:
-        """Write the calendars, then the entries, that :meth:`check` has planned to write.
+        """Write the calendars that :meth:`check` has planned to write, then the planned entries.
 
-        Takes one round trip per 500 entries, one more if some of these entries are static, and one
-        more if some have calendars. Each calendar takes the round trips of
-        :func:`~redbeat.management.calendars.save_calendar`.
+        Takes one to three round trips per 500 entries: one always, one if some of these entries are
+        static, and one if some of these entries have calendars. Each calendar takes the round trips
+        of :func:`~redbeat.management.calendars.save_calendar`.
         """
         for calendar in self._planned_calendars:
             save_calendar(self._schedule, calendar)
@@ -284,7 +285,7 @@ class Importer:
     # -- checking ------------------------------------------------------------------------------
 
     def _ready(self, batch: Sequence[Incoming]) -> Iterator[Ready]:
-        """Yield the valid entries of a batch with the rows that Redis has for them."""
+        """Yield the valid entries of a batch, each with the row that is stored for its name."""
         entries = self._entries_of(batch)
         valid = [parts for incoming in entries for parts in self._validated(incoming)]
         keys = [entry.key for _, entry, _, _ in valid]
@@ -292,7 +293,7 @@ class Importer:
         return (Ready(*parts, row) for parts, row in zip(valid, rows, strict=True))
 
     def _plan(self, ready: Ready) -> Planned | None:
-        """Return what to write for an entry, None if nothing is written."""
+        """Return the planned write of an entry, or None if the entry will not be written."""
         action, plan = self._action(ready), None
         if action in TO_WRITE:
             try:
@@ -307,9 +308,10 @@ class Importer:
         return plan
 
     def _entries_of(self, batch: Sequence[Incoming]) -> Iterator[Incoming]:
-        """Plan the calendars of a batch, and yield its other lines; entries get their calendars.
+        """Plan the writes of the calendars in a batch, and yield the other lines of the batch.
 
-        No round trip if the batch has no calendars and no entries with calendars, else one.
+        Each entry receives the calendars that it names. Takes one round trip if a line of the batch
+        defines or names a calendar, else none.
         """
         names = {name for incoming in batch for name in _calendar_names(incoming)}
         stored = self._store.calendars(names) if names else {}
@@ -353,7 +355,7 @@ class Importer:
     ) -> Iterator[tuple[Incoming, RedBeatSchedulerEntry, str, str]]:
         """Yield a valid entry with its definition and policy as JSON.
 
-        For an invalid entry, note the problem and yield nothing.
+        For an invalid entry, record the problem and yield nothing.
         """
         entry, problem = incoming.entry, incoming.problem
         if entry is not None:
@@ -373,9 +375,10 @@ class Importer:
         self._checked.problems.add(incoming.where, problem)
 
     def _action(self, ready: Ready) -> str | None:
-        """Return the planned action for an entry, a field of :class:`Written`, and count it.
+        """Count the planned action for an entry, and return its field name in :class:`Written`.
 
-        Returns None for a problem, and "different" for a conflict, and notes both.
+        For a problem, records the problem and returns None. For a conflict, records the conflict
+        and returns "different".
         """
         where, name, mode = ready.incoming.where, ready.entry.name, self._on_conflict
         problem = obstacle(ready.row, ready.incoming.static)
@@ -426,14 +429,14 @@ def _default_history(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
 
 
 def _exclude_of(entry: RedBeatSchedulerEntry) -> Sequence[str]:
-    """Return the names of the calendars of an entry; none if its policy is invalid."""
+    """Return the names of the calendars of an entry, () if the policy of the entry is invalid."""
     with suppress(InvalidEntryError):
         return entry.policy.exclude if entry.policy_field("exclude") else ()
     return ()
 
 
 def _calendar_names(incoming: Incoming) -> Sequence[str]:
-    """Return the names of the calendars that the line defines or names."""
+    """Return the name of the calendar that a line defines, or the names that its entry uses."""
     if incoming.calendar is not None:
         return (incoming.calendar.name,)
     return () if incoming.entry is None else _exclude_of(incoming.entry)
@@ -449,6 +452,6 @@ def _readable(stored: Mapping[str, str], names: Iterable[str]) -> dict[str, Cale
 
 
 def _static_row(plan: Planned) -> StaticRow:
-    """Return the row that marks a stored entry as static without changing history and score."""
+    """Return the row that marks a stored entry as static and changes neither history nor score."""
     key, definition, policy, meta, *_ = plan.writing
     return StaticRow(plan.name, key, definition, policy, meta or encode_meta(None), PARKED)

@@ -1,4 +1,4 @@
-"""The common basis of all readers: the entries that they read, and the checks of values."""
+"""The code that all readers share: the class of the entries that they return, and value checks."""
 
 from __future__ import annotations
 
@@ -72,11 +72,10 @@ def fail(where: str, error: Exception) -> Incoming:
 
 
 def read_safely(where: str, read: Callable[[], Incoming]) -> Incoming:
-    """Return the entry that ``read()`` returns, or an unreadable entry if ``read()`` raises.
+    """Return the result of ``read()``, or an unreadable entry with the error of ``read()``.
 
-    Readers check for known errors, and name the field with an error. But a file may contain
-    anything, and Celery's classes raise various errors. Such an error in one entry must not end the
-    whole import.
+    Readers detect the known errors, and name the invalid field. Other invalid values make Celery's
+    classes raise errors of any type. An error in one entry must not end the whole import.
     """
     try:
         return read()
@@ -99,17 +98,18 @@ class Problem(NamedTuple):
 
 # -- values that readers check ---------------------------------------------------------------------
 
-#: The types of a field's value, their description, and whether the field is required.
+#: The accepted types of a field's value, a description of these types, and whether the field is
+#: required.
 Kind = tuple[Any, str, bool]
 
-#: The names of types in JSON.
+#: Python type -> the name of this type in JSON.
 JSON_NAMES: Final[dict[type, str]] = {dict: "object", list: "array"}
 
 
 def check_kinds(parent: str, fields: Mapping[str, Any], kinds: Mapping[str, Kind]) -> None:
     """Raise :exc:`InvalidEntryError` for a field that is missing or has the wrong type.
 
-    ``parent`` is the path of the fields, with a dot at its end.
+    ``parent`` is the path of the object that contains the fields, with a dot at its end, or "".
     """
     for name, (types, expected, required) in kinds.items():
         value = fields.get(name)
@@ -122,7 +122,7 @@ def check_kinds(parent: str, fields: Mapping[str, Any], kinds: Mapping[str, Kind
 def json_from(field: str, text: Any, kind: type) -> Any:
     """Return the dict or list in a JSON text; raise :exc:`InvalidEntryError` for anything else.
 
-    A value that is no text is not decoded.
+    If ``text`` is neither a string nor bytes, it is checked as a value that is already decoded.
     """
     try:
         value = json.loads(text) if isinstance(text, (str, bytes)) else text

@@ -1,7 +1,7 @@
-"""Exports and imports a schedule as JSON lines: a JSON object per calendar, then one per entry.
+"""Exports and imports a schedule as JSON lines: an object per calendar, then an object per entry.
 
-A calendar has the fields ``calendar``, which is its name, ``days``, ``rules`` and ``zone``. An
-older RedBeat refuses such a line, because ``calendar`` is an unknown field to it.
+A calendar has the fields ``calendar`` (its name), ``days``, ``rules`` and ``zone``. An older
+RedBeat refuses the line of a calendar, because that version does not know the field ``calendar``.
 
 An entry has the fields ``name``, ``definition`` and ``policy``. The field ``static`` is true for
 an entry of ``beat_schedule``; all other entries have no field ``static``. An export with run
@@ -60,10 +60,10 @@ POLICY: Final = (*POLICY_FIELDS, "dtstart_zone", "until_zone", lazy.FIELD, pause
 MAX_LINE: Final = 8 * MAX_TEXT
 
 
-#: Maximum length of an identity, in characters; RedBeat makes much shorter ones.
+#: Maximum length of an identity, in characters. RedBeat creates much shorter identities.
 MAX_IDENTITY: Final = 200
 
-#: Field -> its kind.
+#: Field -> the kind of its value.
 KINDS: Final[dict[str, Kind]] = {
     **dict.fromkeys(("definition", "policy", "meta", "runtime"), (dict, "an object", False)),
     **dict.fromkeys(("days", "rules"), (list, "a list", False)),
@@ -91,7 +91,7 @@ def write_line(name: str, row: Row, history: bool = False) -> str:
 
 
 def _one_line(field: str, text: str) -> str:
-    """Return JSON as one line of ASCII; JSON that is already one ASCII line stays unchanged."""
+    """Return JSON as one line of ASCII; JSON that already has this form is not changed."""
     if text.isascii() and text.isprintable():
         return text
     try:
@@ -154,7 +154,7 @@ def _calendar(line: dict[str, Any]) -> Calendar:
 
 
 def _object(text: bytes) -> dict[str, Any]:
-    """Return the JSON object of a line; check the names and types of its fields."""
+    """Return the JSON object of a line, after a check of the names and types of its fields."""
     line: dict[str, Any] = json_from("line", text, dict)
     _check_fields("", line, CALENDAR if "calendar" in line else FIELDS)
     check_kinds("", line, KINDS)
@@ -162,7 +162,7 @@ def _object(text: bytes) -> dict[str, Any]:
 
 
 def _checked_entry(line: dict[str, Any]) -> dict[str, Any]:
-    """Check the values of the fields of an entry; return the line with the name also inside."""
+    """Check the field values of an entry; return the line with the name also in its definition."""
     _check_fields("policy.", line.get("policy") or {}, POLICY)
     _check_history(line.get("history"))
     identity = line.get("identity") or ""
@@ -193,9 +193,9 @@ def _check_history(lines: Any) -> None:
 
 
 def _with_name(line: dict[str, Any]) -> dict[str, Any]:
-    """Return the line, and store the entry name in its definition too.
+    """Return the line of an entry, after adding the entry name to its definition.
 
-    A name that is a number becomes a string.
+    A number as a name becomes a string.
     """
     definition = line.get("definition")
     if not definition:
@@ -203,14 +203,14 @@ def _with_name(line: dict[str, Any]) -> dict[str, Any]:
     name = line.get("name", definition.get("name"))
     inner_name = definition.setdefault("name", name)
     if str(inner_name) != str(name):
-        problem = f"is {name!r:.60}, but {inner_name!r:.60} in the definition; remove one of them"
+        problem = f"is {name!r:.60}, but {inner_name!r:.60} in the definition; remove one name"
         raise InvalidEntryError("name", problem)
     definition["name"] = str(name) if isinstance(name, int) else name
     return line
 
 
 class Exported(NamedTuple):
-    """A line of an export, or a calendar or an entry that cannot be read.
+    """A line of an export, or the problem of a calendar or an entry that cannot be read.
 
     Attributes:
         label: the name of the calendar or the entry in messages.
@@ -228,9 +228,9 @@ class Exported(NamedTuple):
 def export_lines(schedule: Schedule, history: bool = False) -> Iterator[Exported]:
     """Yield one line per calendar, then one line per entry, in due order.
 
-    If :func:`read_lines` could not read the line of an entry, the entry is yielded as a problem. An
-    entry that is added or deleted during the export may be missing. Only 500 entries are in memory
-    at a time. Takes one round trip for the calendars, and one per 500 entries.
+    An entry whose line :func:`read_lines` could not read is yielded as a problem. An entry that is
+    added or deleted during the export may be missing. Only 500 entries are in memory at a time.
+    Takes one round trip for the calendars, and one round trip per 500 entries.
     """
     store = store_of(schedule.app)
     for name, text in sorted(store.calendars().items()):

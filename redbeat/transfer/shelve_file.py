@@ -1,9 +1,9 @@
 """Reads entries from ``celerybeat-schedule``, the file of Celery's own scheduler.
 
 The file contains pickles, and a pickle can run any code when it is loaded. This module loads only
-the classes in :data:`KNOWN`. For any other class, it creates an :class:`Unknown` and runs no code.
-A pickle never gets a class itself, because it could set attributes of the class; see
-:class:`StandIn`.
+the classes in :data:`KNOWN`. For any other class, this module creates an :class:`Unknown` and runs
+no code of the class. A pickle gets a :class:`StandIn` in place of each class, because a pickle
+could set attributes of the class itself.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ class Unknown:
 
 
 class StandIn(type):
-    """The class of objects that a pickle gets in place of the classes and functions it may use.
+    """A class that a pickle gets in place of a class or function that the pickle may use.
 
-    A stand-in calls ``original``, and its instances are those of ``original``. Its attributes
-    cannot be set, although a pickle can request this with the state of an object.
+    A call of a stand-in returns the result of ``original``. A pickle can contain instructions to
+    set attributes of an object; for a stand-in, these instructions raise an error.
     """
 
     original: Any
@@ -90,7 +90,7 @@ class StandIn(type):
 
 
 def _attribute(owner: Any, name: str) -> Any:
-    """Return the attribute for a pickle that calls ``getattr`` to find ``ZoneInfo._unpickle``.
+    """Return ``ZoneInfo._unpickle``, which a pickle finds with ``getattr``.
 
     For any other attribute, return a placeholder class.
     """
@@ -144,7 +144,7 @@ class SafeUnpickler(pickle.Unpickler):
 
     def persistent_load(self, pid: Any) -> Any:
         """Raise an error for a reference to an object outside of the file."""
-        raise pickle.UnpicklingError(f"reference to {pid!r}, outside of the file")
+        raise pickle.UnpicklingError(f"it refers to {pid!r}, which is outside of the file")
 
 
 def load_safely(pickled: bytes) -> Any:
@@ -160,19 +160,22 @@ def load_safely(pickled: bytes) -> Any:
 
 
 def _check_memo(pickled: bytes) -> None:
-    """Raise an error if a pickle makes Python allocate memory for objects that it does not have.
+    """Raise an error if a pickle gives an object a number that is larger than the pickle's size.
 
-    A pickle numbers its objects. For the number 2 ** 32 - 1, Python allocates more than 32 GiB.
+    Python allocates memory for all numbers up to the largest number. For the number 2 ** 32 - 1,
+    Python allocates more than 32 GiB.
     """
     for opcode, number, _ in pickletools.genops(pickled):
         if opcode.name in {"PUT", "BINPUT", "LONG_BINPUT"} and int(number or 0) > len(pickled):
-            raise pickle.UnpicklingError(f"it keeps an object under the number {number}")
+            raise pickle.UnpicklingError(
+                f"it gives an object the number {number}, which is too large"
+            )
 
 
 def read_shelve(schedule: Schedule, path: str) -> Iterator[Incoming]:
     """Yield the entries of the file with their run histories.
 
-    All entries are static, because Celery's scheduler only has the entries of ``beat_schedule``.
+    All entries are static, because Celery's scheduler has only the entries of ``beat_schedule``.
     Raises :exc:`UnreadableSourceError` if the file cannot be read.
     """
     entries = load_safely(_pickled_entries(path))
@@ -195,12 +198,12 @@ def _pickled_entries(path: str) -> bytes:
             "is not a file of Celery's scheduler: it has no 'entries'"
         ) from error
     except dbm.error as error:
-        problem = f"cannot be opened: {error}. Stop the beat that uses it, or copy the file"
+        problem = f"cannot be opened: {error}. Stop the beat that uses the file, or copy the file"
         raise UnreadableSourceError(problem) from error
 
 
 def _database(path: str) -> str:
-    """Return the name to open a database with, given the path of one of its files."""
+    """Return the name under which ``dbm`` opens a database; ``path`` is one of its files."""
     for suffix in ("", *SUFFIXES):
         name = path.removesuffix(suffix) if suffix else path
         if dbm.whichdb(name):
@@ -212,7 +215,7 @@ def _database(path: str) -> str:
 
 def _convert(schedule: Schedule, where: str, name: Any, source: Any) -> Incoming:
     if not isinstance(source, ScheduleEntry):
-        raise InvalidEntryError("entry", f"is a {_type_of(source)}, not one of Celery's entries")
+        raise InvalidEntryError("entry", f"is a {_type_of(source)}, not a ScheduleEntry of Celery")
     if not isinstance(name, str):
         raise InvalidEntryError("name", f"must be a string, not {name!r:.60}")
     for field in ("task", "schedule", "args", "kwargs", "options", "last_run_at"):
@@ -248,15 +251,15 @@ def _type_of(value: Any) -> str:
 def _refuse_unknown(field: str, value: Any) -> None:
     """Raise :exc:`InvalidEntryError` if a value contains an :class:`Unknown`.
 
-    The function of a ``BeatLazyFunc`` may be unknown, because a beat calls the function that
-    ``beat_schedule`` contains.
+    The function of a ``BeatLazyFunc`` may be unknown, because a beat does not call this function. A
+    beat calls the function that ``beat_schedule`` contains.
     """
     if isinstance(value, StandIn):
         raise InvalidEntryError(field, f"must be a value, not the class {value.__name__}")
     if isinstance(value, type) and issubclass(value, Unknown):
         value = value()
     if isinstance(value, Unknown):
-        problem = f"holds a {value.path}, which is not loaded for safety; add this entry yourself"
+        problem = f"contains {value.path}, which is not loaded for safety; add this entry yourself"
         raise InvalidEntryError(field, problem)
     for key, item in _items(value):
         _refuse_unknown(f"{field}.{key}", item)

@@ -671,7 +671,7 @@ BAD_ROWS: list[dict[str, Any]] = [
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
-        ({}, "schedule: must be one of interval, crontab, solar, clocked, not 0 of them"),
+        ({}, "schedule: must be exactly one of interval, crontab, solar, clocked; this task has 0"),
         ({"interval": 9}, "interval: the file has no django_celery_beat.intervalschedule 9"),
         ({"interval": 1, "args": "{"}, "args: cannot be read as JSON"),
         ({"interval": 1, "kwargs": "[]"}, "kwargs: must be a JSON object"),
@@ -781,7 +781,7 @@ def test_a_pickle_runs_no_code(run: Run, redis_client: Any, shelf: Path, tmp_pat
         file["entries"] = entries
     ran = run("import", "--from", "celery-shelve", str(shelf))
     assert ran.code == 1
-    assert "entry 'cron': kwargs.deep.0: holds a posix.mkdir, which is not loaded" in ran.err
+    assert "entry 'cron': kwargs.deep.0: contains posix.mkdir, which is not loaded" in ran.err
     assert not trap.exists()
     assert redis_client.keys("*") == []
     pickle.loads(pickle.dumps(Bomb(trap)))
@@ -817,12 +817,12 @@ def test_a_pickle_cannot_change_a_class(run: Run, redis_client: Any, shelf: Path
     "forged", [b"\x80\x02}r\x00\x00\x00\x01.", b"\x80\x02}p16777216\n."], ids=["binary", "text"]
 )
 def test_a_pickle_cannot_take_all_memory(run: Run, shelf: Path, forged: bytes) -> None:
-    """Python makes room for the highest number under which a pickle keeps an object."""
+    """Python allocates memory for the largest number that a pickle gives an object."""
     with dbm.open(str(shelf), "w") as file:
         file[b"entries"] = forged
     ran = run("import", "--from", "celery-shelve", str(shelf))
     assert ran.code == EX_UNREADABLE
-    assert "keeps an object under the number 16777216" in ran.err
+    assert "gives an object the number 16777216" in ran.err
     assert pickle.loads(forged) == {}, "the pickle is invalid"
 
 
@@ -855,9 +855,9 @@ class Own:
         ({"last_run_at": 5}, "last_run_at: must be a datetime, not 5"),
         ({"last_run_at": datetime(1, 1, 1)}, "last_run_at: 0001-01-01T00:00:00+"),
         ({"total_run_count": "many"}, "total_run_count: must be an integer, not 'many'"),
-        ({"args": ({Own},)}, "args.0.0: holds a tests.cli.test_transfer.Own, which is not loaded"),
+        ({"args": ({Own},)}, "args.0.0: contains tests.cli.test_transfer.Own, which is not loaded"),
         ({"args": (crontab,)}, "args.0: must be a value, not the class crontab"),
-        ({"kwargs": {"a": Own()}}, "kwargs.a: holds a tests.cli.test_transfer.Own"),
+        ({"kwargs": {"a": Own()}}, "kwargs.a: contains tests.cli.test_transfer.Own"),
     ],
 )
 def test_a_bad_entry_of_a_shelf_is_an_error(
@@ -876,8 +876,8 @@ def test_a_bad_entry_of_a_shelf_is_an_error(
 @pytest.mark.parametrize(
     ("entries", "problem"),
     [
-        ({"a": Own()}, "entry 'a': entry: is a tests.cli.test_transfer.Own, not one of Celery's"),
-        ({"a": 5}, "entry 'a': entry: is a int, not one of Celery's"),
+        ({"a": Own()}, "entry 'a': entry: is a tests.cli.test_transfer.Own, not a ScheduleEntry"),
+        ({"a": 5}, "entry 'a': entry: is a int, not a ScheduleEntry"),
         ({5: ScheduleEntry("a", "t", schedule=60)}, "entry 5: name: must be a string, not 5"),
         ([], "its entries are not a dict"),
     ],

@@ -1063,7 +1063,7 @@ class TestMessages:
     @pytest.mark.parametrize(
         ("sent", "why"),
         [
-            (PUSH, "WRONGTYPE the queue queue holds no messages but a string"),
+            (PUSH, "WRONGTYPE the queue queue must be a list, but is a string"),
             (commands(["LPUSH", "good", "m"], ["LPUSH", "queue", "m"]), "WRONGTYPE"),
             (commands(["EXPIRE", "queue", "soon"]), "not an integer"),
         ],

@@ -1,7 +1,8 @@
--- decoded(text) returns the decoded JSON object or array, or nil if the string is anything else.
+-- decoded(text) returns the JSON object or array in the string as a table, or nil if the string
+-- contains anything else.
 --
--- equal(one, other, absent) returns whether two decoded values are equal. A missing field has the
--- value `absent`.
+-- equal(one, other, absent) returns whether two decoded values are equal. A field that only one of
+-- two objects has is compared with the value `absent`.
 
 local function decoded(text)
   local readable, found = pcall(cjson.decode, text)

@@ -1,13 +1,14 @@
--- make_due(schedule, entry, member, claim, now, channel) makes an entry due now, because a run
--- waits. `member` is the score of the entry in the schedule. While a beat holds a claim on an entry
--- of the schedule, the score stays, because the completion of the claim makes the entry due. Read
--- the score before the first write: the read fails if the key of the schedule has another type.
+-- make_due(schedule, entry, member, claim, now, channel) makes an entry due now, because a
+-- triggered run or a backfill waits. `member` is the score of the entry in the schedule, false if
+-- the entry has no score. While a beat holds a claim on the entry, make_due() does not change the
+-- score, because the completion of the claim makes the entry due. The caller must read the score
+-- before its first write, because this read fails if the key of the schedule has another type.
 --
--- refusal(found, quarantine, entry) returns why no run of an entry may be requested: -3 if the key is
--- not a hash, 0 if the entry does not exist, -1 if it is quarantined, nil if a run may be requested.
--- `found` is the reply of HMGET, which starts with the definition.
+-- refusal(found, quarantine, entry) returns why no run of an entry can be requested: -3 if the key
+-- is not a hash, 0 if the entry does not exist, -1 if the entry is quarantined. refusal() returns
+-- nil if a run can be requested. `found` is the reply of HMGET, which starts with the definition.
 --
--- Needs the functions aside and read_claim.
+-- These functions need the functions aside and read_claim.
 
 local function refusal(found, quarantine, entry)
   if found.err then
@@ -27,6 +28,7 @@ local function make_due(schedule, entry, member, claim, now, channel)
     return
   end
   redis.call('ZADD', schedule, now, entry)
-  -- If the Redis user may not publish, a beat finds the entry at its next tick.
+  -- An error is ignored, because the Redis user may have no right to publish. Without a message, a
+  -- beat finds the entry at its next tick.
   redis.pcall('PUBLISH', channel, 'due')
 end

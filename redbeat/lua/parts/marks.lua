@@ -1,13 +1,14 @@
 -- marks(definition, policy, meta) returns two marks, by which a completion detects whether the
 -- entry changed after the claim. The first mark is for the definition and the policy, the second
--- for the meta. A mark is the JSON itself, which is faster than a digest. If the JSON is long, the
--- mark is its SHA-1, to save memory.
+-- for the meta. A mark is the JSON itself, because a digest would take more time. If the JSON is
+-- long, the mark is its SHA-1, to save memory.
 --
 -- claim_text(head, definition, policy, meta) returns the value of the field `claim` of an entry as
 -- JSON: [<head>,<mark>,<mark>].
 --
 -- made_of(claim, definition, policy, meta) returns two booleans: whether the claim was made for
--- this definition, policy and meta, and whether it was made for this meta.
+-- this definition, policy and meta, and whether the claim was made for this meta, with
+-- any definition and policy.
 
 local LONGEST_MARK = 512
 

@@ -1,24 +1,24 @@
 -- read_claim(claim, now) returns the parts of the field `claim` of an entry, see claim.lua:
---   the id of the claim, '-' for an occurrence that was put back
+--   the id of the claim, '-' if the claim of the occurrence was released
 --   when the occurrence was due, as a string of UNIX seconds
 --   when the claim ends, UNIX seconds; 0 if there is no claim
 --   when the occurrence was first claimed, '-' if no message can have been sent
 --   the delivery, 'l' or 'x'
---   whether the claim is in another format, probably that of a later version
--- A claim of RedBeat 3.0 has only the first three parts. A claim in another format counts as ended
--- only PATIENCE seconds after the end that it contains. If `now` is passed, a claim that ends more
--- than LONGEST_CLAIM seconds after `now` counts as ended. No lease is that long, so the clock of
--- Redis was ahead when the claim was made.
+--   whether the claim is in an unknown format, probably the format of a later version
+-- A claim of RedBeat 3.0 has only the first three parts. A claim in an unknown format counts as
+-- ended only PATIENCE seconds after the end that it contains. If `now` is passed, a claim that ends
+-- more than LONGEST_CLAIM seconds after `now` counts as ended. No lease is that long, so the clock
+-- of Redis must have been ahead when the claim was made.
 --
--- put_back_head(due, decided) returns the head of a claim that was put back. `decided` contains two
--- words: when the occurrence was first claimed, and the delivery.
+-- put_back_head(due, decided) returns the head of a released claim. `decided` contains two words:
+-- when the occurrence was first claimed, and the delivery.
 --
--- Another program may have written the field, so a time that is not a plain number of seconds is
--- nil. LATEST is near the end of the year 9999.
+-- A time in the field that is not a plain number of seconds is read as nil, because another program
+-- may have written the field. LATEST is near the end of the year 9999.
 local FORMAT, PATIENCE, LONGEST_CLAIM, LATEST = 2, 30, 90, 253402128000
 
 -- Maximum number of bytes of a time, and of the head of a claim. Patterns are matched only against
--- short texts, because another program may have written long ones.
+-- short texts, because another program may have written a text that takes long to match.
 local LONGEST_INSTANT, LONGEST_HEAD = 32, 512
 
 local function instant(text)

@@ -1,21 +1,24 @@
 -- results(stored) returns the parts of the field `results` of an entry: the four words of its first
--- line, and the lines of the runs. The field is a JSON string: a first line about all runs, then a
--- line per run, the run that ended last first. The first line has four words, '-' for none:
+-- line, and the lines of the runs. The field is a JSON string: a first line about all runs, then
+-- one line per run. The line of the run that ended last comes first. The first line has four words;
+-- the word '-' means that there is no value:
 --   when the last successful run ended, UNIX seconds
---   the number of failed runs since then, or since the entry was resumed
---   the last failed run: its nominal instant in UNIX seconds
---   since when a success is expected: when the field was first written, or the entry was resumed
--- The line of a run has its nominal instant, when it ended, how many seconds it took ('-' if
--- unknown), its retries, its state and the error, see entries/runs.py. Each line ends with the two
--- characters \n, the line feed of JSON.
+--   the number of failed runs since that successful run, or since the entry was resumed
+--   the nominal instant of the last failed run, UNIX seconds
+--   since when a success is expected: when the field was first written or the entry was resumed
+-- The line of a run contains the nominal instant of the run, when the run ended, its duration in
+-- seconds ('-' if unknown), the number of retries, the state and the error, see entries/runs.py.
+-- Each line ends with the two characters \n, the escape of a line feed in JSON.
 --
--- results_text(...) returns the field.
+-- results_text(success, failures, failed, since, lines) returns the field with these parts.
 --
--- setting(name, definition, policy) returns a number in the policy or the definition, or nil.
+-- setting(name, definition, policy) returns the number with this name from the policy, else from
+-- the definition. setting() returns nil if neither of them contains the number.
 --
--- watch(key, expected, definition, policy, before, now) must be called after an entry was written.
--- `before` is the earlier definition, or nil. watch() sets the number of failed runs to 0 if the
--- entry was resumed, and adds an entry with `expect_within` to the sorted set `expected`.
+-- Call watch(key, expected, definition, policy, before, now) after each write of an entry.
+-- `before` is the earlier definition, or nil. If the entry was resumed, watch() sets the number of
+-- failed runs to 0. If the entry has `expect_within`, watch() adds its key to the sorted set
+-- `expected`.
 
 local function results(stored)
   local text = text_in(stored or '')

@@ -1,9 +1,10 @@
--- row_reader(count) returns a function read(sizes, at, packed, start). The function reads a row of
--- `count` strings that begins at index `start` of `packed`. The function returns the strings, and
--- the index of the next row. The sizes of the strings begin at index `at` of `sizes`: four bytes
--- each, big-endian.
+-- row_reader(count) returns a function read(sizes, at, packed, start). read() reads a row of
+-- `count` strings that begins at index `start` of `packed`. read() returns a list of the strings,
+-- and the index at which the next row begins. The sizes of the strings begin at index `at` of
+-- `sizes`, as big-endian integers of four bytes.
 
--- A fake server in tests may lack the library `struct`.
+-- A fake Redis server in tests may lack the library `struct`. Without `struct`,
+-- read() decodes the sizes itself.
 local function row_reader(count)
   local format = '>' .. string.rep('I4', count)
   return function(sizes, at, packed, start)

@@ -1,7 +1,8 @@
--- row_sizes(count) returns a function that packs the sizes of `count` strings: four bytes each,
--- big-endian.
+-- row_sizes(count) returns a function that packs the sizes of `count` strings as big-endian
+-- integers of four bytes.
 
--- A fake server in tests may lack the library `struct`.
+-- A fake Redis server in tests may lack the library `struct`. Without `struct`, the
+-- returned function encodes the sizes itself.
 local function row_sizes(count)
   local format = '>' .. string.rep('I4', count)
   return function(...)

@@ -1,20 +1,22 @@
--- same_rules(claim, definition, policy, meta) returns whether the decision of a claim stays valid:
--- the meta and everything that decides when the entry runs are unchanged since the claim. Returns
--- false for any change of long JSON, because the claim has only its digest.
+-- same_rules(claim, definition, policy, meta) returns whether the decision of a claim is still
+-- valid, that is, whether the meta and all fields that decide when the entry runs are unchanged
+-- since the claim. For a long JSON text, the claim contains only a digest. Therefore, any change of
+-- a long text counts as a change of the fields.
 --
--- equal_rules(old_definition, old_policy, definition, policy) returns whether two pairs of texts
--- lead to the same decisions. A field may be in the definition or in the policy. If a field is in
--- both, the policy has priority.
+-- equal_rules(old_definition, old_policy, definition, policy) returns whether the old and the new
+-- definition and policy lead to the same decisions. A field may be in the definition or in the
+-- policy. If both contain a field, the field of the policy has priority.
 --
--- Needs the functions sha1hex, made_of, decoded and equal.
+-- These functions need the functions sha1hex, made_of, decoded and equal.
 
--- Fields that do not decide which occurrence runs, or when.
+-- Fields that have no influence on which occurrence runs, or on when an occurrence runs.
 local UNDECISIVE = {
   'name', 'task', 'args', 'kwargs', 'options', 'enabled', 'pause', 'delivery', 'on_finish',
   'overlap', 'overlap_timeout', 'pause_after_failures', 'expect_within', 'description',
   'managed_by'}
 
--- Returns the fields that decide which occurrence runs and when, nil if there are no such fields.
+-- Returns the fields that decide which occurrence runs and when, or nil if the definition or the
+-- policy is not readable.
 local function rules_of(definition, policy)
   if type(definition) ~= 'table' or type(policy) ~= 'table' then
     return nil

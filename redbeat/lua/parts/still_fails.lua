@@ -1,21 +1,22 @@
 -- still_fails(field, claim, meta) returns whether the last attempt to send the run of an entry
--- failed. The field alone does not show this: RedBeat 2 writes the meta when it sends the run, but
--- does not remove the field.
+-- failed. The field `failing` alone does not show that the attempt failed, because RedBeat 2 writes
+-- the meta when it sends the run but does not remove the field.
 --
--- failure_after(field, now, problem) returns the field after one more failed attempt, and the number
--- of attempts.
+-- failure_after(field, now, problem) returns the field after one more failed attempt, and the
+-- number of attempts.
 --
 -- `field` is the field `failing` of the entry, as JSON:
--- ["<attempts> <first> <last>","<first error>","<last error>"]. `first` and `last` are when the
--- first and the last attempt failed, UNIX seconds. The errors are escaped as in JSON (a backslash as
--- \u005c), so that `","` appears only between the errors. The sorted set of failing entries (entry
--- key -> when its run was due) is an index of the fields `failing`. The set may contain entries that
--- no longer fail.
+-- ["<attempts> <first> <last>","<first error>","<last error>"]. `first` and `last` are the times of
+-- the first and the last failed attempt, UNIX seconds. The errors are escaped as in JSON (a
+-- backslash as \u005c), so that `","` appears only between the errors. The sorted set of failing
+-- entries (entry key -> when its run was due) is an index of the fields `failing`. This sorted
+-- set may contain entries that no longer fail.
 
--- Maximum number of bytes of the field. Another program may have written a longer one.
+-- Maximum number of bytes of the field. Another program may have written a longer field.
 local LONGEST_FAILURE = 16384
 
--- Returns the head of a field and the first error, nil if the field is not valid.
+-- Returns the first string of a field `failing` and the first error, or nil if the field is not
+-- valid.
 local function failure_parts(field)
   if not field or #field > LONGEST_FAILURE or string.sub(field, 1, 2) ~= '["' then
     return nil

@@ -1,5 +1,4 @@
--- text_in(field) returns the value of a field without the surrounding quotes, if the field has
--- quotes.
+-- text_in(field) returns the value of a field, without any quotes around the value.
 
 local function text_in(field)
   if #field > 1 and string.byte(field, 1) == 34 and string.byte(field, -1) == 34 then
