@@ -136,11 +136,11 @@ class RecentEntries(Generic[V]):
         return self._values.get(key, (0.0, None))[1]
 
     def keep(self, key: str, value: V, now: float) -> bool:
-        """Store a value; return False if there is no room for it. ``now`` is in seconds.
+        """Store a value; return False if there is no room for the value.
 
         A value remains stored for at least :data:`REMEMBERED_FOR` seconds. So the value of an entry
         is still stored at the next failure of the entry, even if more than :data:`REMEMBERED`
-        entries fail.
+        entries fail. ``now`` is the current time in seconds.
         """
         self._values.pop(key, None)
         if len(self._values) >= REMEMBERED:
@@ -401,8 +401,8 @@ class FailedTicks:
             emit(redis_lost, self._scheduler, error=error)
         self.of_redis += 1
         kind = type(error).__name__
-        # Log the first error of each kind, because the error that lasts may come after another
-        # error, such as "connection refused".
+        # Log the first error of each kind, because an error that lasts may come after an error that
+        # does not last, such as "connection refused".
         if kind not in self._logged_kinds or should_log(self.of_redis):
             self._logged_kinds.add(kind)
             why = "" if self._ever_answered else hint(error, self._client)

@@ -48,10 +48,11 @@ USABLE_LEASE_PART = 2 / 3
 #: uses the same number of seconds.
 LATE_AFTER = 1.0
 
-#: The limits of pending completions: the number of completions, the bytes of their messages and
-#: definitions, and the seconds for which a completion that contains a message may wait. If a limit
-#: is reached, the beat sends the completions before the end of the batch. The limits are low, so
-#: that messages are on time, and so that few sent runs are unrecorded if the beat dies.
+#: The limits of pending completions: the number of completions, and the bytes of their messages and
+#: definitions. The third limit is the number of seconds for which a completion with a message may
+#: wait. If a limit is reached, the beat sends the completions before the end of the batch. The
+#: limits are low, so that messages are on time. Low limits also mean that few sent runs are
+#: unrecorded if the beat dies.
 MAX_PENDING_RUNS, MAX_PENDING_BYTES, MAX_PENDING_SECONDS = 50, 1 << 20, 0.02
 
 #: The log line for a run that Redis refused because its claim had expired. At the next claim of the

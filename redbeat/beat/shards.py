@@ -55,8 +55,8 @@ def owners(beats: Collection[str], shards: int, first: str = "") -> list[str]:
 
     The numbers of shards of two beats differ by at most one. If ``first`` is the token of one of
     the beats, that beat owns the first shard. For each other shard, the beats are ranked by a hash
-    of beat and shard (rendezvous hashing), and the first beat that has room for another
-    shard owns the shard. When a beat starts or stops, the owners of most shards do not change.
+    of beat and shard (rendezvous hashing). The first beat that has room for another shard owns the
+    shard. When a beat starts or stops, the owners of most shards do not change.
     """
     least, extra = divmod(shards, len(beats))
     counts = dict.fromkeys(sorted(beats), 0)

@@ -692,7 +692,7 @@ class Ticker:
     def _wake_other_beats(self) -> None:
         """Wake up the other beats for entries that this beat cannot run, if beats share the work.
 
-        Two round trips if there are such entries, else none.
+        Two round trips if there is an entry that this beat cannot run, else none.
         """
         until = self._retries.others_until
         if self._lock is None and until > self._others_first_until:

@@ -95,7 +95,7 @@ NOTHING: Final = Counted()
 class Counters:
     """The counters of one beat; only the beat's thread writes them.
 
-    Any thread may call :meth:`totals`. Counts of single entries are kept only while the schedule
+    Any thread may call :meth:`totals`. There are counts of single entries only while the schedule
     has at most ``max_entries`` entries.
 
     The beat sends its new counts to Redis as a batch with its next request. If the reply is lost,
