@@ -31,7 +31,8 @@ __all__ = (
 logger = get_logger("celery.beat")
 
 
-#: The prefix of RedBeat 3's tokens; other tokens belong to other programs or older versions.
+#: The prefix of the lock tokens of RedBeat 3. Tokens without this prefix belong to other programs
+#: or to older versions.
 TOKEN_PREFIX = "redbeat3:"
 
 #: The holder that ``claim.lua`` returns if the value of the lock key is not a string.
@@ -40,14 +41,14 @@ NOT_A_LOCK = "a key that is not a lock"
 #: Seconds without a renewal after which a leader counts as dead.
 SILENCE = 20.0
 
-#: Maximum seconds that one check of the lock adds to the measured silence of the leader.
+#: Maximum number of seconds that one check of the lock adds to the measured silence of the leader.
 LONGEST_LOOK = 2.0
 
 #: A beat counts as active for this number of seconds after its last request.
 SEEN_WITHIN = 10.0
 
-#: A beat is removed from the list of beats this number of seconds after its last request, as in
-#: ``claim.lua``.
+#: A beat is removed from the list of beats this number of seconds after its last request.
+#: ``claim.lua`` uses the same number of seconds.
 FORGET_AFTER = 60.0
 
 #: Seconds between two attempts of a blocking ``acquire``.
@@ -63,9 +64,10 @@ def new_token() -> str:
 class BeatInfo(NamedTuple):
     """Identifies the process of a beat.
 
-    ``since`` (UTC) is when the beat was started. ``host``, ``pid`` and ``since`` are None for
-    tokens of RedBeat 2, which do not contain them. ``last_seen`` (UTC) is set only in a status, and
-    only for beats of RedBeat 3.
+    ``since`` (UTC) is when the beat was started. ``host``, ``pid`` and ``since`` are None for beats
+    of RedBeat 2, because a token of RedBeat 2 does not contain these fields. ``last_seen`` (UTC) is
+    the time of the last request. The function ``status`` sets ``last_seen``, but only for beats of
+    RedBeat 3.
     """
 
     token: str
@@ -87,7 +89,7 @@ class BeatInfo(NamedTuple):
 
 
 def current_leader(app: App | None = None) -> BeatInfo | None:
-    """Return the beat that holds the lock; None if no beat holds it or the lock is disabled.
+    """Return the beat that holds the lock, None if the lock is free or disabled.
 
     One round trip.
     """
@@ -99,8 +101,9 @@ def current_leader(app: App | None = None) -> BeatInfo | None:
 def active_beats(app: App | None = None) -> list[BeatInfo]:
     """Return the active beats: the leader, or all running beats if the lock is disabled.
 
-    For a schedule with shards, returns the beats that hold the lock of a shard, the leader of the
-    first shard first. A killed beat remains in the list for some seconds. One or two round trips.
+    For a schedule with shards, the list contains each beat that holds the lock of a shard. The
+    first beat in the list is the leader of the first shard. A killed beat remains in the list for
+    some seconds. One or two round trips.
     """
     key = ensure_conf(app).lock_key
     if key:
@@ -114,8 +117,8 @@ class BeatLock:
     """The lock of one beat; each request of the leader renews the lock.
 
     A renewal resets the lock's time to live (TTL) to the full timeout. If a standby sees no renewal
-    for :data:`SILENCE` seconds, it assumes that the leader is dead and takes over. Time during
-    which the standby could not check the lock does not count.
+    for :data:`SILENCE` seconds, the standby assumes that the leader is dead and takes over.
+    Time during which the standby cannot check the lock does not count as time without a renewal.
 
     Arguments:
         store: the schedule in Redis.
@@ -137,7 +140,7 @@ class BeatLock:
         self.timeout = timeout
         self.token = new_token()
         self.leading: bool | None = None
-        #: Whether this beat held the lock and another beat acquired it.
+        #: Whether this beat has lost the lock to another beat.
         self.lost = False
         self._store = store
         self._clock = clock
@@ -157,7 +160,11 @@ class BeatLock:
     # -- methods of redis-py's lock ---------------------------------------------------------------
 
     def acquire(self, blocking: bool = True, blocking_timeout: float | None = None) -> bool:
-        """Acquire the lock; with ``blocking``, wait for it. One round trip per attempt."""
+        """Acquire the lock; return False if another beat holds the lock.
+
+        With ``blocking``, waits until the lock is free, but at most ``blocking_timeout`` seconds.
+        One round trip per attempt.
+        """
         until = None if blocking_timeout is None else self._clock() + blocking_timeout
         logger.info("beat: Acquiring lock...")
         while not self._store.acquire_lock(self.key, self.token, self.timeout):
@@ -177,7 +184,7 @@ class BeatLock:
         return bool(self._store.lock_holder(self.key))
 
     def reacquire(self) -> bool:
-        """Renew the lock for its timeout; return False if this beat lost it. One round trip."""
+        """Renew the lock for its timeout; return False if the lock is lost. One round trip."""
         return self.extend()
 
     def owned(self) -> bool:
@@ -189,7 +196,7 @@ class BeatLock:
         additional_time: float | None = None,
         replace_ttl: bool = False,  # noqa: ARG002 - an argument of redis-py's locks
     ) -> bool:
-        """Renew the lock for its timeout, or for ``additional_time`` seconds, from now.
+        """Renew the lock, so that it expires after its timeout or ``additional_time`` seconds.
 
         Returns False if this beat does not hold the lock. One round trip.
         """
@@ -197,7 +204,10 @@ class BeatLock:
         return self._store.extend_lock(self.key, self.token, ttl)
 
     def release(self) -> bool:
-        """Release the lock; return False if this beat did not hold it. One round trip."""
+        """Release the lock; return False if this beat did not hold the lock.
+
+        One round trip.
+        """
         logger.info("beat: Releasing lock")
         self.leading = None
         return self._store.release_lock(self.key, self.token)
@@ -205,11 +215,11 @@ class BeatLock:
     # -- used by the tick -------------------------------------------------------------------------
 
     def arguments(self) -> tuple[str, str, float, str]:
-        """Return the key, the token, the timeout, and the token of a dead leader, if any."""
+        """Return the key, the token, the timeout, and the token of a dead leader, "" if none."""
         return self.key, self.token, self.timeout, self._dead_holder()
 
     def observe(self, reply: ClaimReply) -> None:
-        """Store who holds the lock according to ``reply``, and log a change."""
+        """Store which beat holds the lock according to ``reply``, and log a change."""
         if reply.holder == self.token:
             if not self.leading:
                 self._lead()
@@ -274,7 +284,8 @@ class CustomLock:
     def __init__(self, lock: Any, timeout: float) -> None:
         self.lock = lock
         self.timeout = timeout
-        self._seconds = max(int(timeout), 1)  # an int, as in RedBeat 2; 0 would delete the lock
+        # RedBeat 2 also passes an int. The minimum is 1, because 0 would delete the lock.
+        self._seconds = max(int(timeout), 1)
         self.key = getattr(lock, "name", type(lock).__name__)
         self.leading: bool | None = None
         #: Whether this beat held the lock and lost it.
@@ -304,7 +315,7 @@ class CustomLock:
         if extend is None:
             getattr(self.lock, "reacquire", bool)()
         elif getattr(type(self.lock), "extend", None) is Lock.extend:
-            # Without replace_ttl, redis-py would add the seconds to the time to live.
+            # Without replace_ttl, redis-py would add the seconds to the remaining time to live.
             extend(self._seconds, replace_ttl=True)
         else:
             extend(self._seconds)
@@ -314,7 +325,7 @@ class CustomLock:
         return acquire is not None and acquire(blocking=False)
 
     def release(self) -> None:
-        """Release the lock; this beat may have lost it already."""
+        """Release the lock; the lock object may raise an error if the lock is already lost."""
         logger.info("beat: Releasing lock")
         self.leading = None
         getattr(self.lock, "release", bool)()

@@ -1,4 +1,4 @@
-"""Maintenance of a schedule: finds lost entries, removes old counters, corrects old scores."""
+"""Finds lost entries of a schedule, removes unused counters, and corrects wrong scores."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ CLEANUP_INTERVAL: Final = 600.0
 class StatsCleanup:
     """Removes the counters of deleted entries from Redis.
 
-    Single entries have counters only while there are at most ``max_entries`` entries. ``clock``
-    returns monotonic seconds.
+    Single entries have counters only while the schedule has at most ``max_entries`` entries.
+    ``clock`` returns monotonic seconds.
     """
 
     def __init__(self, store: Store, max_entries: int, clock: Callable[[], float]) -> None:
@@ -56,7 +56,10 @@ class StatsCleanup:
         self._looked_at = clock()
 
     def run(self) -> None:
-        """Remove old counters if :data:`CLEANUP_INTERVAL` has passed; then one round trip."""
+        """Remove the counters of deleted entries, if :data:`CLEANUP_INTERVAL` has passed.
+
+        One round trip if the interval has passed, else none.
+        """
         if self._clock() - self._looked_at < CLEANUP_INTERVAL:
             return
         self._looked_at = self._clock()
@@ -64,24 +67,24 @@ class StatsCleanup:
         logger.debug("beat: Removed %d counts of deleted entries", removed)
 
 
-#: Seconds between two pages of the scan.
+#: Seconds between two pages of a scan by :class:`Sweep`.
 PAGE_INTERVAL = 5.0
 
 #: Minimum seconds from the start of one scan to the start of the next scan.
 SCAN_INTERVAL = 60.0
 
-#: The number of disabled entries that each page of the scan checks.
+#: The number of disabled entries that :class:`Sweep` checks with each page.
 DISABLED_PAGE = 200
 
 
 class Sweep:
-    """Scans the keys of one schedule page by page, for entries that no beat would find.
+    """Scans the keys of one schedule page by page, to find entries that no beat can claim.
 
-    The scan finds entries that are missing in the sorted set, because Redis lost the set or because
-    a program died after it wrote the entry and before it added the entry to the set. An entry that
-    the scan finds for the first time may be added by its program a moment later. So only an entry
-    that the scan finds twice becomes due. The scan also finds disabled entries that another program
-    enabled without changing their score.
+    The scan finds entries that are missing in the sorted set of the schedule. Redis may have lost
+    the set, or a program may have died after it wrote an entry and before it added the entry to the
+    set. An entry becomes due only if the scan finds it twice, because a program may be about to add
+    the entry to the set. The scan also finds disabled entries that another program has enabled
+    without a change of their scores.
 
     ``clock`` returns monotonic seconds.
     """
@@ -99,14 +102,15 @@ class Sweep:
         self._permitted = True
 
     def scan_now(self) -> None:
-        """Start a scan, and complete it without pauses between the pages."""
+        """Start a scan; :meth:`run` then scans all pages without pauses between the pages."""
         if self._permitted:
             self._no_pauses, self._cursor, self._scan_began = True, START, self._clock()
 
     def run(self) -> bool:
-        """Scan the next page if :data:`PAGE_INTERVAL` has passed; then one round trip.
+        """Scan the next page if :data:`PAGE_INTERVAL` has passed.
 
-        Returns True if the beat should scan another page or claim entries at once.
+        Returns True if the beat must not sleep now, because there is another page to scan or an
+        entry to claim. One round trip if a page is scanned, else none.
         """
         now = self._clock()
         if now - self._looked_at >= PAGE_INTERVAL:
@@ -148,10 +152,13 @@ def follow_time_zone(
 ) -> Iterator[None]:
     """Compute scores again if the last beat had another ``timezone`` or ``enable_utc``.
 
-    Crontabs without a time zone and relative intervals use the app's time zone. If the app's time
-    zone has changed, the stored scores of such entries are wrong. This generator yields after each
-    batch. If the caller stops before the end, the next call starts again. One round trip, one more
-    at the first start, and two per 500 entries after a change.
+    Crontabs and relative intervals use the app's time zone if their entry has no time zone. If the
+    app's time zone has changed, the stored scores of such schedules are wrong. This generator
+    yields after each batch. If the caller stops before the end, the next call starts with the first
+    batch.
+
+    One round trip if the time zone has not changed, two at the first start of a beat. After the
+    time zone has changed, two round trips, and two more round trips per 500 entries.
     """
     zone = zone_key(app.timezone) or str(app.timezone)
     before = store.noted(TIME_ZONE)
@@ -178,9 +185,9 @@ def follow_time_zone(
 def follow_clock(store: Store) -> Iterator[None]:
     """Make entries due at once if their last run, skipped run, claim or trigger is in the future.
 
-    Call this function after the clock of Redis was set back: a beat must decide about these entries
-    again, by the correct time. This generator yields after each batch. One round trip per 500
-    entries, two if a batch changes entries.
+    Call this function after the clock of Redis was set back, so that a beat decides about such
+    entries again by the corrected time. This generator yields after each batch. One round trip per
+    500 entries, and one more round trip for each batch with changed entries.
     """
 
     def make_due(page: Page) -> int:
@@ -195,11 +202,11 @@ def follow_clock(store: Store) -> Iterator[None]:
         yield
     if count:
         entries = plural(count, "entry", "entries")
-        logger.warning("beat: Made %s due, whose last run lies in the future", entries)
+        logger.warning("beat: Made %s due: the last run lies in the future", entries)
 
 
 def _each_page(store: Store, change: Callable[[Page], int]) -> Iterator[int]:
-    """Call ``change`` for each page of the schedule; yield the number of entries it changed."""
+    """Call ``change`` for each page of the schedule; yield the number of changed entries."""
     after = None
     while True:
         page = store.page(after)
@@ -236,7 +243,8 @@ def _zone_dependent(
     try:
         entry = entry_class.from_texts(app, row.definition, row.meta, row.policy, row.runtime)
     except Exception as error:
-        logger.debug("beat: Cannot load %s: %r", row.key, error)  # a later claim logs an error
+        # The next claim of this entry logs the same error as an error.
+        logger.debug("beat: Cannot load %s: %r", row.key, error)
         return
     schedule = entry.schedule
     relative = (

@@ -35,12 +35,13 @@ __all__ = (
 
 logger = get_logger("celery.beat")
 
-#: The message header with the entry's key; only set if the runs of the entry must not overlap.
+#: The message header with the entry's key. Only a message of an entry whose runs must not overlap
+#: has this header.
 OVERLAP_HEADER = "redbeat_overlap"
 
 
 #: Kombu retries a publish once, without a pause, because most failures are idle connections that
-#: the broker has closed. After a second failure the run is put back, and a later tick retries it.
+#: the broker has closed. If the retry fails too, a later tick tries to send the run again.
 ONE_RETRY: Final[dict[str, float]] = {
     "max_retries": 1,
     "interval_start": 0,
@@ -48,8 +49,8 @@ ONE_RETRY: Final[dict[str, float]] = {
     "interval_max": 0,
 }
 
-#: The timeout options that an entry may set, and their maximum in seconds: the default timeout of
-#: an attempt.
+#: The timeout options that an entry may set, and the maximum of these options in seconds, which is
+#: also the longest default timeout of a publish attempt.
 BOUNDED_OPTIONS = frozenset(("timeout", "confirm_timeout"))
 LONGEST_TIMEOUT = 5.0
 
@@ -63,7 +64,7 @@ class TaskMessage:
     args: Any
     kwargs: Any
     options: dict[str, Any]
-    #: Whether the task id is computed from the run, and not set in the entry's options.
+    #: True if the task id is computed from the run, False if the entry's options set the task id.
     own_id: bool
 
 
@@ -72,8 +73,9 @@ def build_message(
 ) -> TaskMessage:
     """Return the message of ``entry`` with the task id and the headers of one run.
 
-    ``instant`` is the nominal instant of the run. ``run`` is the claimed run, None without a claim.
-    The ``task_id`` is computed from the run, so a duplicate message has the same task id.
+    ``instant`` is the nominal instant of the run. ``run`` is the claimed run, None if the message
+    is sent without a claim. The ``task_id`` is computed from the run, so a duplicate message has
+    the same task id.
 
     The message has these headers:
 
@@ -85,8 +87,9 @@ def build_message(
     - ``backfilled``: True for a run that a backfill sent
 
     The entry's options may override the task id and the headers, except ``celery_beat_task``. With
-    at-most-once delivery the publish is never retried. This function calls the functions among the
-    arguments, and raises :exc:`LazyArgumentError` if a function raises.
+    at-most-once delivery the publish is never retried. If an argument of the task is a function,
+    the message contains the result of the function. Raises :exc:`LazyArgumentError` if a
+    function among the arguments raises an error.
     """
     entry_options = sendable_options(entry.options or {})
     options = retry_options(entry_options, run is not None and run.at_most_once)
@@ -131,11 +134,11 @@ def sendable_options(options: Mapping[str, Any]) -> Mapping[str, Any]:
 def retry_options(options: Mapping[str, Any], at_most_once: bool) -> dict[str, Any]:
     """Return ``apply_async`` options that limit how often and how long a publish is tried.
 
-    A publish has two attempts, but only one with ``at_most_once``, or if the entry's
-    ``retry_policy`` sets ``max_retries`` to 0. Entries cannot increase the number of attempts.
-    ``timeout`` and ``confirm_timeout`` are limited to :data:`LONGEST_TIMEOUT` seconds. Other fields
-    of ``retry_policy`` are dropped, because kombu would keep them in the connection and apply them
-    to all entries.
+    A publish has two attempts. A publish has only one attempt with ``at_most_once``, or if the
+    entry's ``retry_policy`` sets ``max_retries`` to 0. Entries cannot increase the number of
+    attempts. ``timeout`` and ``confirm_timeout`` are limited to :data:`LONGEST_TIMEOUT` seconds.
+    Other fields of ``retry_policy`` are removed, because kombu would store these fields in the
+    connection and apply them to all entries.
     """
     bounded = dict(options)
     for name in BOUNDED_OPTIONS & options.keys():
@@ -153,7 +156,8 @@ def retry_options(options: Mapping[str, Any], at_most_once: bool) -> dict[str, A
 def publish(scheduler: SchedulerProtocol, attempt: Attempt, producer: Any) -> None:
     """Publish the due run of an entry, or its triggered or backfilled run.
 
-    Sets the ``seconds`` of the attempt, except for a run outside the schedule.
+    Sets ``attempt.seconds``, the seconds until the next run, unless the run is triggered or
+    backfilled.
     """
     entry, run = attempt.entry, attempt.run
     if run.trigger is None:
@@ -186,22 +190,22 @@ class Pipe(Protocol):
         """The size in bytes of the collected messages that this process holds in memory."""
 
     def __enter__(self) -> None:
-        """From now on, collect messages that are published on the channel, without waiting."""
+        """Start collecting the messages that are published on the channel."""
 
     def __exit__(self, *exc_info: object) -> None:
-        """From now on, each publish on the channel waits for the broker again."""
+        """Stop collecting messages: each later publish on the channel waits for the broker."""
 
     def flush(self) -> None:
         """Send the collected messages, and do not wait for their confirmations.
 
-        Call this method only if no earlier messages are in flight. Broker errors are not raised;
-        :meth:`results` returns them.
+        Call this method only if no earlier messages are in flight. This method does not raise
+        broker errors; :meth:`results` returns the errors.
         """
 
     def results(self) -> list[Exception | None]:
         """Wait for the broker; return the error of each flushed operation, None for success.
 
-        Broker errors are not raised. Afterwards no message is in flight.
+        This method does not raise broker errors. Afterwards no message is in flight.
         """
 
     def close(self) -> None:
@@ -209,10 +213,10 @@ class Pipe(Protocol):
 
 
 def pipe_of(channel: Any) -> Pipe | None:
-    """Return a pipe for a channel of kombu, None if a pipe has no benefit for its transport.
+    """Return a pipe for a kombu channel, None if the channel's transport does not need a pipe.
 
-    Redis channels get a pipe. RabbitMQ channels get a pipe if RabbitMQ confirms messages; without
-    confirmations, a publish does not wait anyway. No network traffic.
+    Redis channels get a pipe. RabbitMQ channels get a pipe only if RabbitMQ confirms messages.
+    Without confirmations, a publish does not wait, so a pipe saves no time. No network traffic.
     """
     if hasattr(channel, "conn_or_acquire"):
         return RedisPipe(channel)
@@ -223,18 +227,18 @@ def pipe_of(channel: Any) -> Pipe | None:
     return None
 
 
-#: Collected messages are flushed after this number of seconds, so that they are not late.
+#: Collected messages are flushed after this number of seconds, so that the messages are not late.
 FLUSH_AFTER: Final = 0.02
 
-#: Collected messages are flushed if they have more than this number of bytes.
+#: Collected messages are flushed if the messages have more than this number of bytes in all.
 MAX_BYTES: Final = 1 << 20
 
-#: Without a pipe, the runs of this number of messages are recorded together.
+#: If there is no pipe, the beat records the runs of this number of messages together.
 SETTLE_BATCH: Final = 50
 
 
 class Publisher:
-    """Keeps the published messages of one beat, in order, until their runs are recorded.
+    """Tracks the published messages of one beat, in order, until the broker has confirmed them.
 
     ``window`` is the maximum number of messages in flight. If ``window`` is 1, or if the transport
     has no pipe, each publish waits for the broker. The beat records the runs of many messages
@@ -246,14 +250,14 @@ class Publisher:
         self._clock = clock
         self._pipe: Pipe | None = None
         self._producer: Any = None
-        #: The collected publishes. Each has a number of broker operations and the run that is
-        #: published. The number is one per queue, and 0 if the publish waited for the broker. The
-        #: run is None if the publish failed between two operations.
+        #: The collected publishes: for each publish, the number of broker operations and the run. A
+        #: publish has one operation per queue, and 0 operations if it waited for the broker. The
+        #: run is None if the publish failed after some of its operations.
         self._collected: list[tuple[int, Attempt | None]] = []
         #: The publishes that are flushed, and that the broker has not confirmed yet.
         self._flushed: list[tuple[int, Attempt | None]] = []
         self._open_pipe: Pipe | None = None
-        #: Whether the last publish had any broker operation, None if unknown.
+        #: Whether the last publish had at least one broker operation, None if unknown.
         self.sent_anything: bool | None = None
         #: Whether earlier messages were unconfirmed at the time of the last publish.
         self._had_others = False
@@ -262,7 +266,10 @@ class Publisher:
         self._collecting_since = 0.0
 
     def publishing(self, producer: Any, alone: bool = False) -> Publisher:
-        """Return a context for one publish with ``producer``; with ``alone``, the publish waits."""
+        """Return a context manager for one publish with ``producer``.
+
+        With ``alone``, the publish uses no pipe, and so waits for the broker.
+        """
         self._open_pipe = None if alone else self._pipe_of(producer)
         self._had_others, self.sent_anything = self.is_busy, False
         return self
@@ -310,7 +317,7 @@ class Publisher:
 
     @property
     def is_busy(self) -> bool:
-        """Whether messages are collected, or not confirmed yet."""
+        """Whether there are collected messages, or sent messages without a confirmation."""
         return bool(self._collected or self._flushed)
 
     def should_flush(self, now: float) -> bool:
@@ -340,7 +347,7 @@ class Publisher:
     def deliver(self) -> list[Attempt]:
         """Wait until the broker has confirmed all messages; return their runs with their errors.
 
-        If one operation of a message fails, its run has an error. This method takes at most twice
+        A run has an error if any operation of its message failed. This method takes at most twice
         the timeout of a publish: once for the flushed messages, and once for the collected
         messages.
         """
@@ -351,7 +358,7 @@ class Publisher:
         return attempts
 
     def close(self) -> None:
-        """Free the resources of the publisher; no messages may be unconfirmed."""
+        """Free the resources of the publisher. Before this call, all messages must be confirmed."""
         if self._pipe is not None:
             self._pipe.close()
         self._producer = self._pipe = None

@@ -19,7 +19,11 @@ BROKEN: Final = (RedisError, OSError)
 
 @dataclass(slots=True)
 class SentCommands:
-    """Commands that were sent together, and the positions of the operations in each command."""
+    """Commands that were sent together, and the operations that each command contains.
+
+    ``positions`` has a list per command: the positions of its operations among all operations.
+    ``size`` is the number of all operations.
+    """
 
     commands: list[Any]
     positions: list[list[int]]
@@ -28,7 +32,10 @@ class SentCommands:
     error: Exception | None = None
 
     def results(self, answers: list[Exception | None]) -> list[Exception | None]:
-        """Return the error of each operation, None for success."""
+        """Return the error of each operation, None for success.
+
+        ``answers`` has the error of each command, None for success.
+        """
         results: list[Exception | None] = [None] * self.size
         for positions, response in zip(self.positions, answers, strict=True):
             if response is not None:
@@ -38,7 +45,7 @@ class SentCommands:
 
 
 class ClientStandIn:
-    """A context that replaces the client of kombu's Redis channel.
+    """A context manager that replaces the client of a kombu channel for Redis.
 
     Subclasses collect some commands. All other commands, such as a lookup of bindings, are executed
     at once.
@@ -48,7 +55,7 @@ class ClientStandIn:
         self.channel = channel
         with channel.conn_or_acquire() as client:
             self._client = client
-        # The client's pipeline, because kombu's pipeline class adds the configured prefix to keys.
+        # Use the pipeline class of kombu's client, because it adds the configured prefix to keys.
         self._commands = client.pipeline(transaction=False)
 
     def __enter__(self) -> None:
@@ -69,7 +76,7 @@ class RedisPipe(ClientStandIn):
     """Collects the messages of a Redis channel, and sends them together in one round trip.
 
     All messages for one queue are in one command, so the queue gets either all of them, in order,
-    or none. The pipe has its own connection, because kombu closes the connections of its pool after
+    or none. The pipe has its own connection, because kombu closes all connections of its pool after
     a failed publish.
     """
 
@@ -82,7 +89,7 @@ class RedisPipe(ClientStandIn):
         self._connection = connection_like(self._commands.connection_pool)
         #: Maps each queue to its messages and to their positions in the list of operations.
         self._queues: dict[str, tuple[list[Any], list[int]]] = {}
-        #: For each command, the positions of its operations.
+        #: For each command, the positions of its operations in the list of operations.
         self._positions: list[list[int]] = []
         self._in_flight: SentCommands | None = None
 
@@ -135,8 +142,8 @@ class RedisPipe(ClientStandIn):
     def _try(self, step: Callable[..., None], *args: Any) -> Exception | None:
         """Call ``step`` with the connection; return None, or the error that broke the connection.
 
-        After any error the connection is closed, because later replies could belong to earlier
-        commands.
+        After any error this method closes the connection, because a later command could otherwise
+        receive the reply to an earlier command.
         """
         try:
             step(self._connection, *args)
@@ -150,9 +157,9 @@ class RedisPipe(ClientStandIn):
 
 
 def send(connection: Any, commands: list[Any]) -> None:
-    """Send commands without waiting for replies. One round trip if it must connect, else none."""
+    """Send commands without waiting for replies. One round trip to connect if needed, else none."""
     connect(connection)
-    # One write for all commands: otherwise the server would process each part separately.
+    # Send all commands in one write, because the server would process several writes separately.
     connection.send_packed_command([b"".join(connection.pack_commands(commands))])
 
 

@@ -49,18 +49,21 @@ SHORTEST_PAUSE: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class BackOff:
-    """Exponential back-off: waits of ``first`` seconds, doubled up to ``longest`` seconds."""
+    """Exponential back-off: wait ``first`` seconds, then twice as long each time.
+
+    No wait is longer than ``longest`` seconds.
+    """
 
     first: float
     longest: float
 
     def after(self, failures: int) -> float:
-        """Return the seconds to wait after ``failures`` consecutive failures; 0 after none."""
+        """Return the seconds to wait after ``failures`` consecutive failures; 0 for no failure."""
         return min(self.first * 2.0 ** min(failures - 1, 32), self.longest) if failures else 0.0
 
 
 class Pace:
-    """A token bucket that allows ``rate`` runs per second, and a burst of ``rate`` runs.
+    """A token bucket that allows ``rate`` runs per second, and bursts of at most ``rate`` runs.
 
     Times are in monotonic seconds. If ``rate`` is None, there is no limit.
     """
@@ -85,7 +88,7 @@ class Pace:
         self._tokens -= count
 
     def wait(self, now: float) -> float:
-        """Return the seconds until the next token, if the limit was reached, else infinity.
+        """Return the seconds until the next token; infinity if the limit was not reached.
 
         The limit was reached if the last call of :meth:`allowed` returned 0.
         """
@@ -102,18 +105,18 @@ ENTRY_WAIT = BackOff(1.0, 60.0)
 #: beat to claim the entry.
 OTHERS_WAIT = BackOff(0.05, 30.0)
 
-#: The back-off of the ticks while Redis is unavailable, and while they fail for another reason.
+#: The back-off of ticks that fail because of Redis, and of ticks that fail for another reason.
 REDIS_WAIT = BackOff(0.1, 2.0)
 TICK_WAIT = BackOff(1.0, 8.0)
 
-#: Maximum number of entries whose failures are stored, and the number of seconds after which a
-#: failure may be removed.
+#: The maximum number of entries whose failures are stored. If more entries fail, a new failure
+#: replaces the oldest failure if the oldest failure is older than ``REMEMBERED_FOR`` seconds.
 REMEMBERED: Final = 10_000
 REMEMBERED_FOR: Final = 120.0
 
-#: Maximum number of times in a row that the beat puts a run back because the entry was edited
-#: between the claim and the record of the run. After the next edit, the beat sends the run. Such
-#: repeated edits come from user code that the beat calls for each run.
+#: How many times in a row the beat delays a run because the entry was edited between the claim and
+#: the record of the run. After one more edit, the beat sends the run anyway. If an entry is edited
+#: so often, the edits come from user code that the beat itself calls for each run.
 MOST_EDITS: Final = 10
 
 V = TypeVar("V")
@@ -129,14 +132,15 @@ class RecentEntries(Generic[V]):
         return len(self._values)
 
     def get(self, key: str) -> V | None:
-        """Return the value of a key, None if there is none."""
+        """Return the value of a key, None if no value is stored."""
         return self._values.get(key, (0.0, None))[1]
 
     def keep(self, key: str, value: V, now: float) -> bool:
-        """Store a value and return True; return False if there is no room. ``now`` is in seconds.
+        """Store a value; return False if there is no room for the value.
 
-        A value remains for at least :data:`REMEMBERED_FOR` seconds, so that a key is still stored
-        at its next failure even if more than :data:`REMEMBERED` keys fail.
+        A value remains stored for at least :data:`REMEMBERED_FOR` seconds. So the value of an entry
+        is still stored at the next failure of the entry, even if more than :data:`REMEMBERED`
+        entries fail. ``now`` is the current time in seconds.
         """
         self._values.pop(key, None)
         if len(self._values) >= REMEMBERED:
@@ -148,20 +152,21 @@ class RecentEntries(Generic[V]):
         return True
 
     def forget(self, key: str) -> V | None:
-        """Remove the value of a key, and return it."""
+        """Remove and return the value of a key; return None if no value is stored."""
         return self._values.pop(key, (0.0, None))[1]
 
 
-#: The failure of an entry is logged at its attempts 1, 2, 4, 8 ..., and then at each multiple of
-#: this number: about once an hour.
+#: Failed attempts to send an entry are logged at attempts 1, 2, 4, 8 ..., and at each multiple of
+#: this number, which is about once an hour.
 LOG_EVERY: Final = 64
 
-#: The number of attempts assumed for an entry whose failures are not stored: the longest wait.
+#: The assumed number of attempts for an entry whose failures are not stored. This number results in
+#: the longest wait.
 ATTEMPTS_UNKNOWN: Final = 32
 
 
 class ReleasedRun(NamedTuple):
-    """A run that this beat cannot execute: the reason, its due time and the number of attempts."""
+    """A run that this beat cannot execute: the reason, the due time and the number of attempts."""
 
     reason: str
     due: float
@@ -169,7 +174,7 @@ class ReleasedRun(NamedTuple):
 
 
 class FailedAttempts(NamedTuple):
-    """The consecutive failures of an entry: how many, and when the first was, in UNIX seconds."""
+    """The number of consecutive failures of an entry, and the UNIX time of the first failure."""
 
     number: int
     since: float
@@ -183,24 +188,24 @@ class Retries:
         self._scheduler = scheduler
         self._attempts: RecentEntries[FailedAttempts] = RecentEntries()
         self._released: RecentEntries[ReleasedRun] = RecentEntries()
-        #: How many times in a row a run was put back because of an edit.
+        #: For each entry, how many times in a row an edit delayed the run.
         self._edits: RecentEntries[int] = RecentEntries()
         #: The latest time until which this beat leaves an entry to other beats, in UNIX seconds.
         self.others_until = 0.0
         self._last_error: BaseException | None = None
         self.broker_failures = 0
         self._broker_failed_at = 0.0
-        #: Why the broker is not available, with its address; "" if it is available or unknown.
+        #: Why the broker is not available, with its address; "" if the broker has not failed.
         self.problem = ""
 
     def retry(
         self, claim: Claim, now: float, error: Exception, unsure: bool | None = False
     ) -> Completion:
-        """Return the completion that puts a run back after its publish failed.
+        """Return the completion that makes a run due again later, after its publish failed.
 
         ``unsure`` is True if the message may have been sent. ``unsure`` is None if the message may
         have been sent to some of its queues before the broker returned an error. After a broker
-        error, this entry also backs off, so that the next attempt to publish uses another entry.
+        error, the entry also waits, so that the beat next tries to publish another entry.
         """
         cause = cause_of(error)
         if isinstance(cause, CannotRunHereError):
@@ -225,10 +230,10 @@ class Retries:
         return _failed(claim.put_back(now + wait, unsure), claim, now, error)
 
     def leave_to_others(self, claim: Claim, now: float, error: Exception) -> Completion:
-        """Return the completion that puts back a run which this beat cannot execute.
+        """Return the completion that makes a run due again, so that another beat can claim the run.
 
-        Other beats can then claim the run. The failure is logged, counted and added to the history
-        only once, and again if its reason changes.
+        Call this method for a run that this beat cannot execute. The failure is logged, counted and
+        added to the history only once, and again if the reason of the failure changes.
         """
         reason, before = str(error) or repr(error), self._released.get(claim.key)
         known = before is not None and before.reason == reason
@@ -236,7 +241,7 @@ class Retries:
         attempt = before.attempt + 1 if before is not None and same_run else 1
         if not self._released.keep(claim.key, ReleasedRun(reason, claim.due, attempt), now):
             known, attempt = True, ATTEMPTS_UNKNOWN
-        again_at = round(now + OTHERS_WAIT.after(attempt), 6)  # scores have six decimals
+        again_at = round(now + OTHERS_WAIT.after(attempt), 6)  # scores in Redis have six decimals
         self.others_until = max(self.others_until, again_at)
         completion = _failed(claim.put_back(again_at), claim, now, error)
         if not known:
@@ -247,23 +252,23 @@ class Retries:
                 *(claim.key, OTHERS_WAIT.longest, reason),
             )
         elif attempt == 1:
-            # Another beat may run the entry. Then each run would add a failure to the history.
+            # Add no failure to the history for each run, because another beat may send the runs.
             completion = completion._replace(history="")
         return completion
 
     def count_failure(self, claim: Claim, error: Exception | None, lost: bool = False) -> None:
-        """Count a failed publish and emit ``entry_failed``; a ``lost`` run is not tried again."""
+        """Count a failed publish and emit ``entry_failed``; a ``lost`` run is not sent later."""
         name = name_of(self._scheduler, claim)
         self._counters.failed(name, lost)
         emit(entry_failed, self._scheduler, name=encodable(name), error=error, lost=lost)
 
     def put_back_edited(self, claim: Claim, now: float) -> Completion:
-        """Count an edit that prevented a run; return the completion that puts the run back."""
+        """Count an edit that delays a run; return the completion that makes the run due again."""
         self._edits.keep(claim.key, (self._edits.get(claim.key) or 0) + 1, now)
         return claim.put_back(now)
 
     def is_edited_too_often(self, claim: Claim) -> bool:
-        """Return whether edits prevented the run so often that the next edit must not."""
+        """Return whether edits delayed a run so often that the beat must now send the run."""
         return (self._edits.get(claim.key) or 0) >= MOST_EDITS
 
     def forget_edits(self, claim: Claim) -> None:
@@ -302,12 +307,12 @@ class Retries:
             emit(broker_back, self._scheduler, failures=failures)
 
     def count_if_broker_failed(self, error: Exception, now: float) -> bool:
-        """Return whether the broker caused an error; if so, count and log the failure.
+        """Return whether an error means that the broker is unavailable; if so, count and log it.
 
-        ``now`` is the Redis time, UNIX seconds.
+        ``now`` is the Redis time in UNIX seconds.
 
-        If the same error object failed several messages, it counts once. If the failure continues,
-        it is logged at increasing intervals, without a traceback.
+        If several messages failed with the same error object, the error counts once. If the broker
+        keeps failing, the error is logged at increasing intervals, without a traceback.
         """
         if error is self._last_error:
             return True
@@ -329,7 +334,7 @@ class Retries:
 
 
 def _failed(completion: Completion, claim: Claim, now: float, error: Exception) -> Completion:
-    """Return the completion of a failed attempt, with its reason and its line for the history."""
+    """Return ``completion`` with the reason of a failed attempt, and a line for the history."""
     line = run_line(nominal(from_timestamp(claim.due)), now, failed(error))
     return completion._replace(history=line, failure=reason_of(cause_of(error)))
 
@@ -347,8 +352,8 @@ class FailedTicks:
 
     Arguments:
         scheduler: the sender of the signals.
-        client: the Redis client, to explain an error of TLS.
-        url: the URL of Redis, for the log.
+        client: the Redis client, whose options help to explain a TLS error.
+        url: the URL of Redis, which is written to the log.
         health: the health of the beat.
         clock: returns monotonic seconds.
     """
@@ -366,12 +371,12 @@ class FailedTicks:
         self._url = url
         self._health = health
         self._clock = clock
-        #: The number of ticks that failed because of Redis, and for another reason.
+        #: The numbers of ticks that failed because of Redis, and of ticks that failed otherwise.
         self.of_redis = self._others = 0
         #: Local times of the first and the last tick that failed because of Redis.
         self._first_at = self._last_at = 0.0
         self._ever_answered = False
-        #: Whether the Redis user lacked a right at the last failed tick.
+        #: Whether the Redis user lacked a permission at the last failed tick.
         self.permission_denied = False
         self._logged_kinds: set[str] = set()
 
@@ -396,8 +401,8 @@ class FailedTicks:
             emit(redis_lost, self._scheduler, error=error)
         self.of_redis += 1
         kind = type(error).__name__
-        # Log the first error of each kind: "connection refused" may be followed by another error
-        # that lasts.
+        # Log the first error of each kind, because an error that lasts may come after an error that
+        # does not last, such as "connection refused".
         if kind not in self._logged_kinds or should_log(self.of_redis):
             self._logged_kinds.add(kind)
             why = "" if self._ever_answered else hint(error, self._client)
@@ -413,7 +418,8 @@ class FailedTicks:
         """Reset the failures after a tick without an error.
 
         ``answered_at`` is the local time of the last reply of Redis. Failures because of Redis are
-        kept if this reply is older: a tick may use the reply to an earlier request.
+        not reset if the last reply is older than the last failure, because the tick may have used
+        the reply to an earlier request.
         """
         if self._others:
             ticks = plural(self._others, "failed tick")

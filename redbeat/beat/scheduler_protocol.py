@@ -1,4 +1,4 @@
-"""The interface of the scheduler that the modules of a beat use."""
+"""Defines the methods of the scheduler that the modules of a beat call."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = (
 
 
 class SchedulerProtocol(Protocol):
-    """The methods of the scheduler that a beat calls; a user's subclass may override them."""
+    """The methods of the scheduler that a beat calls; subclasses of users may override them."""
 
     app: Celery
     Entry: type[RedBeatSchedulerEntry]
@@ -26,11 +26,11 @@ class SchedulerProtocol(Protocol):
 
     @property
     def overrides_sending(self) -> bool:
-        """Whether user code overrides a step of sending, and so may use another channel."""
+        """Whether user code overrides a step of sending; such code may use another channel."""
 
     @property
     def producer(self) -> Any:
-        """The producer of messages; raises an error if the broker is unavailable."""
+        """The kombu producer of the messages; raises an error if the broker is unavailable."""
 
     def maybe_due(self, entry: RedBeatSchedulerEntry, **kwargs: Any) -> float | None:
         """Send the entry if it is due; return the seconds until it is due again."""
@@ -48,10 +48,10 @@ class SchedulerProtocol(Protocol):
         """Return whether the entry is due, and the seconds until it is due again."""
 
     def reserve(self, entry: RedBeatSchedulerEntry) -> RedBeatSchedulerEntry:
-        """Return the entry with last run and run count updated for this run."""
+        """Return the entry as updated by this run, with a new last run and run count."""
 
     def broker_failed(self, error: BaseException) -> bool:
-        """Return whether the broker caused an error; if so, close the broker connection."""
+        """Return whether an error means that the broker is unavailable; if so, disconnect."""
 
 
 def name_of(scheduler: SchedulerProtocol, claim: Claim) -> str:

@@ -1,4 +1,4 @@
-"""The exchanges of one beat with Redis: record runs, claim due entries, read the Redis clock."""
+"""Sends the requests with which a beat records runs, claims entries and reads the Redis clock."""
 
 from __future__ import annotations
 
@@ -37,34 +37,38 @@ logger = get_logger("celery.beat")
 
 
 #: The longest and the shortest lease of a claim, in seconds. After a beat dies, other beats can
-#: claim its entries as soon as their leases have expired.
+#: claim the entries of the dead beat as soon as the leases have expired.
 LONGEST_LEASE, SHORTEST_LEASE = 30.0, 5.0
 
-#: The fraction of a lease during which a beat starts to publish. The rest of the lease is a reserve
-#: for a slow publish.
+#: A beat starts a publish only during this fraction of a lease. The rest of the lease is a reserve,
+#: because a publish may be slow.
 USABLE_LEASE_PART = 2 / 3
 
-#: An entry counts as late this many seconds after its due time, as in ``claim.lua``.
+#: An entry counts as late if its due time is more than this number of seconds ago. ``claim.lua``
+#: uses the same number of seconds.
 LATE_AFTER = 1.0
 
-#: Three limits of pending completions: the number of runs, the bytes of their messages and
-#: definitions, and the seconds for which messages that are sent with their records may wait. If a
-#: limit is reached, the beat sends the completions before the end of the batch. Low limits keep
-#: messages on time. With low limits, few sent runs are unrecorded if the beat dies.
+#: The limits of pending completions: the number of completions, and the bytes of their messages and
+#: definitions. The third limit is the number of seconds for which a completion with a message may
+#: wait. If a limit is reached, the beat sends the completions before the end of the batch. The
+#: limits are low, so that messages are on time. Low limits also mean that few sent runs are
+#: unrecorded if the beat dies.
 MAX_PENDING_RUNS, MAX_PENDING_BYTES, MAX_PENDING_SECONDS = 50, 1 << 20, 0.02
 
 #: The log line for a run that Redis refused because its claim had expired. At the next claim of the
 #: entry, a beat decides whether the run is too late.
-CLAIM_ENDED = "beat: The run of %s is decided again: its claim ended before it could be sent"
+CLAIM_ENDED = "beat: The run of %s was not sent: its claim ended first; a beat will decide again"
 
-#: Seconds for which an idle beat may omit the optional work of a request: to store its counters and
-#: its presence, and to count static and quarantined entries.
+#: For at most this number of seconds, an idle beat sends quick requests, which do less work than a
+#: whole request. Only a whole request stores the counters and the presence of the beat, and counts
+#: the static and the quarantined entries.
 QUICK_SECONDS = 1.0
 
-#: Seconds for which a standby may omit to store its presence.
+#: Seconds after which a standby sends a whole request again, which stores its presence.
 QUICK_STANDBY_SECONDS = 4.0
 
-#: How many times a flush tries to record runs while an application changes their entries.
+#: How many times :meth:`Session.flush` sends the records of runs whose entries an application is
+#: changing at the same time.
 FLUSH_ATTEMPTS = 3
 
 
@@ -72,8 +76,8 @@ FLUSH_ATTEMPTS = 3
 class Record:
     """A completion, and the callback for its result.
 
-    ``on_result`` is called once, with the result of any kind. If there is no callback, the session
-    logs a refused completion.
+    ``on_result`` is called once with the result, even if Redis refused the completion. If there is
+    no callback, the session logs a refused completion.
     """
 
     completion: Completion
@@ -91,10 +95,10 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """The reply to a request, and the local time until which its claims may be published.
+    """The reply to a request, and the local time until which the beat may send the claimed runs.
 
-    ``request`` is the body of the request; its ``way`` is the order of message and record for the
-    claims.
+    ``request`` is the body of the request. ``request.way`` is the order in which the claimed runs
+    are sent and recorded.
     """
 
     reply: ClaimReply
@@ -108,7 +112,7 @@ class Session:
     The beat can dispatch a batch while Redis executes the next request, see :meth:`begin`.
 
     Arguments:
-        store: the schedule, on a client that does not retry.
+        store: the schedule in Redis, with a client that does not retry.
         lock: the beat lock, None if several beats share the work.
         clock: returns monotonic seconds.
         lease: the seconds after which a claim expires.
@@ -146,28 +150,28 @@ class Session:
         #: The request that has no reply yet. If the reply is lost, the next request repeats this
         #: request.
         self._unanswered: Request | None = None
-        #: A function that waits for the reply to the request in flight; None if there is no such
-        #: request.
+        #: A function that waits for the reply to the request in flight; None if no request is in
+        #: flight.
         self._read_reply: Callable[[], ClaimReply] | None = None
         #: The response that :meth:`finish` returns.
         self._ready: Response | None = None
         #: Local time of the last reply of Redis.
         self.answered_at = self._sent_at = clock()
-        #: The reply to the last whole request, and the local time at which the beat sent the
-        #: request.
+        #: The last reply, None if the next request must not be quick.
         self._whole_reply: ClaimReply | None = None
+        #: The local time at which the beat sent the last request that was not quick.
         self._whole_at = 0.0
         self._redis_time = 0.0
-        #: Whether messages may be sent before their records, and the broker to which a script sends
-        #: messages with their records.
+        #: Whether a message may be sent before its run is recorded, or only with the record.
         self.way = BEFORE_RECORD
+        #: The broker, if a Redis script sends the messages when the script records their runs.
         self.broker: Broker | None = None
         #: The seconds by which the Redis clock went back since a caller last reset this attribute
         #: to 0.
         self.clock_went_back = 0.0
 
     def time_at(self, local: float) -> float:
-        """Return the Redis time at a local time: that of the last reply plus the seconds since."""
+        """Return the Redis time at a local time, computed from the time in the last reply."""
         return self._redis_time + (local - self.answered_at)
 
     def time(self) -> float:
@@ -192,7 +196,7 @@ class Session:
 
         If ``only`` is the key of an entry, this method claims only this entry, even if the entry is
         not due. If the limit is 0, the reply may still contain claims of an earlier request whose
-        reply was lost; this method keeps these claims for :meth:`finish`. One round trip.
+        reply was lost. :meth:`finish` then returns these claims. One round trip.
         """
         response = self._request(limit, only)
         if not limit and response.reply.claims:
@@ -224,7 +228,10 @@ class Session:
             self.send()
 
     def send(self) -> None:
-        """Send pending completions without waiting for the reply. One round trip, or none."""
+        """Send pending completions without waiting for the reply.
+
+        One round trip, none if no completions are pending.
+        """
         if not self.pending:
             return
         if self._store.overlaps:
@@ -234,7 +241,7 @@ class Session:
             self.request(0)
 
     def next_response(self, limit: int) -> Response:
-        """Return the response to the request in flight; if there is none, send a new request."""
+        """Return the response to the request in flight; without one, send a new request first."""
         ready = self.finish()
         return self._request(limit) if ready is None else ready
 
@@ -245,7 +252,7 @@ class Session:
         return ready
 
     def wait_for_reply(self) -> None:
-        """Wait for the reply to the request in flight, and keep its response for :meth:`finish`."""
+        """Wait for the reply to the request in flight; :meth:`finish` returns the response."""
         if self._read_reply is None:
             return
         read_reply, self._read_reply = self._read_reply, None
@@ -265,7 +272,7 @@ class Session:
         else:
             records, limit = [*unanswered.records, *records], max(limit, unanswered.body.limit)
             turn_id, only = unanswered.body.turn_id, unanswered.body.only or only
-            way = unanswered.body.way  # the lost reply has claims for this way
+            way = unanswered.body.way  # the claims of the lost reply have this way
         body = ClaimRequest(
             *(turn_id, limit, self.lease),
             completions=[record.completion for record in records],
@@ -284,7 +291,7 @@ class Session:
         return body
 
     def _reply_to_keep(self, now: float, limit: int) -> ClaimReply | None:
-        """Return the last reply if the next request may be quick, None if it must be whole."""
+        """Return the last reply if the next request may be quick, None if it must not be quick."""
         last = self._whole_reply
         if (
             last is None
@@ -301,25 +308,25 @@ class Session:
             or (self.lock is not None and last.holder != self.token)
         ):
             return None
-        # A quick request saves nothing if an entry is due, and does not suffice if no entry is
-        # left.
+        # A quick request saves nothing if an entry is due or if there are no entries, because the
+        # script then does the whole request.
         return last if last.next_due is not None and last.next_due > self.time_at(now) else None
 
     def _process_reply(self, reply: ClaimReply) -> Response:
-        """Process the reply to the pending request; return the reply with its deadline."""
+        """Process the reply to the last request; return the reply with its deadline."""
         request, self._unanswered = self._unanswered, None
         assert request is not None
         if self._redis_time:
-            # Compare the clocks at the time of sending, because the reply may have taken long.
+            # Compare the clocks at the time of the request, because the reply may have taken long.
             self.clock_went_back = max(
                 self.clock_went_back, self.time_at(request.sent_at) - reply.now
             )
         self.answered_at, self._redis_time = self._clock(), reply.now
         self._counters.confirm(reply.members)
-        if reply.expires > reply.now:  # not a short reply
+        if reply.expires > reply.now:  # not a quick reply
             self._whole_at = request.sent_at
-        # A quick reply copies the fields about the lock from the last reply, but a beat becomes the
-        # new leader only once.
+        # A quick reply copies the fields about the lock from the last reply. Do not store a reply
+        # with NEW_LEADER, because a beat becomes the new leader only once.
         self._whole_reply = reply if reply.standing in (LEADER, STANDBY) else None
         if self.lock is not None:
             self.lock.observe(reply)
@@ -338,7 +345,8 @@ class Session:
     def recover_lost_claims(self) -> Response | None:
         """If a reply with claims was lost, repeat its request, and return the response.
 
-        Returns None if no such reply was lost; then this method takes no round trip, else one.
+        Returns None if no reply with claims was lost. One round trip if a request is repeated, else
+        none.
         """
         unanswered = self._unanswered
         if unanswered is None or not unanswered.body.limit:
@@ -359,8 +367,8 @@ class Session:
     def leave(self) -> None:
         """Store the last counters, and remove this beat from the list of active beats.
 
-        If this beat leads, the release of the lock removes it from the list. At most two round
-        trips.
+        If this beat leads, this method does not remove the beat, because the release of the lock
+        does so. At most two round trips.
         """
         if not self._redis_time:  # Redis never answered
             return

@@ -1,9 +1,10 @@
-"""One beat on a schedule with several shards: which shards are its own, and their ticks.
+"""Computes which shards of a schedule belong to one beat, and ticks these shards.
 
-Every beat ticks the first shard, as its leader or as a standby. So the first shard has a list of
-all active beats. From this list, each beat computes which shards are its own; see :func:`owners`.
-Two beats may read different lists for a moment. Each shard has its own lock, so that even then no
-run is sent twice.
+The first shard has a list of all active beats, because every beat ticks the first shard, as its
+leader or as a standby. From the list, each beat computes which shards are its own; see
+:func:`owners`.
+If two beats read different lists for a moment, no run is sent twice, because each shard has its own
+lock.
 """
 
 from __future__ import annotations
@@ -44,18 +45,18 @@ logger = get_logger("celery.beat")
 LOOK_INTERVAL: Final = 1.0
 
 #: After a failed tick, a beat waits before it sends a request to the same Redis server again. The
-#: wait is at least the duration of the failed tick, multiplied by this number. So the shards on
-#: other servers are only a little late.
+#: wait is at least the duration of the failed tick, multiplied by this number. So a failing server
+#: delays the shards on other servers only a little.
 FAILURE_PAUSE: Final = 4
 
 
 def owners(beats: Collection[str], shards: int, first: str = "") -> list[str]:
     """Return the token of the owner of each shard; ``beats`` are the tokens of all beats.
 
-    The numbers of shards of two beats differ by at most one. If ``first`` is one of the beats, it
-    owns the first shard. For each other shard, the beats are ranked by a hash of beat and shard
-    (rendezvous hashing), and the first beat that has room owns the shard. So most shards keep their
-    owner when a beat starts or stops.
+    The numbers of shards of two beats differ by at most one. If ``first`` is the token of one of
+    the beats, that beat owns the first shard. For each other shard, the beats are ranked by a hash
+    of beat and shard (rendezvous hashing). The first beat that has room for another shard owns the
+    shard. When a beat starts or stops, the owners of most shards do not change.
     """
     least, extra = divmod(shards, len(beats))
     counts = dict.fromkeys(sorted(beats), 0)
@@ -81,9 +82,9 @@ def owners(beats: Collection[str], shards: int, first: str = "") -> list[str]:
 class ShardLock(BeatLock):
     """The lock of one shard; all locks of a beat have the same token.
 
-    The holder also counts as dead if it has sent no request to the first shard for
-    :data:`SILENCE` seconds. So a beat takes over a shard in the usual time, although the beat has
-    not watched the lock of this shard before.
+    The holder of the lock also counts as dead if it has sent no request to the first shard for
+    :data:`SILENCE` seconds. So a standby takes over a shard in the usual time, even if the standby
+    has not watched the lock of this shard before.
     """
 
     def __init__(
@@ -123,7 +124,7 @@ class ShardedStatics:
         return sum(map(len, self.parts))
 
     def collect(self) -> None:
-        """Start a new collection; entries that are not added again count as removed."""
+        """Start collecting static entries again; entries not added again count as removed."""
         for part in self.parts:
             part.collect()
 
@@ -136,7 +137,7 @@ class ShardedStatics:
         self._part(name).refuse(name, error)
 
     def restore_schedule(self, entry: RedBeatSchedulerEntry) -> None:
-        """Replace a loaded entry's schedule by the object in ``beat_schedule`` if needed."""
+        """Restore the schedule of a loaded entry, see :meth:`StaticEntries.restore_schedule`."""
         self._part(entry.name).restore_schedule(entry)
 
     def offer(self, *_: Any) -> None:
@@ -146,7 +147,7 @@ class ShardedStatics:
             part.offer(store, lock)
 
     def prune(self, *_: Any, exclusive: bool) -> None:
-        """Remove static entries that left ``beat_schedule`` from the shards of this beat."""
+        """Remove entries that are no longer in ``beat_schedule``, from the shards of this beat."""
         shards = self._shards()
         for number in shards.owned:
             self.parts[number].prune(shards.stores[number], shards.locks[number], exclusive)
@@ -161,7 +162,7 @@ class SummedCounters(Counters):
 
     @property
     def by_entry(self) -> bool:
-        """Whether this beat counts the runs of single entries in all shards."""
+        """Whether this beat has separate counts for each entry, in all shards."""
         return all(ticker.counters.by_entry for ticker in [*self._parts.values()])
 
     def totals(self) -> dict[str, int]:
@@ -200,7 +201,7 @@ class ShardedTicker:
             token = self.locks[0].token if self.locks and self.locks[0] else None
             terms: dict[str, Any] = {"clock": clock, "token": token, "silent": self._silence_of}
             self.locks.append(ShardLock(store, key, timeout, **terms) if key else None)
-        #: The numbers of the shards that this beat ticks. Every beat ticks the first shard, 0.
+        #: The numbers of the shards that this beat ticks. Every beat ticks shard 0.
         self.owned: set[int] = {0}
         #: The shards that now belong to other beats, but whose locks this beat may still hold.
         self._leaving: set[int] = set()
@@ -248,7 +249,7 @@ class ShardedTicker:
     def _tick(self, stop: HeldSignals) -> float:
         for number in self._due():
             if number and self._clock() - self._first_ticked_at >= LOOK_INTERVAL:
-                self._tick_shard(0)  # else the other beats would assume that this beat is dead
+                self._tick_shard(0)  # else other beats would assume that this beat is dead
             self._tick_shard(number)
             if stop.pending:
                 return 0.0
@@ -263,7 +264,7 @@ class ShardedTicker:
         return sorted(due, key=lambda number: self._next.get(number, now))
 
     def _tick_shard(self, number: int) -> None:
-        """Tick a shard, unless its server did not answer a moment ago."""
+        """Tick a shard; skip the tick if the server of the shard failed a moment ago."""
         node, began = self._node(number), self._clock()
         if number == 0:
             self._first_ticked_at = began
@@ -312,7 +313,10 @@ class ShardedTicker:
     # -- which shards ------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Read the list of active beats, and take and leave shards. Two round trips a second."""
+        """Read the list of active beats, and assign the shards to beats again if the list changed.
+
+        Two round trips a second, and a few for each shard that this beat leaves.
+        """
         first, now = self._ticker(0), self._clock()
         if now - self._looked_at < LOOK_INTERVAL:
             return
@@ -329,7 +333,7 @@ class ShardedTicker:
                 self._leave(number)
 
     def _may_try(self, node: object, now: float) -> bool:
-        """Return whether a server answered the last request, or failed long enough ago."""
+        """Return whether a server has not failed, or failed so long ago that a new try is due."""
         return now >= self._retry_at.get(node, -math.inf)
 
     def _read_beats(self, first: Ticker) -> None:
@@ -367,8 +371,8 @@ class ShardedTicker:
         """Return the seconds since the last request of a beat to the first shard.
 
         The seconds are counted up to the last read of the list of active beats. For a beat that was
-        never on the list, they are counted from the first read. Returns 0 while this beat itself is
-        not on the list, because then the list is out of date.
+        never on the list, the seconds are counted from the first read of the list. Returns 0 while
+        this beat itself is not on the list, because then the list is out of date.
         """
         if self._ticker(0).token not in self._seen_at:
             return 0.0
@@ -378,7 +382,7 @@ class ShardedTicker:
 
     @property
     def channels(self) -> list[str]:
-        """The wake-up channels of all shards; servers that do not answer come last."""
+        """The wake-up channels of all shards; channels on servers that do not answer come last."""
         numbers = sorted(range(len(self.stores)), key=self._answers, reverse=True)
         return [self.stores[number].keys.wakeup for number in numbers]
 
@@ -403,12 +407,12 @@ class ShardedTicker:
         return any(map(self._answers, self._tickers))
 
     def _answers(self, number: int) -> bool:
-        """Return whether a shard has a ticker whose server answered, also to other shards."""
+        """Return whether this beat has ticked a shard, and its server answered the last request."""
         ticker = self._tickers.get(number)
         return ticker is not None and ticker.available and self._node(number) not in self._retry_at
 
     def take_lock(self) -> None:
-        """Take the lock of the first shard if it is free. One round trip."""
+        """Acquire the lock of the first shard if the lock is free. One round trip."""
         self._ticker(0).take_lock()
 
     def run_one(self, entry: RedBeatSchedulerEntry, options: dict[str, Any]) -> float | None:
@@ -421,7 +425,7 @@ class ShardedTicker:
         """Raise :exc:`ConfigurationError` if a program replaced the lock."""
         if lock is not self.locks[0]:
             raise ConfigurationError(
-                "a lock of the program's own does not work with redbeat_shards > 1: do not assign "
+                "a custom lock does not work with redbeat_shards > 1: do not assign "
                 "scheduler.lock, or set redbeat_shards = 1"
             )
 
@@ -434,7 +438,7 @@ class ShardedTicker:
         self._each(lambda ticker: ticker.release_lock())
 
     def _each(self, work: Callable[[Ticker], None]) -> None:
-        """Call ``work`` for each ticker, the first shard last; try a broken server only once."""
+        """Call ``work`` for each ticker, the first shard last; skip servers that have failed."""
         broken: set[object] = set()
         errors: list[Exception] = []
         for number in sorted(self._tickers, reverse=True):

@@ -22,22 +22,24 @@ STOP_SIGNALS = (int(signal.SIGTERM), int(signal.SIGINT))
 
 
 class HeldSignals:
-    """A context in which the first stop signal only sets :attr:`pending`.
+    """A context manager in which the first stop signal only sets :attr:`pending`.
 
     The handler of the signal runs at the end of the context. Without this delay, the handler could
-    raise an exception during a publish. Then the beat would not know whether the message was sent,
-    and the next beat would send it again. An exception during a read would break the connection.
+    raise an exception during a publish. After such an exception, the beat would not know whether
+    the message was sent, and the next beat would send the message again. An exception while the
+    beat reads a reply would break the connection.
 
-    A second stop signal runs its own handler at once; then the first handler does not run.
+    A second stop signal runs its own handler at once; then the handler of the first signal does not
+    run.
 
-    Python runs signal handlers only in the main thread. In any other thread this context does
-    nothing.
+    Python runs signal handlers only in the main thread. In any other thread this context manager
+    does nothing.
     """
 
     def __init__(self) -> None:
         self._handlers: dict[int, Any] = {}
         self._held: int | None = None
-        #: Whether a signal is held until the end of the context.
+        #: Whether a stop signal was received during this context.
         self.pending = False
 
     def __enter__(self) -> HeldSignals:
@@ -61,7 +63,7 @@ class HeldSignals:
             return
         handler = self._handlers[number]
         self._restore()
-        # Drop the held signal. Some handlers exit on their second call, so call only one handler.
+        # Forget the first signal, and call only one handler: some handlers exit on a second call.
         self._held = None
         if callable(handler):
             handler(number, frame)

@@ -1,4 +1,4 @@
-"""The tick of a beat: renew the lock, claim due entries, dispatch them, record the runs."""
+"""The tick of a beat: renews the lock, claims and dispatches due entries, and records the runs."""
 
 from __future__ import annotations
 
@@ -56,28 +56,30 @@ logger = get_logger("celery.beat")
 
 W = TypeVar("W")
 
-#: Seconds between two attempts of a standby to take the lock.
+#: Seconds between two attempts of a standby to acquire the lock.
 STANDBY_POLL = 1.0
 
 #: Seconds for which one tick claims batches before the tick returns to Celery's beat service.
 MAX_TICK = 2.0
 
-#: Maximum number of seconds to load the entries of one batch; the remaining claims are released.
+#: Maximum number of seconds to load the entries of one batch. If loading takes longer, the beat
+#: releases the claims of the remaining entries.
 MAX_LOADING = 0.5
 
-#: Entries with a definition of more characters are loaded after the other entries of their batch.
+#: An entry whose definition has more characters than this is loaded after the other entries of the
+#: batch.
 LONG_TEXT = 65_536
 
-#: Seconds between two runs of the maintenance in a beat that is never idle.
+#: Seconds between two calls of the maintenance in a beat that is never idle.
 MAINTENANCE_INTERVAL = 1.0
 
 #: Seconds for which this beat leaves an entry to other beats after it could not run the entry.
 HEAD_START = 0.025
 
-#: Seconds after which a beat stores the same problem again.
+#: Seconds after which a beat stores the same problem in Redis again.
 PROBLEM_INTERVAL = 30.0
 
-#: Minimum seconds between two lines with the number of runs that were sent.
+#: Minimum number of seconds between two log lines with the number of sent runs.
 SUMMARY_INTERVAL = 1.0
 
 #: Seconds between two checks of a broker that is not available, while no entry is due.
@@ -93,7 +95,8 @@ class Ticker:
 
     Arguments:
         scheduler: the scheduler that users may subclass.
-        store: the schedule, on a client that does not retry: failed ticks back off themselves.
+        store: the schedule in Redis, with a client that does not retry. No retry is needed, because
+            the beat backs off after a failed tick.
         lock: the beat lock, None if several beats share the work.
         statics: the entries of ``beat_schedule``.
         conf: the settings.
@@ -138,7 +141,8 @@ class Ticker:
             *(store, lock, clock, lease, conf.history_size, self.counters, pace)
         )
         if conf.delivery == AT_MOST_ONCE:
-            self._session.way = WITH_RECORD  # an unrecorded run cannot have been sent
+            # With this delivery, a run without a record cannot have been sent.
+            self._session.way = WITH_RECORD
         self._dispatcher = Dispatcher(
             *(scheduler, store, self._session, self._publisher, statics),
             *(self.counters, conf, clock),
@@ -171,7 +175,7 @@ class Ticker:
         If ``claims`` is false, the tick dispatches no entries, because the caller runs each entry
         with :meth:`run_one`.
 
-        Errors of Redis and of the broker are logged, and the result is a back-off. Raises
+        After an error of Redis or of the broker, logs the error and returns a longer wait. Raises
         :exc:`RedBeatError` for settings with which the beat cannot run, and redis-py's
         ``LockNotOwnedError`` if the lock is lost and ``redbeat_on_lock_lost`` is ``exit``. A stop
         signal ends the tick after the current publish; a second stop signal ends the tick at once.
@@ -181,7 +185,7 @@ class Ticker:
         return self.guarded(partial(self._tick, claims))
 
     def take_lock(self) -> None:
-        """Take the lock if it is free, before the first tick. One round trip."""
+        """Acquire the lock if it is free, before the first tick. One round trip."""
         if self._session.lock is not None:
             self.guarded(self._renew_lock)
 
@@ -189,21 +193,21 @@ class Ticker:
         """Claim one entry, send it if it is due, and record the run.
 
         ``options`` are arguments of ``apply_async``. Returns the seconds until the entry is due
-        again, None for never; at most 1 while another beat leads or has claimed the entry. No round
-        trip for an entry that is not due, else two.
+        again, None if it is never due again. While another beat leads or has claimed the entry,
+        returns at most 1. No round trip for an entry that is not due, else two.
 
-        If a subclass calls this method within a tick, with an entry that it has loaded again, the
-        entry is claimed already. Then this method only sends the entry.
+        If a subclass loads an entry again within a tick and passes the entry to this method, the
+        method only sends the entry, because the entry is claimed already.
         """
         if self.running:
             return self._scheduler.send_if_due(entry, **options)
         return self.guarded(partial(self._run_one, entry, options))
 
     def release_lock(self) -> None:
-        """Release the lock if this beat holds or may hold it; then one round trip.
+        """Release the lock if this beat holds or may hold the lock; then one round trip.
 
-        A beat may hold the lock after a script failed, because the script may have taken the lock
-        before the error.
+        A beat may hold the lock after a script failed, because the script may have acquired the
+        lock before the error.
         """
         lock = self._lock
         if lock is not None and (
@@ -240,7 +244,7 @@ class Ticker:
         try:
             with self._stop:
                 result = work()
-                # A custom lock asks its server in each tick.
+                # A custom lock sends requests in each tick, so its server has just answered.
                 custom = isinstance(self._lock, CustomLock)
                 self._failures.end(math.inf if custom else self._session.answered_at)
                 return result
@@ -248,7 +252,7 @@ class Ticker:
             raise
         except (RedisError, OSError) as error:
             return self._failures.redis_failed(explained(error, self._store))
-        except (DecodeError, InvalidEntryError) as error:  # no stored text ends a beat
+        except (DecodeError, InvalidEntryError) as error:  # bad data must not end a beat
             return self._tick_failed(error)
         except RedBeatError:
             raise
@@ -280,7 +284,10 @@ class Ticker:
             self._reported_problem, self._problem_stored_at = problem, self._clock()
 
     def _log_sent(self, interval: float = SUMMARY_INTERVAL) -> None:
-        """Log how many runs were sent, once per ``interval`` seconds, unless each run is logged."""
+        """Log the number of sent runs, at most once per ``interval`` seconds.
+
+        Logs nothing if the log already has a line for each run.
+        """
         now, sent = self._clock(), self.counters.sent - self._sent_logged
         if self._logs_each or not sent or now - self._sent_logged_at < interval:
             return
@@ -288,7 +295,7 @@ class Ticker:
         self._sent_logged, self._sent_logged_at = self.counters.sent, now
 
     def _count_tick(self, started: float) -> None:
-        """Count the tick that ends."""
+        """Count a tick that began at the local time ``started`` and ends now."""
         self._log_sent()
         self.health.ticked()
         active = self.health.leads is True
@@ -300,9 +307,9 @@ class Ticker:
         return not self._failures.of_redis
 
     def flush(self) -> None:
-        """Record published runs, and release the claims of the batch that was claimed ahead.
+        """Record published runs, and release the claims of a batch that was claimed ahead.
 
-        No round trip if there is nothing to record or release, else one or a few.
+        No round trip if there is nothing to record or release, else one round trip or a few.
         """
         self._dispatcher.deliver()
         self._at_most_once.record()
@@ -330,7 +337,7 @@ class Ticker:
         return 0.0
 
     def close(self) -> None:
-        """Do the last :meth:`flush`, and close the connections of the beat."""
+        """Call :meth:`flush` for the last time, and close the connections of the beat."""
         self._at_most_once.begin_tick()
         try:
             self.flush()
@@ -401,7 +408,7 @@ class Ticker:
         return self._record_one(entry.key, seconds)
 
     def _prepare(self) -> float | None:
-        """Prepare a claim; return the seconds to wait if this beat must not claim, else None."""
+        """Prepare a claim; return the seconds to wait if this beat cannot claim now, else None."""
         self._check_server()
         if not self._keep_custom_lock():
             return self._stand_by("another")
@@ -420,21 +427,21 @@ class Ticker:
         failures = self._retries.broker_failures
         if failures:
             return BROKER_WAIT.after(failures)
-        # The clock of this host may be ahead of Redis, where the run may not be due yet.
+        # If the clock of this host is ahead of the clock of Redis, the run may not be due yet.
         waits = [max(score - self._session.time(), 0.0) for score in scores if score >= 0]
         return min(waits, default=seconds)
 
     def _run_unstored(self, entry: RedBeatSchedulerEntry, options: dict[str, Any]) -> float | None:
-        """Send an entry that is not in Redis; the entry object stores the run."""
+        """Send an entry that is not in Redis; record the run only in the entry object."""
         decision, count = entry.decision(), entry.total_run_count + 1
         seconds = self._scheduler.send_if_due(entry, **options)
         entry.adopt("", entry.default_now(), count, decision.anchor or decision.scheduled_at)
         return seconds
 
     def _keep_custom_lock(self) -> bool:
-        """Extend the program's own lock; return False if the program has a lock that is not held.
+        """Extend the custom lock, if any; return False if this beat does not hold the custom lock.
 
-        The built-in lock needs no call, because each request renews it.
+        The built-in lock needs no call, because each request renews the built-in lock.
         """
         held = not isinstance(self._lock, CustomLock) or self._lock.keep()
         if not held:
@@ -450,7 +457,8 @@ class Ticker:
         """Return whether this beat is active; emit a signal when it starts or stops leading."""
         self._observe_leadership(reply.holder)
         active = reply.standing != STANDBY
-        if active and not self._was_active:  # compare with the last tick of any earlier beat
+        if active and not self._was_active:
+            # The Redis clock may have gone back since the last tick of another beat.
             last_tick, layout = self._store.last_tick_and_layout()
             problem = layout and self._conf.shards == 1 and LayoutNote.of(layout).problem(1)
             if problem:
@@ -479,7 +487,7 @@ class Ticker:
         return min(STANDBY_POLL, self._longest_wait())
 
     def _maintain(self, reply: ClaimReply) -> bool:
-        """Run the maintenance; return True if there may be new work for a claim."""
+        """Run the maintenance; return True if a new claim may find due entries."""
         self._maintained_at = self._clock()
         self._stats_cleanup.run()
         self._prune_without_lock()
@@ -514,10 +522,10 @@ class Ticker:
             self._maintain(reply)
 
     def _claim_ahead(self, reply: ClaimReply) -> None:
-        """Let Redis record the last batch and claim the next one while this batch is dispatched.
+        """Let Redis record the last batch and claim the next batch, while this batch is dispatched.
 
-        This method only logs an error of Redis, because this batch is already claimed. The next
-        request repeats the failed request, and handles any further error.
+        An error of Redis is only logged, so that the beat still dispatches this batch, which is
+        already claimed. The next request repeats the failed request, and raises any further error.
         """
         more = _has_due(reply)
         worth_it = more or (self._session.pending and len(reply.claims) > BATCH // 2)
@@ -538,7 +546,7 @@ class Ticker:
         return self._session.token
 
     def _check_server(self) -> None:
-        if self._failures.permission_denied:  # a script that lacks a right would stop half-way
+        if self._failures.permission_denied:  # a script without permission stops halfway
             check_rights(self._store)
         if not self.server_checked:
             check_eviction(self._store, self._conf.key_expiry_check)
@@ -566,7 +574,7 @@ class Ticker:
     # -- requests ------------------------------------------------------------------------------
 
     def _sync(self, reply: ClaimReply) -> bool:
-        """Write missing static entries; return True if another request comes next."""
+        """Write missing static entries; return True if the tick must send a new request next."""
         vanished = self._schedule_vanished(reply)
         self._follow_clock()
         if not vanished and not self._statics.unwritten:
@@ -589,8 +597,8 @@ class Ticker:
     def _follow_clock(self) -> None:
         """Scan the entries after the Redis clock went back, as long as this beat leads.
 
-        A second scan follows :data:`LONGEST_LEASE` seconds later, because older claims may still be
-        recorded until then.
+        A second scan follows :data:`LONGEST_LEASE` seconds later, because beats may record runs of
+        older claims until then.
         """
         now, back = self._clock(), self._session.clock_went_back
         if back > CLOCK_STEP:
@@ -602,14 +610,15 @@ class Ticker:
             del self._rescan_at[0]
 
     def _still_leads(self, batches: Iterator[None]) -> bool:
-        """Process all batches, and renew the lock after each; return False if the lock is lost."""
+        """Process batches, and renew the lock after each; return False if the lock is lost."""
         return all(self._renew_lock().standing != STANDBY for _ in batches)
 
     def _prune_without_lock(self) -> None:
-        """Remove static entries that no active beat has, if several beats share the work.
+        """Remove entries that are no longer in ``beat_schedule``, if beats share the work.
 
-        Does nothing in the first minute, because the other beats may not have started yet. One
-        round trip once after each start, and some more if there are such entries.
+        The entries are removed only if no other beat is active, because another beat may have other
+        static entries. Does nothing in the first minute, because other beats may not be running
+        yet. One round trip after each start, and some more if there are entries to remove.
         """
         if self._clock() < self._prune_at:
             return
@@ -622,14 +631,15 @@ class Ticker:
                 self._prune_at = self._clock() + FORGET_AFTER
 
     def _statics_present(self, reply: ClaimReply) -> bool:
-        """Return whether Redis has all static entries, judged by their number.
+        """Return whether Redis contains as many static entries as ``beat_schedule``.
 
-        Without a lock, another beat with a newer ``beat_schedule`` may have removed some of them.
+        Without a lock, one static entry in Redis is enough, because another beat with a newer
+        ``beat_schedule`` may have removed the other entries.
         """
         return reply.statics >= (len(self._statics) if self._lock else min(len(self._statics), 1))
 
     def _schedule_vanished(self, reply: ClaimReply) -> bool:
-        """Return whether all entries vanished since the last request; log that as an error.
+        """Return whether all entries vanished since the last request; if so, log an error.
 
         Raises ``LockNotOwnedError`` if the lock vanished too and ``redbeat_on_lock_lost`` is
         ``exit``.
@@ -650,13 +660,13 @@ class Ticker:
     # -- a batch -------------------------------------------------------------------------------
 
     def _dispatch(self, response: Response, caller_entry: CallerEntry | None = None) -> None:
-        """Dispatch claimed entries; release the rest if the broker fails or the time is over.
+        """Dispatch claimed entries; release the remaining claims if the broker fails or time is up.
 
         ``caller_entry`` is the object that a program passed to ``maybe_due``. Takes one round trip
         each time :meth:`Session.send_if_full` sends pending runs, and the round trips of
         :meth:`Quarantine.flush`.
         """
-        # Load the longest texts last, so that they delay no other entry.
+        # Load entries with very long definitions last, so that the other entries are not delayed.
         response.reply.claims.sort(key=lambda claim: len(claim.definition or "") > LONG_TEXT)
         rest = iter(response.reply.claims)
         failures = self._retries.broker_failures
@@ -670,8 +680,8 @@ class Ticker:
             self._record_before_exit()
             raise
         finally:
-            # Do this also after an error of Redis, so that the collected messages are sent before
-            # their claims expire.
+            # Deliver the messages even after an error of Redis, because the collected messages must
+            # be sent before their claims expire.
             self._dispatcher.deliver()
             self._release_rest(rest)
         self._quarantine.flush()
@@ -682,7 +692,7 @@ class Ticker:
     def _wake_other_beats(self) -> None:
         """Wake up the other beats for entries that this beat cannot run, if beats share the work.
 
-        Two round trips if there are such entries, else none.
+        Two round trips if there is an entry that this beat cannot run, else none.
         """
         until = self._retries.others_until
         if self._lock is None and until > self._others_first_until:
@@ -712,11 +722,11 @@ class Ticker:
             try:
                 self._dispatcher.dispatch(loaded_entry, claim, session.time_at(started))
             except (SystemExit, KeyboardInterrupt):
-                # The message may have been sent. The next attempt uses the same task id.
+                # The message may have been sent, so the next attempt must use the same task id.
                 session.record(claim.put_back(claim.due, unsure=True))
                 raise
             if publisher.should_flush(started):
-                session.wait_for_reply()  # if this beat dies, few sent runs are unrecorded
+                session.wait_for_reply()  # so that few sent runs are unrecorded if this beat dies
                 self._dispatcher.advance()
                 session.send()
             if retries.broker_failures or stop.pending or loading_seconds > MAX_LOADING:
@@ -724,7 +734,7 @@ class Ticker:
             session.send_if_full(started)
 
     def _record_before_exit(self) -> None:
-        """Record the sent runs before the process exits, so that no beat sends them again."""
+        """Record the sent runs before the process exits, so that no beat sends the runs again."""
         try:
             self.flush()
             self._quarantine.flush()
@@ -736,13 +746,16 @@ class Ticker:
         self._release_claims(self._at_most_once.withdraw())
 
     def _release_claims(self, claims: Iterable[Claim]) -> None:
-        """Put claimed entries back with the scores with which they became due."""
+        """Release the claims of entries, so that the entries have their former scores again."""
         for claim in claims:
             if claim.definition is not None:
                 self._session.record(claim.put_back(claim.due))
 
     def _handle_missing_hash(self, key: str) -> None:
-        """Remove a key without a hash if two claims find it; after one, a writer may add a hash."""
+        """Remove a key without a hash from the schedule, after two claims have found the key.
+
+        After the first claim, a program may still be about to write the hash.
+        """
         if self._without_hash.forget(key) is None:
             self._without_hash.keep(key, True, self._clock())
             return
@@ -753,7 +766,7 @@ class Ticker:
             self._members_to_remove.append(key)
 
     def _remove_missing(self) -> None:
-        """Remove the keys without a hash from the schedule. One round trip if there are any."""
+        """Remove keys without a hash from the schedule. One round trip, none for no keys."""
         gone, self._members_to_remove = self._members_to_remove, []
         for member in self._store.forget(gone) if gone else ():
             logger.error("beat: Entry %s is removed from the schedule: its hash is gone", member)

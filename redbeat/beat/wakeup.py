@@ -28,7 +28,7 @@ SLICE = 0.25
 #: A subscription is checked with a ping if it has received no message for this number of seconds.
 PING_INTERVAL = 30.0
 
-#: Maximum number of messages that count as one.
+#: Maximum number of further messages that one :meth:`WakeUp.wait` reads and ignores.
 MAX_DISCARDED = 1000
 
 #: Seconds to wait for the server to confirm a subscription.
@@ -38,8 +38,8 @@ CONFIRM_SECONDS = 5.0
 class WakeUp:
     """Subscribes to the wake-up channel of one schedule, on a separate connection.
 
-    Messages only end the wait of a beat early. If a message is lost, the next tick still finds the
-    due entries. Therefore a client that cannot subscribe, or a broken connection, delays runs by
+    A message only ends the wait of a beat early. If a message is lost, the next tick still finds
+    the due entries. If the client cannot subscribe, or if the connection breaks, runs are late by
     some seconds, but no run is lost.
 
     Arguments:
@@ -57,11 +57,11 @@ class WakeUp:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._client = client
-        #: The channels to subscribe to; the first one determines the server in a cluster.
+        #: The channels to subscribe to. In a cluster, the first channel determines the server.
         self.channels = [channel]
-        #: If there are several channels: a function that takes a channel, and returns whether a
-        #: message on the channel ends the wait. The wait then does not compare messages with the
-        #: expected message.
+        #: A function that takes a channel, and returns whether a message on the channel ends the
+        #: wait; only set if there are several channels. With this function, :meth:`wait` accepts
+        #: both ``DUE`` and ``LOCK``, whatever the argument ``expected`` is.
         self.wanted: Callable[[str], bool] | None = None
         self._clock = clock
         self._sleep = sleep
@@ -116,9 +116,10 @@ class WakeUp:
             self._waiting = False
 
     def _discard(self, expected: bytes) -> None:
-        """Read further messages ``expected`` that wait already, up to :data:`MAX_DISCARDED`.
+        """Read and ignore ``expected`` messages that have already arrived.
 
-        Without the limit, a program that publishes without a pause would stop the beat.
+        Reads at most :data:`MAX_DISCARDED` messages. Without this limit, a program that publishes
+        messages without a pause would block the beat.
         """
         for _ in range(MAX_DISCARDED):
             if not self._receives(expected, 0.0):
@@ -165,7 +166,7 @@ class WakeUp:
         return bool(data == expected)
 
     def _check(self) -> None:
-        """Ping a silent connection; close the connection if the last ping got no reply."""
+        """Ping the server if the connection is silent; disconnect if the last ping got no reply."""
         now = self._clock()
         if now - max(self._received_at, self._pinged_at) < PING_INTERVAL:
             return

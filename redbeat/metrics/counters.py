@@ -1,4 +1,7 @@
-"""The counters of one beat, and the fields of the hash ``.<prefix>:stats`` with all totals."""
+"""The counters of one beat, and the fields of the Redis hash ``.<prefix>:stats``.
+
+The hash contains the totals of all beats.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +29,11 @@ __all__ = (
 )
 
 #: The kinds of counters, each with its help text. The field ``<kind>`` contains the total of all
-#: entries, the field ``<kind> <name>`` the count of one entry.
+#: entries. The field ``<kind> <name>`` contains the count of one entry.
 KINDS: Final = {
     "dispatched": "Messages that were published",
     "failed": "Failed attempts to publish a message",
-    "retried": "Failed attempts to publish a message that are retried",
+    "retried": "Failed attempts to publish a message, each followed by a retry",
     "missed": "Runs that were missed and will not be caught up",
     "skipped": "Runs skipped because an earlier run of the entry was still active",
     "quarantined": "Times that an unreadable entry was put into quarantine",
@@ -47,8 +50,8 @@ MICROSECONDS: Final = 1_000_000
 class Buckets:
     """A histogram of seconds: one field per bucket, and one field for the sum.
 
-    The sum is in microseconds. Each value is counted in one bucket only; the export to Prometheus
-    makes the buckets cumulative.
+    The sum is in microseconds. Each value is counted in only one bucket. The export to Prometheus
+    then makes the buckets cumulative.
     """
 
     def __init__(self, name: str, *bounds: float) -> None:
@@ -76,12 +79,12 @@ TICK: Final = Buckets("tick", 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25
 
 
 def entry_field(kind: str, name: str) -> str:
-    """Return the field with the count of one entry."""
+    """Return the name of the field that contains the count of one entry."""
     return f"{kind} {name}"
 
 
 def split(field: str) -> tuple[str, str] | None:
-    """Return the kind and the entry name in a field, None if it does not belong to an entry."""
+    """Return the kind and the entry name of a field, None if the field counts no entry."""
     kind, blank, name = field.partition(" ")
     return (kind, name) if blank and kind in KINDS else None
 
@@ -92,12 +95,13 @@ NOTHING: Final = Counted()
 class Counters:
     """The counters of one beat; only the beat's thread writes them.
 
-    Any thread may call :meth:`totals`. Counts of single entries are kept only while the schedule
+    Any thread may call :meth:`totals`. There are counts of single entries only while the schedule
     has at most ``max_entries`` entries.
 
-    The beat sends new counts to Redis with its next request. If the reply is lost, the next request
-    sends the batch again with the same id, and Redis adds the batch only once. Redis adds the batch
-    twice only if another beat has sent counts between the two requests. No round trips.
+    The beat sends its new counts to Redis as a batch with its next request. If the reply is lost,
+    the next request sends the batch again with the same id, and Redis adds the batch only once.
+    Redis adds the batch twice only if another beat has sent counts between the two requests. The
+    methods of this class take no round trips.
     """
 
     def __init__(self, max_entries: int) -> None:
@@ -106,7 +110,7 @@ class Counters:
         self._lock = Lock()
         #: Counts that no batch contains yet.
         self._new: defaultdict[str, int] = defaultdict(int)
-        #: The lateness in seconds of messages that ``_new`` does not count yet.
+        #: The lateness in seconds of messages that are not counted in ``_new`` yet.
         self._late: list[float] = []
         #: The sums of all batches so far: the totals, and the counts of single entries.
         self._batched: dict[str, int] = {}
@@ -151,8 +155,8 @@ class Counters:
     def ticked(self, seconds: float, round_trips: int, active: bool) -> None:
         """Count a tick that took ``seconds``; ``round_trips`` is the beat's total since its start.
 
-        Ticks of a standby (not ``active``) are counted only in this process, because a standby does
-        not write to Redis.
+        The ticks of a standby (not ``active``) are counted only in this process, so that a standby
+        has no counts to write to Redis.
         """
         ticks = {
             TICK.field(seconds): 1,
@@ -172,7 +176,7 @@ class Counters:
     def take(self) -> Counted:
         """Return the batch to send with the next request.
 
-        While Redis has not confirmed the last batch, the same batch is returned again.
+        While Redis has not confirmed the last batch, this method returns the last batch again.
         """
         if not self._unconfirmed.id and (self._new or self._late):
             with self._lock:
@@ -191,9 +195,10 @@ class Counters:
         self._by_entry = members <= self._max_entries
 
     def _keep_entries(self, new: dict[str, int]) -> None:
-        """Add counts of single entries; drop the counts that changed least recently.
+        """Add counts of single entries.
 
-        The entries of the dropped counts may have been deleted.
+        If there are too many counts, this method removes the counts that have not changed for the
+        longest time, because their entries may have been deleted.
         """
         fields = self._batched_of_entries
         for field, number in new.items():
@@ -205,7 +210,7 @@ class Counters:
 
     @property
     def by_entry(self) -> bool:
-        """Whether this beat keeps counts of single entries."""
+        """Whether this beat has separate counts for each entry."""
         return self._by_entry
 
     def totals(self) -> dict[str, int]:
@@ -218,7 +223,7 @@ class Counters:
 
 
 def counts_of(late: list[float]) -> dict[str, int]:
-    """Return the counts of dispatched messages, given the lateness of each in seconds."""
+    """Return the counts of dispatched messages, given the lateness of each message in seconds."""
     if not late:
         return {}
     total = int(sum(filter((0.0).__lt__, late)) * MICROSECONDS)

@@ -1,4 +1,4 @@
-"""Imports the metrics server on demand, because it needs packages of the extra ``metrics``."""
+"""Imports the metrics server on demand, because the server needs the extra ``metrics``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BEAT: Final = "redbeat_metrics_port"
 
 
 def check_installed(conf: RedBeatConfig) -> None:
-    """Raise :exc:`ConfigurationError` if metrics are on and a package for them is missing."""
+    """Raise :exc:`ConfigurationError` if metrics are enabled and a required package is missing."""
     missing = [package for package in EXTRA if find_spec(package) is None]
     if conf.metrics_port is not None and missing:
         raise _missing(BEAT, missing[0])
@@ -44,7 +44,7 @@ def serve_beat(conf: RedBeatConfig, store: Store, health: BeatHealth, counters: 
 
 
 def serve_exporter(app: Celery, host: str, port: int) -> Server:
-    """Serve the metrics in Redis, of all beats of a schedule.
+    """Serve the metrics of all beats of a schedule, which the server reads from Redis.
 
     Raises :exc:`ConfigurationError` if the port is in use or a package is missing.
     """

@@ -63,7 +63,7 @@ def counters_of(totals: Mapping[str, int]) -> Iterator[Metric]:
 
 
 def _counts_by_label(totals: Mapping[str, int]) -> dict[str, dict[str, int]]:
-    """Return kind -> label -> count. Names with the same printable form share a label."""
+    """Return the counts by kind and label. Names with the same printable form share a label."""
     counts: dict[str, dict[str, int]] = {kind: {} for kind in KINDS}
     for field, number in totals.items():
         kind_and_name = split(field)
@@ -128,7 +128,7 @@ def schedule_gauges(snapshot: Snapshot) -> Iterator[Metric]:
 
 def overdue_gauge(snapshot: Snapshot) -> Metric:
     """Return the gauge of overdue entries, at most :data:`MAX_OVERDUE`, most overdue first."""
-    text = "Seconds without a success, for entries without one within their expect_within."
+    text = "Seconds without a success, for entries that had no success within expect_within."
     overdue = GaugeMetricFamily("redbeat_overdue_entry_seconds", text, labels=["entry"])
     for item in snapshot.overdue[:MAX_OVERDUE]:
         overdue.add_metric([item.name], item.seconds)
@@ -136,7 +136,7 @@ def overdue_gauge(snapshot: Snapshot) -> Metric:
 
 
 def health_gauges(leads: bool | None, tick_age: float | None, redis_up: bool) -> Iterator[Metric]:
-    """Yield version, leadership, age of the last tick, and whether Redis answers."""
+    """Yield the metrics of version, leadership and last tick, and whether Redis answers."""
     about = InfoMetricFamily("redbeat_build", "The version of RedBeat.")
     about.add_metric([], {"version": redbeat.__version__})
     yield about
@@ -150,7 +150,7 @@ def health_gauges(leads: bool | None, tick_age: float | None, redis_up: bool) ->
 
 
 def gauges(*specs: Gauge) -> Iterable[Metric]:
-    """Yield a gauge for each (name, help text, value); a value of None gives no sample."""
+    """Yield a gauge for each (name, help text, value). A gauge of value None has no sample."""
     for name, text, value in specs:
         family = GaugeMetricFamily(name, text)
         if value is not None:
@@ -186,7 +186,8 @@ class BeatCollector(Collector):
 class RedisCollector(Collector):
     """Collects the metrics of a schedule and all its beats from Redis.
 
-    Counters of single entries are included if there are at most ``max_entries`` entries.
+    The metrics include the counters of single entries if the schedule has at most ``max_entries``
+    entries.
     """
 
     def __init__(self, take: Callable[[], Snapshot], max_entries: int) -> None:

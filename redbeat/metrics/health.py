@@ -1,4 +1,4 @@
-"""The liveness and readiness of a beat. No function here makes a round trip to Redis."""
+"""The liveness and readiness of a beat. No function in this module makes a round trip."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Final, NamedTuple
 __all__ = ("ALIVE_WITHIN", "FAILING_WITHIN", "READY_WITHIN", "BeatHealth", "ProbeResult")
 
 #: A beat counts as hung if its last tick ended more than this number of seconds ago. Each tick
-#: takes less time, even if neither broker nor Redis answer.
+#: takes less time, even if neither the broker nor Redis answers.
 ALIVE_WITHIN: Final = 60.0
 
-#: A beat is not ready if its last successful tick ended more than this number of seconds ago. The
-#: second value applies if later ticks failed.
+#: A beat is not ready if its last successful tick ended more than this number of seconds ago.
+#: ``FAILING_WITHIN`` applies if later ticks have failed, ``READY_WITHIN`` otherwise.
 READY_WITHIN: Final = 30.0
 FAILING_WITHIN: Final = 10.0
 
@@ -38,15 +38,15 @@ class BeatHealth:
         self._no_lock = False
         #: Why the beat publishes nothing, "" if it can publish.
         self.problem = ""
-        #: Why ticks fail although Redis answers, "" if they do not.
+        #: Why ticks fail although Redis answers, "" if no tick fails for such a reason.
         self.tick_error = ""
-        #: Whether the beat is active: the leader, or any beat without a lock. None if unknown.
+        #: Whether the beat is active: it leads, or the lock is disabled. None if unknown.
         self.leads: bool | None = None
 
     # -- the thread of the beat ----------------------------------------------------------------
 
     def observe(self, leads: bool, no_lock: bool) -> None:
-        """Store the result of a claim; ``no_lock`` is whether the lock key is not a lock."""
+        """Store whether the beat leads, and whether the lock key contains no valid lock."""
         self.leads, self._no_lock = leads, no_lock
 
     def ticked(self) -> None:
@@ -70,11 +70,11 @@ class BeatHealth:
 
     @property
     def tick_age(self) -> float | None:
-        """Seconds since the last successful tick, None before the first."""
+        """Seconds since the last successful tick, None before the first successful tick."""
         return None if self._completed_at is None else self._clock() - self._completed_at
 
     def alive(self) -> ProbeResult:
-        """Return whether the beat ticks; failed ticks count, because a restart would not help."""
+        """Return whether the beat ticks. Failed ticks count too, as a restart does not help."""
         age = self._clock() - self._ticked_at
         return ProbeResult(age <= ALIVE_WITHIN, f"the last tick ended {age:.1f} s ago")
 
@@ -88,7 +88,7 @@ class BeatHealth:
         if age > (FAILING_WITHIN if self._failing else READY_WITHIN):
             return ProbeResult(False, f"Redis last answered {age:.1f} s ago")
         if self._no_lock:
-            return ProbeResult(False, "the lock key holds something that is not a lock")
+            return ProbeResult(False, "the lock key contains something that is not a lock")
         if self.problem:
             return ProbeResult(False, self.problem)
         return ProbeResult(True, "leader" if self.leads else "standby")

@@ -34,7 +34,8 @@ __all__ = (
 logger = get_logger("celery.beat")
 
 #: The limits of the server. A connection without a complete request is closed after
-#: ``channel_timeout`` seconds without data. More connections wait until others are closed.
+#: ``channel_timeout`` seconds without data. If ``connection_limit`` connections are open, a new
+#: connection waits until another connection is closed.
 LIMITS: Final[dict[str, Any]] = {
     "threads": 4,
     "connection_limit": 300,
@@ -44,8 +45,8 @@ LIMITS: Final[dict[str, Any]] = {
     "max_request_body_size": 1024,
 }
 
-#: Maximum age of an idle connection, and of any connection, in seconds. A client that sends one
-#: byte after the other is never silent, so ``channel_timeout`` does not apply to it.
+#: Maximum age of an idle connection, and of any connection, in seconds. A client
+#: that sends one byte at a time is disconnected after ``MAX_AGE``, not by ``channel_timeout``.
 IDLE_AGE: Final = 30.0
 MAX_AGE: Final = 60.0
 
@@ -74,7 +75,7 @@ class Server:
         registry = CollectorRegistry()
         for collector in collectors:
             registry.register(collector)
-        #: The open sockets by file descriptor, as waitress keeps them.
+        #: The open sockets by file descriptor. Waitress updates this dict.
         self._sockets: dict[int, Any] = {}
         self._server = create_server(
             _routes(registry, {"/healthz": alive, "/readyz": ready}),
@@ -90,7 +91,7 @@ class Server:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop listening; a second call does nothing."""
+        """Stop the server; a second call does nothing."""
         if not self._closing:
             self._closing = True
             with suppress(OSError):  # the thread may have closed its sockets already
@@ -106,7 +107,7 @@ class Server:
 
 
 def _close_old(channels: Iterable[Any], now: float) -> None:
-    """Close connections that are too old; ``now`` is in UNIX seconds, as waitress counts."""
+    """Close connections that are too old; ``now`` is in UNIX seconds, as in waitress."""
     for channel in channels:
         busy = channel.requests or channel.total_outbufs_len
         if now - channel.creation_time > (MAX_AGE if busy else IDLE_AGE):
@@ -122,7 +123,7 @@ def _listen(host: str, port: int, setting: str) -> socket.socket:
     except OSError as error:
         raise ConfigurationError(
             f"cannot listen on {host}, port {port}: {error}. Set {setting} to a free port: each "
-            "beat and each exporter on a host needs its own"
+            "beat and each exporter on a host needs its own port"
         ) from error
 
 
@@ -155,7 +156,7 @@ def serve_beat(conf: RedBeatConfig, store: Store, health: BeatHealth, counters: 
     :func:`redbeat.metrics.extra.serve_beat` calls this function.
     """
     assert conf.metrics_port is not None
-    # The beat's store cannot be used here: it is for one thread, and counts the beat's round trips.
+    # Do not use the beat's store: the store is not thread-safe, and counts the beat's round trips.
     scrape_store = store_of(conf.app, store.client)
 
     def take() -> Snapshot | None:
@@ -169,7 +170,7 @@ def serve_beat(conf: RedBeatConfig, store: Store, health: BeatHealth, counters: 
 
 
 def serve_exporter(app: Celery, host: str, port: int) -> Server:
-    """Serve the metrics in Redis, of all beats of a schedule.
+    """Serve the metrics of all beats of a schedule, which the server reads from Redis.
 
     :func:`redbeat.metrics.extra.serve_exporter` calls this function.
     """

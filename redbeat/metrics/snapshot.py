@@ -27,10 +27,10 @@ def led_by_redbeat_2(counts: Counts) -> bool:
 def count_entries(store: Reading, conf: RedBeatConfig, within: float) -> Counts:
     """Return the counts of a schedule, with the beats seen in the last ``within`` seconds.
 
-    The problem that a beat of RedBeat 3 stored is left out if no such beat publishes runs any more.
-    RedBeat 2 leaves the score of a disabled entry in the past. Under a leader of RedBeat 2,
-    disabled entries are therefore counted as disabled, not as due, among the first 500 due entries.
-    One round trip, two under a leader of RedBeat 2.
+    If a beat of RedBeat 3 stored a problem, but no beat of RedBeat 3 publishes runs any more, the
+    counts do not contain the problem. RedBeat 2 does not change the score of a disabled entry, so
+    the entry looks due. While RedBeat 2 leads, this function therefore checks the first 500 due
+    entries, and counts the disabled ones as disabled. One round trip, two while RedBeat 2 leads.
     """
     counts = store.counts(conf.lock_key, DISABLED, within)
     if led_by_redbeat_2(counts):
@@ -42,10 +42,10 @@ def count_entries(store: Reading, conf: RedBeatConfig, within: float) -> Counts:
 def measured_counts(
     store: Reading, conf: RedBeatConfig, within: float, clock: Callable[[], float]
 ) -> tuple[Counts, float]:
-    """Return the counts as :func:`count_entries`, and the offset of this host's clock in seconds.
+    """Return the result of :func:`count_entries`, and the offset of this host's clock in seconds.
 
-    The offset is the clock of this host minus the clock of Redis; its error is at most half the
-    time of a round trip if the connection is open. ``clock`` returns UNIX seconds.
+    The offset is the clock of this host minus the clock of Redis. The error of the offset is at
+    most half the time of a round trip if the connection is open. ``clock`` returns UNIX seconds.
     """
     sent_at = clock()
     counts = count_entries(store, conf, within)
@@ -78,11 +78,11 @@ class Snapshot:
     Attributes:
         counts: the numbers of entries by state, and the running beats.
         stats: the counters of all beats, by field.
-        clock_offset: the clock of this host minus the clock of Redis, in seconds. The error is at
-            most half the time of a round trip.
-        lock_left: seconds until the lock expires, None if no beat holds it or the lock is disabled.
+        clock_offset: the clock of this host minus the clock of Redis, in seconds. The error of the
+            offset is at most half the time of a round trip.
+        lock_left: seconds until the lock expires, None if the lock is free or disabled.
         shared: whether the lock is disabled, so that all beats share the work.
-        overdue: the entries without a success within their ``expect_within``.
+        overdue: the entries that had no success within their ``expect_within``.
     """
 
     counts: Counts
@@ -124,7 +124,8 @@ class Snapshot:
     def totals(self, max_entries: int) -> dict[str, int]:
         """Return the counters by field.
 
-        Counts of single entries are omitted if there are more than ``max_entries`` entries.
+        The result does not contain counts of single entries if the schedule has more than
+        ``max_entries`` entries.
         """
         by_entry = self.counts.members <= max_entries
         return {
@@ -143,12 +144,11 @@ def take_snapshot(
 ) -> Snapshot:
     """Read a snapshot from Redis.
 
-    Three round trips, two if the lock is disabled, one more under a leader of RedBeat 2.
-
-    More round trips if entries may be overdue, see
-    :func:`~redbeat.entries.overdue.overdue_entries`. ``clock`` returns UNIX seconds.
+    Three round trips, two if the lock is disabled, and one more round trip while RedBeat 2 leads.
+    If entries may be overdue, :func:`~redbeat.entries.overdue.overdue_entries` takes more round
+    trips. ``clock`` returns UNIX seconds.
     """
-    stats = store.stats()  # opens the connection, so that this does not distort the clock offset
+    stats = store.stats()  # opens the connection first: connecting would distort the clock offset
     counts, offset = measured_counts(store, conf, SEEN_WITHIN, clock)
     left = store.lock_left(conf.lock_key) if conf.lock_key else None
     overdue = overdue_entries(store, counts)

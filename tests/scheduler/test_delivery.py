@@ -135,7 +135,7 @@ class TestOrder:
         around_the_record(world, wire, before=lambda: world.expire_claim("a"))
         scheduler.tick()
         scheduler.tick()
-        assert lines(log, "its claim ended before it could be sent")
+        assert lines(log, "its claim ended first")
         assert not lines(log, "is lost")
         assert (scheduler.names, world.run_count("a")) == (["a"], 1)
 
