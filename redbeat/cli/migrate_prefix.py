@@ -50,7 +50,8 @@ def migrate_prefix(
             refuse_running_beat(console, client, prefix)
     layout = LayoutNote.read(Store(client, Keys.under(old)))
     if layout.shards > 1 or layout.copying:
-        message = f"The schedule has {layout.shards} shards: first run celery redbeat shard 1"
+        shards = f"the schedule has {layout.shards} shards: first run celery redbeat shard 1"
+        message = layout.problem(layout.shards) or shards
         raise failure(message, EX_CONFLICT)
     if dry_run:
         note = partial(_print_outcome, console)
@@ -61,8 +62,8 @@ def migrate_prefix(
     _report(console, old, new, asdict(result), dry_run)
     if result.different or result.unreadable:
         message = (
-            f"Not copied: {result.different} because of a different entry with the same name "
-            f"under {new!r}, {result.unreadable} because they are unreadable"
+            f"Not all entries were copied: {result.different} different from the entry of the same "
+            f"name under {new!r}, {result.unreadable} unreadable"
         )
         raise failure(message, EX_CONFLICT)
 
@@ -75,7 +76,8 @@ def _report(console: Console, old: str, new: str, counts: dict[str, int], dry_ru
     text = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
     text = f"Dry run, nothing was written: {text}" if dry_run else text
     console.result({"old": old, "new": new, **counts, "dry_run": dry_run}, text)
-    if not (console.as_json or dry_run):
+    complete = not (counts["different"] or counts["unreadable"])
+    if complete and not (console.as_json or dry_run):
         console.note(f"Set redbeat_key_prefix = {new!r} in all programs that use the schedule")
 
 

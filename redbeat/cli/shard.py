@@ -81,9 +81,9 @@ def _copy(
         counts = asdict(copy_to_shards(client, source, target, advance))
     if not force and (counts["different"] or counts["unreadable"]):
         message = (
-            f"Not copied: {counts['different']} because of a different entry with the same name in "
-            f"the new shards, {counts['unreadable']} because they are unreadable. Correct or "
-            "delete these entries and run the command again, or use --force"
+            f"Not all entries were copied: {counts['different']} different from the entry of the "
+            f"same name in the new shards, {counts['unreadable']} unreadable. Correct or delete "
+            "these entries and run the command again, or use --force"
         )
         raise failure(message, EX_CONFLICT)
     sums = total_stats(Store(client, Keys.under(prefix)) for prefix in source.prefixes)

@@ -157,7 +157,7 @@ WRONG = [
     (["--every", "soon"], "--every 30", "'soon' is not a duration"),
     (["--every", "0"], "--every 30", "must be above 0"),
     (["--every", "999999999999"], "--every 30", "1000 years"),
-    (["--every", "1", "--cron", "* * * * *"], "--cron '*/5 * * * *'", "--every and --cron"),
+    (["--every", "1", "--cron", "* * * * *"], "--cron '*/5 * * * *'", "--every or --cron"),
     (["--cron", "* * * *"], "--cron '*/5 * * * *'", "has 4 fields"),
     (["--cron", "99 * * * *"], "--cron '*/5 * * * *'", "99"),
     (["--rrule", "FREQ=SOMETIMES"], "--rrule 'RRULE:", "'SOMETIMES' is not one of"),

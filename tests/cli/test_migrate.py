@@ -167,7 +167,8 @@ def test_another_entry_of_the_same_name_stays(run: Run, make: Make, redis_client
     make("b")
     ran = run("migrate-prefix", "redbeat:", "new:", "--delete")
     assert ran.code == EX_CONFLICT
-    assert "2 because of a different entry with the same name" in ran.err
+    assert "2 different from the entry of the same name" in ran.err
+    assert "Set redbeat_key_prefix" not in ran.err  # entries are missing under the new prefix
     assert redis_client.hget("new:a", "definition") == "other"
     assert redis_client.get("new:b") == "text"
     assert redis_client.exists("redbeat:a", "redbeat:b") == 2
