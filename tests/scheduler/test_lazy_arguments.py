@@ -163,7 +163,7 @@ def test_a_beat_without_that_configuration_sends_nothing(
     other.tick()
     assert other.names == ["b"]
     assert "args[0] must be computed by" in log.text
-    assert "the beat_schedule of this beat does not have that function there" in log.text
+    assert "the beat_schedule of this beat does not contain this function" in log.text
     assert world.quarantine() == {}
     score = world.score("a")
     assert score is not None
@@ -278,7 +278,7 @@ def test_an_invalid_policy_is_quarantined(world: World, policy: str) -> None:
     scheduler = world.scheduler()
     scheduler.tick()
     assert scheduler.names == ["b"]
-    assert "policy.lazy: does not fit the arguments;" in world.quarantine()[KEY]["reason"]
+    assert "policy.lazy: contains a path" in world.quarantine()[KEY]["reason"]
     with pytest.raises(DecodeError):
         RedBeatSchedulerEntry.from_key(KEY, world.app)
 
