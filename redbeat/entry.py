@@ -166,7 +166,8 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     """A periodic task.
 
     Arguments:
-        name: the name of the entry, converted with ``str()``. Its key is the prefix plus the name.
+        name: the name of the entry, converted with ``str()``. The Redis key of the entry is the key
+            prefix plus the name.
         task: the name of the task to send.
         schedule: a number of seconds, a timedelta, or a schedule object of Celery or RedBeat.
         args, kwargs: the arguments of the task.
@@ -215,10 +216,10 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     #: The claimed run, None without a claim. During a claim only the beat writes the run to Redis.
     run: Run | None = None
 
-    #: Whether the time of the stored score has passed. ``is_due()`` may still return false.
+    #: Whether the time of the stored score has passed; ``is_due()`` may still return false.
     put_up = False
 
-    #: Whether the entry comes from ``beat_schedule``. Only these entries may have lazy arguments.
+    #: Whether the entry comes from ``beat_schedule``. Only static entries may have lazy arguments.
     is_static = False
 
     #: The stored fields of the entry when this object was last loaded or saved.
@@ -275,7 +276,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         self.saved_state = SavedState(last_run_at=None if has_last_run else self.last_run_at)
 
     def _apply_timezone(self) -> None:
-        """Set the entry's time zone on the schedule, because Celery and Sentry read the schedule."""
+        """Set the entry's time zone on its schedule, because Celery and Sentry read it there."""
         with suppress(InvalidEntryError):  # save() raises this error for an unknown time zone
             zone = Policy.of({"timezone": self.timezone}).zone
             if zone is not None:
@@ -340,7 +341,10 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
     @staticmethod
     def load_meta(key: str, app: App | None = None) -> dict[str, Any]:
-        """Return the stored run history, ``{"last_run_at": None}`` without one. One round trip."""
+        """Return the stored run history. One round trip.
+
+        Returns ``{"last_run_at": None}`` if no run history is stored.
+        """
         return decode_meta(store_of(app).load(text_of(key))[1])
 
     @classmethod
@@ -388,8 +392,8 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             )
             return entry
         except Exception as error:
-            # The JSON is valid, so user code caused the error: a schedule that raised, or an entry
-            # class whose constructor does not accept an argument.
+            # The JSON is valid, so user code caused the error: a schedule that raised an error, or
+            # an entry class whose constructor does not accept an argument.
             may_load_elsewhere = not isinstance(error, InvalidEntryError) or asks_itself(
                 arguments["schedule"]
             )
@@ -449,7 +453,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     def default_now(self) -> datetime:
         """Return the current time from the schedule's own clock.
 
-        If the schedule has no clock, the result is in the app's time zone.
+        If the schedule has no clock, the result is the current time in the app's time zone.
         """
         if has_clock(self.schedule):
             now: datetime = self.schedule.now()
@@ -468,7 +472,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     def recall(self, meta: str, runtime: str = "", identity: str | None = None) -> None:
         """Load a stored history into this entry; raises :exc:`DecodeError`. No round trip.
 
-        ``identity`` is the stored identity of the entry. None does not change the known identity.
+        ``identity`` is the stored identity of the entry, None if the known identity is current.
         """
         self.adopt(meta, *self._history_in(meta, runtime), identity)
 
@@ -503,8 +507,8 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     def ran_after(self, now: datetime) -> bool:
         """Return whether a beat recorded the last run, or skipped a run, at a time after ``now``.
 
-        This happens if the clock of Redis was ahead. Returns False if an application wrote the last
-        run.
+        Beats record such a time if the clock of Redis is ahead. Returns False if an application
+        wrote the last run.
         """
         last, scheduled_at = self.last_run_at, self.scheduled_at
         if last is None or scheduled_at is None or max(aware(last), scheduled_at) <= now + AHEAD:
@@ -577,8 +581,8 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             last = anchor = min(anchor, now)
         plan = self.occurrence_plan()
         decision = decide(plan, last, anchor, now, due or now, self.total_run_count)
-        # The beat records ``now`` as the new anchor. Otherwise each later decision would start the
-        # wait for the next run again.
+        # The beat records ``now`` as the new anchor. Without this record, each later decision would
+        # start the wait for the next run again.
         return decision._replace(anchor=now) if ahead and anchor is now else decision
 
     def occurrence_plan(self) -> Plan:
@@ -616,8 +620,8 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     def _with_readable_calendars(self: Self) -> Self:
         """Return the entry, or a copy without calendars if a calendar is missing or unreadable.
 
-        Use this method to show entries. Then a page of entries does not fail because of one
-        calendar.
+        Use this method to show entries, so that one broken calendar does not prevent the display of
+        a page of entries.
         """
         if not self.policy_field("exclude"):
             return self
@@ -661,8 +665,8 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     def runs_from(self, since: datetime, now: datetime | None = None) -> Iterator[Expected]:
         """Yield the runs at ``since`` and later, as a beat that is always on time sends them.
 
-        ``since`` is an aware datetime, and may be in the past. Each yielded run counts as a run in
-        the computation of the next run. If ``now`` is given, ``max_runs`` also counts the runs
+        ``since`` is an aware datetime, and may be in the past. Each run is computed as if the
+        previous runs had taken place. If ``now`` is given, ``max_runs`` also counts the runs
         between ``now`` and ``since``.
         See also :meth:`upcoming`. No round trip.
         """
@@ -681,7 +685,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
                 yield Expected(next_at, next_at)
 
     def occurrences_from(self, since: datetime) -> Iterator[datetime]:
-        """Yield the nominal instants at ``since`` and later; ``max_runs`` does not limit them.
+        """Yield the nominal instants at ``since`` and later, without the limit of ``max_runs``.
 
         Raises :exc:`InvalidEntryError` for a schedule class with its own ``is_due``. No round trip.
         """
@@ -698,7 +702,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         """Return a copy with the history that this entry would have after a save at ``instant``.
 
         The save replaces ``stored``, which is the stored entry at ``now``. Raises
-        :exc:`InvalidEntryError` if this entry could not be saved. No round trip.
+        :exc:`InvalidEntryError` if this entry cannot be saved. No round trip.
         """
         entry, last, runs = copy.copy(self), stored.anchor, stored.total_run_count
         if entry.policy_field("exclude") != stored.policy_field("exclude"):
@@ -719,7 +723,10 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         return entry
 
     def is_due(self) -> schedstate:
-        """Return whether the entry is due, and the seconds until the next run, None if never."""
+        """Return whether the entry is due, and the seconds until the next run.
+
+        The number of seconds is None if no run is left.
+        """
         if not self.enabled:
             return schedstate(False, DISABLED_RECHECK)
         decision = self.decision()
@@ -809,7 +816,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     def writing(self) -> Writing:
         """Return the definition and policy to write; raises :exc:`InvalidEntryError`.
 
-        Checks everything that :meth:`save` checks.
+        This method makes the same checks as :meth:`save`.
         """
         definition, policy = self.texts()
         check_history(self)
@@ -861,13 +868,13 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             and one more if a new object replaces a stored entry.
 
             A finished entry runs again if you changed its schedule, time zone, start time, end
-            time, ``max_runs`` or history. A finished entry without such a change stays finished,
-            and a warning is logged.
+            time, ``max_runs`` or history. If you changed only other fields, a finished entry stays
+            finished, and a warning is logged.
 
             With ``if_unchanged``, the first writer wins: :exc:`ConflictError` is raised if another
-            program changed or deleted the entry after you loaded the entry. The error is also
-            raised if you save a new entry and its name exists already. Recorded runs do not count
-            as changes.
+            program changed or deleted the entry after you loaded the entry. :exc:`ConflictError` is
+            also raised if you save a new entry and its name exists already. Recorded runs do not
+            count as changes.
             """
             writing = self.writing()
             if if_unchanged:
@@ -894,8 +901,8 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         """Log a warning if the saved entry is enabled but has no run left. No round trip."""
         if self.enabled and self._has_finished():
             logger.warning(
-                "Entry %s stays finished: nothing is left to run. To run it again, save it with "
-                "another schedule, max_runs or last_run_at, or with total_run_count = 0",
+                "Entry %s stays finished: nothing is left to run. To run the entry again, save it "
+                "with another schedule, max_runs or last_run_at, or with total_run_count = 0",
                 self.name,
             )
 
@@ -946,7 +953,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         self.saved_state, self.enabled = state._replace(pause=pause), pause is None
 
     def trigger(self) -> str:
-        """Request one run as soon as possible, in addition to the schedule; return its task id.
+        """Request one run as soon as possible, in addition to the schedule; return the task id.
 
         The message has the header ``triggered``, and its header ``scheduled_at`` is the time of
         this call. Schedule, last run and run count do not change. A paused entry also runs. Each
@@ -1176,7 +1183,7 @@ for _name in FIELDS:
 def _decoded(owner: Any, field: str, text: str | None) -> dict[str, Any]:
     """Return the result of ``owner.decode_definition()`` or ``owner.decode_meta()``.
 
-    If the method raises any other error, :exc:`UnknownTypeError`, a :exc:`DecodeError`, is raised.
+    If a subclass's method raises an error, this function raises a :exc:`DecodeError`.
     """
     method = getattr(owner, f"decode_{field}")
     try:

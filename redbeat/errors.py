@@ -132,7 +132,7 @@ def reason_of(error: BaseException) -> str:
 
 
 class ConflictError(RedBeatError):
-    """The stored entry was changed or deleted after your program loaded it.
+    """The stored entry was changed or deleted after your program loaded this entry.
 
     Raised by ``save(if_unchanged=True)``, which writes nothing in this case. Load the entry again,
     then repeat your change.

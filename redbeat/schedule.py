@@ -117,7 +117,7 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         if not isinstance(entry, RedBeatSchedulerEntry):
             raise InvalidEntryError("entry", f"must be a RedBeatSchedulerEntry, not {entry!r:.60}")
         if entry.name != name:
-            raise InvalidEntryError("name", f"is {entry.name!r}, but the key is {name!r}")
+            raise InvalidEntryError("name", f"is {entry.name!r}, but must be the key {name!r}")
         entry.save()
 
     def __delitem__(self, name: str) -> None:
@@ -126,7 +126,7 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
             raise KeyError(name)
 
     def pop(self, name: str, default: Any = MISSING) -> Any:
-        """Remove an entry and return it.
+        """Remove an entry, and return the removed entry.
 
         For an unknown name, returns ``default``, or raises KeyError without a ``default``. If
         several callers pop the same entry, only one caller gets the entry. An unreadable entry
@@ -188,9 +188,9 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         """Yield a record for each matching entry in due order. One round trip per 500 entries read.
 
         Unreadable entries are included. If ``pattern`` matches at most 20,000 names, Redis compares
-        the names. This takes one round trip per 2000 entries, and one more round trip per 500
-        matching entries. If all ``states`` are states of entries that are never due, the entries
-        that are never due come first.
+        the names in one round trip per 2000 entries. The matching entries are then read in one
+        round trip per 500 entries. If all ``states`` are states of entries that are never due, the
+        entries that are never due come first.
 
         Arguments:
             pattern, task: ``fnmatch`` patterns for the name and the task of the entry.
@@ -242,8 +242,8 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
     ) -> Simulation:
         """Return the runs with nominal instants from ``since`` to before ``until``.
 
-        The runs are those of a beat that is always on time, and that uses the same functions to
-        decide on each run. The period may be in the past. A naive datetime counts as UTC.
+        The same functions as in a beat decide on each run, for a beat that is always on time. The
+        period may be in the past. A naive datetime counts as UTC.
 
         Arguments:
             names: the names of the entries; by default the names in ``changes``. Without

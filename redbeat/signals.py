@@ -1,10 +1,10 @@
 """Signals of a beat. Connect receivers as in Celery: ``entry_dispatched.connect(receiver)``.
 
-The sender is the scheduler, except for ``run_succeeded`` and ``run_failed``. Workers send these two
-signals if you called ``redbeat.worker.enable(app)``; the sender is then the app. A receiver must
-accept ``**kwargs``, because later versions may pass more arguments. The beat calls receivers
-between two messages, so a slow receiver delays the next message. An error in a receiver is logged
-and has no other effect.
+Workers send ``run_succeeded`` and ``run_failed`` if you called ``redbeat.worker.enable(app)``; the
+sender is the app. The sender of all other signals is the scheduler. A receiver must accept
+``**kwargs``, because later versions may pass more arguments. The beat calls receivers between two
+messages, so a slow receiver delays the next message. An error in a receiver is logged and has no
+other effect.
 
 The description of each signal lists the arguments of the signal after the word "with". All
 datetimes are in UTC. The argument ``name`` is the name of an entry.
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     F = TypeVar("F", bound=Callable[..., Any])
 
     class TypedSignal(Protocol[R_contra]):
-        """A Celery signal for type checkers, which then check the parameters of its receivers."""
+        """The type of a Celery signal; type checkers use this type to check receivers."""
 
         name: str
         receivers: Any

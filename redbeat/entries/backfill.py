@@ -77,8 +77,8 @@ MIN_RATE: Final = 0.0001
 #: Maximum number of runs in a backfill.
 MAX_RUNS: Final = 100_000
 
-#: Maximum number of spans of one backfill. Also the maximum number of finished backfills and
-#: waiting runs of one entry together.
+#: Maximum number of spans of one backfill. The finished backfills plus the waiting runs of one entry
+#: are also limited to this number.
 MAX_SPANS: Final = 100
 
 #: A time span: its start (included) and its end (excluded).
@@ -218,7 +218,7 @@ def waits(waiting: str) -> bool:
 
 
 def first_ready(waiting: str, now: float, enabled: bool) -> str | None:
-    """Return the waiting run to send at ``now`` (UNIX seconds), None if none is ready.
+    """Return the waiting run to send at ``now`` (UNIX seconds), None if no run is ready.
 
     Runs that were triggered manually come first. Backfills wait while the entry is not enabled.
     """
@@ -261,8 +261,8 @@ def with_backfill(waiting: str, backfill: Backfill, again: bool) -> str:
     """Return the field ``trigger`` in ``waiting`` with ``backfill`` added.
 
     Finished backfills whose spans overlap or touch are combined into one backfill. If ``again`` is
-    true, all finished backfills are removed instead. Raises :exc:`InvalidEntryError` if the field
-    would contain too many backfills.
+    true, finished backfills are removed, and not combined. Raises :exc:`InvalidEntryError` if the
+    field would contain too many backfills.
     """
     others = [token for token in _tokens(waiting) if not token.endswith(f":{DONE}")]
     finished = [] if again else _merged([one for one in backfills_in(waiting) if one.finished])
@@ -330,8 +330,8 @@ def request_backfill(
     run_id = uuid.uuid4().hex[:12]
     for _ in range(SAVE_ATTEMPTS):
         row, stored, now = _stored(entry)
-        # If a beat records a run between the two reads, the field ``meta`` changes. The script then
-        # refuses the write, and the loop tries again.
+        # If a beat records a run between the two reads, the field ``meta`` changes. Then the script
+        # ``backfill.lua`` refuses the write, and the loop tries again.
         runs = read_history(store_of(entry.app).history(row.key)[0])
         sent = {run.scheduled_at for run in runs if run.outcome in SENT_OUTCOMES}
         earlier = [one for one in backfills_in(row.trigger) if not (again and one.finished)]
@@ -382,7 +382,7 @@ def _stored(entry: RedBeatSchedulerEntry) -> tuple[Row, RedBeatSchedulerEntry, f
 
 
 def _first_to_send(entry: RedBeatSchedulerEntry, now: float) -> datetime:
-    """Return the instant from which on the schedule itself will send all occurrences.
+    """Return the instant from which on the schedule itself sends the runs of the entry.
 
     The result is at most ``now``, which is in UNIX seconds.
     """
@@ -454,6 +454,6 @@ def _check_code(code: int, entry: RedBeatSchedulerEntry, key: str) -> None:
     if code == UNKNOWN:
         raise KeyError(entry.name)
     if code == QUARANTINED:
-        raise InvalidEntryError("name", f"{entry.name!r} is in quarantine; repair it first")
+        raise InvalidEntryError("name", f"{entry.name!r} is in quarantine; repair the entry first")
     if code == NOT_A_HASH:
         raise InvalidEntryError("name", not_an_entry(key))

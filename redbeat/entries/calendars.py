@@ -67,9 +67,9 @@ def prepare_calendars(
 ) -> dict[str, Calendar]:
     """Load the calendars of the entries, and record in Redis which entries use calendars.
 
-    Returns the calendars by name. An entry with an unreadable calendar gets no calendars here. Such
-    an entry loads its calendars when its next run is computed, and this raises :exc:`DecodeError`.
-    No round trip if no entry uses a calendar, otherwise two round trips.
+    Returns the calendars by name. An entry with an unreadable calendar gets no calendars here. The
+    next decision about that entry loads its calendars, and raises :exc:`DecodeError`. No round trip
+    if no entry uses a calendar, otherwise two round trips.
     """
     users = [entry for entry in entries if entry.policy_field("exclude")]
     if not users:

@@ -62,7 +62,7 @@ __all__ = (
     "task_id_of",
 )
 
-#: Maximum number of characters of the id of a triggered run. RedBeat writes 12.
+#: Maximum number of characters of the id of a triggered run. RedBeat writes ids of 12 characters.
 LONGEST_ID = 200
 
 #: Scores of entries that are never due: ``PARKED`` for finished and quarantined entries,
@@ -82,7 +82,7 @@ BEFORE_EPOCH = EPOCH - TICK
 def has_start(schedule: BaseSchedule) -> bool:
     """Return whether a schedule defines when a new entry first runs.
 
-    With all other schedules, a new entry is due at once.
+    If the schedule does not define the first run, a new entry is due at once.
     """
     return isinstance(schedule, RuleSchedule) and not asks_itself(schedule)
 
@@ -93,8 +93,8 @@ class Plan:
 
     The schedule defines the nominal instant of each occurrence. An occurrence is due at its nominal
     instant plus two offsets. The spread offset depends on ``identity``, which is the name of the
-    entry. The jitter offset also depends on the nominal instant. ``exclusion`` skips or moves the
-    occurrences on excluded days; ``exclusion`` is None if the entry has no calendar.
+    entry. The jitter offset depends on the name and on the nominal instant. ``exclusion`` skips or
+    moves the occurrences on excluded days; ``exclusion`` is None if the entry has no calendar.
     """
 
     schedule: BaseSchedule
@@ -313,7 +313,7 @@ class Run:
         own_id: whether RedBeat computed ``task_id`` from the nominal instant.
         at_most_once: whether the run is recorded before it is sent.
         trigger: the triggered or backfilled run, None for a scheduled run.
-        options: the arguments of ``maybe_due`` if a program's own tick called it, else None.
+        options: the arguments of ``maybe_due`` if a program called this method, otherwise None.
         error: the error that prevented the sending of the message.
     """
 
@@ -351,7 +351,7 @@ def decide(
 
     Arguments:
         plan: the occurrences of the entry.
-        last_run_at: the last run, None for never.
+        last_run_at: the last run, None if the entry never ran.
         anchor: the instant from which to compute the next run: the nominal instant of the last run,
             or ``last_run_at`` if an application wrote it.
         now: the instant for which to decide.
@@ -434,9 +434,9 @@ def choose_occurrence(plan: Plan, first: datetime, latest: datetime, now: dateti
 
 
 def oldest_to_run(plan: Plan, first: datetime, latest: datetime, now: datetime) -> datetime | None:
-    """Return the oldest due occurrence that the policy allows to run, None if there is none.
+    """Return the oldest due occurrence that the policy allows to run, None if all are too old.
 
-    ``misfire_grace_time`` and ``catch_up_limit`` exclude older occurrences.
+    ``misfire_grace_time`` and ``catch_up_limit`` decide which occurrences are too old.
     """
     grace, limit = plan.policy.misfire_grace_time, plan.policy.catch_up_limit
     oldest: datetime | None = first
@@ -470,8 +470,8 @@ def runs_from(
 
     The runs are those of a beat without delay: :func:`decide` is called exactly when the next run
     is due, with the history after the previous run. ``anchor`` and ``runs`` are the anchor and the
-    run count of the entry at ``now``; ``since`` may be before or after ``now``. Not for schedules
-    that decide by their own ``is_due`` (:func:`~redbeat.schedules.next_run.asks_itself`).
+    run count of the entry at ``now``; ``since`` may be before or after ``now``. This function does
+    not support schedules for which :func:`~redbeat.schedules.next_run.asks_itself` is true.
     """
     if anchor is not None:
         anchor, runs = history_before(plan, anchor, runs, since, now)
@@ -494,9 +494,9 @@ def history_before(
 
     ``anchor`` and ``runs`` are the anchor and the run count at ``now``. If ``since`` is before
     ``anchor``, the occurrences between ``since`` and ``anchor`` are subtracted from the run count.
-    If ``since`` is after ``now``, the occurrences between ``now`` and ``since`` are added.
-    Occurrences between ``anchor`` and ``now`` do not count, because these occurrences were missed
-    or are overdue.
+    If ``since`` is after ``now``, the occurrences between ``now`` and ``since`` are added to the
+    run count. Occurrences between ``anchor`` and ``now`` do not count, because these occurrences
+    were missed or are overdue.
     """
     latest, limit = latest_before(plan, anchor, since), plan.policy.max_runs
     if limit is None:
@@ -612,7 +612,7 @@ def task_id_of(prefix: str, name: str, instant: str, identity: str = "") -> str:
 
 
 def score_of(next_at: datetime | None) -> float:
-    """Return the score of an entry that is due at ``next_at``, :data:`PARKED` for None."""
+    """Return the score of an entry that is due at ``next_at``; if None, :data:`PARKED`."""
     return PARKED if next_at is None else next_at.timestamp()
 
 

@@ -45,7 +45,7 @@ __all__ = (
     "stored_options",
 )
 
-#: The ``apply_async`` options that are times. The value is True if the option accepts an instant.
+#: Maps each ``apply_async`` option that is a time to True if the option also accepts an instant.
 TIMES: Final = {"countdown": False, "eta": True, "expires": True}
 
 #: An option in seconds must be less than this number, because larger numbers are probably UNIX
@@ -130,7 +130,7 @@ def _are_texts(value: Any) -> bool:
 
 
 def _is_time(value: Any) -> bool:
-    # Accept times that stored_options() refuses, such as negative numbers: RedBeat 2 stored them.
+    # Accept all times that RedBeat 2 stored. For example, stored_options() refuses negative times.
     return value is None or isinstance(value, (timedelta, datetime)) or _is_bounded_number(value)
 
 
@@ -142,13 +142,13 @@ def _is_time_or_text(value: Any) -> bool:
     return isinstance(value, str) or _is_time(value)
 
 
-#: Maps each option to its check. If a value fails the check, no beat can send the message.
+#: Maps each option to its check. No beat can send a message with a value that fails the check.
 OPTIONS: dict[str, Check] = {
     "headers": (_are_headers, "an object"),
-    "stamped_headers": (_are_texts, "a list of names of headers"),
+    "stamped_headers": (_are_texts, "a list of header names"),
     "queue": (_is_empty_or_text, "the name of a queue"),
     "serializer": (_is_empty_or_text, "the name of a serializer"),
-    "compression": (_is_empty_or_text, "the name of a compression"),
+    "compression": (_is_empty_or_text, "the name of a compression method"),
     "delivery_mode": (_is_delivery_mode, "1, 2, transient or persistent"),
     "countdown": (_is_time, "a number of seconds"),
     "expires": (_is_time_or_text, "a number of seconds or ISO 8601"),
@@ -220,7 +220,7 @@ def encode_definition(definition: dict[str, Any]) -> str:
 NAMES = (*FIELDS,)
 DEFINITION_TEXT = f"{{{', '.join(f'{quoted(field)}: %s' for field in NAMES)}}}"
 
-#: Maps each scalar type to a function that returns a value as the same JSON as the encoder.
+#: Maps each scalar type to a function that converts a value to JSON in the same way as the encoder.
 SCALARS: dict[type, Callable[[Any], str]] = {
     str: quoted,
     int: repr,
@@ -305,7 +305,7 @@ def decode_definition(text: str | bytes) -> dict[str, Any]:
         raise DecodeError("definition", f"must be an object, not {definition!r:.60}")
     for field in REQUIRED:
         if definition.get(field) is None:
-            raise DecodeError(f"definition.{field}", "is missing; add it")
+            raise DecodeError(f"definition.{field}", "is missing; add this field")
     definition["schedule"] = decode_schedule(definition["schedule"])
     _accept_other_forms(definition)
     for field, (is_valid, expected) in FIELDS.items():
@@ -325,9 +325,9 @@ EMPTY: dict[str, Callable[[], Any]] = {"args": list, "kwargs": dict, "options": 
 
 
 def _accept_other_forms(definition: dict[str, Any]) -> None:
-    """Convert an integer name, an integer ``enabled``, and wrong empty values of arguments.
+    """Convert values that RedBeat 2 also accepts.
 
-    RedBeat 2 also accepts these forms.
+    These are an integer name, an integer ``enabled``, and wrong empty values of arguments.
     """
     if type(definition["name"]) is int:
         definition["name"] = str(definition["name"])
@@ -343,7 +343,7 @@ def check_excluded(rule: Any, policy: Policy) -> None:
     if not policy.exclude:
         return
     if asks_itself(rule):
-        problem = "has no effect on a schedule class with its own is_due(); remove it"
+        problem = "has no effect on a schedule class with its own is_due(); remove exclude"
         raise InvalidEntryError("exclude", problem)
     if policy.on_excluded != "skip" and isinstance(rule, schedule):
         problem = "cannot move the runs of an interval to other days; use a crontab or a rule"
@@ -353,7 +353,7 @@ def check_excluded(rule: Any, policy: Policy) -> None:
 def encode_policy(schedule: Any, policy: Policy = DEFAULT) -> str:
     """Return the policy as JSON to store, "" if all fields have their defaults.
 
-    The policy is stored separately, because RedBeat 2 would refuse its fields in a definition.
+    The policy is stored separately, because RedBeat 2 would refuse policy fields in a definition.
     """
     if policy is DEFAULT and not isinstance(schedule, rrule):
         return ""
@@ -369,8 +369,8 @@ def decode_policy(
     """Return ``definition`` with the fields of a stored policy added; raises :exc:`DecodeError`.
 
     A definition may also contain policy fields. ``foreign`` are names of policy fields that the
-    entry class uses for other purposes. A field of the definition with such a name is not a policy
-    field.
+    entry class uses for other purposes. In the definition, fields with names in ``foreign`` are not
+    policy fields.
     """
     names = [name for name in POLICY_FIELDS if name not in foreign]
     definition.update(_checked(definition, names, "definition"))

@@ -42,7 +42,8 @@ __all__ = (
     "merged_history",
 )
 
-#: UTC as a zone with a name. RedBeat 2 stores the zone name; ``datetime.timezone.utc`` has none.
+#: UTC as a zone with a name. RedBeat 2 stores the name of the zone, and ``datetime.timezone.utc``
+#: has no such name.
 NAMED_UTC = zone_named("UTC")
 
 
@@ -83,12 +84,12 @@ class SavedState(NamedTuple):
         texts: the stored definition and policy, two empty strings if the entry was not loaded.
         meta: the stored ``meta`` field, None if the entry was not loaded.
         last_run_at, total_run_count: the history at the last load or save. A save writes the
-            current history of the entry only if it differs from these values.
+            current history of the entry only if the history differs from these values.
         identity: a random id that distinguishes the stored entry from deleted entries with the same
             name; "" if the entry has no identity.
         has_lazy: whether an argument is a placeholder for a function that only ``beat_schedule``
             contains.
-        pause: the operator's pause of the entry, None if no operator paused it.
+        pause: the operator's pause of the entry, None if no operator paused the entry.
         new_identity: the identity to store if the entry is new. All attempts of one save use the
             same identity.
         refused_texts: the definition and policy that Redis returned with a refused write, None if
@@ -117,8 +118,8 @@ class SavedState(NamedTuple):
         return SavedState(self.texts, meta, last_run_at, total_run_count, identity, *self[5:])
 
 
-#: The usual JSON of a ``meta`` field. Formatting and matching this text directly is faster than
-#: using the JSON encoder and decoder.
+#: The usual JSON of a ``meta`` field. Formatting and matching this JSON directly is faster than using
+#: the JSON encoder and decoder.
 LAST_RUN_TEXT = (
     '{"last_run_at": {"__type__": "datetime", "year": %d, "month": %d, "day": %d, "hour": %d, '
     '"minute": %d, "second": %d, "microsecond": %d, "timezone": %s}'
@@ -157,7 +158,7 @@ def _checked(meta: Any) -> dict[str, Any]:
             "meta.last_run_at", f"must be a datetime or null, not {last_run_at!r:.120}"
         )
     if count is None or (isinstance(count, float) and count.is_integer()):
-        count = meta["total_run_count"] = math.trunc(count or 0)  # as RedBeat 2 reads these values
+        count = meta["total_run_count"] = math.trunc(count or 0)  # like RedBeat 2
     if isinstance(count, bool) or not isinstance(count, int):
         raise DecodeError("meta.total_run_count", f"must be an integer, not {count!r:.60}")
     if abs(count) > MAX_WHOLE:
@@ -168,7 +169,8 @@ def _checked(meta: Any) -> dict[str, Any]:
 def encode_meta(last_run_at: datetime | None, total_run_count: int | None = None) -> str:
     """Return a ``meta`` field as JSON.
 
-    If ``total_run_count`` is None, the JSON contains no count, as after ``save()`` of RedBeat 2.
+    If ``total_run_count`` is None, the JSON contains no count, like the JSON that ``save()`` of
+    RedBeat 2 writes.
     """
     at = last_run_at
     if at is not None:
@@ -243,16 +245,16 @@ def _scheduled_at(runtime: str, last_run_at: datetime | None) -> datetime | None
 FIELDS: Final = ("timezone", "start_time", "end_time", "max_runs")
 
 #: A tuple of three values: schedule, time zone, start time and end time in a comparable form; the
-#: schedule object; and ``max_runs``. All three are None if the stored entry cannot be decoded.
+#: schedule object; and ``max_runs``. All three values are None if the stored entry is unreadable.
 Timing = tuple[Any, Any, "int | None"]
 
 
 def merged_history(claimed_meta: str, stored_meta: str, recorded: History) -> History:
-    """Return the history to write after a run, with changes that an application made meanwhile.
+    """Return the history to write after a run, including changes by an application during the run.
 
     ``recorded`` is the history after the run. ``claimed_meta`` is the ``meta`` field when the run
-    was claimed, ``stored_meta`` the ``meta`` field now. If ``stored_meta`` cannot be decoded,
-    ``recorded`` replaces it.
+    was claimed, ``stored_meta`` the ``meta`` field now. If ``stored_meta`` cannot be decoded, the
+    function returns ``recorded``.
     """
     if stored_meta == claimed_meta:
         return recorded
@@ -288,7 +290,7 @@ def history_after_save(
     ``now`` (UTC). For a rule whose last run is later than ``now``, the next run is computed from
     the last run.
 
-    If ``rewritten`` is true, an application changed ``last_run_at``. Then only the run count
+    ``rewritten`` is true if an application changed ``last_run_at``. In this case only the run count
     restarts at 0, and the last run does not change.
 
     In all other cases the same ``history`` object is returned. For example, a higher ``max_runs``
@@ -324,5 +326,5 @@ def _timing_of(definition: str, policy: str, foreign: Collection[str]) -> Timing
         schedule = fields["schedule"]
         window = (rules.timezone, rules.start_time, rules.end_time)
         return (encode(schedule), zone_extension(schedule), window), schedule, rules.max_runs
-    except Exception:  # a user's schedule type may raise anything
+    except Exception:  # a user's schedule type may raise any error
         return None, None, None

@@ -30,7 +30,7 @@ __all__ = (
     "with_field",
 )
 
-#: The name of the policy field with the paths of the placeholders. Also the tag of a placeholder.
+#: The name of the policy field with the paths of the placeholders, and the tag of a placeholder.
 FIELD: Final = "lazy"
 
 ARGUMENTS: Final = ("args", "kwargs")
@@ -72,7 +72,7 @@ def hidden(definition: dict[str, Any], static: bool) -> tuple[dict[str, Any], Pa
 
 
 def _containers(definition: dict[str, Any]) -> list[str]:
-    """Return which of ``args`` and ``kwargs`` are containers; only containers contain functions."""
+    """Return which of ``args`` and ``kwargs`` are containers, which may contain functions."""
     return [name for name in ARGUMENTS if isinstance(definition.get(name), (dict, list, tuple))]
 
 
@@ -103,7 +103,7 @@ def _restore_at(value: Any, path: list[Any]) -> Any:
 def resolved(value: Any, configured: Any, path: Path) -> Any:
     """Return the arguments ``value``, with each placeholder replaced by its function.
 
-    ``configured`` are the same arguments in ``beat_schedule``, which contain the functions. Raises
+    ``configured`` are the same arguments in ``beat_schedule``, with their functions. Raises
     :exc:`LazyArgumentError` if ``configured`` contains no function at the path of a placeholder.
     """
 
@@ -120,7 +120,7 @@ def resolved(value: Any, configured: Any, path: Path) -> Any:
             raise LazyArgumentError(
                 f"{path_text(at)} must be computed by {argument.function}, but the beat_schedule "
                 "of this beat does not contain this function; start the beat with the "
-                "configuration of the entry, or save the entry with a plain value"
+                "beat_schedule that contains the entry, or save the entry with a plain value"
             )
         return function
 

@@ -114,7 +114,7 @@ def _iso(instant: datetime) -> str:
 
 
 def digest(definition: str, policy: str) -> str:
-    """Return the SHA-1 digest of definition and policy, as ``sync.lua`` computes it."""
+    """Return the SHA-1 digest of definition and policy; ``sync.lua`` computes the same digest."""
     whole = f"{definition}\n{policy}" if policy else definition
     return hashlib.sha1(bytes_of(whole), usedforsecurity=False).hexdigest()
 

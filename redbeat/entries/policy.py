@@ -174,13 +174,13 @@ class Policy:
         None, SECONDS, "60", "Skip a run that is late by more than this time."
     )
     coalesce: Coalesce = _field(
-        "latest", one_of(Coalesce), "latest", "Which of several missed runs are sent later."
+        "latest", one_of(Coalesce), "latest", "Which runs to send after several runs were missed."
     )
     catch_up_limit: int | None = _field(
         None,
         FieldType("count", partial(_count, most=MAX_CATCH_UP)),
         "100",
-        "With coalesce all, only this number of the latest missed runs are sent later.",
+        "With coalesce all, send at most this number of missed runs, and skip older runs.",
     )
     jitter: float = _field(
         0.0, SECONDS, "10", "Delay each run by a different time, up to this maximum."
@@ -189,13 +189,13 @@ class Policy:
         0.0,
         SECONDS,
         "3600",
-        "Delay all runs by one time, up to this maximum; the entry's name determines the delay.",
+        "Delay all runs by one time, up to this maximum, that the entry's name determines.",
     )
     exclude: tuple[str, ...] = _field(
         (),
         FieldType("names", _names),
         "de-holidays",
-        "Names of calendars, separated by commas; the entry does not run on days in them.",
+        "Calendars, separated by commas; the entry does not run on days in these calendars.",
     )
     on_excluded: OnExcluded = _field(
         "skip",
@@ -207,7 +207,7 @@ class Policy:
         "allow",
         one_of(Overlap),
         "allow",
-        "What to do while the previous run is running; buffer_one waits until that run ends.",
+        "What to do if the previous run has not ended; buffer_one waits until that run ends.",
     )
     overlap_timeout: float = _field(
         3600.0,
@@ -219,7 +219,7 @@ class Policy:
         None,
         one_of(Delivery),
         "at_most_once",
-        "Guarantee if a beat dies while it sends a run; default: the app's redbeat_delivery.",
+        "Delivery guarantee if a beat dies during sending; default: the app's redbeat_delivery.",
     )
     pause_after_failures: int | None = _field(
         None, COUNT, "3", "Pause the entry after this number of failed runs in a row."
@@ -231,7 +231,7 @@ class Policy:
         None, TEXT, "'Invoices of the day'", "The purpose of the entry, as a text for people."
     )
     managed_by: str | None = _field(
-        None, TEXT, "billing", "The file that manages the entry: the managed_by name in that file."
+        None, TEXT, "billing", "The managed_by name of the file that manages the entry."
     )
 
     @classmethod
@@ -272,7 +272,7 @@ class Policy:
         return next((name for name in names if getattr(self, name) is not None), None)
 
     def non_defaults(self) -> dict[str, Any]:
-        """Return the fields that differ from their defaults, in the order of the class."""
+        """Return the fields that differ from their defaults, in the order of :data:`FIELDS`."""
         pairs = ((name, getattr(self, name)) for name in FIELDS)
         return {name: value for name, value in pairs if value != getattr(DEFAULT, name)}
 

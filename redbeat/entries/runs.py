@@ -54,7 +54,7 @@ class Nominal(NamedTuple):
 
     @classmethod
     def of(cls, at: datetime) -> Nominal:
-        """Return ``at``, which must be in UTC, with its formats."""
+        """Return the :class:`Nominal` of the instant ``at``, which must be in UTC."""
         seconds = at.timestamp()
         text = f"{seconds:.6f}"
         return cls(at, at.isoformat(), text, seconds, text.rstrip("0").rstrip("."))
@@ -64,7 +64,7 @@ _last = Nominal.of(EPOCH)
 
 
 def nominal(scheduled_at: datetime) -> Nominal:
-    """Return an instant with its formats; a naive datetime counts as UTC.
+    """Return the :class:`Nominal` of an instant; a naive datetime counts as UTC.
 
     The last result is cached, because one run needs the result several times, and because entries
     that are due at the same time need the same result.
@@ -232,7 +232,7 @@ def missed(count: int) -> str:
 
 
 def cause_of(error: BaseException) -> BaseException:
-    """Return the original error if Celery wrapped it in a ``SchedulingError``."""
+    """Return the original error if Celery wrapped this error in a ``SchedulingError``."""
     while isinstance(error, SchedulingError) and (error.__cause__ or error.__context__):
         error = error.__cause__ or error.__context__ or error
     return error

@@ -202,7 +202,7 @@ def _note_saved(entry: RedBeatSchedulerEntry, writing: Writing, identity: str | 
 
 
 def _merge(entry: RedBeatSchedulerEntry, saved: Saved, texts: Texts) -> None:
-    """Load the stored history before a retry; attributes that the program changed do not change.
+    """Before a retry, load the stored history into the attributes that the program did not change.
 
     ``texts`` are the definition and policy that Redis returned when it refused the write.
     """
@@ -242,7 +242,8 @@ def save_batches(store: Store, batches: Sequence[Batch], attempts: int = SAVE_AT
     for batch in batches:
         try:
             calendars = prepare_calendars(store, (entry for entry, _ in batch))
-            now = datetime.now(UTC)  # once per batch: times in the app's time zone are slow
+            # Get the time once per batch, because getting a time in the app's time zone is slow.
+            now = datetime.now(UTC)
             writings = [complete_writing(*item, now, insist=not attempts) for item in batch]
         finally:
             if finish is not None:

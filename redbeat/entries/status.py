@@ -86,7 +86,7 @@ class Failing:
 
     @property
     def reason(self) -> str:
-        """The number of attempts, and the last error."""
+        """A text with the number of failed attempts and the last error."""
         attempts = "1 attempt" if self.attempts == 1 else f"{self.attempts} attempts"
         return f"{attempts} to send the run failed: {self.last_error}"
 
@@ -171,7 +171,7 @@ class Record:
                 else:
                     entry = templates.with_history(row)
                 if entry.key != row.key:
-                    problem = f"definition.name: {entry.name!r} does not belong to this key"
+                    problem = f"definition.name: {entry.name!r} does not match the key of the entry"
                     entry = None
             except DecodeError as error:
                 problem = str(error)
@@ -230,7 +230,10 @@ def why_finished(entry: RedBeatSchedulerEntry) -> str:
 
 
 def due_at_of(row: Row, now: float) -> datetime | None:
-    """Return when an entry is due (UTC), None if never. A score of 0 means that it is due now."""
+    """Return when an entry is due (UTC), None if never.
+
+    An entry with the score 0 is due now.
+    """
     seconds = row.score
     if row.failing or claimed_until(row.claim) > now:
         seconds = seconds_in(f"{row.claim} -".split(" ")[1])  # when the claimed run became due

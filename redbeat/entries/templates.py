@@ -40,7 +40,7 @@ LONGEST: Final = 65_536
 #: Maximum number of templates; each template needs about 4 KiB.
 MAX_TEMPLATES: Final = 1000
 
-#: The key that marks a value that plain JSON cannot represent, such as a datetime.
+#: The JSON key that marks a value that plain JSON cannot represent, such as a datetime.
 TAGGED: Final = '"__type__"'
 
 #: The fields in which similar entries differ. In stored definitions, these fields come before the
@@ -113,8 +113,7 @@ class Templates:
         """Create an entry from a template, or return None if no template can be used.
 
         In the text, all fields in ``INDIVIDUAL`` must come before the schedule. The rest of the
-        text, from the schedule on, is the same for many entries. Therefore each such rest is
-        decoded only once.
+        text, from the schedule on, is decoded only once, because many entries have the same rest.
         """
         head, _, tail = text.partition(SCHEDULE)
         head = head.rstrip()
@@ -228,7 +227,7 @@ def _new_entry(template: Template, individual: dict[str, Any]) -> RedBeatSchedul
 #: Maximum number of cached entries; each cached entry needs about 3 KiB.
 CACHE_SIZE = 10_000
 
-#: A full cache admits one missing key in 16. If the cache admitted all keys, a cyclic scan would
+#: A full cache admits one new key in 16. If the cache admitted all new keys, a cyclic scan would
 #: replace every key before its next use.
 ADMIT_ONE_IN = 16
 
@@ -245,8 +244,8 @@ class Prototype:
     """A cached entry without history, its stored texts, and the history after its last run.
 
     ``flat`` is whether the arguments and options contain only immutable values. After each run, the
-    beat replaces the history in this object. If each run created a new object instead, it would
-    often trigger the garbage collector, which traverses all objects of the beat.
+    beat replaces the history in this object. A new object after each run would often trigger the
+    garbage collector, which traverses all objects of the beat.
     """
 
     definition: str
@@ -312,7 +311,7 @@ class Prototypes:
     def _has_room(self) -> bool:
         """Return whether the caller may add a key to the cache.
 
-        A full cache admits one key in 16, and removes its oldest key each time.
+        A full cache admits only one new key in 16, and removes the oldest key for this new key.
         """
         if len(self._known) < CACHE_SIZE:
             return True
@@ -325,7 +324,9 @@ class Prototypes:
     def _make(self, key: str, definition: str, policy: str) -> Prototype:
         entry = self._templates.loaded(definition, policy)
         if entry.key != key:
-            raise DecodeError("definition.name", f"{entry.name!r} does not belong to this key")
+            raise DecodeError(
+                "definition.name", f"{entry.name!r} does not match the key of the entry"
+            )
         entry.check_allowed()
         flat = has_scalars((*(entry.args or ()), *entry.kwargs.values(), *entry.options.values()))
         return Prototype(definition, policy, entry, flat)
