@@ -428,7 +428,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     def seen_texts(self) -> Texts:
         """The stored definition and policy from which this entry was loaded.
 
-        Two empty strings if the entry was not loaded.
+        The result is two empty strings if the entry was not loaded.
         """
         return self.saved_state.texts
 
@@ -440,7 +440,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     def rank(self) -> int | None:
         """The position of the entry in due order. One round trip.
 
-        None if the entry is not scheduled.
+        The position is None if the entry is not scheduled.
         """
         return store_of(self.app).rank(self.key)
 
@@ -507,8 +507,8 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     def ran_after(self, now: datetime) -> bool:
         """Return whether a beat recorded the last run, or skipped a run, at a time after ``now``.
 
-        Beats record such a time if the clock of Redis is ahead. Returns False if an application
-        wrote the last run.
+        Beats record a last run in the future if the clock of Redis is ahead. Returns False if an
+        application wrote the last run.
         """
         last, scheduled_at = self.last_run_at, self.scheduled_at
         if last is None or scheduled_at is None or max(aware(last), scheduled_at) <= now + AHEAD:
@@ -760,7 +760,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     def score_to_store(self, now: datetime | None = None) -> float | None:
         """Return the score to store in UNIX seconds, None to make the entry due at once.
 
-        ``now`` is in UTC, None for the current time. If the entry has its own clock or a claim,
+        ``now`` is in UTC; None means the current time. If the entry has its own clock or a claim,
         ``now`` is ignored. Because the clock of this host may be wrong, this method returns None if
         the entry seems to be finished, if its run seems to be too late, or if its last run seems to
         be in the future. A beat then decides with the clock of Redis, and parks a finished entry.

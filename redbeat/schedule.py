@@ -143,7 +143,7 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         return self.entry_class.from_texts(self.app, definition, *rest)
 
     def popitem(self) -> tuple[str, Entry]:
-        """Remove an arbitrary entry; return the name of the entry and the entry.
+        """Remove an arbitrary entry; return a pair of the entry's name and the entry.
 
         Raises KeyError if the schedule is empty. Two round trips.
         """

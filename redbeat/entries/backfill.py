@@ -77,8 +77,8 @@ MIN_RATE: Final = 0.0001
 #: Maximum number of runs in a backfill.
 MAX_RUNS: Final = 100_000
 
-#: Maximum number of spans of one backfill. The finished backfills plus the waiting runs of one entry
-#: are also limited to this number.
+#: Maximum number of spans of one backfill. An entry may also have at most this number of finished
+#: backfills and waiting runs together.
 MAX_SPANS: Final = 100
 
 #: A time span: its start (included) and its end (excluded).

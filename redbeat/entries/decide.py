@@ -70,7 +70,7 @@ LONGEST_ID = 200
 PARKED, DISABLED = -1.0, -2.0
 
 
-#: Two estimates of the same instant differ by at most this time, because a schedule may read the
+#: Two estimates of the same instant may differ by up to this time, because a schedule may read the
 #: clock for each estimate.
 CLOCK_NOISE = timedelta(milliseconds=1)
 
@@ -247,7 +247,7 @@ SHORTEST_WAIT, LONGEST_WAIT, DEFAULT_WAIT = 0.05, 10 * 365 * 86400.0, 5.0
 
 
 class Decision(NamedTuple):
-    """The decision whether an entry runs at one instant, and when it runs next.
+    """The decision whether an entry runs at one instant, and when the entry runs next.
 
     Attributes:
         scheduled_at: the nominal instant of the occurrence to dispatch, None if none is due.
@@ -404,9 +404,9 @@ def decide_by_policy(
     never_ran = last_run_at is None or anchor is None
     first = plan.first_occurrence(due) if anchor is None or never_ran else plan.after(anchor)
     if never_ran and first == due and not has_start(plan.schedule):
-        # The first run has the nominal instant ``due``, even if the run is late. Unless all missed
-        # runs must be caught up, the occurrences between ``due`` and ``now`` never run, and the
-        # next run is computed from the last missed occurrence.
+        # The first run has the nominal instant ``due``, even if the run is late. Unless the policy
+        # is to send all missed runs, the occurrences between ``due`` and ``now`` never run. The
+        # next run is computed from the last of the missed occurrences.
         last = due if plan.policy.coalesce == "all" else plan.latest_due(due, now) or due
         missed = plan.count(due, last, MISSED_LIMIT)
         return Decision(due, next_due(plan, last), missed, last if missed else None)
@@ -530,7 +530,7 @@ def decide_by_is_due(
     """Return the decision for a schedule with its own ``is_due``.
 
     ``now`` is the current time; the seconds that ``is_due`` returns are added to this time. Raises
-    any error that ``is_due`` raises, but a ``RuntimeError`` instead of a connection error.
+    the error that ``is_due`` raises, but converts a connection error to a ``RuntimeError``.
     """
     ahead = clock_offset(schedule, now)
     last = aware(last_run_at) + ahead if last_run_at else EPOCH

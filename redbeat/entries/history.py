@@ -118,8 +118,8 @@ class SavedState(NamedTuple):
         return SavedState(self.texts, meta, last_run_at, total_run_count, identity, *self[5:])
 
 
-#: The usual JSON of a ``meta`` field. Formatting and matching this JSON directly is faster than using
-#: the JSON encoder and decoder.
+#: The usual JSON of a ``meta`` field. Formatting and matching this JSON directly is faster than
+#: calling the JSON encoder and decoder.
 LAST_RUN_TEXT = (
     '{"last_run_at": {"__type__": "datetime", "year": %d, "month": %d, "day": %d, "hour": %d, '
     '"minute": %d, "second": %d, "microsecond": %d, "timezone": %s}'

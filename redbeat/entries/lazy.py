@@ -72,7 +72,7 @@ def hidden(definition: dict[str, Any], static: bool) -> tuple[dict[str, Any], Pa
 
 
 def _containers(definition: dict[str, Any]) -> list[str]:
-    """Return which of ``args`` and ``kwargs`` are containers, which may contain functions."""
+    """Return which of ``args`` and ``kwargs`` are containers, which can contain functions."""
     return [name for name in ARGUMENTS if isinstance(definition.get(name), (dict, list, tuple))]
 
 

@@ -189,7 +189,7 @@ class Policy:
         0.0,
         SECONDS,
         "3600",
-        "Delay all runs by one time, up to this maximum, that the entry's name determines.",
+        "Delay all runs by an offset up to this maximum; the entry's name determines the offset.",
     )
     exclude: tuple[str, ...] = _field(
         (),
@@ -262,9 +262,9 @@ class Policy:
 
     @property
     def field_of_reports(self) -> str | None:
-        """The name of a field that needs workers to report the ends of runs.
+        """The name of a set field that needs workers to report the ends of runs.
 
-        None if no field of this policy needs reports.
+        The result is None if no such field is set.
         """
         if self.overlap != DEFAULT.overlap:
             return "overlap"
