@@ -74,7 +74,8 @@ def _count(name: str, value: Any, most: int = MAX_WHOLE) -> int:
 def _seconds(name: str, value: Any) -> float:
     number = not isinstance(value, bool) and isinstance(value, (int, float))
     if not number or not 0 <= value < 1e9:
-        raise InvalidEntryError(name, f"must be at least 0 seconds, not {value!r:.60}")
+        problem = f"must be a number of seconds from 0 to 1e9, not {value!r:.60}"
+        raise InvalidEntryError(name, problem)
     return float(value)
 
 
