@@ -113,7 +113,7 @@ logger = get_logger("celery.beat")
 
 Self = TypeVar("Self", bound="RedBeatSchedulerEntry")
 
-#: A last run that is later than now by more than this time was recorded with a wrong clock.
+#: A last run that is more than this time in the future was recorded with a wrong clock.
 AHEAD: Final = timedelta(seconds=CLOCK_STEP)
 
 #: The seconds until the next check that ``is_due()`` returns for a disabled entry.
@@ -166,18 +166,19 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     """A periodic task.
 
     Arguments:
-        name: the name of the entry, converted with ``str()``. Its key is the prefix plus the name.
+        name: the name of the entry, converted with ``str()``. The Redis key of the entry is the key
+            prefix plus the name.
         task: the name of the task to send.
         schedule: a number of seconds, a timedelta, or a schedule object of Celery or RedBeat.
         args, kwargs: the arguments of the task.
-        enabled: False keeps the entry in Redis, but the entry is never due.
+        enabled: if False, the entry stays in Redis, but is never due.
         options: the options of ``apply_async``.
         **fields: ``app``, ``last_run_at``, ``total_run_count``, ``relative``, and the fields of a
             :class:`~redbeat.Policy`. ``one_off=True`` means ``max_runs=1``.
 
-    Creating an entry does not access Redis. You may change its attributes, then store them with
-    :meth:`save`. The constructor raises :exc:`InvalidEntryError` if ``schedule`` is not a valid
-    schedule; ``save()`` checks all other arguments.
+    Creating an entry does not access Redis. You can change the attributes of the entry, and then
+    store the entry with :meth:`save`. The constructor raises :exc:`InvalidEntryError` if
+    ``schedule`` is not a valid schedule; ``save()`` checks all other arguments.
     """
 
     schedule: Any
@@ -215,19 +216,19 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     #: The claimed run, None without a claim. During a claim only the beat writes the run to Redis.
     run: Run | None = None
 
-    #: Whether the time of the stored score has passed. ``is_due()`` may still return false.
+    #: Whether the time of the stored score has passed; ``is_due()`` may still return false.
     put_up = False
 
-    #: Whether the entry comes from ``beat_schedule``. Only such entries may have lazy arguments.
+    #: Whether the entry comes from ``beat_schedule``. Only static entries may have lazy arguments.
     is_static = False
 
-    #: The stored fields of the entry, as this object last loaded or saved them.
+    #: The stored fields of the entry when this object was last loaded or saved.
     saved_state = SavedState()
 
     #: The names of policy fields that a subclass uses for its own attributes or arguments.
     foreign_fields: frozenset[str] = frozenset()
 
-    #: The stored calendars that ``exclude`` names, None before they were loaded.
+    #: The stored calendars with the names in ``exclude``, None until these calendars are loaded.
     _calendars: Mapping[str, Calendar] | None = None
 
     def __init__(
@@ -244,7 +245,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         clsargs: dict[str, Any] = {**fields}
         clsargs["app"] = real_app(clsargs.get("app"))
         if self.foreign_fields:
-            # If a subclass passes a field to this constructor, the field belongs to the policy.
+            # A field that a subclass passes to this constructor is a policy field.
             self.foreign_fields = self.foreign_fields.difference(clsargs)
         policy = {field: clsargs.pop(field, None) for field in FIELDS}
         if clsargs.pop("one_off", False):
@@ -271,11 +272,11 @@ class RedBeatSchedulerEntry(ScheduleEntry):
                 setattr(self, field, value)
         if self.timezone is not None:
             self._apply_timezone()
-        # A last run that the caller passed is a change to save; the default last run is not.
+        # A last run that the caller passed is a change to save; the default last run is no change.
         self.saved_state = SavedState(last_run_at=None if has_last_run else self.last_run_at)
 
     def _apply_timezone(self) -> None:
-        """Set the time zone of the entry on its schedule, where Celery and Sentry read it."""
+        """Set the entry's time zone on its schedule, because Celery and Sentry read it there."""
         with suppress(InvalidEntryError):  # save() raises this error for an unknown time zone
             zone = Policy.of({"timezone": self.timezone}).zone
             if zone is not None:
@@ -283,7 +284,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        for base in cls.__mro__:  # mixins of the subclass may use names of policy fields too
+        for base in cls.__mro__:  # mixins of the subclass may also use names of policy fields
             if base in RedBeatSchedulerEntry.__mro__:
                 continue
             used_names = {*vars(base)}
@@ -318,7 +319,10 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         meta: str | bytes | None,
         app: App | None = None,  # noqa: ARG004 - RedBeat 2 has this parameter
     ) -> dict[str, Any]:
-        """Return the run history in a ``meta`` field, ``{"last_run_at": None}`` if it is empty."""
+        """Return the run history in a ``meta`` field, ``{"last_run_at": None}`` for an empty field.
+
+        Raises :exc:`DecodeError` for an invalid field.
+        """
         return decode_meta(meta)
 
     @staticmethod
@@ -337,7 +341,10 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
     @staticmethod
     def load_meta(key: str, app: App | None = None) -> dict[str, Any]:
-        """Return the run history, ``{"last_run_at": None}`` if none is stored. One round trip."""
+        """Return the stored run history. One round trip.
+
+        Returns ``{"last_run_at": None}`` if no run history is stored.
+        """
         return decode_meta(store_of(app).load(text_of(key))[1])
 
     @classmethod
@@ -385,8 +392,8 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             )
             return entry
         except Exception as error:
-            # The JSON is valid, so user code caused the error: a schedule that raised, or an entry
-            # class whose constructor does not accept an argument.
+            # The JSON is valid, so user code caused the error: a schedule that raised an error, or
+            # an entry class whose constructor does not accept an argument.
             may_load_elsewhere = not isinstance(error, InvalidEntryError) or asks_itself(
                 arguments["schedule"]
             )
@@ -407,7 +414,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     def _history_in(self, meta: str, runtime: str) -> History:
         """Return the stored history; raises :exc:`DecodeError`.
 
-        If a subclass's ``decode_meta()`` returns more fields, they become attributes of the entry.
+        Other fields that a subclass's ``decode_meta()`` returns become attributes of the entry.
         """
         if not self.reads_meta_itself():
             return History.read(meta, runtime)
@@ -419,7 +426,10 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
     @property
     def seen_texts(self) -> Texts:
-        """The stored definition and policy that this entry was loaded from, "" if not loaded."""
+        """The stored definition and policy from which this entry was loaded.
+
+        The result is two empty strings if the entry was not loaded.
+        """
         return self.saved_state.texts
 
     def is_of(self, key: str, definition: str, policy: str) -> bool:
@@ -428,17 +438,23 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
     @property
     def rank(self) -> int | None:
-        """The position of the entry in due order, None if it is not scheduled. One round trip."""
+        """The position of the entry in due order. One round trip.
+
+        The position is None if the entry is not scheduled.
+        """
         return store_of(self.app).rank(self.key)
 
     # -- history and time -------------------------------------------------------------------------
 
     def policy_field(self, name: str) -> Any:
-        """Return a policy field, or its default if a subclass uses the name for something else."""
+        """Return a policy field, or its default if a subclass uses the name for another purpose."""
         return getattr(DEFAULT if name in self.foreign_fields else self, name)
 
     def default_now(self) -> datetime:
-        """Return the current time from the schedule's clock, else in the app's time zone."""
+        """Return the current time from the schedule's own clock.
+
+        If the schedule has no clock, the result is the current time in the app's time zone.
+        """
         if has_clock(self.schedule):
             now: datetime = self.schedule.now()
             return now
@@ -456,7 +472,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     def recall(self, meta: str, runtime: str = "", identity: str | None = None) -> None:
         """Load a stored history into this entry; raises :exc:`DecodeError`. No round trip.
 
-        ``identity`` is the stored identity of the entry, None to keep the known identity.
+        ``identity`` is the stored identity of the entry, None if the known identity is current.
         """
         self.adopt(meta, *self._history_in(meta, runtime), identity)
 
@@ -468,7 +484,10 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         scheduled_at: datetime | None,
         identity: str | None = None,
     ) -> None:
-        """Set the run history, and ``meta``, from which it was decoded. No round trip."""
+        """Set the run history of this entry. No round trip.
+
+        ``meta`` is the stored field from which the history was decoded.
+        """
         self.last_run_at, self.total_run_count = last_run_at, total_run_count
         self.scheduled_at = scheduled_at
         state = self.saved_state
@@ -488,8 +507,8 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     def ran_after(self, now: datetime) -> bool:
         """Return whether a beat recorded the last run, or skipped a run, at a time after ``now``.
 
-        This happens if the clock of Redis was ahead. Returns False if an application wrote the last
-        run.
+        Beats record a last run in the future if the clock of Redis is ahead. Returns False if an
+        application wrote the last run.
         """
         last, scheduled_at = self.last_run_at, self.scheduled_at
         if last is None or scheduled_at is None or max(aware(last), scheduled_at) <= now + AHEAD:
@@ -497,7 +516,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         return same_instant(last, self.saved_state.last_run_at)
 
     def decision(self) -> Decision:
-        """Return which occurrence is due now, and when the next occurrence is. No round trip."""
+        """Return which occurrence is due now, and when the entry is due next. No round trip."""
         run = self.run
         if run is None:
             return self.decision_at(self._current_time())
@@ -535,7 +554,10 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
     @property
     def policy(self) -> Policy:
-        """The policy in the attributes; raises :exc:`InvalidEntryError` for an invalid field."""
+        """The policy that the attributes of the entry define.
+
+        Raises :exc:`InvalidEntryError` for an invalid field.
+        """
         attributes = self.__dict__
         if NAMES.isdisjoint(attributes):
             return DEFAULT
@@ -549,7 +571,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         )
 
     def decision_at(self, now: datetime, due: datetime | None = None) -> Decision:
-        """Return which occurrence is due at ``now`` (UTC), and when the next occurrence is.
+        """Return which occurrence is due at ``now`` (UTC), and when the entry is due next.
 
         ``due`` is the time at which the entry became due, ``now`` by default.
         """
@@ -559,15 +581,16 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             last = anchor = min(anchor, now)
         plan = self.occurrence_plan()
         decision = decide(plan, last, anchor, now, due or now, self.total_run_count)
-        # The beat records ``now`` as the new anchor; otherwise each decision restarts the wait.
+        # The beat records ``now`` as the new anchor. Without this record, each later decision would
+        # start the wait for the next run again.
         return decision._replace(anchor=now) if ahead and anchor is now else decision
 
     def occurrence_plan(self) -> Plan:
         """Return the occurrences of the entry under its policy.
 
-        A crontab without ``misfire_grace_time`` has that of the app. Raises
-        :exc:`InvalidEntryError` for an invalid policy, or if a calendar does not exist. One round
-        trip if the entry has calendars that were not loaded, else none.
+        A crontab without ``misfire_grace_time`` uses the app's ``beat_cron_starting_deadline``.
+        Raises :exc:`InvalidEntryError` for an invalid policy, or if a calendar does not exist. One
+        round trip if the entry has calendars that were not loaded, otherwise none.
         """
         policy = self.policy
         zone = (None if policy is DEFAULT else policy.zone) or _zone_of(self.app)
@@ -581,7 +604,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         return plan
 
     def use_calendars(self, calendars: Mapping[str, Calendar] | None) -> None:
-        """Decide with these calendars; None loads the stored calendars at the next decision."""
+        """Use these calendars for decisions; None means that the next decision loads calendars."""
         self._calendars = calendars
 
     def _exclusion(self, policy: Policy, zone: tzinfo) -> Exclusion:
@@ -595,9 +618,10 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         return Exclusion(calendars, zone, policy.on_excluded)
 
     def _with_readable_calendars(self: Self) -> Self:
-        """Return the entry, or a copy without calendars if one is missing or unreadable.
+        """Return the entry, or a copy without calendars if a calendar is missing or unreadable.
 
-        Use this method to show an entry: a page of entries does not fail because of one calendar.
+        Use this method to show entries, so that one broken calendar does not prevent the display of
+        a page of entries.
         """
         if not self.policy_field("exclude"):
             return self
@@ -611,15 +635,15 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
     @property
     def runs_left(self) -> int | None:
-        """The number of runs that ``max_runs`` still allows, None for no limit."""
+        """The number of runs that ``max_runs`` still allows, None without a limit."""
         most = self.policy.max_runs
         return None if most is None else max(most - self.total_run_count, 0)
 
     @property
     def spread_offset(self) -> float:
-        """The seconds by which ``spread`` makes the next run later.
+        """The number of seconds by which ``spread`` delays the next run.
 
-        One round trip if the entry has calendars that were not loaded, else none.
+        One round trip if the entry has calendars that were not loaded, otherwise none.
         """
         entry = self._with_readable_calendars()
         plan = entry.occurrence_plan()
@@ -628,11 +652,11 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         return (plan.due_at(nominal) - nominal).total_seconds()
 
     def upcoming(self, n: int = 10, after: datetime | None = None) -> list[datetime]:
-        """Return the next ``n`` nominal instants after ``after`` (default now), in UTC.
+        """Return the next ``n`` nominal instants after ``after`` (default: now), in UTC.
 
-        The list is shorter if fewer runs are left. Disabled entries have upcoming instants too.
+        The list is shorter if fewer runs are left. Disabled entries also have upcoming instants.
         For a schedule class with its own ``is_due``, ``remaining_estimate`` computes the instants;
-        without this method the list has only the next instant. No round trip.
+        without ``remaining_estimate``, the list contains only the next instant. No round trip.
         """
         since = aware(after) if after else self._current_time()
         later = (run.scheduled_at for run in self.runs_from(since) if run.scheduled_at > since)
@@ -641,8 +665,9 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     def runs_from(self, since: datetime, now: datetime | None = None) -> Iterator[Expected]:
         """Yield the runs at ``since`` and later, as a beat that is always on time sends them.
 
-        ``since`` is an aware datetime, and may be in the past. The history advances with each run.
-        If ``now`` is given, ``max_runs`` also counts the runs between ``now`` and ``since``.
+        ``since`` is an aware datetime, and may be in the past. Each run is computed as if the
+        previous runs had taken place. If ``now`` is given, ``max_runs`` also counts the runs
+        between ``now`` and ``since``.
         See also :meth:`upcoming`. No round trip.
         """
         since, anchor = as_utc(since), self.anchor
@@ -660,7 +685,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
                 yield Expected(next_at, next_at)
 
     def occurrences_from(self, since: datetime) -> Iterator[datetime]:
-        """Yield the nominal instants at ``since`` and later; ``max_runs`` does not limit them.
+        """Yield the nominal instants at ``since`` and later, without the limit of ``max_runs``.
 
         Raises :exc:`InvalidEntryError` for a schedule class with its own ``is_due``. No round trip.
         """
@@ -674,10 +699,10 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     def saved_at(
         self: Self, instant: datetime, stored: RedBeatSchedulerEntry, now: datetime
     ) -> Self:
-        """Return a copy with the history that a save at ``instant`` would keep of ``stored``.
+        """Return a copy with the history that this entry would have after a save at ``instant``.
 
-        ``stored`` is the entry at ``now``. Raises :exc:`InvalidEntryError` if this entry could not
-        be saved. No round trip.
+        The save replaces ``stored``, which is the stored entry at ``now``. Raises
+        :exc:`InvalidEntryError` if this entry cannot be saved. No round trip.
         """
         entry, last, runs = copy.copy(self), stored.anchor, stored.total_run_count
         if entry.policy_field("exclude") != stored.policy_field("exclude"):
@@ -698,7 +723,10 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         return entry
 
     def is_due(self) -> schedstate:
-        """Return whether the entry is due, and the seconds until the next run (None for never)."""
+        """Return whether the entry is due, and the seconds until the next run.
+
+        The number of seconds is None if no run is left.
+        """
         if not self.enabled:
             return schedstate(False, DISABLED_RECHECK)
         decision = self.decision()
@@ -732,10 +760,10 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     def score_to_store(self, now: datetime | None = None) -> float | None:
         """Return the score to store in UNIX seconds, None to make the entry due at once.
 
-        ``now`` is in UTC, None for the current time. If the entry has its own clock or a claim,
-        ``now`` is ignored. The clock of this host may be wrong. So this method returns None if the
-        entry seems to be finished, if its run seems to be too late, or if its last run seems to be
-        in the future. A beat then decides by the clock of Redis, and parks a finished entry.
+        ``now`` is in UTC; None means the current time. If the entry has its own clock or a claim,
+        ``now`` is ignored. Because the clock of this host may be wrong, this method returns None if
+        the entry seems to be finished, if its run seems to be too late, or if its last run seems to
+        be in the future. A beat then decides with the clock of Redis, and parks a finished entry.
         """
         if not self.enabled:
             return DISABLED
@@ -755,7 +783,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     # -- saving --------------------------------------------------------------------------------
 
     def definition(self) -> dict[str, Any]:
-        """Return the ``definition`` to store; subclasses override this to add their arguments."""
+        """Return the definition to store; subclasses override this method to add arguments."""
         return {
             "name": self.name,
             "task": self.task,
@@ -767,7 +795,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         }
 
     def texts(self) -> tuple[str, str]:
-        """Return definition and policy as JSON to store; raises :exc:`InvalidEntryError`."""
+        """Return the definition and the policy as JSON; raises :exc:`InvalidEntryError`."""
         # An entry whose name is not valid text can only be deleted.
         if self.name and not is_valid_text(self.writable_key()):
             raise InvalidEntryError("name", NOT_UTF8 % repr(self.name))
@@ -788,7 +816,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     def writing(self) -> Writing:
         """Return the definition and policy to write; raises :exc:`InvalidEntryError`.
 
-        Checks everything that :meth:`save` checks.
+        This method makes the same checks as :meth:`save`.
         """
         definition, policy = self.texts()
         check_history(self)
@@ -802,7 +830,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             raise NotAllowedError(*refused)
 
     def writable_key(self) -> str:
-        """Return the key to write to.
+        """Return the key of the entry if an entry can be stored under this key.
 
         Raises :exc:`InvalidEntryError` if RedBeat uses the key itself, or if the key is not UTF-8.
         """
@@ -833,19 +861,20 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         def save(self, if_unchanged: bool = False) -> Self:
             """Store the entry and return it; the change takes effect at once.
 
-            The last writer wins, but the run history is kept: a save does not overwrite runs that a
-            beat recorded since you created or loaded the entry. A save overwrites recorded runs
-            only if you changed ``last_run_at`` or ``total_run_count``. If :exc:`InvalidEntryError`
-            is raised, nothing is written. One round trip; one more for each run recorded during the
-            save, and one more if a new object replaces a stored entry.
+            The last writer wins, but a save does not overwrite runs that a beat recorded after you
+            created or loaded the entry. A save overwrites recorded runs only if you changed
+            ``last_run_at`` or ``total_run_count``. If :exc:`InvalidEntryError` is raised, nothing
+            is written. One round trip, one more round trip for each run recorded during the save,
+            and one more if a new object replaces a stored entry.
 
             A finished entry runs again if you changed its schedule, time zone, start time, end
-            time, ``max_runs`` or history. A finished entry without such a change stays finished,
-            and a warning is logged.
+            time, ``max_runs`` or history. If you changed only other fields, a finished entry stays
+            finished, and a warning is logged.
 
-            With ``if_unchanged`` the first writer wins. :exc:`ConflictError` is raised if another
-            program changed or deleted the entry since you loaded it, or if you save a new entry and
-            its name exists already. Recorded runs do not count as changes.
+            With ``if_unchanged``, the first writer wins: :exc:`ConflictError` is raised if another
+            program changed or deleted the entry after you loaded the entry. :exc:`ConflictError` is
+            also raised if you save a new entry and its name exists already. Recorded runs do not
+            count as changes.
             """
             writing = self.writing()
             if if_unchanged:
@@ -872,8 +901,8 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         """Log a warning if the saved entry is enabled but has no run left. No round trip."""
         if self.enabled and self._has_finished():
             logger.warning(
-                "Entry %s stays finished: nothing is left to run. To run it again, save it with "
-                "another schedule, max_runs or last_run_at, or with total_run_count = 0",
+                "Entry %s stays finished: nothing is left to run. To run the entry again, save it "
+                "with another schedule, max_runs or last_run_at, or with total_run_count = 0",
                 self.name,
             )
 
@@ -892,10 +921,10 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         """Pause the entry until :meth:`resume`; ``note`` is the reason, ``by`` the operator.
 
         Pausing sets ``enabled`` to false, which RedBeat 2 also respects. An entry of
-        ``beat_schedule`` stays paused after a restart of the beat, unless its definition there has
-        changed. Triggered runs are still sent. Other changed attributes are not saved. Raises
-        KeyError if the entry does not exist. Two round trips, and more if other programs write the
-        entry at the same time.
+        ``beat_schedule`` stays paused after a restart of the beat, unless its definition in
+        ``beat_schedule`` has changed. Triggered runs are still sent. Pausing does not save other
+        attributes that you changed. Raises KeyError if the entry does not exist. Two round trips,
+        and more round trips if other programs write the entry at the same time.
         """
         self._take_over_pause(pause_entries(store_of(self.app), [self.writable_key()], note, by))
 
@@ -903,8 +932,8 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         """End a pause, or enable a disabled entry.
 
         By default, the entry catches up on one missed run; the policy can change this number.
-        Raises KeyError if the entry does not exist. Two round trips, and more if other programs
-        write the entry at the same time.
+        Raises KeyError if the entry does not exist. Two round trips, and more round trips if other
+        programs write the entry at the same time.
         """
         store, keys = store_of(self.app), [self.writable_key()]
         self._take_over_pause(resume_entries(store, keys, self.app, type(self)))
@@ -924,13 +953,13 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         self.saved_state, self.enabled = state._replace(pause=pause), pause is None
 
     def trigger(self) -> str:
-        """Request one run as soon as possible, in addition to the schedule; return its task id.
+        """Request one run as soon as possible, in addition to the schedule; return the task id.
 
         The message has the header ``triggered``, and its header ``scheduled_at`` is the time of
-        this call. Schedule, last run and run count do not change. A paused entry runs too. Each
+        this call. Schedule, last run and run count do not change. A paused entry also runs. Each
         call requests one run; at most 100 triggered runs wait for a beat. Raises KeyError if the
-        entry does not exist. Raises :exc:`InvalidEntryError` if 100 runs are waiting already or the
-        entry is quarantined. One round trip.
+        entry does not exist. Raises :exc:`InvalidEntryError` if 100 runs are waiting already or if
+        the entry is quarantined. One round trip.
         """
         return request_run(self)
 
@@ -942,29 +971,30 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         again: bool = False,
         dry_run: bool = False,
     ) -> Planned:
-        """Request the runs of a span that were not sent; return them.
+        """Request the unsent runs of a time span; return the plan with the requested runs.
 
         A beat sends one message for each nominal instant from ``since`` to before ``until``, with
         the task id that the run would have had. At most ``rate`` messages per second are sent, and
         runs of the schedule come first. Last run, run count and next run do not change.
 
-        The following runs are left out: runs that the history shows as sent, runs in the spans of
-        earlier backfills, and runs after the last run, because the schedule itself will send them.
-        With ``again``, only earlier backfills that have not finished count. With ``dry_run``,
-        nothing is written.
+        The backfill does not send runs that the history reports as sent, or runs in the spans of
+        earlier backfills. With ``again``, the spans of finished backfills are ignored. The backfill
+        does not send runs after the last run, because the schedule itself will send these runs.
+        With ``dry_run``, nothing is written.
 
-        A naive datetime is taken as UTC. Raises KeyError if the entry does not exist. Raises
+        A naive datetime counts as UTC. Raises KeyError if the entry does not exist. Raises
         :exc:`InvalidEntryError` for an invalid span or rate, for more than 100,000 runs, for a
         schedule class with its own ``is_due``, or if the entry is quarantined. Three round trips,
-        and three more for each run that is recorded at the same time; two with ``dry_run``.
+        and three more round trips for each run that is recorded at the same time. With ``dry_run``,
+        two round trips.
         """
         return request_backfill(self, since, until, rate, again, dry_run)
 
     def cancel_backfill(self) -> list[Backfill]:
-        """Drop the runs that backfills have not sent yet; return those backfills.
+        """Cancel the unsent runs of all backfills; return the backfills that had unsent runs.
 
-        Raises KeyError if the entry does not exist. Two round trips, and two more for each run that
-        is recorded at the same time.
+        Raises KeyError if the entry does not exist. Two round trips, and two more round trips for
+        each run that a beat records at the same time.
         """
         return cancel_backfills(self)
 
@@ -987,7 +1017,10 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         return self.derived_id(f"trigger {run}")
 
     def own_task_id(self, scheduled_at: datetime) -> str:
-        """Return the computed task id of the run at a nominal instant; ignore ``options``."""
+        """Return the task id that RedBeat computes for the run at a nominal instant.
+
+        A fixed task id in ``options`` has no effect on the result.
+        """
         return self.derived_id(nominal(scheduled_at).iso)
 
     def derived_id(self, occurrence: str) -> str:
@@ -1001,7 +1034,8 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     def history(self) -> list[Occurrence]:
         """The last ``redbeat_history_size`` runs, latest first.
 
-        One round trip. Two more if workers report the ends of runs, but not yet that of some run.
+        One round trip. Two more round trips if workers report the ends of runs, but have not yet
+        reported the end of a run in this list.
         """
         store = store_of(self.app)
         lines, results, identity = store.history(self.writable_key())
@@ -1018,7 +1052,10 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
     @property
     def status(self) -> EntryStatus:
-        """The state of the stored entry; raises KeyError if it does not exist. One round trip."""
+        """The state of the stored entry. One round trip.
+
+        Raises KeyError if the entry does not exist.
+        """
         page = store_of(self.app).read([self.writable_key()])
         row: Any = page.rows[0]
         if row.definition is None and row.score is None:
@@ -1029,11 +1066,11 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     # -- running -------------------------------------------------------------------------------
 
     def reschedule(self, last_run_at: datetime | None = None) -> None:
-        """Set the last run to ``last_run_at`` (default now), and compute the next run from it.
+        """Set the last run to ``last_run_at`` (default: now); compute the next run from this time.
 
         The run count does not change, but restarts at 0 if the entry has reached ``max_runs``. If
-        the entry was deleted, nothing is written. One round trip, and one more for each run
-        recorded during the write.
+        the entry was deleted, nothing is written. One round trip, and one more round trip for each
+        run recorded during the write.
         """
         self.last_run_at = last_run_at or self.default_now()
         self.scheduled_at = None
@@ -1055,7 +1092,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     def _next_instance(
         self: Self, last_run_at: datetime | None = None, only_update_last_run_at: bool = False
     ) -> Self:
-        """Return a copy of the entry with last run and run count updated for this run.
+        """Return a copy of the entry after this run, with the new last run and run count.
 
         Without a claim, this method records the run, in one round trip. With a claim, the beat
         records the run.
@@ -1079,7 +1116,10 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     # -- as a Python object --------------------------------------------------------------------
 
     def claimed(self: Self, now: datetime, due: datetime) -> Self:
-        """Return a copy on which a beat has a claim; ``now`` is the time of Redis."""
+        """Return a copy of the entry that a beat has claimed.
+
+        ``now`` is the time of Redis, ``due`` the time at which the entry became due.
+        """
         entry = self.__copy__()
         entry.run = Run(now, due, now)
         return entry
@@ -1091,14 +1131,14 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         return entry
 
     def __deepcopy__(self: Self, memo: dict[int, Any]) -> Self:
-        """Return a copy with copied arguments and options; app and schedule are shared."""
+        """Return a copy with its own arguments and options, but with the same app and schedule."""
         entry = copy.copy(self)
         for name in ("args", "kwargs", "options"):
             setattr(entry, name, copy.deepcopy(getattr(self, name), memo))
         return entry
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
-        """Yield the constructor arguments, as Celery does."""
+        """Yield the constructor arguments, as the entries of Celery do."""
         internal = ("run", "scheduled_at", "put_up", "saved_state", "is_static")
         return (
             (name, value)
@@ -1117,7 +1157,8 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
 def _zone_of(app: Any) -> tzinfo:
     """Return the time zone of the app."""
-    # Celery caches the zone in the app; its property takes 1 us more than this look-up.
+    # Celery caches the zone in the app. The property ``app.timezone`` takes 1 us more than reading
+    # the cached zone.
     zone: tzinfo = vars(app).get("timezone") or app.timezone
     return zone
 
@@ -1134,7 +1175,7 @@ def _arguments(args: Any, kwargs: dict[str, Any] | None) -> list[str]:
     return texts + [f"{name}={value!r}" for name, value in (kwargs or {}).items()]
 
 
-# An entry that does not set a policy field reads its default from the class attribute.
+# An entry that does not set a policy field reads the default of this field from the class.
 for _name in FIELDS:
     setattr(RedBeatSchedulerEntry, _name, getattr(DEFAULT, _name))
 
@@ -1142,7 +1183,7 @@ for _name in FIELDS:
 def _decoded(owner: Any, field: str, text: str | None) -> dict[str, Any]:
     """Return the result of ``owner.decode_definition()`` or ``owner.decode_meta()``.
 
-    Raises :exc:`DecodeError`, also if a subclass's method raises any error.
+    If a subclass's method raises an error, this function raises a :exc:`DecodeError`.
     """
     method = getattr(owner, f"decode_{field}")
     try:
@@ -1162,4 +1203,4 @@ def _refusal(class_name: str, arguments: Collection[str], error: Exception) -> t
             if f"argument '{name}'" in str(error):
                 hint = did_you_mean(name, (*DEFINITION_FIELDS, *FIELDS))
                 return f"definition.{name:.60}", f"is an unknown field of {class_name}; {hint}"
-    return "definition", f"{class_name} refuses it: {error}"
+    return "definition", f"{class_name} refuses the arguments: {error}"

@@ -30,14 +30,14 @@ class RedBeatError(Exception):
     """The base class of all errors of this package."""
 
 
-#: The exit code of a process that ends because of a setting, as in ``sysexits.h``.
+#: The exit code of a process that ends because of an invalid setting, as in ``sysexits.h``.
 EX_CONFIG = 78
 
 
 class ConfigurationError(RedBeatError, ImproperlyConfigured, ClickException):
     """A setting has an invalid value. Raised when the configuration is read.
 
-    The message contains the setting, its value (unless it may be secret) and the valid values.
+    The message contains the setting, its value (unless the value may be secret) and valid values.
     ``celery beat`` prints the message as one line, without a traceback, because the error is also
     an error of click, the library of Celery's command line.
     """
@@ -46,10 +46,10 @@ class ConfigurationError(RedBeatError, ImproperlyConfigured, ClickException):
 
 
 class RedBeatKeyExpiryError(RedBeatError):
-    """Redis may evict keys of the schedule, and ``redbeat_key_expiry_check`` is ``raise``."""
+    """Redis may evict keys of the schedule, and ``redbeat_key_expiry_check`` is ``"raise"``."""
 
 
-#: Maximum number of characters of the field and of the problem in a message.
+#: Maximum number of characters of each part of a message: of the field, and of the problem.
 LONGEST_MESSAGE = 500
 
 
@@ -59,7 +59,7 @@ def shortened(text: str) -> str:
 
 
 class FieldError(RedBeatError):
-    """An entry has an invalid value; the base class of the two errors below."""
+    """The base class of :exc:`InvalidEntryError` and :exc:`DecodeError`."""
 
     def __init__(self, field: str, problem: str) -> None:
         self.field = shortened(field)
@@ -84,10 +84,10 @@ class DecodeError(FieldError, ValueError):
 
 
 class CannotRunHereError(RedBeatError):
-    """This process cannot run an entry, but a process with other code or settings may be able to.
+    """This process cannot run an entry, but another process may be able to run this entry.
 
-    A beat first gives other beats the chance to run the entry. If no beat can run it, the entry is
-    quarantined.
+    The code or the settings of the other process may be different. If a beat raises this error,
+    other beats try to run the entry. If no beat can run the entry, the entry is quarantined.
     """
 
 
@@ -106,24 +106,24 @@ class NotAllowedError(InvalidEntryError, CannotRunHereError):
 def described(error: BaseException) -> str:
     """Return the class name and the message of ``error``, for logs.
 
-    In redis-py 8, ``repr(error)`` does not contain the message.
+    This function replaces ``repr(error)``, which does not contain the message in redis-py 8.
     """
     return f"{type(error).__name__}: {error}"
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:
-    """Return a suggestion for an unknown name: the most similar known name, or all of them."""
+    """Return a suggestion for an unknown name: the most similar known name, or all known names."""
     names = sorted(known)
     nearest = get_close_matches(str(name)[:100], names, n=1)
     return f"did you mean {nearest[0]}?" if nearest else f"use one of {', '.join(names)}"
 
 
-#: Maximum number of characters of an error that is stored or that stands in a report.
+#: Maximum number of characters of the text of an error that is stored or reported.
 LONGEST_REASON = 300
 
 
 def reason_of(error: BaseException) -> str:
-    """Return :func:`described` in one line of at most 300 characters.
+    """Return the text of :func:`described` as one line of at most 300 characters.
 
     Characters that UTF-8 cannot encode are escaped.
     """
@@ -132,7 +132,7 @@ def reason_of(error: BaseException) -> str:
 
 
 class ConflictError(RedBeatError):
-    """The stored entry was changed or deleted after your program loaded it.
+    """The stored entry was changed or deleted after your program loaded this entry.
 
     Raised by ``save(if_unchanged=True)``, which writes nothing in this case. Load the entry again,
     then repeat your change.

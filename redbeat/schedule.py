@@ -57,9 +57,9 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
     An iteration yields entries in due order; entries that are never due come last. An iteration
     reads pages of 500 entries, one round trip per page. Each entry is yielded exactly once, even if
     runs or changes move the entry in the due order. (An entry that you add or delete during the
-    iteration may be yielded or not.) To ensure this, the iteration keeps a hash of each key in
-    memory, about 10 bytes per key. At the end, the iteration scans all keys, 2000 per round trip,
-    and yields the entries that it has not yielded yet.
+    iteration may be yielded or not.) To yield no entry twice, the iteration stores a hash of each
+    key in memory, about 10 bytes per key. At the end, the iteration scans all keys, 2000 keys per
+    round trip, and yields all entries that were not yielded yet.
 
     Arguments:
         app: the Celery app; None for the current app.
@@ -117,7 +117,7 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         if not isinstance(entry, RedBeatSchedulerEntry):
             raise InvalidEntryError("entry", f"must be a RedBeatSchedulerEntry, not {entry!r:.60}")
         if entry.name != name:
-            raise InvalidEntryError("name", f"is {entry.name!r}, but the key is {name!r}")
+            raise InvalidEntryError("name", f"is {entry.name!r}, but must be the key {name!r}")
         entry.save()
 
     def __delitem__(self, name: str) -> None:
@@ -126,11 +126,11 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
             raise KeyError(name)
 
     def pop(self, name: str, default: Any = MISSING) -> Any:
-        """Remove an entry and return it.
+        """Remove an entry, and return the removed entry.
 
         For an unknown name, returns ``default``, or raises KeyError without a ``default``. If
-        several callers pop the same entry, only one caller gets it. An unreadable entry raises
-        :exc:`DecodeError` and is not removed. Two round trips.
+        several callers pop the same entry, only one caller gets the entry. An unreadable entry
+        raises :exc:`DecodeError` and is not removed. Two round trips.
         """
         try:
             definition, *rest = self._store.pop(self[name].writable_key())
@@ -143,9 +143,9 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         return self.entry_class.from_texts(self.app, definition, *rest)
 
     def popitem(self) -> tuple[str, Entry]:
-        """Remove any entry and return its name and the entry; raises KeyError if there is none.
+        """Remove an arbitrary entry; return a pair of the entry's name and the entry.
 
-        Two round trips.
+        Raises KeyError if the schedule is empty. Two round trips.
         """
         for name in self:
             with suppress(KeyError):  # another caller removed this entry
@@ -171,7 +171,7 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
     # -- reading ---------------------------------------------------------------------------------
 
     def find(self, pattern: str | None = None, **filters: Any) -> Iterator[Entry]:
-        """Yield the readable entries that match; takes the arguments of :meth:`records`."""
+        """Yield the matching readable entries; the arguments are those of :meth:`records`."""
         records = self.records(pattern, **filters)
         return (record.entry for record in records if record.entry is not None)
 
@@ -187,17 +187,17 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
     ) -> Iterator[Record]:
         """Yield a record for each matching entry in due order. One round trip per 500 entries read.
 
-        Unreadable entries are included. A ``pattern`` that matches at most 20,000 names takes one
-        round trip per 2000 entries, in which Redis compares the names, and one per 500 matching
-        entries. If all ``states`` are states of entries that are never due, such entries come
-        first.
+        Unreadable entries are included. If ``pattern`` matches at most 20,000 names, Redis compares
+        the names in one round trip per 2000 entries. The matching entries are then read in one
+        round trip per 500 entries. If all ``states`` are states of entries that are never due, the
+        entries that are never due come first.
 
         Arguments:
             pattern, task: ``fnmatch`` patterns for the name and the task of the entry.
-            enabled: True for enabled entries only, False for disabled entries only. Either value
-                excludes unreadable entries.
+            enabled: True for enabled entries only, False for disabled entries only. Both values
+                exclude unreadable entries.
             static: True for static entries only, False for dynamic entries only.
-            due_before: only entries due before this instant; a naive datetime is taken as UTC.
+            due_before: only entries due before this instant; a naive datetime counts as UTC.
             states: only entries in these states.
             limit: the maximum number of records.
         """
@@ -210,9 +210,9 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
     ) -> list[tuple[datetime, str]]:
         """Return the next ``n`` runs of all enabled entries, as (nominal instant in UTC, name).
 
-        The instants are later than ``after`` (default: now), and not later than ``until``. Reads a
-        page of 500 entries in one round trip. Reads more pages only if their entries may have one
-        of the next ``n`` runs.
+        The instants are later than ``after`` (default: now), and not later than ``until``. One
+        round trip per page of 500 entries. Another page is read only if an entry of that page may
+        have one of the next ``n`` runs.
         """
         since = aware(after) if after else datetime.now(timezone.utc)
         last = aware(until) if until else None
@@ -226,9 +226,9 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
     def forecast(self, until: datetime, after: datetime | None = None) -> Forecast:
         """Return the nominal instants of all enabled entries after ``after`` and before ``until``.
 
-        ``after`` is now by default. Reads pages of 500 entries, one round trip each, until no later
-        page can have a run before ``until``. If there are too many entries or runs, the forecast
-        ends before ``until``; see :class:`~redbeat.Forecast`.
+        By default, ``after`` is the current time. The method reads pages of 500 entries, one round
+        trip per page, until no later page can contain a run before ``until``. If there are too many
+        entries or runs, the forecast ends before ``until``; see :class:`~redbeat.Forecast`.
         """
         since = aware(after) if after else datetime.now(timezone.utc)
         return forecast(self._agenda_pages(), since, aware(until))
@@ -242,19 +242,20 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
     ) -> Simulation:
         """Return the runs with nominal instants from ``since`` to before ``until``.
 
-        The functions of a beat decide on each run, as if a beat had been on time all the time. The
-        period may be in the past. A naive datetime is taken as UTC.
+        The same functions as in a beat decide on each run, for a beat that is always on time. The
+        period may be in the past. A naive datetime counts as UTC.
 
         Arguments:
-            names: the entries; by default those in ``changes``, or all enabled entries.
-            changes: entry name -> other rules: a dict of attributes to change, such as
+            names: the names of the entries; by default the names in ``changes``. Without
+                ``changes``, the default is all enabled entries.
+            changes: entry name -> changed rules: a dict of attributes to change, such as
                 ``{"schedule": crontab(minute=0)}``, or a whole :class:`RedBeatSchedulerEntry`. An
                 entry that is not stored is simulated as if it was created at ``since``. With
                 ``changes``, the result contains the runs before and after the change.
 
-        One round trip per 500 entries, and one for each entry with calendars. Raises KeyError for
-        an unknown name and :exc:`InvalidEntryError` for rules that cannot be saved. See
-        :class:`~redbeat.Simulation` for the result and its limit.
+        One round trip per 500 entries, and one more round trip for each entry with calendars.
+        Raises KeyError for an unknown name and :exc:`InvalidEntryError` for rules that cannot be
+        saved. See :class:`~redbeat.Simulation` for the result and its limit.
         """
         if names is None and changes:
             names = changes
@@ -262,7 +263,7 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         return simulate(pairs, aware(since), aware(until), datetime.now(timezone.utc))
 
     def _pairs(self, names: Iterable[str] | None, changes: Mapping[str, Any]) -> Iterator[Pair]:
-        """Yield each entry as it is stored, and as it is after the changes."""
+        """Yield a pair for each entry: the stored entry, and the entry after the changes."""
         if names is None:
             yield from ((entry, None) for entry in self.find(enabled=True))
             return
@@ -286,7 +287,7 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
             return build_entry(self, name, change)
         unknown = set(change) - {*vars(stored), *FIELDS}
         if unknown:
-            problem = "is not a field of an entry; use 'schedule', 'timezone' or another field"
+            problem = "is not a field of an entry; use a field such as 'schedule' or 'timezone'"
             raise InvalidEntryError(f"{name}: {min(unknown)}", problem)
         rule = {"schedule": stored.schedule, "timezone": stored.timezone}
         rule |= {field: value for field, value in change.items() if field in rule}
@@ -298,10 +299,10 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         return changed
 
     def load(self, periods: Periods, pattern: str = "*", totals: bool = False) -> Load:
-        """Return how many runs of the entries whose name matches ``pattern`` are in each period.
+        """Return the number of runs in each period, for entries whose names match ``pattern``.
 
-        Reads pages of 500 entries, one round trip each, until no later page can have a run in a
-        period; see :class:`~redbeat.management.forecast.Load`.
+        The method reads pages of 500 entries, one round trip per page, until no later page can
+        contain a run in a period; see :class:`~redbeat.management.forecast.Load`.
         """
         pages = (
             ([entry for entry in entries if fnmatchcase(str(entry.name), pattern)], last_due)
@@ -319,9 +320,9 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
                 return
 
     def _with_calendars(self, entries: list[Entry]) -> list[Entry]:
-        """Return the entries whose calendars can be read; a beat quarantines the others.
+        """Return the entries without unreadable calendars; a beat quarantines all other entries.
 
-        No round trip if no entry has a calendar, else one.
+        No round trip if no entry has a calendar, otherwise one round trip.
         """
         users = [entry for entry in entries if entry.policy_field("exclude")]
         if not users:
@@ -337,7 +338,7 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         return status_of(self.app)
 
     def quarantine(self) -> dict[str, tuple[str, datetime | None]]:
-        """Return the quarantined entries: name -> (reason, start time). One round trip."""
+        """Return the reason and the start of each quarantine, by entry name. One round trip."""
         name_of, notes = self._store.keys.name_of, self._store.quarantined()
         return {encodable(name_of(key)): quarantine_note(note) for key, note in notes.items()}
 
@@ -348,9 +349,9 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
 
         All entries are checked before any entry is written; the message of an
         :exc:`InvalidEntryError` contains the name of the invalid entry. Stored run histories are
-        kept, as in :meth:`RedBeatSchedulerEntry.save`. One round trip per 500 entries, and one more
-        per 500 if new objects replace stored entries. Redis writes one batch while the next batch
-        is encoded.
+        not overwritten, as in :meth:`RedBeatSchedulerEntry.save`. One round trip per 500 entries,
+        or two round trips per 500 entries if new objects replace stored entries. Redis writes one
+        batch while the next batch is encoded.
         """
         writings = {item.key: (entry, item) for entry in entries for item in [checked(entry)]}
         save_batches(self._store, [*batches(writings.values())])
@@ -368,7 +369,7 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         return self._named(name).writable_key()
 
     def _named(self, name: str) -> Entry:
-        """Return an entry with this name only, for methods that need no more."""
+        """Return an entry that has only a name, for methods that need only the name."""
         return self.entry_class(name=name, app=self.app)
 
     @property
@@ -380,18 +381,18 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         return load_calendars(self._store)
 
     def save_calendar(self, calendar: Calendar) -> int:
-        """Store a calendar; the change takes effect at once on all entries that name it.
+        """Store a calendar; the change takes effect at once on all entries that use the calendar.
 
-        Returns the number of entries that name the calendar. One round trip, and five per 500
-        entries with calendars.
+        Returns the number of entries that use the calendar. One round trip, and five more round
+        trips per 500 entries with calendars.
         """
         return calendars.save_calendar(self, calendar)
 
     def delete_calendar(self, name: str) -> bool:
-        """Delete a calendar; return whether it existed.
+        """Delete a calendar; return whether the calendar existed.
 
-        Raises :exc:`InvalidEntryError` if an entry names the calendar. One round trip, and two per
-        500 entries with calendars.
+        Raises :exc:`InvalidEntryError` if an entry uses the calendar. One round trip, and two more
+        round trips per 500 entries with calendars.
         """
         return calendars.delete_calendar(self, name)
 
@@ -421,20 +422,22 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
 
         ``definitions`` has the same format as ``beat_schedule``. All definitions are checked before
         anything is written. With ``prune``, dynamic entries that are not in ``definitions`` are
-        removed; static entries are never removed. With ``dry_run``, nothing is written, and the
-        changes that would be made are returned. Paused entries stay paused unless their definition
-        changed. Three round trips per 500 definitions; with ``prune``, one more per 500 entries.
+        removed; static entries are never removed. With ``dry_run``, the method only returns the
+        changes and writes nothing. Paused entries stay paused unless their definition changed.
+        Three round trips per 500 definitions; with ``prune``, one more round trip per 500 entries.
         """
         return apply(self, definitions, prune, dry_run)
 
     # -- from asynchronous code ------------------------------------------------------------------
 
-    # Each method runs in a thread. Loading an entry takes 0.47 ms instead of 0.28 ms. redis-py's
-    # asyncio client would save this, but it would need a second implementation of the store.
+    # Each method calls the synchronous method in a thread. Because of the thread, loading an entry
+    # takes 0.47 ms instead of 0.28 ms. With redis-py's asyncio client, no thread would be needed,
+    # but this client would need a second implementation of the store.
 
     async def asave(self, entry: Entry, if_unchanged: bool = False) -> Entry:
         """Store an entry in a thread, see :meth:`RedBeatSchedulerEntry.save`."""
-        # Entry classes for RedBeat 2 may have a save() without arguments.
+        # Entry classes for RedBeat 2 may have a save() without arguments, so pass no argument if
+        # the option is not set.
         options = {"if_unchanged": True} if if_unchanged else {}
         return await asyncio.to_thread(entry.save, **options)
 

@@ -1,12 +1,13 @@
 """Signals of a beat. Connect receivers as in Celery: ``entry_dispatched.connect(receiver)``.
 
-The sender is the scheduler. ``run_succeeded`` and ``run_failed`` are sent by workers after
-``redbeat.worker.enable(app)``; their sender is the app. A receiver must accept ``**kwargs``,
-because later versions may pass more arguments. The beat calls receivers between two messages, so a
-slow receiver delays the next message. An error in a receiver is logged and has no other effect.
+Workers send ``run_succeeded`` and ``run_failed`` if you called ``redbeat.worker.enable(app)``; the
+sender is the app. The sender of all other signals is the scheduler. A receiver must accept
+``**kwargs``, because later versions may pass more arguments. The beat calls receivers between two
+messages, so a slow receiver delays the next message. An error in a receiver is logged and has no
+other effect.
 
-The description of each signal lists the arguments after "with". All datetimes are in UTC.
-``name`` is the name of an entry.
+The description of each signal lists the arguments of the signal after the word "with". All
+datetimes are in UTC. The argument ``name`` is the name of an entry.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ if TYPE_CHECKING:
     from redbeat.entries.runs import RunResult
     from redbeat.entry import RedBeatSchedulerEntry as Entry
 
-    #: A receiver, called with the arguments of a signal by name.
+    #: The type of a receiver. A signal passes its arguments to the receiver by name.
     R_contra = TypeVar("R_contra", bound=Callable[..., Any], contravariant=True)
     F = TypeVar("F", bound=Callable[..., Any])
 
     class TypedSignal(Protocol[R_contra]):
-        """A signal of Celery for type checkers, which compare receivers with its arguments."""
+        """The type of a Celery signal; type checkers use this type to check receivers."""
 
         name: str
         receivers: Any
@@ -138,15 +139,15 @@ __all__ = (
     "statics_synced",
 )
 
-#: This beat became the leader. Not sent if the lock is off.
+#: This beat became the leader. This signal is not sent if the lock is off.
 lock_acquired: TypedSignal[Receiver] = Signal(name="lock_acquired")
 
-#: This beat lost the lock to another beat, which has the token ``holder``. Not sent when this beat
-#: stops and releases the lock itself.
+#: This beat lost the lock to another beat, with ``holder`` (the token of the other beat). This
+#: signal is not sent when this beat stops and releases the lock itself.
 lock_lost: TypedSignal[LostLock] = Signal(name="lock_lost", providing_args={"holder"})
 
 #: A message was sent, with ``entry``, ``scheduled_at``, ``task_id``, ``triggered`` (True if the run
-#: was triggered manually). The run may not be recorded yet.
+#: was triggered manually). The beat may record the run in Redis after this signal.
 entry_dispatched: TypedSignal[Dispatched] = Signal(
     name="entry_dispatched", providing_args={"entry", "scheduled_at", "task_id", "triggered"}
 )
@@ -162,8 +163,8 @@ entry_quarantined: TypedSignal[Quarantined] = Signal(
     name="entry_quarantined", providing_args={"name", "reason"}
 )
 
-#: Runs were missed and are skipped, with ``entry``, ``count``, ``scheduled_at`` (when the last
-#: missed run was due, or when the run that replaces the missed runs was due).
+#: Runs were missed and will not be sent, with ``entry``, ``count``, ``scheduled_at`` (the nominal
+#: instant of the last missed run, or of the run that replaces the missed runs).
 entry_missed: TypedSignal[Missed] = Signal(
     name="entry_missed", providing_args={"entry", "count", "scheduled_at"}
 )
@@ -171,18 +172,18 @@ entry_missed: TypedSignal[Missed] = Signal(
 #: An entry has no runs left, with ``entry``.
 entry_finished: TypedSignal[Finished] = Signal(name="entry_finished", providing_args={"entry"})
 
-#: The entries of ``beat_schedule`` were written, with ``added``, ``changed``, ``removed`` (the
-#: number of each).
+#: The entries of ``beat_schedule`` were written, with ``added``, ``changed``, ``removed`` (three
+#: numbers of entries).
 statics_synced: TypedSignal[Synced] = Signal(
     name="statics_synced", providing_args={"added", "changed", "removed"}
 )
 
-#: All entries disappeared from Redis, with ``count`` (how many there were). The beat writes the
-#: entries of ``beat_schedule`` again. Your receiver can save the other entries again.
+#: All entries disappeared from Redis, with ``count`` (the number of lost entries). The beat writes
+#: the entries of ``beat_schedule`` again. Your receiver can save the other entries again.
 schedule_lost: TypedSignal[LostSchedule] = Signal(name="schedule_lost", providing_args={"count"})
 
 #: A run succeeded, with ``name``, ``task_id``, ``scheduled_at``, ``result``, the
-#: :class:`~redbeat.RunResult`. Sent by the worker after Redis recorded the result.
+#: :class:`~redbeat.RunResult`. The worker sends this signal after Redis stored the result.
 run_succeeded: TypedSignal[Ended] = Signal(
     name="run_succeeded", providing_args={"name", "task_id", "scheduled_at", "result"}
 )
@@ -192,7 +193,7 @@ run_failed: TypedSignal[Ended] = Signal(
     name="run_failed", providing_args={"name", "task_id", "scheduled_at", "result"}
 )
 
-#: The broker is not available, with ``error``. Sent once per outage.
+#: The broker is not available, with ``error``. This signal is sent once per outage.
 broker_lost = Signal(name="broker_lost", providing_args={"error"})
 
 #: The broker is available again, with ``failures``, the number of failed attempts to send a
@@ -207,6 +208,6 @@ redis_back: TypedSignal[FoundRedis] = Signal(name="redis_back", providing_args={
 
 
 def emit(signal: Any, sender: Any, **arguments: Any) -> None:
-    """Send a signal if it has receivers."""
+    """Send a signal if the signal has receivers."""
     if signal.receivers:
         signal.send(sender, **arguments)

@@ -1,7 +1,8 @@
-"""Waiting runs: runs that were triggered manually, and backfills.
+"""Waiting runs of an entry: manually triggered runs and backfills.
 
-A backfill is a span of an entry's schedule whose runs a beat sends later, one by one. The field
-``trigger`` of an entry contains its waiting runs; see ``trigger.lua`` and ``backfill.lua``.
+A backfill is a request to send the runs of a time span in the past; a beat sends these runs one by
+one. The field ``trigger`` of an entry contains the waiting runs of this entry; the scripts
+``trigger.lua`` and ``backfill.lua`` describe the format.
 """
 
 from __future__ import annotations
@@ -53,20 +54,21 @@ __all__ = (
     "waits",
 )
 
-#: Maximum number of triggered runs of one entry that wait for a beat.
+#: Maximum number of manually triggered runs of one entry that wait for a beat.
 MAX_TRIGGERS: Final = 100
 
-#: Runs per second of a backfill, by default.
+#: The default rate of a backfill, in runs per second.
 BACKFILL_RATE: Final = 10.0
 
-#: Codes that ``trigger.lua`` and ``backfill.lua`` return if they refuse a call. ``REFUSED`` means
-#: that too many triggered runs wait, or that the entry has changed since the caller read it.
+#: The codes that ``trigger.lua`` and ``backfill.lua`` return when these scripts refuse a call.
+#: ``REFUSED`` means that too many triggered runs wait, or that the entry changed after the caller
+#: read the entry.
 UNKNOWN, QUARANTINED, REFUSED, NOT_A_HASH = 0, -1, -2, -3
 
-#: The end of a backfill that has nothing left to send.
+#: The last part of the stored text of a backfill that has no run left to send.
 DONE: Final = "done"
 
-#: Maximum delay of a backfill behind its rate, in seconds, that later runs catch up on.
+#: A backfill that is behind its rate sends faster, to catch up on at most this number of seconds.
 BURST: Final = 1.0
 
 #: The minimum rate of a backfill, in runs per second.
@@ -75,26 +77,28 @@ MIN_RATE: Final = 0.0001
 #: Maximum number of runs in a backfill.
 MAX_RUNS: Final = 100_000
 
-#: Maximum number of spans of one backfill, and of all finished backfills together.
+#: Maximum number of spans of one backfill. An entry may also have at most this number of finished
+#: backfills and waiting runs together.
 MAX_SPANS: Final = 100
 
-#: The start of a span (included) and its end (excluded).
+#: A time span: its start (included) and its end (excluded).
 Span = tuple[datetime, datetime]
 
-#: Yields the nominal instants of an entry from an instant on.
+#: A function that yields the nominal instants of an entry, starting at the given instant.
 Occurrences = Callable[[datetime], Iterator[datetime]]
 
 
 class Backfill(NamedTuple):
-    """The span ``since`` to before ``until`` of a schedule, and how many runs a beat has sent.
+    """A backfill of the runs from ``since`` to before ``until``, and its progress.
 
     Attributes:
         id: a random id.
         rate: maximum number of runs per second.
         sent: the number of runs that beats have sent.
-        total: the number of runs to send, when the backfill was requested.
-        left: the parts of the span that are not sent yet. Empty if the backfill has finished.
-        ready_at: when the next run may be sent, in UNIX seconds; None if the backfill has finished.
+        total: the number of runs to send, counted when the backfill was requested.
+        left: the parts of the span whose runs are not sent yet; empty if the backfill has finished.
+        ready_at: the earliest time to send the next run, in UNIX seconds; None if the backfill has
+            finished.
     """
 
     id: str
@@ -108,14 +112,14 @@ class Backfill(NamedTuple):
 
     @property
     def finished(self) -> bool:
-        """Whether no run is left."""
+        """Whether the backfill has no run left to send."""
         return self.ready_at is None
 
     @classmethod
     def read(cls, token: str) -> Backfill:
-        """Return the backfill in a waiting run of the field ``trigger``; raises ValueError.
+        """Return the backfill in ``token``, which is a waiting run of the field ``trigger``.
 
-        Accepts only what the property :attr:`token` returns.
+        Raises ValueError for a text that the property :attr:`token` cannot return.
         """
         head, _, ready = token.rpartition(":")
         run_id, rate_text, sent_text, total_text, span, left_text = head.split("/")
@@ -131,25 +135,29 @@ class Backfill(NamedTuple):
         if not 0 < len(run_id) <= LONGEST_ID or not is_valid_text(run_id):
             raise ValueError(f"the id must be valid text of at most {LONGEST_ID} characters")
         if len(left) > MAX_SPANS:
-            raise ValueError(f"it has more than {MAX_SPANS} spans")
+            raise ValueError(f"the backfill has more than {MAX_SPANS} spans")
         if backfill.finished == bool(left) or backfill.token != token:
-            raise ValueError("it is not as RedBeat writes a backfill")
+            raise ValueError("RedBeat does not write backfills in this form")
         return backfill
 
     @property
     def token(self) -> str:
-        """The waiting run to store in the field ``trigger``."""
+        """The text that represents this backfill in the field ``trigger``."""
         ready = DONE if self.ready_at is None else f"{self.ready_at:.6f}"
         left = ",".join(map(_span_text, self.left))
         span = _span_text((self.since, self.until))
         return f"{self.id}/{self.rate:g}/{self.sent}/{self.total}/{span}/{left}:{ready}"
 
     def instants(self, occurrences: Occurrences) -> Iterator[datetime]:
-        """Yield the nominal instants of the runs that are left."""
+        """Yield the nominal instants of the runs that are not sent yet."""
         return _instants(self.left, occurrences)
 
     def after_run(self, following: datetime | None, now: float, sent: int = 1) -> Backfill:
-        """Return the backfill after ``sent`` runs; ``following`` is the next run, None if none."""
+        """Return the backfill after ``sent`` more runs were sent.
+
+        ``following`` is the nominal instant of the next run, None if no run is left. ``now`` is in
+        UNIX seconds.
+        """
         done = self._replace(sent=self.sent + sent, left=(), ready_at=None)
         if following is None or self.ready_at is None:
             return done
@@ -178,7 +186,10 @@ def _instants(spans: Iterable[Span], occurrences: Occurrences) -> Iterator[datet
 
 
 def _tokens(waiting: str) -> list[str]:
-    """Return the waiting runs; only ASCII white space separates them, as in Lua."""
+    """Return the waiting runs in a field ``trigger``.
+
+    Only ASCII white space separates waiting runs, because the Lua scripts split the field this way.
+    """
     return [text_of(part) for part in bytes_of(waiting).split()]
 
 
@@ -188,9 +199,9 @@ def is_backfill(token: str) -> bool:
 
 
 def backfills_in(waiting: str) -> list[Backfill]:
-    """Return the backfills in a field ``trigger``, also those that have finished.
+    """Return all valid backfills in a field ``trigger``, including finished backfills.
 
-    Invalid backfills are left out; a beat logs and removes them.
+    A beat logs and removes invalid backfills.
     """
     found = []
     for token in filter(is_backfill, _tokens(waiting)):
@@ -202,12 +213,12 @@ def backfills_in(waiting: str) -> list[Backfill]:
 
 
 def waits(waiting: str) -> bool:
-    """Return whether a field ``trigger`` has a run to send, now or later."""
+    """Return whether a field ``trigger`` contains a run to send, now or later."""
     return any(not token.endswith(f":{DONE}") for token in _tokens(waiting))
 
 
 def first_ready(waiting: str, now: float, enabled: bool) -> str | None:
-    """Return the waiting run to send at ``now`` (UNIX seconds), None if none is ready.
+    """Return the waiting run to send at ``now`` (UNIX seconds), None if no run is ready.
 
     Runs that were triggered manually come first. Backfills wait while the entry is not enabled.
     """
@@ -220,23 +231,23 @@ def first_ready(waiting: str, now: float, enabled: bool) -> str | None:
         try:
             at = Backfill.read(token).ready_at or 0.0
         except ValueError:
-            at = 0.0  # invalid: the beat logs and removes it
+            at = 0.0  # the beat logs and removes an invalid backfill when it is ready
         if at <= now:
             ready.append((at, token))
     return min(ready, key=lambda item: item[0])[1] if ready else None
 
 
 class Planned(NamedTuple):
-    """What a request to backfill a span does.
+    """The plan of a request to backfill a span.
 
-    The span is from ``since`` to before ``until``. The span ends before the runs that the schedule
-    itself will send.
+    The span begins at ``since`` and ends just before ``until``. The span contains no run that the
+    schedule itself will send.
 
     Attributes:
         instants: the nominal instants of the runs to send.
-        left_out: the number of runs in the span that were sent before, or that wait in another
-            backfill.
-        backfill: the backfill to store, None if there is nothing to send.
+        left_out: the number of runs in the span that this backfill does not send, because these
+            runs were sent before or wait in another backfill.
+        backfill: the backfill to store, None if there is no run to send.
     """
 
     instants: list[datetime]
@@ -247,15 +258,16 @@ class Planned(NamedTuple):
 
 
 def with_backfill(waiting: str, backfill: Backfill, again: bool) -> str:
-    """Return a field ``trigger`` with one more backfill.
+    """Return the field ``trigger`` in ``waiting`` with ``backfill`` added.
 
-    Finished backfills whose spans overlap or touch are combined into one. ``again`` removes all
-    finished backfills instead. Raises :exc:`InvalidEntryError` if the field has too many backfills.
+    Finished backfills whose spans overlap or touch are combined into one backfill. If ``again`` is
+    true, finished backfills are removed, and not combined. Raises :exc:`InvalidEntryError` if the
+    field would contain too many backfills.
     """
     others = [token for token in _tokens(waiting) if not token.endswith(f":{DONE}")]
     finished = [] if again else _merged([one for one in backfills_in(waiting) if one.finished])
     if len(finished) + len(others) > MAX_SPANS:
-        problem = f"{MAX_SPANS} backfills are stored; use 'again' to forget the finished ones"
+        problem = f"{MAX_SPANS} backfills are stored; use 'again' to remove finished backfills"
         raise InvalidEntryError("backfill", problem)
     return " ".join([*(one.token for one in finished), *others, backfill.token])
 
@@ -273,7 +285,7 @@ def _merged(finished: Sequence[Backfill]) -> list[Backfill]:
 
 
 def cancelled(waiting: str) -> str:
-    """Return a field ``trigger`` in which the waiting backfills end with the runs sent so far."""
+    """Return the field ``trigger`` in ``waiting`` without the unsent runs of its backfills."""
     tokens = []
     for token in _tokens(waiting):
         one = next(iter(backfills_in(token)), None)
@@ -307,7 +319,7 @@ def request_backfill(
     again: bool,
     dry_run: bool,
 ) -> Planned:
-    """Request the runs of a span; see :meth:`RedBeatSchedulerEntry.backfill`."""
+    """Request a backfill of a span; see :meth:`RedBeatSchedulerEntry.backfill`."""
     span = (aware(since), aware(until))
     if not span[0] < span[1]:
         raise InvalidEntryError("until", f"{until} must be later than {since}")
@@ -318,7 +330,8 @@ def request_backfill(
     run_id = uuid.uuid4().hex[:12]
     for _ in range(SAVE_ATTEMPTS):
         row, stored, now = _stored(entry)
-        # A run that is recorded between the two reads changes the meta and refuses the write.
+        # If a beat records a run between the two reads, the field ``meta`` changes. Then the script
+        # ``backfill.lua`` refuses the write, and the loop tries again.
         runs = read_history(store_of(entry.app).history(row.key)[0])
         sent = {run.scheduled_at for run in runs if run.outcome in SENT_OUTCOMES}
         earlier = [one for one in backfills_in(row.trigger) if not (again and one.finished)]
@@ -332,10 +345,10 @@ def request_backfill(
 
 
 def cancel_backfills(entry: RedBeatSchedulerEntry) -> list[Backfill]:
-    """Drop the runs that backfills have not sent yet; return those backfills.
+    """Cancel the unsent runs of all backfills; return the backfills that had unsent runs.
 
-    Raises KeyError if the entry does not exist. Two round trips, and two more for each run that is
-    recorded at the same time.
+    Raises KeyError if the entry does not exist. Two round trips, and two more round trips for each
+    run that a beat records at the same time.
     """
     for _ in range(SAVE_ATTEMPTS):
         row, _, _ = _stored(entry)
@@ -346,12 +359,18 @@ def cancel_backfills(entry: RedBeatSchedulerEntry) -> list[Backfill]:
 
 
 def stored_backfills(entry: RedBeatSchedulerEntry) -> list[Backfill]:
-    """Return the backfills of an entry; raises KeyError if it does not exist. One round trip."""
+    """Return the stored backfills of an entry. One round trip.
+
+    Raises KeyError if the entry does not exist.
+    """
     return backfills_in(_stored(entry)[0].trigger)
 
 
 def _stored(entry: RedBeatSchedulerEntry) -> tuple[Row, RedBeatSchedulerEntry, float]:
-    """Return the stored fields, the entry in them, and the time of Redis. One round trip."""
+    """Return the stored fields of an entry, the decoded entry, and the time of Redis.
+
+    One round trip.
+    """
     page = store_of(entry.app).read([entry.writable_key()])
     row = page.rows[0]
     if row.definition is None:
@@ -363,9 +382,9 @@ def _stored(entry: RedBeatSchedulerEntry) -> tuple[Row, RedBeatSchedulerEntry, f
 
 
 def _first_to_send(entry: RedBeatSchedulerEntry, now: float) -> datetime:
-    """Return the first occurrence that the schedule itself has yet to send.
+    """Return the instant from which on the schedule itself sends the runs of the entry.
 
-    Returns ``now``, which is in UNIX seconds, if the schedule sends no occurrence before that time.
+    The result is at most ``now``, which is in UNIX seconds.
     """
     present, last = from_timestamp(now), entry.anchor
     if last is not None:
@@ -388,17 +407,17 @@ def _planned(
     earlier: Iterable[Backfill],
     now: float,
 ) -> Planned:
-    """Return what a request to backfill ``span`` does.
+    """Return the plan of a request to backfill ``span``.
 
-    ``sent`` are the nominal instants that the history shows as sent. ``earlier`` are the backfills
-    whose spans count as sent. Raises :exc:`InvalidEntryError` if there are too many runs, or too
-    many gaps between them.
+    ``sent`` are the nominal instants of the runs that the history reports as sent. All runs in the
+    spans of the backfills ``earlier`` also count as sent. Raises :exc:`InvalidEntryError` if the
+    span contains too many runs, or if there are too many gaps between the runs to send.
     """
     since, until = span
     covered = [(one.since, one.until) for one in earlier]
     everything = list(islice(_instants([span], occurrences), MAX_RUNS + 1))
     if len(everything) > MAX_RUNS:
-        problem = f"more than {MAX_RUNS} runs are in the span; backfill it in parts"
+        problem = f"the span has more than {MAX_RUNS} runs; backfill the span in parts"
         raise InvalidEntryError("until", problem)
     instants, left, in_gap = list[datetime](), list[list[datetime]](), True
     for instant in everything:
@@ -421,17 +440,20 @@ def _planned(
 
 
 def _replace_waiting(entry: RedBeatSchedulerEntry, row: Row, waiting: str) -> bool:
-    """Replace the waiting runs of an entry; return False if they or its history have changed."""
+    """Replace the waiting runs of an entry. One round trip.
+
+    Returns False, and changes nothing, if the stored waiting runs or history differ from ``row``.
+    """
     code = store_of(entry.app).replace_waiting(row.key, row.trigger, row.meta, waiting)
     _check_code(code, entry, row.key)
     return code != REFUSED
 
 
 def _check_code(code: int, entry: RedBeatSchedulerEntry, key: str) -> None:
-    """Raise the error for a code of ``trigger.lua`` or ``backfill.lua``."""
+    """Raise the error that a return code of ``trigger.lua`` or ``backfill.lua`` stands for."""
     if code == UNKNOWN:
         raise KeyError(entry.name)
     if code == QUARANTINED:
-        raise InvalidEntryError("name", f"{entry.name!r} is in quarantine; repair it first")
+        raise InvalidEntryError("name", f"{entry.name!r} is in quarantine; repair the entry first")
     if code == NOT_A_HASH:
         raise InvalidEntryError("name", not_an_entry(key))

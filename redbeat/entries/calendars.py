@@ -1,4 +1,4 @@
-"""The stored calendars of entries: decoding them, and giving them to the entries that name them."""
+"""Loads and decodes stored calendars, and passes them to the entries that use these calendars."""
 
 from __future__ import annotations
 
@@ -30,26 +30,28 @@ def calendar_of(name: str, text: str) -> Calendar:
 
 
 def decode_calendars(texts: Mapping[str, str], names: Iterable[str]) -> dict[str, Calendar]:
-    """Return the calendars with these names from their stored JSON; leave out missing calendars.
+    """Return the calendars with these names, decoded from ``texts``.
 
-    ``texts`` maps names to JSON. Raises :exc:`DecodeError` for a calendar that cannot be read.
+    ``texts`` maps names of calendars to their JSON. Names that ``texts`` does not contain are
+    ignored. Raises :exc:`DecodeError` for a calendar that cannot be decoded.
     """
     return {name: calendar_of(name, texts[name]) for name in names if name in texts}
 
 
 def load_calendars(store: Store, names: Iterable[str] | None = None) -> dict[str, Calendar]:
-    """Return the stored calendars with these names (default: all); leave out missing calendars.
+    """Return the stored calendars with these names, by default all stored calendars.
 
-    Raises :exc:`DecodeError` for a calendar that cannot be read. One round trip.
+    Names without a stored calendar are ignored. Raises :exc:`DecodeError` for a calendar that
+    cannot be decoded. One round trip.
     """
     texts = store.calendars(names)
     return decode_calendars(texts, texts)
 
 
 def readable_calendars(store: Store, names: Iterable[str]) -> tuple[dict[str, Calendar], set[str]]:
-    """Return the stored calendars with these names, and the names of those that are unreadable.
+    """Return the readable calendars with these names, and the names of unreadable calendars.
 
-    Leaves out missing calendars. One round trip.
+    Names without a stored calendar are ignored. One round trip.
     """
     calendars, unreadable = dict[str, Calendar](), set[str]()
     for name, text in store.calendars(names).items():
@@ -63,11 +65,11 @@ def readable_calendars(store: Store, names: Iterable[str]) -> tuple[dict[str, Ca
 def prepare_calendars(
     store: Store, entries: Iterable[RedBeatSchedulerEntry]
 ) -> dict[str, Calendar]:
-    """Load the calendars of the entries, and note that these entries have calendars.
+    """Load the calendars of the entries, and record in Redis which entries use calendars.
 
-    Returns the calendars by name. An entry with an unreadable calendar gets none: it loads them at
-    its decision, which then raises :exc:`DecodeError`. No round trip if no entry has a calendar,
-    else two.
+    Returns the calendars by name. An entry with an unreadable calendar gets no calendars here. The
+    next decision about that entry loads its calendars, and raises :exc:`DecodeError`. No round trip
+    if no entry uses a calendar, otherwise two round trips.
     """
     users = [entry for entry in entries if entry.policy_field("exclude")]
     if not users:

@@ -62,14 +62,16 @@ __all__ = (
     "task_id_of",
 )
 
-#: Maximum number of characters of the id of a triggered run. RedBeat writes 12.
+#: Maximum number of characters of the id of a triggered run. RedBeat writes ids of 12 characters.
 LONGEST_ID = 200
 
-#: Scores of entries that are never due: ``PARKED`` if finished or quarantined, else ``DISABLED``.
+#: Scores of entries that are never due: ``PARKED`` for finished and quarantined entries,
+#: ``DISABLED`` for disabled entries.
 PARKED, DISABLED = -1.0, -2.0
 
 
-#: If a schedule reads the clock, two estimates of one instant differ by at most this time.
+#: Two estimates of the same instant may differ by up to this time, because a schedule may read the
+#: clock for each estimate.
 CLOCK_NOISE = timedelta(milliseconds=1)
 
 #: An instant before all occurrences. No rule has an occurrence at this instant, because the instant
@@ -78,18 +80,21 @@ BEFORE_EPOCH = EPOCH - TICK
 
 
 def has_start(schedule: BaseSchedule) -> bool:
-    """Return whether a schedule defines its first run; otherwise a new entry is due at once."""
+    """Return whether a schedule defines when a new entry first runs.
+
+    If the schedule does not define the first run, a new entry is due at once.
+    """
     return isinstance(schedule, RuleSchedule) and not asks_itself(schedule)
 
 
-@dataclass(slots=True)  # not frozen, because each decision creates a plan
+@dataclass(slots=True)  # not frozen: each decision creates a plan, and frozen objects are slower
 class Plan:
     """The occurrences of one entry, from the ``start_time`` to the ``end_time`` of its policy.
 
-    The schedule defines the nominal instant of each occurrence. The occurrence is due at this
-    instant plus two offsets: its spread, which depends on ``identity``, the name of the entry; and
-    its jitter, which also depends on the nominal instant. ``exclusion`` leaves out or moves the
-    occurrences on excluded days; None if the entry has no calendar.
+    The schedule defines the nominal instant of each occurrence. An occurrence is due at its nominal
+    instant plus two offsets. The spread offset depends on ``identity``, which is the name of the
+    entry. The jitter offset depends on the name and on the nominal instant. ``exclusion`` skips or
+    moves the occurrences on excluded days; ``exclusion`` is None if the entry has no calendar.
     """
 
     schedule: BaseSchedule
@@ -113,8 +118,8 @@ class Plan:
     def after(self, instant: datetime) -> datetime | None:
         """Return the first nominal instant after ``instant``, None if no occurrence follows.
 
-        ``instant`` is an occurrence or an anchor. An interval is added to ``instant``; if
-        ``start_time`` is later, ``start_time`` is the first occurrence of an interval.
+        ``instant`` is an occurrence or an anchor. For an interval, the result is ``instant`` plus
+        the interval, or ``start_time`` if ``instant`` is before ``start_time``.
         """
         start, end = self.policy.start_time, self.policy.end_time
         if start is not None and instant < start:
@@ -127,9 +132,10 @@ class Plan:
         return None if following is None or (end is not None and following > end) else following
 
     def first_occurrence(self, at: datetime) -> datetime | None:
-        """Return the first occurrence of an entry that never ran, None if there is none.
+        """Return the first occurrence of an entry that never ran, None if no occurrence exists.
 
-        The first occurrence is ``at``, unless the schedule or ``start_time`` begins later.
+        The first occurrence is ``at``, unless the schedule defines its own first run, or ``at`` is
+        before ``start_time`` or on an excluded day.
         """
         start, end = self.policy.start_time, self.policy.end_time
         if has_start(self.schedule) or (start is not None and start > at):
@@ -139,10 +145,11 @@ class Plan:
         return None if end is not None and at > end else at
 
     def estimates(self, anchor: datetime, since: datetime) -> Iterator[datetime]:
-        """Yield the instants after ``since``, from ``remaining_estimate``.
+        """Yield the instants after ``since`` that the schedule's ``remaining_estimate`` returns.
 
-        Only used for schedules with their own ``is_due``. Ends when an estimate is not later than
-        the previous estimate. Raises any error of ``remaining_estimate``.
+        This method is only for schedules with their own ``is_due``. The iteration ends when an
+        estimate is not later than the previous estimate. Raises any error that
+        ``remaining_estimate`` raises.
         """
         instant = self.after(anchor)
         if instant is not None and instant <= since:
@@ -154,7 +161,7 @@ class Plan:
     def due_at(self, nominal: datetime) -> datetime:
         """Return when an occurrence is due: ``nominal`` plus the offsets of spread and jitter.
 
-        The sum of the offsets never reaches the next nominal instant.
+        The result is always before the next nominal instant.
         """
         if not (self.policy.spread or self.policy.jitter):
             return nominal
@@ -165,7 +172,10 @@ class Plan:
         return nominal + offset + jitter * hash_fraction(f"{nominal.isoformat()} {self.identity}")
 
     def latest_due(self, first: datetime, now: datetime) -> datetime | None:
-        """Return the latest due occurrence, from ``first`` on, None if none is due."""
+        """Return the latest occurrence, from ``first`` on, that is due at ``now``.
+
+        Returns None if no occurrence is due.
+        """
         end = self.policy.end_time
         until = now if end is None else min(now, end)
         if first > until:
@@ -173,7 +183,8 @@ class Plan:
         latest = self.latest_run(first, until) or first
         if self.due_at(latest) <= now:
             return latest
-        # The offsets never reach the next occurrence, so the previous occurrence is certainly due.
+        # Each occurrence is due before the next nominal instant, so the occurrence before
+        # ``latest`` is certainly due.
         if latest == first:
             return None
         return self.latest_run(first, latest - TICK) or first
@@ -182,19 +193,22 @@ class Plan:
         """Return the first occurrence, from ``first`` on, that is due at or after ``instant``."""
         if instant <= first:
             return first
-        # The offsets never reach the next occurrence. So the result is either ``before`` or the
-        # occurrence after ``before``.
+        # Each occurrence is due before the next nominal instant. So the result is either ``before``
+        # or the occurrence after ``before``.
         before = self.latest_run(first, instant - TICK) or first
         return before if self.due_at(before) >= instant else self.after(before)
 
     def count(self, first: datetime, until: datetime, limit: int) -> int:
-        """Return how many occurrences are from ``first`` to before ``until``, at most ``limit``."""
+        """Return the number of occurrences from ``first`` to before ``until``, up to ``limit``."""
         if self.exclusion is None:
             return count_runs(self.schedule, first, until, limit, self.zone)
         return self.exclusion.count_runs(self.schedule, first, until, limit)
 
     def number_between(self, after: datetime, until: datetime, limit: int) -> int:
-        """Return the number of occurrences after ``after`` and before ``until``, up to a limit."""
+        """Return the number of occurrences between ``after`` and ``until``, up to ``limit``.
+
+        ``after`` and ``until`` themselves do not count.
+        """
         between = self.walk(self.after(after), until - TICK)
         return sum(1 for _ in islice(between, max(limit, 0)))
 
@@ -205,7 +219,7 @@ class Plan:
             first = self.after(first)
 
     def first_of_last(self, first: datetime, last: datetime, number: int) -> datetime:
-        """Return the earliest of the ``number`` occurrences that end with ``last``."""
+        """Return the earliest of the ``number`` latest occurrences from ``first`` to ``last``."""
         on_grid = type(self.schedule) is interval and not self.schedule.relative
         if on_grid and self.exclusion is None:
             every: timedelta = max(self.schedule.run_every, MIN_EVERY)
@@ -220,11 +234,11 @@ class Plan:
             span *= 2
 
 
-#: Missed occurrences are counted up to this number, because counting a crontab's runs is slow.
+#: Counting missed occurrences stops at this number, because counting a crontab's runs is slow.
 MISSED_LIMIT = 100
 
-#: The last run may be this number of seconds in the future, because clocks differ a little. If the
-#: last run is later than that, the clock of Redis was wrong when the run was recorded.
+#: A last run up to this number of seconds in the future is normal, because clocks differ a little.
+#: A last run further in the future means that the clock of Redis was wrong when a beat recorded it.
 CLOCK_STEP = 1.0
 
 #: Seconds until the next ``is_due()`` call of a user's schedule: minimum, maximum, and the default
@@ -233,15 +247,15 @@ SHORTEST_WAIT, LONGEST_WAIT, DEFAULT_WAIT = 0.05, 10 * 365 * 86400.0, 5.0
 
 
 class Decision(NamedTuple):
-    """The decision whether an entry runs at one instant, and when it runs next.
+    """The decision whether an entry runs at one instant, and when the entry runs next.
 
     Attributes:
         scheduled_at: the nominal instant of the occurrence to dispatch, None if none is due.
-        next_at: when the entry is due again after this decision, None for never.
-        missed: the number of earlier occurrences that never ran and never will. Counted up to
-            :data:`MISSED_LIMIT`, except for intervals.
-        anchor: the instant from which to compute the next run; None means ``scheduled_at``. If
-            nothing is due, the anchor is the last occurrence given up, or the current time if the
+        next_at: when the entry is due again after this decision, None if never.
+        missed: the number of earlier occurrences that did not run and will never run. Except for
+            intervals, the count stops at :data:`MISSED_LIMIT`.
+        anchor: the instant from which to compute the next run; None means ``scheduled_at``. If no
+            occurrence is due, the anchor is the last missed occurrence, or the current time if the
             last run is in the future.
     """
 
@@ -260,7 +274,7 @@ FINISHED = Decision(None, None)
 
 
 class Trigger(NamedTuple):
-    """A run outside the schedule: its id, and when it was requested.
+    """A run that was requested outside the schedule: the id of the run and the time of the request.
 
     If ``backfilled`` is true, a backfill requested the run, and ``at`` is the nominal instant of
     the run.
@@ -272,23 +286,26 @@ class Trigger(NamedTuple):
 
     @classmethod
     def read(cls, token: str) -> Trigger:
-        """Return the run in a waiting run that ``trigger.lua`` stored; raises ValueError."""
+        """Return the triggered run in ``token``, a waiting run that ``trigger.lua`` stored.
+
+        Raises ValueError if ``token`` is invalid.
+        """
         name, _, seconds = token.rpartition(":")
         at = instant_in(seconds)
         if at is None or not 0 < len(name) <= LONGEST_ID or not is_valid_text(name):
-            raise ValueError(f"{token!r:.60} is not a triggered run, which is '<id>:<seconds>'")
+            raise ValueError(f"{token!r:.60} is not a triggered run of the form '<id>:<seconds>'")
         return cls(name, at)
 
 
 @dataclass(slots=True)
 class Run:
-    """The run of a claimed entry: the input for its decision, and the result of the publish.
+    """The run of a claimed entry: the input for the decision, and the result of the publish.
 
     Attributes:
         now: the time of Redis.
-        due: the time at which the entry became due: its score.
+        due: the time at which the entry became due, from the score of the entry.
         decided_at: when the occurrence was first claimed; the decision is made for this instant.
-        decision: the decision, None before it was made.
+        decision: the decision on this run, None until the decision is made.
         successor: the entry as it is after the run.
         sent: whether the message was sent.
         task_id: the task id of the message.
@@ -296,8 +313,8 @@ class Run:
         own_id: whether RedBeat computed ``task_id`` from the nominal instant.
         at_most_once: whether the run is recorded before it is sent.
         trigger: the triggered or backfilled run, None for a scheduled run.
-        options: the arguments of ``maybe_due`` if a program's own tick called it, else None.
-        error: why the message was not sent.
+        options: the arguments of ``maybe_due`` if a program called this method, otherwise None.
+        error: the error that prevented the sending of the message.
     """
 
     now: datetime
@@ -316,7 +333,7 @@ class Run:
 
     @property
     def instant(self) -> datetime:
-        """The nominal instant of the run; for a triggered run, when it was requested."""
+        """The nominal instant of the run; for a triggered run, the time of the request."""
         if self.trigger is not None:
             return self.trigger.at
         return (self.decision and self.decision.scheduled_at) or self.due
@@ -334,18 +351,18 @@ def decide(
 
     Arguments:
         plan: the occurrences of the entry.
-        last_run_at: the last run, None for never.
+        last_run_at: the last run, None if the entry never ran.
         anchor: the instant from which to compute the next run: the nominal instant of the last run,
             or ``last_run_at`` if an application wrote it.
         now: the instant for which to decide.
-        due: the time at which the entry became due; the nominal instant of a first run.
+        due: the time at which the entry became due, which is the nominal instant of a first run.
         runs: the run count.
     """
     schedule, zone, policy = plan.schedule, plan.zone, plan.policy
     find = finder_of(schedule)
     if policy is DEFAULT and find is not None and last_run_at is not None and anchor is not None:
-        # A fast path for most decisions. The functions below return the same decision, but take
-        # three times as long.
+        # This fast path makes most decisions. The functions below would return the same decision,
+        # but would take three times as long.
         upcoming = find(schedule, anchor, zone)
         if upcoming is None:
             return FINISHED
@@ -387,8 +404,9 @@ def decide_by_policy(
     never_ran = last_run_at is None or anchor is None
     first = plan.first_occurrence(due) if anchor is None or never_ran else plan.after(anchor)
     if never_ran and first == due and not has_start(plan.schedule):
-        # The first run has the nominal instant ``due``, however late the run is. The occurrences
-        # between ``due`` and now are given up. The next run is computed from the last of them.
+        # The first run has the nominal instant ``due``, even if the run is late. Unless the policy
+        # is to send all missed runs, the occurrences between ``due`` and ``now`` never run. The
+        # next run is computed from the last of the missed occurrences.
         last = due if plan.policy.coalesce == "all" else plan.latest_due(due, now) or due
         missed = plan.count(due, last, MISSED_LIMIT)
         return Decision(due, next_due(plan, last), missed, last if missed else None)
@@ -416,9 +434,9 @@ def choose_occurrence(plan: Plan, first: datetime, latest: datetime, now: dateti
 
 
 def oldest_to_run(plan: Plan, first: datetime, latest: datetime, now: datetime) -> datetime | None:
-    """Return the oldest due occurrence that the policy allows to run, None if there is none.
+    """Return the oldest due occurrence that the policy allows to run, None if all are too old.
 
-    ``misfire_grace_time`` and ``catch_up_limit`` exclude older occurrences.
+    ``misfire_grace_time`` and ``catch_up_limit`` decide which occurrences are too old.
     """
     grace, limit = plan.policy.misfire_grace_time, plan.policy.catch_up_limit
     oldest: datetime | None = first
@@ -430,13 +448,16 @@ def oldest_to_run(plan: Plan, first: datetime, latest: datetime, now: datetime) 
 
 
 def next_due(plan: Plan, nominal: datetime) -> datetime | None:
-    """Return when the occurrence after ``nominal`` is due, with offsets; None if none is left."""
+    """Return when the occurrence after ``nominal`` is due, None if no occurrence follows.
+
+    The result includes the offsets of spread and jitter.
+    """
     following = plan.after(nominal)
     return None if following is None else plan.due_at(following)
 
 
 class Expected(NamedTuple):
-    """A run of a simulation: its nominal instant, and when a beat that is on time sends it."""
+    """A simulated run: its nominal instant, and the time at which a beat without delay sends it."""
 
     scheduled_at: datetime
     due_at: datetime
@@ -445,12 +466,12 @@ class Expected(NamedTuple):
 def runs_from(
     plan: Plan, anchor: datetime | None, runs: int, since: datetime, now: datetime
 ) -> Iterator[Expected]:
-    """Yield the runs whose nominal instants are ``since`` or later, as a beat decides on them.
+    """Yield the expected runs of an entry with nominal instants at or after ``since``.
 
-    The beat is on time: :func:`decide` is called when the next run is due, with the history after
-    the previous run. ``anchor`` and ``runs`` are the anchor and the run count of the entry at
-    ``now``; ``since`` may be earlier or later. The schedule must not be one of those for which
-    :func:`~redbeat.schedules.next_run.asks_itself` is true.
+    The runs are those of a beat without delay: :func:`decide` is called exactly when the next run
+    is due, with the history after the previous run. ``anchor`` and ``runs`` are the anchor and the
+    run count of the entry at ``now``; ``since`` may be before or after ``now``. This function does
+    not support schedules for which :func:`~redbeat.schedules.next_run.asks_itself` is true.
     """
     if anchor is not None:
         anchor, runs = history_before(plan, anchor, runs, since, now)
@@ -471,9 +492,11 @@ def history_before(
 ) -> tuple[datetime, int]:
     """Return the anchor and the run count that an entry has just before ``since``.
 
-    ``anchor`` and ``runs`` are the anchor and the run count at ``now``. All occurrences between
-    ``since`` and ``anchor``, and between ``now`` and ``since``, count as runs. Occurrences between
-    ``anchor`` and ``now`` were missed, or are overdue.
+    ``anchor`` and ``runs`` are the anchor and the run count at ``now``. If ``since`` is before
+    ``anchor``, the occurrences between ``since`` and ``anchor`` are subtracted from the run count.
+    If ``since`` is after ``now``, the occurrences between ``now`` and ``since`` are added to the
+    run count. Occurrences between ``anchor`` and ``now`` do not count, because these occurrences
+    were missed or are overdue.
     """
     latest, limit = latest_before(plan, anchor, since), plan.policy.max_runs
     if limit is None:
@@ -485,10 +508,10 @@ def history_before(
 
 
 def latest_before(plan: Plan, anchor: datetime, instant: datetime) -> datetime:
-    """Return the anchor just before ``instant`` of an entry that is on time.
+    """Return the anchor that an entry without delayed runs has just before ``instant``.
 
-    An interval keeps the grid of ``anchor``, also before ``anchor``. All other schedules have no
-    grid.
+    The runs of an interval are on the grid of ``anchor``, also before ``anchor``. All other
+    schedules have no grid, so the result is the last moment before ``instant``.
     """
     latest = instant - TICK
     if not isinstance(plan.schedule, interval):
@@ -506,26 +529,27 @@ def decide_by_is_due(
 ) -> Decision:
     """Return the decision for a schedule with its own ``is_due``.
 
-    ``now`` is the current time, to which the seconds that ``is_due`` returns are added. Raises any
-    error of ``is_due``, but converts connection errors to a ``RuntimeError``.
+    ``now`` is the current time; the seconds that ``is_due`` returns are added to this time. Raises
+    the error that ``is_due`` raises, but converts a connection error to a ``RuntimeError``.
     """
     ahead = clock_offset(schedule, now)
     last = aware(last_run_at) + ahead if last_run_at else EPOCH
     try:
         is_due, seconds = schedule.is_due(on_clock_of(schedule, last))
     except (OSError, RedisError) as error:
-        # User code raised this connection error. RedBeat's Redis and broker may work, so only this
+        # User code raised this connection error. RedBeat's own connections may work, so only this
         # entry must fail.
         raise RuntimeError(f"is_due() of its schedule raised {described(error)}") from error
     if seconds is None:
         return Decision(due if is_due else None, None)
-    # Add the seconds to the time when the call ended; otherwise the next call would be too early.
+    # Add the seconds to the time when is_due() returned. If the seconds were added to ``now``, a
+    # slow is_due() would make the next call too early.
     called_at = now + (clock_offset(schedule, now) - ahead)
     return Decision(due if is_due else None, called_at + wait_of(float(seconds)))
 
 
 def clock_offset(schedule: BaseSchedule, now: datetime) -> timedelta:
-    """Return how far the clock of a schedule is ahead of ``now``, 0 without a clock.
+    """Return how far the clock of a schedule is ahead of ``now``, 0 if the schedule has no clock.
 
     A schedule compares the last run with its own clock. Without a correction, a schedule whose
     clock is ahead of Redis would be due again just after a run.
@@ -540,19 +564,19 @@ def wait_of(seconds: float) -> timedelta:
     """Return the time until the next ``is_due()`` call, after a call that returned ``seconds``."""
     if math.isnan(seconds):
         seconds = DEFAULT_WAIT
-    # A user's class may return 0 seconds every time, which would keep the beat busy.
+    # Without the minimum, a user's class that always returns 0 seconds would keep the beat busy.
     return timedelta(seconds=min(max(seconds, SHORTEST_WAIT), LONGEST_WAIT))
 
 
 def aware(instant: datetime) -> datetime:
-    """Return ``instant`` in UTC; a naive datetime is taken as UTC."""
+    """Return ``instant`` in UTC; a naive datetime counts as UTC."""
     if instant.tzinfo is UTC:
         return instant
     return instant.replace(tzinfo=UTC) if instant.tzinfo is None else as_utc(instant)
 
 
 def same_instant(one: datetime | None, other: datetime | None) -> bool:
-    """Return whether two times are the same instant, or both None.
+    """Return whether two times are the same instant, or whether both are None.
 
     The times are compared in UTC, because in local time the repeated hour of a DST change is
     ambiguous.
@@ -588,7 +612,7 @@ def task_id_of(prefix: str, name: str, instant: str, identity: str = "") -> str:
 
 
 def score_of(next_at: datetime | None) -> float:
-    """Return the score of an entry that is due at ``next_at``, :data:`PARKED` for None."""
+    """Return the score of an entry that is due at ``next_at``; if None, :data:`PARKED`."""
     return PARKED if next_at is None else next_at.timestamp()
 
 

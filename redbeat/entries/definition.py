@@ -45,7 +45,7 @@ __all__ = (
     "stored_options",
 )
 
-#: Maps each ``apply_async`` option that is a time to whether its value may be an instant.
+#: Maps each ``apply_async`` option that is a time to True if the option also accepts an instant.
 TIMES: Final = {"countdown": False, "eta": True, "expires": True}
 
 #: An option in seconds must be less than this number, because larger numbers are probably UNIX
@@ -54,7 +54,10 @@ MAX_SECONDS: Final = 1e9
 
 
 def stored_options(options: Any) -> Any:
-    """Return the options to store; raises :exc:`InvalidEntryError` with the option's name."""
+    """Return the options to store, in which each timedelta is a number of seconds.
+
+    Raises :exc:`InvalidEntryError` with the name of an invalid option.
+    """
     check_options(options)
     if not isinstance(options, Mapping) or TIMES.keys().isdisjoint(options):
         return options
@@ -76,7 +79,7 @@ def _stored(name: Any, value: Any) -> Any:
         also = ", a timedelta, a datetime or ISO 8601" if TIMES[name] else " or a timedelta"
         raise _option_error(name, f"must be a number of seconds{also}, not {value!r:.60}")
     if not 0 <= seconds < MAX_SECONDS:
-        also = "; an instant is a datetime" if TIMES[name] else ""
+        also = "; use a datetime for an instant" if TIMES[name] else ""
         raise _option_error(
             name, f"must be at least 0 and below 1e9 seconds, not {value!r:.60}{also}"
         )
@@ -127,7 +130,7 @@ def _are_texts(value: Any) -> bool:
 
 
 def _is_time(value: Any) -> bool:
-    # RedBeat 2 also stored times that stored_options() refuses, such as negative numbers.
+    # Accept all times that RedBeat 2 stored. For example, stored_options() refuses negative times.
     return value is None or isinstance(value, (timedelta, datetime)) or _is_bounded_number(value)
 
 
@@ -139,13 +142,13 @@ def _is_time_or_text(value: Any) -> bool:
     return isinstance(value, str) or _is_time(value)
 
 
-#: Option -> its check. If the value of an option fails the check, no beat can send the message.
+#: Maps each option to its check. No beat can send a message with a value that fails the check.
 OPTIONS: dict[str, Check] = {
     "headers": (_are_headers, "an object"),
-    "stamped_headers": (_are_texts, "a list of names of headers"),
+    "stamped_headers": (_are_texts, "a list of header names"),
     "queue": (_is_empty_or_text, "the name of a queue"),
     "serializer": (_is_empty_or_text, "the name of a serializer"),
-    "compression": (_is_empty_or_text, "the name of a compression"),
+    "compression": (_is_empty_or_text, "the name of a compression method"),
     "delivery_mode": (_is_delivery_mode, "1, 2, transient or persistent"),
     "countdown": (_is_time, "a number of seconds"),
     "expires": (_is_time_or_text, "a number of seconds or ISO 8601"),
@@ -160,11 +163,11 @@ RESERVED: Final = frozenset(
 
 
 def check_options(options: Any) -> None:
-    """Raise :exc:`InvalidEntryError` for an option with which no message can be sent."""
+    """Raise :exc:`InvalidEntryError` if an option makes it impossible to send the message."""
     if not options or not isinstance(options, Mapping):
         return
     for name in RESERVED.intersection(options):
-        raise _option_error(name, "is set for each message; remove it")
+        raise _option_error(name, "is set by Celery for each message; remove this option")
     for name in OPTIONS.keys() & options.keys():
         is_valid, expected = OPTIONS[name]
         if not is_valid(options[name]):
@@ -212,11 +215,12 @@ def encode_definition(definition: dict[str, Any]) -> str:
     return encode(definition, "")
 
 
-#: The fields of a definition that has no additional fields of a subclass, and its JSON template.
+#: The fields of a definition without additional fields of a subclass. ``DEFINITION_TEXT`` is the
+#: JSON template of such a definition.
 NAMES = (*FIELDS,)
 DEFINITION_TEXT = f"{{{', '.join(f'{quoted(field)}: %s' for field in NAMES)}}}"
 
-#: Maps each scalar type to a function that returns a value as JSON, as the encoder writes it.
+#: Maps each scalar type to a function that converts a value to JSON in the same way as the encoder.
 SCALARS: dict[type, Callable[[Any], str]] = {
     str: quoted,
     int: repr,
@@ -301,7 +305,7 @@ def decode_definition(text: str | bytes) -> dict[str, Any]:
         raise DecodeError("definition", f"must be an object, not {definition!r:.60}")
     for field in REQUIRED:
         if definition.get(field) is None:
-            raise DecodeError(f"definition.{field}", "is missing; add it")
+            raise DecodeError(f"definition.{field}", "is missing; add this field")
     definition["schedule"] = decode_schedule(definition["schedule"])
     _accept_other_forms(definition)
     for field, (is_valid, expected) in FIELDS.items():
@@ -315,13 +319,16 @@ def decode_definition(text: str | bytes) -> dict[str, Any]:
     return definition
 
 
-#: The empty value of each field that other languages may write as an empty list or object: PHP
-#: writes an empty object as ``[]``, and Lua an empty list as ``{}``.
+#: Maps each list or object field to its empty value. Other languages may write the wrong empty
+#: value: PHP writes an empty object as ``[]``, and Lua writes an empty list as ``{}``.
 EMPTY: dict[str, Callable[[], Any]] = {"args": list, "kwargs": dict, "options": dict}
 
 
 def _accept_other_forms(definition: dict[str, Any]) -> None:
-    """Convert an integer name, ``enabled`` 1 or 0, and empty arguments, like RedBeat 2."""
+    """Convert values that RedBeat 2 also accepts.
+
+    These are an integer name, an integer ``enabled``, and wrong empty values of arguments.
+    """
     if type(definition["name"]) is int:
         definition["name"] = str(definition["name"])
     if type(definition.get("enabled")) is int and definition["enabled"] in (0, 1):
@@ -336,7 +343,7 @@ def check_excluded(rule: Any, policy: Policy) -> None:
     if not policy.exclude:
         return
     if asks_itself(rule):
-        problem = "has no effect on a schedule class with its own is_due(); remove it"
+        problem = "has no effect on a schedule class with its own is_due(); remove exclude"
         raise InvalidEntryError("exclude", problem)
     if policy.on_excluded != "skip" and isinstance(rule, schedule):
         problem = "cannot move the runs of an interval to other days; use a crontab or a rule"
@@ -346,7 +353,7 @@ def check_excluded(rule: Any, policy: Policy) -> None:
 def encode_policy(schedule: Any, policy: Policy = DEFAULT) -> str:
     """Return the policy as JSON to store, "" if all fields have their defaults.
 
-    The policy is stored separately, because RedBeat 2 would refuse its fields in a definition.
+    The policy is stored separately, because RedBeat 2 would refuse policy fields in a definition.
     """
     if policy is DEFAULT and not isinstance(schedule, rrule):
         return ""
@@ -359,10 +366,11 @@ def encode_policy(schedule: Any, policy: Policy = DEFAULT) -> str:
 def decode_policy(
     policy: str, definition: dict[str, Any], foreign: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Add the fields of a policy to ``definition`` and return it; raises :exc:`DecodeError`.
+    """Return ``definition`` with the fields of a stored policy added; raises :exc:`DecodeError`.
 
-    A definition may contain policy fields as well. ``foreign`` are the names that the entry class
-    uses for something else; policy fields with these names are ignored in the definition.
+    A definition may also contain policy fields. ``foreign`` are names of policy fields that the
+    entry class uses for other purposes. In the definition, fields with names in ``foreign`` are not
+    policy fields.
     """
     names = [name for name in POLICY_FIELDS if name not in foreign]
     definition.update(_checked(definition, names, "definition"))
@@ -373,13 +381,14 @@ def decode_policy(
         raise DecodeError("policy", f"must be an object, not {extension!r:.60}")
     if isinstance(definition.get("schedule"), rrule):
         definition["schedule"] = with_zones(definition["schedule"], extension)
-    # Only RedBeat writes the policy, so each field in it is a policy field, even if ``foreign``.
+    # Only RedBeat writes the stored policy. So each field in the stored policy is a policy field,
+    # even if the name of the field is in ``foreign``.
     definition.update(_checked(extension, list(POLICY_FIELDS), "policy"))
     return definition
 
 
 def _checked(data: dict[str, Any], names: list[str], source: str) -> dict[str, Any]:
-    """Return the policy fields in ``data``; raises :exc:`DecodeError` if one is invalid."""
+    """Return the policy fields in ``data``; raises :exc:`DecodeError` if a field is invalid."""
     rules = {name: data[name] for name in names if name in data}
     most = rules.get("max_runs")
     if type(most) is int and most <= 0:  # other programs write "no limit" as 0 or -1

@@ -1,4 +1,4 @@
-"""The run history of an entry, changes to it, and the state that an entry last loaded or saved."""
+"""The run history of an entry, changes to this history, and the saved state of an entry."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ __all__ = (
     "merged_history",
 )
 
-#: UTC with a zone name. RedBeat 2 stores this name, which ``datetime.timezone.utc`` does not have.
+#: UTC as a zone with a name. RedBeat 2 stores the name of the zone, and ``datetime.timezone.utc``
+#: has no such name.
 NAMED_UTC = zone_named("UTC")
 
 
@@ -75,23 +76,26 @@ Texts = tuple[str, str]
 
 
 class SavedState(NamedTuple):
-    """The fields of an entry in Redis as last loaded or saved; replaced at each load and save.
+    """The stored fields of an entry at its last load or save.
+
+    Each load or save replaces this object.
 
     Attributes:
         texts: the stored definition and policy, two empty strings if the entry was not loaded.
         meta: the stored ``meta`` field, None if the entry was not loaded.
-        last_run_at, total_run_count: the history as last loaded or saved. A save writes the history
-            of the entry if it differs.
-        identity: a random id that distinguishes the stored entry from deleted entries of its name,
-            or "".
+        last_run_at, total_run_count: the history at the last load or save. A save writes the
+            current history of the entry only if the history differs from these values.
+        identity: a random id that distinguishes the stored entry from deleted entries with the same
+            name; "" if the entry has no identity.
         has_lazy: whether an argument is a placeholder for a function that only ``beat_schedule``
             contains.
-        pause: the operator's pause of the entry, None if no operator paused it.
-        new_identity: the identity to store if the entry is new. All retries of one save use it.
+        pause: the operator's pause of the entry, None if no operator paused the entry.
+        new_identity: the identity to store if the entry is new. All attempts of one save use the
+            same identity.
         refused_texts: the definition and policy that Redis returned with a refused write, None if
             no write was refused.
-        before_restart: last run and run count before a save restarted a finished entry, None
-            without a restart.
+        before_restart: the last run and the run count before a save restarted a finished entry,
+            None without a restart.
     """
 
     texts: Texts = ("", "")
@@ -108,13 +112,14 @@ class SavedState(NamedTuple):
     def with_history(
         self, meta: str | None, last_run_at: Any, total_run_count: int, identity: str
     ) -> SavedState:
-        """Return the state after the history was loaded or saved."""
-        # A beat calls this method twice per run; _replace() takes twice as long.
+        """Return a copy of this state with a history that was just loaded or saved."""
+        # A beat calls this method twice per run. The method avoids _replace(), which takes twice as
+        # long.
         return SavedState(self.texts, meta, last_run_at, total_run_count, identity, *self[5:])
 
 
-#: The usual JSON of a ``meta`` field. Formatting and matching it directly is faster than using the
-#: JSON encoder and decoder.
+#: The usual JSON of a ``meta`` field. Formatting and matching this JSON directly is faster than
+#: calling the JSON encoder and decoder.
 LAST_RUN_TEXT = (
     '{"last_run_at": {"__type__": "datetime", "year": %d, "month": %d, "day": %d, "hour": %d, '
     '"minute": %d, "second": %d, "microsecond": %d, "timezone": %s}'
@@ -128,13 +133,13 @@ _read_moment, _read_count = (
 _meta_pattern = re.compile(f"{_read_moment}(?:{_read_count})?}}", re.ASCII)
 
 
-#: The parts of the JSON of a ``runtime`` field: the text before the nominal instant, and the text
-#: between the nominal and the actual instant.
+#: The fixed parts of the JSON of a ``runtime`` field: the text before the nominal instant, and the
+#: text between the nominal instant and the actual instant.
 RUNTIME, RUNTIME_THEN = '{"scheduled_at":', ',"last_run_at":'
 
 
 def decode_meta(text: str | bytes | None) -> dict[str, Any]:
-    """Return a decoded ``meta`` field, ``{"last_run_at": None}`` if it is empty.
+    """Return a decoded ``meta`` field, ``{"last_run_at": None}`` if the field is empty.
 
     Raises :exc:`DecodeError` with the name of an invalid field.
     """
@@ -153,7 +158,7 @@ def _checked(meta: Any) -> dict[str, Any]:
             "meta.last_run_at", f"must be a datetime or null, not {last_run_at!r:.120}"
         )
     if count is None or (isinstance(count, float) and count.is_integer()):
-        count = meta["total_run_count"] = math.trunc(count or 0)  # as RedBeat 2 reads these values
+        count = meta["total_run_count"] = math.trunc(count or 0)  # like RedBeat 2
     if isinstance(count, bool) or not isinstance(count, int):
         raise DecodeError("meta.total_run_count", f"must be an integer, not {count!r:.60}")
     if abs(count) > MAX_WHOLE:
@@ -162,7 +167,11 @@ def _checked(meta: Any) -> dict[str, Any]:
 
 
 def encode_meta(last_run_at: datetime | None, total_run_count: int | None = None) -> str:
-    """Return a ``meta`` field as JSON; omit the count if None, as RedBeat 2 does in ``save()``."""
+    """Return a ``meta`` field as JSON.
+
+    If ``total_run_count`` is None, the JSON contains no count, like the JSON that ``save()`` of
+    RedBeat 2 writes.
+    """
     at = last_run_at
     if at is not None:
         name = _quoted_zone(at)
@@ -180,7 +189,7 @@ def encode_meta(last_run_at: datetime | None, total_run_count: int | None = None
 
 
 def _quoted_zone(moment: datetime) -> str:
-    """Return the quoted name of a time zone, "" if only the JSON encoder can write the zone."""
+    """Return the quoted name of the time zone, "" if only the JSON encoder can write ``moment``."""
     zone = moment.tzinfo
     if zone is UTC:
         return '"UTC"'
@@ -194,7 +203,7 @@ def encode_runtime(scheduled: Nominal, last_run_at: datetime) -> str:
 
 
 def _read_usual(meta: str) -> tuple[datetime, int] | None:
-    """Return last run and run count in the usual ``meta`` text, None for any other text.
+    """Return the last run and the run count in a usual ``meta`` text, None for any other text.
 
     This function is about ten times faster than the JSON decoder.
     """
@@ -235,17 +244,17 @@ def _scheduled_at(runtime: str, last_run_at: datetime | None) -> datetime | None
 #: The policy fields that decide when and how often an entry runs.
 FIELDS: Final = ("timezone", "start_time", "end_time", "max_runs")
 
-#: A tuple of three values: schedule, start time and end time in a comparable form; the schedule
-#: object, None if it cannot be decoded; and ``max_runs``.
+#: A tuple of three values: schedule, time zone, start time and end time in a comparable form; the
+#: schedule object; and ``max_runs``. All three values are None if the stored entry is unreadable.
 Timing = tuple[Any, Any, "int | None"]
 
 
 def merged_history(claimed_meta: str, stored_meta: str, recorded: History) -> History:
-    """Return the history to write after a run, with changes that an application made since.
+    """Return the history to write after a run, including changes by an application during the run.
 
     ``recorded`` is the history after the run. ``claimed_meta`` is the ``meta`` field when the run
-    was claimed, ``stored_meta`` the ``meta`` field now. If ``stored_meta`` cannot be decoded,
-    ``recorded`` replaces it.
+    was claimed, ``stored_meta`` the ``meta`` field now. If ``stored_meta`` cannot be decoded, the
+    function returns ``recorded``.
     """
     if stored_meta == claimed_meta:
         return recorded
@@ -275,17 +284,18 @@ def history_after_save(
 ) -> History:
     """Return the run history of an entry after a save, which may restart a finished entry.
 
-    ``old`` and ``new`` are definition and policy before and after the save. The history restarts
-    if the entry had reached ``max_runs`` and the save changed its schedule, time zone, start time
-    or end time. Then the run count is 0, and the next run is computed from ``now`` (UTC), or for a
-    rule from the last run if the last run is later.
+    ``old`` and ``new`` are the stored definition and policy before and after the save. The history
+    restarts if the entry had reached ``max_runs`` and the save changed its schedule, time zone,
+    start time or end time. After a restart the run count is 0, and the next run is computed from
+    ``now`` (UTC). For a rule whose last run is later than ``now``, the next run is computed from
+    the last run.
 
-    With ``rewritten``, an application changed ``last_run_at``: the run count restarts at 0, and the
-    last run does not change.
+    ``rewritten`` is true if an application changed ``last_run_at``. In this case only the run count
+    restarts at 0, and the last run does not change.
 
     In all other cases the same ``history`` object is returned. For example, a higher ``max_runs``
-    allows only the additional runs. ``foreign`` are the names of policy fields that the entry class
-    uses for something else.
+    does not restart the history, so only the additional runs take place. ``foreign`` are names of
+    policy fields that the entry class uses for other purposes.
     """
     if (old == new and not rewritten) or '"max_runs"' not in "".join(new):
         return history
@@ -316,5 +326,5 @@ def _timing_of(definition: str, policy: str, foreign: Collection[str]) -> Timing
         schedule = fields["schedule"]
         window = (rules.timezone, rules.start_time, rules.end_time)
         return (encode(schedule), zone_extension(schedule), window), schedule, rules.max_runs
-    except Exception:  # a user's schedule type may raise anything
+    except Exception:  # a user's schedule type may raise any error
         return None, None, None

@@ -1,8 +1,8 @@
 """Lazy arguments: functions (``BeatLazyFunc``) in ``beat_schedule`` that a beat calls for each run.
 
-A function cannot be stored. The definition contains a placeholder with the name of the function,
-and the policy field ``lazy`` contains the paths to the placeholders. At each dispatch, the beat
-calls the function that its own ``beat_schedule`` contains at this path.
+Redis cannot store a function. Therefore the stored definition contains a placeholder with the name
+of the function, and the policy field ``lazy`` contains the paths to the placeholders. At each
+dispatch, the beat calls the function that its own ``beat_schedule`` contains at the same path.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ __all__ = (
     "with_field",
 )
 
-#: The name of the policy field with the paths, and the tag of a placeholder.
+#: The name of the policy field with the paths of the placeholders, and the tag of a placeholder.
 FIELD: Final = "lazy"
 
 ARGUMENTS: Final = ("args", "kwargs")
 
-#: Types without nested values; a search for functions can skip their values.
+#: Types of values that contain no other values. A search for functions skips values of these types.
 SCALARS: Final = frozenset({str, int, float, bool, type(None)})
 
 Path = tuple["str | int", ...]
@@ -43,7 +43,7 @@ Paths = dict[str, list[Path]]
 
 
 class LazyArgumentError(RedBeatError):
-    """Raised when an argument cannot be computed now."""
+    """Raised when this process cannot compute a lazy argument."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def hidden(definition: dict[str, Any], static: bool) -> tuple[dict[str, Any], Pa
 
     def hide(value: Any, path: Path) -> Any:
         if isinstance(value, BeatLazyFunc) and not static:
-            problem = "a BeatLazyFunc is only for entries of beat_schedule; compute it in the task"
+            problem = "only beat_schedule may use BeatLazyFunc; compute the value in the task"
             raise InvalidEntryError(path_text(path), problem)
         paths.append(path)
         return {TAG: FIELD, "function": _described(value)}
@@ -72,12 +72,12 @@ def hidden(definition: dict[str, Any], static: bool) -> tuple[dict[str, Any], Pa
 
 
 def _containers(definition: dict[str, Any]) -> list[str]:
-    """Return which of ``args`` and ``kwargs`` are containers, and so may contain functions."""
+    """Return which of ``args`` and ``kwargs`` are containers, which can contain functions."""
     return [name for name in ARGUMENTS if isinstance(definition.get(name), (dict, list, tuple))]
 
 
 def restore_lazy(arguments: dict[str, Any], policy: str) -> bool:
-    """Replace each placeholder by a :class:`LazyArgument`; return whether there are any.
+    """Replace each placeholder by a :class:`LazyArgument`; return whether a placeholder exists.
 
     Raises :exc:`DecodeError` if a path in the policy does not exist in the constructor arguments.
     """
@@ -88,7 +88,7 @@ def restore_lazy(arguments: dict[str, Any], policy: str) -> bool:
         for first, *path in paths:
             arguments[first] = _restore_at(arguments[first], path)
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        problem = f"does not fit the arguments; remove the paths that they lack ({error!r})"
+        problem = f"contains a path that the arguments do not have; remove this path ({error!r})"
         raise DecodeError(f"policy.{FIELD}", problem) from error
     return bool(paths)
 
@@ -101,10 +101,10 @@ def _restore_at(value: Any, path: list[Any]) -> Any:
 
 
 def resolved(value: Any, configured: Any, path: Path) -> Any:
-    """Return arguments with each placeholder replaced by the function in ``configured``.
+    """Return the arguments ``value``, with each placeholder replaced by its function.
 
-    ``configured`` are the arguments in ``beat_schedule``. Raises :exc:`LazyArgumentError` if
-    ``configured`` contains no function at the path of a placeholder.
+    ``configured`` are the same arguments in ``beat_schedule``, with their functions. Raises
+    :exc:`LazyArgumentError` if ``configured`` contains no function at the path of a placeholder.
     """
 
     def resolve(argument: Any, at: Path) -> Any:
@@ -119,8 +119,8 @@ def resolved(value: Any, configured: Any, path: Path) -> Any:
         if not isinstance(function, BeatLazyFunc):
             raise LazyArgumentError(
                 f"{path_text(at)} must be computed by {argument.function}, but the beat_schedule "
-                "of this beat does not have that function there; start the beat with the "
-                "configuration of the entry, or save the entry with a value"
+                "of this beat does not contain this function; start the beat with the "
+                "beat_schedule that contains the entry, or save the entry with a plain value"
             )
         return function
 
@@ -128,9 +128,9 @@ def resolved(value: Any, configured: Any, path: Path) -> Any:
 
 
 def evaluated(args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """Call each function among the arguments, and return the arguments with the results.
+    """Return the arguments with each lazy argument replaced by the result of its function.
 
-    Raises :exc:`LazyArgumentError` if a function raises.
+    Raises :exc:`LazyArgumentError` if a function raises an error.
     """
     plain = type(args) is list and type(kwargs) is dict
     if plain and has_scalars((*args, *kwargs.values())):
@@ -145,7 +145,7 @@ def has_scalars(values: Iterable[Any]) -> bool:
 
 def _call(argument: BeatLazyFunc | LazyArgument, path: Path) -> Any:
     if isinstance(argument, LazyArgument):
-        raise LazyArgumentError(f"{path_text(path)} can only be computed by a beat")
+        raise LazyArgumentError(f"only a beat can compute {path_text(path)}")
     try:
         return argument()
     except Exception as error:
@@ -154,7 +154,10 @@ def _call(argument: BeatLazyFunc | LazyArgument, path: Path) -> Any:
 
 
 def _walk(value: Any, path: Path, replace: Callable[[Any, Path], Any]) -> Any:
-    """Return ``value`` with each lazy argument replaced; the same object if there are none."""
+    """Return ``value`` with each lazy argument replaced by the result of ``replace``.
+
+    Returns the same object if ``value`` contains no lazy argument.
+    """
     inner: Iterable[Any]
     if isinstance(value, dict):
         inner = value.values()

@@ -1,7 +1,8 @@
-"""Finds entries without a success within ``expect_within`` seconds, even if no run was ever sent.
+"""Finds overdue entries: entries without a successful run within their ``expect_within`` seconds.
 
-The sorted set ``expected`` contains the entries to check, each with a time before which the entry
-cannot be overdue. Whether an entry is overdue then depends only on the hash of the entry.
+An entry can be overdue even if no run was ever sent. The sorted set ``expected`` contains the
+entries to check. The score of an entry in this set is a time before which the entry cannot be
+overdue. After this time, only the hash of the entry decides whether the entry is overdue.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ __all__ = ("Overdue", "overdue_entries", "overdue_of")
 
 
 class Overdue(NamedTuple):
-    """An entry without a success within its ``expect_within``.
+    """An entry without a successful run within its ``expect_within`` seconds.
 
     Attributes:
         name: the name of the entry.
-        last_success: when the last successful run ended (UTC), None if none is known.
+        last_success: when the last successful run ended (UTC), None if no success is known.
         seconds: the seconds since the latest of these times: the last success, the first save of
             ``expect_within``, the last resume, and ``start_time``.
-        expect_within: the field of the entry, in seconds.
+        expect_within: the value of this policy field, in seconds.
     """
 
     name: str
@@ -41,11 +42,10 @@ class Overdue(NamedTuple):
 
 
 def overdue_of(row: Row, name: str, now: float) -> Overdue | None:
-    """Return how overdue the entry in a row is, None if it is not; ``now`` is in UNIX seconds.
+    """Return how overdue the entry in ``row`` is, None if the entry is not overdue.
 
-    ``name`` is the exact name of the entry.
-
-    Paused, finished and unreadable entries are never overdue.
+    ``name`` is the exact name of the entry, ``now`` is in UNIX seconds. Paused, finished and
+    unreadable entries are never overdue.
     """
     texts = f"{row.policy}{row.definition or ''}"
     if row.problem or row.score is None or row.score < 0 or '"expect_within"' not in texts:
@@ -53,7 +53,7 @@ def overdue_of(row: Row, name: str, now: float) -> Overdue | None:
     fields = _fields_of(row)
     try:
         policy = Policy.of({name: fields.get(name) for name in ("expect_within", "start_time")})
-    except InvalidEntryError:  # a beat quarantines the entry
+    except InvalidEntryError:  # a beat quarantines an entry with an invalid policy
         return None
     if policy.expect_within is None or fields.get("enabled") is False:
         return None
@@ -76,8 +76,8 @@ def overdue_entries(store: Reading, counts: Counts) -> list[Overdue]:
     """Return all overdue entries; the entry with the longest time without a success comes first.
 
     ``counts`` is the reply of :meth:`Reading.counts`. No round trip if no entry has
-    ``expect_within``, or if all have had a success in time. Otherwise one per 500 entries to check,
-    and one more per 500 if there are at least 500 such entries.
+    ``expect_within``, or if all such entries had a success in time. Otherwise one round trip per
+    500 entries to check, or two round trips per 500 entries if 500 or more entries must be checked.
     """
     found: list[Overdue] = []
     keys, offset = list(counts.expected), 0

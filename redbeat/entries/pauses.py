@@ -36,7 +36,7 @@ __all__ = (
 #: The name of the policy field that contains the pause.
 FIELD: Final = "pause"
 
-#: Maximum number of characters of a note and of the name of an operator.
+#: Maximum number of characters in a note, and in the name of an operator.
 LONGEST: Final = 2000
 
 
@@ -44,10 +44,10 @@ class Pause(NamedTuple):
     """An operator's pause of an entry.
 
     Attributes:
-        note: the reason, None without one.
+        note: the reason for the pause, None without a reason.
         since: when the entry was paused, ISO 8601 in UTC; "" if unknown.
         of: the digest of definition and policy before the pause.
-        by: the operator, None if unknown.
+        by: the name of the operator, None if unknown.
     """
 
     note: str | None
@@ -57,7 +57,7 @@ class Pause(NamedTuple):
 
     @classmethod
     def read(cls, policy: str) -> Pause | None:
-        """Return the pause in a stored policy, None if there is none; raises :exc:`DecodeError`."""
+        """Return the pause in a stored policy, None without a pause; raises :exc:`DecodeError`."""
         if f'"{FIELD}"' not in policy:
             return None
         fields = decode(policy, "policy").get(FIELD)
@@ -71,7 +71,7 @@ class Pause(NamedTuple):
 
     @classmethod
     def of_entry(cls, entry: Any) -> Pause | None:
-        """Return the pause of a loaded entry, None if it is not paused."""
+        """Return the pause of a loaded entry, None if the entry is not paused."""
         return None if entry is None or entry.enabled else entry.saved_state.pause
 
     def field(self) -> dict[str, Any]:
@@ -85,7 +85,10 @@ class Pause(NamedTuple):
 def paused(
     definition: str, policy: str, note: str | None, now: datetime, by: str | None = None
 ) -> tuple[str, str]:
-    """Return definition and policy of an entry with a pause; an earlier pause keeps its digest."""
+    """Return the stored definition and policy of an entry, with a pause added.
+
+    If the entry is paused already, the new pause contains the digest of the earlier pause.
+    """
     earlier = Pause.read(policy)
     pause = Pause(
         None if note is None else string_in(str(note), LONGEST),
@@ -98,7 +101,7 @@ def paused(
 
 
 def resumed(definition: str, policy: str) -> tuple[str, str]:
-    """Return definition and policy of an entry after the end of a pause."""
+    """Return the stored definition and policy of an entry, with the pause removed."""
     texts = object_in(policy, "policy")
     if FIELD in texts:
         texts.pop(FIELD)
@@ -111,7 +114,7 @@ def _iso(instant: datetime) -> str:
 
 
 def digest(definition: str, policy: str) -> str:
-    """Return the SHA-1 digest of definition and policy, as ``sync.lua`` computes it."""
+    """Return the SHA-1 digest of definition and policy; ``sync.lua`` computes the same digest."""
     whole = f"{definition}\n{policy}" if policy else definition
     return hashlib.sha1(bytes_of(whole), usedforsecurity=False).hexdigest()
 
@@ -127,10 +130,10 @@ ATTEMPTS = 5
 def pause_entries(
     store: Store, keys: Iterable[str], note: str | None, by: str | None = None
 ) -> dict[str, Texts]:
-    """Pause entries; return definition and policy of each by key. Two round trips per 500 keys.
+    """Pause entries, and return the new definition and policy of each entry by key.
 
-    Missing and unreadable entries are skipped. Raises :exc:`ConflictError` if other programs keep
-    changing an entry.
+    Missing and unreadable entries are skipped. Raises :exc:`ConflictError` if other programs change
+    an entry during each attempt. Two round trips per 500 keys.
     """
     now = datetime.now(timezone.utc)
 
@@ -144,10 +147,10 @@ def pause_entries(
 def resume_entries(
     store: Store, keys: Iterable[str], app: Celery, entry_class: type[RedBeatSchedulerEntry]
 ) -> dict[str, Texts]:
-    """Resume entries; return definition and policy of each by key. Two round trips per 500 keys.
+    """Resume entries, and return the new definition and policy of each entry by key.
 
-    Missing and unreadable entries are skipped. Raises :exc:`ConflictError` if other programs keep
-    changing an entry.
+    Missing and unreadable entries are skipped. Raises :exc:`ConflictError` if other programs change
+    an entry during each attempt. Two round trips per 500 keys.
     """
 
     def change(row: Row) -> Writing:
@@ -158,7 +161,7 @@ def resume_entries(
             entry = loader.from_texts(app, definition, row.meta, policy, row.runtime)
             entry.warn_if_finished()
             return Writing(row.key, *texts, score=entry.score_to_store())
-        except (DecodeError, InvalidEntryError):  # a beat reports the error
+        except (DecodeError, InvalidEntryError):  # a beat reports this error of the entry
             return Writing(row.key, *texts)
 
     return _change(store, keys, change)
@@ -182,14 +185,17 @@ def _change(
 def _change_once(
     store: Store, keys: list[str], change: Callable[[Row], Writing], done: dict[str, Texts]
 ) -> list[str]:
-    """Change readable entries; return the keys that other programs changed at the same time."""
+    """Change the readable entries, and return the keys of the entries that must be retried.
+
+    An entry must be retried if another program changed this entry at the same time.
+    """
     writings = []
     for row in store.read(keys).rows:
         if row.problem or row.definition is None:
             continue
         try:
             writing = change(row)
-        except (ValueError, TypeError):  # not JSON, or not an object
+        except (ValueError, TypeError):  # the definition or the policy is not a JSON object
             continue
         believed = (row.definition, row.policy)
         if (writing.definition, writing.policy) == believed:

@@ -55,7 +55,7 @@ def _timezone(name: str, value: Any) -> str:
 
 
 def _instant(name: str, value: Any) -> datetime:
-    if isinstance(value, str):  # other programs write ISO 8601
+    if isinstance(value, str):  # other programs store times as ISO 8601
         with suppress(ValueError):
             value = datetime.fromisoformat(value.replace("Z", "+00:00"))
     if not isinstance(value, datetime):
@@ -74,7 +74,8 @@ def _count(name: str, value: Any, most: int = MAX_WHOLE) -> int:
 def _seconds(name: str, value: Any) -> float:
     number = not isinstance(value, bool) and isinstance(value, (int, float))
     if not number or not 0 <= value < 1e9:
-        raise InvalidEntryError(name, f"must be seconds, 0 at least, not {value!r:.60}")
+        problem = f"must be a number of seconds from 0 to 1e9, not {value!r:.60}"
+        raise InvalidEntryError(name, problem)
     return float(value)
 
 
@@ -104,9 +105,10 @@ def _names(name: str, value: Any) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class FieldType:
-    """The type of a policy field: its name, such as ``zone``, ``instant`` or ``seconds``.
+    """The type of a policy field.
 
-    ``check(name, value)`` returns the value in its usual form, and raises
+    ``name`` is the name of the type, such as ``zone``, ``instant`` or ``seconds``.
+    ``check(name, value)`` returns a valid value in its standard form, and raises
     :exc:`InvalidEntryError` for an invalid value.
     """
 
@@ -116,7 +118,7 @@ class FieldType:
 
 
 def one_of(literal: Any) -> FieldType:
-    """Return the type of a field whose valid values are those of a ``Literal`` type."""
+    """Return the type of a field that accepts the values of a ``Literal`` type."""
     choices: tuple[str, ...] = get_args(literal)
 
     def check(name: str, value: Any) -> str:
@@ -137,7 +139,7 @@ TEXT: Final = FieldType("text", _text)
 
 
 def _field(default: Any, type_: FieldType, example: str, description: str) -> Any:
-    """Return a policy field with what the command line needs to know about it."""
+    """Return a policy field with the metadata that the command line uses for its options."""
     about = {"type": type_, "example": example, "description": description}
     return field(default=default, metadata=about)
 
@@ -146,91 +148,91 @@ def _field(default: Any, type_: FieldType, example: str, description: str) -> An
 class Policy:
     """The rules that decide which occurrences of an entry run, and when the entry is finished.
 
-    This class is the only description of the policy fields: the checks, the attributes of entries
-    and the options of the command line are made from it.
+    This class is the only description of the policy fields. RedBeat creates the checks, the
+    attributes of entries and the options of the command line from this class.
     """
 
     timezone: str | None = _field(
         None,
         ZONE,
         "Europe/Paris",
-        "Time zone of the schedule and of times without UTC offset; default: that of the app.",
+        "Time zone of the schedule and of times without UTC offset; default: the app's time zone.",
     )
     start_time: datetime | None = _field(
-        None, INSTANT, "2026-12-01T00:00", "No run before this time (ISO 8601)."
+        None, INSTANT, "2026-12-01T00:00", "The entry does not run before this time (ISO 8601)."
     )
     end_time: datetime | None = _field(
-        None, INSTANT, "2026-12-31T23:59", "No run after this time (ISO 8601)."
+        None, INSTANT, "2026-12-31T23:59", "The entry does not run after this time (ISO 8601)."
     )
     max_runs: int | None = _field(None, COUNT, "10", "Finish the entry after this number of runs.")
     on_finish: OnFinish = _field(
         "keep",
         one_of(OnFinish),
         "delete",
-        "What to do with the entry when it has finished.",
+        "What to do with the entry when no run is left.",
     )
     misfire_grace_time: float | None = _field(
-        None, SECONDS, "60", "Skip runs that are late by more than this."
+        None, SECONDS, "60", "Skip a run that is late by more than this time."
     )
     coalesce: Coalesce = _field(
-        "latest", one_of(Coalesce), "latest", "Which of several missed runs to catch up."
+        "latest", one_of(Coalesce), "latest", "Which runs to send after several runs were missed."
     )
     catch_up_limit: int | None = _field(
         None,
         FieldType("count", partial(_count, most=MAX_CATCH_UP)),
         "100",
-        "With coalesce all, catch up at most this number of missed runs, the latest ones.",
+        "With coalesce all, send at most this number of missed runs, and skip older runs.",
     )
     jitter: float = _field(
-        0.0, SECONDS, "10", "Delay each run by up to this time; each run has a fixed delay."
+        0.0, SECONDS, "10", "Delay each run by a different time, up to this maximum."
     )
     spread: float = _field(
         0.0,
         SECONDS,
         "3600",
-        "Run later by a fixed offset up to this time, which the entry's name determines.",
+        "Delay all runs by an offset up to this maximum; the entry's name determines the offset.",
     )
     exclude: tuple[str, ...] = _field(
         (),
         FieldType("names", _names),
         "de-holidays",
-        "Calendars with the days on which the entry does not run, separated by commas.",
+        "Calendars, separated by commas; the entry does not run on days in these calendars.",
     )
     on_excluded: OnExcluded = _field(
         "skip",
         one_of(OnExcluded),
         "next",
-        "Skip a run on an excluded day, or move it to the next or previous other day.",
+        "Skip a run on an excluded day, or move the run to the next or previous allowed day.",
     )
     overlap: Overlap = _field(
         "allow",
         one_of(Overlap),
         "allow",
-        "What to do if the previous run has not ended; buffer_one waits for its end.",
+        "What to do if the previous run has not ended; buffer_one waits until that run ends.",
     )
     overlap_timeout: float = _field(
         3600.0,
         POSITIVE_SECONDS,
         "3600",
-        "Time after which a run counts as ended although no worker reported its end.",
+        "After this time, a run counts as ended even if no worker reported the end.",
     )
     delivery: Delivery | None = _field(
         None,
         one_of(Delivery),
         "at_most_once",
-        "Delivery guarantee if a beat dies while it sends a run; default: that of the app.",
+        "Delivery guarantee if a beat dies during sending; default: the app's redbeat_delivery.",
     )
     pause_after_failures: int | None = _field(
         None, COUNT, "3", "Pause the entry after this number of failed runs in a row."
     )
     expect_within: float | None = _field(
-        None, POSITIVE_SECONDS, "26h", "Report a problem if no run succeeds for this time."
+        None, POSITIVE_SECONDS, "26h", "Report a problem if no run succeeded within this time."
     )
     description: str | None = _field(
-        None, TEXT, "'Invoices of the day'", "What the entry is for, for its readers."
+        None, TEXT, "'Invoices of the day'", "The purpose of the entry, as a text for people."
     )
     managed_by: str | None = _field(
-        None, TEXT, "billing", "The file that manages the entry: the name in its managed_by."
+        None, TEXT, "billing", "The managed_by name of the file that manages the entry."
     )
 
     @classmethod
@@ -257,28 +259,31 @@ class Policy:
         if self.coalesce != "all" and self.catch_up_limit is not None:
             raise InvalidEntryError("catch_up_limit", "is only valid with coalesce='all'")
         if self.on_excluded != "skip" and not self.exclude:
-            raise InvalidEntryError("on_excluded", "needs exclude, the name of a calendar")
+            raise InvalidEntryError("on_excluded", "needs a calendar name in the field exclude")
 
     @property
     def field_of_reports(self) -> str | None:
-        """The name of a set field for which workers must report the ends of runs, else None."""
+        """The name of a set field that needs workers to report the ends of runs.
+
+        The result is None if no such field is set.
+        """
         if self.overlap != DEFAULT.overlap:
             return "overlap"
         names = ("pause_after_failures", "expect_within")
         return next((name for name in names if getattr(self, name) is not None), None)
 
     def non_defaults(self) -> dict[str, Any]:
-        """Return the fields that differ from their defaults, in the order of the class."""
+        """Return the fields that differ from their defaults, in the order of :data:`FIELDS`."""
         pairs = ((name, getattr(self, name)) for name in FIELDS)
         return {name: value for name, value in pairs if value != getattr(DEFAULT, name)}
 
     @property
     def zone(self) -> tzinfo | None:
-        """The time zone called :attr:`timezone`, None if the name is None."""
+        """The time zone with the name :attr:`timezone`, None if the policy sets no name."""
         return None if self.timezone is None else _zone(self.timezone)
 
 
-#: All policy fields by name. An entry has an argument and an attribute for each.
+#: All policy fields by name. An entry has an argument and an attribute for each field.
 FIELDS: Final = {field.name: field for field in fields(Policy)}
 
 #: The policy of an entry that sets no policy field.

@@ -40,9 +40,10 @@ __all__ = (
 
 
 class Nominal(NamedTuple):
-    """An instant in UTC, with its formats ISO 8601 and UNIX seconds.
+    """An instant in UTC, and the same instant formatted as ISO 8601 and as UNIX seconds.
 
-    ``text`` is the UNIX seconds with six decimals, ``short`` the same without trailing zeros.
+    ``text`` contains the UNIX seconds with six decimals. ``short`` is ``text`` without trailing
+    zeros.
     """
 
     at: datetime
@@ -53,7 +54,7 @@ class Nominal(NamedTuple):
 
     @classmethod
     def of(cls, at: datetime) -> Nominal:
-        """Return an instant in UTC with its formats."""
+        """Return the :class:`Nominal` of the instant ``at``, which must be in UTC."""
         seconds = at.timestamp()
         text = f"{seconds:.6f}"
         return cls(at, at.isoformat(), text, seconds, text.rstrip("0").rstrip("."))
@@ -63,10 +64,10 @@ _last = Nominal.of(EPOCH)
 
 
 def nominal(scheduled_at: datetime) -> Nominal:
-    """Return an instant with its formats; a naive datetime is taken as UTC.
+    """Return the :class:`Nominal` of an instant; a naive datetime counts as UTC.
 
-    The last result is cached: one run needs it several times, and entries that are due at the same
-    time need the same result.
+    The last result is cached, because one run needs the result several times, and because entries
+    that are due at the same time need the same result.
     """
     global _last  # noqa: PLW0603 - the assignment is atomic, so it is thread-safe
     # Compare in UTC: in local time, the repeated hour of a DST change is ambiguous.
@@ -91,7 +92,7 @@ SIGNS: Final = ("+", "-")
 #: The states of a run that was sent; see :class:`RunResult`.
 RunState = Literal["succeeded", "failed", "retried", "revoked", "ignored", "lost"]
 
-#: The mark for an unknown number of seconds or time in stored results.
+#: The mark for an unknown duration or an unknown time in stored results.
 UNKNOWN: Final = "-"
 
 
@@ -102,16 +103,16 @@ class RunResult(NamedTuple):
         state: one of the following.
 
             - ``succeeded``: the task returned.
-            - ``failed``: the task raised, ran over its time limit, lost its process, was rejected,
-              or is unknown to the worker.
+            - ``failed``: the task raised an error, exceeded its time limit, lost its process, was
+              rejected, or is unknown to the worker.
             - ``retried``: the task failed and will run again.
             - ``revoked``: the task was revoked, terminated, or expired before it started.
             - ``ignored``: the task raised Celery's ``Ignore``, or was replaced by another task.
-            - ``lost``: no worker reported an end within ``overlap_timeout``.
+            - ``lost``: no worker reported the end of the run within ``overlap_timeout``.
         ended_at: when the run ended (UTC), None for a lost run.
-        seconds: how long the last attempt took, None if unknown.
+        seconds: the duration of the last attempt, None if unknown.
         retries: how many times the task was retried.
-        error: the class and the message of the exception, None without one.
+        error: the class and the message of the exception, None without an exception.
     """
 
     state: RunState
@@ -132,13 +133,14 @@ LOST: Final = RunResult("lost")
 
 
 class Results(NamedTuple):
-    """The stored results of an entry.
+    """The stored results of an entry's runs.
 
     Attributes:
-        last_success: when the last successful run ended (UTC), None if none is known.
-        consecutive_failures: the number of failed runs since then, or since the entry was resumed.
+        last_success: when the last successful run ended (UTC), None if no success is known.
+        consecutive_failures: the number of failed runs since the last success, or since the entry
+            was resumed.
         since: when the results were first stored, or when the entry was last resumed (UTC).
-        by_run: the results by the ``short`` format of the nominal instant.
+        by_run: the nominal instant of a run, formatted as :attr:`Nominal.short` -> the result.
     """
 
     last_success: datetime | None = None
@@ -179,7 +181,7 @@ def _read_result(line: str) -> Iterator[tuple[str, RunResult]]:
 
 
 def result_line(state: RunState, seconds: float | None, retries: int, error: str) -> str:
-    """Return the line of a result, without the nominal instant and the time of the end."""
+    """Return the line to store for a result, without the nominal instant and the end time."""
     took = UNKNOWN if seconds is None else f"{seconds:.6f}".rstrip("0").rstrip(".")
     return f"{took} {retries} {state} {error}".rstrip(" ")
 
@@ -195,9 +197,9 @@ class Occurrence(NamedTuple):
     """One run of an entry, with its outcome.
 
     Attributes:
-        scheduled_at: the nominal instant of the run (UTC); for a triggered run, when it was
-            requested.
-        dispatched_at: when a beat sent the run or gave it up (UTC).
+        scheduled_at: the nominal instant of the run (UTC); for a triggered run, the time of the
+            request.
+        dispatched_at: when a beat sent or gave up the run (UTC).
         task_id: the task id of the message, None if no message was sent.
         outcome: one of the following.
 
@@ -225,19 +227,19 @@ class Occurrence(NamedTuple):
 
 
 def missed(count: int) -> str:
-    """Return the outcome of ``count`` missed runs that were given up."""
+    """Return the outcome for a history line that stands for ``count`` missed runs."""
     return f"missed:{count}"
 
 
 def cause_of(error: BaseException) -> BaseException:
-    """Return the original error if Celery wrapped it in a ``SchedulingError``."""
+    """Return the original error if Celery wrapped this error in a ``SchedulingError``."""
     while isinstance(error, SchedulingError) and (error.__cause__ or error.__context__):
         error = error.__cause__ or error.__context__ or error
     return error
 
 
 def failed(error: BaseException) -> str:
-    """Return the outcome of a run that could not be sent."""
+    """Return the outcome of a run that could not be sent because of ``error``."""
     return f"failed:{type(cause_of(error)).__name__}"
 
 
@@ -246,7 +248,8 @@ def run_line(scheduled: Nominal, dispatched: float, outcome: str = "", task_id: 
 
     The line is ``<scheduled> <signed lateness in seconds> <outcome> <task id>``. If there is no
     task id, the line ends after the outcome. If the outcome is ``sent`` and a reader can compute
-    the task id, the line omits both. Most lines therefore have at most 30 bytes.
+    the task id, the line contains neither the outcome nor the task id. Therefore most lines have at
+    most 30 bytes.
     """
     lateness = f"{dispatched - scheduled.seconds:+.6f}"
     line = f"{scheduled.short} {lateness.rstrip('0').rstrip('.')}"
@@ -264,7 +267,7 @@ def read_history(text: str, own_id: OwnId = no_id) -> list[Occurrence]:
 
 
 def with_results(runs: Iterable[Occurrence], results: Results) -> list[Occurrence]:
-    """Return the runs with their results."""
+    """Return the runs, each with its result from ``results``."""
     by_run = results.by_run
     if not by_run:
         return list(runs)
@@ -272,17 +275,17 @@ def with_results(runs: Iterable[Occurrence], results: Results) -> list[Occurrenc
 
 
 def needs_lost(runs: Iterable[Occurrence]) -> bool:
-    """Return whether some of the runs may be lost, because no worker reported their result."""
+    """Return whether a run may be lost, because no worker has reported the result of this run."""
     return any(run.was_sent and run.result is None for run in runs)
 
 
 def mark_lost(
     runs: Iterable[Occurrence], reports_since: datetime, lost_before: datetime
 ) -> list[Occurrence]:
-    """Return the runs; each run without a reported result in time gets the result ``lost``.
+    """Return the runs; a run whose result was not reported in time gets the result ``lost``.
 
-    ``reports_since`` is when a worker first reported any run of the schedule. Only runs that were
-    dispatched since then, and before ``lost_before``, can be lost.
+    Only runs that were dispatched from ``reports_since`` to ``lost_before`` can be lost.
+    ``reports_since`` is the time at which a worker first reported a run of the schedule.
     """
 
     def is_lost(run: Occurrence) -> bool:
@@ -298,7 +301,7 @@ def is_line(line: str) -> bool:
 
 
 def with_ids(text: str, own_id: OwnId) -> str:
-    """Return a stored history with all task ids added, so that readers need not compute them."""
+    """Return a stored history with all task ids, so that no reader needs to compute task ids."""
     return "".join([f"{_with_id(line, own_id)}\n" for line in text.splitlines()])
 
 

@@ -1,4 +1,4 @@
-"""Saving entries: what each write contains, what its result means, and writing in batches."""
+"""Saves entries in batches: prepares the writes, and processes the results of the writes."""
 
 from __future__ import annotations
 
@@ -44,11 +44,12 @@ __all__ = (
     "save_batches",
 )
 
-#: If a beat records a run during a write, the write is retried up to this number of times. The last
-#: retry overwrites the history.
+#: A write is retried up to this number of times if a beat records a run during the write. The last
+#: retry overwrites the stored history.
 SAVE_ATTEMPTS: Final = 5
 
-#: Two scores that differ by less than this number of seconds are equal: Redis has six decimals.
+#: Two scores count as equal if they differ by less than this number of seconds, because RedBeat
+#: stores scores with six decimals.
 SCORE_PRECISION: Final = 2e-6
 
 
@@ -70,10 +71,10 @@ def check_history(entry: RedBeatSchedulerEntry) -> None:
 
 
 def restart_if_finished(entry: RedBeatSchedulerEntry, new: Texts, now: datetime) -> bool:
-    """Restart a finished entry if the changes allow more runs; return whether it restarted.
+    """Restart a finished entry if the changes allow more runs; return whether the entry restarted.
 
-    ``new`` are the definition and policy to save, ``now`` is in UTC. A run count that the program
-    changed is kept. No round trip.
+    ``new`` are the definition and policy to save, ``now`` is in UTC. An entry does not restart if
+    the program changed its run count. No round trip.
     """
     state = entry.saved_state
     old, count = state.refused_texts or state.texts, state.total_run_count
@@ -90,7 +91,7 @@ def restart_if_finished(entry: RedBeatSchedulerEntry, new: Texts, now: datetime)
 
 
 def default_last_run(entry: RedBeatSchedulerEntry) -> datetime | None:
-    """Return the last run if it is only a default from this host's clock, else None.
+    """Return the last run if its value is only a default from this host's clock, otherwise None.
 
     ``save.lua`` compares this default with the clock of Redis, because the clock of this host may
     be ahead.
@@ -116,9 +117,9 @@ def _history_changed(entry: RedBeatSchedulerEntry) -> bool:
 def complete_writing(
     entry: RedBeatSchedulerEntry, writing: Writing, now: datetime, insist: bool
 ) -> Writing:
-    """Return the writing with the history and with the score computed at ``now`` (UTC).
+    """Return ``writing`` with the history and with the score of the entry at ``now`` (UTC).
 
-    With ``insist``, the write overwrites any stored history.
+    If ``insist`` is true, the write overwrites any stored history.
     """
     state = entry.saved_state
     texts = (writing.definition, writing.policy)
@@ -169,7 +170,7 @@ def _count_from(entry: RedBeatSchedulerEntry, now: datetime) -> None:
 
 
 def _score_is_current(entry: RedBeatSchedulerEntry, stored: str) -> bool:
-    """Return whether the stored score needs no change.
+    """Return whether the stored score is correct.
 
     If the entry must be due at once, any stored score in the past is correct.
     """
@@ -201,7 +202,7 @@ def _note_saved(entry: RedBeatSchedulerEntry, writing: Writing, identity: str | 
 
 
 def _merge(entry: RedBeatSchedulerEntry, saved: Saved, texts: Texts) -> None:
-    """Load the stored history, except attributes that the program changed, before a retry.
+    """Before a retry, load the stored history into the attributes that the program did not change.
 
     ``texts`` are the definition and policy that Redis returned when it refused the write.
     """
@@ -231,16 +232,18 @@ Batch = Sequence[tuple["RedBeatSchedulerEntry", Writing]]
 def save_batches(store: Store, batches: Sequence[Batch], attempts: int = SAVE_ATTEMPTS) -> None:
     """Write batches of entries; encode the next batch while Redis writes the previous batch.
 
-    The histories must be valid. One round trip per batch; three more if entries of the batch have
-    calendars. One more per batch, up to ``attempts``, if entries ran during the save or if new
-    objects replace stored entries. If :exc:`InvalidEntryError` is raised, its batch and all later
-    batches are not written.
+    The histories must be valid, see :func:`check_history`. One round trip per batch, and three more
+    round trips for a batch with calendars. If entries ran during the save, or if new objects
+    replace stored entries, the refused writes are retried up to ``attempts`` times, with one round
+    trip per retry. If :exc:`InvalidEntryError` is raised, the batch of the invalid entry and all
+    later batches are not written.
     """
     finish: Callable[[], None] | None = None
     for batch in batches:
         try:
             calendars = prepare_calendars(store, (entry for entry, _ in batch))
-            now = datetime.now(UTC)  # computed once, because the app's time zone is slow
+            # Get the time once per batch, because getting a time in the app's time zone is slow.
+            now = datetime.now(UTC)
             writings = [complete_writing(*item, now, insist=not attempts) for item in batch]
         finally:
             if finish is not None:
@@ -261,7 +264,10 @@ def finish_batch(
     attempts: int,
     calendars: Mapping[str, Calendar],
 ) -> None:
-    """Process the result of each write, and retry refused writes, for example after a run."""
+    """Process the result of each write, and retry the writes that Redis refused.
+
+    For example, Redis refuses a write if a beat recorded a run of the entry during the save.
+    """
     results = zip(batch, writings, read_results(), strict=True)
     left = [item for item, writing, saved in results if not _accept(item[0], writing, saved)]
     recheck_calendars(store, batch, calendars)
@@ -270,9 +276,10 @@ def finish_batch(
 
 
 def recheck_calendars(store: Store, batch: Batch, calendars: Mapping[str, Calendar]) -> None:
-    """Make entries due if a calendar changed during the save, so that a beat corrects the score.
+    """Make the entries due now if a calendar changed during the save.
 
-    One round trip, and a second one if a calendar changed.
+    A beat then corrects the scores of these entries. No round trip without calendars, otherwise
+    one round trip, or two if a calendar changed.
     """
     if calendars and readable_calendars(store, calendars)[0] != calendars:
         keys = [writing.key for entry, writing in batch if entry.policy_field("exclude")]
@@ -282,10 +289,10 @@ def recheck_calendars(store: Store, batch: Batch, calendars: Mapping[str, Calend
 def rescore(store: Store, entries: Sequence[RedBeatSchedulerEntry]) -> None:
     """Compute and store the scores of entries; a quarantined entry leaves the quarantine.
 
-    If the next run of an entry cannot be computed, for example because a calendar is missing, the
-    entry is made due at once, and a beat quarantines it. Raises :exc:`ConflictError` if another
-    program changed an entry. Round trips as of :func:`save_batches`; then three per entry if one
-    cannot be computed.
+    If the next run of an entry cannot be computed, for example because a calendar is missing, this
+    function makes the entry due at once, and a beat quarantines the entry. Raises
+    :exc:`ConflictError` if another program changed an entry. As many round trips as
+    :func:`save_batches`; if a next run cannot be computed, three more round trips per entry.
     """
     try:
         scores = [Writing(entry.key, believed=entry.seen_texts) for entry in entries]

@@ -46,7 +46,7 @@ QUARANTINED: Final = "quarantined"
 
 @dataclass(frozen=True, slots=True)
 class Failing:
-    """The failed attempts to send the run of an entry that is due. Times are in UTC.
+    """The failed attempts to send the due run of an entry. Times are in UTC.
 
     Attributes:
         attempts: the number of failed attempts.
@@ -54,7 +54,7 @@ class Failing:
         first_error: why the first attempt failed.
         last_at: when the last attempt failed.
         last_error: why the last attempt failed.
-        next_attempt_at: when a beat tries again; None while a beat tries.
+        next_attempt_at: when a beat tries again; None while a beat is trying to send the run.
     """
 
     attempts: int
@@ -66,7 +66,7 @@ class Failing:
 
     @classmethod
     def read(cls, text: str, score: float | None, claimed: bool) -> Failing | None:
-        """Return the attempts in a stored field, None if it is empty or invalid.
+        """Return the attempts in ``text``, a stored field; None if the text is empty or invalid.
 
         ``score`` is the score of the entry, ``claimed`` is whether a beat has claimed the entry.
         """
@@ -86,7 +86,7 @@ class Failing:
 
     @property
     def reason(self) -> str:
-        """The number of attempts, and the last error."""
+        """A text with the number of failed attempts and the last error."""
         attempts = "1 attempt" if self.attempts == 1 else f"{self.attempts} attempts"
         return f"{attempts} to send the run failed: {self.last_error}"
 
@@ -105,14 +105,16 @@ class EntryStatus:
             - ``paused``: the entry is not enabled.
             - ``finished``: no run is left.
             - ``quarantined``: the entry is unreadable.
-        reason: why the entry is in this state, None if it is scheduled or running, or if unknown.
-        due_at: the time of the next run in UTC; None for never.
+        reason: why the entry is in this state; None for a scheduled or running entry, or if the
+            reason is unknown.
+        due_at: the time of the next run in UTC; None if the entry is never due.
         note: the note of the operator who paused the entry.
-        failing: the failed attempts to send the run that is due, None if there are none.
-        last_success: when the last successful run ended (UTC), None if none is known. Workers
-            report the ends of runs after ``redbeat.worker.enable(app)``.
-        consecutive_failures: the number of failed runs since then, or since the entry was resumed.
-        overdue: the time without a success, if it exceeds ``expect_within``; else None.
+        failing: the failed attempts to send the due run, None without failed attempts.
+        last_success: when the last successful run ended (UTC), None if no success is known. Workers
+            report the ends of runs only if you called ``redbeat.worker.enable(app)``.
+        consecutive_failures: the number of failed runs since the last success, or since the entry
+            was resumed.
+        overdue: the time without a success if this time exceeds ``expect_within``, otherwise None.
     """
 
     state: EntryState
@@ -129,10 +131,11 @@ class EntryStatus:
 class Record:
     """An entry in a list of entries; the entry may be unreadable.
 
-    If the entry is unreadable, ``entry`` is None and ``problem`` is the reason. If its run could
-    not be sent, ``failing`` has the attempts, and ``problem`` is the last error. ``due_at`` is in
-    UTC, None for never. :class:`EntryStatus` lists the values of ``state``. ``name`` is printable;
-    ``key`` is the exact Redis key, in which surrogates stand for bytes that are not UTF-8.
+    If the entry is unreadable, ``entry`` is None and ``problem`` is the reason. If the due run
+    could not be sent, ``failing`` contains the attempts, and ``problem`` describes the last error.
+    ``due_at`` is in UTC, None if the entry is never due. :class:`EntryStatus` lists the values of
+    ``state``. ``name`` is printable. ``key`` is the exact Redis key, in which surrogates represent
+    bytes that are not UTF-8.
     """
 
     name: str
@@ -157,7 +160,7 @@ class Record:
     ) -> Record:
         """Decode a row into a record; ``now`` is the time of Redis in UNIX seconds.
 
-        With ``templates``, entries with equal schedules share the schedule object.
+        If ``templates`` is given, entries with equal schedules share one schedule object.
         """
         entry, problem = None, row.problem or None
         if row.definition is not None and not problem:
@@ -168,7 +171,7 @@ class Record:
                 else:
                     entry = templates.with_history(row)
                 if entry.key != row.key:
-                    problem = f"definition.name: {entry.name!r} does not belong to this key"
+                    problem = f"definition.name: {entry.name!r} does not match the key of the entry"
                     entry = None
             except DecodeError as error:
                 problem = str(error)
@@ -198,7 +201,10 @@ class Record:
 
 
 def state_of(row: Row, entry: RedBeatSchedulerEntry | None, now: float) -> EntryState:
-    """Return the state of an entry; ``entry`` is None if unreadable, ``now`` in UNIX seconds."""
+    """Return the state of the entry in ``row``; ``now`` is in UNIX seconds.
+
+    ``entry`` is the decoded entry, None if the entry is unreadable.
+    """
     parked = row.score is not None and row.score < 0
     if row.note and parked:
         return QUARANTINED
@@ -214,7 +220,7 @@ def state_of(row: Row, entry: RedBeatSchedulerEntry | None, now: float) -> Entry
 
 
 def why_finished(entry: RedBeatSchedulerEntry) -> str:
-    """Return why no run of a finished entry is left."""
+    """Return the reason why a finished entry has no run left."""
     most, end = entry.policy.max_runs, entry.policy.end_time
     if most is not None and entry.total_run_count >= most:
         return f"all runs that max_runs allows were sent: {entry.total_run_count} of {most}"
@@ -224,7 +230,10 @@ def why_finished(entry: RedBeatSchedulerEntry) -> str:
 
 
 def due_at_of(row: Row, now: float) -> datetime | None:
-    """Return when an entry is due (UTC), None for never; a score of 0 means now."""
+    """Return when an entry is due (UTC), None if never.
+
+    An entry with the score 0 is due now.
+    """
     seconds = row.score
     if row.failing or claimed_until(row.claim) > now:
         seconds = seconds_in(f"{row.claim} -".split(" ")[1])  # when the claimed run became due
@@ -240,19 +249,19 @@ def claimed_until(claim: str) -> float:
 
 
 def ends_at(running: str) -> float:
-    """Return when a run counts as ended in UNIX seconds, 0 if no run is running."""
+    """Return the time at which a run counts as ended, in UNIX seconds; 0 if no run is running."""
     return seconds_in(running.rpartition(" ")[2]) or 0.0
 
 
 def quarantine_note(note: str) -> tuple[str, datetime | None]:
-    """Return why an entry was quarantined, and when (None if unknown)."""
+    """Return the reason for a quarantine and its start time, which is None if unknown."""
     fields = record_in(note)
     reason = fields.get("reason", note)
     return string_in(reason, LONGEST_REASON), instant_in(fields.get("since"))
 
 
 def entries_of(counts: Counts) -> dict[str, int]:
-    """Return the number of entries by state."""
+    """Return the number of entries in each state."""
     finished = counts.parked - counts.disabled - counts.quarantined
     return {
         SCHEDULED: max(counts.members - counts.parked - counts.failing, 0),

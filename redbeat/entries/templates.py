@@ -1,4 +1,4 @@
-"""Creates entries from stored definitions fast, by copying entries with the same schedule."""
+"""Creates entries from stored definitions quickly, by copying entries with the same schedule."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ __all__ = (
     "Templates",
 )
 
-#: Maximum number of characters of a definition that is copied. A longer definition is decoded
-#: without a template, because each attempt to copy it would parse it again.
+#: Maximum number of characters of a definition for which a template is used. Longer definitions are
+#: decoded without a template, because a failed attempt to use a template parses the text once more.
 LONGEST: Final = 65_536
 
-#: Maximum number of templates; each needs about 4 KiB.
+#: Maximum number of templates; each template needs about 4 KiB.
 MAX_TEMPLATES: Final = 1000
 
-#: The key that marks a value that plain JSON cannot represent, such as a datetime.
+#: The JSON key that marks a value that plain JSON cannot represent, such as a datetime.
 TAGGED: Final = '"__type__"'
 
 #: The fields in which similar entries differ. In stored definitions, these fields come before the
@@ -60,14 +60,14 @@ as_json: Final = JSONEncoder(allow_nan=False).encode
 
 
 class NewEntry(NamedTuple):
-    """An entry without history, and its definition and policy as JSON if they are known."""
+    """An entry without history, and its definition and policy as JSON, None if unknown."""
 
     entry: RedBeatSchedulerEntry
     texts: tuple[str, str] | None = None
 
 
 class Template(NamedTuple):
-    """An entry to copy, its definition in plain JSON, its policy, and its number of tags."""
+    """An entry to copy, its definition and policy, and the number of tags in its definition."""
 
     entry: RedBeatSchedulerEntry
     definition: dict[str, Any]
@@ -76,11 +76,11 @@ class Template(NamedTuple):
 
 
 class Templates:
-    """Creates entries like ``from_definition()``, but faster if many entries are similar.
+    """Creates entries like ``from_definition()``, but faster if many entries share a schedule.
 
-    This class calls ``from_definition()`` for all entries that it cannot copy: invalid definitions,
-    entries of a user's class or codec, paused entries, and arguments that are not plain JSON. No
-    round trips.
+    This class calls ``from_definition()`` for all entries that it cannot copy: invalid entries,
+    entries of a user's class or codec, paused entries, and entries with arguments that are not
+    plain JSON. No round trips.
     """
 
     def __init__(self, app: Celery, make: type[RedBeatSchedulerEntry]) -> None:
@@ -110,19 +110,20 @@ class Templates:
         return entry
 
     def _of_text(self, text: str, policy: str) -> RedBeatSchedulerEntry | None:
-        """Create an entry from a template, or return None if that is not possible.
+        """Create an entry from a template, or return None if no template can be used.
 
-        All individual fields must be stored before the schedule. Many entries share the rest of the
-        definition, from the schedule on. The rest is decoded only once.
+        In the text, all fields in ``INDIVIDUAL`` must come before the schedule. The rest of the
+        text, from the schedule on, is decoded only once, because many entries have the same rest.
         """
         head, _, tail = text.partition(SCHEDULE)
         head = head.rstrip()
-        # Only the schedule may have a tag. A backslash could hide the tag of another value.
+        # Only the schedule may have a type tag. An escape sequence (backslash) could hide the tag
+        # of another value.
         plain = TAGGED not in head and tail.count(TAGGED) == 1 and "\\" not in text
         if not (self._default_codec and plain and head[-1:] == "," and is_small(text)):
             return None
-        # This is a JSON object only if "schedule" is a field of the definition, and not a nested
-        # key.
+        # ``begin`` is a JSON object only if "schedule" is a field of the definition, and not a
+        # nested key.
         begin = head[:-1] + "}"
         fields = json_in(begin, "definition")
         enabled = fields.pop("enabled", True)
@@ -148,7 +149,7 @@ class Templates:
         return NewEntry(self.make.from_definition(self._app, json.dumps(definition), policy))
 
     def _copied(self, definition: dict[str, Any], policy: str) -> NewEntry | None:
-        """Create an entry from a template, or return None if that is not possible."""
+        """Create an entry from a template, or return None if no template can be used."""
         if not (self._default_codec and definition.keys() <= FIELDS.keys()):
             return None
         individual, enabled = individual_fields(definition), definition.get("enabled", True)
@@ -182,7 +183,7 @@ class Templates:
 
 
 def individual_fields(definition: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the individual fields of a definition, None if a field has a wrong type.
+    """Return the ``INDIVIDUAL`` fields of a definition, None if a field has a wrong type.
 
     Raises :exc:`InvalidEntryError` for an invalid option.
     """
@@ -212,7 +213,10 @@ def _with_fields(template: Template, individual: dict[str, Any]) -> RedBeatSched
 
 
 def _new_entry(template: Template, individual: dict[str, Any]) -> RedBeatSchedulerEntry:
-    """Create an entry whose schedule starts now; raises :exc:`NotAllowedError` for its task."""
+    """Create an entry whose schedule starts now.
+
+    Raises :exc:`NotAllowedError` if the task of the entry is not allowed.
+    """
     entry = _with_fields(template, individual)
     entry.check_allowed()
     entry.last_run_at = counts_from(entry.schedule, entry.default_now())
@@ -220,16 +224,16 @@ def _new_entry(template: Template, individual: dict[str, Any]) -> RedBeatSchedul
     return entry
 
 
-#: Maximum number of cached entries; each needs about 3 KiB.
+#: Maximum number of cached entries; each cached entry needs about 3 KiB.
 CACHE_SIZE = 10_000
 
-#: A full cache admits one missing key in 16. If the cache admitted all keys, a cyclic scan would
+#: A full cache admits one new key in 16. If the cache admitted all new keys, a cyclic scan would
 #: replace every key before its next use.
 ADMIT_ONE_IN = 16
 
 
 class Source(Protocol):
-    """The app and the entry class of a scheduler, which users may change at any time."""
+    """The app and the entry class of a scheduler; users may replace both at any time."""
 
     app: Celery
     Entry: type[RedBeatSchedulerEntry]
@@ -237,28 +241,28 @@ class Source(Protocol):
 
 @dataclass(slots=True)
 class Prototype:
-    """An entry without history, the texts from which it was created, and its last history.
+    """A cached entry without history, its stored texts, and the history after its last run.
 
-    ``flat`` is whether the arguments and options contain only immutable values. The history of this
-    object is replaced after each run. A new object for each run would often trigger the garbage
-    collector, which traverses all objects of the beat.
+    ``flat`` is whether the arguments and options contain only immutable values. After each run, the
+    beat replaces the history in this object. A new object after each run would often trigger the
+    garbage collector, which traverses all objects of the beat.
     """
 
     definition: str
     policy: str
     entry: RedBeatSchedulerEntry
     flat: bool
-    #: The stored fields of the history that this beat wrote, None if it wrote none.
+    #: The fields ``meta`` and ``runtime`` that this beat wrote last; None and "" before a write.
     meta: str | None = None
     runtime: str = ""
-    #: The same history, decoded.
+    #: The decoded history in the fields ``meta`` and ``runtime``.
     last_run_at: datetime | None = None
     total_run_count: int = 0
     scheduled_at: datetime | None = None
 
 
 class Prototypes:
-    """A bounded cache that maps keys to entries, with the histories that this beat wrote."""
+    """A bounded cache of entries by key, with the histories that this beat wrote."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -277,7 +281,7 @@ class Prototypes:
     def load(
         self, key: str, definition: str, policy: str, meta: str, runtime: str, identity: str
     ) -> RedBeatSchedulerEntry:
-        """Return a new entry with these stored fields, which the caller may change.
+        """Return a new entry with these stored fields; the caller may change this entry.
 
         Raises :exc:`DecodeError` if a field is invalid, or if the name in the definition belongs to
         another key. Raises :exc:`NotAllowedError` if the task is not allowed.
@@ -297,7 +301,7 @@ class Prototypes:
         return entry
 
     def note(self, key: str, meta: str, runtime: str, entry: RedBeatSchedulerEntry) -> None:
-        """Store the history of an entry after its run, if the cache has the entry."""
+        """Remember the history of an entry after its run, if the cache contains the entry."""
         known = self._known.get(key)
         if known is not None:
             known.meta, known.runtime = meta, runtime
@@ -305,7 +309,10 @@ class Prototypes:
             known.total_run_count = entry.total_run_count
 
     def _has_room(self) -> bool:
-        """Return whether the caller may add a key; if the cache is full, remove the oldest key."""
+        """Return whether the caller may add a key to the cache.
+
+        A full cache admits only one new key in 16, and removes the oldest key for this new key.
+        """
         if len(self._known) < CACHE_SIZE:
             return True
         self._refused += 1
@@ -317,7 +324,9 @@ class Prototypes:
     def _make(self, key: str, definition: str, policy: str) -> Prototype:
         entry = self._templates.loaded(definition, policy)
         if entry.key != key:
-            raise DecodeError("definition.name", f"{entry.name!r} does not belong to this key")
+            raise DecodeError(
+                "definition.name", f"{entry.name!r} does not match the key of the entry"
+            )
         entry.check_allowed()
         flat = has_scalars((*(entry.args or ()), *entry.kwargs.values(), *entry.options.values()))
         return Prototype(definition, policy, entry, flat)

@@ -304,7 +304,7 @@ def test_a_file_is_replaced_only_when_all_is_written(
         ({"name": "x"}, "definition: is missing"),
         (line("x", defintion={}), "defintion: is an unknown field; did you mean definition?"),
         (line("x", policy=[1]), "policy: must be an object"),
-        (line("x", policy={"jitter": -1}), "policy.jitter: must be seconds"),
+        (line("x", policy={"jitter": -1}), "policy.jitter: must be a number of seconds"),
         (line("x", meta={"last_run_at": 3}), "meta.last_run_at: must be a datetime"),
         (line("x", static="yes"), "static: must be true or false"),
         ({**line("x"), "name": "y"}, "name: is 'y', but 'x' in the definition"),

@@ -201,5 +201,5 @@ def test_a_class_that_refuses_a_stored_entry_raises_no_key_error(
             raise error
 
     entry(app).save()
-    with pytest.raises(DecodeError, match="RefusingEntry refuses it"):
+    with pytest.raises(DecodeError, match="RefusingEntry refuses the arguments"):
         RefusingEntry.from_key(f"{PREFIX}a", app=app)

@@ -130,7 +130,7 @@ def test_internal_keys_are_not_removed(schedule: Schedule, world: World) -> None
 
 
 def test_an_entry_must_be_stored_under_its_own_name(schedule: Schedule, make: Make) -> None:
-    with pytest.raises(InvalidEntryError, match="name: is 'a', but the key is 'b'"):
+    with pytest.raises(InvalidEntryError, match="name: is 'a', but must be the key 'b'"):
         schedule["b"] = make("a")
     with pytest.raises(InvalidEntryError, match="must be a RedBeatSchedulerEntry"):
         schedule["b"] = {}  # type: ignore[assignment]

@@ -131,8 +131,8 @@ def test_other_arguments_do_not_restart_it(
     assert (world.field("once", "meta"), load(world).args) == (meta, [1])
     (line,) = [line for line in caplog.messages if "stays finished" in line]
     assert line == (
-        "Entry once stays finished: nothing is left to run. To run it again, save it with another "
-        "schedule, max_runs or last_run_at, or with total_run_count = 0"
+        "Entry once stays finished: nothing is left to run. To run the entry again, save it with "
+        "another schedule, max_runs or last_run_at, or with total_run_count = 0"
     )
 
 

@@ -114,7 +114,7 @@ def test_a_save_with_an_unknown_calendar_is_refused(world: World) -> None:
             {"exclude": "x", "on_excluded": "next"},
             "on_excluded: cannot move",
         ),
-        ({"on_excluded": "next"}, "on_excluded: needs exclude"),
+        ({"on_excluded": "next"}, "on_excluded: needs a calendar name"),
         ({"exclude": ""}, "exclude: must be"),
         ({"exclude": [7]}, "exclude: must be"),
         ({"exclude": "x", "on_excluded": "later"}, "on_excluded: must be one of"),

@@ -119,7 +119,7 @@ def test_a_dict_of_the_user_that_looks_like_a_function(world: World) -> None:
     ],
 )
 def test_a_dynamic_entry_cannot_have_a_function(world: World, fields: Any, field: str) -> None:
-    with pytest.raises(InvalidEntryError, match="only for entries of beat_schedule") as caught:
+    with pytest.raises(InvalidEntryError, match="only beat_schedule may use") as caught:
         RedBeatSchedulerEntry("a", "tasks.a", 60, app=world.app, **fields).save()
     assert caught.value.field == field
     assert world.dump() == {}
@@ -163,7 +163,7 @@ def test_a_beat_without_that_configuration_sends_nothing(
     other.tick()
     assert other.names == ["b"]
     assert "args[0] must be computed by" in log.text
-    assert "the beat_schedule of this beat does not have that function there" in log.text
+    assert "the beat_schedule of this beat does not contain this function" in log.text
     assert world.quarantine() == {}
     score = world.score("a")
     assert score is not None
@@ -278,7 +278,7 @@ def test_an_invalid_policy_is_quarantined(world: World, policy: str) -> None:
     scheduler = world.scheduler()
     scheduler.tick()
     assert scheduler.names == ["b"]
-    assert "policy.lazy: does not fit the arguments;" in world.quarantine()[KEY]["reason"]
+    assert "policy.lazy: contains a path" in world.quarantine()[KEY]["reason"]
     with pytest.raises(DecodeError):
         RedBeatSchedulerEntry.from_key(KEY, world.app)
 
