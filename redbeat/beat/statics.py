@@ -34,7 +34,7 @@ logger = get_logger("celery.beat")
 #: contains another Redis type.
 ADDED, CHANGED, OCCUPIED = 1, 2, 4
 
-OCCUPIED_BY = "the key %r holds something that is not an entry; rename the entry or the key"
+OCCUPIED_BY = "the key %r is not an entry; rename the entry or the key"
 
 
 class StaticEntries:

@@ -686,12 +686,12 @@ def test_tls_options_without_a_value_and_for_the_socket() -> None:
         redbeat_redis_use_ssl={
             "ssl_ca_certs": None,
             "ssl_password": None,
-            "ssl_ciphers": "HIGH",
+            "ssl_ca_data": "the text of a certificate",
         }
     )
     assert tls
     assert tls.get("ssl_ca_certs") is None
-    assert tls["ssl_ciphers"] == "HIGH"
+    assert tls["ssl_ca_data"] == "the text of a certificate"
 
 
 def test_unusable_files_are_errors(files: CertificateFiles) -> None:

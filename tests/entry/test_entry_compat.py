@@ -577,7 +577,7 @@ def test_the_store_works_with_a_client_of_the_user(app: Celery, brought: Any) ->
     brought.delete(f"{PREFIX}a")
     assert store.forget([f"{PREFIX}a"]) == [f"{PREFIX}a"]
     brought.set(f"{PREFIX}other", "x")
-    with pytest.raises(InvalidEntryError, match="holds something"):
+    with pytest.raises(InvalidEntryError, match="is not an entry"):
         entry(app, "other").save()
 
 

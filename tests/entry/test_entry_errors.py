@@ -133,10 +133,10 @@ def test_a_schedule_that_is_set_later_is_checked_by_save(app: Celery, given: Any
 def test_a_key_that_is_not_an_entry_is_left_alone(app: Celery, redis_client: redis.Redis) -> None:
     redis_client.lpush(f"{PREFIX}a", "somebody else's")
     before = contents(redis_client)
-    with pytest.raises(InvalidEntryError, match=f"'{PREFIX}a' holds something") as caught:
+    with pytest.raises(InvalidEntryError, match=f"'{PREFIX}a' is not an entry") as caught:
         entry(app).save()
     assert caught.value.field == "name"
-    with pytest.raises(DecodeError, match=f"'{PREFIX}a' holds something"):
+    with pytest.raises(DecodeError, match=f"'{PREFIX}a' is not an entry"):
         Entry.from_key(f"{PREFIX}a", app=app)
     assert contents(redis_client) == before
 

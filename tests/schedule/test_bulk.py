@@ -96,7 +96,7 @@ def test_save_all_writes_nothing_of_a_batch_where_a_key_is_in_use(
     schedule: Schedule, make: Make, world: World
 ) -> None:
     world.client.set("redbeat:text", "not mine")
-    with pytest.raises(InvalidEntryError, match="'redbeat:text' holds something"):
+    with pytest.raises(InvalidEntryError, match="'redbeat:text' is not an entry"):
         schedule.save_all([make("a"), make("text"), make("b")])
     assert world.dump() == {"redbeat:text": "not mine"}
 
@@ -110,7 +110,7 @@ def test_save_all_stops_at_the_batch_where_a_key_is_in_use(
     entries = [make(f"e{number}") for number in range(1300)]
     world.client.set(f"redbeat:e{used}", "not mine")
     for _ in range(3):
-        with pytest.raises(InvalidEntryError, match=f"'redbeat:e{used}' holds something"):
+        with pytest.raises(InvalidEntryError, match=f"'redbeat:e{used}' is not an entry"):
             schedule.save_all(entries)
     assert world.client.zcard(SCHEDULE) == used // 500 * 500
     assert schedule.save_all([make("a")]) == 1

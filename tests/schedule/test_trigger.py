@@ -288,7 +288,7 @@ def test_too_many_triggers_are_refused(make: Make, world: World) -> None:
 
 def test_entries_that_cannot_run_are_refused(make: Make, world: World, schedule: Schedule) -> None:
     world.client.set("redbeat:text", "x")
-    with pytest.raises(InvalidEntryError, match="'redbeat:text' holds something"):
+    with pytest.raises(InvalidEntryError, match="'redbeat:text' is not an entry"):
         make("text").trigger()
     world.put("bad", schedule={"__type__": "crontab", "minute": "nonsense"})
     world.scheduler().tick()

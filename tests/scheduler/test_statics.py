@@ -427,7 +427,7 @@ class TestBad:
         scheduler.tick()
         assert world.client.lrange(f"{PREFIX}a", 0, -1) == ["precious"]
         assert static_names(world) == {"b"}
-        assert f"'{PREFIX}a' holds something that is not an entry" in log.text
+        assert f"'{PREFIX}a' is not an entry" in log.text
 
     @pytest.mark.parametrize("name", [":schedule", ":lock", ":statics", ":quarantine", ""])
     def test_reserved_names(self, world: World, name: str) -> None:

@@ -327,7 +327,7 @@ def test_a_save_leaves_the_quarantine(store: Store, redis_client: redis.Redis, p
 
 def test_a_key_of_another_type_is_refused_by_name(store: Store, redis_client: redis.Redis) -> None:
     redis_client.set(KEY, "somebody else's")
-    with pytest.raises(InvalidEntryError, match=f"'{PREFIX}a' holds something") as caught:
+    with pytest.raises(InvalidEntryError, match=f"'{PREFIX}a' is not an entry") as caught:
         store.save(KEY, "d", "", "m")
     assert caught.value.field == "name"
     assert redis_client.get(KEY) == "somebody else's"
