@@ -83,7 +83,7 @@ __all__: tuple[str, ...] = (
     "to_timestamp",
 )
 
-# Programs import these names from this module, because RedBeat 2 had them here.
+# Programs import the following names from this module, because the names were here in RedBeat 2.
 __all__ += ("ADD_ENTRY_ERROR", "MINYEAR", "REDBEAT_INTERNAL_OPTIONS", "MasterNotFoundError")
 __all__ += ("Redis", "ScheduleEntry", "Sentinel", "app_or_default", "beat_init", "datetime", "json")
 __all__ += ("maybe_sanitize_url", "redis", "retry", "retry_if_exception_type", "ssl")
@@ -218,9 +218,9 @@ class RedBeatScheduler(Scheduler):
     def _check_layout(self) -> None:
         """Raise :exc:`ConfigurationError` if ``redbeat_shards`` does not fit the schedule in Redis.
 
-        Does nothing if there is only one shard, because the ticker then makes this check. Also does
-        nothing if the check was already made or Redis is not available. One round trip for a check,
-        else none.
+        Does nothing if there is only one shard, because the ticker of a single shard makes this
+        check. Also does nothing if the check was already made or Redis is not available. One round
+        trip for a check, else none.
         """
         conf = ensure_conf(self.app)
         if self._layout_checked or conf.shards == 1:
@@ -313,10 +313,10 @@ class RedBeatScheduler(Scheduler):
     def setup_schedule(self) -> None:
         """Write the entries of ``beat_schedule`` to Redis.
 
-        This method adds and changes entries. While another beat leads, this method only adds
-        missing entries. At its first tick and in later calls of this method, the leader also
-        removes the entries that are no longer in ``beat_schedule``. If Redis is not available, the
-        first tick writes the entries. Two round trips, and one more round trip per 500 entries.
+        This method adds and changes the entries in Redis. While another beat leads, this method
+        only adds missing entries. At its first tick and in later calls of this method, the leader
+        also removes the entries that are no longer in ``beat_schedule``. If Redis is not available,
+        the first tick writes the entries. Two round trips, and one more round trip per 500 entries.
         """
         schedule = ensure_conf(self.app).schedule
         self._statics.collect()
@@ -380,9 +380,9 @@ class RedBeatScheduler(Scheduler):
     def get_schedule(self) -> dict[str, RedBeatSchedulerEntry]:
         """Return the entries that are due now, and the entry that is due next: name -> entry.
 
-        This method does not claim the entries; :meth:`maybe_due` does. This method first writes the
-        static entries if :meth:`setup_schedule` could not write them, or if Redis has lost all
-        entries. Three round trips, and one more round trip per returned entry.
+        This method does not claim the due entries; :meth:`maybe_due` claims an entry. This method
+        first writes the static entries if :meth:`setup_schedule` could not write them, or if Redis
+        has lost all entries. Three round trips, and one more round trip per returned entry.
         """
         return {entry.name: entry for entry in self._load_due()}
 
@@ -431,7 +431,8 @@ class RedBeatScheduler(Scheduler):
         except ConfigurationError as error:
             if self.service is None:
                 raise
-            self._exit_code = error.exit_code  # for close(): Celery ignores SystemExit in a tick
+            # Celery ignores SystemExit in a tick, so close() exits with this code.
+            self._exit_code = error.exit_code
             _exit(error)
         self._save_unsaved()
         self._sync_periodically()
@@ -508,7 +509,7 @@ class RedBeatScheduler(Scheduler):
         except Exception as error:
             if not self.broker_failed(error):
                 raise
-            return {"producer": None}  # the publish then fails and is retried as usual
+            return {"producer": None}  # without a producer, the publish fails and is retried
 
     def send_if_due(self, entry: RedBeatSchedulerEntry, **kwargs: Any) -> float | None:
         """Send a claimed entry if it is due; return the seconds until it is due again."""
@@ -572,8 +573,8 @@ class RedBeatScheduler(Scheduler):
         """Send a message, and raise the same errors as the ``apply_async`` of Celery's scheduler.
 
         Unlike Celery's method, this method does not call the functions among the arguments, because
-        ``build_message`` has already called these functions. This method also does not call
-        ``sync()``, because :meth:`tick` calls ``sync()``. Raises :exc:`NotAllowedError` if
+        ``build_message`` has already called these functions. This method does not call ``sync()``,
+        because :meth:`tick` calls ``sync()``. Raises :exc:`NotAllowedError` if
         ``redbeat_task_allowlist`` does not allow the message, with all its options.
         """
         self._tasks_since_sync += 1
@@ -667,8 +668,8 @@ class RedBeatScheduler(Scheduler):
     def _channel_is_closed(self) -> bool:
         """Whether kombu closed the producer's channel, so that the producer cannot send messages.
 
-        Kombu closes the channel if a queue cannot be declared. Kombu then repeats the declaration
-        on a new connection, but the producer still uses the closed channel.
+        If a queue cannot be declared, kombu closes the channel and repeats the declaration on a new
+        connection, but the producer still uses the closed channel.
         """
         producer = self.__dict__.get("producer")
         if producer is None:
@@ -690,9 +691,9 @@ class RedBeatScheduler(Scheduler):
     def close(self) -> None:
         """Record sent runs and release the lock. A second call does nothing.
 
-        Celery also calls this method from its signal handler. During a tick, such a call does
-        nothing, because the tick first records its runs. Celery calls this method again after the
-        tick.
+        Celery also calls this method from its signal handler. During a tick, a call from the signal
+        handler does nothing, because the tick first records its runs. Celery calls this method
+        again after the tick.
 
         Raises ``SystemExit`` if an invalid setting ended the beat.
         """
@@ -768,7 +769,7 @@ def acquire_distributed_beat_lock(sender: Any = None, **kwargs: Any) -> None:
 
     This function is a receiver of ``beat_init``. The receiver acquires the lock only if the lock is
     free; otherwise the ticks try again. If your program calls this function, the call waits for the
-    lock. The function does nothing if the scheduler has no lock or is not a
+    lock. This function does nothing if the scheduler of the beat has no lock or is not a
     :class:`RedBeatScheduler`.
 
     The receiver is connected when this module is imported, so it runs before receivers that your

@@ -119,9 +119,9 @@ def _ended(
 ) -> None:
     """Report the end of a run in the process that executed the task.
 
-    A requeued task is not reported, because its run has not ended. If ``state`` is None, the
-    process is about to exit, or Celery had an internal error. This function then reports nothing,
-    because the receiver of another signal may report the end.
+    A requeued task is not reported, because its run has not ended. ``state`` is None if the process
+    is about to exit, or if Celery had an internal error. If ``state`` is None, this function
+    reports nothing, because the receiver of another signal may report the end.
     """
     found = RUNNING.pop((task_id, get_ident()), None)
     if found is None:
@@ -140,8 +140,8 @@ def _ended(
 def _lost(task_id: str = "", sender: Any = None, exception: Any = None, **_kwargs: Any) -> None:
     """Report the end of a run whose process died, or whose time limit was exceeded.
 
-    This function ignores all other failures, because the process that executed the task reports
-    them.
+    This function ignores failures after which the process still exists, because the process that
+    executed the task reports such failures.
     """
     if isinstance(exception, (WorkerLostError, TimeLimitExceeded)):
         request = getattr(sender, "request", None)

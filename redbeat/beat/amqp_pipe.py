@@ -42,9 +42,9 @@ class AmqpPipe:
     def _enable_confirms(self) -> None:
         """Enable confirmations on the channel if they are not enabled.
 
-        py-amqp opens a closed channel again, but without confirmations. The message numbers then
-        start again at 1. One round trip at the first call and after RabbitMQ closed the channel,
-        else none.
+        If py-amqp opens a closed channel again, the channel has no confirmations and its message
+        numbers start again at 1. One round trip at the first call and after RabbitMQ closed the
+        channel, else none.
         """
         if self.channel._confirm_selected:
             return

@@ -159,7 +159,7 @@ def means_no_broker(error: BaseException, connection: Any = None) -> bool:
     if isinstance(cause, RedisError):
         return _comes_from_broker_client(cause)
     known = () if connection is None else connection.connection_errors
-    # Ignore builtin classes such as OSError and KeyError: user code raises such errors, too.
+    # Ignore builtin classes such as OSError and KeyError, because user code also raises them.
     own = tuple(kind for kind in known if kind.__module__ != "builtins")
     return isinstance(cause, (OperationalError, ConnectionError, TimeoutError, *own))
 

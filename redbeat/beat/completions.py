@@ -133,7 +133,7 @@ def running_marker(entry: RedBeatSchedulerEntry, task_id: str) -> str:
 
 
 def _score_after(attempt: Attempt, skipped: datetime) -> float:
-    """Return the next score after a skipped run. This run does not increase the run count."""
+    """Return the next score after a skipped run, which does not increase the run count."""
     entry, run = attempt.entry, attempt.run
     if asks_itself(entry.schedule):
         return score_of(entry.decision().next_at)
@@ -205,7 +205,7 @@ class Completions:
         successor = run.successor or entry.next()
         if decision.missed:
             logger.warning(
-                "beat: Entry %s missed %s before the run of %s, which replaces them",
+                "beat: Entry %s missed %s, sending the run of %s, which replaces them",
                 *(entry.name, plural(decision.missed, "run"), decision.scheduled_at),
             )
             self._count_missed(entry, decision.missed, decision.scheduled_at)

@@ -379,8 +379,9 @@ class Dispatcher:
     def deliver(self) -> None:
         """Wait until the broker has confirmed all messages, and record their runs.
 
-        Call this method before you handle an error of a later run. The method first waits until
-        Redis has confirmed earlier records, so that few sent runs are unrecorded if this beat dies.
+        Call this method before you handle an error of a later run. This method first waits until
+        Redis has confirmed the records of earlier runs, so that few sent runs are unrecorded if
+        this beat dies.
         """
         if self._publisher.is_busy:
             with suppress(RedisError, OSError):  # the next request sends the records again
@@ -418,8 +419,8 @@ class Dispatcher:
     def _handle_publish_error(self, attempt: Attempt, unsure: bool | None) -> None:
         """Retry a run whose publish failed.
 
-        If another message may have caused the error, the run is due again at once. Its message is
-        then sent while no other message is in flight.
+        If another message may have caused the error, the run is due again at once, and its message
+        is sent while no other message is in flight.
         """
         claim, now, error = attempt.claim, attempt.now, attempt.error
         assert error is not None
@@ -434,10 +435,10 @@ class Dispatcher:
             self._session.record(claim.put_back(now, unsure is not False))
 
     def _retry(self, attempt: Attempt, error: Exception, unsure: bool | None = False) -> None:
-        """Record the runs of earlier messages, and make the failed run due again after a back-off.
+        """Record the runs sent before the failure; make the failed run due again after a back-off.
 
-        Raises ``error`` again if it is a :exc:`ConfigurationError`, because then this beat cannot
-        send any run.
+        Raises ``error`` again if it is a :exc:`ConfigurationError`, because a beat with an invalid
+        configuration cannot send any run.
         """
         self.deliver()
         if isinstance(error, ConfigurationError):

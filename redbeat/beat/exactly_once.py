@@ -2,7 +2,7 @@
 
 The broker and the schedule must be on the same Redis server. The beat captures the Redis commands
 of a publish on kombu's channel, and sends the commands together with the completion. A Lua script
-then executes the commands and records the run in one atomic step.
+executes the captured commands and records the run in one atomic step.
 """
 
 from __future__ import annotations
@@ -53,10 +53,11 @@ OPEN_CHECK_INTERVAL: Final = 0.01
 REFUSED_FOR: Final = 300.0
 
 #: The reasons why a message is sent before its record.
-BYPASSED: Final = "user code sends the messages on another channel, or they go to no queue"
+BYPASSED: Final = "user code sends the messages on another channel, or the messages go to no queue"
 CHANGES_ENTRY: Final = "user code in this beat changes the entry while its message is published"
 
-#: Maximum number of stored task names. A task name is stored if a message was not captured.
+#: Maximum number of stored task names. The beat stores the name of a task whose message was sent
+#: before its record, so that it logs only one warning for the task.
 MAX_BYPASSING_TASKS: Final = 1000
 
 
@@ -83,7 +84,7 @@ def impossible(reason: str) -> ConfigurationError:
 
 
 class CapturedPipeline:
-    """Wraps a pipeline of kombu, and captures its commands if all of them only send messages."""
+    """Wraps a kombu pipeline, and captures its commands if every command only sends a message."""
 
     def __init__(self, capture: Capture, pipeline: Any) -> None:
         self._capture = capture
@@ -317,9 +318,9 @@ class CommonServer:
         """Store that scripts have no right to the queue of the entry with this key.
 
         Returns True if the key is stored. Returns False if too many keys are stored. Also returns
-        False if no script has sent a message on this server yet, because then the Redis user may
-        have no access to any queue. Logs one warning per entry, until a script sends a message of
-        the entry.
+        False until a script has sent a message on this server, because the Redis user may lack
+        access to all queues. Logs one warning per entry, until a script sends a message of the
+        entry.
         """
         now = self._clock()
         known, until = self._refused_until.get(key) is not None, now + REFUSED_FOR

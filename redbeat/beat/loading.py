@@ -28,7 +28,7 @@ __all__ = ("Attempt", "CallerEntry", "Loaded", "Loader")
 
 logger = get_logger("celery.beat")
 
-#: Maximum number of entries that are loaded before the first of them is dispatched.
+#: Maximum number of entries that are loaded before the first loaded entry is dispatched.
 LOAD_AHEAD: Final = 50
 
 #: After this number of seconds, the loaded entries are dispatched before other entries are loaded.

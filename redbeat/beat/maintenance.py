@@ -64,7 +64,7 @@ class StatsCleanup:
             return
         self._looked_at = self._clock()
         removed = self._store.tidy_stats(self._max_entries)
-        logger.debug("beat: Removed %d counts of deleted entries", removed)
+        logger.debug("beat: Removed %d metrics counters of deleted entries", removed)
 
 
 #: Seconds between two pages of a scan by :class:`Sweep`.
@@ -153,9 +153,9 @@ def follow_time_zone(
     """Compute scores again if the last beat had another ``timezone`` or ``enable_utc``.
 
     Crontabs and relative intervals use the app's time zone if their entry has no time zone. If the
-    app's time zone has changed, the stored scores of such schedules are wrong. This generator
-    yields after each batch. If the caller stops before the end, the next call starts with the first
-    batch.
+    app's time zone has changed, the stored scores of entries that use this time zone are wrong.
+    This generator yields after each batch of entries. If the caller stops before the end, the next
+    call starts with the first batch.
 
     One round trip if the time zone has not changed, two at the first start of a beat. After the
     time zone has changed, two round trips, and two more round trips per 500 entries.
@@ -185,9 +185,10 @@ def follow_time_zone(
 def follow_clock(store: Store) -> Iterator[None]:
     """Make entries due at once if their last run, skipped run, claim or trigger is in the future.
 
-    Call this function after the clock of Redis was set back, so that a beat decides about such
-    entries again by the corrected time. This generator yields after each batch. One round trip per
-    500 entries, and one more round trip for each batch with changed entries.
+    Call this function after the clock of Redis was set back, so that a beat decides again, by the
+    corrected time, about entries with a time in the future. This generator yields after each batch
+    of entries. One round trip per 500 entries, and one more round trip for each batch with changed
+    entries.
     """
 
     def make_due(page: Page) -> int:

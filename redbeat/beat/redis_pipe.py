@@ -47,7 +47,7 @@ class SentCommands:
 class ClientStandIn:
     """A context manager that replaces the client of a kombu channel for Redis.
 
-    Subclasses collect some commands. All other commands, such as a lookup of bindings, are executed
+    Subclasses collect some commands; all other commands, such as a lookup of bindings, are executed
     at once.
     """
 

@@ -160,8 +160,8 @@ class RecentEntries(Generic[V]):
 #: this number, which is about once an hour.
 LOG_EVERY: Final = 64
 
-#: The assumed number of attempts for an entry whose failures are not stored. This number results in
-#: the longest wait.
+#: The assumed number of attempts for an entry whose failures are not stored. This assumed number of
+#: attempts results in the longest wait.
 ATTEMPTS_UNKNOWN: Final = 32
 
 
@@ -342,7 +342,8 @@ def _failed(completion: Completion, claim: Claim, now: float, error: Exception) 
 def should_log(attempts: int) -> bool:
     """Return whether to log a failure that continues, after this number of attempts.
 
-    The failure is logged after about 1, 2, 4, 8 and 17 minutes, and then about every 34 minutes.
+    A failure that continues is logged after about 1, 2, 4, 8 and 17 minutes, and then about every
+    34 minutes.
     """
     return attempts >= 32 and (attempts & (attempts - 1) == 0 or attempts % 1024 == 0)
 

@@ -26,7 +26,7 @@ class SchedulerProtocol(Protocol):
 
     @property
     def overrides_sending(self) -> bool:
-        """Whether user code overrides a step of sending; such code may use another channel."""
+        """Whether user code overrides a step of sending, and may thus use another channel."""
 
     @property
     def producer(self) -> Any:

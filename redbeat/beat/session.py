@@ -159,7 +159,8 @@ class Session:
         self.answered_at = self._sent_at = clock()
         #: The last reply, None if the next request must not be quick.
         self._whole_reply: ClaimReply | None = None
-        #: The local time at which the beat sent the last request that was not quick.
+        #: The local time of the last request in which the Redis script did all its work. A quick
+        #: request does only a part of this work.
         self._whole_at = 0.0
         self._redis_time = 0.0
         #: Whether a message may be sent before its run is recorded, or only with the record.
@@ -309,7 +310,7 @@ class Session:
         ):
             return None
         # A quick request saves nothing if an entry is due or if there are no entries, because the
-        # script then does the whole request.
+        # script does the whole request in these two cases.
         return last if last.next_due is not None and last.next_due > self.time_at(now) else None
 
     def _process_reply(self, reply: ClaimReply) -> Response:
@@ -356,8 +357,9 @@ class Session:
     def flush(self) -> None:
         """Wait for the reply to the request in flight, and record the pending completions.
 
-        No round trip if there is nothing to record. Otherwise one round trip, and up to two more if
-        an application changes the same entries at the same time.
+        No round trip if there is nothing to record. If there are completions to record, one round
+        trip, and up to two more round trips if an application changes their entries at the same
+        time.
         """
         self.wait_for_reply()
         for _ in range(FLUSH_ATTEMPTS):

@@ -177,8 +177,9 @@ class ShardedTicker:
     """Runs the ticks of one beat on its shards; has the same methods as :class:`Ticker`.
 
     The arguments are those of :class:`Ticker`, but with a ``client`` instead of a store, and with a
-    ``lock_key`` instead of a lock. ``lock_key`` is None if several beats share the work. Otherwise
-    the lock of each shard has this key, but with the prefix of the shard.
+    ``lock_key`` instead of a lock. ``lock_key`` is None if several beats share the work. If only
+    one beat works, the lock of each shard has the key ``lock_key``, but with the prefix of the
+    shard.
     """
 
     def __init__(
@@ -218,7 +219,7 @@ class ShardedTicker:
         self.health = BeatHealth(clock)
         #: The local time of the next tick of each shard.
         self._next: dict[int, float] = {}
-        #: The servers that did not answer the last request, and when to try each of them again.
+        #: The servers that did not answer the last request, and when to try each server again.
         self._retry_at: dict[object, float] = {}
         self._looked_at = self._first_ticked_at = -math.inf
         #: The local time of the last request of each beat to the first shard.
@@ -372,7 +373,7 @@ class ShardedTicker:
 
         The seconds are counted up to the last read of the list of active beats. For a beat that was
         never on the list, the seconds are counted from the first read of the list. Returns 0 while
-        this beat itself is not on the list, because then the list is out of date.
+        this beat itself is not on the list, because a list without this beat is out of date.
         """
         if self._ticker(0).token not in self._seen_at:
             return 0.0

@@ -16,7 +16,7 @@ __all__ = ("HeldSignals",)
 get_handler: Callable[[int], Any] = getattr(signal.getsignal, "__wrapped__", signal.getsignal)
 set_handler: Callable[[int, Any], Any] = getattr(signal.signal, "__wrapped__", signal.signal)
 
-#: The signals that stop a beat. A handler of such a signal may raise an exception at any point of
+#: The signals that stop a beat. A handler of a stop signal may raise an exception at any point of
 #: the code.
 STOP_SIGNALS = (int(signal.SIGTERM), int(signal.SIGINT))
 
@@ -25,9 +25,9 @@ class HeldSignals:
     """A context manager in which the first stop signal only sets :attr:`pending`.
 
     The handler of the signal runs at the end of the context. Without this delay, the handler could
-    raise an exception during a publish. After such an exception, the beat would not know whether
-    the message was sent, and the next beat would send the message again. An exception while the
-    beat reads a reply would break the connection.
+    raise an exception during a publish. After an exception during a publish, the beat would not
+    know whether the message was sent, and the next beat would send the message again. An exception
+    while the beat reads a reply would break the connection.
 
     A second stop signal runs its own handler at once; then the handler of the first signal does not
     run.

@@ -272,8 +272,9 @@ class Ticker:
     def _report_problem(self) -> None:
         """Store why this beat cannot send messages, for health checks and ``redbeat status``.
 
-        One round trip if the problem changed. While there is a problem, another round trip every
-        :data:`PROBLEM_INTERVAL` seconds, because another beat may have removed the stored text.
+        One round trip if the problem changed. While there is a problem, this method takes
+        another round trip every :data:`PROBLEM_INTERVAL` seconds, because another beat may have
+        removed the stored text.
         """
         server = self._dispatcher.server
         problem = self.health.tick_error or server.problem or self._retries.problem

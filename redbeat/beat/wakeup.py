@@ -28,7 +28,8 @@ SLICE = 0.25
 #: A subscription is checked with a ping if it has received no message for this number of seconds.
 PING_INTERVAL = 30.0
 
-#: Maximum number of further messages that one :meth:`WakeUp.wait` reads and ignores.
+#: Maximum number of messages that one :meth:`WakeUp.wait` reads and ignores after the first
+#: message.
 MAX_DISCARDED = 1000
 
 #: Seconds to wait for the server to confirm a subscription.
@@ -60,7 +61,7 @@ class WakeUp:
         #: The channels to subscribe to. In a cluster, the first channel determines the server.
         self.channels = [channel]
         #: A function that takes a channel, and returns whether a message on the channel ends the
-        #: wait; only set if there are several channels. With this function, :meth:`wait` accepts
+        #: wait; only set if there are several channels. If ``wanted`` is set, :meth:`wait` accepts
         #: both ``DUE`` and ``LOCK``, whatever the argument ``expected`` is.
         self.wanted: Callable[[str], bool] | None = None
         self._clock = clock

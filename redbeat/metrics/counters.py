@@ -50,8 +50,8 @@ MICROSECONDS: Final = 1_000_000
 class Buckets:
     """A histogram of seconds: one field per bucket, and one field for the sum.
 
-    The sum is in microseconds. Each value is counted in only one bucket. The export to Prometheus
-    then makes the buckets cumulative.
+    The sum is in microseconds. Each value is counted in only one bucket; the export to Prometheus
+    makes the buckets cumulative.
     """
 
     def __init__(self, name: str, *bounds: float) -> None:

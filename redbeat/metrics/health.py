@@ -38,7 +38,7 @@ class BeatHealth:
         self._no_lock = False
         #: Why the beat publishes nothing, "" if it can publish.
         self.problem = ""
-        #: Why ticks fail although Redis answers, "" if no tick fails for such a reason.
+        #: The error that makes ticks fail although Redis answers, "" if there is no such error.
         self.tick_error = ""
         #: Whether the beat is active: it leads, or the lock is disabled. None if unknown.
         self.leads: bool | None = None

@@ -29,8 +29,9 @@ def count_entries(store: Reading, conf: RedBeatConfig, within: float) -> Counts:
 
     If a beat of RedBeat 3 stored a problem, but no beat of RedBeat 3 publishes runs any more, the
     counts do not contain the problem. RedBeat 2 does not change the score of a disabled entry, so
-    the entry looks due. While RedBeat 2 leads, this function therefore checks the first 500 due
-    entries, and counts the disabled ones as disabled. One round trip, two while RedBeat 2 leads.
+    the entry looks due. While RedBeat 2 leads, this function checks which of the first 500 due
+    entries are disabled, and counts these entries as disabled. One round trip, two while RedBeat 2
+    leads.
     """
     counts = store.counts(conf.lock_key, DISABLED, within)
     if led_by_redbeat_2(counts):

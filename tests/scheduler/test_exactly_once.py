@@ -828,7 +828,7 @@ class TestMessagesOfUserCode:
         put_one_off(world, "a", options={"exchange": "nowhere", "routing_key": "x"})
         world.scheduler_of(RedBeatScheduler).tick()
         assert (world.run_count("a"), queues.messages()) == (1, [])
-        assert len(lines(log, "or they go to no queue")) == 1
+        assert len(lines(log, "or the messages go to no queue")) == 1
 
     def test_a_queue_that_expires(
         self, world: World, queues: Queues, wire: Wire, log: pytest.LogCaptureFixture
