@@ -205,7 +205,7 @@ class Completions:
         successor = run.successor or entry.next()
         if decision.missed:
             logger.warning(
-                "beat: Entry %s missed %s, sending the run of %s, which replaces them",
+                "beat: Entry %s missed %s, sent the run of %s, which replaces them",
                 *(entry.name, plural(decision.missed, "run"), decision.scheduled_at),
             )
             self._count_missed(entry, decision.missed, decision.scheduled_at)
