@@ -1094,9 +1094,11 @@ class TestNotTheSameServer:
     def test_a_broker_in_memory(
         self, world: World, clock: Clock, announced: list[str], log: pytest.LogCaptureFixture
     ) -> None:
-        self.run(world, clock)
-        with world.app.connection_for_read() as connection:  # all tests share the broker in memory
-            assert connection.default_channel.queue_purge("celery") == 4
+        with world.app.connection_for_read() as connection:
+            queue = connection.default_channel
+            queue.queue_purge("celery")  # all tests of a process share the broker in memory
+            self.run(world, clock)
+            assert queue.queue_purge("celery") == 4
         assert sorted(announced) == ["a", "a", "b", "b"]
         assert lines(log, AT_LEAST_ONCE) == [
             "beat: Runs are sent at least once: messages do not go to Redis"
