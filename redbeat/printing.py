@@ -23,7 +23,8 @@ __all__ = ("LOG_LIMIT", "SURROGATES", "encodable", "get_logger", "printable", "w
 #: Unicode categories of characters that could control the terminal or that cannot be encoded.
 UNPRINTABLE: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
-#: Surrogates, which UTF-8 cannot encode. In decoded replies, they replace bytes that are not UTF-8.
+#: Surrogates, which UTF-8 cannot encode. In decoded replies, surrogates replace bytes that are not
+#: UTF-8.
 SURROGATES: Final = re.compile("[\ud800-\udfff]")
 
 #: Maximum length of one argument of a log line, in characters.

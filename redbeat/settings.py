@@ -280,7 +280,8 @@ _PREFIX: Final = "redbeat_"
 # similarity of the shortest setting name to the same name with one wrong letter.
 _TYPO_CUTOFF = 0.93
 
-# RedisBeater is a fork of RedBeat 2. The names of its settings differ only in this prefix.
+# RedisBeater is a fork of RedBeat 2. The settings of RedisBeater have the names of RedBeat's
+# settings, but with this prefix.
 _REDISBEATER_PREFIX: Final = "redisbeater_"
 
 
@@ -314,7 +315,7 @@ def unknown_settings(app: Celery) -> Iterator[tuple[str, str]]:
         is_fork = name.startswith(_REDISBEATER_PREFIX)
         nearest = _nearest(_PREFIX + name.removeprefix(_REDISBEATER_PREFIX) if is_fork else name)
         if is_fork:
-            remedy = f"write {nearest}" if nearest else "remove it, as RedBeat has no such setting"
+            remedy = f"write {nearest}" if nearest else "remove it, as RedBeat has no equivalent"
             yield f"{spelling} is a setting of RedisBeater and is ignored", remedy
         elif nearest:
             yield f"Unknown setting {spelling}", f"did you mean {nearest}?"

@@ -41,7 +41,7 @@ FILE: Final = click.argument("file", type=click.Path(allow_dash=True))
 ADOPT: Final = option(
     "--adopt",
     is_flag=True,
-    help="Also change stored entries that FILE does not manage yet. FILE then manages the entries.",
+    help="Also change stored entries that FILE does not manage yet, so that FILE manages them.",
 )
 
 
@@ -99,8 +99,8 @@ def plan(console: Console, file: str, adopt: bool, detailed_exitcode: bool) -> N
 def apply(console: Console, file: str, adopt: bool, dry_run: bool, yes: bool) -> None:
     """Make the stored entries match FILE.
 
-    The command creates and changes the entries of FILE. It removes stored entries with the
-    managed_by of FILE that are no longer in FILE. Other entries are never changed.
+    The command creates and changes the entries of FILE. The command removes stored entries
+    with the managed_by of FILE that are no longer in FILE. Other entries are never changed.
     """
     planned = _plan(console, file, adopt)
     _fail_on_problems(console, planned)

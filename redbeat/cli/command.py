@@ -98,8 +98,8 @@ def _import_scheduler(name: Any, aliases: dict[str, str]) -> Any:
 def save_unchanged(entry: RedBeatSchedulerEntry) -> None:
     """Save an entry; raise :exc:`ConflictError` if Redis has a newer version of the entry.
 
-    The class of the entry may override ``save()`` without the argument ``if_unchanged``. In that
-    case, this function calls ``RedBeatSchedulerEntry.save()`` instead of the overriding method.
+    If the class of the entry overrides ``save()`` without the argument ``if_unchanged``, this
+    function calls ``RedBeatSchedulerEntry.save()`` instead of the overriding method.
     """
     parameters = inspect.signature(entry.save).parameters
     if "if_unchanged" in parameters or "kwargs" in parameters:

@@ -44,8 +44,8 @@ Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 def _complete(names_of: Callable[[Any, str], Iterable[str]]) -> Complete:
     """Return a completion function; ``names_of`` gets the app and the text typed so far.
 
-    If the app cannot be loaded or Redis cannot be reached, the function offers no names. It does
-    not report the error, because a message would appear in the command line of the user.
+    If the app cannot be loaded or Redis cannot be reached, the function offers no names. The
+    function does not report the error, because a message would appear in the user's command line.
     """
 
     def complete(

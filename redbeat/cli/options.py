@@ -104,7 +104,7 @@ def option(*names: str, **attrs: Any) -> Callable[[Any], Any]:
 
 
 def options(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Add several options or arguments to a command; the help lists them in this order."""
+    """Add several options or arguments to a command; the help lists them in the given order."""
     return lambda function: reduce(lambda added, add: add(added), reversed(decorators), function)
 
 

@@ -53,7 +53,7 @@ MAX_ROWS: Final = 40
     type=TIME,
     required=True,
     example="2026-10-24T00:00",
-    help="Start of the period (ISO 8601). It may be in the past.",
+    help="Start of the period (ISO 8601), which may be in the past.",
 )
 @option(
     "--to",
@@ -90,8 +90,8 @@ def simulate(
 ) -> None:
     """Show which runs took place, or will take place, in a period.
 
-    Without NAME, all enabled entries are simulated. Schedule options or --file define new rules.
-    The command then compares the runs under the new rules with the runs under the stored rules.
+    Without NAME, all enabled entries are simulated. If schedule options or --file define new rules,
+    the command compares the runs under the new rules with the runs under the stored rules.
     The simulation assumes that a beat is always on time.
     """
     begin, end = console.instant(since), console.instant(until)

@@ -20,7 +20,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 __all__ = ("LateCluster", "cluster_errors", "is_cluster", "node_of", "refreshing")
 
-# Part of redis-py's message for keys in different slots. A retry cannot succeed in this case.
+# Part of redis-py's message for keys in different slots, an error that a retry cannot mend.
 _CROSS_SLOT: Final = "same key slot"
 
 # Attributes that only other clients have. LateCluster does not connect when a program looks for
@@ -32,9 +32,8 @@ class LateCluster(RedisCluster):
     """A cluster client that connects at its first use instead of in its constructor.
 
     A beat can therefore start while the cluster is down. Each command tries to connect until a
-    connection succeeds. redis-py raises some cluster errors that are not a ``RedisError``. This
-    client raises ``ConnectionError`` or ``TryAgainError`` instead, so that commands are retried
-    after such an error.
+    connection succeeds. If redis-py raises a cluster error that is not a ``RedisError``, this
+    client raises ``ConnectionError`` or ``TryAgainError`` instead, so that the command is retried.
 
     ``arguments`` are the arguments of redis-py's ``RedisCluster``. The client connects inside the
     context manager that ``translate_errors`` returns.

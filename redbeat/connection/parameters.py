@@ -101,7 +101,7 @@ def _redbeat_or_broker(app: Celery, setting: str, broker_setting: str) -> tuple[
     """Return the value and the name of RedBeat's setting if it is set, else of the broker's."""
     value = find_setting(app, setting)
     if value is None or value is MISSING:
-        # Read the attribute of app.conf, because Celery then also reads the URL from the
+        # Read the attribute of app.conf, because only the attribute includes a URL from the
         # environment.
         return getattr(app.conf, broker_setting), broker_setting
     return value, setting

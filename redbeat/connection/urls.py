@@ -61,7 +61,7 @@ def safe_url(url: Any) -> str:
     """Return ``url`` (one or several URLs) with masked passwords. Never raises.
 
     User names are not masked, as in Celery's logs. Secret query options such as ``token`` are
-    masked, too.
+    masked like passwords.
     """
     if isinstance(url, (list, tuple)):
         url = ";".join(map(str, url))

@@ -26,11 +26,11 @@
 -- ARGV[9]  sizes of the fields in ARGV[10] in bytes, as big-endian integers of four bytes
 -- ARGV[10] the fields of all completions, joined without separators: fifteen fields per completion,
 --          listed below
--- ARGV[11] '1' if the reply to an earlier call with this turn id was lost. Completions that the
---          earlier call recorded are then not recorded again. The claims of the earlier call are
---          returned again. New claims are made only if the earlier call made no claims. The turn
---          ids of a beat end with an increasing number, so that the script recognizes a late copy
---          of an earlier call, and makes no claims for this copy.
+-- ARGV[11] '1' if the reply to an earlier call with this turn id was lost. With '1', completions
+--          that the earlier call recorded are not recorded again, and the claims of the earlier
+--          call are returned again. New claims are made only if the earlier call made no claims.
+--          The turn ids of a beat end with an increasing number, so that the script recognizes a
+--          late copy of an earlier call, and makes no claims for this copy.
 -- ARGV[12] maximum number of history lines per entry; 0 for no history. The latest lines are kept.
 -- ARGV[13] id of the counts, '' for no counts; counts with the same id are added only once
 -- ARGV[14] sizes of the fields in ARGV[15] in bytes, as big-endian integers of four bytes
@@ -45,8 +45,8 @@
 -- ARGV[19] maximum number of claims for entries that are more than a second late; entries on time
 --          are claimed first. '' for no limit: all entries are claimed in due order.
 -- ARGV[20] seconds after which no more entries are claimed, so that Redis can serve other clients
--- ARGV[21] '1' if the caller holds the lock, or uses no lock, and has nothing to record. If no
---          entry is due now but an entry is due later, this script then only extends the lock, and
+-- ARGV[21] '1' if the caller holds the lock, or uses no lock, and has nothing to record. With '1',
+--          if no entry is due now but an entry is due later, this script only extends the lock, and
 --          returns {now, next score, members}.
 -- ARGV[22] if the caller is a standby, the token of the beat that held the lock at the last call of
 --          the caller; else ''. If that beat still holds the lock, this script only returns {now,
@@ -223,8 +223,8 @@ local function has_waiting(trigger)
   return trigger and string.find(text_in(trigger), '%S')
 end
 
--- Returns the waiting runs without the run that has this id. A `successor` that is not '' is added
--- at the end, in place of the removed run.
+-- Returns the waiting runs without the run that has this id. A `successor` that is not '' replaces
+-- the removed run, but is appended to the end of the list.
 local function remaining_triggers(waiting, id, successor)
   local left, last = {}, nil
   for run in string.gmatch(waiting, '%S+') do
@@ -553,8 +553,8 @@ local function complete(
     put_back(key, claim, operation == 'unsure')
   else
     if meta == '' then
-      -- Write an empty claim first, because HSET fails if the memory is full, unlike HDEL. The
-      -- whole completion must then fail.
+      -- If the memory is full, the whole completion must fail. Write an empty claim first, because
+      -- HSET fails if the memory is full, unlike HDEL.
       redis.call('HSET', key, 'claim', '')
     end
     redis.call('HDEL', key, 'claim')
@@ -579,7 +579,7 @@ local function read_last_turn()
 end
 
 -- Whether this call is a late copy of a call that the caller has already repeated. The caller no
--- longer reads the reply to such a copy, so no beat would use the claims in that reply.
+-- longer reads the reply to a late copy, so no beat would use the claims in that reply.
 local function is_late_copy()
   local last = read_last_turn()
   if not last or last == turn_id then
@@ -626,9 +626,9 @@ end
 local replaced = {}
 
 -- Returns the entry key for a member of the schedule, the fields of the hash, and an error or nil.
--- Another program may have added an entry name to the schedule instead of an entry key; the key
--- then replaces the name. Keys without the prefix are never read, because the script would fail if
--- such a key were in another cluster slot, or if the Redis user had no access to the key.
+-- If another program added an entry name to the schedule instead of an entry key, the key replaces
+-- the name. Keys without the prefix are never read, because the script would fail if such a key
+-- were in another cluster slot, or if the Redis user had no access to the key.
 local function resolve(member)
   local found, err = {}, nil
   if string.sub(member, 1, #prefix) == prefix then
@@ -721,8 +721,8 @@ local kinds, sizes, fields = {}, {}, {}
 -- entries wait for the next turn.
 local MOST_BYTES, bytes = 4194304, 0
 -- The time limit applies only after SMALLEST_BATCH entries or SMALLEST_BYTES of entries are
--- claimed. When the turn has then run for MOST_SECONDS, the remaining due entries wait for the next
--- turn. The reply, which takes about BYTE_SECONDS per byte, counts as part of this time.
+-- claimed. After the time limit of MOST_SECONDS, the remaining due entries wait for the next turn.
+-- The reply, which takes about BYTE_SECONDS per byte, counts as part of the time of the turn.
 local MOST_SECONDS, SMALLEST_BATCH, SMALLEST_BYTES = tonumber(ARGV[20]), 50, 262144
 local BYTE_SECONDS = 0.000000004
 
@@ -928,8 +928,8 @@ end
 
 if lock and beats ~= schedule then
   -- redis.pcall ignores errors, because a standby must also work if the memory is full or the
-  -- server is a read-only replica. This ZADD may be the first write of the script, so it must come
-  -- after the claims; see PEXPIRE below.
+  -- server is a read-only replica. The ZADD in record_presence() may be the first write of the
+  -- script, so this ZADD must come after the claims; see PEXPIRE below.
   record_presence(redis.pcall, token .. ' lock')
 end
 if lock and standing == 2 then

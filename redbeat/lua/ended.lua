@@ -53,8 +53,8 @@ local function remove_mark()
     return 0
   end
   redis.call('HDEL', entry, 'running')
-  -- If the claim of an occurrence was released, the occurrence waits for the end of this run or for
-  -- a retry. Make the occurrence due now.
+  -- If the claim of a later occurrence was released, that occurrence waits for a retry, or for the
+  -- end of the run whose mark was just removed. Make the occurrence due now.
   local score = put_back and redis.call('ZSCORE', schedule, entry)
   if score and tonumber(score) > now then
     redis.call('ZADD', schedule, 'XX', now_text, entry)

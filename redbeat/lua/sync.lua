@@ -9,8 +9,8 @@
 -- KEYS[6]  lock (string), omitted if locking is off
 -- ARGV[1]  lock token of the caller
 -- ARGV[2]  lock time to live in milliseconds. The script extends the lock by this time, because the
---          sync of many entries takes several calls. '' if the caller does not need the lock; while
---          another beat holds the lock, this script then only adds missing entries.
+--          sync of many entries takes several calls. '' if the caller does not need the lock. With
+--          '', this script only adds missing entries while another beat holds the lock.
 -- ARGV[3]  sizes of the fields in ARGV[4] in bytes, as big-endian integers of four bytes
 -- ARGV[4]  the fields of all entries, joined without separators; six per entry: name, entry key,
 --          definition, policy or '', meta for a new entry ('' = the meta of the previous row),

@@ -91,6 +91,7 @@ class Quarantine:
 def _digest_in(note: str) -> str:
     """Return the digest in a JSON note, or "" if the note has no digest.
 
-    No entry has the digest "", so a review then treats the entry as changed.
+    If the note has no digest, a review treats the entry as changed, because no entry has the
+    digest "".
     """
     return string_in(record_in(note).get("digest"), LONGEST_REASON)

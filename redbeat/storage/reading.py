@@ -69,7 +69,7 @@ TIME_ZONE = "timezone"
 #: The field of the stats for the reason why a beat sends no runs.
 PROBLEM = "problem"
 
-#: The field of the stats for the time when a worker first reported the end of a run.
+#: The field of the stats that stores when a worker first reported the end of a run.
 REPORTS_SINCE = "reports_since"
 
 #: The field of the stats for a digest of static entries. A beat stores the digest at its start.

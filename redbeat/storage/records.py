@@ -183,9 +183,9 @@ class Claim(NamedTuple):
         trigger: the waiting triggered runs and backfills, in the formats of ``trigger.lua`` and
             ``backfill.lua``.
         identity: a value that distinguishes the entry from a deleted entry of the same name.
-        since: "" if no message of this occurrence can have been sent. Otherwise, when the
-            occurrence was first claimed, as a string of UNIX seconds; the beat must then repeat the
-            decision that was made at that instant.
+        since: "" if no message of this occurrence can have been sent. If a message may have been
+            sent, when the occurrence was first claimed, as a string of UNIX seconds; the beat must
+            repeat the decision that was made at that instant.
         problem: why the entry cannot be read, "" if the entry can be read.
         id: id of this claim.
         calendars: the calendars that the beat read for the entry, see :func:`calendars_read`.
@@ -290,9 +290,9 @@ class ClaimRequest(NamedTuple):
         lease: seconds until the claims expire.
         completions: the completions to record.
         lock: the lock to acquire or extend, None if locking is off.
-        reply_lost: whether the reply to an earlier call with this id was lost. The script then does
-            not repeat completions that the earlier call recorded, and returns the claims of the
-            earlier call again.
+        reply_lost: whether the reply to an earlier call with this id was lost. After a lost reply,
+            the script does not repeat completions that the earlier call recorded, and returns the
+            claims of the earlier call again.
         token: token of the beat. While locking is off, beats share the work by their tokens.
         history: maximum number of run history lines per entry.
         counted: the counts to add to the stats.
@@ -304,8 +304,8 @@ class ClaimRequest(NamedTuple):
         quick: for a quick request, the last reply to this beat; None for a normal request. A
             request may be quick if the beat has nothing to record or count. The script ends a quick
             request early in two cases. Either no entry is due now, but an entry is due later. Or
-            the beat is a standby, and the same beat still holds the lock. The reply is then short,
-            and the missing values are taken from the last reply.
+            the beat is a standby, and the same beat still holds the lock. The reply to a request
+            that ends early is short, and the missing values are taken from the last reply.
     """
 
     turn_id: str
@@ -338,8 +338,8 @@ TEXT_COUNTS = {CHANGED: 3, NOT_SENT: 1}
 #: reply to a leader while no entry is due. ``SHORT_STANDBY`` is for the reply to a standby.
 SHORT, SHORT_STANDBY = 3, 2
 
-#: The results without strings. These objects are created only once and shared by all replies,
-#: because most completions have a result without strings.
+#: The results without strings, created only once and shared by all replies, because most
+#: completions have a result without strings.
 COMMON_RESULTS = {code: Result(code) for code in range(OUTDATED + 1) if code not in TEXT_COUNTS}
 
 

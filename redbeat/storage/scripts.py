@@ -47,7 +47,7 @@ class Script:
         args: Sequence[Argument] = (),
         then: Callable[[Any], None] | None = None,
     ) -> Callable[[], Any]:
-        """Send the script on its own connection, and return a function that reads the reply.
+        """Send the script on a reserved connection, and return a function that reads the reply.
 
         Call this method only if :func:`runs_once` is true for the client. Unless :func:`overlaps`
         is also true, do not use the client before you read the reply. The client does not retry the
@@ -122,8 +122,8 @@ def exchange(client: Any, key: str, commands: bytes, count: int) -> list[Any]:
 def packed(command: Sequence[Argument], encoding: str = "utf-8", errors: str = "strict") -> bytes:
     """Return a command as the bytes to send.
 
-    redis-py's own function takes about three times as long. It would take a tenth of the time of an
-    idle tick.
+    redis-py's own function takes about three times as long, which would be a tenth of the time of
+    an idle tick.
     """
     pieces = [b"*%d\r\n" % len(command)]
     for argument in command:

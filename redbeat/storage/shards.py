@@ -118,7 +118,7 @@ class ShardedStore:
     def _gather(self, name: str, items: Iterable[T], key_of: Callable[[T], str]) -> list[Any]:
         """Call the method ``name`` of each shard with the items of the shard; return all results.
 
-        The method must accept a list and return a list.
+        The method ``name`` must accept a list and return a list.
         """
         return [
             result
@@ -253,7 +253,7 @@ class ShardedStore:
         return Page(max(nows), found[:limit], (repr(last.score), last.key) if last else None)
 
     def _due_order(self, score: float, name: str) -> tuple[bool, float, bytes]:
-        """Return the sort key of an entry in pages. It does not depend on the number of shards."""
+        """Return the sort key of an entry in pages, whatever the number of shards."""
         return score < 0, score, bytes_of(name)
 
     def _by_score(self, pair: tuple[str, float]) -> tuple[float, bytes]:
@@ -408,7 +408,7 @@ class ShardedStore:
     def eviction(self) -> tuple[int, str]:
         """Return maxmemory in bytes and the eviction policy of one server of the cluster.
 
-        The method chooses a server that can evict entries, if there is one.
+        The method prefers a server that can evict entries.
         """
         found = [store.eviction() for store in self.shards]
         return max(found, key=lambda one: bool(one[0]) and one[1].startswith("allkeys-"))

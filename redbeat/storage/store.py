@@ -130,7 +130,7 @@ class Replicas:
 #: the entry may be due before the next tick of a waiting beat.
 MAX_WAIT = 5.0
 
-#: Number of keys that one :meth:`Store.sweep` scans.
+#: Number of keys that one call of :meth:`Store.sweep` scans.
 SCAN_PAGE = 1000
 
 #: Codes of ``sync.lua`` if another beat leads: the script wrote nothing, or only missing entries.
@@ -194,8 +194,8 @@ class Store(Reading):
     def _look(self, last_reply: ClaimReply) -> ClaimReply | None:
         """Return the reply to a quick request without a lock, None if an entry is due.
 
-        The method sends single commands, because Redis executes a script with the same commands in
-        twice the time. One round trip.
+        The method sends single commands, because a script with the same commands takes Redis twice
+        as long. One round trip.
         """
         self.round_trips += 1
         schedule = self.keys.schedule
@@ -625,7 +625,7 @@ def store_of(app: App | None, client: Any = None) -> Store:
 def base_store(conf: RedBeatConfig, client: Any) -> Store:
     """Return the store under the base prefix.
 
-    This store has no entries if the schedule has several shards.
+    The store under the base prefix has no entries if the schedule has several shards.
     """
     keys = Keys(conf.key_prefix, conf.schedule_key, conf.statics_key, conf.denied_keys)
     return Store(client, keys, conf.wait_replicas)

@@ -8,7 +8,7 @@
 -- is not a hash, 0 if the entry does not exist, -1 if the entry is quarantined. refusal() returns
 -- nil if a run can be requested. `found` is the reply of HMGET, which starts with the definition.
 --
--- These functions need the functions aside and read_claim.
+-- refusal() and make_due() need the functions aside and read_claim.
 
 local function refusal(found, quarantine, entry)
   if found.err then

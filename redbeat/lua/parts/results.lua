@@ -13,7 +13,8 @@
 -- results_text(success, failures, failed, since, lines) returns the field with these parts.
 --
 -- setting(name, definition, policy) returns the number with this name from the policy, else from
--- the definition. setting() returns nil if neither of them contains the number.
+-- the definition. setting() returns nil if neither the policy nor the definition contains the
+-- number.
 --
 -- Call watch(key, expected, definition, policy, before, now) after each write of an entry.
 -- `before` is the earlier definition, or nil. If the entry was resumed, watch() sets the number of

@@ -3,10 +3,10 @@
 -- throughout a script, so run_time() uses os.clock. Scripts of older versions have no os.clock, so
 -- run_time() calls TIME.
 --
--- out_of_time(limit) returns whether more than `limit` microseconds have passed. A script that
--- handles many entries then stops after a part of the entries, so that Redis can serve other
--- clients. Call out_of_time() only once per CHECKED entries, because a call takes as long as the
--- read of an entry.
+-- out_of_time(limit) returns whether more than `limit` microseconds have passed. If out_of_time()
+-- is true, a script that handles many entries stops after a part of the entries, so that Redis can
+-- serve other clients. Call out_of_time() only once per CHECKED entries, because a call takes
+-- as long as the read of an entry.
 
 local _, cpu_seconds = pcall(function() return os.clock end)
 cpu_seconds = type(cpu_seconds) == 'function' and cpu_seconds or function()

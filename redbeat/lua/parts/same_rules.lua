@@ -7,7 +7,7 @@
 -- definition and policy lead to the same decisions. A field may be in the definition or in the
 -- policy. If both contain a field, the field of the policy has priority.
 --
--- These functions need the functions sha1hex, made_of, decoded and equal.
+-- same_rules() and equal_rules() need the functions sha1hex, made_of, decoded and equal.
 
 -- Fields that have no influence on which occurrence runs, or on when an occurrence runs.
 local UNDECISIVE = {

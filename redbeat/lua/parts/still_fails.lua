@@ -9,8 +9,8 @@
 -- ["<attempts> <first> <last>","<first error>","<last error>"]. `first` and `last` are the times of
 -- the first and the last failed attempt, UNIX seconds. The errors are escaped as in JSON (a
 -- backslash as \u005c), so that `","` appears only between the errors. The sorted set of failing
--- entries (entry key -> when its run was due) is an index of the fields `failing`. This sorted
--- set may contain entries that no longer fail.
+-- entries (entry key -> when its run was due) is an index of the fields `failing`. The
+-- index may contain entries that no longer fail.
 
 -- Maximum number of bytes of the field. Another program may have written a longer field.
 local LONGEST_FAILURE = 16384
