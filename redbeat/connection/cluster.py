@@ -20,7 +20,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 __all__ = ("LateCluster", "cluster_errors", "is_cluster", "node_of", "refreshing")
 
-# Part of redis-py's message for keys in different slots, an error that a retry cannot mend.
+# Part of redis-py's message for keys in different slots, an error that a retry cannot fix.
 _CROSS_SLOT: Final = "same key slot"
 
 # Attributes that only other clients have. LateCluster does not connect when a program looks for
