@@ -763,7 +763,8 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         ``now`` is in UTC; None means the current time. If the entry has its own clock or a claim,
         ``now`` is ignored. Because the clock of this host may be wrong, this method returns None if
         the entry seems to be finished, if its run seems to be too late, or if its last run seems to
-        be in the future. A beat then decides with the clock of Redis, and parks a finished entry.
+        be in the future. If the score is None, a beat decides with the clock of Redis, and parks a
+        finished entry.
         """
         if not self.enabled:
             return DISABLED
@@ -852,8 +853,8 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         return key
 
     if TYPE_CHECKING:
-        # This signature lets type checkers accept ``def save(self)``, as subclasses of RedBeat 2
-        # define it.
+        # This signature of save() lets type checkers accept subclasses for RedBeat 2, which define
+        # ``def save(self)``.
         def save(self: Self, *args: Any, **kwargs: Any) -> Self: ...
 
     else:

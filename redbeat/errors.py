@@ -68,7 +68,7 @@ class FieldError(RedBeatError):
 
 
 class InvalidEntryError(FieldError, ValueError, TypeError):
-    """An entry has an invalid value. Raised by ``save()``, which writes nothing in this case.
+    """An entry has an invalid value. ``save()`` raises this error and writes nothing.
 
     ``field`` is the path of the invalid value, such as ``kwargs.when`` or ``schedule.every``.
     ``problem`` describes what is wrong with the value.
@@ -134,8 +134,8 @@ def reason_of(error: BaseException) -> str:
 class ConflictError(RedBeatError):
     """The stored entry was changed or deleted after your program loaded this entry.
 
-    Raised by ``save(if_unchanged=True)``, which writes nothing in this case. Load the entry again,
-    then repeat your change.
+    ``save(if_unchanged=True)`` raises this error and writes nothing. Load the entry again, then
+    repeat your change.
     """
 
     def __init__(self, name: str) -> None:

@@ -139,11 +139,11 @@ __all__ = (
     "statics_synced",
 )
 
-#: This beat became the leader. This signal is not sent if the lock is off.
+#: This beat became the leader. ``lock_acquired`` is not sent if the lock is off.
 lock_acquired: TypedSignal[Receiver] = Signal(name="lock_acquired")
 
-#: This beat lost the lock to another beat, with ``holder`` (the token of the other beat). This
-#: signal is not sent when this beat stops and releases the lock itself.
+#: This beat lost the lock to another beat, with ``holder`` (the token of the other beat).
+#: ``lock_lost`` is not sent when this beat stops and releases the lock itself.
 lock_lost: TypedSignal[LostLock] = Signal(name="lock_lost", providing_args={"holder"})
 
 #: A message was sent, with ``entry``, ``scheduled_at``, ``task_id``, ``triggered`` (True if the run
@@ -193,7 +193,7 @@ run_failed: TypedSignal[Ended] = Signal(
     name="run_failed", providing_args={"name", "task_id", "scheduled_at", "result"}
 )
 
-#: The broker is not available, with ``error``. This signal is sent once per outage.
+#: The broker is not available, with ``error``. ``broker_lost`` is sent once per outage.
 broker_lost = Signal(name="broker_lost", providing_args={"error"})
 
 #: The broker is available again, with ``failures``, the number of failed attempts to send a

@@ -131,7 +131,8 @@ class Slots:
 # ruff: noqa: DTZ001 - wall-clock times have no time zone
 
 
-# A search stops after this number of years, months or weeks. Then the rule counts as finished.
+# A search for the next occurrence stops after this number of years, months or weeks, and the rule
+# counts as finished.
 LOOK_AHEAD = (100, 1200, 5300)
 YEARS = 100
 MOST_DAYS = {YEARLY: 366, MONTHLY: 31, WEEKLY: 7}

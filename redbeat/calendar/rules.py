@@ -166,7 +166,7 @@ def _weekdays(name: str, value: Any) -> tuple[tuple[int, ...], tuple[tuple[int, 
 def _weekday(name: str, value: Any) -> tuple[int, int]:
     """Return (weekday, n), which means the ``n``-th such weekday of a month or year.
 
-    If n is 0, the pair means every such weekday.
+    ``(weekday, 0)`` means every such weekday of the month or year.
     """
     day, nth = getattr(value, "weekday", value), getattr(value, "n", None) or 0
     if isinstance(day, int) and not isinstance(day, bool) and 0 <= day <= 6:

@@ -134,8 +134,9 @@ def _sun_at(place: Place, number: float) -> tuple[Any, Any]:
 def _extreme(place: Place, half: int) -> tuple[float, float, float]:
     """Return the time, the height and the radius of the sun at its highest or lowest point.
 
-    ``half`` is the number of a half day. The half days are counted from ephem's epoch, at longitude
-    0. The sun is highest in an odd half day and lowest in an even half day.
+    ``half`` is the number of a half day. In mean solar time, half day 0 is around 00:00 and half
+    day 1 around 12:00 of 1899-12-31, the day of ephem's epoch. The sun is highest in an odd half
+    day and lowest in an even half day.
     """
     # The first estimate is noon or midnight in mean solar time, with an error of up to 17 minutes.
     number = half / 2 - float(place[1]) / 360 - 0.5

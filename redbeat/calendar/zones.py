@@ -65,8 +65,8 @@ def _key_of_file(path: str) -> str | None:
 def wall_zone(zone: tzinfo) -> tzinfo:
     """Return the same time zone as an object that works as the ``tzinfo`` of a datetime.
 
-    A ``pytz`` zone does not work: as ``tzinfo``, a ``pytz`` zone means local mean time. For such a
-    zone, this function returns the ``zoneinfo`` zone with the same name.
+    A ``pytz`` zone does not work: as ``tzinfo``, a ``pytz`` zone means local mean time. For a
+    ``pytz`` zone, this function returns the ``zoneinfo`` zone with the same name.
     """
     if isinstance(zone, (timezone, ZoneInfo)):
         return zone

@@ -367,7 +367,7 @@ def _decode_cron_field(key: str, value: Any) -> Any:
     if value is None:
         return "*"
     if isinstance(value, str):
-        # Brackets are allowed, because an example in the manual of RedBeat 2 has them.
+        # The text may have brackets, because an example in the manual of RedBeat 2 has brackets.
         bracketed = value.startswith("[") and value.endswith("]")
         return value[1:-1] if bracketed else value
     if isinstance(value, list):
@@ -498,7 +498,7 @@ def _encode_weekday(day: Any) -> dict[str, Any]:
 
 
 def _decode_weekday(tagged: Tagged) -> weekday:
-    """Return a weekday. With ``n``, it is the ``n``-th such weekday of a month or year."""
+    """Return a weekday; if ``tagged`` has ``n``, the ``n``-th such weekday of a month or year."""
     day, nth = _read_whole("wkday", tagged["wkday"]), tagged.get("n")
     if not 0 <= day <= 6:
         raise MalformedError("wkday", f"{day} is not a weekday: use 0 (Monday) to 6")
@@ -608,7 +608,7 @@ BY_TAG: Final = {kind.tag: kind for kind in (*TYPES.values(), VERBATIM)}
 
 
 def type_of_class(cls: type) -> StoredType | None:
-    """Return the type that stores objects of exactly this class; None if there is no such type."""
+    """Return the type that stores objects of exactly the class ``cls``, None if no type does."""
     registered = of_class(cls)
     return TYPES.get(cls) if registered is None else _of_registered(registered)
 

@@ -55,8 +55,8 @@ def stored_type_of(cls: type) -> tuple[type, StoredType | None]:
 #: The warnings that this process has logged, as (class, lost attributes). RedBeat logs each warning
 #: only once.
 _warned: set[tuple[type, str]] = set()
-#: The attributes that set a clock or a time zone. If such an attribute is lost, the warning
-#: suggests a time zone for the entry.
+#: The attributes that set a clock or a time zone. If an attribute in ``CLOCK_PARTS`` is lost, the
+#: warning suggests a time zone for the entry.
 CLOCK_PARTS = frozenset(
     {"nowfun", "now", "tz", "app", "maybe_make_aware", "to_local", "utc_enabled"}
 )
@@ -81,15 +81,15 @@ def warn_of_loss(value: BaseSchedule, written: Any = None) -> None:
     _warned.add((cls, lost))
     zone = ", or give the entry timezone='Area/City'" if CLOCK_PARTS & {*parts} else ""
     logger.warning(
-        "beat: A schedule of class %s.%s is stored as a plain %s, without its %s. A beat that "
-        "loads the schedule runs it without these parts; to keep them, register a class of your "
-        "own with redbeat.register_schedule_type()%s",
+        "beat: A schedule of class %s.%s is stored as a plain %s, without its %s, and a beat "
+        "runs it without these parts. To store these parts too, register a class of your own with "
+        "redbeat.register_schedule_type()%s",
         *(cls.__module__, cls.__qualname__, base.__name__, lost, zone),
     )
 
 
 def warn_of_app(value: BaseSchedule, app: Celery) -> None:
-    """Log a warning if a crontab belongs to another app than ``app``, with another time zone.
+    """Log a warning if a crontab was made for an app whose time zone differs from ``app``'s.
 
     ``app`` is the app of the entry. RedBeat uses the time zone of ``app``, as Celery and RedBeat 2
     do.

@@ -330,8 +330,8 @@ def request_backfill(
     run_id = uuid.uuid4().hex[:12]
     for _ in range(SAVE_ATTEMPTS):
         row, stored, now = _stored(entry)
-        # If a beat records a run between the two reads, the field ``meta`` changes. Then the script
-        # ``backfill.lua`` refuses the write, and the loop tries again.
+        # If a beat records a run between the two reads, the field ``meta`` changes. If ``meta``
+        # has changed, the script ``backfill.lua`` refuses the write, and the loop tries again.
         runs = read_history(store_of(entry.app).history(row.key)[0])
         sent = {run.scheduled_at for run in runs if run.outcome in SENT_OUTCOMES}
         earlier = [one for one in backfills_in(row.trigger) if not (again and one.finished)]

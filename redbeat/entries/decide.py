@@ -361,8 +361,8 @@ def decide(
     schedule, zone, policy = plan.schedule, plan.zone, plan.policy
     find = finder_of(schedule)
     if policy is DEFAULT and find is not None and last_run_at is not None and anchor is not None:
-        # This fast path makes most decisions. The functions below would return the same decision,
-        # but would take three times as long.
+        # Most decisions are made in this fast path, because the functions after this block would
+        # take three times as long to return the same decision.
         upcoming = find(schedule, anchor, zone)
         if upcoming is None:
             return FINISHED
@@ -457,7 +457,7 @@ def next_due(plan: Plan, nominal: datetime) -> datetime | None:
 
 
 class Expected(NamedTuple):
-    """A simulated run: its nominal instant, and the time at which a beat without delay sends it."""
+    """A simulated run: its nominal instant, and when a beat that is never late sends the run."""
 
     scheduled_at: datetime
     due_at: datetime
@@ -468,10 +468,10 @@ def runs_from(
 ) -> Iterator[Expected]:
     """Yield the expected runs of an entry with nominal instants at or after ``since``.
 
-    The runs are those of a beat without delay: :func:`decide` is called exactly when the next run
-    is due, with the history after the previous run. ``anchor`` and ``runs`` are the anchor and the
-    run count of the entry at ``now``; ``since`` may be before or after ``now``. This function does
-    not support schedules for which :func:`~redbeat.schedules.next_run.asks_itself` is true.
+    The runs are those of a beat that is never late: :func:`decide` is called exactly when the next
+    run is due, with the history after the previous run. ``anchor`` and ``runs`` are the anchor and
+    the run count of the entry at ``now``; ``since`` may be before or after ``now``. This function
+    does not support schedules for which :func:`~redbeat.schedules.next_run.asks_itself` is true.
     """
     if anchor is not None:
         anchor, runs = history_before(plan, anchor, runs, since, now)
@@ -542,8 +542,8 @@ def decide_by_is_due(
         raise RuntimeError(f"is_due() of its schedule raised {described(error)}") from error
     if seconds is None:
         return Decision(due if is_due else None, None)
-    # Add the seconds to the time when is_due() returned. If the seconds were added to ``now``, a
-    # slow is_due() would make the next call too early.
+    # Add the seconds that is_due() returned to the time when is_due() returned. If these seconds
+    # were added to ``now``, the next call after a slow is_due() would be too early.
     called_at = now + (clock_offset(schedule, now) - ahead)
     return Decision(due if is_due else None, called_at + wait_of(float(seconds)))
 

@@ -216,7 +216,7 @@ def encode_definition(definition: dict[str, Any]) -> str:
 
 
 #: The fields of a definition without additional fields of a subclass. ``DEFINITION_TEXT`` is the
-#: JSON template of such a definition.
+#: JSON template of a definition with exactly the fields in ``NAMES``.
 NAMES = (*FIELDS,)
 DEFINITION_TEXT = f"{{{', '.join(f'{quoted(field)}: %s' for field in NAMES)}}}"
 
@@ -232,7 +232,7 @@ SCALARS: dict[type, Callable[[Any], str]] = {
 def flat_text(definition: dict[str, Any]) -> str | None:
     """Return a plain definition as JSON to store, None for any other definition.
 
-    This function is several times faster than the encoder. A plain definition is valid, has no
+    This function is several times faster than the JSON encoder. A plain definition is valid, has no
     options that are times, and has no nested values in its arguments and options.
     """
     if (*definition,) != NAMES or active_codec()[0] is not RedBeatJSONEncoder:
@@ -327,7 +327,7 @@ EMPTY: dict[str, Callable[[], Any]] = {"args": list, "kwargs": dict, "options": 
 def _accept_other_forms(definition: dict[str, Any]) -> None:
     """Convert values that RedBeat 2 also accepts.
 
-    These are an integer name, an integer ``enabled``, and wrong empty values of arguments.
+    RedBeat 2 accepts an integer name, an integer ``enabled``, and wrong empty values of arguments.
     """
     if type(definition["name"]) is int:
         definition["name"] = str(definition["name"])

@@ -42,8 +42,8 @@ __all__ = (
     "merged_history",
 )
 
-#: UTC as a zone with a name. RedBeat 2 stores the name of the zone, and ``datetime.timezone.utc``
-#: has no such name.
+#: UTC as a zone with an IANA name. RedBeat 2 stores the IANA name of a zone, and
+#: ``datetime.timezone.utc`` has no IANA name.
 NAMED_UTC = zone_named("UTC")
 
 
@@ -113,8 +113,8 @@ class SavedState(NamedTuple):
         self, meta: str | None, last_run_at: Any, total_run_count: int, identity: str
     ) -> SavedState:
         """Return a copy of this state with a history that was just loaded or saved."""
-        # A beat calls this method twice per run. The method avoids _replace(), which takes twice as
-        # long.
+        # A beat calls this method twice per run. The method avoids _replace(), because _replace()
+        # takes twice as long as a call of the class.
         return SavedState(self.texts, meta, last_run_at, total_run_count, identity, *self[5:])
 
 
@@ -290,10 +290,11 @@ def history_after_save(
     ``now`` (UTC). For a rule whose last run is later than ``now``, the next run is computed from
     the last run.
 
-    ``rewritten`` is true if an application changed ``last_run_at``. In this case only the run count
-    restarts at 0, and the last run does not change.
+    ``rewritten`` is true if an application changed ``last_run_at``. If ``rewritten`` is true and
+    the entry had reached ``max_runs``, only the run count restarts at 0, and the last run does not
+    change.
 
-    In all other cases the same ``history`` object is returned. For example, a higher ``max_runs``
+    If nothing restarts, the same ``history`` object is returned. For example, a higher ``max_runs``
     does not restart the history, so only the additional runs take place. ``foreign`` are names of
     policy fields that the entry class uses for other purposes.
     """

@@ -76,8 +76,9 @@ def overdue_entries(store: Reading, counts: Counts) -> list[Overdue]:
     """Return all overdue entries; the entry with the longest time without a success comes first.
 
     ``counts`` is the reply of :meth:`Reading.counts`. No round trip if no entry has
-    ``expect_within``, or if all such entries had a success in time. Otherwise one round trip per
-    500 entries to check, or two round trips per 500 entries if 500 or more entries must be checked.
+    ``expect_within``, or if all entries with ``expect_within`` had a success in time. Takes one
+    round trip per 500 entries to check, or two round trips per 500 entries if 500 or more entries
+    must be checked.
     """
     found: list[Overdue] = []
     keys, offset = list(counts.expected), 0

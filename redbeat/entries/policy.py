@@ -265,7 +265,7 @@ class Policy:
     def field_of_reports(self) -> str | None:
         """The name of a set field that needs workers to report the ends of runs.
 
-        The result is None if no such field is set.
+        The result is None if no field that needs these reports is set.
         """
         if self.overlap != DEFAULT.overlap:
             return "overlap"

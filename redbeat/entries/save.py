@@ -278,8 +278,8 @@ def finish_batch(
 def recheck_calendars(store: Store, batch: Batch, calendars: Mapping[str, Calendar]) -> None:
     """Make the entries due now if a calendar changed during the save.
 
-    A beat then corrects the scores of these entries. No round trip without calendars, otherwise
-    one round trip, or two if a calendar changed.
+    When the entries are due, a beat corrects their scores. No round trip without calendars;
+    otherwise one round trip, or two if a calendar changed.
     """
     if calendars and readable_calendars(store, calendars)[0] != calendars:
         keys = [writing.key for entry, writing in batch if entry.policy_field("exclude")]

@@ -59,8 +59,9 @@ class _Users:
     def of(self, name: str) -> Iterator[list[RedBeatSchedulerEntry]]:
         """Yield lists of the entries that name a calendar.
 
-        Redis stores a set of the keys of entries with calendars. This method also removes the keys
-        of entries without calendars from the set. Takes two round trips per 500 keys of the set.
+        Redis stores a set of the keys of entries with calendars. If a key in the
+        set belongs to an entry that no longer has calendars, this method removes the key. Takes two
+        round trips per 500 keys of the set.
         """
         cursor = START
         while True:

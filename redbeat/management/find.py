@@ -478,12 +478,12 @@ ORDERS: Final[dict[str, Callable[[Record], str]]] = {
 def in_order(
     schedule: Schedule, filters: Filter, order: str, limit: int | None = None
 ) -> Iterator[Record]:
-    """Yield the matching records sorted by a value of :data:`ORDERS`, and then by name.
+    """Yield the records that match ``filters``, sorted by ``order`` (see :data:`ORDERS`) and name.
 
     Needs memory for about ``limit`` records. Without a limit, the keys are sorted in a temporary
     file, and the entries are read again in this order. Entries that were deleted in the
     meantime are omitted. The records may share schedule objects. Takes as many round trips as
-    :meth:`~redbeat.Schedule.records`, and without a limit one more round trip per 500 matching
+    :meth:`~redbeat.Schedule.records`, and without ``limit`` one more round trip per 500 matching
     entries.
     """
     value = ORDERS[order]

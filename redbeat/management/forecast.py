@@ -480,7 +480,7 @@ def simulate(pairs: Iterable[Pair], since: datetime, until: datetime, now: datet
 
     ``now`` is the time at which the entries were loaded. The period contains a run if it contains
     the nominal instant of the run. Paused entries have runs, too. The other rules are simulated as
-    if they were saved at ``since``, with the history that the stored entry has at this time. If
+    if they were saved at ``since``, with the history that the stored entry has at ``since``. If
     there are more than :data:`MAX_RUNS` runs, the simulation ends before ``until``. Pairs after the
     first :data:`MAX_SIMULATED` pairs are ignored. At most four times :data:`MAX_RUNS` runs are in
     memory at a time.

@@ -65,7 +65,7 @@ class Status:
             Lateness counts from the time when the run was due, even after failed attempts to send
             the run. A delay by the entry's jitter does not count as lateness.
         clock_offset: seconds by which the clock of this host is ahead of the clock of Redis. The
-            measurement error is at most half the time of a round trip.
+            error of ``clock_offset`` is at most half the time of a round trip.
         server: ``version`` and ``mode`` of Redis; empty if Redis refuses the command ``INFO``.
         quarantined: the number of quarantined entries.
         key_prefix: the prefix of all keys.

@@ -129,8 +129,8 @@ def call_text(entry: RedBeatSchedulerEntry) -> str:
 def stored(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
     """Return the definition of an entry with the same JSON values as in Redis.
 
-    An entry that was never stored in Redis may have a value that JSON cannot represent. The result
-    contains the ``repr`` of such a value instead.
+    An entry that was never stored in Redis may have a value that JSON cannot represent. For a value
+    that JSON cannot represent, the result contains the ``repr`` of the value.
     """
     definition, _ = hidden(entry.definition(), static=True)
     return {name: _plain(value) for name, value in definition.items()}

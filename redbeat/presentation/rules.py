@@ -248,7 +248,8 @@ def dates(rule: Recurrence) -> str:
     """Return the days of a rule in English, such as ``on the first Friday of the month``.
 
     Returns "" if the rule restricts the days only by weekdays and months. Raises ``TooComplex`` if
-    the rule combines other restrictions, such as days of the month and weeks of the year.
+    the rule combines restrictions other than weekdays and months, such as days of the month and
+    weeks of the year.
     """
     parts = [part for part in (rule.monthdays, rule.yeardays, rule.weeknos, rule.easter) if part]
     if len(parts) + bool(rule.nth_weekdays) > 1 or (rule.weekdays and rule.nth_weekdays):

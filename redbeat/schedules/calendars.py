@@ -29,10 +29,12 @@ OnExcluded = Literal["skip", "next", "previous"]
 #: Maximum number of days and rules in one calendar.
 MAX_DAYS: Final = 4000
 
-#: Maximum number of consecutive excluded days. With more days, the entry has no next run.
+#: Maximum number of consecutive excluded days. If a calendar excludes more days in a row, its
+#: entries have no next run.
 MAX_ROW: Final = 1100
 
-#: Maximum number of occurrences that one search for the next run moves to other days.
+#: Maximum number of occurrences on excluded days that one search for the next run moves to other
+#: days.
 MAX_MOVED: Final = 4000
 
 DAY: Final = timedelta(days=1)
@@ -47,8 +49,8 @@ class Calendar:
 
     Arguments:
         name: the name of the calendar.
-        days: excluded days. Each item is a ``date``, a string in ISO 8601, or a pair of the first
-            and the last day of a span.
+        days: excluded days, each as a ``date`` or a string in ISO 8601, and excluded spans, each as
+            a pair of the first and the last day.
         rules: RFC 5545 rules whose occurrences are excluded days, such as
             ``"FREQ=WEEKLY;BYDAY=SA,SU"``.
         zone: the IANA name of the time zone in which the days begin and end. If None, the days

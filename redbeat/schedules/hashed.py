@@ -93,7 +93,7 @@ def _part(name: str, field: str, part: str) -> str:
     if not lowest <= first <= last <= highest:
         raise InvalidEntryError(field, f"{part!r:.30} is not within {lowest}-{highest}")
     if match[3] and not 0 < step <= last - first + 1:
-        problem = f"the step of {part!r:.30} is not from 1 to {last - first + 1}"
+        problem = f"the step of {part!r:.30} must be from 1 to {last - first + 1}"
         raise InvalidEntryError(field, problem)
     # Each other field has a separate hash, so that its number does not depend on the minute.
     fraction = spread_fraction(name) if field == "minute" else hash_fraction(f"{field} {name}")

@@ -88,7 +88,7 @@ def run_before(
 ) -> datetime:
     """Return the last run of an interval before ``before``, in UTC.
 
-    ``anchor`` is a known run of the interval at or after ``before``.
+    ``anchor`` is the time of any run of ``schedule`` at or after ``before``.
     """
     anchor, before, step = as_utc(anchor), as_utc(before), _step(schedule)
     if not schedule.relative:
@@ -109,10 +109,11 @@ def count_runs(
 ) -> int:
     """Return the number of runs of ``schedule`` in ``(after, until]``.
 
-    An interval that is not relative runs one interval after ``after``, two intervals after
-    ``after``, and so on. The function computes the number of such runs and ignores ``limit``. For
-    all other schedules, the function finds the runs one by one and stops at ``limit``. For a solar
-    schedule, the function stops at :data:`SOLAR_LIMIT`, because each search is expensive.
+    If ``schedule`` is an interval that is not relative, the runs are one interval after ``after``,
+    two intervals after ``after``, and so on. The number of runs of an interval that is not relative
+    is computed without a search, and ``limit`` is ignored. The runs of all other schedules are
+    counted one by one, up to ``limit``. The runs of a solar schedule are counted only up to
+    :data:`SOLAR_LIMIT`, because each search is expensive.
     """
     finder, count = _finder(schedule), 0
     if finder is _next_solar:
@@ -185,8 +186,8 @@ def _has_own_clock(schedule: Any) -> bool:
 def _has_own_zone(schedule: Any) -> bool:
     """Return whether user code set ``tz`` to a time zone that changes the runs of the schedule.
 
-    ``tz`` is a cached property, so ``tz`` may have a value although user code did not set ``tz``.
-    In this case, ``tz`` is the time zone of the app or of the entry.
+    ``tz`` is a cached property: unless user code set ``tz``, a cached value of ``tz`` is the time
+    zone of the app or of the entry.
     """
     attributes = schedule.__dict__
     uses_zone = isinstance(schedule, crontab) or bool(getattr(schedule, "relative", False))

@@ -97,7 +97,7 @@ class ZonedRule:
 
     def _computed_last(self, left: int) -> datetime:
         # While the UTC offset is constant, each wall-clock time is exactly one instant. Therefore
-        # counting the wall-clock times of such a span counts the instants.
+        # the instants of a span with a constant UTC offset are counted as wall-clock times.
         for begin, end, offset in offset_spans(self.zone, self.start):
             first = NAIVE_EPOCH + (begin - EPOCH + offset)
             if end < END:

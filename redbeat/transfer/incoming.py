@@ -1,4 +1,4 @@
-"""The code that all readers share: the class of the entries that they return, and value checks."""
+"""The code that all readers share: the class :class:`Incoming`, and checks of values."""
 
 from __future__ import annotations
 

@@ -251,8 +251,8 @@ def _type_of(value: Any) -> str:
 def _refuse_unknown(field: str, value: Any) -> None:
     """Raise :exc:`InvalidEntryError` if a value contains an :class:`Unknown`.
 
-    The function of a ``BeatLazyFunc`` may be unknown, because a beat does not call this function. A
-    beat calls the function that ``beat_schedule`` contains.
+    The function of a ``BeatLazyFunc`` in the file may be unknown: a beat never calls this function,
+    but the function that ``beat_schedule`` contains.
     """
     if isinstance(value, StandIn):
         raise InvalidEntryError(field, f"must be a value, not the class {value.__name__}")

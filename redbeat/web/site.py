@@ -227,7 +227,7 @@ def http_error(error: HTTPException) -> ResponseReturnValue:
 def internal_error(error: Exception) -> ResponseReturnValue:
     """Return a page with status 500; the traceback goes to the log, not to the browser."""
     logger.error("%s %s failed", request.method, request.path, exc_info=error)
-    text = "This is a bug in the dashboard. The log of the dashboard has the traceback."
+    text = "This error is a bug in the dashboard. The log of the dashboard has the traceback."
     return problem(500, text, "Something went wrong")
 
 
