@@ -15,6 +15,7 @@ import pytest
 import redis
 from celery import Celery
 from hypothesis import settings
+from kombu.transport import memory
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.storage.reading import Reading
@@ -118,6 +119,12 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         terminalreporter.section(f"not marked long, but above {SLOW} s")
         for report in slow:
             terminalreporter.write_line(f"{report.duration:.0f} s {report.nodeid}")
+
+
+@pytest.fixture(autouse=True)
+def empty_broker_in_memory() -> None:
+    """Remove the messages of other tests: all tests of a process share kombu's broker in memory."""
+    memory.Channel.queues.clear()
 
 
 @pytest.fixture(scope="session")

@@ -373,8 +373,10 @@ class TestOneStep:
                 published.append(entry.name)
                 return super().apply_async(entry, *args, **kwargs)
 
+        scheduler = world.scheduler_of(Stopped)
         with pytest.raises(SystemExit):
-            world.scheduler_of(Stopped).tick()
+            for _ in range(100):  # a tick ends early on a busy machine
+                scheduler.tick()
         names = {f"e{number}" for number in range(100)}
         assert sorted(queues.names()) == sorted(published)
         assert {name for name in names if world.run_count(name)} == set(published)
@@ -1094,11 +1096,9 @@ class TestNotTheSameServer:
     def test_a_broker_in_memory(
         self, world: World, clock: Clock, announced: list[str], log: pytest.LogCaptureFixture
     ) -> None:
+        self.run(world, clock)
         with world.app.connection_for_read() as connection:
-            queue = connection.default_channel
-            queue.queue_purge("celery")  # all tests of a process share the broker in memory
-            self.run(world, clock)
-            assert queue.queue_purge("celery") == 4
+            assert connection.default_channel.queue_purge("celery") == 4
         assert sorted(announced) == ["a", "a", "b", "b"]
         assert lines(log, AT_LEAST_ONCE) == [
             "beat: Runs are sent at least once: messages do not go to Redis"
