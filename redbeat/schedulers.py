@@ -628,7 +628,7 @@ class RedBeatScheduler(Scheduler):
 
     @functools.cached_property
     def overrides_sending(self) -> bool:
-        """Whether user code overrides a step of sending. The user code may use another channel."""
+        """Whether user code overrides a step of sending, and so may send on another channel."""
         ours: Any = RedBeatScheduler
         names = ("apply_async", "maybe_due", "send_task", "send_if_due", "producer", "Producer")
         overridden = any(

@@ -94,7 +94,7 @@ STRING: Final = Kind(
     "string", "a non-empty string", lambda value: isinstance(value, str) and value != ""
 )
 
-#: The minimum lock timeout in seconds, because Redis counts timeouts in milliseconds.
+#: The minimum lock timeout in seconds: one millisecond is the shortest timeout that Redis can set.
 MIN_LOCK_TIMEOUT: Final = 0.001
 
 #: The kind of ``redbeat_lock_timeout``. The value 0 means the default timeout.

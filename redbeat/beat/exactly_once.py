@@ -319,8 +319,8 @@ class CommonServer:
 
         Returns True if the key is stored. Returns False if too many keys are stored. Also returns
         False until a script has sent a message on this server, because the Redis user may lack
-        access to all queues. Logs one warning per entry, until a script sends a message of the
-        entry.
+        access to all queues. Logs the warning once per entry, and again only after a script has
+        sent a message of the entry.
         """
         now = self._clock()
         known, until = self._refused_until.get(key) is not None, now + REFUSED_FOR

@@ -215,8 +215,8 @@ class Pipe(Protocol):
 def pipe_of(channel: Any) -> Pipe | None:
     """Return a pipe for a kombu channel, None if the channel's transport does not need a pipe.
 
-    Redis channels get a pipe. RabbitMQ channels get a pipe only if RabbitMQ confirms messages.
-    Without confirmations, a publish does not wait, so a pipe saves no time. No network traffic.
+    A channel of a Redis broker needs a pipe. A RabbitMQ channel needs a pipe only if RabbitMQ
+    confirms messages: without confirmations, a publish does not wait. No network traffic.
     """
     if hasattr(channel, "conn_or_acquire"):
         return RedisPipe(channel)

@@ -326,8 +326,8 @@ class Session:
         self._counters.confirm(reply.members)
         if reply.expires > reply.now:  # not a quick reply
             self._whole_at = request.sent_at
-        # A quick reply copies the fields about the lock from the last reply. Do not store a reply
-        # with NEW_LEADER, because a beat becomes the new leader only once.
+        # A quick reply copies the fields about the lock from the stored reply. A reply with
+        # NEW_LEADER is not stored: its copy would say again that this beat has just become leader.
         self._whole_reply = reply if reply.standing in (LEADER, STANDBY) else None
         if self.lock is not None:
             self.lock.observe(reply)

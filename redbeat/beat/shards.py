@@ -162,7 +162,7 @@ class SummedCounters(Counters):
 
     @property
     def by_entry(self) -> bool:
-        """Whether this beat has separate counts for each entry, in all shards."""
+        """Whether the counters of every shard count each entry separately."""
         return all(ticker.counters.by_entry for ticker in [*self._parts.values()])
 
     def totals(self) -> dict[str, int]:

@@ -117,7 +117,7 @@ class Backfill(NamedTuple):
 
     @classmethod
     def read(cls, token: str) -> Backfill:
-        """Return the backfill in ``token``, which is a waiting run of the field ``trigger``.
+        """Return the backfill that ``token`` describes, a text from the field ``trigger``.
 
         Raises ValueError for a text that the property :attr:`token` cannot return.
         """

@@ -561,7 +561,7 @@ def clock_offset(schedule: BaseSchedule, now: datetime) -> timedelta:
 
 
 def wait_of(seconds: float) -> timedelta:
-    """Return the time until the next ``is_due()`` call, after a call that returned ``seconds``."""
+    """Return how long to wait for the next ``is_due()`` call, if the last returned ``seconds``."""
     if math.isnan(seconds):
         seconds = DEFAULT_WAIT
     # Without the minimum, a user's class that always returns 0 seconds would keep the beat busy.

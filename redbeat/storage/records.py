@@ -334,8 +334,8 @@ class Result(NamedTuple):
 #: Code -> number of strings that ``claim.lua`` returns with this code.
 TEXT_COUNTS = {CHANGED: 3, NOT_SENT: 1}
 
-#: Number of elements in a short reply of ``claim.lua`` to a quick request. ``SHORT`` is for the
-#: reply to a leader while no entry is due. ``SHORT_STANDBY`` is for the reply to a standby.
+#: The number of elements in a short reply of ``claim.lua`` to a quick request. A leader gets
+#: ``SHORT`` elements while no entry is due, and a standby gets ``SHORT_STANDBY`` elements.
 SHORT, SHORT_STANDBY = 3, 2
 
 #: The results without strings, created only once and shared by all replies, because most

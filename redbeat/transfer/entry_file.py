@@ -274,7 +274,8 @@ def _schedule(app: Celery, name: str, table: Mapping[str, Any], zone: Any) -> An
 def _call_value(field: str, value: Any) -> Any:
     if isinstance(value, CALL[field].type):
         try:
-            value = decode(json.dumps(value), field)  # replaces objects with __type__
+            # An object with the key __type__ becomes a Python value.
+            value = decode(json.dumps(value), field)
         except TypeError:  # a TOML time is not JSON
             return value
         except DecodeError as error:

@@ -160,9 +160,9 @@ def load_safely(pickled: bytes) -> Any:
 
 
 def _check_memo(pickled: bytes) -> None:
-    """Raise an error if a pickle gives an object a number that is larger than the pickle's size.
+    """Raise an error if a memo index in the pickle is larger than the pickle's length in bytes.
 
-    Python allocates memory for all numbers up to the largest number. For the number 2 ** 32 - 1,
+    Python allocates memory for all indexes up to the largest index. For the index 2 ** 32 - 1,
     Python allocates more than 32 GiB.
     """
     for opcode, number, _ in pickletools.genops(pickled):

@@ -8,9 +8,9 @@
 -- `field` is the field `failing` of the entry, as JSON:
 -- ["<attempts> <first> <last>","<first error>","<last error>"]. `first` and `last` are the times of
 -- the first and the last failed attempt, UNIX seconds. The errors are escaped as in JSON (a
--- backslash as \u005c), so that `","` appears only between the errors. The sorted set of failing
--- entries (entry key -> when its run was due) is an index of the fields `failing`. The
--- index may contain entries that no longer fail.
+-- backslash as \u005c), so that `","` appears only between the errors. A sorted set is the
+-- index of the entries with this field: the member is the entry key, and the score is the time when
+-- its run was due. The index may contain entries that no longer fail.
 
 -- Maximum number of bytes of the field. Another program may have written a longer field.
 local LONGEST_FAILURE = 16384
