@@ -50,7 +50,7 @@ __all__ += ("calendar", "crontab", "datetime", "json", "rrule", "schedule", "tim
 __all__ += ("timezone", "weekday", "zoneinfo")
 
 MAX_SCHEDULES = 100  # per JSON text, because reading a schedule can take 3 ms
-TOO_MANY = f"the JSON has more than {MAX_SCHEDULES} schedules; store them as plain values"
+TOO_MANY = f"the JSON has more than {MAX_SCHEDULES} schedules; use numbers or text instead"
 MAX_QUOTED = 60  # characters of a value that an error message quotes
 
 _PLAIN = json.JSONEncoder(allow_nan=False)

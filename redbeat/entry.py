@@ -908,7 +908,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             )
 
     def _has_finished(self) -> bool:
-        """Return whether no run will follow the last run."""
+        """Return True if the entry has no more runs after its most recent run."""
         if self.runs_left == 0:
             return True
         anchor = self.anchor

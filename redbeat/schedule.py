@@ -301,8 +301,8 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
     def load(self, periods: Periods, pattern: str = "*", totals: bool = False) -> Load:
         """Return the number of runs in each period, for entries whose names match ``pattern``.
 
-        The method reads pages of 500 entries, one round trip per page, until no later page can
-        contain a run in a period; see :class:`~redbeat.management.forecast.Load`.
+        The method reads pages of 500 entries in due order, one round trip per page. It stops when
+        the next page is due after all periods; see :class:`~redbeat.management.forecast.Load`.
         """
         pages = (
             ([entry for entry in entries if fnmatchcase(str(entry.name), pattern)], last_due)

@@ -72,7 +72,7 @@ class Attempt:
         return run
 
 
-#: An attempt with the loaded entry, or the error of loading the entry.
+#: The result of loading an entry: an attempt that contains the entry, or the error that occurred.
 Loaded = Attempt | Exception
 
 

@@ -99,8 +99,8 @@ def offsets_of(wall: datetime, zone: tzinfo) -> tuple[timedelta, timedelta]:
     """Return the UTC offsets of ``wall`` for ``fold`` 0 and 1, as PEP 495 defines them.
 
     If the offsets are equal, ``wall`` exists once. If the first offset is greater, ``wall`` exists
-    twice. If the first offset is smaller, DST skips ``wall``: the offsets are those before and
-    after the gap.
+    twice. If the first offset is smaller, ``wall`` does not exist, because DST skips it; the
+    offsets are then those before and after the gap.
     """
     if isinstance(zone, (ZoneInfo, timezone)):
         # Creating a new datetime is much faster than calling replace().

@@ -212,7 +212,7 @@ class Claim(NamedTuple):
         )
 
     def put_back(self, score: float, unsure: bool = False) -> Completion:
-        """Return a completion after which the occurrence is claimed again at ``score``.
+        """Return a completion that makes the occurrence due again at ``score`` (UNIX seconds).
 
         Set ``unsure`` if a message may have been sent.
         """
@@ -303,9 +303,9 @@ class ClaimRequest(NamedTuple):
             limit. With a limit, the script first claims the entries that are on time.
         quick: for a quick request, the last reply to this beat; None for a normal request. A
             request may be quick if the beat has nothing to record or count. The script ends a quick
-            request early in two cases. Either no entry is due now, but an entry is due later. Or
-            the beat is a standby, and the same beat still holds the lock. The reply to a request
-            that ends early is short, and the missing values are taken from the last reply.
+            request early if the schedule has entries but none is due now, and also if this beat is
+            a standby and the leader is the same as in the last reply. The reply to a request that
+            ends early is short, and the missing values are taken from the last reply.
     """
 
     turn_id: str

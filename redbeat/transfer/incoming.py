@@ -96,7 +96,7 @@ class Problem(NamedTuple):
     text: str
 
 
-# -- values that readers check ---------------------------------------------------------------------
+# -- checks of the values in a file ----------------------------------------------------------------
 
 #: The accepted types of a field's value, a description of these types, and whether the field is
 #: required.

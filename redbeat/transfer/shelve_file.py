@@ -65,7 +65,7 @@ class Unknown:
 
 
 class StandIn(type):
-    """A class that a pickle gets in place of a class or function that the pickle may use.
+    """Replaces an allowed class or function to which a pickle refers, while the pickle is loaded.
 
     A call of a stand-in returns the result of ``original``. A pickle can contain instructions to
     set attributes of an object; for a stand-in, these instructions raise an error.
