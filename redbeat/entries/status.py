@@ -223,11 +223,7 @@ def why_finished(entry: RedBeatSchedulerEntry) -> str:
     """Return the reason why a finished entry has no run left."""
     most, end = entry.policy.max_runs, entry.policy.end_time
     if most is not None and entry.total_run_count >= most:
-        return (
-            "the run that max_runs allows was sent"
-            if most == 1
-            else (f"all {most:,} runs that max_runs allows were sent")
-        )
+        return f"max_runs is reached ({most:,})"
     if end is not None:
         return f"no run is left before end_time, {end.isoformat()}"
     return "the schedule has no later run"

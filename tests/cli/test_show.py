@@ -94,7 +94,7 @@ def test_the_upcoming_runs_of_a_paused_entry_depend_on_a_resume(run: Run, make: 
     [
         (
             {"max_runs": 3, "last_run_at": RAN, "total_run_count": 3},
-            "all 3 runs that max_runs allows were sent",
+            "max_runs is reached (3)",
         ),
         (
             {"end_time": RAN, "last_run_at": RAN},
