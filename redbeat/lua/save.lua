@@ -107,9 +107,9 @@ local function type_errors()
   return bad and codes
 end
 
--- Scores to write: a flat list in which each score is followed by its entry key. The other two
--- variables are the earliest of these scores, and the key of the entry with that score.
-local scores, earliest, earliest_entry = {}, nil, nil
+-- Scores to write: a flat list in which each score is followed by its entry key. `earliest` is the
+-- earliest of these scores.
+local scores, earliest = {}, nil
 
 local function write_score(entry, score, triggered)
   if score == 'now' or triggered then
@@ -119,7 +119,7 @@ local function write_score(entry, score, triggered)
   scores[#scores + 1] = entry
   local due = tonumber(score)
   if due >= 0 and (not earliest or due < earliest) then
-    earliest, earliest_entry = due, entry
+    earliest = due
   end
 end
 
@@ -247,6 +247,9 @@ local function save(
   if stored[4] then
     local _, _, expires, _, _, unread = read_claim(stored[4], now)
     if expires > now and redis.call('ZSCORE', schedule, entry) then
+      if definition ~= '' then
+        note_edit(entry, stored[4], stored[1], stored[5], stored[2], definition, policy)
+      end
       return code, stored_identity
     end
     if unread then
@@ -262,8 +265,10 @@ local function save(
   return code, stored_identity
 end
 
-local function is_first(entry)
-  return redis.call('ZRANGEBYSCORE', schedule, 0, '+inf', 'LIMIT', 0, 1)[1] == entry
+local function no_earlier_than(score)
+  local first = redis.call(
+    'ZRANGEBYSCORE', schedule, 0, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+  return first and tonumber(first) >= score
 end
 
 local codes, reply = type_errors(), {''}
@@ -285,7 +290,7 @@ if not codes then
   end
   write_scores()
   if earliest
-    and (earliest <= now or (earliest < now + longest_wait and is_first(earliest_entry))) then
+    and (earliest <= now or (earliest < now + longest_wait and no_earlier_than(earliest))) then
     -- An error is ignored, because the Redis user may have no right to publish. Without a message,
     -- a beat finds the entry at its next tick.
     redis.pcall('PUBLISH', channel, 'due')

@@ -27,14 +27,24 @@ local now = string.format('%d.%06d', tonumber(clock[1]), tonumber(clock[2]))
 
 -- include: decoded
 
--- Returns the decoded definition of a hash (nil if unreadable), and whether the hash has a
--- definition.
+-- Returns the decoded definition of a hash (nil if unreadable), and its text (nil if missing).
 local function definition_of(key)
   local found = redis.pcall('HGET', key, 'definition')
   if type(found) ~= 'string' then
-    return nil, false
+    return nil, nil
   end
-  return decoded(found), true
+  return decoded(found), found
+end
+
+-- Whether the key is the prefix plus the name. RedBeat 2 also stores numbers as names, and a number
+-- in Lua has only 15 exact digits, so the digits are searched in the text.
+local function has_name(key, name, text)
+  if type(name) ~= 'number' then
+    return prefix .. tostring(name) == key
+  end
+  local suffix = string.sub(key, #prefix + 1)
+  return string.sub(key, 1, #prefix) == prefix and string.find(suffix, '^%d+$') ~= nil
+    and string.find(text, '"name"%s*:%s*' .. suffix .. '%s*[,}]') ~= nil
 end
 
 -- Returns two booleans: whether the key is an entry that is missing in the sorted set, and whether
@@ -43,11 +53,11 @@ local function lost(key)
   if redis.call('ZSCORE', schedule, key) then
     return false, false
   end
-  local definition, has_text = definition_of(key)
+  local definition, text = definition_of(key)
   if not definition or definition.name == nil then
-    return false, has_text
+    return false, text ~= nil
   end
-  return prefix .. tostring(definition.name) == key, false
+  return has_name(key, definition.name, text), false
 end
 
 local returned = {}

@@ -57,6 +57,8 @@ end
 -- include: sha1hex
 -- include: row_reader
 -- include: decoded
+-- include: marks
+-- include: same_rules
 -- include: text_in
 -- include: results
 -- include: run_time
@@ -135,6 +137,9 @@ local function sync(key, definition, policy, meta, score)
         meta = string.gsub(found[5], '("total_run_count"%s*:%s*)%d+', '%10')
       end
       redis.call('HSET', key, 'meta', meta)
+    end
+    if found[3] then
+      note_edit(key, found[3], found[1], found[2], found[5], definition, policy)
     end
     write(key, definition, policy, found[1])
     if not (member and claimed(found[3])) then

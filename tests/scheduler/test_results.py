@@ -459,6 +459,20 @@ def test_an_entry_is_paused_after_failures(site: Site, caplog: pytest.LogCapture
     assert f"Entry {KEY} is paused: 3 failed runs in a row" in caplog.text
 
 
+@pytest.mark.parametrize("value", ["enabled", "\ud800"])
+def test_arguments_do_not_prevent_the_pause_after_failures(site: Site, value: str) -> None:
+    site.save(pause_after_failures=2, kwargs={value: False, "text": value})
+    site.fail(2)
+    assert not site.entry.enabled
+    site.entry.resume()
+    assert site.entry.status.consecutive_failures == 0
+
+
+def test_arguments_do_not_make_an_entry_expected(site: Site) -> None:
+    site.save(kwargs={"expect_within": 3})
+    assert not site.world.client.exists(store_of(site.world.app).keys.expected)
+
+
 def test_a_paused_entry_keeps_its_note(site: Site) -> None:
     site.save(pause_after_failures=1)
     late = site.send()

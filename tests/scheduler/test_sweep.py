@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
 from redbeat.beat.maintenance import PAGE_INTERVAL, SCAN_INTERVAL
-from redbeat.entries.decide import CLOCK_STEP
+from redbeat.entries.decide import CLOCK_STEP, DISABLED
 from tests.deployments import PREFIX
 from tests.scheduler.conftest import SCHEDULE, Clock, RecordingScheduler, World, interval_json
 
@@ -41,6 +42,39 @@ def test_a_hash_without_a_member_runs_again(
     assert scheduler.names == ["a"]
     assert f"Entry {key} was missing in the sorted set" in log.text
     assert world.score("a") == world.later(30)
+
+
+@pytest.mark.parametrize(
+    ("key", "definition"),
+    [
+        ("sur", {"name": "sur", "args": ["\ud800", "\\ud800"]}),
+        ("12345", {"name": 12345}),
+        ("1234567890123456789", {"name": 1234567890123456789}),
+    ],
+)
+def test_an_odd_text_does_not_hide_a_lost_entry(
+    world: World,
+    clock: Clock,
+    scheduler: RecordingScheduler,
+    key: str,
+    definition: dict[str, Any],
+) -> None:
+    """JSON of Python may have half a surrogate pair, and RedBeat 2 stores numbers as names."""
+    whole = {"task": "tasks.a", "schedule": interval_json(600), **definition}
+    world.client.hset(f"{PREFIX}{key}", mapping={"definition": json.dumps(whole), "meta": "{}"})
+    sweep(scheduler, clock, 3)
+    assert f"{PREFIX}{key}" in members(world)
+
+
+def test_a_disabled_entry_with_half_a_surrogate_pair_stays_disabled(
+    world: World, clock: Clock, scheduler: RecordingScheduler
+) -> None:
+    whole = {"name": "a", "task": "tasks.a", "schedule": interval_json(600), "enabled": False}
+    text = json.dumps({**whole, "args": ["\ud800"]})
+    world.client.hset(f"{PREFIX}a", mapping={"definition": text, "meta": "{}"})
+    world.client.zadd(SCHEDULE, {f"{PREFIX}a": DISABLED})
+    sweep(scheduler, clock, 3)
+    assert world.score("a") == DISABLED
 
 
 def test_an_entry_that_is_not_due_gets_the_score_of_its_history(

@@ -1150,7 +1150,7 @@ MUTANTS: Final = (
         "sweep-takes-foreign",
         "The sweep adds hashes of a longer prefix to the schedule.",
         "lua/sweep.lua",
-        "  return prefix .. tostring(definition.name) == key, false\n",
+        "  return has_name(key, definition.name, text), false\n",
         "  return true, false\n",
         ("tests/scheduler/test_sweep.py",),
     ),

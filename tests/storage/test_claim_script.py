@@ -741,6 +741,8 @@ def test_a_claim_after_an_expired_one_returns_the_time_of_the_first_claim(
         ({"kwargs": {"delivery": "at_most_once"}}, {}, BEFORE_RECORD, True),
         ({}, {"description": '"delivery": "at_most_once"'}, BEFORE_RECORD, True),
         ({}, {"description": "at_most_once"}, BEFORE_RECORD, True),
+        ({}, {"delivery": "at_least_once", "description": "\ud800"}, WITH_RECORD, True),
+        ({"args": ["\udfff \\ud800"], "delivery": "at_least_once"}, {}, WITH_RECORD, True),
     ],
 )
 def test_only_runs_sent_before_their_record_may_have_been_sent(

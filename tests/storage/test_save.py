@@ -20,6 +20,7 @@ from redbeat.storage.records import (
     SAVED,
     Completion,
     Saved,
+    StaticRow,
     Writing,
 )
 from redbeat.storage.store import Store
@@ -315,6 +316,79 @@ def test_a_run_that_may_have_been_sent_keeps_its_decision(
     else:
         assert score_of(redis_client) == FUTURE
         assert "claim" not in hash_of(redis_client)
+
+
+def let_claim_end(client: redis.Redis) -> None:
+    """Let the claim of the entry end now, as if its lease had passed."""
+    words = hash_of(client)["claim"].split(" ")
+    client.hset(KEY, "claim", " ".join([*words[:2], "1.0", *words[3:]]))
+    client.zadd(KEYS.schedule, {KEY: 1})
+
+
+@pytest.mark.parametrize(
+    ("edits", "kept"),
+    [
+        ([{"every": 60}], True),
+        ([{"every": 60}, {"every": 60}], True),
+        ([{"every": 61}], False),
+        ([{"every": 61}, {"every": 60}], False),
+        ([{"every": 60}, {"every": 61}], False),
+    ],
+)
+@pytest.mark.parametrize("by", ["save", "sync"])
+def test_edits_during_the_claim_of_a_long_entry_keep_its_decision(
+    store: Store,
+    redis_client: redis.Redis,
+    put: Put,
+    claim_one: ClaimOne,
+    edits: list[dict[str, Any]],
+    kept: bool,
+    by: str,
+) -> None:
+    """Setup: a beat dies after it sent a run; the claim has only a digest of the long definition.
+
+    Invariant: an edit of arguments keeps the decision on the run, so the next beat sends the same
+    task id. An edit of the schedule drops the decision.
+    """
+
+    def definition(number: int, schedule: dict[str, Any]) -> str:
+        return json.dumps({"schedule": schedule, "args": [number, "a" * 600]})
+
+    put("a", 12.5, definition=definition(0, {"every": 60}), meta='"m"')
+    claim_one()
+    first = hash_of(redis_client)["claim"].split(" ")[3]
+    for number, schedule in enumerate(edits, 1):
+        text = definition(number, schedule)
+        if by == "save":
+            assert store.save(KEY, text, "", "", "", None, FUTURE).code == SAVED
+        else:
+            assert store.sync_statics([StaticRow("a", KEY, text, "", "", FUTURE)], None, "") == [2]
+    let_claim_end(redis_client)
+    assert claim_one("c2").since == (first if kept else "")
+
+
+def test_an_edit_by_raw_commands_after_a_save_drops_the_decision(
+    store: Store, redis_client: redis.Redis, put: Put, claim_one: ClaimOne
+) -> None:
+    texts = [json.dumps({"schedule": {"every": 60}, "args": [n, "a" * 600]}) for n in range(3)]
+    put("a", 12.5, definition=texts[0], meta='"m"')
+    claim_one()
+    store.save(KEY, texts[1], "", "", "", None, FUTURE)
+    redis_client.hset(KEY, "definition", texts[2].replace("60", "61"))
+    let_claim_end(redis_client)
+    assert claim_one("c2").since == ""
+
+
+@pytest.mark.parametrize("names", [["a", "z"], ["z", "a"]])
+def test_entries_that_are_due_at_the_same_instant_wake_a_beat(
+    store: Store, redis_client: redis.Redis, names: list[str]
+) -> None:
+    soon = redis_now(redis_client) + 2
+    with redis_client.pubsub() as listener:
+        listener.subscribe(KEYS.wakeup)
+        assert listener.get_message(timeout=5)
+        store.save_all([Writing(KEYS.entry(name), "d", "", "m", "", "", soon) for name in names])
+        assert listener.get_message(timeout=5)
 
 
 def test_a_save_leaves_the_quarantine(store: Store, redis_client: redis.Redis, put: Put) -> None:

@@ -1,11 +1,15 @@
 -- decoded(text) returns the JSON object or array in the string as a table, or nil if the string
--- contains anything else.
+-- contains anything else. cjson refuses half of a surrogate pair, which Python writes, so a text
+-- that cjson refuses is read again without surrogates.
 --
 -- equal(one, other, absent) returns whether two decoded values are equal. A field that only one of
 -- two objects has is compared with the value `absent`.
 
 local function decoded(text)
   local readable, found = pcall(cjson.decode, text)
+  if not readable and type(text) == 'string' and string.find(text, '\\u[dD][89a-fA-F]') then
+    readable, found = pcall(cjson.decode, (string.gsub(text, '\\u[dD][89a-fA-F]', '\\uff')))
+  end
   return readable and type(found) == 'table' and found or nil
 end
 

@@ -9,6 +9,8 @@
 -- made_of(claim, definition, policy, meta) returns two booleans: whether the claim was made for
 -- this definition, policy and meta, and whether the claim was made for this meta, with
 -- any definition and policy.
+--
+-- first_mark_at(claim) returns the position of the first mark in a claim.
 
 local LONGEST_MARK = 512
 
@@ -19,14 +21,22 @@ local function mark(text)
   return text ~= '' and text or '""'
 end
 
+local function joined(definition, policy)
+  return policy and policy ~= '' and (definition .. ',' .. policy) or definition
+end
+
 local function marks(definition, policy, meta)
-  local whole = policy and policy ~= '' and (definition .. ',' .. policy) or definition
-  return mark(whole), mark(meta or '')
+  return mark(joined(definition, policy)), mark(meta or '')
 end
 
 local function claim_text(head, definition, policy, meta)
   local first, second = marks(definition, policy, meta)
   return '["' .. head .. '",' .. first .. ',' .. second .. ']'
+end
+
+local function first_mark_at(claim)
+  local _, comma = string.find(claim, '",', 1, true)
+  return (comma or #claim) + 1
 end
 
 local function is_at(text, whole, at)
@@ -35,10 +45,9 @@ end
 
 local function made_of(claim, definition, policy, meta)
   local first, second = marks(definition, policy, meta)
-  local _, comma = string.find(claim, '",', 1, true)
-  comma = comma or #claim
-  local at = comma + #first + 2
-  if is_at(first, claim, comma + 1) and is_at(second, claim, at)
+  local begin = first_mark_at(claim)
+  local at = begin + #first + 1
+  if is_at(first, claim, begin) and is_at(second, claim, at)
     and string.find(claim, '^%]%s*$', at + #second) then
     return true, true
   end

@@ -52,11 +52,15 @@ local function setting(name, definition, policy)
 end
 
 local function is_disabled(definition)
-  return string.find(definition, '"enabled"%s*:%s*false') ~= nil
+  if not string.find(definition, '"enabled"%s*:%s*[f0]') then
+    return false
+  end
+  local enabled = (decoded(definition) or {}).enabled
+  return enabled == false or enabled == 0
 end
 
 local function watch(key, expected, definition, policy, before, now)
-  local expects = has('expect_within', definition, policy)
+  local expects = setting('expect_within', definition, policy)
   local resumed = before and is_disabled(before) and not is_disabled(definition)
   if not expects and not resumed then
     return

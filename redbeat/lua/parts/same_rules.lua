@@ -1,7 +1,13 @@
 -- same_rules(claim, definition, policy, meta) returns whether the decision of a claim is still
 -- valid, that is, whether the meta and all fields that decide when the entry runs are unchanged
 -- since the claim. For a long JSON text, the claim contains only a digest. Therefore, any change of
--- a long text counts as a change of the fields.
+-- a long text counts as a change of the fields, unless note_edit() has compared the fields.
+--
+-- note_edit(entry, claim, definition, policy, meta, new_definition, new_policy) must be called when
+-- a claimed entry is edited. If the claim has only a digest of the JSON, and the edit changes no
+-- field that decides when the entry runs, note_edit() replaces the digest by an edit mark: the
+-- character = and the digest of the new JSON. made_of() does not accept an edit mark, so the
+-- completion still detects the edit.
 --
 -- equal_rules(old_definition, old_policy, definition, policy) returns whether the old and the new
 -- definition and policy lead to the same decisions. A field may be in the definition or in the
@@ -45,13 +51,32 @@ local function equal_rules(old_definition, old_policy, definition, policy)
   return before ~= nil and now ~= nil and equal(before, now, false)
 end
 
+local function edit_mark(definition, policy)
+  return '"=' .. sha1hex(joined(definition, policy)) .. '"'
+end
+
 local function same_rules(claim, definition, policy, meta)
   local same, same_meta = made_of(claim, definition, policy, meta)
   if same or not same_meta then
     return same
   end
+  if is_at(edit_mark(definition, policy), claim, first_mark_at(claim)) then
+    return true
+  end
   local parts = decoded(claim) or {}
   local before = rules_of(parts[2], type(parts[4]) ~= 'nil' and parts[3] or {})
   local now = rules_of(decoded(definition), decoded_policy(policy))
   return before ~= nil and now ~= nil and equal(before, now, false)
+end
+
+local function note_edit(entry, claim, definition, policy, meta, new_definition, new_policy)
+  local begin = first_mark_at(claim)
+  if string.sub(claim, begin, begin) == '"'
+    and same_rules(claim, definition, policy, meta)
+    and equal_rules(definition, policy, new_definition, new_policy) then
+    local _, of_meta = marks(definition, policy, meta)
+    local mark_of_edit = edit_mark(new_definition, new_policy)
+    redis.call('HSET', entry, 'claim',
+      string.sub(claim, 1, begin - 1) .. mark_of_edit .. ',' .. of_meta .. ']')
+  end
 end
