@@ -72,7 +72,7 @@ def entry_json(entry: RedBeatSchedulerEntry, static: bool) -> dict[str, Any]:
         "state": status.state,
         "due_at": iso(status.due_at),
         "static": static,
-        "problem": problem,
+        "problem": problem or (status.failing.reason if status.failing else None),
         "failing": plain(status.failing),
         "reason": status.reason,
         "note": status.note,

@@ -313,6 +313,9 @@ def test_the_answers_have_all_kinds_of_values(answers: dict[tuple[str, str], lis
     assert full["policy"]["exclude"] == ["days"]
     assert entries["asleep"]["note"]
     assert entries["fails"]["failing"]["attempts"] == 2
+    assert "TypeError: odd" in entries["fails"]["problem"]
+    (listed,) = (each for each in answers["/entries", "get"][0]["entries"] if each["failing"])
+    assert listed["problem"] == entries["fails"]["problem"]
     assert entries["bad"]["state"] == "quarantined"
     (status,) = answers["/status", "get"]
     assert status["leader"]["host"] == "web-1"
