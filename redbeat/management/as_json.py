@@ -113,6 +113,7 @@ def timeline_json(minutes: Periods, load: Load) -> dict[str, Any]:
     return {
         "since": iso(minutes.since),
         "until": iso(minutes.end),
+        "complete": load.complete,
         "first_minute": iso(minutes.start),
         "per_minute": load.counts,
         "entries": [

@@ -10,9 +10,10 @@ import pytest
 from celery import Celery
 from celery.schedules import crontab
 
-from redbeat import clocked
+from redbeat import RedBeatSchedulerEntry, Schedule, clocked
 from redbeat.cli.command import EX_NOT_FOUND
 from redbeat.cli.timeline import ASCII_BARS, bars
+from redbeat.management import forecast
 from tests.cli.conftest import Run
 from tests.conftest import Make
 
@@ -135,6 +136,21 @@ def test_a_timeline_of_more_than_100000_runs_is_complete(
         "hourly": (seconds // 3600, None),
     }
     assert sum(found["per_minute"]) == 2 * seconds + seconds // 3600
+
+
+def test_a_timeline_of_too_many_entries_says_so(
+    run: Run, app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries = [RedBeatSchedulerEntry(f"e{n}", "t", 3600, app=app) for n in range(1200)]
+    Schedule(app).save_all(entries)
+    (found,) = run("timeline", "--span", "2h", "--json").json
+    assert (found["complete"], len(found["entries"])) == (True, 1200)
+    monkeypatch.setattr(forecast, "MAX_LOADED", 400)
+    ran = run("timeline", "--span", "2h", "--json")
+    (found,) = ran.json
+    assert not found["complete"]
+    assert len(found["entries"]) < 1200
+    assert "are in the timeline" in ran.err
 
 
 def test_the_axis_of_a_week_has_days(run: Run, make: Make) -> None:
