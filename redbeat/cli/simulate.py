@@ -137,8 +137,10 @@ def _changes(
     with as_option_errors(console.ctx, values):
         table = table_from(console, values)
         change = {name: getattr(DEFAULT, name) for name, value in table.items() if value is None}
-        change |= attributes_of(console.app, "", table, table.get("timezone"))
-    return dict.fromkeys(names, change)
+        return {
+            name: change | attributes_of(console.app, name, table, table.get("timezone"))
+            for name in names
+        }
 
 
 def _entries_in(console: Console, file: str, file_format: str) -> dict[str, RedBeatSchedulerEntry]:

@@ -13,7 +13,7 @@ from celery import Celery
 from celery.platforms import EX_OK
 from celery.schedules import crontab
 
-from redbeat import RedBeatSchedulerEntry
+from redbeat import RedBeatSchedulerEntry, hashed_crontab
 from redbeat.cli.command import EX_NOT_FOUND, EX_UNREADABLE
 from redbeat.management import forecast
 from redbeat.schedule import Schedule
@@ -76,6 +76,19 @@ def test_simulate_compares_with_other_rules(run: Run) -> None:
     assert [line.split()[0] for line in drawn.lines[1:3]] == ["n", "n"]
     assert "(after)" in drawn.lines[2]
     assert "clocks go forward" in drawn.lines[-1]
+
+
+def test_simulate_compares_with_a_hashed_crontab(run: Run, make: Make) -> None:
+    """H is the number that ``edit`` would store for each entry."""
+    make("a")
+    make("b")
+    (found,) = run("simulate", "a", "b", *BERLIN, "--cron", "H H * * *", "--json").json
+    for entry in found["entries"]:
+        runs = [run["scheduled_at"] for run in entry["runs"] if run["change"] == "added"]
+        first = datetime.fromisoformat(runs[0])
+        expected = hashed_crontab(entry["name"], "H", "H")
+        assert ({first.minute}, {first.hour}) == (expected.minute, expected.hour)
+        assert len(runs) == 2
 
 
 def test_simulate_compares_with_a_file(run: Run, app: Celery, tmp_path: Path) -> None:
