@@ -116,7 +116,10 @@ def show() -> ResponseReturnValue:
 
 def _definition_context(entry: Any) -> dict[str, Any]:
     definition = stored(entry)
-    fields = policy(entry)
+    fields = {
+        name: ", ".join(value) if isinstance(value, tuple) else value
+        for name, value in policy(entry).items()
+    }
     return {
         "entry": entry,
         "fields": {name: definition[name] for name in CALL if definition[name]},

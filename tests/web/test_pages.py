@@ -15,7 +15,7 @@ import redis
 from celery import Celery
 from celery.schedules import crontab
 
-from redbeat import clocked
+from redbeat import Calendar, clocked
 from redbeat.calendar.zones import from_timestamp
 from redbeat.presentation.text import duration
 from redbeat.schedule import Schedule
@@ -90,13 +90,22 @@ def test_any_name_has_a_page_and_is_escaped(browser: Browser, make: Make, name: 
 
 
 def test_the_entry_page_shows_all_of_it(browser: Browser, make: Make, schedule: Schedule) -> None:
+    for name in ("de", "bank"):
+        schedule.save_calendar(Calendar(name, ["2030-01-01"]))
     make(
-        "orders", 10, args=["north"], kwargs={"full": True}, options={"queue": "imports"}, jitter=2
+        "orders",
+        10,
+        args=["north"],
+        kwargs={"full": True},
+        options={"queue": "imports"},
+        jitter=2,
+        exclude=("de", "bank"),
     )
     schedule["orders"].pause("ask Ann", "bob")
     page = browser.get("/entry", name="orders")
     for text in ("proj.note", '["north"]', '{"full": true}', '{"queue": "imports"}', "Jitter"):
         assert text in page, text
+    assert "<dt>Exclude</dt><dd>de, bank</dd>" in page
     assert "by bob" in page
     assert "<q>ask Ann</q>" in page
     assert "No recorded runs yet." in page
