@@ -111,6 +111,7 @@ def _convert(schedule: Schedule, where: str, fields: Any, tables: Tables) -> Inc
     if kind == "interval" and not last_run_at and not policy["start_time"]:
         # In django-celery-beat, the first interval starts at ``date_changed``.
         policy["last_run_at"] = _instant(app, "date_changed", fields.get("date_changed"))
+    count = fields.get("total_run_count") or 0
     entry = schedule.entry_class(
         fields["name"],
         fields["task"],
@@ -120,9 +121,10 @@ def _convert(schedule: Schedule, where: str, fields: Any, tables: Tables) -> Inc
         bool(fields.get("enabled", True)),
         _options(fields, policy["end_time"]),
         app=app,
+        total_run_count=count,
         **policy,
     )
-    meta = encode_meta(last_run_at, fields.get("total_run_count") or 0) if last_run_at else ""
+    meta = encode_meta(last_run_at, count) if last_run_at else ""
     return Incoming(where, entry, meta=meta)
 
 

@@ -622,15 +622,18 @@ def test_a_fixture_of_django_celery_beat_is_imported(run: Run, app: Celery, tmp_
         task(4, "once", clocked=1, one_off=True),
         task(5, "never", interval=1, date_changed="2026-01-02T00:10:00Z"),
         task(6, "later", interval=1, start_time="2031-01-02T00:10:00Z"),
+        task(7, "counted", interval=1, total_run_count=5),
+        task(8, "counted-cron", crontab=1, total_run_count=5),
     ]
     file = write(tmp_path / "f.json", json.dumps([*FIXTURE, *tasks]))
     ran = run("import", "--from", "django-celery-beat", file)
-    assert (ran.code, "6 created" in ran.err) == (0, True), ran.err
+    assert (ran.code, "8 created" in ran.err) == (0, True), ran.err
 
     changed = datetime(2026, 1, 2, 0, 10, tzinfo=UTC)
     never, later = load(app, "never"), load(app, "later")
     assert (never.last_run_at, never.total_run_count) == (changed, 0)
     assert later.last_run_at not in (None, changed)
+    assert [load(app, name).total_run_count for name in ("counted", "counted-cron")] == [5, 5]
     every, cron, sun, once = (load(app, name) for name in ("every", "cron", "sun", "once"))
     assert every.schedule == schedule(timedelta(hours=3))
     assert (every.args, every.kwargs) == ([1, 2], {"a": "b"})
