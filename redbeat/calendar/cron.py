@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 # ruff: noqa: DTZ001 - wall-clock times have no time zone
+import re
 from calendar import monthrange
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import Any
 
 from celery.schedules import crontab
 
-__all__ = ("CronRule", "cron_rule", "without_nickname")
+__all__ = ("CronRule", "check_cron_item", "cron_rule", "without_nickname")
 
 #: The nicknames of crontab files, each with the five fields that it replaces.
 NICKNAMES = {
@@ -23,6 +24,18 @@ NICKNAMES = {
     "@daily": "0 0 * * *",
     "@midnight": "0 0 * * *",
     "@hourly": "0 * * * *",
+}
+
+#: An item of a crontab field: ``*``, a value or a range, and a step.
+ITEM = re.compile(r"(?:\*|([a-z]+|[0-9]+)(?:-([a-z]+|[0-9]+))?)(?:/[0-9]+)?", re.IGNORECASE)
+
+#: The names of days and months. The short form of each name is its first three letters.
+NAMES = {
+    "day_of_week": ("sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday"),
+    "month_of_year": (
+        *("january", "february", "march", "april", "may", "june"),
+        *("july", "august", "september", "october", "november", "december"),
+    ),
 }
 
 # The search stops after 41 years, because the rarest date, 29 February on a given weekday, occurs
@@ -44,6 +57,22 @@ def without_nickname(nickname: str) -> str:
     except KeyError:
         known = ", ".join(NICKNAMES)
         raise ValueError(f"{nickname} is unknown; use one of {known}, or five fields") from None
+
+
+def check_cron_item(field: str, item: str) -> None:
+    """Raise ``ValueError`` if Celery would misread an item of a crontab field.
+
+    Celery reads only the first three letters of a name, and ignores the text after a range or a
+    step. For example, it accepts ``mon#1`` as Monday. Celery itself checks the numbers.
+    """
+    match = ITEM.fullmatch(item)
+    names = NAMES.get(field, ())
+    known = {*names, *(name[:3] for name in names)}
+    values = [value for value in match.groups() if value] if match else []
+    if match is None or not all(value.isdigit() or value.lower() in known for value in values):
+        number = f"a number or a name ({names[1][:3]}, {names[1]})" if names else "a number"
+        problem = f"must be *, {number}, or a range, with or without a step such as /2"
+        raise ValueError(f"{item!r:.60} {problem}")
 
 
 @dataclass(frozen=True)

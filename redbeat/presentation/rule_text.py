@@ -16,7 +16,7 @@ from celery.exceptions import ImproperlyConfigured
 from celery.schedules import BaseSchedule, ParseException, crontab, schedule, solar
 from dateutil.parser import isoparse
 
-from redbeat.calendar.cron import without_nickname
+from redbeat.calendar.cron import check_cron_item, without_nickname
 from redbeat.calendar.zones import zone_key
 from redbeat.errors import InvalidEntryError
 from redbeat.schedules.hashed import has_hash, hashed_crontab
@@ -157,7 +157,12 @@ def _cron_fields(text: str) -> dict[str, str]:
             f"{text!r} has {plural(len(fields), 'field')}, not 5: minute, hour, day "
             "of month, month, day of week"
         )
-    return dict(zip(CRON_FIELDS, fields, strict=True))
+    texts = dict(zip(CRON_FIELDS, fields, strict=True))
+    for name, field in texts.items():
+        for item in field.split(","):
+            if not has_hash(item):
+                check_cron_item(name, item)
+    return texts
 
 
 def _rrule(text: str, zone: tzinfo, _app: Celery) -> BaseSchedule:

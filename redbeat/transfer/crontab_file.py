@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from celery.schedules import crontab
 
-from redbeat.calendar.cron import without_nickname
+from redbeat.calendar.cron import check_cron_item, without_nickname
 from redbeat.decoder import MAX_TEXT
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import InvalidEntryError
@@ -106,6 +106,8 @@ def _schedule(texts: list[str]) -> crontab:
     fields["day_of_week"] = ",".join(map(_weekday, fields["day_of_week"].split(",")))
     for name, text in fields.items():
         try:
+            for item in text.split(","):
+                check_cron_item(name, item)
             crontab(**{name: text})
         except Exception as error:  # Celery's crontab parser raises many exception types
             raise InvalidEntryError(name, f"{text!r:.60} is not valid: {error}") from error

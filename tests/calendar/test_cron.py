@@ -17,7 +17,7 @@ from celery.schedules import crontab
 from celery.utils.time import remaining
 from dateutil import tz
 
-from redbeat.calendar.cron import CronRule
+from redbeat.calendar.cron import CronRule, check_cron_item
 from redbeat.schedules.next_run import next_run
 from tests.samples import one_in
 
@@ -258,3 +258,47 @@ def test_nothing_comes_after_the_last_year() -> None:
     after = datetime(9999, 12, 31, 23, 59, tzinfo=UTC)
     assert next_run(cron(), after, UTC) is None
     assert next_run(cron(), after, ZoneInfo("America/New_York")) is None
+
+
+@pytest.mark.parametrize(
+    ("field", "first", "number", "month_day"),
+    [("day_of_week", 0, 7, "2026-03-0{}"), ("month_of_year", 1, 12, "2026-{:02}-01")],
+)
+def test_the_names_of_days_and_months_are_valid(
+    field: str, first: int, number: int, month_day: str
+) -> None:
+    """1 March 2026 is a Sunday. Python has the names, in English under the locale C."""
+    for value in range(first, first + number):
+        day = datetime.fromisoformat(month_day.format(value + 1 - first))
+        for name in (f"{day:%A %a}" if field == "day_of_week" else f"{day:%B %b}").split():
+            for written in (name, name.lower(), name.upper()):
+                check_cron_item(field, written)
+                assert getattr(crontab(**{field: written}), field) == {value}
+
+
+@pytest.mark.parametrize("item", ["*", "*/2", "5", "1-5", "5-1", "1-5/2"])
+def test_numbers_are_valid_in_each_field(item: str) -> None:
+    for field in FIELDS:
+        check_cron_item(field, item)
+
+
+@pytest.mark.parametrize(
+    ("field", "item"),
+    [
+        ("day_of_week", "mon#1"),
+        ("day_of_week", "mon-fri#1"),
+        ("day_of_week", "mon-fri/2#1"),
+        ("day_of_week", "sundae"),
+        ("day_of_week", "mon-fridge"),
+        ("day_of_week", "jan"),
+        ("month_of_year", "febtember"),
+        ("month_of_year", "mon"),
+        ("hour", "mon"),
+        ("minute", "1_0"),
+        ("minute", "*/5x"),
+        ("minute", ""),
+    ],
+)
+def test_an_item_that_celery_may_misread_is_not_valid(field: str, item: str) -> None:
+    with pytest.raises(ValueError, match=r"must be \*, a number"):
+        check_cron_item(field, item)

@@ -119,6 +119,7 @@ def test_a_concurrent_change_is_refused(browser: Browser, make: Make, schedule: 
     [
         ("PUT", {"every": 5}, 422, "task", "is missing"),
         ("PUT", {"task": "t"}, 422, "schedule", "give one of"),
+        ("PUT", {"task": "t", "cron": "0 9 * * Mon#1"}, 422, "cron", "'Mon#1' must be"),
         ("PUT", {**FIELDS_SENT, "max_runs": 0}, 422, "max_runs", "above 0"),
         ("PUT", {**FIELDS_SENT, "overlap": "x"}, 422, "overlap", "must be one of"),
         ("PUT", {**FIELDS_SENT, "jiter": 1}, 422, "jiter", "did you mean 'jitter'?"),

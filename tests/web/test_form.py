@@ -124,6 +124,7 @@ def test_an_existing_entry_is_not_replaced(
         ({"task": ""}, "task", "is missing"),
         ({"rule": ""}, "rule", "is empty"),
         ({"kind": "odd"}, "kind", "must be one of"),
+        ({"kind": "cron", "rule": "0 9 * * Mon#1"}, "rule", "'Mon#1' must be"),
         ({"args": "{1"}, "args", "is not JSON; for example: [1, 2]"),
         ({"args": "{}"}, "args", "must be a list"),
         ({"kwargs": "[]"}, "kwargs", "must be a table"),
@@ -175,6 +176,17 @@ def test_saving_the_form_of_any_entry_again_changes_nothing(
     values = values_in(browser.get("/entry/edit", name="orders"))
     assert "Nothing was changed" in browser.done("/entry/edit", "orders", **values)
     assert schedule["orders"].texts() == entry.texts()
+
+
+def test_a_stored_crontab_with_an_odd_name_stays_while_other_fields_change(
+    browser: Browser, make: Make, schedule: Schedule
+) -> None:
+    """Celery and RedBeat 2 accept the name; only a new rule is refused."""
+    make("orders", crontab("0", "9", "sundae"))
+    values = values_in(browser.get("/entry/edit", name="orders"))
+    browser.done("/entry/edit", "orders", **{**values, "jitter": "3"})
+    entry = schedule["orders"]
+    assert (entry.schedule, entry.jitter) == (crontab("0", "9", "sundae"), 3)
 
 
 def test_an_empty_field_resets_its_value(browser: Browser, make: Make, schedule: Schedule) -> None:
