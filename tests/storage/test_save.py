@@ -384,7 +384,8 @@ def test_entries_that_are_due_at_the_same_instant_wake_a_beat(
     store: Store, redis_client: redis.Redis, names: list[str]
 ) -> None:
     soon = redis_now(redis_client) + 2
-    with redis_client.pubsub() as listener:
+    client: Any = redis_client
+    with client.pubsub() as listener:
         listener.subscribe(KEYS.wakeup)
         assert listener.get_message(timeout=5)
         store.save_all([Writing(KEYS.entry(name), "d", "", "m", "", "", soon) for name in names])
