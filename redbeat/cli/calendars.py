@@ -83,6 +83,12 @@ def calendar(
     except InvalidEntryError as error:
         field = "ical" if ical is not None and error.field == "days" else error.field
         raise option_error(console.ctx, field, error.problem) from error
+    if not (days or rules or ical is not None):
+        problem = (
+            "Give --day, --rule, --ical or --delete; for example: --day 2026-12-25. To list the "
+            "stored calendars, run: celery redbeat calendars"
+        )
+        raise click.UsageError(problem, console.ctx)
     count = console.schedule.save_calendar(one)
     text = f"Saved the calendar {name}; used by {plural(count, 'entry', 'entries')}"
     console.result({"name": name, "action": "saved", "entries": count}, text)

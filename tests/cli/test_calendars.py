@@ -80,9 +80,20 @@ def test_a_wrong_option_is_named(run: Run, app: Celery, option: str, value: str)
     assert Schedule(app).calendars == {}
 
 
+@pytest.mark.parametrize("options", [[], ["--zone", "Europe/Berlin"]])
+def test_a_calendar_without_days_is_not_stored(run: Run, app: Celery, options: list[str]) -> None:
+    """A command line without days would delete all days of a stored calendar."""
+    run("calendar", "de", "--day", "2026-12-25")
+    ran = run("calendar", "de", *options)
+    assert ran.code == 2
+    assert "--day 2026-12-25" in ran.err
+    assert "celery redbeat calendars" in ran.err
+    assert Schedule(app).calendars == {"de": Calendar("de", ["2026-12-25"])}
+
+
 def test_an_entry_names_calendars(run: Run, app: Celery) -> None:
-    run("calendar", "de")
-    run("calendar", "fr")
+    run("calendar", "de", "--day", "2026-12-25")
+    run("calendar", "fr", "--day", "2026-07-14")
     cron = ("--cron", "0 9 1 * *")
     assert run("add", "pay", "t", *cron, "--exclude", "de,fr", "--on-excluded", "next").code == 0
     assert Schedule(app)["pay"].policy.exclude == ("de", "fr")
@@ -103,7 +114,7 @@ def test_a_calendar_that_is_missing_or_damaged_stops_only_its_entries(
     run: Run, app: Celery, redis_client: Any, stored: str | None
 ) -> None:
     """Setup: two entries. Fault: a raw writer breaks the calendar of one. Invariant: no error."""
-    run("calendar", "de")
+    run("calendar", "de", "--day", "2026-12-25")
     run("add", "pay", "t", "--every", "60", "--exclude", "de")
     run("add", "other", "t", "--every", "60")
     redis_client.delete(".redbeat::calendars")

@@ -158,7 +158,7 @@ def test_an_export_leaves_out_a_calendar_that_cannot_be_read(
     run: Run, redis_client: Any, tmp_path: Path
 ) -> None:
     """The other lines are exported; the calendar is named, and the exit code is 1."""
-    run("calendar", "good")
+    run("calendar", "good", "--day", "2026-12-25")
     redis_client.hset(".redbeat::calendars", "bad", "{")
     ran = run("export", str(tmp_path / "all.jsonl"))
     assert ran.code == 1

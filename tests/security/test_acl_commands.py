@@ -62,7 +62,11 @@ LINES: dict[str, list[str]] = {
     "import": ["import FILE --on-conflict replace --prune", "import FILE --dry-run"],
     "plan": ["plan PLAN"],
     "apply": ["apply PLAN --yes", "apply PLAN --dry-run"],
-    "calendar": ["calendar de --day 2026-12-25", "calendar fr", "calendar fr --delete"],
+    "calendar": [
+        "calendar de --day 2026-12-25",
+        "calendar fr --day 2026-07-14",
+        "calendar fr --delete",
+    ],
     "calendars": ["calendars"],
     "migrate-prefix": ["migrate-prefix --delete redbeat: moved:", "migrate-prefix moved: redbeat:"],
     "shard": ["shard 4 --dry-run", "shard 1"],
