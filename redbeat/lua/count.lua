@@ -20,7 +20,7 @@
 -- ARGV[3]  maximum number of possibly overdue entries to return
 --
 -- Returns {now, members, static, quarantined, disabled, parked (never due), due, when the first of
--- the due entries was due or '', token of the leader or '', the active beats and when each of these
+-- the due entries was due or '', token of the leader, '', or 'a key that is not a lock', the active beats and when each of these
 -- beats was last seen, problem or '', failing, keys of possibly overdue entries}. An entry whose
 -- run could not be sent counts as due, although its score is the later time of the next attempt.
 
@@ -38,7 +38,10 @@ local clock = redis.call('TIME')
 local now = string.format('%d.%06d', tonumber(clock[1]), tonumber(clock[2]))
 
 local holder = KEYS[9] and redis.pcall('GET', KEYS[9]) or ''
-if type(holder) == 'table' then
+-- All beats set a time to live. A beat of RedBeat 3 takes over from a dead beat of RedBeat 3, but
+-- no beat takes over a lock of any other holder that never expires.
+if type(holder) == 'table' or (KEYS[9] and string.sub(holder, 1, 9) ~= 'redbeat3:' and
+    redis.call('PTTL', KEYS[9]) == -1) then
   holder = 'a key that is not a lock'
 end
 local since = string.format('%.6f', tonumber(now) - tonumber(ARGV[2]))

@@ -152,6 +152,10 @@ def problems_of(status: Status, max_late: float) -> Iterator[str]:
     """
     if not status.beats:
         yield "no beat leads" if status.lock_key else "no beat is active"
+    missing = [shard.prefix for shard in status.shards if status.lock_key and not shard.beat]
+    if status.beats and missing:
+        shards = f"{len(missing)} of {len(status.shards)} shards"
+        yield f"no beat leads {shards}, for example {missing[0]}"
     if status.problem:
         yield status.problem
     failing = status.entries["failing"]

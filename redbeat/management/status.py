@@ -13,7 +13,7 @@ from celery import Celery
 from redbeat.beat.lock import FORGET_AFTER, SEEN_WITHIN, BeatInfo
 from redbeat.calendar.zones import from_timestamp
 from redbeat.codec.stored import instant_in
-from redbeat.config import ensure_conf
+from redbeat.config import RedBeatConfig, ensure_conf
 from redbeat.connection.urls import safe_url
 from redbeat.entries.overdue import Overdue, overdue_entries
 from redbeat.entries.status import entries_of
@@ -72,7 +72,7 @@ class Status:
         redis_url: the URL of Redis, without a password.
         lock_key: the key of the lock, or None if the lock is off.
         problem: the reason why beats publish nothing, such as an unavailable broker with its
-            address; "" if no beat reports a problem.
+            address, or a lock key that is not a lock; "" if there is no such problem.
         overdue: the entries without a successful run within their ``expect_within``.
         shards: the shards; empty if the schedule has only one.
     """
@@ -121,10 +121,19 @@ def status_of(app: Celery, clock: Callable[[], float] = time.time) -> Status:
         key_prefix=conf.key_prefix,
         redis_url=safe_url(conf.redis_url),
         lock_key=conf.lock_key,
-        problem=encodable(counts.problem),
+        problem=encodable(_lock_problem(counts, conf) or counts.problem),
         overdue=overdue_entries(store, counts),
         shards=[*map(Shard, layout_of(conf).prefixes, counts.sizes, counts.holders)],
     )
+
+
+def _lock_problem(counts: Counts, conf: RedBeatConfig) -> str:
+    """Return the name of the first lock key that is not a lock, and what to do; "" if none."""
+    if not (conf.lock_key and counts.not_locks):
+        return ""
+    shard_prefix = layout_of(conf).prefixes[counts.not_locks[0]]
+    key = shard_prefix + conf.lock_key.removeprefix(conf.key_prefix)
+    return f"the key {key} is not a lock; rename or delete it, or set redbeat_lock_key"
 
 
 def beats_of(counts: Counts) -> tuple[BeatInfo | None, list[BeatInfo], list[BeatInfo]]:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from redbeat.beat.lock import SEEN_WITHIN, BeatInfo
+from redbeat.beat.lock import NOT_A_LOCK, SEEN_WITHIN, BeatInfo
 from redbeat.codec.stored import record_in, seconds_in, whole_in
 from redbeat.config import RedBeatConfig
 from redbeat.entries.decide import DISABLED
@@ -28,12 +28,13 @@ def count_entries(store: Reading, conf: RedBeatConfig, within: float) -> Counts:
     """Return the counts of a schedule, with the beats seen in the last ``within`` seconds.
 
     If a beat of RedBeat 3 stored a problem, but no beat of RedBeat 3 publishes runs any more, the
-    counts do not contain the problem. RedBeat 2 does not change the score of a disabled entry, so
-    the entry looks due. While RedBeat 2 leads, this function checks which of the first 500 due
-    entries are disabled, and counts these entries as disabled. One round trip, two while RedBeat 2
-    leads.
+    counts do not contain the problem. A lock key that is not a lock has no holder.
+
+    RedBeat 2 does not change the score of a disabled entry, so the entry looks due. While RedBeat 2
+    leads, this function checks which of the first 500 due entries are disabled, and counts these
+    entries as disabled. One round trip, two while RedBeat 2 leads.
     """
-    counts = store.counts(conf.lock_key, DISABLED, within)
+    counts = _without_foreign_holders(store.counts(conf.lock_key, DISABLED, within))
     if led_by_redbeat_2(counts):
         return _without_disabled(counts._replace(problem=""), store)
     active = counts.holder or not all(beat.locked for beat in counts.beats)
@@ -51,6 +52,19 @@ def measured_counts(
     sent_at = clock()
     counts = count_entries(store, conf, within)
     return counts, (sent_at + clock()) / 2 - counts.now
+
+
+def _without_foreign_holders(counts: Counts) -> Counts:
+    """Return the counts with ``not_locks``, and without the holders of these locks."""
+    holders = counts.holders or [counts.holder]
+    not_locks = [shard for shard, holder in enumerate(holders) if holder == NOT_A_LOCK]
+    if not not_locks:
+        return counts
+    return counts._replace(
+        holder="" if 0 in not_locks else counts.holder,
+        holders=["" if holder == NOT_A_LOCK else holder for holder in counts.holders],
+        not_locks=not_locks,
+    )
 
 
 def _without_disabled(counts: Counts, store: Reading) -> Counts:

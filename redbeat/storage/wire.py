@@ -176,6 +176,8 @@ class Counts(NamedTuple):
     #: number of entries of each shard.
     holders: Sequence[str] = ()
     sizes: Sequence[int] = ()
+    #: The numbers of the shards whose lock key contains something that is not a lock.
+    not_locks: Sequence[int] = ()
 
 
 def read_page(reply: Sequence[Any]) -> Page:

@@ -16,6 +16,7 @@ from celery.platforms import EX_UNAVAILABLE
 from redbeat.beat.lock import new_token
 from redbeat.cli.command import EX_CONFIG, EX_UNHEALTHY
 from redbeat.connection.retrying import RetryingConnection
+from redbeat.storage.layout import Layout
 from tests.cli.conftest import Run
 from tests.conftest import Make
 from tests.servers import free_port
@@ -61,17 +62,60 @@ def test_a_leader_and_its_entries(run: Run, make: Make, redis_client: redis.Redi
 
 
 def test_a_beat_of_redbeat_2_leads(run: Run, redis_client: redis.Redis) -> None:
-    redis_client.set("redbeat::lock", "d2f1\x1b")
+    redis_client.set("redbeat::lock", "d2f1\x1b", ex=60)
     ran = run("status")
     assert ran.code == 0
     assert "Leader    d2f1\\x1b, a beat of RedBeat 2" in ran.lines
+
+
+@pytest.mark.parametrize("value", ["garbage", "", {"a": "b"}])
+def test_a_key_that_is_not_a_lock(run: Run, redis_client: redis.Redis, value: Any) -> None:
+    """A hash, or a text that never expires, keeps every beat from the lock."""
+    if isinstance(value, dict):
+        redis_client.hset("redbeat::lock", mapping=value)
+    else:
+        redis_client.set("redbeat::lock", value)
+    redis_client.zadd(".redbeat::beats", {f"{TOKEN} lock": redis_client.time()[0]})
+    ran = run("status")
+    assert ran.code == EX_UNHEALTHY
+    assert "Leader    nobody" in ran.lines
+    (found,) = run("status", "--json").json
+    assert found["problems"] == [
+        "no beat leads",
+        "the key redbeat::lock is not a lock; rename or delete it, or set redbeat_lock_key",
+    ]
+    assert (found["healthy"], found["leader"], found["beats"]) == (False, None, [])
+    assert [beat["token"] for beat in found["standbys"]] == [TOKEN]
+
+
+def test_a_shard_without_a_beat(run: Run, app: Celery, redis_client: redis.Redis) -> None:
+    """Each shard needs a beat; one problem is enough if no shard has a beat."""
+    app.conf.redbeat_shards = 2
+    locks = [f"{prefix}:lock" for prefix in Layout("redbeat:", 2).prefixes]
+    assert run("status", "--json").json[0]["problems"] == ["no beat leads"]
+    redis_client.set(locks[0], TOKEN, ex=60)
+    missing = f"no beat leads 1 of 2 shards, for example {locks[1].removesuffix(':lock')}"
+    assert run("status", "--json").json[0]["problems"] == [missing]
+    redis_client.hset(locks[1], "a", "b")
+    foreign = f"the key {locks[1]} is not a lock; rename or delete it, or set redbeat_lock_key"
+    (found,) = run("status", "--json").json
+    assert (found["healthy"], found["problems"]) == (False, [missing, foreign])
+    assert [shard["beat"] for shard in found["shards"]] == [TOKEN, ""]
+    redis_client.delete(*locks)
+    redis_client.set(locks[1], TOKEN, ex=60)
+    redis_client.zadd(f".{locks[0].removesuffix(':lock')}:beats", {f"{TOKEN} lock": time.time()})
+    (problem,) = run("status", "--json").json[0]["problems"]
+    assert problem.endswith(f"for example {locks[0].removesuffix(':lock')}")
+    app.conf.redbeat_lock_key = None
+    app.redbeat_conf = None
+    assert run("status", "--json").json[0]["problems"] == ["no beat is active"]
 
 
 def test_under_a_beat_of_redbeat_2_a_disabled_entry_is_neither_due_nor_late(
     run: Run, make: Make, redis_client: redis.Redis
 ) -> None:
     """RedBeat 2 looks at a disabled entry every 5 seconds, and never changes its score."""
-    redis_client.set("redbeat::lock", "d2f1")
+    redis_client.set("redbeat::lock", "d2f1", ex=60)
     redis_client.hset(".redbeat::stats", mapping={"problem": "of an earlier beat", "last_tick": 1})
     make("off", enabled=False)
     make("late")

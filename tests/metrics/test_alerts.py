@@ -147,9 +147,15 @@ def no_beat(it: Situation) -> None:
 def redbeat_2_leads(it: Situation) -> None:
     """An exporter under a beat of RedBeat 2, which keeps disabled entries in the past."""
     it.start().close()
-    it.world.client.set(LOCK, "d2f1")
+    it.world.client.set(LOCK, "d2f1", ex=60)
     it.world.put("off", score=it.world.now() - LATE, enabled=False)
     it.world.client.hset(f".{PREFIX}:stats", mapping={"last_tick": 1, "problem": "old"})
+    it.export()
+
+
+def not_a_lock(it: Situation) -> None:
+    """An exporter of a schedule whose lock key belongs to another program."""
+    it.world.client.hset(LOCK, "a", "b")
     it.export()
 
 
@@ -212,6 +218,7 @@ FIRES: dict[Callable[[Situation], None], set[str]] = {
     failing_entry: {"RedBeatFailingEntries", "RedBeatLate", "RedBeatPublishingFails"},
     overloaded: {"RedBeatDispatchesLate"},
     no_beat: {"RedBeatNoLeader"},
+    not_a_lock: {"RedBeatNoLeader"},
     redis_away: {"RedBeatRedisAway"},
     hanging: {"RedBeatHangs"},
     unreadable: {"RedBeatQuarantine"},
