@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any, Final
 
 import click
 
+from redbeat.entries.pauses import pause_entries, resume_entries
 from redbeat.errors import InvalidEntryError
+from redbeat.presentation.english import plural
+from redbeat.printing import encodable
 
-from .command import EX_CONFLICT, EX_NOT_FOUND, Console, command, failure
+from .command import EX_CONFLICT, EX_NOT_FOUND, EX_UNREADABLE, Console, command, failure
 from .completion import entry_names
-from .options import existing, load, not_found, option, options
+from .options import existing, load, not_found, option, options, problem_of
 
 __all__ = (
     "delete",
@@ -57,7 +60,9 @@ def select_names(
             if name not in console.schedule:
                 raise not_found(console, name)
         return list(dict.fromkeys(names))
-    matching = [record.name for record in console.schedule.records(pattern=match, **filters)]
+    found, name_of = console.schedule.records(pattern=match, **filters), console.store.keys.name_of
+    # The name of a record is escaped, and an escaped name may be the name of another entry.
+    matching = [name_of(record.key) for record in found]
     if not matching:
         raise failure(f"No entry matches {match!r}", EX_NOT_FOUND)
     if not yes:
@@ -80,7 +85,22 @@ def report(console: Console, action: str, names: Iterable[str], **details: str) 
     suffix = "".join(f" ({value})" for value in details.values())
     for name in names:
         text = f"{action.capitalize()} {name}{suffix}"
-        console.result({"name": name, "action": action, **details}, text)
+        console.result({"name": encodable(name), "action": action, **details}, text)
+
+
+def report_changed(
+    console: Console, action: str, names: Iterable[str], changed: Container[str]
+) -> None:
+    """Report the entries whose keys are in ``changed``; end the command if others are left."""
+    entry_key = console.store.keys.entry
+    left = [name for name in names if entry_key(name) not in changed]
+    report(console, action, (name for name in names if entry_key(name) in changed))
+    if left:
+        others = f" and {plural(len(left) - 1, 'other entry', 'other entries')}" if left[1:] else ""
+        verb = "were" if others else "was"
+        reason = problem_of(console, left[0])
+        message = f"{left[0]!r}{others} {verb} not {action}: {reason}"
+        raise failure(message, EX_UNREADABLE)
 
 
 @command("pause")
@@ -95,8 +115,9 @@ def pause(
 ) -> None:
     """Pause entries until they are resumed."""
     paused = select_names(console, "Pause", names, match, yes, enabled=True)
-    console.schedule.pause_all(paused, note)
-    report(console, "paused", paused)
+    store = console.store
+    changed = pause_entries(store, map(store.keys.entry, paused), note)
+    report_changed(console, "paused", paused, changed)
 
 
 @command("resume")
@@ -107,8 +128,10 @@ def resume(console: Console, names: tuple[str, ...], match: str | None, yes: boo
     An entry that missed runs during the pause catches up only one run.
     """
     resumed = select_names(console, "Resume", names, match, yes, enabled=False)
-    console.schedule.resume_all(resumed)
-    report(console, "resumed", resumed)
+    store, schedule = console.store, console.schedule
+    keys = map(store.keys.entry, resumed)
+    changed = resume_entries(store, keys, schedule.app, schedule.entry_class)
+    report_changed(console, "resumed", resumed, changed)
 
 
 @command("trigger")
@@ -133,7 +156,10 @@ def delete(console: Console, names: tuple[str, ...], match: str | None, yes: boo
     if names and not yes:
         confirm(console, "Delete", selected)
     statics = console.store.static_among(selected)
-    console.schedule.delete_all(selected)
+    count = console.schedule.delete_all(selected)
+    if count < len(selected):
+        message = f"Deleted {count} of {len(selected)} entries; the others do not exist any more"
+        raise failure(message, EX_CONFLICT)
     report(console, "deleted", selected)
     for name in [name for name in selected if name in statics][:1]:
         console.warn(f"{name} is in beat_schedule: the next start of a beat adds the entry again")

@@ -36,6 +36,7 @@ __all__ = (
     "option",
     "option_error",
     "options",
+    "problem_of",
 )
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import redis
 from celery import Celery
 
-from redbeat.cli.command import EX_CONFLICT, EX_NOT_FOUND
+from redbeat.cli import operate
+from redbeat.cli.command import EX_CONFLICT, EX_NOT_FOUND, EX_UNREADABLE
 from redbeat.schedule import Schedule
 from tests.cli.conftest import Run
 from tests.conftest import Make
+from tests.scheduler.conftest import interval_json
 
 VERBS = ("pause", "resume", "trigger", "delete")
 
@@ -81,6 +85,50 @@ def test_a_pattern_also_deletes_unreadable_entries(
     assert run("delete", "--match", "oth*", "--yes").code == 0
     assert "other" not in states(app)
     assert not redis_client.exists("redbeat:other")
+
+
+@pytest.mark.usefixtures("three")
+@pytest.mark.parametrize("verb", ["pause", "resume"])
+def test_an_unreadable_entry_is_neither_paused_nor_resumed(
+    run: Run, app: Celery, redis_client: redis.Redis, verb: str
+) -> None:
+    """The command acts on the readable entries, and reports the unreadable one."""
+    redis_client.hset("redbeat:other", "definition", "not json")
+    ran = run(verb, "other", "billing-day", "--json")
+    assert (ran.code, [line["name"] for line in ran.json]) == (EX_UNREADABLE, ["billing-day"])
+    assert f"'other' was not {verb}d: definition: cannot be read as JSON" in ran.err
+    assert redis_client.hget("redbeat:other", "definition") == "not json"
+    assert Schedule(app)["billing-day"].enabled is (verb == "resume")
+
+
+def test_a_pattern_acts_on_names_that_are_not_utf_8(run: Run, app: Celery, redis_url: str) -> None:
+    """An escaped name is not the name of the entry, and may be the name of another entry."""
+    definition = json.dumps({"name": "x", "task": "t", "schedule": interval_json(60)})
+    with redis.Redis.from_url(redis_url) as raw:
+        for key in (b"redbeat:\xff1", b"redbeat:\\xff1"):
+            raw.hset(key, b"definition", definition.encode())
+            raw.zadd("redbeat::schedule", {key: 3})
+        ran = run("delete", "--match", "*1", "-y", "--json")
+        assert (ran.code, [line["name"] for line in ran.json]) == (0, ["\\xff1"] * 2)
+        assert raw.keys("redbeat:*1") == []
+    assert len(Schedule(app)) == 0
+
+
+@pytest.mark.usefixtures("three")
+def test_an_entry_that_was_deleted_before_the_answer(
+    run: Run, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Setup: two entries to delete. Fault: another program deletes one before the user confirms."""
+
+    def confirm(*_: object) -> None:
+        redis_client.delete("redbeat:billing-day")
+        redis_client.zrem("redbeat::schedule", "redbeat:billing-day")
+
+    monkeypatch.setattr(operate, "confirm", confirm)
+    ran = run("delete", "--match", "billing-*")
+    assert ran.code == EX_CONFLICT
+    assert "Deleted 1 of 2 entries" in ran.err
+    assert not redis_client.exists("redbeat:billing-month")
 
 
 @pytest.mark.usefixtures("three")
