@@ -11,14 +11,15 @@ import click
 from redbeat.beat.lock import SEEN_WITHIN, BeatInfo
 from redbeat.config import ensure_conf
 from redbeat.management.apply import Change, next_run_of
-from redbeat.management.prefixes import copy_prefix
+from redbeat.management.prefixes import PrefixCopy, copy_prefix
+from redbeat.presentation.english import plural
 from redbeat.storage.checks import LayoutNote
 from redbeat.storage.client import client_of, unretried
 from redbeat.storage.records import Keys
 from redbeat.storage.store import Store
 
 from .apply import print_change
-from .command import EX_CONFLICT, Console, command, failure, progress
+from .command import EX_CONFLICT, EX_NOT_FOUND, Console, command, failure, progress
 from .options import option
 
 __all__ = ("migrate_prefix", "refuse_running_beat")
@@ -48,16 +49,20 @@ def migrate_prefix(
     if not (force or dry_run):
         for prefix in (old, new):
             refuse_running_beat(console, client, prefix)
-    layout = LayoutNote.read(Store(client, Keys.under(old)))
+    source = Store(client, Keys.under(old))
+    layout = LayoutNote.read(source)
     if layout.shards > 1 or layout.copying:
         shards = f"the schedule has {layout.shards} shards: first run celery redbeat shard 1"
         message = layout.problem(layout.shards) or shards
         raise failure(message, EX_CONFLICT)
+    if not (source.members() or source.calendars() or source.stats()):
+        _report_nothing_left(console, old, new, Store(client, Keys.under(new)).members(), dry_run)
+        return
     if dry_run:
         note = partial(_print_outcome, console)
         result = copy_prefix(client, old, new, delete, note=note, dry_run=True)
     else:
-        with progress(console, "Copying", Store(client, Keys.under(old)).members()) as advance:
+        with progress(console, "Copying", source.members()) as advance:
             result = copy_prefix(client, old, new, delete, advance)
     _report(console, old, new, asdict(result), dry_run)
     if result.different or result.unreadable:
@@ -72,8 +77,20 @@ def _print_outcome(console: Console, outcome: str, name: str, score: float) -> N
     print_change(console, Change(name, outcome, {}, next_run_of(score)))
 
 
-def _report(console: Console, old: str, new: str, counts: dict[str, int], dry_run: bool) -> None:
-    text = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
+def _report_nothing_left(console: Console, old: str, new: str, moved: int, dry_run: bool) -> None:
+    """Report an old prefix without data; end the command with an error if both are empty."""
+    if not moved:
+        message = f"There are no entries under {old!r}; check the prefix, for example: redbeat:"
+        raise failure(message, EX_NOT_FOUND)
+    entries = plural(moved, "entry is", "entries are")
+    text = f"Nothing is left to copy: {entries} under {new!r}, and none under {old!r}"
+    _report(console, old, new, asdict(PrefixCopy()), dry_run, text)
+
+
+def _report(
+    console: Console, old: str, new: str, counts: dict[str, int], dry_run: bool, text: str = ""
+) -> None:
+    text = text or ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
     text = f"Dry run, nothing was written: {text}" if dry_run else text
     console.result({"old": old, "new": new, **counts, "dry_run": dry_run}, text)
     complete = not (counts["different"] or counts["unreadable"])

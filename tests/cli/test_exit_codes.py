@@ -39,7 +39,7 @@ WORDS = {
     "history": ["one"],
     "import": ["/dev/null", "--prune"],
     "list": [],
-    "migrate-prefix": ["old:", "new:"],
+    "migrate-prefix": ["redbeat:", "new:"],
     "pause": ["one"],
     "plan": ["FILE"],
     "resume": ["one"],

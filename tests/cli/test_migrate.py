@@ -10,9 +10,9 @@ import pytest
 import redis
 from celery import Celery
 
-from redbeat import RedBeatSchedulerEntry, Schedule
+from redbeat import Calendar, RedBeatSchedulerEntry, Schedule
 from redbeat.beat.lock import new_token
-from redbeat.cli.command import EX_CONFLICT
+from redbeat.cli.command import EX_CONFLICT, EX_NOT_FOUND
 from redbeat.management.prefixes import copy_prefix
 from tests.acceptance.processes import Project
 from tests.cli.conftest import Run
@@ -213,6 +213,36 @@ def test_a_beat_without_a_lock_is_refused_too(run: Run, redis_client: Any) -> No
     """A beat without a lock also sends the entries of the old prefix."""
     redis_client.zadd(".redbeat::beats", {new_token(): redis_client.time()[0]})
     assert run("migrate-prefix", "redbeat:", "new:").code == EX_CONFLICT
+
+
+@pytest.mark.parametrize("options", [(), ("--dry-run",), ("--delete",), ("--json",)])
+def test_a_prefix_without_data_is_refused(run: Run, make: Make, options: tuple[str, ...]) -> None:
+    """The prefix is probably misspelled, so the command must not advise to use the new prefix."""
+    make("a")
+    ran = run("migrate-prefix", "redbeat", "new:", *options)
+    assert (ran.code, ran.out) == (EX_NOT_FOUND, "")
+    assert "There are no entries under 'redbeat'" in ran.err
+    assert "Set redbeat_key_prefix" not in ran.err
+
+
+@pytest.mark.usefixtures("filled")
+def test_a_repeated_move_has_nothing_left_to_copy(run: Run) -> None:
+    """The first call may have been interrupted, so the second call succeeds."""
+    assert run("migrate-prefix", "redbeat:", "new:", "--delete").code == 0
+    ran = run("migrate-prefix", "redbeat:", "new:", "--delete")
+    assert ran.code == 0
+    assert "Nothing is left to copy: 4 entries are under 'new:'" in ran.err
+    assert "Set redbeat_key_prefix = 'new:'" in ran.err
+    (counts,) = run("migrate-prefix", "redbeat:", "new:", "--json").json
+    assert (counts["copied"], counts["same"]) == (0, 0)
+
+
+def test_a_schedule_that_has_only_calendars_is_copied(
+    run: Run, app: Celery, redis_client: Any
+) -> None:
+    Schedule(app).save_calendar(Calendar("de", ["2026-12-25"]))
+    assert run("migrate-prefix", "redbeat:", "new:").code == 0
+    assert redis_client.hkeys(".new::calendars") == ["de"]
 
 
 @pytest.mark.parametrize("prefixes", [("a:", "a:"), ("", "a:"), ("a:", "")])
