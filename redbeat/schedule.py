@@ -166,7 +166,8 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
 
     def clear(self) -> None:
         """Remove all entries; a beat adds static entries again. Two round trips per 500 entries."""
-        self.delete_all(self)
+        # The name of a record is escaped, so the names to delete come from the keys.
+        self.delete_all(self._store.keys.name_of(record.key) for record in self.records())
 
     # -- reading ---------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import DecodeError, InvalidEntryError
 from redbeat.presentation.describe import policy, schedule_text
 from redbeat.presentation.describe import stored as stored_values
+from redbeat.printing import encodable
 from redbeat.schedules.calendars import Calendar
 from redbeat.storage.reading import batches
 from redbeat.storage.records import Writing
@@ -73,16 +74,18 @@ def apply(
     }
     for entry in entries.values():
         checked(entry)
-    result, to_save = Applied(), []
+    result, to_save, to_remove = Applied(), [], []
     for item in plan_entries(schedule, None, entries, prune=prune):
         if item.problem:
             raise InvalidEntryError(f"{item.name}: name", item.problem)
-        getattr(result, item.action).append(item.name)
+        getattr(result, item.action).append(encodable(item.name))
         if item.action in TO_WRITE:
             to_save.append(item.entry)
+        elif item.action == "removed":
+            to_remove.append(item.name)
     if not dry_run:
         schedule.save_all(to_save)
-        schedule.delete_all(result.removed)
+        schedule.delete_all(to_remove)
     return result
 
 
@@ -184,8 +187,9 @@ def plan_entries(
     for record in schedule.records(static=False) if prune else ():
         stored = record.entry
         owner = None if stored is None else stored.policy_field("managed_by")
-        if (managed_by is None or owner == managed_by) and record.name not in entries:
-            yield PlannedChange(record.name, "removed", stored)
+        name = schedule._store.keys.name_of(record.key)
+        if (managed_by is None or owner == managed_by) and name not in entries:
+            yield PlannedChange(name, "removed", stored)
 
 
 def _planned(

@@ -266,7 +266,9 @@ def test_apply_prunes_dynamic_entries_only(schedule: Schedule, make: Make, world
     world.client.hset(world.put("bad"), "definition", "{")
     assert parts(schedule.apply(DEFINITIONS))[3] == []
     assert "old" in schedule
-    assert set(schedule.apply(DEFINITIONS, prune=True).removed) == {"old", "bad"}
+    world.client.hset(b"redbeat:\xff", "definition", "{}")
+    world.client.zadd(SCHEDULE, {b"redbeat:\xff": 1})
+    assert set(schedule.apply(DEFINITIONS, prune=True).removed) == {"old", "bad", "\\xff"}
     assert set(schedule) == {"a", "b", "c", "static"}
 
 

@@ -197,3 +197,7 @@ def test_clear_removes_all(schedule: Schedule, make: Make, world: World) -> None
     schedule.save_all(make(f"e{number}") for number in range(600))
     schedule.clear()
     assert world.dump() == {}
+    world.client.hset(b"redbeat:\xff", "definition", "{}")
+    world.client.zadd(SCHEDULE, {b"redbeat:\xff": 1})
+    schedule.clear()
+    assert len(schedule) == 0
