@@ -20,9 +20,10 @@
 -- ARGV[3]  maximum number of possibly overdue entries to return
 --
 -- Returns {now, members, static, quarantined, disabled, parked (never due), due, when the first of
--- the due entries was due or '', token of the leader, '', or 'a key that is not a lock', the active beats and when each of these
--- beats was last seen, problem or '', failing, keys of possibly overdue entries}. An entry whose
--- run could not be sent counts as due, although its score is the later time of the next attempt.
+-- the due entries was due or '', token of the leader ('' without a leader; 'a key that is not a
+-- lock'), the active beats and when each of these beats was last seen, problem or '', failing, keys
+-- of possibly overdue entries}. An entry whose run could not be sent counts as due, although its
+-- score is the later time of the next attempt.
 
 -- include: aside
 
