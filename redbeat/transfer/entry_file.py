@@ -185,8 +185,8 @@ def change_entry(entry: RedBeatSchedulerEntry, table: Any, known: Collection[str
     timezone = table.get("timezone", entry.timezone)
     values = attributes_of(entry.app, str(entry.name), changed, timezone)
     entry.schedule = values.pop("schedule", entry.schedule)
-    if "options" in values and "options" not in changed:  # from the field ``queue``
-        values["options"] = {**entry.options, **values["options"]}
+    if "queue" in changed and "options" not in changed:
+        values["options"] = _with_queue(entry.options, changed["queue"])
     if "timezone" in table and has_own_zone(entry.schedule):
         entry.__dict__.pop("timezone", None)
         values.pop("timezone", None)
@@ -194,7 +194,7 @@ def change_entry(entry: RedBeatSchedulerEntry, table: Any, known: Collection[str
         raise InvalidEntryError("task", "is missing; add the name of the task")
     for name in [name for name, value in changed.items() if value is None]:
         if name in CALL:
-            values[name] = CALL[name].type()
+            values.setdefault(name, CALL[name].type())  # ``queue`` may have set the options
         else:
             entry.__dict__.pop(name, None)
             values.pop(name, None)
@@ -234,8 +234,8 @@ def attributes_of(
     for field in CALL:
         if table.get(field) is not None:
             values[field] = _call_value(field, table[field])
-    if table.get("queue") is not None:
-        values["options"] = {**values.get("options", {}), "queue": table["queue"]}
+    if "queue" in table:
+        values["options"] = _with_queue(values.get("options", {}), table["queue"])
     for field in POLICY_FIELDS:
         if table.get(field) is not None:
             values[field] = _policy_value(field, table[field], zone)
@@ -284,6 +284,12 @@ def _call_value(field: str, value: Any) -> Any:
         kind = "a list" if CALL[field].type is list else "a table"
         raise InvalidEntryError(field, f"must be {kind}, not {value!r:.60}")
     return value
+
+
+def _with_queue(options: Mapping[str, Any], queue: Any) -> dict[str, Any]:
+    """Return options with this queue, or without a queue if ``queue`` is None."""
+    others = {name: value for name, value in options.items() if name != "queue"}
+    return others if queue is None else {**others, "queue": queue}
 
 
 def _policy_value(field: str, value: Any, zone: Any) -> Any:

@@ -67,8 +67,8 @@ MAX_LATE: Final = 60.0
 #: Maximum length of a timeline in seconds.
 MAX_SPAN: Final = 7 * 86_400
 
-#: Fields that a PUT request does not change if they are missing in its body: for example, a paused
-#: entry stays paused.
+#: Fields that a PUT request does not reset if they are missing in its body: for example, a paused
+#: entry stays paused. The queue is one of the ``options``, and a PUT request resets these options.
 KEPT: Final = frozenset((*KINDS, "queue", "enabled", "task"))
 
 
@@ -213,7 +213,10 @@ def _check_version(entry: Any) -> None:
 
 @api.put("/entry")
 def put() -> ResponseReturnValue:
-    """Create an entry, or replace its fields: a missing field gets its default value."""
+    """Create an entry, or replace its fields: a missing field gets its default value.
+
+    If the entry exists, a missing schedule and a missing ``enabled`` keep their stored values.
+    """
     name, table = entry_name(), _body()
     entry = schedule.get(name)
     if entry is None:
@@ -374,7 +377,10 @@ def document(root: str) -> dict[str, Any]:
         **{kind: {"type": ["string", "number"]} for kind in KINDS},
         "rrule": {"type": ["string", "array"], "items": {"type": "string"}},
         **{name: {"type": [JSON_NAMES[each.type], "null"]} for name, each in CALL.items()},
-        "queue": {"type": "string", "description": "The queue, stored in the options."},
+        "queue": {
+            "type": ["string", "null"],
+            "description": "The queue, stored in the options; null removes the queue.",
+        },
         "enabled": {"type": "boolean"},
         **{name: _policy_schema(name, True) for name in FIELDS if name in POLICY_FIELDS},
     }

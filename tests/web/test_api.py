@@ -87,6 +87,40 @@ def test_actions(browser: Browser, make: Make, schedule: Schedule) -> None:
     assert schedule["a"].enabled
 
 
+QUEUED = {"options": {"priority": 5, "queue": "old"}}
+
+
+@pytest.mark.parametrize(
+    ("method", "body", "options"),
+    [
+        ("PUT", {"queue": "a"}, {"queue": "a"}),
+        ("PUT", {"options": None, "queue": "a"}, {"queue": "a"}),
+        ("PUT", {"options": {"priority": 9}, "queue": "a"}, {"priority": 9, "queue": "a"}),
+        ("PUT", {"options": {"priority": 9}}, {"priority": 9}),
+        ("PUT", QUEUED, QUEUED["options"]),
+        ("PUT", {**QUEUED, "queue": "a"}, {"priority": 5, "queue": "a"}),
+        ("PUT", {**QUEUED, "queue": None}, {"priority": 5}),
+        ("PUT", {}, {}),
+        ("PATCH", {}, QUEUED["options"]),
+        ("PATCH", {"queue": "a"}, {"priority": 5, "queue": "a"}),
+        ("PATCH", {"queue": None}, {"priority": 5}),
+        ("PATCH", {"options": None}, {}),
+        ("PATCH", {"options": None, "queue": "a"}, {"queue": "a"}),
+        ("PATCH", {"options": {"priority": 9}, "queue": "a"}, {"priority": 9, "queue": "a"}),
+        ("PATCH", {**QUEUED, "queue": None}, {"priority": 5}),
+    ],
+)
+def test_the_queue_is_one_of_the_options(
+    browser: Browser, make: Make, method: str, body: dict[str, Any], options: dict[str, Any]
+) -> None:
+    make("old", **QUEUED)
+    sent = {**FIELDS_SENT, **body} if method == "PUT" else body
+    assert call(browser, method, "/entry", sent, name="old")["options"] == options
+    assert call(browser, method, "/entry", sent, name="old")["options"] == options
+    if method == "PUT":
+        assert call(browser, "PUT", "/entry", sent, 201, name="new")["options"] == options
+
+
 def test_lists_have_pages_and_filters(browser: Browser, make: Make) -> None:
     for name in ("a1", "a2", "b"):
         make(name)
