@@ -256,7 +256,8 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
 
         One round trip per 500 entries, and one more round trip for each entry with calendars.
         Raises KeyError for an unknown name and :exc:`InvalidEntryError` for rules that cannot be
-        saved. See :class:`~redbeat.Simulation` for the result and its limit.
+        saved, or for a ``since`` too close to the year 1. See :class:`~redbeat.Simulation` for the
+        result and its limit.
         """
         if names is None and changes:
             names = changes

@@ -11,6 +11,8 @@ from zoneinfo import ZoneInfo
 from .zones import EPOCH, NAIVE_EPOCH, UTC, as_utc, fixed_offset, wall_zone
 
 __all__ = (
+    "BEGINNING",
+    "DAY",
     "END",
     "TICK",
     "WallRule",

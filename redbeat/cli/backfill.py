@@ -20,7 +20,7 @@ from redbeat.presentation.text import duration
 
 from .command import EX_CONFLICT, Console, command, failure, progress
 from .completion import entry_names
-from .options import TIME, Parsed, existing, load, option, option_error
+from .options import TIME, Parsed, existing, instant_of_option, load, option, option_error
 
 __all__ = ("backfill", "progress_text")
 
@@ -91,8 +91,9 @@ def backfill(
                 text = f"Cancelled {name}: {progress_text(console, one)}"
                 console.result({"name": name, "action": "cancelled", **progress_json(one)}, text)
             return
-        begin, end = console.instant(since), console.instant(until)
-        if begin is not None and end is not None:
+        if since is not None and until is not None:
+            begin = instant_of_option(console, "since", since)
+            end = instant_of_option(console, "until", until)
             plan = _request(console, entry, (begin, end), rate, again, dry_run)
             _report_plan(console, entry, plan, end, dry_run)
         if wait and not dry_run:

@@ -22,7 +22,6 @@ from celery.platforms import EX_OK, EX_UNAVAILABLE
 from celery.utils.imports import load_extension_class_names, symbol_by_name
 from redis.exceptions import RedisError
 
-from redbeat.calendar.walltime import instant_of
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import (
     EX_CONFIG,
@@ -266,18 +265,6 @@ class Console:
     def time(self, instant: datetime | None) -> str:
         """Return an instant as text in the time zone of the app, or ``-`` for None."""
         return moment(instant, self.zone)
-
-    # -- input ---------------------------------------------------------------------------------
-
-    def instant(self, value: datetime | None, zone: tzinfo | None = None) -> datetime | None:
-        """Return ``value`` as an aware datetime, or None for None.
-
-        A naive datetime is interpreted as a wall-clock time in ``zone``. The default ``zone`` is
-        the time zone of the app.
-        """
-        if value is None:
-            return None
-        return instant_of(value if value.tzinfo else value.replace(tzinfo=zone or self.zone))
 
 
 def _escaped(cell: str) -> str:

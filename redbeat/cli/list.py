@@ -19,7 +19,7 @@ from redbeat.schedule import Record
 from redbeat.storage.reading import batches
 
 from .command import Console, command
-from .options import TIME, option
+from .options import TIME, instant_of_option, option
 
 __all__ = ("list_",)
 
@@ -87,7 +87,7 @@ def list_(
     sort: str,
 ) -> None:
     """List entries, the next due entry first."""
-    due_at = console.instant(due_before)
+    due_at = None if due_before is None else instant_of_option(console, "due_before", due_before)
     filters = Filter.of(pattern, task, None, static, due_at, states or None)
     records: Iterable[Record]
     if sort == "due":

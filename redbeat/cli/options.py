@@ -6,6 +6,7 @@ import difflib
 import heapq
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from functools import reduce
 from os.path import commonprefix
 from typing import Any, Final
@@ -19,6 +20,7 @@ from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import DecodeError, InvalidEntryError
 from redbeat.management.find import record_of
 from redbeat.presentation.rule_text import interval_from, seconds_from, time_from
+from redbeat.transfer.incoming import instant_from
 
 from .command import EX_NOT_FOUND, Console, failure
 
@@ -31,6 +33,7 @@ __all__ = (
     "TIME",
     "Parsed",
     "existing",
+    "instant_of_option",
     "load",
     "not_found",
     "option",
@@ -144,6 +147,18 @@ def option_error(ctx: click.Context, name: str, problem: object) -> click.BadPar
     example = getattr(param, "example", "")
     message = str(problem.problem if isinstance(problem, InvalidEntryError) else problem)
     return click.BadParameter(with_example(message, example), ctx, param)
+
+
+def instant_of_option(console: Console, name: str, moment: datetime) -> datetime:
+    """Return the time in an option in UTC; ``name`` is the parameter name of the option.
+
+    A naive time is a wall-clock time in the time zone of the app. Raises the error of the option
+    for a time outside of the years 1 to 9999.
+    """
+    try:
+        return instant_from(name, moment, console.zone)
+    except InvalidEntryError as error:
+        raise option_error(console.ctx, name, error) from error
 
 
 def with_example(message: str, example: str) -> str:

@@ -13,6 +13,7 @@ import click
 from redbeat.calendar.zones import zone_key
 from redbeat.entries.policy import DEFAULT
 from redbeat.entry import RedBeatSchedulerEntry
+from redbeat.errors import InvalidEntryError
 from redbeat.management.forecast import (
     ADDED,
     REMOVED,
@@ -23,6 +24,7 @@ from redbeat.management.forecast import (
     minutes_between,
 )
 from redbeat.presentation.describe import iso
+from redbeat.presentation.text import in_zone
 from redbeat.transfer.entry_file import attributes_of, read_entry_file
 from redbeat.transfer.incoming import Problem, UnreadableSourceError
 
@@ -30,7 +32,7 @@ from .command import EX_UNREADABLE, Console, command, failure
 from .completion import entry_names
 from .entry_options import as_option_errors, schedule_options, table_from
 from .import_export import FORMATS, read_source
-from .options import TIME, not_found, option, option_error
+from .options import TIME, instant_of_option, not_found, option, option_error
 from .timeline import draw
 
 __all__ = ("simulate",)
@@ -94,9 +96,8 @@ def simulate(
     the command compares the runs under the new rules with the runs under the stored rules.
     The simulation assumes that a beat is always on time.
     """
-    begin, end = console.instant(since), console.instant(until)
-    assert begin is not None
-    assert end is not None
+    begin = instant_of_option(console, "since", since)
+    end = instant_of_option(console, "until", until)
     if not begin < end:
         raise option_error(console.ctx, "until", f"must be later than --from ({since})")
     changes = _changes(console, names, file, file_format, values)
@@ -107,6 +108,10 @@ def simulate(
         found = console.schedule.simulate(begin, end, wanted, changes)
     except KeyError as error:
         raise not_found(console, str(error.args[0])) from None
+    except InvalidEntryError as error:
+        if error.field != "since":
+            raise
+        raise option_error(console.ctx, "since", error) from error
     _warn(console, names, found, end)
     if console.as_json:
         console.emit(_json(found))
@@ -212,7 +217,7 @@ def _runs(found: Simulation) -> Iterator[tuple[datetime, str, EntrySimulation, s
 
 def _local(instant: datetime, zone: tzinfo) -> str:
     """Return a wall-clock time with its UTC offset, such as ``02:30:00 +01:00``."""
-    local = instant.astimezone(zone)
+    local = in_zone(instant, zone)
     return f"{local:%a %H:%M:%S} {_offset(local.utcoffset() or timedelta())}"
 
 
@@ -257,7 +262,7 @@ def _entry_json(name: str, entry: EntrySimulation) -> dict[str, Any]:
     fields["runs"] = [
         {
             "scheduled_at": iso(run.scheduled_at),
-            "local": run.scheduled_at.astimezone(entry.zone).isoformat(),
+            "local": in_zone(run.scheduled_at, entry.zone).isoformat(),
             "due_at": iso(run.due_at),
             "change": change,
         }

@@ -18,7 +18,7 @@ from redbeat.cli.options import SECONDS, option
 from redbeat.management.as_json import timeline_json
 from redbeat.management.forecast import MAX_LOADED, MINUTE, Periods, minutes_between
 from redbeat.presentation.english import plural
-from redbeat.presentation.text import clipped, duration, width_of
+from redbeat.presentation.text import clipped, duration, in_zone, width_of
 
 __all__ = ("draw", "timeline")
 
@@ -125,7 +125,7 @@ def draw(
     chart = Styled(bars(load, minutes, _bar_levels()), fg="cyan")
     console.write(f"{'per minute':{label_width}}  ", chart)
     busiest = load.index(max(load))
-    at = f"{(periods.start + busiest * MINUTE).astimezone(console.zone):{clock}}"
+    at = f"{in_zone(periods.start + busiest * MINUTE, console.zone):{clock}}"
     runs = sum(load)
     peak = f"{load[busiest]} of them in the minute from {at}"
     count = f"1 run, at {at}" if runs == 1 else f"{runs} runs, {peak}"
@@ -142,7 +142,7 @@ def _bar_levels() -> str:
 
 def _axis(console: Console, columns: Periods, clock: str) -> str:
     ticks = range(0, columns.number - len("00:00") + 1, TICK_COLUMNS)
-    times = ((columns.start + tick * columns.length).astimezone(console.zone) for tick in ticks)
+    times = (in_zone(columns.start + tick * columns.length, console.zone) for tick in ticks)
     return "".join(f"{time:{clock}}".ljust(TICK_COLUMNS) for time in times).rstrip()
 
 

@@ -7,7 +7,7 @@ from datetime import datetime
 import click
 
 from redbeat.cli.command import Console, command
-from redbeat.cli.options import TIME, option
+from redbeat.cli.options import TIME, instant_of_option, option
 from redbeat.management.as_json import upcoming_json
 
 from .completion import entry_names
@@ -37,7 +37,7 @@ def upcoming(console: Console, name: str | None, number: int, until: datetime | 
 
     The times are nominal: spread and jitter can delay each run. See "show NAME".
     """
-    end = console.instant(until)
+    end = None if until is None else instant_of_option(console, "until", until)
     if name is None:
         runs = console.schedule.upcoming(number, until=end)
     else:

@@ -19,7 +19,7 @@ from celery.schedules import BaseSchedule
 from celery.schedules import schedule as interval
 from redis.exceptions import RedisError
 
-from redbeat.calendar.walltime import TICK
+from redbeat.calendar.walltime import END, TICK
 from redbeat.calendar.zones import EPOCH, UTC, as_utc
 from redbeat.codec.stored import bytes_of, instant_in, is_valid_text
 from redbeat.errors import described
@@ -166,7 +166,7 @@ class Plan:
         if not (self.policy.spread or self.policy.jitter):
             return nominal
         following = self.next_run(nominal)
-        most = timedelta.max if following is None else following - nominal - TICK
+        most = END - nominal if following is None else following - nominal - TICK
         offset = min(timedelta(seconds=self.policy.spread), most) * spread_fraction(self.identity)
         jitter = min(timedelta(seconds=self.policy.jitter), most - offset)
         return nominal + offset + jitter * hash_fraction(f"{nominal.isoformat()} {self.identity}")

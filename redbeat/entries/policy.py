@@ -60,7 +60,11 @@ def _instant(name: str, value: Any) -> datetime:
             value = datetime.fromisoformat(value.replace("Z", "+00:00"))
     if not isinstance(value, datetime):
         raise InvalidEntryError(name, f"must be a datetime or ISO 8601, not {value!r:.60}")
-    return as_utc(value if value.tzinfo else value.replace(tzinfo=UTC))
+    try:
+        return as_utc(value if value.tzinfo else value.replace(tzinfo=UTC))
+    except OverflowError as error:
+        problem = f"{value.isoformat()} is not between the years 1 and 9999 in UTC; correct it"
+        raise InvalidEntryError(name, problem) from error
 
 
 def _count(name: str, value: Any, most: int = MAX_WHOLE) -> int:

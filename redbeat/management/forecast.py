@@ -16,7 +16,7 @@ from typing import Final
 from celery.schedules import crontab
 from celery.schedules import schedule as interval
 
-from redbeat.calendar.walltime import TICK, offset_spans
+from redbeat.calendar.walltime import BEGINNING, DAY, END, TICK, offset_spans
 from redbeat.calendar.zones import fixed_offset
 from redbeat.entries.decide import Expected
 from redbeat.entry import RedBeatSchedulerEntry
@@ -460,7 +460,9 @@ def _changes(zone: tzinfo, since: datetime, until: datetime) -> Iterator[ClockCh
     if fixed_offset(zone) is not None:
         return
     before: timedelta | None = None
-    for begin, _, offset in offset_spans(zone, since):
+    # Outside of these times, the wall-clock time may be outside of the years 1 to 9999.
+    start = min(max(since, BEGINNING + DAY), END - DAY)
+    for begin, _, offset in offset_spans(zone, start):
         if begin >= until:
             return
         if before is not None:
@@ -483,15 +485,19 @@ def simulate(pairs: Iterable[Pair], since: datetime, until: datetime, now: datet
     if they were saved at ``since``, with the history that the stored entry has at ``since``. If
     there are more than :data:`MAX_RUNS` runs, the simulation ends before ``until``. Pairs after the
     first :data:`MAX_SIMULATED` pairs are ignored. At most four times :data:`MAX_RUNS` runs are in
-    memory at a time.
+    memory at a time. Raises :exc:`InvalidEntryError` if ``since`` is too close to year 1 or 9999.
     """
     entries: dict[str, EntrySimulation] = {}
     end, count, pairs = until, 0, iter(pairs)
     for stored, changed in islice(pairs, MAX_SIMULATED):
         found: list[list[Expected] | None] = []
-        for entry, begin in (stored, since), _saved_at(since, stored, changed, now):
-            found.append(None if entry is None else _runs_in(entry, begin, end, now))
-            count += len(found[-1] or ())
+        try:
+            for entry, begin in (stored, since), _saved_at(since, stored, changed, now):
+                found.append(None if entry is None else _runs_in(entry, begin, end, now))
+                count += len(found[-1] or ())
+        except OverflowError as error:
+            problem = f"{since.isoformat()} is too close to the year 1 or 9999; use another time"
+            raise InvalidEntryError("since", problem) from error
         either = changed or stored
         if either is not None:
             runs_of = found[0] or (), found[1]

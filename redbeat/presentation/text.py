@@ -13,6 +13,7 @@ __all__ = (
     "columns",
     "duration",
     "exact_duration",
+    "in_zone",
     "moment",
     "plain_number",
     "width_of",
@@ -74,6 +75,14 @@ def _line(row: Sequence[str], sizes: Sequence[int], widths: Sequence[int]) -> li
     return line
 
 
+def in_zone(instant: datetime, zone: tzinfo) -> datetime:
+    """Return an instant in a time zone, or unchanged if its year would not be from 1 to 9999."""
+    try:
+        return instant.astimezone(zone)
+    except OverflowError:
+        return instant
+
+
 def moment(instant: datetime | None, zone: tzinfo) -> str:
     """Return an instant as wall-clock time in a time zone, or ``-`` for None.
 
@@ -81,7 +90,7 @@ def moment(instant: datetime | None, zone: tzinfo) -> str:
     """
     if instant is None:
         return "-"
-    local = instant.astimezone(zone)
+    local = in_zone(instant, zone)
     text = local.strftime("%Y-%m-%d %H:%M:%S")
     return f"{text}.{local.microsecond // 1000:03d}" if local.microsecond >= 1000 else text
 

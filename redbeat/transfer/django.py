@@ -203,7 +203,7 @@ def _instant(app: Celery, field: str, text: Any) -> datetime | None:
         moment = datetime.fromisoformat(str(text).replace("Z", "+00:00"))
     except ValueError as error:
         raise InvalidEntryError(field, f"{text!r:.60} is not ISO 8601") from error
-    return instant_from(field, moment, app)
+    return instant_from(field, moment, app.timezone)
 
 
 def read_fixture(schedule: Schedule, file: IO[bytes]) -> Iterator[Incoming]:

@@ -29,7 +29,6 @@ from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 
 from celery import Celery
 
-from redbeat.calendar.walltime import instant_of
 from redbeat.decoder import decode
 from redbeat.entries.policy import FIELDS as POLICY_FIELDS
 from redbeat.entry import RedBeatSchedulerEntry
@@ -37,7 +36,7 @@ from redbeat.errors import DecodeError, InvalidEntryError
 from redbeat.presentation.describe import policy, rule_of, stored
 from redbeat.presentation.rule_text import KINDS, has_own_zone, parse_rule, seconds_from
 
-from .incoming import Problem, UnreadableSourceError, zone_from
+from .incoming import Problem, UnreadableSourceError, instant_from, zone_from
 
 if TYPE_CHECKING:
     from redbeat.schedule import Schedule
@@ -305,5 +304,5 @@ def _policy_value(field: str, value: Any, zone: Any) -> Any:
             with suppress(ValueError):  # the policy reports an invalid time
                 value = datetime.fromisoformat(value.replace("Z", "+00:00"))
         if isinstance(value, datetime):
-            return instant_of(value if value.tzinfo else value.replace(tzinfo=zone))
+            return instant_from(field, value, zone)
     return value

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from typing import Any, Final, NamedTuple
 
-from celery import Celery
-
 from redbeat.calendar.walltime import instant_of
 from redbeat.calendar.zones import zone_named
 from redbeat.entry import RedBeatSchedulerEntry
@@ -141,12 +139,12 @@ def zone_from(field: str, name: Any) -> tzinfo:
         raise InvalidEntryError(field, str(error)) from error
 
 
-def instant_from(field: str, moment: datetime, app: Celery) -> datetime:
-    """Return a time in UTC; a naive time is a wall-clock time in the time zone of the app.
+def instant_from(field: str, moment: datetime, zone: tzinfo) -> datetime:
+    """Return a time in UTC; a naive time is a wall-clock time in ``zone``.
 
     Raises :exc:`InvalidEntryError` for a time outside of the years 1 to 9999.
     """
-    aware = moment if moment.tzinfo else moment.replace(tzinfo=app.timezone)
+    aware = moment if moment.tzinfo else moment.replace(tzinfo=zone)
     try:
         return instant_of(aware)
     except (ValueError, OverflowError) as error:

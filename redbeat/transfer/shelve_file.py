@@ -239,7 +239,7 @@ def _convert(schedule: Schedule, where: str, name: Any, source: Any) -> Incoming
         raise InvalidEntryError("last_run_at", f"must be a datetime, not {last_run_at!r:.60}")
     count = {"total_run_count": source.total_run_count}
     check_kinds("", count, {"total_run_count": (int, "an integer", False)})
-    instant = instant_from("last_run_at", last_run_at, schedule.app)
+    instant = instant_from("last_run_at", last_run_at, schedule.app.timezone)
     meta = encode_meta(instant, source.total_run_count or 0)
     return Incoming(where, entry, static=True, meta=meta)
 

@@ -20,6 +20,7 @@ from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.management.find import record_of
 from redbeat.management.forecast import upcoming_or_problem, zone_of
 from redbeat.presentation.describe import policy, stored
+from redbeat.presentation.text import in_zone
 from redbeat.schedule import Record
 from redbeat.storage.store import store_of
 from redbeat.storage.wire import Row
@@ -27,7 +28,7 @@ from redbeat.transfer.entry_file import CALL
 
 from .charts import lateness_chart
 from .list import poll_after
-from .values import in_zone, now_of, schedule, texts_of, zone
+from .values import now_of, schedule, texts_of, zone
 
 __all__ = ("entries", "entry_name", "entry_or_error", "existing", "get_or_404")
 

@@ -14,6 +14,7 @@ from redbeat.calendar.walltime import instant_of
 from redbeat.errors import DecodeError, InvalidEntryError
 from redbeat.management.forecast import simulate as runs_of
 from redbeat.presentation.rule_text import KINDS
+from redbeat.presentation.text import in_zone
 
 from .entry import entry_name, get_or_404
 from .form import EntryForm
@@ -93,7 +94,7 @@ def show() -> ResponseReturnValue:
     if found is not None:
         (result,) = found.entries.values()
         runs = [
-            (run.scheduled_at, run.scheduled_at.astimezone(result.zone), change)
+            (run.scheduled_at, in_zone(run.scheduled_at, result.zone), change)
             for run, change in result.runs()
         ]
         context.update(found=found, result=result, runs=runs[:MAX_ROWS], total=len(runs))

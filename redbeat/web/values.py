@@ -17,7 +17,7 @@ from redbeat.entries.status import Record
 from redbeat.presentation.describe import call_text, iso, last_run, overdue_text, timing_text
 from redbeat.presentation.rule_text import has_own_zone
 from redbeat.presentation.rules import in_words
-from redbeat.presentation.text import duration
+from redbeat.presentation.text import duration, in_zone
 from redbeat.schedule import Schedule
 from redbeat.storage.layout import layout_of
 from redbeat.storage.wire import Row
@@ -25,7 +25,6 @@ from redbeat.storage.wire import Row
 __all__ = (
     "clipped",
     "entry_url",
-    "in_zone",
     "install",
     "name_in",
     "notify",
@@ -133,14 +132,6 @@ def late(seconds: float) -> str:
 def to_the_second(instant: datetime, of: tzinfo) -> str:
     """Return an instant in a time zone as text, in the same format as redbeat.js."""
     return in_zone(instant, of).strftime("%Y-%m-%d %H:%M:%S")
-
-
-def in_zone(instant: datetime, of: tzinfo) -> datetime:
-    """Return an instant in a time zone, or unchanged if its year would not be from 1 to 9999."""
-    try:
-        return instant.astimezone(of)
-    except OverflowError:
-        return instant
 
 
 def until(instant: datetime, now: datetime) -> str:

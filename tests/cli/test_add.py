@@ -186,6 +186,12 @@ WRONG = [
         "--end 2026-12-31T23:59",
         "before start_time",
     ),
+    (
+        ["--every", "1", "--start", "9999-12-31T23:59:59", "--timezone", "America/New_York"],
+        "--start 2026",
+        "9999-12-31T23:59:59-05:00 is not between the years 1 and 9999 in UTC",
+    ),
+    (["--every", "1", "--end", "0001-01-01T00:00+05:00"], "--end 2026", "the years 1 and 9999"),
     (["--every", "1", "--delivery", "fast"], "--delivery at_most_once", "not one of"),
 ]
 

@@ -61,6 +61,13 @@ def test_filters_select_entries(run: Run, options: list[str], expected: list[str
     assert names(run("list", "--json", *options)) == expected
 
 
+def test_due_before_outside_of_the_range_is_refused(run: Run) -> None:
+    ran = run("list", "--due-before", "9999-12-31T23:59:59-05:00")
+    assert (ran.code, ran.out) == (2, "")
+    assert "Invalid value for '--due-before'" in ran.err
+    assert "is not between the years 1 and 9999" in ran.err
+
+
 @pytest.mark.usefixtures("tokyo", "entries")
 def test_due_before_is_in_the_zone_of_the_app(run: Run, app: Celery) -> None:
     soon = datetime.now(app.timezone) + timedelta(minutes=5)

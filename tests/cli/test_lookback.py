@@ -140,6 +140,9 @@ def test_all_enabled_entries_are_simulated(run: Run, app: Celery) -> None:
         ((*BERLIN, "--cron", "0 *", "n"), "--cron"),
         ((*BERLIN, "--cron", "0 * * * *", "--file", "x", "n"), "not both"),
         (("--from", "2027-01-02T00:00"), "--to"),
+        (("--from", "0001-01-01T00:00+05:00", "--to", "2027-01-01"), "Invalid value for '--from'"),
+        (("--from", "0001-01-01T00:00Z", "--to", "2027-01-01"), "Invalid value for '--from'"),
+        (("--from", "2027-01-01", "--to", "9999-12-31T23:59:59-05:00"), "Invalid value for '--to'"),
     ],
 )
 @pytest.mark.usefixtures("nightly")
@@ -147,6 +150,19 @@ def test_wrong_options_of_simulate(run: Run, arguments: tuple[str, ...], message
     ran = run("simulate", *arguments)
     assert (ran.code, ran.out) == (EX_USAGE, "")
     assert message in ran.err
+
+
+@pytest.mark.parametrize("output", [(), ("--json",), ("--timeline",)])
+@pytest.mark.parametrize("zone", ["America/New_York", "Asia/Tokyo"])
+def test_simulate_at_the_ends_of_the_range(
+    run: Run, app: Celery, make: Make, zone: str, output: tuple[str, ...]
+) -> None:
+    """The wall-clock times of some runs would be in the year 0 or 10000."""
+    app.conf.timezone = zone
+    make("n", 3600, timezone=zone)
+    for span in (("0001-01-01T01:01Z", "0001-01-02"), ("9999-12-31T16:00Z", "9999-12-31T22:00Z")):
+        ran = run("simulate", "n", "--from", span[0], "--to", span[1], *output)
+        assert (ran.code, ran.out != "") == (EX_OK, True)
 
 
 def test_simulate_an_unknown_name(run: Run) -> None:
@@ -243,6 +259,8 @@ def test_backfill_warns(run: Run) -> None:
         ((*SPAN, "--rate", "0"), "--rate"),
         ((*SPAN, "--cancel"), "cannot be combined with"),
         (("--from", "2026-01-02T00:00", "--to", "2026-01-01T00:00"), "must be later"),
+        (("--from", "0001-01-01T00:00+05:00", "--to", "2026-01-01"), "Invalid value for '--from'"),
+        (("--from", "2026-01-01", "--to", "9999-12-31T23:59:59-05:00"), "Invalid value for '--to'"),
     ],
 )
 @pytest.mark.usefixtures("ran")

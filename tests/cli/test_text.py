@@ -50,6 +50,8 @@ def test_a_time_is_shown_in_the_zone_of_the_reader() -> None:
     instant = datetime(2026, 7, 1, 12, 0, 0, 250_000, tzinfo=timezone.utc)
     assert moment(instant, ZoneInfo("Europe/Paris")) == "2026-07-01 14:00:00.250"
     assert moment(None, timezone.utc) == "-"
+    latest = datetime.max.replace(tzinfo=timezone.utc)  # in Tokyo, the year would be 10000
+    assert moment(latest, ZoneInfo("Asia/Tokyo")) == "9999-12-31 23:59:59.999"
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,9 @@ def test_no_upcoming_runs(run: Run) -> None:
     assert run("upcoming", "nobody").code == EX_NOT_FOUND
 
 
-@pytest.mark.parametrize("options", [["-n", "0"], ["--until", "later"]])
+@pytest.mark.parametrize(
+    "options", [["-n", "0"], ["--until", "later"], ["--until", "0001-01-01T00:00+05:00"]]
+)
 def test_wrong_options_of_upcoming_are_refused(run: Run, options: list[str]) -> None:
     ran = run("upcoming", *options)
     assert ran.code == 2

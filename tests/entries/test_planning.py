@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from celery.schedules import crontab, schedule
 
+from redbeat import clocked
 from redbeat.entries.decide import Decision, Plan, decide
 from redbeat.entries.policy import Policy
 from redbeat.schedules import rrule
@@ -220,3 +221,9 @@ def test_each_occurrence_runs_once_whatever_the_policy() -> None:
         assert ran == sorted(set(ran))
         assert anchor is not None
         assert len(ran) + given_up == (anchor - NOON) // timedelta(seconds=60)
+
+
+def test_jitter_does_not_exceed_the_last_year() -> None:
+    last = datetime.max.replace(tzinfo=UTC) - timedelta(seconds=1)
+    plan = Plan(clocked(last), UTC, Policy.of({"spread": 60, "jitter": 9000}), "key")
+    assert last <= plan.due_at(last) <= datetime.max.replace(tzinfo=UTC)

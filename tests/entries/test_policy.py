@@ -58,6 +58,8 @@ def test_valid_values_are_accepted(field: str, value: Any, kept: Any) -> None:
         ("timezone", timezone(timedelta(hours=1)), "IANA name"),
         ("start_time", 1.5, "datetime"),
         ("end_time", "tomorrow", "ISO 8601"),
+        ("end_time", "9999-12-31T23:59:59-05:00", "the years 1 and 9999"),
+        ("start_time", "0001-01-01T00:00+05:00", "the years 1 and 9999"),
         ("exclude", ["a\ud800"], "name or a list of names"),
         ("exclude", "a\udcff", "name or a list of names"),
         ("exclude", ["a", ""], "1 to "),

@@ -155,6 +155,8 @@ def test_a_concurrent_change_is_refused(browser: Browser, make: Make, schedule: 
         ("PUT", {"task": "t"}, 422, "schedule", "give one of"),
         ("PUT", {"task": "t", "cron": "0 9 * * Mon#1"}, 422, "cron", "'Mon#1' must be"),
         ("PUT", {**FIELDS_SENT, "max_runs": 0}, 422, "max_runs", "above 0"),
+        ("PUT", {**FIELDS_SENT, "start_time": "0001-01-01"}, 422, "start_time", "years 1 and"),
+        ("PUT", {**FIELDS_SENT, "end_time": "9999-12-31T23:59-01:00"}, 422, "end_time", "years 1"),
         ("PUT", {**FIELDS_SENT, "overlap": "x"}, 422, "overlap", "must be one of"),
         ("PUT", {**FIELDS_SENT, "jiter": 1}, 422, "jiter", "did you mean 'jitter'?"),
         ("PUT", {**FIELDS_SENT, "enabled": "no"}, 422, "enabled", "true or false"),

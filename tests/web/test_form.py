@@ -217,6 +217,23 @@ def test_a_conflict_shows_what_saving_again_changes(
     assert schedule["orders"].kwargs == {"a": 3}
 
 
+@pytest.mark.parametrize(
+    ("time", "zone"),
+    [("9999-12-31T23:59:59", "America/New_York"), ("0001-01-01T00:00:00", "Asia/Tokyo")],
+)
+def test_a_time_outside_of_the_range_is_an_error_of_its_field(
+    browser: Browser, make: Make, time: str, zone: str
+) -> None:
+    make("orders")
+    values = values_in(browser.get("/entry/edit", name="orders"))
+    values |= {"start_time": time, "timezone": zone}
+    answer = browser.send("/entry/edit", "orders", **values)
+    assert answer.status_code == 422
+    assert "is not between the years 1 and 9999" in answer.text
+    preview = browser.send("/entry/preview", "orders", **values)
+    assert "is not between the years 1 and 9999" in preview.text
+
+
 def test_a_new_entry_has_a_preview_before_it_has_a_name(
     browser: Browser, schedule: Schedule
 ) -> None:

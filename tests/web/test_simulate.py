@@ -6,6 +6,7 @@ import html
 import re
 from datetime import datetime, timedelta, timezone
 
+import pytest
 from celery.schedules import crontab
 
 from tests.conftest import Make
@@ -51,6 +52,20 @@ def test_the_period_has_a_default_and_is_checked(browser: Browser, make: Make) -
     for wrong in ({"from": "soon"}, {"from": "2027-01-02T00:00", "to": "2027-01-01T00:00"}):
         assert 'role="alert"' in browser.get("/entry/simulate", 422, name=HOSTILE, **wrong)
     assert browser.get("/entry/simulate", 404, name="nobody")
+
+
+@pytest.mark.parametrize("zone", ["America/New_York", "Asia/Tokyo"])
+def test_a_period_at_the_ends_of_the_range(browser: Browser, make: Make, zone: str) -> None:
+    """The wall-clock times of some runs would be in the year 0 or 10000."""
+    make("n", 3600, timezone=zone)
+    for since, until in (
+        ("0001-01-01T01:01+00:00", "0001-01-01T03:01+00:00"),
+        ("9999-12-31T21:01+00:00", "9999-12-31T23:01+00:00"),
+    ):
+        page = browser.get("/entry/simulate", 200, name="n", **{"from": since, "to": until})
+        assert len(rows_of(page)) == 2
+    early = {"from": "0001-01-01T00:00+00:00", "to": "0001-01-01T02:01+00:00"}
+    assert "too close to the year 1" in browser.get("/entry/simulate", 422, name="n", **early)
 
 
 def test_long_lists_are_cut(browser: Browser, make: Make) -> None:
