@@ -142,7 +142,7 @@ class Setting(NamedTuple):
 
     @property
     def default(self) -> str:
-        """The default: a Python literal in double backquotes, or a description."""
+        """The default value, which is a Python literal in double backquotes or a description."""
         return self.default_text or f"``{self.value!r}``"
 
 

@@ -117,8 +117,8 @@ class Calendar:
     ) -> Calendar:
         """Return a calendar that excludes the days of the events in an iCalendar file.
 
-        ``text`` is the content of the file. Events before last year, and events :data:`YEARS` years
-        after this year or later, are ignored. "This year" is the year of ``now`` (default: today).
+        ``text`` is the content of the file. Events before last year, and events ten or more years
+        after this year, are ignored. "This year" is the year of ``now`` (default: today).
         Raises :exc:`InvalidEntryError` if the text cannot be read, or if the extra ``calendars`` is
         not installed.
         """
