@@ -280,11 +280,14 @@ class Completions:
         if waits or scheduled_at is None or entry.last_run_at is None:
             logger.debug("beat: Entry %s waits until its earlier run has ended", entry.name)
             return put_back_while_running(claim)
+        missed_before = f" and {plural(decision.missed, 'missed run')}" if decision.missed else ""
         logger.warning(
-            "beat: Entry %s skips the run of %s: an earlier run is still running",
-            *(entry.name, scheduled_at),
+            "beat: Entry %s skips the run of %s%s: an earlier run is still running",
+            *(entry.name, scheduled_at, missed_before),
         )
         self._counters.add("skipped", str(entry.name))
+        if decision.missed:
+            self._count_missed(entry, decision.missed, scheduled_at)
         skipped = nominal(scheduled_at)
         runtime = encode_runtime(skipped, entry.last_run_at)
         completion = claim.done(SKIP, _score_after(attempt, scheduled_at), runtime=runtime)

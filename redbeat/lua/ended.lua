@@ -76,6 +76,17 @@ local function with_line(line, stored)
   return lines_kept > 0 and kept or ''
 end
 
+-- Returns whether the result of this run is among the stored lines: the reply to an earlier call may
+-- have been lost, and another worker may have reported another run since.
+local function is_repeated(stored)
+  for instant, rest in string.gmatch(stored, '(%S+) %S+ (.-)\\n') do
+    if instant == run and run ~= '-' and rest == ARGV[6] then
+      return true
+    end
+  end
+  return false
+end
+
 -- Records the result of this run. Returns the number of failed runs in a row if the entry must be
 -- paused now, else 0.
 local function record_result()
@@ -88,7 +99,7 @@ local function record_result()
     if within then
       aside('ZADD', expected, string.format('%.6f', ended + within), entry)
     end
-  elseif state == 'failed' and (failed ~= run or run == '-') then
+  elseif state == 'failed' and (failed ~= run or run == '-') and not is_repeated(lines) then
     failures, failed = failures + 1, run
   end
   lines = with_line(table.concat({run, ended_text, ARGV[6]}, ' '), lines)

@@ -19,6 +19,7 @@ from redbeat.beat.publisher import OVERLAP_HEADER
 from redbeat.beat.wakeup import DUE
 from redbeat.errors import InvalidEntryError
 from redbeat.schedulers import RedBeatScheduler
+from redbeat.signals import entry_missed
 from tests.deployments import PREFIX
 from tests.waiting import wait_until
 from tests.workers import Sender, reporting
@@ -63,11 +64,11 @@ def begin(world: World, overlap: str, **more: Any) -> RecordingScheduler:
     return scheduler
 
 
-def make_due(world: World) -> None:
-    """Make the entry due, with a last run one and a half hours ago."""
+def make_due(world: World, hours: float = 1.5) -> None:
+    """Make the entry due, with a last run ``hours`` ago."""
     world.client.hdel(KEY, "runtime")
     count = world.run_count("a")
-    world.put_meta("a", world.ago(1.5 * HOUR))
+    world.put_meta("a", world.ago(hours * HOUR))
     meta = world.field("a", "meta") | {"total_run_count": count}
     world.client.hset(KEY, "meta", json.dumps(meta))
     world.client.zadd(SCHEDULE, {KEY: 0})
@@ -160,6 +161,24 @@ def test_skip_drops_the_run_and_plans_the_next(world: World, log: pytest.LogCapt
     assert score is not None
     assert 0 < score - world.now() < HOUR
     assert not world.is_claimed("a")
+
+
+def test_skip_counts_the_missed_runs_before_the_skipped_run(
+    world: World, log: pytest.LogCaptureFixture
+) -> None:
+    scheduler = begin(world, "skip")
+    make_due(world, hours=4.5)
+    emitted: list[int] = []
+
+    def receive(count: int, **_: Any) -> None:
+        emitted.append(count)
+
+    entry_missed.connect(receive)
+    scheduler.tick()
+    entry_missed.disconnect(receive)
+    assert scheduler.names == ["a"]
+    assert "and 3 missed runs: an earlier run is still running" in log.text
+    assert emitted == [3]
 
 
 def test_skip_runs_again_at_the_next_time_after_the_end(world: World) -> None:

@@ -24,6 +24,7 @@ from redbeat.management.doctor import examine
 from redbeat.metrics.families import overdue_gauge
 from redbeat.metrics.snapshot import take_snapshot
 from redbeat.signals import run_failed, run_succeeded
+from redbeat.storage.records import RunReport
 from redbeat.storage.store import store_of
 from tests.cli.commands import run_command
 from tests.deployments import PREFIX
@@ -466,6 +467,19 @@ def test_arguments_do_not_prevent_the_pause_after_failures(site: Site, value: st
     assert not site.entry.enabled
     site.entry.resume()
     assert site.entry.status.consecutive_failures == 0
+
+
+def test_a_repeated_report_counts_once(site: Site) -> None:
+    """Setup: the reply to a report is lost, another worker reports a run, the first repeats.
+
+    Invariant: each failed run counts once.
+    """
+    site.save(pause_after_failures=3)
+    store = store_of(site.world.app)
+    first, second = (RunReport("failed", f"{n}.0", 0.0, "0.5 0 failed Error", 10) for n in (1, 2))
+    for report in (first, second, first, second):
+        assert store.end_run(KEY, "id", report).failures == 0
+    assert site.entry.status.consecutive_failures == 2
 
 
 def test_arguments_do_not_make_an_entry_expected(site: Site) -> None:
