@@ -273,7 +273,8 @@ def test_the_names_of_days_and_months_are_valid(
         for name in (f"{day:%A %a}" if field == "day_of_week" else f"{day:%B %b}").split():
             for written in (name, name.lower(), name.upper()):
                 check_cron_item(field, written)
-                assert getattr(crontab(**{field: written}), field) == {value}
+                if field == "day_of_week":  # the oldest Celery knows no names of months
+                    assert crontab(day_of_week=written).day_of_week == {value}
 
 
 @pytest.mark.parametrize("item", ["*", "*/2", "5", "1-5", "5-1", "1-5/2"])
