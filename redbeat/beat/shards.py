@@ -197,8 +197,8 @@ class ShardedTicker:
         self.layout = layout_of(conf)
         self.stores = stores_of_shards(conf, client)
         self.locks: list[ShardLock | None] = []
-        for store in self.stores:
-            key = lock_key and store.keys.prefix + lock_key.removeprefix(conf.key_prefix)
+        for number, store in enumerate(self.stores):
+            key = lock_key and self.layout.lock_key(number, lock_key)
             token = self.locks[0].token if self.locks and self.locks[0] else None
             terms: dict[str, Any] = {"clock": clock, "token": token, "silent": self._silence_of}
             self.locks.append(ShardLock(store, key, timeout, **terms) if key else None)

@@ -55,14 +55,15 @@ def migrate_prefix(
         shards = f"the schedule has {layout.shards} shards: first run celery redbeat shard 1"
         message = layout.problem(layout.shards) or shards
         raise failure(message, EX_CONFLICT)
-    if not (source.members() or source.calendars() or source.stats()):
+    members = source.members()
+    if not (members or source.calendars() or source.stats()):
         _report_nothing_left(console, old, new, Store(client, Keys.under(new)).members(), dry_run)
         return
     if dry_run:
         note = partial(_print_outcome, console)
         result = copy_prefix(client, old, new, delete, note=note, dry_run=True)
     else:
-        with progress(console, "Copying", source.members()) as advance:
+        with progress(console, "Copying", members) as advance:
             result = copy_prefix(client, old, new, delete, advance)
     _report(console, old, new, asdict(result), dry_run)
     if result.different or result.unreadable:

@@ -21,7 +21,7 @@ from redbeat.presentation.describe import (
     schedule_text,
     stored,
 )
-from redbeat.presentation.text import duration, plain_number
+from redbeat.presentation.text import duration, plain_text
 from redbeat.schedule import EntryStatus
 from redbeat.transfer.entry_file import CALL
 
@@ -73,8 +73,7 @@ def _fields(
         yield name.capitalize(), json.dumps(definition[name]) if definition[name] else ""
     for name, value in policy(entry).items():
         label = OPTION_OF.get(name, name).replace("_", " ").capitalize()
-        text = ", ".join(value) if isinstance(value, tuple) else value
-        yield label, plain_number(value) if isinstance(value, float) else str(text)
+        yield label, plain_text(value)
     offset = duration(entry.spread_offset) if entry.spread else ""
     yield "Offset", f"{offset} after each nominal time" if offset else ""
     yield "Kind", "static, from beat_schedule" if static else "dynamic"

@@ -131,8 +131,7 @@ def _lock_problem(counts: Counts, conf: RedBeatConfig) -> str:
     """Return the name of the first lock key that is not a lock, and what to do; "" if none."""
     if not (conf.lock_key and counts.not_locks):
         return ""
-    shard_prefix = layout_of(conf).prefixes[counts.not_locks[0]]
-    key = shard_prefix + conf.lock_key.removeprefix(conf.key_prefix)
+    key = layout_of(conf).lock_key(counts.not_locks[0], conf.lock_key)
     return f"the key {key} is not a lock; rename or delete it, or set redbeat_lock_key"
 
 

@@ -16,6 +16,7 @@ __all__ = (
     "in_zone",
     "moment",
     "plain_number",
+    "plain_text",
     "width_of",
 )
 
@@ -126,3 +127,10 @@ def plain_number(number: float | Decimal) -> str:
     """Return a number without an exponent and without zeros at the end: ``0.000001``, ``60``."""
     text = f"{Decimal(str(number)):f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def plain_text(value: object) -> str:
+    """Return the value of a field as a text that a person can type: lists with commas."""
+    if isinstance(value, float):
+        return plain_number(value)
+    return ", ".join(value) if isinstance(value, (list, tuple)) else str(value)

@@ -50,6 +50,10 @@ class Layout:
         """Return the Redis key of the entry called ``name``."""
         return self.prefixes[self.shard_of(name)] + name
 
+    def lock_key(self, number: int, lock_key: str) -> str:
+        """Return the key of the lock of a shard; ``lock_key`` is the key with the base prefix."""
+        return self.prefixes[number] + lock_key.removeprefix(self.prefix)
+
     def split(self, key: str) -> tuple[int, str]:
         """Return the number of the shard and the name of the entry with this key.
 

@@ -336,7 +336,7 @@ class Reading:
 
         Two round trips, and one more round trip per 2000 due entries.
         """
-        offset = int(self._read("ZCOUNT", self.keys.schedule, "-inf", "(0"))  # parked entries
+        offset = self.count_below(0)  # parked entries
         found: list[tuple[str, float]] = []
         while True:
             page = self.ranked(offset + len(found), SCAN_COUNT)

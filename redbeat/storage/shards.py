@@ -363,7 +363,7 @@ class ShardedStore:
         returns the keys of all entries that may be overdue.
         """
         each = [
-            store.counts(lock_key and self.lock_key(number, lock_key), disabled, within)
+            store.counts(lock_key and self.layout.lock_key(number, lock_key), disabled, within)
             for number, store in enumerate(self.shards)
         ]
         expected = [key for counts in each for key in counts.expected]
@@ -436,21 +436,17 @@ class ShardedStore:
         """
         return self.shards[0].beats(within)
 
-    def lock_key(self, number: int, lock_key: str) -> str:
-        """Return the key of the lock of a shard; ``lock_key`` is the key with the base prefix."""
-        return self.layout.prefixes[number] + lock_key.removeprefix(self.layout.prefix)
-
     def lock_holder(self, key: str) -> str:
         """Return the token of the beat that holds the lock of the first shard.
 
         Returns "" if the lock is free.
         """
-        return self.shards[0].lock_holder(self.lock_key(0, key))
+        return self.shards[0].lock_holder(self.layout.lock_key(0, key))
 
     def lock_holders(self, key: str) -> list[str]:
         """Return the token of each beat that holds the lock of at least one shard."""
         found = [
-            store.lock_holder(self.lock_key(number, key))
+            store.lock_holder(self.layout.lock_key(number, key))
             for number, store in enumerate(self.shards)
         ]
         return [*dict.fromkeys(filter(None, found))]
@@ -460,7 +456,7 @@ class ShardedStore:
 
         Returns None if the lock is free.
         """
-        return self.shards[0].lock_left(self.lock_key(0, key))
+        return self.shards[0].lock_left(self.layout.lock_key(0, key))
 
 
 def _keep(

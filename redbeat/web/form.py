@@ -22,7 +22,7 @@ from redbeat.errors import ConflictError, DecodeError, InvalidEntryError
 from redbeat.management.apply import Difference, differences
 from redbeat.management.task_names import NameChecker
 from redbeat.presentation.rule_text import KINDS, rule_of
-from redbeat.presentation.text import plain_number
+from redbeat.presentation.text import plain_text
 from redbeat.transfer.entry_file import CALL, change_entry, current_fields, new_entry
 
 from .auth import audit, logger
@@ -82,9 +82,7 @@ class FormField(NamedTuple):
             return ""
         if self.kind == "json":
             return json.dumps(value)
-        if isinstance(value, float):
-            return plain_number(value)
-        return ", ".join(value) if isinstance(value, (list, tuple)) else str(value)
+        return plain_text(value)
 
 
 def _policy_field(name: str) -> FormField:
