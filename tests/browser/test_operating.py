@@ -342,7 +342,7 @@ def test_simulate_another_rule(new_page: NewPage, schedule: Schedule, make: Make
     form.locator("[name=rule]").fill("0 2,4 * * *")
     form.get_by_label("Time zone").fill("Europe/Paris")
     form.get_by_role("button", name="Simulate").click()
-    expect(page.locator("#counts")).to_contain_text("2 the same")
+    expect(page.locator("#counts")).to_contain_text("2 with both rules")
     expect(page.locator("#counts")).to_contain_text("2 only with this rule")
     expect(page.get_by_text("The clocks in Europe/Paris go forward")).to_be_visible()
     expect(page.locator("#runs tbody tr")).to_have_count(4)
