@@ -15,6 +15,7 @@ from celery import Celery
 from celery.beat import ScheduleEntry
 from celery.schedules import crontab, schedstate
 
+from redbeat.calendar.walltime import TICK
 from redbeat.calendar.zones import UTC, as_utc, from_timestamp
 from redbeat.codec.stored import bytes_of, is_valid_text, text_of
 from redbeat.codec.writers import warn_of_app
@@ -648,19 +649,33 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         entry = self._with_readable_calendars()
         plan = entry.occurrence_plan()
         plan = replace(plan, policy=replace(plan.policy, jitter=0.0))
-        nominal = next(iter(entry.upcoming(1)), entry._current_time())
+        now = entry._current_time()
+        nominal = next((run.scheduled_at for run in entry.due_after(now)), now)
         return (plan.due_at(nominal) - nominal).total_seconds()
 
     def upcoming(self, n: int = 10, after: datetime | None = None) -> list[datetime]:
-        """Return the next ``n`` nominal instants after ``after`` (default: now), in UTC.
+        """Return when the next ``n`` runs after ``after`` (default: now) are due, in UTC.
 
-        The list is shorter if fewer runs are left. Disabled entries also have upcoming instants.
+        A due time is the nominal instant of a run plus the offsets of ``spread`` and ``jitter``.
+        The list is shorter if fewer runs are left. Disabled entries also have upcoming runs.
         For a schedule class with its own ``is_due``, ``remaining_estimate`` computes the instants;
         without ``remaining_estimate``, the list contains only the next instant. No round trip.
         """
         since = aware(after) if after else self._current_time()
-        later = (run.scheduled_at for run in self.runs_from(since) if run.scheduled_at > since)
-        return list(islice(later, n))
+        return [run.due_at for run in islice(self.due_after(since), n)]
+
+    def due_after(self, instant: datetime) -> Iterator[Expected]:
+        """Yield the runs that are due after ``instant``, an aware datetime, in order of time.
+
+        A run whose nominal instant has passed is included if ``spread`` or ``jitter`` delays the
+        run beyond ``instant``. See also :meth:`runs_from`. No round trip.
+        """
+        since, anchor = as_utc(instant), self.anchor
+        offsets = self.policy_field("spread") + self.policy_field("jitter")
+        if offsets and anchor is not None:
+            earliest = since - timedelta(seconds=offsets)
+            since = min(since, max(earliest, anchor + TICK)) if anchor < since else earliest
+        return (run for run in self.runs_from(since) if run.due_at > instant)
 
     def runs_from(self, since: datetime, now: datetime | None = None) -> Iterator[Expected]:
         """Yield the runs at ``since`` and later, as a beat that is always on time sends them.

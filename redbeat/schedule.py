@@ -209,9 +209,9 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
     def upcoming(
         self, n: int = 10, after: datetime | None = None, until: datetime | None = None
     ) -> list[tuple[datetime, str]]:
-        """Return the next ``n`` runs of all enabled entries, as (nominal instant in UTC, name).
+        """Return the next ``n`` runs of all enabled entries, as (due time in UTC, name).
 
-        The instants are later than ``after`` (default: now), and not later than ``until``. One
+        The due times are later than ``after`` (default: now), and not later than ``until``. One
         round trip per page of 500 entries. Another page is read only if an entry of that page may
         have one of the next ``n`` runs.
         """
@@ -225,7 +225,7 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         return runs
 
     def forecast(self, until: datetime, after: datetime | None = None) -> Forecast:
-        """Return the nominal instants of all enabled entries after ``after`` and before ``until``.
+        """Return the due times of all enabled entries after ``after`` and before ``until``.
 
         By default, ``after`` is the current time. The method reads pages of 500 entries, one round
         trip per page, until no later page can contain a run before ``until``. If there are too many

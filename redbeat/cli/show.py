@@ -97,8 +97,7 @@ def _fields(
     yield "Overdue", f"the entry {overdue_text(status.overdue)}" if status.overdue else ""
     upcoming, problem = upcoming_or_problem(entry, UPCOMING)
     title = "Upcoming, if resumed" if status.state == "paused" else "Upcoming"
-    later = f" + {offset}" if offset else ""
-    yield title, [f"{console.time(instant)}{later}" for instant in upcoming]
+    yield title, [console.time(instant) for instant in upcoming]
     yield "Problem", problem or ""
 
 

@@ -35,7 +35,7 @@ __all__ = ("upcoming",)
 def upcoming(console: Console, name: str | None, number: int, until: datetime | None) -> None:
     """Show the next runs of all entries, or of the entry NAME.
 
-    The times are nominal: spread and jitter can delay each run. See "show NAME".
+    A run is due at its scheduled time plus the offsets of spread and jitter.
     """
     end = None if until is None else instant_of_option(console, "until", until)
     if name is None:
@@ -45,7 +45,7 @@ def upcoming(console: Console, name: str | None, number: int, until: datetime | 
     console.items(
         runs,
         lambda run: upcoming_json(*run),
-        (f"SCHEDULED ({console.zone})", "NAME"),
+        (f"DUE ({console.zone})", "NAME"),
         lambda run: (console.time(run[0]), run[1]),
         "No upcoming runs",
     )

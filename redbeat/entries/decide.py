@@ -167,9 +167,16 @@ class Plan:
             return nominal
         following = self.next_run(nominal)
         most = END - nominal if following is None else following - nominal - TICK
-        offset = min(timedelta(seconds=self.policy.spread), most) * spread_fraction(self.identity)
+        offset = self.spread_offset(most)
         jitter = min(timedelta(seconds=self.policy.jitter), most - offset)
         return nominal + offset + jitter * hash_fraction(f"{nominal.isoformat()} {self.identity}")
+
+    def spread_offset(self, most: timedelta) -> timedelta:
+        """Return the time by which ``spread`` delays an occurrence.
+
+        ``most`` is the time from the occurrence to just before the next occurrence.
+        """
+        return min(timedelta(seconds=self.policy.spread), most) * spread_fraction(self.identity)
 
     def latest_due(self, first: datetime, now: datetime) -> datetime | None:
         """Return the latest occurrence, from ``first`` on, that is due at ``now``.

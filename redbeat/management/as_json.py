@@ -95,7 +95,7 @@ def occurrence_json(item: Occurrence) -> dict[str, Any]:
 
 def upcoming_json(at: datetime, name: str) -> dict[str, Any]:
     """Return the JSON object of a future run."""
-    return {"scheduled_at": iso(at), "name": name}
+    return {"due_at": iso(at), "name": name}
 
 
 def timeline_json(minutes: Periods, load: Load) -> dict[str, Any]:

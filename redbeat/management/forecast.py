@@ -51,29 +51,28 @@ __all__ = (
 SLACK = timedelta(seconds=60)
 
 
-#: An item of the heap: the instant of the next run of an entry, a unique number, the name of the
-#: entry, and its later runs. If two instants are equal, the heap compares the numbers.
+#: An item of the heap: the due time of the next run of an entry, a unique number, the name of the
+#: entry, and its later runs. If two due times are equal, the heap compares the numbers.
 Next = tuple[datetime, int, str, Iterator[datetime]]
 
 
 def agenda(
     pages: Iterable[tuple[list[RedBeatSchedulerEntry], datetime | None]], after: datetime
 ) -> Iterator[tuple[datetime, str]]:
-    """Yield the nominal instant and the entry name of each run after ``after``, in order of time.
+    """Yield the due time and the entry name of each run after ``after``, in order of time.
 
     ``pages`` contains the entries in due order. Each page is a pair: a list of entries, and the due
     time of its last entry (None for the last page). The entries on later pages are not due before
     this last entry.
 
-    A page is read only when the iteration reaches the due time of the previous page. If the jitter
-    of an entry exceeds :data:`SLACK`, a run of this entry may therefore be out of order.
+    A page is read only when the iteration reaches the due time of the previous page.
     """
     heap: list[Next] = []
     number = 0
     for entries, last_due in pages:
         for entry in entries:
             number += 1
-            push(heap, number, str(entry.name), instants_after(entry, after))
+            push(heap, number, str(entry.name), due_times(entry, after))
         while heap and last_due is not None and heap[0][0] < last_due - SLACK:
             yield pop(heap)
     while heap:
@@ -94,9 +93,9 @@ def push(heap: list[Next], number: int, name: str, later: Iterator[datetime]) ->
         return
 
 
-def instants_after(entry: RedBeatSchedulerEntry, after: datetime) -> Iterator[datetime]:
-    """Yield the nominal instants of an entry that are later than ``after``."""
-    return (run.scheduled_at for run in entry.runs_from(after) if run.scheduled_at > after)
+def due_times(entry: RedBeatSchedulerEntry, after: datetime) -> Iterator[datetime]:
+    """Yield the due times of an entry that are later than ``after``."""
+    return (run.due_at for run in entry.due_after(after))
 
 
 def upcoming_or_problem(
@@ -126,12 +125,12 @@ Pages = Iterable[tuple[list[RedBeatSchedulerEntry], datetime | None]]
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """The runs of all entries in a period, given as nominal instants in UTC.
+    """The due times, in UTC, of all runs of all entries in a period.
 
     Attributes:
         since: the start of the period.
         until: the end of the period; ``runs`` contains all runs before this time.
-        runs: entry name -> the instants of its runs; entries are ordered by their first run.
+        runs: entry name -> the due times of its runs; entries are ordered by their first run.
         complete: False if the forecast ends earlier than requested, because there are too many
             runs or entries.
     """
@@ -153,7 +152,7 @@ def forecast(pages: Pages, since: datetime, until: datetime) -> Forecast:
     end, entry_count, run_count = until, 0, 0
     for entries, last_due in pages:
         for entry in entries:
-            later = takewhile(partial(gt, end), instants_after(entry, since))
+            later = takewhile(partial(gt, end), due_times(entry, since))
             instants = list(islice(later, MAX_RUNS + 1))
             if instants:
                 runs[str(entry.name)] = instants
@@ -211,6 +210,10 @@ class Load:
     complete: bool
 
 
+#: What determines the nominal instants of a crontab, and the ``spread`` of the entry.
+Rule = tuple[str, str, float]
+
+
 @dataclass(frozen=True, slots=True)
 class Periods:
     """Consecutive periods in which runs are counted.
@@ -235,26 +238,45 @@ class Periods:
     def counts(
         self,
         entry: RedBeatSchedulerEntry,
-        known: dict[tuple[str, str], Sequence[int]] | None = None,
+        known: dict[Rule, tuple[list[datetime], list[int]]] | None = None,
     ) -> Sequence[int]:
         """Return the number of runs of an entry in each period.
 
-        ``known`` is a cache of the counts of crontabs.
+        ``known`` is a cache of the nominal instants and the counts of crontabs. The runs of
+        intervals and crontabs are counted without ``jitter``.
         """
         runs = self.grid(entry)
         if runs is not None:
             return self._count_grid(runs)
-        later = islice(
-            takewhile(partial(gt, self.end), instants_after(entry, self.since)), MAX_RUNS
-        )
+        later = islice(takewhile(partial(gt, self.end), due_times(entry, self.since)), MAX_RUNS)
         if type(entry.schedule) is not crontab or known is None or not _has_only_a_rule(entry):
             return self.count(later)
-        key = (schedule_text(entry.schedule), entry.timezone or "")
         if entry.runs_left is not None or asks_itself(entry.schedule):
             return self.count(later)
+        spread = entry.policy.spread
+        key = (schedule_text(entry.schedule), entry.timezone or "", spread)
         if key not in known:
-            known[key] = self.count(later)
-        return known[key]
+            instants = self._nominal_instants(entry, self.since - timedelta(seconds=spread))
+            known[key] = instants, self.count(instants)
+        instants, counts = known[key]
+        if not spread:
+            return counts
+        plan, ran_at = entry.occurrence_plan(), entry.anchor or self.since
+        due = (
+            at + plan.spread_offset(following - at - TICK)
+            for at, following in pairwise(instants)
+            if at > ran_at
+        )
+        return self.count(at for at in due if at > self.since)
+
+    def _nominal_instants(self, entry: RedBeatSchedulerEntry, begin: datetime) -> list[datetime]:
+        """Return the nominal instants from ``begin`` to the first instant after the periods."""
+        instants = []
+        for run in islice(entry.runs_from(begin + TICK), MAX_RUNS):
+            instants.append(run.scheduled_at)
+            if run.scheduled_at >= self.end:
+                break
+        return instants
 
     def grid(self, entry: RedBeatSchedulerEntry) -> range | None:
         """Return the runs of an interval as a range of microseconds after ``start``.
@@ -265,10 +287,12 @@ class Periods:
         when = entry.schedule
         if type(when) is not interval or when.relative or not _has_only_a_rule(entry):
             return None
-        first = next(iter(entry.upcoming(1, self.since)), None)
-        if first is None:
+        run = next(entry.due_after(self.since), None)
+        if run is None:
             return range(0)
         every = max(when.run_every, MIN_EVERY) // TICK
+        offset = entry.occurrence_plan().spread_offset(when.run_every - TICK)
+        first = run.scheduled_at + offset
         begin, end = (first - self.start) // TICK, (self.end - self.start) // TICK
         return range(begin, end, every)[: entry.runs_left]
 
@@ -344,7 +368,7 @@ def load(pages: Pages, periods: Periods, totals: bool = False) -> Load:
     found: dict[str, RedBeatSchedulerEntry] = {}
     counts: dict[str, Sequence[int]] = {}
     firsts: dict[str, int] = {}
-    known: dict[tuple[str, str], Sequence[int]] = {}
+    known: dict[Rule, tuple[list[datetime], list[int]]] = {}
     grids: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
     length, sums = periods.length // TICK, [0] * periods.number
     entry_count, complete = 0, True
@@ -377,8 +401,8 @@ def load(pages: Pages, periods: Periods, totals: bool = False) -> Load:
 def first_runs(
     entry: RedBeatSchedulerEntry, since: datetime, until: datetime, number: int
 ) -> list[datetime]:
-    """Return the first ``number`` runs of an entry in a period."""
-    return list(islice(takewhile(partial(gt, until), instants_after(entry, since)), number))
+    """Return when the first ``number`` runs of an entry in a period are due."""
+    return list(islice(takewhile(partial(gt, until), due_times(entry, since)), number))
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ def test_the_next_runs_of_all_entries_are_merged(run: Run, make: Make) -> None:
     make("off", 5, enabled=False)
     lines = run("upcoming", "-n", "4", "--json").json
     assert Counter(line["name"] for line in lines) == {"ten": 3, "twenty": 1}
-    instants = [line["scheduled_at"] for line in lines]
+    instants = [line["due_at"] for line in lines]
     assert instants == sorted(instants)
 
 
@@ -33,13 +33,13 @@ def test_the_next_runs_of_one_entry(run: Run, make: Make, app: Celery) -> None:
     entry = make("ten", crontab(minute="*/10"))
     make("other", 5)
     expected = entry.upcoming(3)
-    assert [line["scheduled_at"] for line in run("upcoming", "ten", "-n", "3", "--json").json] == [
+    assert [line["due_at"] for line in run("upcoming", "ten", "-n", "3", "--json").json] == [
         instant.isoformat() for instant in expected
     ]
     until = expected[1].astimezone(app.timezone)
     ran = run("upcoming", "ten", "--until", f"{until:%Y-%m-%dT%H:%M}")
     assert len(ran.lines) == 3
-    assert "SCHEDULED (Asia/Tokyo)" in ran.lines[0]
+    assert "DUE (Asia/Tokyo)" in ran.lines[0]
     assert ran.lines[2].split("  ")[0] == f"{until:%Y-%m-%d %H:%M:%S}"
 
 

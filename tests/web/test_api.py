@@ -130,7 +130,7 @@ def test_lists_have_pages_and_filters(browser: Browser, make: Make) -> None:
     assert [each["name"] for each in rest["entries"]] == ["a2"]
     assert rest["after"] is None
     runs = call(browser, "GET", "/upcoming", limit="2")["runs"]
-    assert [set(run) for run in runs] == [{"scheduled_at", "name"}] * 2
+    assert [set(run) for run in runs] == [{"due_at", "name"}] * 2
     assert call(browser, "GET", "/status")["total"] == 3
 
 

@@ -96,6 +96,74 @@ def test_the_counts_of_periods_are_those_of_the_forecast(schedule: Schedule, mak
     assert set(load.entries) == set(found.runs)
 
 
+@pytest.fixture
+def spread_out(schedule: Schedule, make: Make) -> datetime:
+    """Store more entries than a page holds, which run at the full hour or delayed from it.
+
+    The nominal instant of many runs has passed at the time that is returned, and their due times
+    are later. The order of the due times differs from the order of the nominal instants.
+    """
+    later = datetime.now(timezone.utc) + timedelta(hours=2)
+    now = later.replace(minute=20, second=0, microsecond=0)
+    ran = now - timedelta(minutes=20, seconds=1)
+    entries = [make("minutely", 60.0, last_run_at=ran)]
+    for number in range(300):
+        hourly = crontab(minute="0")
+        often = 1800.0 + number
+        entries += [
+            make(f"plain{number}", hourly, last_run_at=ran),
+            make(f"spread{number}", hourly, last_run_at=ran, spread=3600),
+            make(f"interval{number}", often, last_run_at=ran, spread=1500),
+            make(f"jitter{number}", hourly, last_run_at=ran, jitter=900),
+            make(f"last{number}", hourly, last_run_at=ran, spread=3600, max_runs=1),
+        ]
+    schedule.save_all(entries)
+    return now
+
+
+def test_delayed_runs_are_in_order_of_their_due_times(
+    schedule: Schedule, spread_out: datetime
+) -> None:
+    until = spread_out + timedelta(hours=2)
+    all_runs = sorted(
+        (at, name)
+        for name, entry in schedule.items()
+        for at in entry.upcoming(200, spread_out)
+        if at < until
+    )
+    assert schedule.upcoming(2000, spread_out) == all_runs[:2000]
+    found = schedule.forecast(until, spread_out)
+    assert found.complete
+    assert sorted((at, name) for name, runs in found.runs.items() for at in runs) == all_runs
+
+
+def test_an_entry_is_due_at_its_first_upcoming_run(
+    schedule: Schedule, spread_out: datetime
+) -> None:
+    delayed = [
+        (record.name, record.due_at, record.entry)
+        for record in schedule.records("*1*")
+        if record.entry is not None and record.due_at is not None and record.due_at > spread_out
+    ]
+    assert len(delayed) > 100
+    for name, due_at, entry in delayed:
+        assert abs(entry.upcoming(1, spread_out)[0] - due_at) < timedelta(milliseconds=1), name
+        if name.startswith("last"):
+            assert len(entry.upcoming(5, spread_out)) == 1
+
+
+def test_counts_include_the_spread(schedule: Schedule, spread_out: datetime) -> None:
+    start, length, number = spread_out - timedelta(minutes=5), timedelta(minutes=10), 20
+    found = schedule.forecast(start + number * length, spread_out)
+    for totals in (False, True):
+        load = schedule.load(Periods(spread_out, start, length, found.until), "[ilmps]*", totals)
+        assert set(load.entries) == {name for name in found.runs if not name.startswith("j")}
+        for name, counts in load.entries.items():
+            periods = [(at - start) // length for at in found.runs[name]]
+            expected = [periods.count(period) for period in range(number)]
+            assert list(counts) == ([sum(expected)] if totals else expected), name
+
+
 def test_the_last_period_may_be_shorter(schedule: Schedule, make: Make) -> None:
     make("minutely", 60)
     make("often", 7.5)

@@ -154,9 +154,9 @@ def test_the_next_runs_of_an_entry_with_spread_name_its_offset(
 ) -> None:
     entry = make("spread", crontab(minute="0"), spread=3600)
     page = part_of(browser.get("/entry?name=spread"), "coming")
-    assert f"Each run is sent {duration(entry.spread_offset)} after these times" in page
+    assert f"delays each run by {duration(entry.spread_offset)}; these times include" in page
     make("plain", crontab(minute="0"))
-    assert "after these times" not in browser.get("/entry?name=plain")
+    assert "these times include" not in browser.get("/entry?name=plain")
 
 
 def test_the_history_has_results(browser: Browser, make: Make, redis_client: redis.Redis) -> None:
