@@ -31,8 +31,8 @@ __all__ = (
 logger = get_logger("celery.beat")
 
 
-#: The prefix of the lock tokens of RedBeat 3. Tokens without this prefix belong to other programs
-#: or to older versions.
+#: The prefix of the lock tokens of RedBeat 3.
+#: Tokens without the prefix belong to other programs or older versions.
 TOKEN_PREFIX = "redbeat3:"
 
 #: The holder that ``claim.lua`` returns if the value of the lock key is not a string.
@@ -41,14 +41,14 @@ NOT_A_LOCK = "a key that is not a lock"
 #: Seconds without a renewal after which a leader counts as dead.
 SILENCE = 20.0
 
-#: Maximum number of seconds that one check of the lock adds to the measured silence of the leader.
+#: One check of the lock adds at most this number of seconds to the silence of the leader.
 LONGEST_LOOK = 2.0
 
 #: A beat counts as active for this number of seconds after its last request.
 SEEN_WITHIN = 10.0
 
 #: A beat is removed from the list of beats this number of seconds after its last request.
-#: ``claim.lua`` uses the same number of seconds.
+#: This number must be equal to the number in ``claim.lua``.
 FORGET_AFTER = 60.0
 
 #: Seconds between two attempts of a blocking ``acquire``.
@@ -162,8 +162,8 @@ class BeatLock:
     def acquire(self, blocking: bool = True, blocking_timeout: float | None = None) -> bool:
         """Acquire the lock; return False if another beat holds the lock.
 
-        With ``blocking``, waits until the lock is free, but at most ``blocking_timeout`` seconds.
-        One round trip per attempt.
+        If ``blocking`` is true, waits until the lock is free, but at most ``blocking_timeout``
+        seconds. Each attempt takes one round trip.
         """
         until = None if blocking_timeout is None else self._clock() + blocking_timeout
         logger.info("beat: Acquiring lock...")
@@ -215,7 +215,7 @@ class BeatLock:
     # -- used by the tick -------------------------------------------------------------------------
 
     def arguments(self) -> tuple[str, str, float, str]:
-        """Return the key, the token, the timeout, and the token of a dead leader, "" if none."""
+        """Return the lock's key, token and timeout, and the token of a dead leader or ""."""
         return self.key, self.token, self.timeout, self._dead_holder()
 
     def observe(self, reply: ClaimReply) -> None:
@@ -252,8 +252,8 @@ class BeatLock:
         if holder != self._holder or ttl_drop < passed / 2:
             self._silent_seconds = 0.0
         else:
-            # Limit the time, because an outage that prevented this check may also have prevented
-            # the leader's renewals.
+            # Limit the added time, because an outage that delayed this check may also have
+            # prevented renewals by the leader.
             self._silent_seconds += min(passed, LONGEST_LOOK)
         self._holder, self._holder_ttl, self._looked_at = holder, ttl, now
 
@@ -284,7 +284,7 @@ class CustomLock:
     def __init__(self, lock: Any, timeout: float) -> None:
         self.lock = lock
         self.timeout = timeout
-        # RedBeat 2 also passes an int. The minimum is 1, because 0 would delete the lock.
+        # Pass an int, as RedBeat 2 does. The minimum is 1, because 0 would delete the lock.
         self._seconds = max(int(timeout), 1)
         self.key = getattr(lock, "name", type(lock).__name__)
         self.leading: bool | None = None

@@ -21,8 +21,8 @@ BROKEN: Final = (RedisError, OSError)
 class SentCommands:
     """Commands that were sent together, and the operations that each command contains.
 
-    ``positions`` has a list per command: the positions of its operations among all operations.
-    ``size`` is the number of all operations.
+    For each command, ``positions`` lists the positions of its operations in the list of results.
+    ``size`` is the total number of operations.
     """
 
     commands: list[Any]
@@ -123,7 +123,7 @@ class RedisPipe(ClientStandIn):
         """Wait for the replies; return the error of each flushed operation, None for success.
 
         If the connection breaks, the commands without a reply are sent once more on a new
-        connection. One round trip, two if the connection broke.
+        connection. Takes one round trip, or two if the connection broke.
         """
         sent, self._in_flight = self._in_flight, None
         if sent is None:
