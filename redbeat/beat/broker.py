@@ -34,8 +34,8 @@ logger = get_logger("celery.beat")
 #: The first words of the problem text that a beat stores while its broker is not available.
 NO_BROKER: Final = "the broker is not available"
 
-#: The maximum time of one attempt to publish, as a fraction of a lease. A publish has at most two
-#: attempts.
+#: The maximum time of one attempt to publish, as a fraction of a lease.
+#: A publish has at most two attempts.
 ATTEMPT_PART = 1 / 6
 
 #: The minimum timeout of one attempt to publish, in seconds.

@@ -299,7 +299,7 @@ class Dispatcher:
         return bool(capture.commands) and not changed
 
     def _was_changed(self, claim: Claim) -> bool:
-        """Return whether an entry was edited, deleted or claimed since ``claim``. One round trip."""
+        """Return whether an entry was edited, deleted or claimed after a claim. One round trip."""
         try:
             row = self._store.read([claim.key]).rows[0]
         except (RedisError, OSError):

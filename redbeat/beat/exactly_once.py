@@ -141,7 +141,7 @@ class Capture(ClientStandIn):
             send(connection, self.commands)
             receive(connection, len(self.commands), answers)
         except (RedisError, OSError) as error:
-            return OperationalError(str(error))  # kombu raises OperationalError too
+            return OperationalError(str(error))  # as kombu does
         finally:
             connection.disconnect()
         return next(filter(None, answers), None)
@@ -364,7 +364,7 @@ class CommonServer:
                 connection.connect()
                 connection.send_command("INFO", "server")
                 info = text_of(connection.read_response())
-        except RedisError as error:  # kombu raises OperationalError too
+        except RedisError as error:  # as kombu does
             raise OperationalError(str(error)) from error
         run_id = re.search(r"^run_id:(\w+)", info, re.MULTILINE)
         return _checked_run_id("broker", run_id and run_id[1]), _database(pool)

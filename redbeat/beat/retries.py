@@ -101,8 +101,8 @@ class Pace:
 BROKER_WAIT = BackOff(0.1, 2.0)
 ENTRY_WAIT = BackOff(1.0, 60.0)
 
-#: The back-off of an entry that this beat cannot run. The first wait is long enough for another
-#: beat to claim the entry.
+#: The back-off of an entry that this beat cannot run.
+#: The first wait is long enough for another beat to claim the entry.
 OTHERS_WAIT = BackOff(0.05, 30.0)
 
 #: The back-off of ticks that fail because of Redis, and of ticks that fail for another reason.
@@ -201,7 +201,7 @@ class Retries:
     def retry(
         self, claim: Claim, now: float, error: Exception, unsure: bool | None = False
     ) -> Completion:
-        """Return a completion that makes a run due again after a back-off, because its publish failed.
+        """Return a completion that makes a run due again after its publish failed and a back-off.
 
         ``unsure`` is True if the message may have been sent. ``unsure`` is None if the message may
         have been sent to some of its queues before the broker returned an error. After a broker
@@ -258,7 +258,7 @@ class Retries:
         return completion
 
     def count_failure(self, claim: Claim, error: Exception | None, lost: bool = False) -> None:
-        """Count a failed publish and emit ``entry_failed``; ``lost`` means that no retry follows."""
+        """Count a failed publish, and emit ``entry_failed``; a ``lost`` run is not retried."""
         name = name_of(self._scheduler, claim)
         self._counters.failed(name, lost)
         emit(entry_failed, self._scheduler, name=encodable(name), error=error, lost=lost)

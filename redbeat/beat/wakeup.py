@@ -18,8 +18,9 @@ __all__ = ("DUE", "LOCK", "WakeUp")
 
 logger = get_logger("celery.beat")
 
-#: The messages on the channel. ``DUE``: an entry was saved that is due before all other entries.
-#: ``LOCK``: the lock was released.
+#: The messages on the channel.
+#: ``DUE`` means that an entry was saved that is due before all other entries.
+#: ``LOCK`` means that the lock was released.
 DUE, LOCK = b"due", b"lock"
 
 #: Seconds between two checks whether the beat service was stopped.
@@ -28,8 +29,7 @@ SLICE = 0.25
 #: A subscription is checked with a ping if it has received no message for this number of seconds.
 PING_INTERVAL = 30.0
 
-#: Maximum number of messages that one :meth:`WakeUp.wait` reads and ignores after the first
-#: message.
+#: Maximum number of further messages that one :meth:`WakeUp.wait` reads and ignores.
 MAX_DISCARDED = 1000
 
 #: Seconds to wait for the server to confirm a subscription.
@@ -60,9 +60,9 @@ class WakeUp:
         self._client = client
         #: The channels to subscribe to. In a cluster, the first channel determines the server.
         self.channels = [channel]
-        #: A function that takes a channel, and returns whether a message on the channel ends the
-        #: wait; only set if there are several channels. If ``wanted`` is set, :meth:`wait` accepts
-        #: both ``DUE`` and ``LOCK``, whatever the argument ``expected`` is.
+        #: A function that returns whether a message on the given channel ends the wait.
+        #: ``wanted`` is set only if there are several channels.
+        #: If ``wanted`` is set, :meth:`wait` accepts ``DUE`` and ``LOCK`` and ignores ``expected``.
         self.wanted: Callable[[str], bool] | None = None
         self._clock = clock
         self._sleep = sleep
@@ -72,10 +72,10 @@ class WakeUp:
         self._waiting = False
 
     def listen(self) -> bool:
-        """Subscribe if there is no subscription; return True if this call subscribed.
+        """Subscribe if there is no subscription; return True if a new subscription was made.
 
         Messages that were sent before the subscription are missed, so the caller must tick again.
-        One round trip to subscribe.
+        Takes one round trip to subscribe, else none.
         """
         if self._pubsub is not None or not self._can_subscribe:
             return False
@@ -156,7 +156,7 @@ class WakeUp:
                 self._check()
                 return False
         except (RedisError, OSError, ValueError) as error:
-            # ValueError: another program may publish invalid UTF-8 on the channel.
+            # A ValueError means that another program has published invalid UTF-8 on the channel.
             self._lost(error)
             return False
         self._received_at = self._clock()
