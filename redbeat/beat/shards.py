@@ -440,7 +440,7 @@ class ShardedTicker:
         self._each(lambda ticker: ticker.release_lock())
 
     def _each(self, work: Callable[[Ticker], None]) -> None:
-        """Call ``work`` for each ticker, last for the first shard; skip servers that have failed."""
+        """Call ``work`` for each ticker, the first shard's last; skip servers that have failed."""
         broken: set[object] = set()
         errors: list[Exception] = []
         for number in sorted(self._tickers, reverse=True):
