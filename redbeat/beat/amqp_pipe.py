@@ -55,9 +55,9 @@ class AmqpPipe:
 
     def _publish_and_wait(self, *args: Any, **kwargs: Any) -> Any:
         """Publish one message at once, and wait until RabbitMQ has confirmed the message."""
-        # py-amqp takes the next confirmation for that of the message it publishes, so all earlier
-        # messages must be confirmed first. RabbitMQ numbers all messages on the channel, so each
-        # publish must increase ``_tag``.
+        # py-amqp expects that the next confirmation belongs to the message that it publishes, so
+        # all earlier messages must be confirmed first. RabbitMQ numbers all messages on the
+        # channel, so each publish must increase ``_tag``.
         self._drain(len(self._results))
         self._enable_confirms()
         self._tag += 1

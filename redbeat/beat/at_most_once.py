@@ -35,7 +35,7 @@ __all__ = ("AtMostOnce",)
 logger = get_logger("celery.beat")
 
 #: The number of runs that are recorded in one round trip.
-#: A beat that dies loses at most this number of runs.
+#: A beat that dies loses at most ``GROUP`` runs.
 GROUP = 50
 
 
@@ -173,7 +173,7 @@ class AtMostOnce:
     def _report_lost_run(self, attempt: Attempt, outcome: str) -> None:
         """Log and count a lost run, and remove its ``running`` marker.
 
-        If the marker remained, later runs of the entry would wait for the end of the lost run.
+        If the ``running`` marker remained, later runs would wait for the end of the lost run.
         """
         run = attempt.run
         _log_lost(attempt, outcome)
@@ -184,6 +184,7 @@ class AtMostOnce:
             self._store.end_run(attempt.claim.key, run.task_id)
         except (RedisError, OSError) as error:
             logger.warning(
-                "beat: Could not end the lost run of %s, later runs wait until overlap_timeout: %s",
+                "beat: Could not end the lost run of %s, so later runs wait until "
+                "overlap_timeout: %s",
                 *(attempt.entry.name, described(error)),
             )

@@ -194,7 +194,7 @@ def is_refusal(error: BaseException) -> bool:
 
 
 def _comes_from_broker_client(error: BaseException) -> bool:
-    """Return whether a redis-py error comes from the broker's client, not from one of user code."""
+    """Return whether a redis-py error comes from the broker's client, not from user code."""
     names = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)]
     return not names or any(name.startswith(BROKER_MODULES) for name in names)
 

@@ -1,4 +1,4 @@
-"""Builds completions: a completion is what a beat records in Redis after it handled a claim."""
+"""Builds completions, which a beat records in Redis after it has handled a claim."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _custom_score(attempt: Attempt) -> float | None:
         return _score_of_successor(attempt.run.successor, now)
     if type(entry).is_due is RedBeatSchedulerEntry.is_due or not isinstance(seconds, (int, float)):
         return None
-    if seconds != seconds:  # NaN is no score, and Redis would refuse the batch
+    if seconds != seconds:  # Redis refuses a batch in which a score is NaN
         return None
     by_schedule = score_of(entry.decision().next_at)
     own_score = now + float(min(max(seconds, 0), LONGEST_WAIT))
@@ -79,7 +79,8 @@ def _score_of_successor(successor: RedBeatSchedulerEntry, now: float) -> float |
             raise ValueError(f"its score is {score}")
     except Exception:  # the message was sent, so its run must be recorded in any case
         logger.exception(
-            "beat: Entry %s could not compute its score, using its schedule instead", successor.name
+            "beat: Entry %s could not compute its score, so the beat uses its schedule",
+            successor.name,
         )
         return None
     return score if score < 0 else max(score, now + SHORTEST_WAIT)
@@ -103,9 +104,9 @@ def _score_of_not_due(attempt: Attempt) -> float:
 
 ALLOW: Final = "allow"
 
-#: A ``running`` field is invalid if its end is more than this number of seconds in the future.
+#: A ``running`` field is invalid if its end is more than ``LONGEST_OVERLAP`` seconds in the future.
 #: A run with an invalid ``running`` field counts as ended.
-#: ``overlap_timeout`` is always less than this number.
+#: ``overlap_timeout`` is always less than ``LONGEST_OVERLAP``.
 LONGEST_OVERLAP: Final = 1e9
 
 
@@ -122,7 +123,7 @@ def is_running(attempt: Attempt) -> bool:
 
 
 def put_back_while_running(claim: Claim) -> Completion:
-    """Return a completion that delays a run until the earlier run of the entry has ended."""
+    """Return a completion that delays a run until the previous run of the entry has ended."""
     return claim.put_back(_running_until(claim))._replace(running=WAITS)
 
 
@@ -188,7 +189,7 @@ class Completions:
         if completion.end:
             entry = attempt.entry
             logger.info(
-                "beat: Entry %s has finished, it has no runs left (on_finish: %s)",
+                "beat: Entry %s has finished, because it has no runs left (on_finish: %s)",
                 *(entry.name, entry.policy_field("on_finish")),
             )
             emit(entry_finished, self._scheduler, entry=entry)
@@ -206,7 +207,7 @@ class Completions:
         successor = run.successor or entry.next()
         if decision.missed:
             logger.warning(
-                "beat: Entry %s missed %s, sent the run of %s, which replaces them",
+                "beat: Entry %s missed %s: the beat sent the run of %s, which replaces them",
                 *(entry.name, plural(decision.missed, "run"), decision.scheduled_at),
             )
             self._count_missed(entry, decision.missed, decision.scheduled_at)
@@ -234,7 +235,7 @@ class Completions:
             runtime = encode_runtime(last, entry.last_run_at)
             if decision.missed:
                 logger.warning(
-                    "beat: Entry %s missed %s up to %s, too late to catch up",
+                    "beat: Entry %s missed %s up to %s: it is too late to catch up",
                     *(entry.name, plural(decision.missed, "run"), decision.anchor),
                 )
                 self._count_missed(entry, decision.missed, decision.anchor)

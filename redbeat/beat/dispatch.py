@@ -181,7 +181,7 @@ class Dispatcher:
         entry, run = attempt.entry, attempt.run
         return (run.now - run.decided_at).total_seconds() > DECISION_VALID_FOR and entry.is_too_late
 
-    # -- sending: with the record, before it, or after it ------------------------------------------
+    # -- sending with the record, before the record, or after the record -----------------------
 
     def _capture_for(self, attempt: Attempt, producer: Any) -> Capture | None:
         """Return a :class:`Capture` if a Lua script can send and record the run, else None."""
@@ -299,7 +299,10 @@ class Dispatcher:
         return bool(capture.commands) and not changed
 
     def _was_changed(self, claim: Claim) -> bool:
-        """Return whether an entry was edited, deleted or claimed after a claim. One round trip."""
+        """Return whether an entry was edited, deleted or claimed again since ``claim`` was made.
+
+        One round trip.
+        """
         try:
             row = self._store.read([claim.key]).rows[0]
         except (RedisError, OSError):
@@ -474,8 +477,8 @@ class Dispatcher:
         except (ValueError, OverflowError, OSError) as error:
             self._drop_waiting(attempt, waiting, error)
             return
-        # Pass the text of the waiting run unchanged, because the script searches for this text to
-        # replace it.
+        # Pass the text of the waiting run unchanged, because the script finds the waiting run by
+        # its text.
         ended = claim.done(SKIP, now)
         if instant is None:  # the schedule was changed, and the backfill has no runs left
             after = backfill.after_run(None, now, sent=0)

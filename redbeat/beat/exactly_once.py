@@ -246,7 +246,7 @@ class CommonServer:
 
     def refuse(self, reason: str) -> None:
         """Store why a script cannot send messages; the next :meth:`broker_of` checks the server."""
-        if self.broker is not None:  # None after an earlier refusal by the script
+        if self.broker is not None:  # an earlier refusal may have reset ``broker``
             self._failed_server = self.broker, reason, self._clock()
             self._channel = self.broker = self._sends_on = None
 
@@ -274,7 +274,7 @@ class CommonServer:
         self._logged_reason = ""
 
     def note_sent(self, key: str) -> None:
-        """Store that a script has sent a message of the entry with this key."""
+        """Store that a script has sent a message of the entry ``key``."""
         self._refused_until.forget(key)
         if self.broker is not None and self._sends_on != self.broker:
             self._sends_on, self._failed_server = self.broker, (None, "", 0.0)
@@ -313,12 +313,12 @@ class CommonServer:
         return not self._bypassing_tasks and self._clock() >= self._last_refused_until
 
     def note_refused_queue(self, key: str, why: str) -> bool:
-        """Store that scripts have no right to the queue of the entry with this key.
+        """Store that scripts have no right to the queue of the entry ``key``.
 
-        Returns True if the key is stored. Returns False if too many keys are stored. Also returns
-        False if no script has sent a message on this server yet, because the Redis user may lack
-        access to all queues. The warning is logged once per entry, and is only repeated after a
-        script has sent a message of the entry.
+        Returns True if the key is stored. Returns False if too many keys are stored. Before any
+        script has sent a message on this server, the result is False, because the Redis user may
+        lack access to all queues. The warning is logged once per entry, and is only repeated after
+        a script has sent a message of the entry.
         """
         now = self._clock()
         known, until = self._refused_until.get(key) is not None, now + REFUSED_FOR
@@ -330,7 +330,7 @@ class CommonServer:
         return True
 
     def may_send(self, key: str) -> bool:
-        """Return whether to let a script send the messages of the entry with this key."""
+        """Return whether to let a script send the messages of the entry ``key``."""
         until = self._refused_until.get(key)
         return until is None or self._clock() >= until
 
@@ -376,7 +376,7 @@ class CommonServer:
 
 
 def _identity_of(client: Any) -> tuple[str, int]:
-    """Return the run id of a client's server, and the client's database number. One round trip."""
+    """Return the ``run_id`` of a client's server, and the database number. One round trip."""
     with _translating_errors("schedule"):
         run_id = client.info("server").get("run_id")
     pool = getattr(client, "connection_pool", None)

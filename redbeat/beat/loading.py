@@ -153,7 +153,7 @@ class Loader:
     def _with_calendars(self, entry: RedBeatSchedulerEntry, claim: Claim) -> Claim:
         """Set the calendars of an entry, and return the claim with these calendars.
 
-        Takes one round trip for all calendars at the first entry of a reply, else none.
+        Takes one round trip at the first entry with calendars in a reply, else none.
         """
         names = entry.policy.exclude
         if self._calendar_texts is None:

@@ -41,14 +41,14 @@ NOT_A_LOCK = "a key that is not a lock"
 #: Seconds without a renewal after which a leader counts as dead.
 SILENCE = 20.0
 
-#: One check of the lock adds at most this number of seconds to the silence of the leader.
+#: One check of the lock adds at most ``LONGEST_LOOK`` seconds to the silence of the leader.
 LONGEST_LOOK = 2.0
 
-#: A beat counts as active for this number of seconds after its last request.
+#: A beat counts as active for ``SEEN_WITHIN`` seconds after its last request.
 SEEN_WITHIN = 10.0
 
-#: A beat is removed from the list of beats this number of seconds after its last request.
-#: This number must be equal to the number in ``claim.lua``.
+#: A beat is removed from the list of beats ``FORGET_AFTER`` seconds after its last request.
+#: ``claim.lua`` must contain the same number as ``FORGET_AFTER``.
 FORGET_AFTER = 60.0
 
 #: Seconds between two attempts of a blocking ``acquire``.
@@ -66,8 +66,8 @@ class BeatInfo(NamedTuple):
 
     ``since`` (UTC) is when the beat was started. ``host``, ``pid`` and ``since`` are None for beats
     of RedBeat 2, because a token of RedBeat 2 does not contain these fields. ``last_seen`` (UTC) is
-    the time of the last request. The function ``status`` sets ``last_seen``, but only for beats of
-    RedBeat 3.
+    the time of the beat's last request. The function ``status`` sets ``last_seen``, but only for
+    beats of RedBeat 3.
     """
 
     token: str
@@ -103,7 +103,7 @@ def active_beats(app: App | None = None) -> list[BeatInfo]:
 
     For a schedule with shards, the list contains each beat that holds the lock of a shard. The
     first beat in the list is the leader of the first shard. A killed beat remains in the list for
-    some seconds. One or two round trips.
+    some seconds. Takes one or two round trips.
     """
     key = ensure_conf(app).lock_key
     if key:
@@ -212,7 +212,7 @@ class BeatLock:
         self.leading = None
         return self._store.release_lock(self.key, self.token)
 
-    # -- used by the tick -------------------------------------------------------------------------
+    # -- methods that the tick calls --------------------------------------------------------------
 
     def arguments(self) -> tuple[str, str, float, str]:
         """Return the lock's key, token and timeout, and the token of a dead leader or ""."""
@@ -263,7 +263,7 @@ class BeatLock:
         if self._silent_seconds < min(SILENCE, self.timeout):
             return ""
         logger.warning(
-            "beat: The leader %s did not renew its lock for %.0f s, taking over",
+            "beat: The leader %s did not renew its lock for %.0f s, so this beat takes over",
             *(self._holder, self._silent_seconds),
         )
         return self._holder
@@ -292,7 +292,7 @@ class CustomLock:
         self.lost = False
 
     def keep(self) -> bool:
-        """Extend or acquire the lock; return whether this beat holds it.
+        """Extend or acquire the lock; return whether this beat holds the lock.
 
         The number of round trips depends on the lock object.
         """

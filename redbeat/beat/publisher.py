@@ -36,7 +36,7 @@ __all__ = (
 logger = get_logger("celery.beat")
 
 #: The message header with the entry's key.
-#: Only messages of entries whose runs must not overlap have this header.
+#: Only messages of entries whose runs must not overlap have the header ``redbeat_overlap``.
 OVERLAP_HEADER = "redbeat_overlap"
 
 
@@ -51,7 +51,7 @@ ONE_RETRY: Final[dict[str, float]] = {
 }
 
 #: The timeout options that an entry may set, and their maximum in seconds.
-#: The default timeout of a publish attempt is not longer than this maximum.
+#: The default timeout of a publish attempt is not longer than ``LONGEST_TIMEOUT``.
 BOUNDED_OPTIONS = frozenset(("timeout", "confirm_timeout"))
 LONGEST_TIMEOUT = 5.0
 
@@ -229,13 +229,13 @@ def pipe_of(channel: Any) -> Pipe | None:
     return None
 
 
-#: Collected messages are flushed after this number of seconds, so that the messages are not late.
+#: Seconds after which collected messages are flushed, so that the messages are not late.
 FLUSH_AFTER: Final = 0.02
 
-#: Collected messages are flushed if their total size is more than this number of bytes.
+#: Collected messages are flushed if their total size is more than ``MAX_BYTES`` bytes.
 MAX_BYTES: Final = 1 << 20
 
-#: Without a :class:`Pipe`, the beat records the runs of this number of messages together.
+#: Without a :class:`Pipe`, the beat records the runs of ``SETTLE_BATCH`` messages together.
 SETTLE_BATCH: Final = 50
 
 
@@ -331,7 +331,7 @@ class Publisher:
         count, pipe = len(self._collected), self._pipe
         if pipe is None:
             return count >= SETTLE_BATCH
-        # Flush half of the window, because the other half may still be in flight.
+        # Flush when the window is half full, because the other half of the window may be in flight.
         return count >= self._window // 2 or pipe.nbytes > MAX_BYTES
 
     def advance(self) -> list[Attempt]:

@@ -45,7 +45,7 @@ class SentCommands:
 
 
 class ClientStandIn:
-    """A context manager that replaces the client of a kombu channel for Redis.
+    """A context manager that replaces the Redis client of a kombu channel.
 
     Subclasses collect some commands; all other commands, such as a lookup of bindings, are executed
     at once.
@@ -157,7 +157,10 @@ class RedisPipe(ClientStandIn):
 
 
 def send(connection: Any, commands: list[Any]) -> None:
-    """Send commands without waiting for replies. One round trip to connect if needed, else none."""
+    """Send commands without waiting for replies.
+
+    Takes one round trip if the connection is not open, else none.
+    """
     connect(connection)
     # Send all commands in one write, because the server would process several writes separately.
     connection.send_packed_command([b"".join(connection.pack_commands(commands))])

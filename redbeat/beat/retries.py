@@ -1,4 +1,4 @@
-"""Back-off after failures of Redis, of the broker or of one entry, and the rate limit."""
+"""Computes waits after failures of Redis, the broker or an entry, and limits the rate of runs."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ REDIS_WAIT = BackOff(0.1, 2.0)
 TICK_WAIT = BackOff(1.0, 8.0)
 
 #: The maximum number of entries whose failures are stored.
-#: A new failure above the maximum replaces a failure older than ``REMEMBERED_FOR`` seconds.
+#: A new failure may replace a failure that is older than ``REMEMBERED_FOR`` seconds.
 REMEMBERED: Final = 10_000
 REMEMBERED_FOR: Final = 120.0
 
@@ -138,9 +138,9 @@ class RecentEntries(Generic[V]):
     def keep(self, key: str, value: V, now: float) -> bool:
         """Store the value of a key; return False if there is no room for the value.
 
-        A value remains stored for at least :data:`REMEMBERED_FOR` seconds. So the next failure of
-        an entry finds the stored value, even if more than :data:`REMEMBERED` entries fail. ``now``
-        is the current time in seconds.
+        A value remains stored for at least :data:`REMEMBERED_FOR` seconds. The next failure of an
+        entry still finds the value of the entry, even if more than :data:`REMEMBERED` entries fail.
+        ``now`` is the current time in seconds.
         """
         self._values.pop(key, None)
         if len(self._values) >= REMEMBERED:
@@ -157,11 +157,11 @@ class RecentEntries(Generic[V]):
 
 
 #: Failed attempts to send an entry are logged at the attempts 1, 2, 4, 8, 16 and 32.
-#: Later failed attempts are logged at each multiple of this number, about once an hour.
+#: Later failed attempts are logged at each multiple of ``LOG_EVERY``, about once an hour.
 LOG_EVERY: Final = 64
 
 #: The assumed number of attempts for an entry whose failures are not stored.
-#: This number of attempts results in the longest wait.
+#: ``ATTEMPTS_UNKNOWN`` attempts result in the longest wait.
 ATTEMPTS_UNKNOWN: Final = 32
 
 
@@ -201,7 +201,7 @@ class Retries:
     def retry(
         self, claim: Claim, now: float, error: Exception, unsure: bool | None = False
     ) -> Completion:
-        """Return a completion that makes a run due again after its publish failed and a back-off.
+        """Return the completion of a failed publish: the run is due again after a back-off.
 
         ``unsure`` is True if the message may have been sent. ``unsure`` is None if the message may
         have been sent to some of its queues before the broker returned an error. After a broker
@@ -247,8 +247,8 @@ class Retries:
         if not known:
             self.count_failure(claim, error)
             logger.error(
-                "beat: Entry %s cannot run here and is left to other beats, looking again within "
-                "%.0f s: %s",
+                "beat: Entry %s cannot run here and is left to other beats; this beat tries again "
+                "within %.0f s: %s",
                 *(claim.key, OTHERS_WAIT.longest, reason),
             )
         elif attempt == 1:
@@ -373,7 +373,7 @@ class FailedTicks:
         self._url = url
         self._health = health
         self._clock = clock
-        #: The numbers of ticks that failed because of Redis, and for another reason.
+        #: How many ticks failed because of Redis, and how many failed for another reason.
         self.of_redis = self._others = 0
         #: Local times of the first and the last tick that failed because of Redis.
         self._first_at = self._last_at = 0.0

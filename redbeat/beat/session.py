@@ -40,17 +40,17 @@ logger = get_logger("celery.beat")
 #: When a beat dies, other beats can claim its entries after the leases have expired.
 LONGEST_LEASE, SHORTEST_LEASE = 30.0, 5.0
 
-#: A beat starts a publish only during this fraction of a lease.
+#: The fraction of a lease during which a beat may start to publish.
 #: The rest of the lease is a reserve for slow publishes.
 USABLE_LEASE_PART = 2 / 3
 
-#: An entry counts as late if its due time is more than this number of seconds ago.
-#: This number must be equal to the number in ``claim.lua``.
+#: An entry counts as late if its due time is more than ``LATE_AFTER`` seconds ago.
+#: ``claim.lua`` must contain the same number as ``LATE_AFTER``.
 LATE_AFTER = 1.0
 
-#: The limits of pending completions: a number of completions, a size in bytes, and seconds.
-#: The size is the size of the messages and definitions in the completions.
-#: A completion with a message waits at most the number of seconds.
+#: Limits of the pending completions: their number, their size in bytes, and a time in seconds.
+#: ``MAX_PENDING_BYTES`` limits the messages and definitions in the pending completions.
+#: ``MAX_PENDING_SECONDS`` limits how long a completion with a message waits.
 #: If a limit is reached, the beat sends the completions before the end of the batch.
 #: The limits are low, so that messages are on time.
 #: Low limits also mean that few sent runs are unrecorded if the beat dies.
@@ -58,7 +58,10 @@ MAX_PENDING_RUNS, MAX_PENDING_BYTES, MAX_PENDING_SECONDS = 50, 1 << 20, 0.02
 
 #: The log line for a run that Redis refused because its claim had expired.
 #: At the next claim of the entry, a beat decides whether the run is too late.
-CLAIM_ENDED = "beat: The run of %s was not sent: its claim ended first; a beat will decide again"
+CLAIM_ENDED = (
+    "beat: The run of %s was not sent, because its claim ended first. "
+    "The next claim decides whether the run is too late"
+)
 
 #: Seconds between two whole requests of an idle beat, which sends quick requests in between.
 #: A quick request does less work than a whole request.
@@ -69,7 +72,7 @@ QUICK_SECONDS = 1.0
 #: Seconds between two whole requests of a standby, which store the presence of the standby.
 QUICK_STANDBY_SECONDS = 4.0
 
-#: How often :meth:`Session.flush` tries to record runs whose entries an application is changing.
+#: How many times :meth:`Session.flush` tries to record runs of entries that are being changed.
 FLUSH_ATTEMPTS = 3
 
 

@@ -44,7 +44,7 @@ logger = get_logger("celery.beat")
 LOOK_INTERVAL: Final = 1.0
 
 #: After a failed tick, a beat waits before it sends the next request to the failed server.
-#: The wait is at least the duration of the failed tick, multiplied by this number.
+#: The wait is at least ``FAILURE_PAUSE`` times as long as the failed tick.
 #: Because of the wait, a failing server delays the shards on other servers only a little.
 FAILURE_PAUSE: Final = 4
 
@@ -99,7 +99,9 @@ class ShardLock(BeatLock):
         if holder.startswith(TOKEN_PREFIX):
             silence = self._silent(holder)
             if silence >= SILENCE:
-                logger.warning("beat: The beat %s is silent, taking over %s", holder, self.key)
+                logger.warning(
+                    "beat: The beat %s is silent, so this beat takes over %s", holder, self.key
+                )
                 return holder
         return super()._dead_holder()
 
@@ -250,7 +252,7 @@ class ShardedTicker:
     def _tick(self, stop: HeldSignals) -> float:
         for number in self._due():
             if number and self._clock() - self._first_ticked_at >= LOOK_INTERVAL:
-                self._tick_shard(0)  # so that no beat assumes that this beat is dead
+                self._tick_shard(0)  # other beats must see that this beat is alive
             self._tick_shard(number)
             if stop.pending:
                 return 0.0
@@ -372,9 +374,9 @@ class ShardedTicker:
         """Return the seconds since the last request of a beat to the first shard.
 
         The seconds are counted up to the last read of the list of active beats. For a beat that was
-        never on the list, the seconds are counted from the first read of the list. Returns 0 while
-        this beat is not on the list of active beats, because a list without this beat is out of
-        date.
+        never active, the seconds are counted from the first read of the list of active beats.
+        Returns 0 while this beat is not on the list of active beats, because a list without this
+        beat is out of date.
         """
         if self._ticker(0).token not in self._seen_at:
             return 0.0
@@ -401,7 +403,7 @@ class ShardedTicker:
         self._next.pop(number, None)
         return number in self.owned
 
-    # -- the other methods of a ticker -------------------------------------------------------
+    # -- more methods of a ticker ------------------------------------------------------------
 
     @property
     def available(self) -> bool:
@@ -440,7 +442,7 @@ class ShardedTicker:
         self._each(lambda ticker: ticker.release_lock())
 
     def _each(self, work: Callable[[Ticker], None]) -> None:
-        """Call ``work`` for each ticker, the first shard's last; skip servers that have failed."""
+        """Call ``work`` for each ticker, and for the first shard last; skip failed servers."""
         broken: set[object] = set()
         errors: list[Exception] = []
         for number in sorted(self._tickers, reverse=True):

@@ -229,7 +229,7 @@ class StaticEntries:
             if not store.prune_statics(names, lock_key, token):
                 return None
             for name in names:
-                logger.info("beat: Removed entry %s: no longer in beat_schedule", name)
+                logger.info("beat: Removed entry %s, which is no longer in beat_schedule", name)
         self._removed.clear()
         return len(stale)
 

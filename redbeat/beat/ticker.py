@@ -63,10 +63,10 @@ STANDBY_POLL = 1.0
 MAX_TICK = 2.0
 
 #: Maximum number of seconds to load the entries of one batch.
-#: A beat that needs more time releases the claims of the remaining entries.
+#: After ``MAX_LOADING`` seconds, the beat releases the claims of the entries that are not loaded.
 MAX_LOADING = 0.5
 
-#: Entries whose definitions have more characters than this number are loaded last in a batch.
+#: Entries whose definitions have more than ``LONG_TEXT`` characters are loaded last in a batch.
 LONG_TEXT = 65_536
 
 #: Seconds between two calls of the maintenance in a beat that is never idle.
@@ -580,7 +580,9 @@ class Ticker:
         if not vanished and not self._statics.unwritten:
             if self._statics_present(reply) or self._clock() < self._sync_again_at:
                 return False
-            logger.warning("beat: Static entries vanished from Redis, writing them again")
+            logger.warning(
+                "beat: Static entries vanished from Redis, so the beat writes them again"
+            )
         self._sync_again_at = self._clock() + STANDBY_POLL
         now, exclusive = from_timestamp(reply.now), self._lock is not None
         self._statics.unwritten = not (
@@ -713,7 +715,9 @@ class Ticker:
             started = self._clock()
             loading_seconds += started - loading_started
             if started >= response.deadline:
-                logger.warning("beat: Stalled past the lease of the claims, releasing them")
+                logger.warning(
+                    "beat: This beat stalled past the lease of its claims, and releases the claims"
+                )
                 self._release_claims((claim,))
                 return
             if claim.definition is None and not claim.problem:
@@ -761,7 +765,7 @@ class Ticker:
             self._without_hash.keep(key, True, self._clock())
             return
         if self._store.keys.name_of(key) in self._statics:
-            logger.warning("beat: Static entry %s vanished, writing it again", key)
+            logger.warning("beat: Static entry %s vanished, so the beat writes it again", key)
             self._statics.unwritten = True
         else:
             self._members_to_remove.append(key)

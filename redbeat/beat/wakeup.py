@@ -26,7 +26,7 @@ DUE, LOCK = b"due", b"lock"
 #: Seconds between two checks whether the beat service was stopped.
 SLICE = 0.25
 
-#: A subscription is checked with a ping if it has received no message for this number of seconds.
+#: Seconds without a message after which a subscription is checked with a ping.
 PING_INTERVAL = 30.0
 
 #: Maximum number of further messages that one :meth:`WakeUp.wait` reads and ignores.
@@ -119,7 +119,7 @@ class WakeUp:
     def _discard(self, expected: bytes) -> None:
         """Read and ignore ``expected`` messages that have already arrived.
 
-        Reads at most :data:`MAX_DISCARDED` messages. Without this limit, a program that publishes
+        Reads at most :data:`MAX_DISCARDED` messages. Without the limit, a program that publishes
         messages without a pause would block the beat.
         """
         for _ in range(MAX_DISCARDED):
