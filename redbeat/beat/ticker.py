@@ -63,7 +63,7 @@ STANDBY_POLL = 1.0
 MAX_TICK = 2.0
 
 #: Maximum number of seconds to load the entries of one batch.
-#: After ``MAX_LOADING`` seconds, the beat releases the claims of the entries that are not loaded.
+#: After ``MAX_LOADING`` seconds, the beat releases the claims of the entries not yet dispatched.
 MAX_LOADING = 0.5
 
 #: Entries whose definitions have more than ``LONG_TEXT`` characters are loaded last in a batch.
