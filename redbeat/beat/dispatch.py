@@ -62,7 +62,7 @@ __all__ = ("Dispatcher",)
 logger = get_logger("celery.beat")
 
 #: Seconds for which the decision to send a run stays valid.
-#: A beat with an older decision checks again whether the run is too late.
+#: If a decision is older, the beat checks again whether the run is too late.
 DECISION_VALID_FOR: Final = 0.1
 
 
@@ -346,7 +346,7 @@ class Dispatcher:
     def _on_message_refused(self, attempt: Attempt, why: str) -> None:
         """Make a run due again, because the script could not send the message of the run.
 
-        If the Redis user has no right to a queue, scripts cannot send the messages of one entry. If
+        If the Redis user has no right to a queue, scripts cannot send messages to this queue. If
         the Redis user has no right to a command, scripts cannot send any message.
         """
         claim, attempt.now = attempt.claim, self._session.time()

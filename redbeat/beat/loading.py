@@ -151,7 +151,7 @@ class Loader:
         return Attempt(entry, claim, response.request.way, response.reply.now)
 
     def _with_calendars(self, entry: RedBeatSchedulerEntry, claim: Claim) -> Claim:
-        """Set the calendars of an entry, and return the claim with these calendars.
+        """Set the calendars of an entry, and return the claim with the calendars.
 
         Takes one round trip at the first entry with calendars in a reply, else none.
         """

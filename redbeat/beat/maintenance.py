@@ -153,7 +153,7 @@ def follow_time_zone(
     """Compute scores again if the last beat used another ``timezone`` or ``enable_utc``.
 
     Crontabs and relative intervals use the app's time zone if their entry has no time zone. If the
-    app's time zone has changed, the stored scores of entries that use this time zone are wrong.
+    app's time zone has changed, the stored scores of all entries in the app's time zone are wrong.
     This generator yields after each batch of entries. If the caller stops this generator before the
     end, the next call starts from the first batch.
 
@@ -243,7 +243,8 @@ def _zone_dependent(
     try:
         entry = entry_class.from_texts(app, row.definition, row.meta, row.policy, row.runtime)
     except Exception as error:
-        # The next claim of the entry logs this error at the level ERROR.
+        # Log only at level DEBUG, because the next claim of the entry logs the error at level
+        # ERROR.
         logger.debug("beat: Cannot load %s: %r", row.key, error)
         return
     schedule = entry.schedule

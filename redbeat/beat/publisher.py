@@ -135,8 +135,8 @@ def sendable_options(options: Mapping[str, Any]) -> Mapping[str, Any]:
 def retry_options(options: Mapping[str, Any], at_most_once: bool) -> dict[str, Any]:
     """Return ``apply_async`` options that limit how often and how long a publish is tried.
 
-    A publish has two attempts. A publish has only one attempt with ``at_most_once``, or if the
-    entry's ``retry_policy`` sets ``max_retries`` to 0. Entries cannot increase the number of
+    A publish has two attempts. A publish has only one attempt if ``at_most_once`` is true, or if
+    the entry's ``retry_policy`` sets ``max_retries`` to 0. Entries cannot increase the number of
     attempts. ``timeout`` and ``confirm_timeout`` are limited to :data:`LONGEST_TIMEOUT` seconds.
     Other fields of ``retry_policy`` are removed, because kombu would store these fields in the
     connection and apply them to all entries.

@@ -75,9 +75,9 @@ class ClientStandIn:
 class RedisPipe(ClientStandIn):
     """Collects the messages of a Redis channel, and sends them together in one round trip.
 
-    All messages for one queue are in one command, so the queue gets either all of them, in order,
-    or none. The pipe has its own connection, because kombu closes all connections of its pool after
-    a failed publish.
+    All messages for one queue are in one command, so the queue gets either all messages, in order,
+    or no message. The pipe has its own connection, because kombu closes all connections of its pool
+    after a failed publish.
     """
 
     shares_errors = False

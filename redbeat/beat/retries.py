@@ -205,7 +205,7 @@ class Retries:
 
         ``unsure`` is True if the message may have been sent. ``unsure`` is None if the message may
         have been sent to some of its queues before the broker returned an error. After a broker
-        error, the entry waits too, so that the beat tries to publish another entry first.
+        error, the entry waits, so that the beat tries to publish another entry first.
         """
         cause = cause_of(error)
         if isinstance(cause, CannotRunHereError):

@@ -310,8 +310,8 @@ class Session:
             or (self.lock is not None and last.holder != self.token)
         ):
             return None
-        # A quick request saves no time if an entry is due or if there are no entries, because the
-        # script executes a whole request in both cases.
+        # If an entry is due, or if the schedule is empty, a quick request saves no time, because
+        # the script executes a whole request.
         return last if last.next_due is not None and last.next_due > self.time_at(now) else None
 
     def _process_reply(self, reply: ClaimReply) -> Response:

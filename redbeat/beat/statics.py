@@ -73,7 +73,7 @@ class StaticEntries:
         self.write_again()
 
     def write_again(self) -> None:
-        """Let the next :meth:`sync` write all entries, even if :meth:`offer` has written some."""
+        """Let the next :meth:`sync` write all entries, including those that :meth:`offer` wrote."""
         self.unwritten, self.offered = True, ""
 
     def add(self, name: str, entry: RedBeatSchedulerEntry) -> None:

@@ -497,7 +497,7 @@ class Ticker:
     def _check_broker(self, reply: ClaimReply) -> None:
         """Check whether the broker is available again, although no entry is due soon.
 
-        Without this check, the beat would report an outage of the broker until its next run. If a
+        Without the check of the broker, the beat would report an outage until its next run. If a
         run is due soon, this method does nothing, because the run is the better test: a broker may
         accept connections, but refuse messages. Takes one round trip if the broker is back, else
         none.
@@ -644,8 +644,8 @@ class Ticker:
     def _schedule_vanished(self, reply: ClaimReply) -> bool:
         """Return whether all entries vanished since the last request; if so, log an error.
 
-        Raises ``LockNotOwnedError`` if the lock vanished too and ``redbeat_on_lock_lost`` is
-        ``exit``.
+        Raises ``LockNotOwnedError`` if the lock vanished with the entries and
+        ``redbeat_on_lock_lost`` is ``exit``.
         """
         before, self._member_count = self._member_count, reply.members
         if reply.members or not before:

@@ -74,8 +74,8 @@ class WakeUp:
     def listen(self) -> bool:
         """Subscribe if there is no subscription; return True if a new subscription was made.
 
-        Messages that were sent before the subscription are missed, so the caller must tick again.
-        Takes one round trip to subscribe, else none.
+        Earlier messages are missed, so the caller must tick again after a new subscription. Takes
+        one round trip to subscribe, else none.
         """
         if self._pubsub is not None or not self._can_subscribe:
             return False
