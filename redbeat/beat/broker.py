@@ -172,8 +172,8 @@ def is_about_one_message(error: BaseException) -> bool:
     If the result is True, the broker is available, and messages of other entries can be sent.
 
     Examples of causes: the Redis key of a queue is not a list, the Redis ACL forbids access to a
-        queue, redis-py cannot encode an argument, kombu does not know a compression, RabbitMQ
-        closed a channel.
+    queue, redis-py cannot encode an argument, kombu does not know a compression, RabbitMQ closed a
+    channel.
     """
     cause = error.__cause__ or error
     if isinstance(cause, NoPermissionError):

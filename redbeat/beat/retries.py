@@ -252,8 +252,8 @@ class Retries:
                 *(claim.key, OTHERS_WAIT.longest, reason),
             )
         elif attempt == 1:
-            # Add only the first failure to the history, because another beat may send the later
-            # runs.
+            # Add no line to the history at the first attempt of a run, because another beat may
+            # send the run.
             completion = completion._replace(history="")
         return completion
 
