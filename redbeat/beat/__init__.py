@@ -1,1 +1,1 @@
-"""The beat: each tick renews the lock, claims due entries, and publishes and records their runs."""
+"""Implements a beat, which in each tick renews the lock, claims due entries and sends runs."""

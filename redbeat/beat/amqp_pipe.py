@@ -40,11 +40,11 @@ class AmqpPipe:
         self.channel.basic_publish = self._publish_and_wait
 
     def _enable_confirms(self) -> None:
-        """Enable confirmations on the channel if they are not enabled.
+        """Enable publisher confirmations on the channel if they are not enabled.
 
-        If py-amqp opens a closed channel again, the channel has no confirmations and its message
-        numbers start again at 1. One round trip at the first call and after RabbitMQ closed the
-        channel, else none.
+        After py-amqp has reopened a closed channel, confirmations are off and the message numbers
+        start at 1. Takes one round trip at the first call and after RabbitMQ closed the channel,
+        else none.
         """
         if self.channel._confirm_selected:
             return
@@ -54,10 +54,10 @@ class AmqpPipe:
         self.channel._confirm_selected = True
 
     def _publish_and_wait(self, *args: Any, **kwargs: Any) -> Any:
-        """Publish a message outside a ``with`` block of the pipe; wait for its confirmation."""
-        # py-amqp assumes that the next confirmation belongs to this message, so all earlier
-        # messages must be confirmed first. RabbitMQ numbers all messages on the channel, so this
-        # message also increases the tag.
+        """Publish one message at once, and wait until RabbitMQ has confirmed the message."""
+        # py-amqp expects that the next confirmation belongs to the message that it publishes, so
+        # all earlier messages must be confirmed first. RabbitMQ numbers all messages on the
+        # channel, so each publish must increase ``_tag``.
         self._drain(len(self._results))
         self._enable_confirms()
         self._tag += 1
@@ -80,7 +80,8 @@ class AmqpPipe:
         self._settle(tag, multiple, RuntimeError("RabbitMQ refused the message (basic.nack)"))
 
     def _settle(self, tag: int, multiple: bool, error: Exception | None) -> None:
-        # ``takewhile`` finds all these tags, because the unconfirmed tags are in ascending order.
+        # ``takewhile`` finds every tag up to ``tag``, because unconfirmed tags are in ascending
+        # order.
         tags = list(takewhile(lambda one: one <= tag, self._unconfirmed)) if multiple else [tag]
         for one in tags:
             position = self._unconfirmed.pop(one, None)

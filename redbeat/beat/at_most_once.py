@@ -34,13 +34,13 @@ __all__ = ("AtMostOnce",)
 
 logger = get_logger("celery.beat")
 
-#: The number of runs that are recorded in one round trip. If a beat dies, at most this number of
-#: runs is lost.
+#: The number of runs that are recorded in one round trip.
+#: A beat that dies loses at most ``GROUP`` runs.
 GROUP = 50
 
 
 def _log_lost(attempt: Attempt, outcome: str) -> None:
-    """Log that a run was not published; ``outcome`` is the end of the line, with the reason."""
+    """Log that a run was not published; ``outcome`` is the end of the log line, with the reason."""
     logger.error("beat: The run of %s at %s %s", attempt.entry.name, attempt.run.instant, outcome)
 
 
@@ -62,17 +62,17 @@ class AtMostOnce:
         self._completions = completions
         self._unrecorded: list[tuple[Attempt, Completion]] = []
         self._recorded: deque[Attempt] = deque()
-        #: Whether the broker refused a message in this tick.
+        #: Whether the broker refused a message in the current tick.
         self._refused = False
 
     def begin_tick(self) -> None:
-        """Allow :meth:`publish` again if the broker refused a message in the previous tick."""
+        """Let :meth:`publish` send runs again if the broker refused a message in the last tick."""
         self._refused = False
 
     def add(self, attempt: Attempt, completion: Completion) -> None:
-        """Add a run and its completion. If the group is full, call :meth:`record`.
+        """Add a run to the group of unrecorded runs; call :meth:`record` if the group is full.
 
-        One round trip if the group is full, else none.
+        Takes one round trip if the group is full, else none.
         """
         if completion.operation == RAN:
             completion = completion._replace(operation=FIRST)
@@ -81,11 +81,10 @@ class AtMostOnce:
             self.record()
 
     def record(self) -> None:
-        """Record the added runs, and publish the recorded runs.
+        """Record the runs that :meth:`add` has collected, and publish the recorded runs.
 
-        A run waits for the next call if the broker is unavailable, or if Redis has not yet
-        confirmed the record of the run. One round trip if runs were added since the last call, else
-        none.
+        A run is published only when the broker is available and Redis has confirmed the record of
+        the run. Takes one round trip if there are unrecorded runs, else none.
         """
         unrecorded, self._unrecorded = self._unrecorded, []
         for attempt, completion in unrecorded:
@@ -100,7 +99,8 @@ class AtMostOnce:
     def publish(self) -> None:
         """Publish the recorded runs.
 
-        If the broker refuses a run, this run is lost, and the other runs wait for the next tick.
+        If the broker refuses a run, the refused run is lost, and all later runs wait for the next
+        tick.
         """
         while self._recorded and not self._refused:
             try:
@@ -111,7 +111,7 @@ class AtMostOnce:
             self._publish(self._recorded.popleft(), producer)
 
     def _on_result(self, attempt: Attempt, completion: Completion, result: Result) -> None:
-        """Handle the result of a record: the run is recorded, must be claimed again, or is lost."""
+        """Handle the result of recording a run: the run is recorded, due again, or lost."""
         if result.code == RECORDED:
             self._recorded.append(attempt)
             self._retries.forget_edits(attempt.claim)
@@ -126,7 +126,8 @@ class AtMostOnce:
     def _put_back_edited(self, attempt: Attempt, completion: Completion, result: Result) -> None:
         """Make a run due again, because its entry or a calendar was edited after the claim.
 
-        If edits of the entry have prevented the run too often, record the run in spite of the edit.
+        If edits of an entry have delayed its run too often, record the run in spite of the last
+        edit.
         """
         now, claim = self._session.time(), attempt.claim
         if result.code == CHANGED and self._retries.is_edited_too_often(claim):
@@ -136,14 +137,14 @@ class AtMostOnce:
             self._session.record(self._retries.put_back_edited(claim, now))
 
     def withdraw(self) -> list[Claim]:
-        """Remove the added runs that are not recorded yet, and return the claims of these runs."""
+        """Discard the runs that are not recorded yet, and return their claims."""
         unrecorded, self._unrecorded = self._unrecorded, []
         return [attempt.claim for attempt, _ in unrecorded]
 
     def report_lost(self) -> None:
         """Log the recorded runs as lost, because this beat stops before it can publish them.
 
-        One round trip for each run of an entry whose runs must not overlap.
+        Takes one round trip for each lost run of an entry whose runs must not overlap.
         """
         while self._recorded:
             self._report_lost_run(
@@ -172,7 +173,7 @@ class AtMostOnce:
     def _report_lost_run(self, attempt: Attempt, outcome: str) -> None:
         """Log and count a lost run, and remove its ``running`` marker.
 
-        Without the removal, later runs of the entry would wait for the lost run.
+        If the ``running`` marker remained, later runs would wait for the end of the lost run.
         """
         run = attempt.run
         _log_lost(attempt, outcome)
@@ -183,6 +184,7 @@ class AtMostOnce:
             self._store.end_run(attempt.claim.key, run.task_id)
         except (RedisError, OSError) as error:
             logger.warning(
-                "beat: Could not end the lost run of %s, later runs wait until overlap_timeout: %s",
+                "beat: Could not end the lost run of %s, so later runs wait until "
+                "overlap_timeout: %s",
                 *(attempt.entry.name, described(error)),
             )

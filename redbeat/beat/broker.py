@@ -1,4 +1,4 @@
-"""The broker connection of a beat: its timeouts, its errors and its warnings."""
+"""Opens the broker connection of a beat, classifies broker errors, and checks task messages."""
 
 from __future__ import annotations
 
@@ -34,25 +34,25 @@ logger = get_logger("celery.beat")
 #: The first words of the problem text that a beat stores while its broker is not available.
 NO_BROKER: Final = "the broker is not available"
 
-#: The maximum time of one attempt to publish, as a fraction of a lease. A publish has at most two
-#: attempts.
+#: The maximum time of one attempt to publish, as a fraction of a lease.
+#: A publish has at most two attempts.
 ATTEMPT_PART = 1 / 6
 
 #: The minimum timeout of one attempt to publish, in seconds.
 SHORTEST_PUBLISH = 1.0
 
-#: The timeout options of each transport. Without timeouts, a broker that neither answers nor closes
-#: its connection would block the beat forever.
+#: The timeout options of each transport.
+#: Without a timeout, a broker that does not answer would block the beat forever.
 TIMEOUTS = {
     "redis": ("socket_timeout", "socket_connect_timeout"),
     "amqp": ("read_timeout", "write_timeout"),
 }
 
-#: Celery's default of ``broker_connection_timeout`` in seconds. The AMQP transport uses this
-#: setting, and none of :data:`TIMEOUTS`, while it connects.
+#: Celery's default of ``broker_connection_timeout`` in seconds.
+#: While the AMQP transport connects, it uses only ``broker_connection_timeout``.
 CELERYS_CONNECT_TIMEOUT = 4
 
-#: Scheme in ``redbeat_redis_url`` -> scheme of the same server in ``broker_url``, if not equal.
+#: Maps a scheme of ``redbeat_redis_url`` to the different scheme that ``broker_url`` needs.
 BROKER_SCHEMES: Final = {"redis-sentinel": "sentinel", "unix": "redis+socket"}
 
 
@@ -76,8 +76,8 @@ def broker_connection(app: Celery, **options: Any) -> Any:
 def publishing_connection(app: Celery, lease: float) -> Any:
     """Return a lazy broker connection on which each call has a short timeout.
 
-    ``lease`` is the number of seconds until a claim expires. Timeouts that the user has set take
-    precedence: those in ``broker_transport_options``, and a ``broker_connection_timeout`` that
+    ``lease`` is the number of seconds until a claim expires. A user's timeouts in
+    ``broker_transport_options`` take precedence, and so does a ``broker_connection_timeout`` that
     differs from Celery's default. No network traffic.
     """
     seconds = max(lease * ATTEMPT_PART, SHORTEST_PUBLISH)
@@ -95,11 +95,12 @@ def publishing_connection(app: Celery, lease: float) -> Any:
 def checked_producer(producer: Any, allowlist: TaskAllowlist | None = None) -> Any:
     """Return a subclass of ``producer`` that checks each message before it is sent.
 
-    The check comes after all options were merged and all user code was called. For a task that
-    ``redbeat_task_allowlist`` does not contain, the check raises :exc:`NotAllowedError`.
+    The subclass checks the final message, after all options were merged and all user code was
+    called. For a task that is not in ``redbeat_task_allowlist``, the subclass raises
+    :exc:`NotAllowedError`.
 
-    The subclass also saves time for queues that are already declared. For each message, kombu's own
-    method copies the queue and prepares a retry before it looks up whether the queue is declared.
+    The subclass also skips queues that are already declared. Kombu's own ``maybe_declare`` copies
+    each queue and prepares a retry before it looks up whether the queue is declared.
 
     If ``producer`` is not a class, this function returns ``producer`` unchanged.
     """
@@ -128,7 +129,8 @@ def _check_message(
     """Raise :exc:`NotAllowedError` if a message makes a worker run a task that is not allowed.
 
     ``body`` is the body of a Celery message: arguments, keyword arguments, and callbacks. In
-    version 1 of Celery's protocol, the body is a dict that also contains the name of the task.
+    version 1 of Celery's protocol, the body of a message is a dict that also contains the task
+    name.
     """
     first_version = isinstance(body, dict)
     callbacks = body[2:] if isinstance(body, tuple) else ()
@@ -149,9 +151,9 @@ def means_no_broker(error: BaseException, connection: Any = None) -> bool:
 
     The result is True for a broker error, unless the error concerns only one message (see
     :func:`is_about_one_message`). The result is False for an error of user code. The builtin
-    ``ConnectionError`` and ``TimeoutError`` count as broker errors, because user code may have
-    published the message itself. ``connection`` is the broker connection, which knows the error
-    classes of its transport; None if there is no connection.
+    ``ConnectionError`` and ``TimeoutError`` count as broker errors, because user code that
+    publishes messages itself may raise them. ``connection`` is the broker connection, which knows
+    the error classes of its transport; None if there is no connection.
     """
     cause = cause_of(error)
     if is_about_one_message(cause):
@@ -167,16 +169,16 @@ def means_no_broker(error: BaseException, connection: Any = None) -> bool:
 def is_about_one_message(error: BaseException) -> bool:
     """Return whether ``error`` concerns only the message or queue of one entry.
 
-    If so, the broker is available, and the messages of other entries can be sent.
+    If the result is True, the broker is available, and messages of other entries can be sent.
 
-    Examples: the Redis key of the queue is not a list, the Redis ACL forbids access to this key,
-    redis-py cannot encode an argument, kombu does not know the compression, RabbitMQ closed the
+    Examples of causes: the Redis key of a queue is not a list, the Redis ACL forbids access to a
+    queue, redis-py cannot encode an argument, kombu does not know a compression, RabbitMQ closed a
     channel.
     """
     cause = error.__cause__ or error
     if isinstance(cause, NoPermissionError):
-        # "No permissions to access a key" concerns one queue. The other text of Redis, "no
-        # permissions to run the command", concerns all messages.
+        # The error "No permissions to access a key" concerns one queue. The error "no permissions
+        # to run the command" concerns all messages.
         return "access" in str(cause)
     wrong_type = isinstance(cause, ResponseError) and "WRONGTYPE" in str(cause)
     # Kombu wraps a KeyError in an OperationalError, for example for an unknown compression.
@@ -186,13 +188,13 @@ def is_about_one_message(error: BaseException) -> bool:
 def is_refusal(error: BaseException) -> bool:
     """Return whether ``error`` means that the broker refused a message for a queue.
 
-    The broker may already have accepted the same message for another queue.
+    The broker may already have accepted a refused message for another queue.
     """
     return isinstance(error.__cause__ or error, (ResponseError, ChannelError))
 
 
 def _comes_from_broker_client(error: BaseException) -> bool:
-    """Return whether the broker's client raised a redis-py error, and not a client of user code."""
+    """Return whether a redis-py error comes from the broker's client, not from user code."""
     names = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)]
     return not names or any(name.startswith(BROKER_MODULES) for name in names)
 
@@ -203,7 +205,7 @@ def broker_address(app: Celery) -> str:
 
 
 def warn_about_confirms(app: Celery) -> None:
-    """Warn if RabbitMQ does not confirm messages, because messages may be lost then.
+    """Warn if RabbitMQ does not confirm messages, because unconfirmed messages may be lost.
 
     No network traffic.
     """

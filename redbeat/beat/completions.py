@@ -1,4 +1,4 @@
-"""Builds the completions of claimed entries: what a beat records in Redis after each claim."""
+"""Builds completions, which a beat records in Redis after it has handled a claim."""
 
 from __future__ import annotations
 
@@ -55,15 +55,15 @@ logger = get_logger("celery.beat")
 def _custom_score(attempt: Attempt) -> float | None:
     """Return the next score (UNIX seconds) that a user's entry class computes, or None.
 
-    None means that the schedule determines the score. The result is also None if ``is_due`` of the
-    class returned almost the same time as the schedule.
+    None means that the schedule determines the score. The result is also None if the user's
+    ``is_due`` and the schedule return almost the same time.
     """
     entry, seconds, now = attempt.entry, attempt.seconds, attempt.now
     if entry.scores_itself() and attempt.run.successor is not None:
         return _score_of_successor(attempt.run.successor, now)
     if type(entry).is_due is RedBeatSchedulerEntry.is_due or not isinstance(seconds, (int, float)):
         return None
-    if seconds != seconds:  # Redis would refuse the whole batch: NaN is no score
+    if seconds != seconds:  # Redis refuses a batch in which a score is NaN
         return None
     by_schedule = score_of(entry.decision().next_at)
     own_score = now + float(min(max(seconds, 0), LONGEST_WAIT))
@@ -79,7 +79,8 @@ def _score_of_successor(successor: RedBeatSchedulerEntry, now: float) -> float |
             raise ValueError(f"its score is {score}")
     except Exception:  # the message was sent, so its run must be recorded in any case
         logger.exception(
-            "beat: Entry %s could not compute its score, using its schedule instead", successor.name
+            "beat: Entry %s could not compute its score, so the beat uses its schedule",
+            successor.name,
         )
         return None
     return score if score < 0 else max(score, now + SHORTEST_WAIT)
@@ -103,8 +104,9 @@ def _score_of_not_due(attempt: Attempt) -> float:
 
 ALLOW: Final = "allow"
 
-#: If the end in a ``running`` field is more than this number of seconds in the future, the end is
-#: invalid, and the run counts as ended. ``overlap_timeout`` is always less than this number.
+#: A ``running`` field is invalid if its end is more than ``LONGEST_OVERLAP`` seconds in the future.
+#: A run with an invalid ``running`` field counts as ended.
+#: ``overlap_timeout`` is always less than ``LONGEST_OVERLAP``.
 LONGEST_OVERLAP: Final = 1e9
 
 
@@ -113,7 +115,7 @@ def _running_until(claim: Claim) -> float:
 
 
 def is_running(attempt: Attempt) -> bool:
-    """Return whether the run must wait, because an earlier run may still be running."""
+    """Return whether a run must wait because an earlier run of the entry may still be running."""
     claim, now = attempt.claim, attempt.now
     if attempt.entry.policy_field("overlap") == ALLOW or not claim.running_until:
         return False
@@ -121,19 +123,19 @@ def is_running(attempt: Attempt) -> bool:
 
 
 def put_back_while_running(claim: Claim) -> Completion:
-    """Return the completion that makes the occurrence due again when the earlier run has ended."""
+    """Return a completion that delays a run until the previous run of the entry has ended."""
     return claim.put_back(_running_until(claim))._replace(running=WAITS)
 
 
 def running_marker(entry: RedBeatSchedulerEntry, task_id: str) -> str:
-    """Return the ``running`` field to store for a new run, "" if runs may overlap."""
+    """Return the ``running`` field to store for a new run, or "" if runs may overlap."""
     if entry.policy_field("overlap") == ALLOW or not task_id:
         return ""
     return f"{task_id} {entry.policy_field('overlap_timeout')}"
 
 
 def _score_after(attempt: Attempt, skipped: datetime) -> float:
-    """Return the next score after a skipped run, which does not increase the run count."""
+    """Return the next score after a skipped run; skipped runs do not increase the run count."""
     entry, run = attempt.entry, attempt.run
     if asks_itself(entry.schedule):
         return score_of(entry.decision().next_at)
@@ -144,7 +146,7 @@ def _score_after(attempt: Attempt, skipped: datetime) -> float:
 
 
 def _with_end(attempt: Attempt, completion: Completion) -> Completion:
-    """Return the completion. If the entry has no runs left, add the effects of ``on_finish``."""
+    """Return the completion with the effects of ``on_finish`` if the entry has no runs left."""
     if completion.score != PARKED:
         return completion
     on_finish = attempt.entry.policy_field("on_finish")
@@ -167,7 +169,7 @@ class Completions:
         self._prototypes = prototypes
 
     def announce_sent(self, attempt: Attempt) -> None:
-        """Count a sent message, and emit ``entry_dispatched``."""
+        """Count a sent message, and emit the signal ``entry_dispatched``."""
         entry, run = attempt.entry, attempt.run
         late = None if run.trigger else (run.now - run.due).total_seconds()
         self._counters.dispatched(str(entry.name), late)
@@ -183,11 +185,11 @@ class Completions:
         )
 
     def announce_end(self, attempt: Attempt, completion: Completion) -> None:
-        """If the entry has no runs left, log its end and emit ``entry_finished``."""
+        """If an entry has no runs left, log that it has finished, and emit ``entry_finished``."""
         if completion.end:
             entry = attempt.entry
             logger.info(
-                "beat: Entry %s has finished, it has no runs left (on_finish: %s)",
+                "beat: Entry %s has finished, because it has no runs left (on_finish: %s)",
                 *(entry.name, entry.policy_field("on_finish")),
             )
             emit(entry_finished, self._scheduler, entry=entry)
@@ -205,7 +207,7 @@ class Completions:
         successor = run.successor or entry.next()
         if decision.missed:
             logger.warning(
-                "beat: Entry %s missed %s, sent the run of %s, which replaces them",
+                "beat: Entry %s missed %s: the beat sent the run of %s, which replaces them",
                 *(entry.name, plural(decision.missed, "run"), decision.scheduled_at),
             )
             self._count_missed(entry, decision.missed, decision.scheduled_at)
@@ -233,7 +235,7 @@ class Completions:
             runtime = encode_runtime(last, entry.last_run_at)
             if decision.missed:
                 logger.warning(
-                    "beat: Entry %s missed %s up to %s, too late to catch up",
+                    "beat: Entry %s missed %s up to %s: it is too late to catch up",
                     *(entry.name, plural(decision.missed, "run"), decision.anchor),
                 )
                 self._count_missed(entry, decision.missed, decision.anchor)
@@ -305,7 +307,7 @@ class Completions:
         """
         claim, (definition, policy, meta) = attempt.claim, stored
         completion = completion._replace(score=now, seen=stored)
-        if not completion.meta:  # a triggered run does not change the last run
+        if not completion.meta:  # a triggered run does not change ``last_run_at``
             return completion
         run_history = History.read(completion.meta, completion.runtime)
         history = merged_history(claim.meta, meta, run_history)

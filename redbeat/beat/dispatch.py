@@ -61,23 +61,24 @@ __all__ = ("Dispatcher",)
 
 logger = get_logger("celery.beat")
 
-#: Seconds for which the decision to send a run stays valid. If the decision is older, for example
-#: because the broker was slow, the beat checks again whether the run is too late.
+#: Seconds for which the decision to send a run stays valid.
+#: If a decision is older, the beat checks again whether the run is too late.
 DECISION_VALID_FOR: Final = 0.1
 
 
 class Dispatcher:
-    """Decides on claimed entries and publishes their runs, one claim at a time.
+    """Decides whether claimed entries are due, and publishes their runs, one claim at a time.
 
-    The dispatcher adds the completions to the session, which records them later. So
-    :meth:`dispatch` takes no round trip to Redis, except:
+    The dispatcher adds the completions to the session, which records them later. :meth:`dispatch`
+    takes only these round trips to Redis:
 
     - one round trip per group of at-most-once runs
     - one round trip if user code in this beat saves or deletes the entry during the publish
     - the round trips of :meth:`CommonServer.broker_of`
 
-    ``statics`` contains the functions among the arguments of static entries. ``publisher`` tracks
-    the messages that the broker has not confirmed. ``clock`` returns monotonic seconds.
+    ``statics`` contains the functions that ``beat_schedule`` passes to tasks as arguments.
+    ``publisher`` tracks the messages that the broker has not confirmed. ``clock`` returns monotonic
+    seconds.
     """
 
     def __init__(
@@ -137,13 +138,13 @@ class Dispatcher:
             self._quarantine_entry(claim, str(error), now)
             return
         self.deliver()
-        if isinstance(error, (RedisError, OSError)):  # from_key() or the read of calendars failed
+        if isinstance(error, (RedisError, OSError)):  # from_key() or reading a calendar failed
             self._session.record(self.retries.retry(claim, now, error))
         else:
             self._session.record(self.retries.leave_to_others(claim, now, error))
 
     def _dispatch_scheduled(self, attempt: Attempt) -> None:
-        """Decide on the next run of the schedule, and send the run if it is due."""
+        """Send the next run of the entry's schedule if the run is due."""
         entry, claim, run = attempt.entry, attempt.claim, attempt.run
         perhaps_sent = bool(claim.since) and not run.at_most_once
         if not entry.enabled and not perhaps_sent:
@@ -161,7 +162,7 @@ class Dispatcher:
         elif due and not perhaps_sent and is_running(attempt):
             self._record_without_run(attempt, self._completions.overlapping(attempt))
         elif due and self._became_too_late(attempt):
-            self._session.record(claim.put_back(attempt.now))  # the next claim decides again
+            self._session.record(claim.put_back(attempt.now))  # the next claim decides on the run
         elif run.at_most_once:
             self._prepare_at_most_once(attempt, due)
         else:
@@ -180,10 +181,10 @@ class Dispatcher:
         entry, run = attempt.entry, attempt.run
         return (run.now - run.decided_at).total_seconds() > DECISION_VALID_FOR and entry.is_too_late
 
-    # -- sending: with the record, before it, or after it ------------------------------------------
+    # -- sending with the record, before the record, or after the record -----------------------
 
     def _capture_for(self, attempt: Attempt, producer: Any) -> Capture | None:
-        """Return a capture if a script can send the message with its record, otherwise None."""
+        """Return a :class:`Capture` if a Lua script can send and record the run, else None."""
         if attempt.entry.policy_field("delivery") == AT_LEAST_ONCE:
             return None
         session, server = self._session, self.server
@@ -211,9 +212,9 @@ class Dispatcher:
             return
         at_least_once = entry.policy_field("delivery") == AT_LEAST_ONCE
         if capture is None and attempt.way == WITH_RECORD and not at_least_once:
-            # The claim states that the message is sent only with the record. If this beat sent the
-            # message now and died before the record, the next beat would assume that no message
-            # was sent. The next beat would decide again, and might use another task id.
+            # The claim states that a message is sent only together with its record. If this beat
+            # sent a message alone and died before the record, the next beat would assume that no
+            # message was sent, and might send the run again with another task id.
             self._session.record(claim.put_back(attempt.now))
             return
         alone = bool(self._isolated.get(claim.key))
@@ -242,7 +243,7 @@ class Dispatcher:
         return self._scheduler.overrides_sending or sent_anything
 
     def _prepare_at_most_once(self, attempt: Attempt, due: bool) -> None:
-        """Decide and check the broker like :meth:`_publish`, but record the run before sending."""
+        """Check the broker, and add a due run to the runs that are recorded before publishing."""
         entry, run = attempt.entry, attempt.run
         try:
             if due:
@@ -270,7 +271,7 @@ class Dispatcher:
     def _record_sent(
         self, attempt: Attempt, completion: Completion, capture: Capture | None
     ) -> None:
-        """Add the completion of a run whose message was captured or already sent."""
+        """Add the completion of a run whose message was captured for a script or already sent."""
         if capture is not None and self._leaves_with_record(attempt.claim, capture):
             self._send_with_record(attempt, completion._replace(messages=capture.messages))
             return
@@ -285,11 +286,12 @@ class Dispatcher:
         self._record_published(attempt, completion)
 
     def _leaves_with_record(self, claim: Claim, capture: Capture) -> bool:
-        """Return whether a script can send the captured message together with the record.
+        """Return whether a Lua script can send a captured message and record its run in one step.
 
-        A script refuses the message of an entry that was changed since the claim. So the result is
-        False if user code in this beat changes the entry during each publish: a script would never
-        send its message. One round trip if user code saved or deleted the entry, else none.
+        The script sends no message of an entry that was changed after the claim. If user code in
+        this beat changes an entry during each publish, the script would never send its message, so
+        the result is False. Takes one round trip if user code saved or deleted the entry, else
+        none.
         """
         changed = self.retries.is_edited_too_often(claim)
         if not changed and claim.key in capture.changed_keys:
@@ -297,7 +299,10 @@ class Dispatcher:
         return bool(capture.commands) and not changed
 
     def _was_changed(self, claim: Claim) -> bool:
-        """Return whether an entry was edited, deleted or claimed again. One round trip."""
+        """Return whether an entry was edited, deleted or claimed again since ``claim`` was made.
+
+        One round trip.
+        """
         try:
             row = self._store.read([claim.key]).rows[0]
         except (RedisError, OSError):
@@ -306,7 +311,7 @@ class Dispatcher:
         return not is_claimed or (row.definition, row.policy) != (claim.definition, claim.policy)
 
     def _send_with_record(self, attempt: Attempt, completion: Completion) -> None:
-        """Add a completion; the script that records the completion also sends its message."""
+        """Add a completion with a message; the script sends the message and records the run."""
         self._session.record(
             completion,
             partial(self._on_sent_with_record, attempt, completion, self._session.broker),
@@ -315,7 +320,7 @@ class Dispatcher:
     def _on_sent_with_record(
         self, attempt: Attempt, completion: Completion, broker: Broker | None, result: Result
     ) -> None:
-        """Handle the result of a completion whose message the script should also send."""
+        """Handle the result of a completion that contains a message for the script to send."""
         claim, code, texts = attempt.claim, result.code, result.texts
         if code in (RECORDED, OVERTAKEN):
             self.server.note_sent(claim.key)
@@ -339,10 +344,10 @@ class Dispatcher:
             )
 
     def _on_message_refused(self, attempt: Attempt, why: str) -> None:
-        """Make a run due again, because the script could not send its message.
+        """Make a run due again, because the script could not send the message of the run.
 
-        If the Redis user has no right to the queue, only this entry is affected. If another right
-        is missing, scripts cannot send any message.
+        If the Redis user has no right to a queue, scripts cannot send messages to this queue. If
+        the Redis user has no right to a command, scripts cannot send any message.
         """
         claim, attempt.now = attempt.claim, self._session.time()
         refused = REFUSAL.search(why) is not None
@@ -363,7 +368,7 @@ class Dispatcher:
         self._completions.announce_sent(attempt)
 
     def _record_without_run(self, attempt: Attempt, completion: Completion) -> None:
-        """Add the completion of an entry of which this beat sent no run."""
+        """Add the completion of a claimed entry for which this beat sent no run."""
 
         def on_result(result: Result) -> None:
             if result.code == RECORDED:
@@ -379,9 +384,9 @@ class Dispatcher:
     def deliver(self) -> None:
         """Wait until the broker has confirmed all messages, and record their runs.
 
-        Call this method before you handle an error of a later run. This method first waits until
-        Redis has confirmed the records of earlier runs, so that few sent runs are unrecorded if
-        this beat dies.
+        Call this method before you handle a failed run, so that earlier runs are recorded first.
+        This method also waits until Redis has confirmed the records of earlier runs, so that few
+        sent runs are unrecorded if this beat dies.
         """
         if self._publisher.is_busy:
             with suppress(RedisError, OSError):  # the next request sends the records again
@@ -419,8 +424,8 @@ class Dispatcher:
     def _handle_publish_error(self, attempt: Attempt, unsure: bool | None) -> None:
         """Retry a run whose publish failed.
 
-        If another message may have caused the error, the run is due again at once, and its message
-        is sent while no other message is in flight.
+        If another message may have caused the error, the run is due again at once, and the beat
+        then sends its message while no other message is in flight.
         """
         claim, now, error = attempt.claim, attempt.now, attempt.error
         assert error is not None
@@ -472,8 +477,8 @@ class Dispatcher:
         except (ValueError, OverflowError, OSError) as error:
             self._drop_waiting(attempt, waiting, error)
             return
-        # Pass the text of the waiting run unchanged, because the script searches for this text to
-        # replace it.
+        # Pass the text of the waiting run unchanged, because the script finds the waiting run by
+        # its text.
         ended = claim.done(SKIP, now)
         if instant is None:  # the schedule was changed, and the backfill has no runs left
             after = backfill.after_run(None, now, sent=0)
@@ -498,8 +503,8 @@ class Dispatcher:
     def _dispatch_triggered(self, attempt: Attempt, waiting: str) -> None:
         """Send a run that was triggered manually.
 
-        Afterwards, the entry is due again at once, because other triggered runs or a run of the
-        schedule may be waiting.
+        After a triggered run, the entry is due again at once, because other triggered runs or a run
+        of the schedule may be waiting.
         """
         entry, claim, run, now = attempt.entry, attempt.claim, attempt.run, attempt.now
         try:
@@ -514,9 +519,9 @@ class Dispatcher:
         line = run_line(nominal(trigger.at), now, TRIGGERED, run.task_id)
         completion = claim.put_back(now)._replace(trigger=trigger.id, history=line)
         if trigger.at.timestamp() <= (seconds_in(claim.since) or 0.0):
-            # The trigger was already waiting when a beat first claimed this occurrence. Triggered
-            # runs come first, so a beat can have sent only the triggered run. The next claim
-            # decides on the occurrence.
+            # The trigger was already waiting when a beat first claimed the run of the schedule.
+            # Triggered runs come first, so a beat can have sent only the triggered run. The next
+            # claim decides on the run of the schedule.
             completion = completion._replace(operation=RETRY)
         self._send_waiting(attempt, completion)
 

@@ -1,8 +1,8 @@
 """Exactly-once delivery: one Lua script sends the message and records the run.
 
 The broker and the schedule must be on the same Redis server. The beat captures the Redis commands
-of a publish on kombu's channel, and sends the commands together with the completion. A Lua script
-executes the captured commands and records the run in one atomic step.
+of a publish on kombu's channel, and sends the commands to Redis together with the completion of the
+run. A Lua script executes the captured commands and records the run in one atomic step.
 """
 
 from __future__ import annotations
@@ -37,27 +37,26 @@ __all__ = ("BYPASSED", "CHANGES_ENTRY", "Capture", "CommonServer", "check_possib
 
 logger = get_logger("celery.beat")
 
-#: The Redis commands that a capture collects. The commands add a message to a queue, send a message
-#: to subscribers, or set the expiry of a queue.
+#: The Redis commands that :class:`Capture` collects.
+#: The commands add messages to a queue, publish messages, or set the expiry of a queue.
 CAPTURED: Final = frozenset({"LPUSH", "PUBLISH", "EXPIRE", "PEXPIRE"})
 
 #: Seconds between two checks whether broker and schedule are on the same server.
 CHECK_INTERVAL: Final = 30.0
 
-#: Seconds between two checks whether the watched connection is open. A check for each message would
-#: take too much time.
+#: Seconds between two checks whether the connection to the broker is open.
+#: A check before each message would take too much time.
 OPEN_CHECK_INTERVAL: Final = 0.01
 
-#: After Redis refused the message of a script, runs are published before their records for this
-#: number of seconds.
+#: Seconds for which no script sends messages after Redis refused the message of a script.
 REFUSED_FOR: Final = 300.0
 
 #: The reasons why a message is sent before its record.
 BYPASSED: Final = "user code sends the messages on another channel, or the messages go to no queue"
 CHANGES_ENTRY: Final = "user code in this beat changes the entry while its message is published"
 
-#: Maximum number of stored task names. The beat stores the name of a task whose message was sent
-#: before its record, so that it logs only one warning for the task.
+#: Maximum number of stored task names.
+#: A beat stores the tasks that it has warned about, so that it warns only once per task.
 MAX_BYPASSING_TASKS: Final = 1000
 
 
@@ -130,9 +129,9 @@ class Capture(ClientStandIn):
         CHANGED_KEYS.reset(self._noting)
 
     def send(self) -> Exception | None:
-        """Send the captured commands without a record; return the error, None for success.
+        """Send the captured commands without a script; return the error, or None for success.
 
-        Two round trips. No round trip if no command was captured.
+        Takes two round trips, or none if no command was captured.
         """
         if not self.commands:
             return None
@@ -142,7 +141,7 @@ class Capture(ClientStandIn):
             send(connection, self.commands)
             receive(connection, len(self.commands), answers)
         except (RedisError, OSError) as error:
-            return OperationalError(str(error))  # the error that kombu would raise
+            return OperationalError(str(error))  # as kombu does
         finally:
             connection.disconnect()
         return next(filter(None, answers), None)
@@ -194,14 +193,13 @@ class CommonServer:
         self._allowed = delivery in (None, EXACTLY_ONCE)
         self._clock = clock
         self._channel: Any = None
-        #: An open connection to the broker. The broker may have moved to another server if this
-        #: connection is closed.
+        #: A connection to the broker that stays open.
+        #: A closed connection means that the broker may have moved to another server.
         self._watched_connection: Any = None
         self._checked_at = 0.0
         self._logged_reason = ""
         self._was_common = False
-        #: The last server on which a script could not send messages, the reason, and the time in
-        #: monotonic seconds.
+        #: The last server where no script could send messages, the reason, and the time.
         self._failed_server: tuple[Broker | None, str, float] = (None, "", 0.0)
         #: The last server on which a script has sent a message, None if there is none.
         self._sends_on: Broker | None = None
@@ -209,20 +207,19 @@ class CommonServer:
         self.broker: Broker | None = None
         #: The names of tasks of which a message was sent before its record.
         self._bypassing_tasks: set[str] = set()
-        #: The entries to whose queues scripts have no right: entry key -> when to try a script
-        #: again, in monotonic seconds.
+        #: Maps the key of an entry to the monotonic time until which scripts skip its queue.
         self._refused_until: RecentEntries[float] = RecentEntries()
         self._last_refused_until = 0.0
-        #: Why no message is sent, if exactly-once delivery is set but has become impossible. Else
-        #: "".
+        #: Why exactly-once delivery has become impossible and no message is sent; else "".
         self.problem = ""
 
     def broker_of(self, producer: Any) -> Broker | None:
         """Return the broker's server if the schedule is on the same server, else None.
 
-        Two round trips for a new channel, after a lost connection, and every :data:`CHECK_INTERVAL`
-        seconds while the servers differ; else none. Raises :exc:`ConfigurationError` if
-        exactly-once delivery is set, but has never been possible since this beat started.
+        Takes two round trips for a new channel, after a lost connection, and every
+        :data:`CHECK_INTERVAL` seconds while the servers differ; else none. Raises
+        :exc:`ConfigurationError` if exactly-once delivery is set, but has never been possible since
+        this beat started.
         """
         channel = producer.channel
         if channel is self._channel and not self._may_have_changed():
@@ -243,13 +240,13 @@ class CommonServer:
         return not is_idle(self._watched_connection)
 
     def script_ran_elsewhere(self, broker: Broker | None) -> None:
-        """Check the servers again, because a script did not run on the server of ``broker``."""
+        """Check the servers again after a script did not run on the server of ``broker``."""
         if broker == self.broker:
             self.refuse("scripts cannot use INFO to read the run_id of their server")
 
     def refuse(self, reason: str) -> None:
         """Store why a script cannot send messages; the next :meth:`broker_of` checks the server."""
-        if self.broker is not None:  # else an earlier message of the script was already refused
+        if self.broker is not None:  # an earlier refusal may have reset ``broker``
             self._failed_server = self.broker, reason, self._clock()
             self._channel = self.broker = self._sends_on = None
 
@@ -257,7 +254,8 @@ class CommonServer:
         try:
             broker = self._find_common_server(channel)
             failed_server, failure, since = self._failed_server
-            # With exactly-once delivery, only a script may send messages, so try again sooner.
+            # If exactly-once delivery is set, only scripts may send messages, so the beat tries
+            # again sooner.
             pause = CHECK_INTERVAL if self.demanded else REFUSED_FOR
             if broker == failed_server and self._clock() - since <= pause:
                 raise NotSameServerError(failure)
@@ -276,7 +274,7 @@ class CommonServer:
         self._logged_reason = ""
 
     def note_sent(self, key: str) -> None:
-        """Store that a script has sent a message of the entry with this key."""
+        """Store that a script has sent a message of the entry ``key``."""
         self._refused_until.forget(key)
         if self.broker is not None and self._sends_on != self.broker:
             self._sends_on, self._failed_server = self.broker, (None, "", 0.0)
@@ -315,12 +313,12 @@ class CommonServer:
         return not self._bypassing_tasks and self._clock() >= self._last_refused_until
 
     def note_refused_queue(self, key: str, why: str) -> bool:
-        """Store that scripts have no right to the queue of the entry with this key.
+        """Store that scripts have no right to the queue of the entry ``key``.
 
-        Returns True if the key is stored. Returns False if too many keys are stored. Also returns
-        False until a script has sent a message on this server, because the Redis user may lack
-        access to all queues. Logs the warning once per entry, and again only after a script has
-        sent a message of the entry.
+        Returns True if the key is stored. Returns False if too many keys are stored. Before any
+        script has sent a message on this server, the result is False, because the Redis user may
+        lack access to all queues. The warning is logged once per entry, and is only repeated after
+        a script has sent a message of the entry.
         """
         now = self._clock()
         known, until = self._refused_until.get(key) is not None, now + REFUSED_FOR
@@ -332,12 +330,12 @@ class CommonServer:
         return True
 
     def may_send(self, key: str) -> bool:
-        """Return whether to let a script send the messages of the entry with this key."""
+        """Return whether to let a script send the messages of the entry ``key``."""
         until = self._refused_until.get(key)
         return until is None or self._clock() >= until
 
     def _find_common_server(self, channel: Any) -> Broker:
-        """Return the common server; raises :exc:`NotSameServerError` if there is none."""
+        """Return the server that broker and schedule share, or raise :exc:`NotSameServerError`."""
         if not hasattr(channel, "conn_or_acquire"):
             raise NotSameServerError("messages do not go to Redis")
         client = self._store.client
@@ -350,9 +348,10 @@ class CommonServer:
         return Broker(run_id, database, schedule_database)
 
     def _broker_identity(self, channel: Any) -> tuple[str, int]:
-        """Return the run id of the broker's server, and the broker's database number.
+        """Return the ``run_id`` of the broker's Redis server, and the broker's database number.
 
-        Leaves the connection open, so that :meth:`_may_have_changed` can check it.
+        The connection to the broker stays open, so that :meth:`_may_have_changed` can check the
+        connection.
         """
         self.close()
         with channel.conn_or_acquire() as client:
@@ -365,7 +364,7 @@ class CommonServer:
                 connection.connect()
                 connection.send_command("INFO", "server")
                 info = text_of(connection.read_response())
-        except RedisError as error:  # the error that kombu would raise
+        except RedisError as error:  # as kombu does
             raise OperationalError(str(error)) from error
         run_id = re.search(r"^run_id:(\w+)", info, re.MULTILINE)
         return _checked_run_id("broker", run_id and run_id[1]), _database(pool)
@@ -377,7 +376,7 @@ class CommonServer:
 
 
 def _identity_of(client: Any) -> tuple[str, int]:
-    """Return the run id of a client's server, and the client's database number. One round trip."""
+    """Return the ``run_id`` of a client's server, and the database number. One round trip."""
     with _translating_errors("schedule"):
         run_id = client.info("server").get("run_id")
     pool = getattr(client, "connection_pool", None)

@@ -31,7 +31,7 @@ logger = get_logger("celery.beat")
 #: Maximum number of entries that are loaded before the first loaded entry is dispatched.
 LOAD_AHEAD: Final = 50
 
-#: After this number of seconds, the loaded entries are dispatched before other entries are loaded.
+#: Maximum number of seconds to load entries before the loaded entries are dispatched.
 LOAD_SECONDS: Final = 0.1
 
 
@@ -49,7 +49,7 @@ class Attempt:
     Attributes:
         entry: the loaded entry.
         claim: the claim, with the calendars that the entry depends on.
-        way: the order of message and record that the claim allows.
+        way: the order in which the claim allows to send the message and record the run.
         now: the time of Redis at which the entry is dispatched, UNIX seconds.
         seconds: the seconds until the next run, as returned by ``is_due`` of the entry.
         error: why the message was not sent, None for success.
@@ -96,7 +96,8 @@ class Loader:
         self._clock = clock
         #: A cache of entries, and of the histories that this beat wrote.
         self.prototypes = Prototypes(scheduler)
-        #: The calendars: name -> JSON. None until an entry of the reply needs a calendar.
+        #: Maps the names of calendars to their JSON texts.
+        #: The attribute is None until an entry of the current reply needs a calendar.
         self._calendar_texts: dict[str, str] | None = None
 
     def load_all(
@@ -104,10 +105,10 @@ class Loader:
     ) -> Iterator[Loaded]:
         """Yield the loaded entry of each claim, or the error of loading the entry.
 
-        This method loads several entries in a row, and decides whether they are due. Loading each
-        entry just before its message is sent would take more time. ``caller_entry`` contains the
-        entry that a program passed to ``maybe_due``. One round trip if an entry of the reply has
-        calendars, else none.
+        This method loads several entries in a row, and decides whether they are due. It takes less
+        time to load entries in a row than to load each entry just before its message is sent.
+        ``caller_entry`` contains the entry that a program passed to ``maybe_due``. Takes one round
+        trip if any of the entries has calendars, else none.
         """
         claims, self._calendar_texts = response.reply.claims, None
         first, now = 0, datetime.fromtimestamp(response.reply.now, UTC)
@@ -150,9 +151,9 @@ class Loader:
         return Attempt(entry, claim, response.request.way, response.reply.now)
 
     def _with_calendars(self, entry: RedBeatSchedulerEntry, claim: Claim) -> Claim:
-        """Set the calendars of an entry, and return the claim with these calendars.
+        """Set the calendars of an entry, and return the claim with the calendars.
 
-        Reads all calendars once per reply, in one round trip.
+        Takes one round trip at the first entry with calendars in a reply, else none.
         """
         names = entry.policy.exclude
         if self._calendar_texts is None:
@@ -163,8 +164,8 @@ class Loader:
     def _decide_early(self, attempt: Attempt, now: datetime) -> None:
         """Decide whether an entry is due, before the entry is dispatched.
 
-        If this decision fails, the dispatcher decides again. Entries whose schedules have user code
-        are skipped, because user code must be called only once, when the entry is dispatched.
+        If the early decision fails, the dispatcher decides again. Schedules with user code are
+        skipped, because user code must be called only once, when the entry is dispatched.
         """
         entry, claim = attempt.entry, attempt.claim
         decided_at = instant_in(claim.since) or now

@@ -31,8 +31,8 @@ __all__ = (
 logger = get_logger("celery.beat")
 
 
-#: The prefix of the lock tokens of RedBeat 3. Tokens without this prefix belong to other programs
-#: or to older versions.
+#: The prefix of the lock tokens of RedBeat 3.
+#: Tokens without the prefix belong to other programs or older versions.
 TOKEN_PREFIX = "redbeat3:"
 
 #: The holder that ``claim.lua`` returns if the value of the lock key is not a string.
@@ -41,14 +41,14 @@ NOT_A_LOCK = "a key that is not a lock"
 #: Seconds without a renewal after which a leader counts as dead.
 SILENCE = 20.0
 
-#: Maximum number of seconds that one check of the lock adds to the measured silence of the leader.
+#: One check of the lock adds at most ``LONGEST_LOOK`` seconds to the silence of the leader.
 LONGEST_LOOK = 2.0
 
-#: A beat counts as active for this number of seconds after its last request.
+#: A beat counts as active for ``SEEN_WITHIN`` seconds after its last request.
 SEEN_WITHIN = 10.0
 
-#: A beat is removed from the list of beats this number of seconds after its last request.
-#: ``claim.lua`` uses the same number of seconds.
+#: A beat is removed from the list of beats ``FORGET_AFTER`` seconds after its last request.
+#: ``claim.lua`` must contain the same number as ``FORGET_AFTER``.
 FORGET_AFTER = 60.0
 
 #: Seconds between two attempts of a blocking ``acquire``.
@@ -66,8 +66,8 @@ class BeatInfo(NamedTuple):
 
     ``since`` (UTC) is when the beat was started. ``host``, ``pid`` and ``since`` are None for beats
     of RedBeat 2, because a token of RedBeat 2 does not contain these fields. ``last_seen`` (UTC) is
-    the time of the last request. The function ``status`` sets ``last_seen``, but only for beats of
-    RedBeat 3.
+    the time of the beat's last request. The function ``status`` sets ``last_seen``, but only for
+    beats of RedBeat 3.
     """
 
     token: str
@@ -103,7 +103,7 @@ def active_beats(app: App | None = None) -> list[BeatInfo]:
 
     For a schedule with shards, the list contains each beat that holds the lock of a shard. The
     first beat in the list is the leader of the first shard. A killed beat remains in the list for
-    some seconds. One or two round trips.
+    some seconds. Takes one or two round trips.
     """
     key = ensure_conf(app).lock_key
     if key:
@@ -162,8 +162,8 @@ class BeatLock:
     def acquire(self, blocking: bool = True, blocking_timeout: float | None = None) -> bool:
         """Acquire the lock; return False if another beat holds the lock.
 
-        With ``blocking``, waits until the lock is free, but at most ``blocking_timeout`` seconds.
-        One round trip per attempt.
+        If ``blocking`` is true, waits until the lock is free, but at most ``blocking_timeout``
+        seconds. Each attempt takes one round trip.
         """
         until = None if blocking_timeout is None else self._clock() + blocking_timeout
         logger.info("beat: Acquiring lock...")
@@ -212,10 +212,10 @@ class BeatLock:
         self.leading = None
         return self._store.release_lock(self.key, self.token)
 
-    # -- used by the tick -------------------------------------------------------------------------
+    # -- methods that the tick calls --------------------------------------------------------------
 
     def arguments(self) -> tuple[str, str, float, str]:
-        """Return the key, the token, the timeout, and the token of a dead leader, "" if none."""
+        """Return the lock's key, token and timeout, and the token of a dead leader or ""."""
         return self.key, self.token, self.timeout, self._dead_holder()
 
     def observe(self, reply: ClaimReply) -> None:
@@ -252,8 +252,8 @@ class BeatLock:
         if holder != self._holder or ttl_drop < passed / 2:
             self._silent_seconds = 0.0
         else:
-            # Limit the time, because an outage that prevented this check may also have prevented
-            # the leader's renewals.
+            # Limit the added time, because an outage that delayed this check may also have
+            # prevented renewals by the leader.
             self._silent_seconds += min(passed, LONGEST_LOOK)
         self._holder, self._holder_ttl, self._looked_at = holder, ttl, now
 
@@ -263,7 +263,7 @@ class BeatLock:
         if self._silent_seconds < min(SILENCE, self.timeout):
             return ""
         logger.warning(
-            "beat: The leader %s did not renew its lock for %.0f s, taking over",
+            "beat: The leader %s did not renew its lock for %.0f s, so this beat takes over",
             *(self._holder, self._silent_seconds),
         )
         return self._holder
@@ -284,7 +284,7 @@ class CustomLock:
     def __init__(self, lock: Any, timeout: float) -> None:
         self.lock = lock
         self.timeout = timeout
-        # RedBeat 2 also passes an int. The minimum is 1, because 0 would delete the lock.
+        # Pass an int, as RedBeat 2 does. The minimum is 1, because 0 would delete the lock.
         self._seconds = max(int(timeout), 1)
         self.key = getattr(lock, "name", type(lock).__name__)
         self.leading: bool | None = None
@@ -292,7 +292,7 @@ class CustomLock:
         self.lost = False
 
     def keep(self) -> bool:
-        """Extend or acquire the lock; return whether this beat holds it.
+        """Extend or acquire the lock; return whether this beat holds the lock.
 
         The number of round trips depends on the lock object.
         """

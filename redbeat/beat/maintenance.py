@@ -56,9 +56,9 @@ class StatsCleanup:
         self._looked_at = clock()
 
     def run(self) -> None:
-        """Remove the counters of deleted entries, if :data:`CLEANUP_INTERVAL` has passed.
+        """Remove the counters of deleted entries every :data:`CLEANUP_INTERVAL` seconds.
 
-        One round trip if the interval has passed, else none.
+        Takes one round trip if the interval has passed since the last cleanup, else none.
         """
         if self._clock() - self._looked_at < CLEANUP_INTERVAL:
             return
@@ -82,9 +82,9 @@ class Sweep:
 
     The scan finds entries that are missing in the sorted set of the schedule. Redis may have lost
     the set, or a program may have died after it wrote an entry and before it added the entry to the
-    set. An entry becomes due only if the scan finds it twice, because a program may be about to add
-    the entry to the set. The scan also finds disabled entries that another program has enabled
-    without a change of their scores.
+    set. A missing entry becomes due only if it is still missing some seconds later, because a
+    program may be about to add the entry to the set. The scan also finds disabled entries that
+    another program has enabled without a change of their scores.
 
     ``clock`` returns monotonic seconds.
     """
@@ -107,10 +107,10 @@ class Sweep:
             self._no_pauses, self._cursor, self._scan_began = True, START, self._clock()
 
     def run(self) -> bool:
-        """Scan the next page if :data:`PAGE_INTERVAL` has passed.
+        """Scan the next page of keys if :data:`PAGE_INTERVAL` has passed since the last page.
 
         Returns True if the beat must not sleep now, because there is another page to scan or an
-        entry to claim. One round trip if a page is scanned, else none.
+        entry to claim. Takes one round trip if a page is scanned, else none.
         """
         now = self._clock()
         if now - self._looked_at >= PAGE_INTERVAL:
@@ -150,15 +150,15 @@ class Sweep:
 def follow_time_zone(
     store: Store, app: Celery, entry_class: type[RedBeatSchedulerEntry]
 ) -> Iterator[None]:
-    """Compute scores again if the last beat had another ``timezone`` or ``enable_utc``.
+    """Compute scores again if the last beat used another ``timezone`` or ``enable_utc``.
 
     Crontabs and relative intervals use the app's time zone if their entry has no time zone. If the
-    app's time zone has changed, the stored scores of entries that use this time zone are wrong.
-    This generator yields after each batch of entries. If the caller stops before the end, the next
-    call starts with the first batch.
+    app's time zone has changed, the stored scores of all entries in the app's time zone are wrong.
+    This generator yields after each batch of entries. If the caller stops this generator before the
+    end, the next call starts from the first batch.
 
-    One round trip if the time zone has not changed, two at the first start of a beat. After the
-    time zone has changed, two round trips, and two more round trips per 500 entries.
+    Takes one round trip if the time zone has not changed, or two at the first start of a beat.
+    After a change of the time zone, takes two round trips, and two more per 500 entries.
     """
     zone = zone_key(app.timezone) or str(app.timezone)
     before = store.noted(TIME_ZONE)
@@ -185,10 +185,9 @@ def follow_time_zone(
 def follow_clock(store: Store) -> Iterator[None]:
     """Make entries due at once if their last run, skipped run, claim or trigger is in the future.
 
-    Call this function after the clock of Redis was set back, so that a beat decides again, by the
-    corrected time, about entries with a time in the future. This generator yields after each batch
-    of entries. One round trip per 500 entries, and one more round trip for each batch with changed
-    entries.
+    Call this function after the clock of Redis was set back, so that a beat decides on the affected
+    entries by the corrected time. This generator yields after each batch of entries. Takes one
+    round trip per 500 entries, and one more for each batch with changed entries.
     """
 
     def make_due(page: Page) -> int:
@@ -222,7 +221,7 @@ def _each_page(store: Store, change: Callable[[Page], int]) -> Iterator[int]:
 
 
 def _has_future_history(row: Row, now: float) -> bool:
-    """Return whether the last or skipped run, the claim or a trigger is in the future."""
+    """Return whether the last run, skipped run, claim or trigger of an entry is in the future."""
     step = now + CLOCK_STEP
     if row.definition is None or row.problem or row.score is None or row.score <= step:
         return False
@@ -244,7 +243,8 @@ def _zone_dependent(
     try:
         entry = entry_class.from_texts(app, row.definition, row.meta, row.policy, row.runtime)
     except Exception as error:
-        # The next claim of this entry logs the same error as an error.
+        # Log only at level DEBUG, because the next claim of the entry logs the error at level
+        # ERROR.
         logger.debug("beat: Cannot load %s: %r", row.key, error)
         return
     schedule = entry.schedule

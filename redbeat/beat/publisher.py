@@ -35,13 +35,14 @@ __all__ = (
 
 logger = get_logger("celery.beat")
 
-#: The message header with the entry's key. Only a message of an entry whose runs must not overlap
-#: has this header.
+#: The message header with the entry's key.
+#: Only messages of entries whose runs must not overlap have the header ``redbeat_overlap``.
 OVERLAP_HEADER = "redbeat_overlap"
 
 
-#: Kombu retries a publish once, without a pause, because most failures are idle connections that
-#: the broker has closed. If the retry fails too, a later tick tries to send the run again.
+#: Kombu retries a failed publish once, without a pause.
+#: One retry is enough if the broker had closed an idle connection.
+#: If the retry fails too, a later tick sends the run.
 ONE_RETRY: Final[dict[str, float]] = {
     "max_retries": 1,
     "interval_start": 0,
@@ -49,8 +50,8 @@ ONE_RETRY: Final[dict[str, float]] = {
     "interval_max": 0,
 }
 
-#: The timeout options that an entry may set, and the maximum of these options in seconds, which is
-#: also the longest default timeout of a publish attempt.
+#: The timeout options that an entry may set, and their maximum in seconds.
+#: The default timeout of a publish attempt is not longer than ``LONGEST_TIMEOUT``.
 BOUNDED_OPTIONS = frozenset(("timeout", "confirm_timeout"))
 LONGEST_TIMEOUT = 5.0
 
@@ -73,23 +74,23 @@ def build_message(
 ) -> TaskMessage:
     """Return the message of ``entry`` with the task id and the headers of one run.
 
-    ``instant`` is the nominal instant of the run. ``run`` is the claimed run, None if the message
-    is sent without a claim. The ``task_id`` is computed from the run, so a duplicate message has
-    the same task id.
+    ``instant`` is the scheduled or triggered time of the run. ``run`` is the claimed run, None if
+    the message is sent without a claim. The ``task_id`` is computed from the run, so duplicate
+    messages of a run have the same task id.
 
     The message has these headers:
 
     - ``scheduled_at``: the due time (ISO 8601, UTC)
     - ``periodic_task_name``: the name of the entry
-    - ``celery_beat_task``: True for each message from a beat
-    - ``coalesced``: the number of missed runs that this run replaces, if any
-    - ``triggered``: True for a run that was triggered manually
-    - ``backfilled``: True for a run that a backfill sent
+    - ``celery_beat_task``: always True
+    - ``coalesced``: the number of missed runs that the run replaces, if any
+    - ``triggered``: True for manual runs
+    - ``backfilled``: True for backfilled runs
 
     The entry's options may override the task id and the headers, except ``celery_beat_task``. With
-    at-most-once delivery the publish is never retried. If an argument of the task is a function,
-    the message contains the result of the function. Raises :exc:`LazyArgumentError` if a
-    function among the arguments raises an error.
+    at-most-once delivery, a publish is never retried. If an argument of the task is a function, the
+    message contains the result of the function. Raises :exc:`LazyArgumentError` if a function among
+    the arguments raises an error.
     """
     entry_options = sendable_options(entry.options or {})
     options = retry_options(entry_options, run is not None and run.at_most_once)
@@ -115,10 +116,10 @@ def build_message(
 
 
 def sendable_options(options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return options with their times converted to types that ``apply_async`` accepts.
+    """Return message options in which all times have types that ``apply_async`` accepts.
 
-    Invalid values are returned unchanged. An ``eta`` in seconds becomes a ``countdown``. If the
-    options also contain a ``countdown``, the ``countdown`` takes precedence, as in Celery.
+    Invalid values are returned unchanged. An ``eta`` in seconds becomes a ``countdown``, but an
+    existing ``countdown`` takes precedence, as in Celery.
     """
     if TIMES.keys().isdisjoint(options):
         return options
@@ -134,8 +135,8 @@ def sendable_options(options: Mapping[str, Any]) -> Mapping[str, Any]:
 def retry_options(options: Mapping[str, Any], at_most_once: bool) -> dict[str, Any]:
     """Return ``apply_async`` options that limit how often and how long a publish is tried.
 
-    A publish has two attempts. A publish has only one attempt with ``at_most_once``, or if the
-    entry's ``retry_policy`` sets ``max_retries`` to 0. Entries cannot increase the number of
+    A publish has two attempts. A publish has only one attempt if ``at_most_once`` is true, or if
+    the entry's ``retry_policy`` sets ``max_retries`` to 0. Entries cannot increase the number of
     attempts. ``timeout`` and ``confirm_timeout`` are limited to :data:`LONGEST_TIMEOUT` seconds.
     Other fields of ``retry_policy`` are removed, because kombu would store these fields in the
     connection and apply them to all entries.
@@ -203,9 +204,9 @@ class Pipe(Protocol):
         """
 
     def results(self) -> list[Exception | None]:
-        """Wait for the broker; return the error of each flushed operation, None for success.
+        """Wait for the broker; return an error or None for each operation of the last flush.
 
-        This method does not raise broker errors. Afterwards no message is in flight.
+        This method does not raise broker errors. After this call, no flushed message is in flight.
         """
 
     def close(self) -> None:
@@ -213,10 +214,11 @@ class Pipe(Protocol):
 
 
 def pipe_of(channel: Any) -> Pipe | None:
-    """Return a pipe for a kombu channel, None if the channel's transport does not need a pipe.
+    """Return a :class:`Pipe` for a kombu channel, or None if the channel needs no :class:`Pipe`.
 
-    A channel of a Redis broker needs a pipe. A RabbitMQ channel needs a pipe only if RabbitMQ
-    confirms messages: without confirmations, a publish does not wait. No network traffic.
+    A Redis channel always needs a :class:`Pipe`. A RabbitMQ channel needs a :class:`Pipe` only if
+    RabbitMQ confirms messages, because a publish without confirmation does not wait. No network
+    traffic.
     """
     if hasattr(channel, "conn_or_acquire"):
         return RedisPipe(channel)
@@ -227,13 +229,13 @@ def pipe_of(channel: Any) -> Pipe | None:
     return None
 
 
-#: Collected messages are flushed after this number of seconds, so that the messages are not late.
+#: Seconds after which collected messages are flushed, so that the messages are not late.
 FLUSH_AFTER: Final = 0.02
 
-#: Collected messages are flushed if the messages have more than this number of bytes in all.
+#: Collected messages are flushed if their total size is more than ``MAX_BYTES`` bytes.
 MAX_BYTES: Final = 1 << 20
 
-#: If there is no pipe, the beat records the runs of this number of messages together.
+#: Without a :class:`Pipe`, the beat records the runs of ``SETTLE_BATCH`` messages together.
 SETTLE_BATCH: Final = 50
 
 
@@ -241,8 +243,8 @@ class Publisher:
     """Tracks the published messages of one beat, in order, until the broker has confirmed them.
 
     ``window`` is the maximum number of messages in flight. If ``window`` is 1, or if the transport
-    has no pipe, each publish waits for the broker. The beat records the runs of many messages
-    together, which is faster than one record after each publish.
+    has no :class:`Pipe`, each publish waits for the broker. The beat records the runs of many
+    messages together, which is faster than a request to Redis after each publish.
     """
 
     def __init__(self, window: int, clock: Callable[[], float]) -> None:
@@ -250,11 +252,11 @@ class Publisher:
         self._clock = clock
         self._pipe: Pipe | None = None
         self._producer: Any = None
-        #: The collected publishes: for each publish, the number of broker operations and the run. A
-        #: publish has one operation per queue, and 0 operations if it waited for the broker. The
-        #: run is None if the publish failed after some of its operations.
+        #: The number of broker operations and the run of each publish that is not flushed yet.
+        #: A publish has one operation per queue, and 0 operations if it waited for the broker.
+        #: The run is None if the publish failed after some of its operations.
         self._collected: list[tuple[int, Attempt | None]] = []
-        #: The publishes that are flushed, and that the broker has not confirmed yet.
+        #: The flushed publishes that the broker has not confirmed yet.
         self._flushed: list[tuple[int, Attempt | None]] = []
         self._open_pipe: Pipe | None = None
         #: Whether the last publish had at least one broker operation, None if unknown.
@@ -268,7 +270,7 @@ class Publisher:
     def publishing(self, producer: Any, alone: bool = False) -> Publisher:
         """Return a context manager for one publish with ``producer``.
 
-        With ``alone``, the publish uses no pipe, and so waits for the broker.
+        If ``alone`` is true, the publish uses no :class:`Pipe`, but waits for the broker.
         """
         self._open_pipe = None if alone else self._pipe_of(producer)
         self._had_others, self.sent_anything = self.is_busy, False
@@ -297,9 +299,9 @@ class Publisher:
         self._attempt = attempt
 
     def _pipe_of(self, producer: Any) -> Pipe | None:
-        """Return the pipe to use for a publish, None if the publish must wait for the broker.
+        """Return the :class:`Pipe` for a publish, or None if the publish must wait for the broker.
 
-        A new channel gets no pipe while messages of another channel are unconfirmed.
+        A new channel gets no :class:`Pipe` while messages of another channel are unconfirmed.
         """
         pipe = self._pipe
         if producer is self._producer and (pipe is None or pipe.channel is producer.channel):
@@ -329,7 +331,7 @@ class Publisher:
         count, pipe = len(self._collected), self._pipe
         if pipe is None:
             return count >= SETTLE_BATCH
-        # Flush half of the window, because the other half may still be in flight.
+        # Flush when the window is half full, because the other half of the window may be in flight.
         return count >= self._window // 2 or pipe.nbytes > MAX_BYTES
 
     def advance(self) -> list[Attempt]:

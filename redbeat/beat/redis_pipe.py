@@ -21,8 +21,8 @@ BROKEN: Final = (RedisError, OSError)
 class SentCommands:
     """Commands that were sent together, and the operations that each command contains.
 
-    ``positions`` has a list per command: the positions of its operations among all operations.
-    ``size`` is the number of all operations.
+    For each command, ``positions`` lists the positions of its operations in the list of results.
+    ``size`` is the total number of operations.
     """
 
     commands: list[Any]
@@ -45,7 +45,7 @@ class SentCommands:
 
 
 class ClientStandIn:
-    """A context manager that replaces the client of a kombu channel for Redis.
+    """A context manager that replaces the Redis client of a kombu channel.
 
     Subclasses collect some commands; all other commands, such as a lookup of bindings, are executed
     at once.
@@ -75,9 +75,9 @@ class ClientStandIn:
 class RedisPipe(ClientStandIn):
     """Collects the messages of a Redis channel, and sends them together in one round trip.
 
-    All messages for one queue are in one command, so the queue gets either all of them, in order,
-    or none. The pipe has its own connection, because kombu closes all connections of its pool after
-    a failed publish.
+    All messages for one queue are in one command, so the queue gets either all messages, in order,
+    or no message. The pipe has its own connection, because kombu closes all connections of its pool
+    after a failed publish.
     """
 
     shares_errors = False
@@ -123,7 +123,7 @@ class RedisPipe(ClientStandIn):
         """Wait for the replies; return the error of each flushed operation, None for success.
 
         If the connection breaks, the commands without a reply are sent once more on a new
-        connection. One round trip, two if the connection broke.
+        connection. Takes one round trip, or two if the connection broke.
         """
         sent, self._in_flight = self._in_flight, None
         if sent is None:
@@ -157,7 +157,10 @@ class RedisPipe(ClientStandIn):
 
 
 def send(connection: Any, commands: list[Any]) -> None:
-    """Send commands without waiting for replies. One round trip to connect if needed, else none."""
+    """Send commands without waiting for replies.
+
+    Takes one round trip if the connection is not open, else none.
+    """
     connect(connection)
     # Send all commands in one write, because the server would process several writes separately.
     connection.send_packed_command([b"".join(connection.pack_commands(commands))])

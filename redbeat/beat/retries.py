@@ -1,4 +1,4 @@
-"""Back-off after failures of Redis, of the broker or of one entry, and the rate limit."""
+"""Computes waits after failures of Redis, the broker or an entry, and limits the rate of runs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ SHORTEST_PAUSE: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class BackOff:
-    """Exponential back-off: wait ``first`` seconds, then twice as long each time.
+    """Exponential back-off: wait ``first`` seconds, and double the wait after each failure.
 
     No wait is longer than ``longest`` seconds.
     """
@@ -101,29 +101,29 @@ class Pace:
 BROKER_WAIT = BackOff(0.1, 2.0)
 ENTRY_WAIT = BackOff(1.0, 60.0)
 
-#: The back-off of an entry that this beat cannot run. The first wait is long enough for another
-#: beat to claim the entry.
+#: The back-off of an entry that this beat cannot run.
+#: The first wait is long enough for another beat to claim the entry.
 OTHERS_WAIT = BackOff(0.05, 30.0)
 
 #: The back-off of ticks that fail because of Redis, and of ticks that fail for another reason.
 REDIS_WAIT = BackOff(0.1, 2.0)
 TICK_WAIT = BackOff(1.0, 8.0)
 
-#: The maximum number of entries whose failures are stored. If more entries fail, a new failure
-#: replaces the oldest failure if the oldest failure is older than ``REMEMBERED_FOR`` seconds.
+#: The maximum number of entries whose failures are stored.
+#: A new failure may replace a failure that is older than ``REMEMBERED_FOR`` seconds.
 REMEMBERED: Final = 10_000
 REMEMBERED_FOR: Final = 120.0
 
-#: How many times in a row the beat delays a run because the entry was edited between the claim and
-#: the record of the run. After one more edit, the beat sends the run anyway. If an entry is edited
-#: so often, the edits come from user code that the beat itself calls for each run.
+#: The maximum number of edits in a row that delay a run of the edited entry.
+#: An edit delays a run if the edit comes between the claim and the record of the run.
+#: After more edits, the beat sends the run, because user code seems to edit the entry in each run.
 MOST_EDITS: Final = 10
 
 V = TypeVar("V")
 
 
 class RecentEntries(Generic[V]):
-    """Stores a value for each of the most recent entries, up to :data:`REMEMBERED` entries."""
+    """Stores values of at most :data:`REMEMBERED` entries; new values replace old values."""
 
     def __init__(self) -> None:
         self._values: dict[str, tuple[float, V]] = {}
@@ -136,11 +136,11 @@ class RecentEntries(Generic[V]):
         return self._values.get(key, (0.0, None))[1]
 
     def keep(self, key: str, value: V, now: float) -> bool:
-        """Store a value; return False if there is no room for the value.
+        """Store the value of a key; return False if there is no room for the value.
 
-        A value remains stored for at least :data:`REMEMBERED_FOR` seconds. So the value of an entry
-        is still stored at the next failure of the entry, even if more than :data:`REMEMBERED`
-        entries fail. ``now`` is the current time in seconds.
+        A value remains stored for at least :data:`REMEMBERED_FOR` seconds. The next failure of an
+        entry still finds the value of the entry, even if more than :data:`REMEMBERED` entries fail.
+        ``now`` is the current time in seconds.
         """
         self._values.pop(key, None)
         if len(self._values) >= REMEMBERED:
@@ -156,12 +156,12 @@ class RecentEntries(Generic[V]):
         return self._values.pop(key, (0.0, None))[1]
 
 
-#: Failed attempts to send an entry are logged at attempts 1, 2, 4, 8 ..., and at each multiple of
-#: this number, which is about once an hour.
+#: Failed attempts to send an entry are logged at the attempts 1, 2, 4, 8, 16 and 32.
+#: Later failed attempts are logged at each multiple of ``LOG_EVERY``, about once an hour.
 LOG_EVERY: Final = 64
 
-#: The assumed number of attempts for an entry whose failures are not stored. This assumed number of
-#: attempts results in the longest wait.
+#: The assumed number of attempts for an entry whose failures are not stored.
+#: ``ATTEMPTS_UNKNOWN`` attempts result in the longest wait.
 ATTEMPTS_UNKNOWN: Final = 32
 
 
@@ -201,11 +201,11 @@ class Retries:
     def retry(
         self, claim: Claim, now: float, error: Exception, unsure: bool | None = False
     ) -> Completion:
-        """Return the completion that makes a run due again later, after its publish failed.
+        """Return the completion of a failed publish: the run is due again after a back-off.
 
         ``unsure`` is True if the message may have been sent. ``unsure`` is None if the message may
         have been sent to some of its queues before the broker returned an error. After a broker
-        error, the entry also waits, so that the beat next tries to publish another entry.
+        error, the entry waits, so that the beat tries to publish another entry first.
         """
         cause = cause_of(error)
         if isinstance(cause, CannotRunHereError):
@@ -230,7 +230,7 @@ class Retries:
         return _failed(claim.put_back(now + wait, unsure), claim, now, error)
 
     def leave_to_others(self, claim: Claim, now: float, error: Exception) -> Completion:
-        """Return the completion that makes a run due again, so that another beat can claim the run.
+        """Return a completion that makes a run due again, so that another beat can claim the run.
 
         Call this method for a run that this beat cannot execute. The failure is logged, counted and
         added to the history only once, and again if the reason of the failure changes.
@@ -247,17 +247,18 @@ class Retries:
         if not known:
             self.count_failure(claim, error)
             logger.error(
-                "beat: Entry %s cannot run here and is left to other beats, looking again within "
-                "%.0f s: %s",
+                "beat: Entry %s cannot run here and is left to other beats; this beat tries again "
+                "within %.0f s: %s",
                 *(claim.key, OTHERS_WAIT.longest, reason),
             )
         elif attempt == 1:
-            # Add no failure to the history for each run, because another beat may send the runs.
+            # Add no line to the history at the first attempt of a run, because another beat may
+            # send the run.
             completion = completion._replace(history="")
         return completion
 
     def count_failure(self, claim: Claim, error: Exception | None, lost: bool = False) -> None:
-        """Count a failed publish and emit ``entry_failed``; a ``lost`` run is not sent later."""
+        """Count a failed publish, and emit ``entry_failed``; a ``lost`` run is not retried."""
         name = name_of(self._scheduler, claim)
         self._counters.failed(name, lost)
         emit(entry_failed, self._scheduler, name=encodable(name), error=error, lost=lost)
@@ -334,13 +335,13 @@ class Retries:
 
 
 def _failed(completion: Completion, claim: Claim, now: float, error: Exception) -> Completion:
-    """Return ``completion`` with the reason of a failed attempt, and a line for the history."""
+    """Return ``completion`` with the reason of a failed attempt and with a history line."""
     line = run_line(nominal(from_timestamp(claim.due)), now, failed(error))
     return completion._replace(history=line, failure=reason_of(cause_of(error)))
 
 
 def should_log(attempts: int) -> bool:
-    """Return whether to log a failure that continues, after this number of attempts.
+    """Return whether to log a continuing failure again after this number of attempts.
 
     A failure that continues is logged after about 1, 2, 4, 8 and 17 minutes, and then about every
     34 minutes.
@@ -372,7 +373,7 @@ class FailedTicks:
         self._url = url
         self._health = health
         self._clock = clock
-        #: The numbers of ticks that failed because of Redis, and of ticks that failed otherwise.
+        #: How many ticks failed because of Redis, and how many failed for another reason.
         self.of_redis = self._others = 0
         #: Local times of the first and the last tick that failed because of Redis.
         self._first_at = self._last_at = 0.0
@@ -402,8 +403,8 @@ class FailedTicks:
             emit(redis_lost, self._scheduler, error=error)
         self.of_redis += 1
         kind = type(error).__name__
-        # Log the first error of each kind, because an error that lasts may come after an error that
-        # does not last, such as "connection refused".
+        # Log the first error of each kind, because a lasting error may follow a short one such as
+        # "connection refused".
         if kind not in self._logged_kinds or should_log(self.of_redis):
             self._logged_kinds.add(kind)
             why = "" if self._ever_answered else hint(error, self._client)

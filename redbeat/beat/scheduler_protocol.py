@@ -26,7 +26,7 @@ class SchedulerProtocol(Protocol):
 
     @property
     def overrides_sending(self) -> bool:
-        """Whether user code overrides a step of sending, and may thus use another channel."""
+        """Whether user code overrides the sending of messages and may use another channel."""
 
     @property
     def producer(self) -> Any:
@@ -48,7 +48,7 @@ class SchedulerProtocol(Protocol):
         """Return whether the entry is due, and the seconds until it is due again."""
 
     def reserve(self, entry: RedBeatSchedulerEntry) -> RedBeatSchedulerEntry:
-        """Return the entry as updated by this run, with a new last run and run count."""
+        """Return the entry as it is after the run, with a new last run and run count."""
 
     def broker_failed(self, error: BaseException) -> bool:
         """Return whether an error means that the broker is unavailable; if so, disconnect."""

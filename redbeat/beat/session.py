@@ -36,39 +36,43 @@ __all__ = (
 logger = get_logger("celery.beat")
 
 
-#: The longest and the shortest lease of a claim, in seconds. After a beat dies, other beats can
-#: claim the entries of the dead beat as soon as the leases have expired.
+#: The longest and the shortest lease of a claim, in seconds.
+#: When a beat dies, other beats can claim its entries after the leases have expired.
 LONGEST_LEASE, SHORTEST_LEASE = 30.0, 5.0
 
-#: A beat starts a publish only during this fraction of a lease. The rest of the lease is a reserve,
-#: because a publish may be slow.
+#: The fraction of a lease during which a beat may start to publish.
+#: The rest of the lease is a reserve for slow publishes.
 USABLE_LEASE_PART = 2 / 3
 
-#: An entry counts as late if its due time is more than this number of seconds ago. ``claim.lua``
-#: uses the same number of seconds.
+#: An entry counts as late if its due time is more than ``LATE_AFTER`` seconds ago.
+#: ``claim.lua`` must contain the same number as ``LATE_AFTER``.
 LATE_AFTER = 1.0
 
-#: The limits of pending completions: the number of completions, and the bytes of their messages and
-#: definitions. The third limit is the number of seconds for which a completion with a message may
-#: wait. If a limit is reached, the beat sends the completions before the end of the batch. The
-#: limits are low, so that messages are on time. Low limits also mean that few sent runs are
-#: unrecorded if the beat dies.
+#: Limits of the pending completions: their number, their size in bytes, and a time in seconds.
+#: ``MAX_PENDING_BYTES`` limits the messages and definitions in the pending completions.
+#: ``MAX_PENDING_SECONDS`` limits how long a completion with a message waits.
+#: If a limit is reached, the beat sends the completions before the end of the batch.
+#: The limits are low, so that messages are on time.
+#: Low limits also mean that few sent runs are unrecorded if the beat dies.
 MAX_PENDING_RUNS, MAX_PENDING_BYTES, MAX_PENDING_SECONDS = 50, 1 << 20, 0.02
 
-#: The log line for a run that Redis refused because its claim had expired. At the next claim of the
-#: entry, a beat decides whether the run is too late.
-CLAIM_ENDED = "beat: The run of %s was not sent: its claim ended first; a beat will decide again"
+#: The log line for a run that Redis refused because its claim had expired.
+#: At the next claim of the entry, a beat decides whether the run is too late.
+CLAIM_ENDED = (
+    "beat: The run of %s was not sent, because its claim ended first. "
+    "The next claim decides whether the run is too late"
+)
 
-#: For at most this number of seconds, an idle beat sends quick requests, which do less work than a
-#: whole request. Only a whole request stores the counters and the presence of the beat, and counts
-#: the static and the quarantined entries.
+#: Seconds between two whole requests of an idle beat, which sends quick requests in between.
+#: A quick request does less work than a whole request.
+#: Only a whole request stores the counters and the presence of a beat.
+#: Only a whole request counts the static entries and the quarantined entries.
 QUICK_SECONDS = 1.0
 
-#: Seconds after which a standby sends a whole request again, which stores its presence.
+#: Seconds between two whole requests of a standby, which store the presence of the standby.
 QUICK_STANDBY_SECONDS = 4.0
 
-#: How many times :meth:`Session.flush` sends the records of runs whose entries an application is
-#: changing at the same time.
+#: How many times :meth:`Session.flush` tries to record runs of entries that are being changed.
 FLUSH_ATTEMPTS = 3
 
 
@@ -136,7 +140,7 @@ class Session:
         self._counters = counters
         self._history = history
         self.pending: list[Record] = []
-        #: Bytes of the messages and definitions of the pending completions.
+        #: The size in bytes of the messages and definitions in the pending completions.
         self._bytes = 0
         #: Whether a pending completion sends a message.
         self._has_messages = False
@@ -147,28 +151,25 @@ class Session:
         self._token = new_token()
         self._beat_id = self._token[-12:]
         self._request_count = 0
-        #: The request that has no reply yet. If the reply is lost, the next request repeats this
-        #: request.
+        #: The request that has no reply yet.
+        #: If the reply is lost, the next request repeats the unanswered request.
         self._unanswered: Request | None = None
-        #: A function that waits for the reply to the request in flight; None if no request is in
-        #: flight.
+        #: Waits for the reply to the request in flight; None if no request is in flight.
         self._read_reply: Callable[[], ClaimReply] | None = None
         #: The response that :meth:`finish` returns.
         self._ready: Response | None = None
         #: Local time of the last reply of Redis.
         self.answered_at = self._sent_at = clock()
-        #: The last reply, None if the next request must not be quick.
+        #: The last reply, None if the next request must be a whole request.
         self._whole_reply: ClaimReply | None = None
-        #: The local time of the last request in which the Redis script did all its work. A quick
-        #: request does only a part of this work.
+        #: The local time of the last whole request.
         self._whole_at = 0.0
         self._redis_time = 0.0
         #: Whether a message may be sent before its run is recorded, or only with the record.
         self.way = BEFORE_RECORD
-        #: The broker, if a Redis script sends the messages when the script records their runs.
+        #: The broker, if a Lua script sends messages together with the records of their runs.
         self.broker: Broker | None = None
-        #: The seconds by which the Redis clock went back since a caller last reset this attribute
-        #: to 0.
+        #: The seconds by which the Redis clock went back; a caller resets the attribute to 0.
         self.clock_went_back = 0.0
 
     def time_at(self, local: float) -> float:
@@ -196,8 +197,8 @@ class Session:
         """Renew the lock, record pending completions and claim up to ``limit`` due entries.
 
         If ``only`` is the key of an entry, this method claims only this entry, even if the entry is
-        not due. If the limit is 0, the reply may still contain claims of an earlier request whose
-        reply was lost. :meth:`finish` then returns these claims. One round trip.
+        not due. If ``limit`` is 0, :meth:`finish` returns the claims of an earlier request whose
+        reply was lost. One round trip.
         """
         response = self._request(limit, only)
         if not limit and response.reply.claims:
@@ -220,18 +221,18 @@ class Session:
             self._read_reply = self._store.begin_claim(self._next_request(limit))
 
     def send_if_full(self, local: float) -> None:
-        """Send pending completions if they reach a limit, without waiting for the reply.
+        """Send the pending completions if they have reached a limit; do not wait for the reply.
 
-        ``local`` is the current local time. One round trip if a limit is reached, else none.
+        ``local`` is the current local time. Takes one round trip if a limit is reached, else none.
         """
         full = len(self.pending) >= MAX_PENDING_RUNS or self._bytes >= MAX_PENDING_BYTES
         if full or (self._has_messages and local - self._sent_at >= MAX_PENDING_SECONDS):
             self.send()
 
     def send(self) -> None:
-        """Send pending completions without waiting for the reply.
+        """Send the pending completions without waiting for the reply of Redis.
 
-        One round trip, none if no completions are pending.
+        Takes one round trip, or none if no completions are pending.
         """
         if not self.pending:
             return
@@ -242,7 +243,7 @@ class Session:
             self.request(0)
 
     def next_response(self, limit: int) -> Response:
-        """Return the response to the request in flight; without one, send a new request first."""
+        """Return the response to the request in flight, or to a new request if there is none."""
         ready = self.finish()
         return self._request(limit) if ready is None else ready
 
@@ -273,7 +274,7 @@ class Session:
         else:
             records, limit = [*unanswered.records, *records], max(limit, unanswered.body.limit)
             turn_id, only = unanswered.body.turn_id, unanswered.body.only or only
-            way = unanswered.body.way  # the claims of the lost reply have this way
+            way = unanswered.body.way  # the lost reply contains claims with this ``way``
         body = ClaimRequest(
             *(turn_id, limit, self.lease),
             completions=[record.completion for record in records],
@@ -292,7 +293,7 @@ class Session:
         return body
 
     def _reply_to_keep(self, now: float, limit: int) -> ClaimReply | None:
-        """Return the last reply if the next request may be quick, None if it must not be quick."""
+        """Return the last reply if a quick request is enough; None requires a whole request."""
         last = self._whole_reply
         if (
             last is None
@@ -309,8 +310,8 @@ class Session:
             or (self.lock is not None and last.holder != self.token)
         ):
             return None
-        # A quick request saves nothing if an entry is due or if there are no entries, because the
-        # script does the whole request in these two cases.
+        # If an entry is due, or if the schedule is empty, a quick request saves no time, because
+        # the script executes a whole request.
         return last if last.next_due is not None and last.next_due > self.time_at(now) else None
 
     def _process_reply(self, reply: ClaimReply) -> Response:
@@ -327,7 +328,8 @@ class Session:
         if reply.expires > reply.now:  # not a quick reply
             self._whole_at = request.sent_at
         # A quick reply copies the fields about the lock from the stored reply. A reply with
-        # NEW_LEADER is not stored: its copy would say again that this beat has just become leader.
+        # NEW_LEADER is not stored, because the next quick reply would report the new leader a
+        # second time.
         self._whole_reply = reply if reply.standing in (LEADER, STANDBY) else None
         if self.lock is not None:
             self.lock.observe(reply)
@@ -346,8 +348,8 @@ class Session:
     def recover_lost_claims(self) -> Response | None:
         """If a reply with claims was lost, repeat its request, and return the response.
 
-        Returns None if no reply with claims was lost. One round trip if a request is repeated, else
-        none.
+        Returns None if no reply with claims was lost. Takes one round trip if a request is
+        repeated, else none.
         """
         unanswered = self._unanswered
         if unanswered is None or not unanswered.body.limit:
@@ -357,9 +359,8 @@ class Session:
     def flush(self) -> None:
         """Wait for the reply to the request in flight, and record the pending completions.
 
-        No round trip if there is nothing to record. If there are completions to record, one round
-        trip, and up to two more round trips if an application changes their entries at the same
-        time.
+        Takes no round trip if there is nothing to record, else one. Takes up to two more round
+        trips if an application changes the entries of the completions at the same time.
         """
         self.wait_for_reply()
         for _ in range(FLUSH_ATTEMPTS):
@@ -369,8 +370,7 @@ class Session:
     def leave(self) -> None:
         """Store the last counters, and remove this beat from the list of active beats.
 
-        If this beat leads, this method does not remove the beat, because the release of the lock
-        does so. At most two round trips.
+        A leader remains on the list until it releases the lock. At most two round trips.
         """
         if not self._redis_time:  # Redis never answered
             return

@@ -1,10 +1,9 @@
 """Computes which shards of a schedule belong to one beat, and ticks these shards.
 
 The first shard has a list of all active beats, because every beat ticks the first shard, as its
-leader or as a standby. From the list, each beat computes which shards are its own; see
-:func:`owners`.
-If two beats read different lists for a moment, no run is sent twice, because each shard has its own
-lock.
+leader or as a standby. From the list of active beats, each beat computes which shards are its own;
+see :func:`owners`. Even if two beats read different lists, no run is sent twice, because each shard
+has its own lock.
 """
 
 from __future__ import annotations
@@ -44,9 +43,9 @@ logger = get_logger("celery.beat")
 #: Seconds between two reads of the list of active beats.
 LOOK_INTERVAL: Final = 1.0
 
-#: After a failed tick, a beat waits before it sends a request to the same Redis server again. The
-#: wait is at least the duration of the failed tick, multiplied by this number. So a failing server
-#: delays the shards on other servers only a little.
+#: After a failed tick, a beat waits before it sends the next request to the failed server.
+#: The wait is at least ``FAILURE_PAUSE`` times as long as the failed tick.
+#: Because of the wait, a failing server delays the shards on other servers only a little.
 FAILURE_PAUSE: Final = 4
 
 
@@ -54,9 +53,10 @@ def owners(beats: Collection[str], shards: int, first: str = "") -> list[str]:
     """Return the token of the owner of each shard; ``beats`` are the tokens of all beats.
 
     The numbers of shards of two beats differ by at most one. If ``first`` is the token of one of
-    the beats, that beat owns the first shard. For each other shard, the beats are ranked by a hash
-    of beat and shard (rendezvous hashing). The first beat that has room for another shard owns the
-    shard. When a beat starts or stops, the owners of most shards do not change.
+    the beats, that beat owns the first shard. For each shard after the first, the beats are ranked
+    by a hash of beat and shard (rendezvous hashing). The highest-ranked beat that has room for
+    another shard owns the shard. When a beat starts or stops, the owners of most shards do not
+    change.
     """
     least, extra = divmod(shards, len(beats))
     counts = dict.fromkeys(sorted(beats), 0)
@@ -83,8 +83,8 @@ class ShardLock(BeatLock):
     """The lock of one shard; all locks of a beat have the same token.
 
     The holder of the lock also counts as dead if it has sent no request to the first shard for
-    :data:`SILENCE` seconds. So a standby takes over a shard in the usual time, even if the standby
-    has not watched the lock of this shard before.
+    :data:`SILENCE` seconds. A standby can therefore take over a shard at once, even if the standby
+    has never watched the lock of the shard.
     """
 
     def __init__(
@@ -99,7 +99,9 @@ class ShardLock(BeatLock):
         if holder.startswith(TOKEN_PREFIX):
             silence = self._silent(holder)
             if silence >= SILENCE:
-                logger.warning("beat: The beat %s is silent, taking over %s", holder, self.key)
+                logger.warning(
+                    "beat: The beat %s is silent, so this beat takes over %s", holder, self.key
+                )
                 return holder
         return super()._dead_holder()
 
@@ -124,12 +126,12 @@ class ShardedStatics:
         return sum(map(len, self.parts))
 
     def collect(self) -> None:
-        """Start collecting static entries again; entries not added again count as removed."""
+        """Start a new collection; static entries that are not added to it count as removed."""
         for part in self.parts:
             part.collect()
 
     def add(self, name: str, entry: RedBeatSchedulerEntry) -> None:
-        """Add an entry, see :meth:`StaticEntries.add`."""
+        """Add a static entry to its shard, see :meth:`StaticEntries.add`."""
         self._part(name).add(name, entry)
 
     def refuse(self, name: str, error: Exception) -> None:
@@ -147,7 +149,7 @@ class ShardedStatics:
             part.offer(store, lock)
 
     def prune(self, *_: Any, exclusive: bool) -> None:
-        """Remove entries that are no longer in ``beat_schedule``, from the shards of this beat."""
+        """Remove entries that ``beat_schedule`` no longer contains from the shards of this beat."""
         shards = self._shards()
         for number in shards.owned:
             self.parts[number].prune(shards.stores[number], shards.locks[number], exclusive)
@@ -178,7 +180,7 @@ class ShardedTicker:
 
     The arguments are those of :class:`Ticker`, but with a ``client`` instead of a store, and with a
     ``lock_key`` instead of a lock. ``lock_key`` is None if several beats share the work. If only
-    one beat works, the lock of each shard has the key ``lock_key``, but with the prefix of the
+    one beat works at a time, the key of each shard's lock is ``lock_key`` with the prefix of the
     shard.
     """
 
@@ -250,7 +252,7 @@ class ShardedTicker:
     def _tick(self, stop: HeldSignals) -> float:
         for number in self._due():
             if number and self._clock() - self._first_ticked_at >= LOOK_INTERVAL:
-                self._tick_shard(0)  # else other beats would assume that this beat is dead
+                self._tick_shard(0)  # other beats must see that this beat is alive
             self._tick_shard(number)
             if stop.pending:
                 return 0.0
@@ -316,7 +318,7 @@ class ShardedTicker:
     def _look(self) -> None:
         """Read the list of active beats, and assign the shards to beats again if the list changed.
 
-        Two round trips a second, and a few for each shard that this beat leaves.
+        Takes two round trips a second, and a few for each shard that this beat hands over.
         """
         first, now = self._ticker(0), self._clock()
         if now - self._looked_at < LOOK_INTERVAL:
@@ -334,7 +336,7 @@ class ShardedTicker:
                 self._leave(number)
 
     def _may_try(self, node: object, now: float) -> bool:
-        """Return whether a server has not failed, or failed so long ago that a new try is due."""
+        """Return whether a server has not failed, or the wait after its failure is over."""
         return now >= self._retry_at.get(node, -math.inf)
 
     def _read_beats(self, first: Ticker) -> None:
@@ -372,8 +374,9 @@ class ShardedTicker:
         """Return the seconds since the last request of a beat to the first shard.
 
         The seconds are counted up to the last read of the list of active beats. For a beat that was
-        never on the list, the seconds are counted from the first read of the list. Returns 0 while
-        this beat itself is not on the list, because a list without this beat is out of date.
+        never active, the seconds are counted from the first read of the list of active beats.
+        Returns 0 while this beat is not on the list of active beats, because a list without this
+        beat is out of date.
         """
         if self._ticker(0).token not in self._seen_at:
             return 0.0
@@ -392,7 +395,7 @@ class ShardedTicker:
         return {store.keys.wakeup: number for number, store in enumerate(self.stores)}
 
     def wake(self, channel: str) -> bool:
-        """Tick the shard with this wake-up channel at the next :meth:`tick`.
+        """Let the next :meth:`tick` tick the shard that has this wake-up channel.
 
         Returns False if the shard does not belong to this beat.
         """
@@ -400,7 +403,7 @@ class ShardedTicker:
         self._next.pop(number, None)
         return number in self.owned
 
-    # -- the other methods of a ticker -------------------------------------------------------
+    # -- more methods of a ticker ------------------------------------------------------------
 
     @property
     def available(self) -> bool:
@@ -435,11 +438,11 @@ class ShardedTicker:
         self._each(lambda ticker: ticker.close())
 
     def release_lock(self) -> None:
-        """Release the locks of all shards. One round trip for each lock that this beat holds."""
+        """Release the locks of all shards. Takes one round trip per held lock."""
         self._each(lambda ticker: ticker.release_lock())
 
     def _each(self, work: Callable[[Ticker], None]) -> None:
-        """Call ``work`` for each ticker, the first shard last; skip servers that have failed."""
+        """Call ``work`` for each ticker, and for the first shard last; skip failed servers."""
         broken: set[object] = set()
         errors: list[Exception] = []
         for number in sorted(self._tickers, reverse=True):

@@ -30,8 +30,8 @@ __all__ = ("StaticEntries",)
 
 logger = get_logger("celery.beat")
 
-#: The codes that ``sync.lua`` returns for an entry. ``OCCUPIED`` means that the key of the entry
-#: contains another Redis type.
+#: The codes that ``sync.lua`` returns for an entry.
+#: ``OCCUPIED`` means that the key of the entry has another Redis type.
 ADDED, CHANGED, OCCUPIED = 1, 2, 4
 
 OCCUPIED_BY = "the key %r is not an entry; rename the entry or the key"
@@ -49,7 +49,8 @@ class StaticEntries:
         self._refused: set[str] = set()
         self._removed: set[str] = set()
         self._base_schedules: dict[str, Any] = {}
-        #: Whether :meth:`collect` was called. Before that call, :meth:`prune` removes no entries.
+        #: Whether :meth:`collect` was called.
+        #: Before :meth:`collect` is called, :meth:`prune` removes no entries.
         self.complete = False
         #: The numbers of entries that the last :meth:`sync` added, changed and removed.
         self.synced = {"added": 0, "changed": 0, "removed": 0}
@@ -65,14 +66,14 @@ class StaticEntries:
         return name in self._entries
 
     def collect(self) -> None:
-        """Start collecting static entries again; entries not added again count as removed."""
+        """Start a new collection; static entries that are not added to it count as removed."""
         self._removed |= self._entries.keys()
         self._entries, self._refused, self._base_schedules = {}, set(), {}
         self.complete = True
         self.write_again()
 
     def write_again(self) -> None:
-        """Let the next :meth:`sync` write all entries, even if :meth:`offer` has written some."""
+        """Let the next :meth:`sync` write all entries, including those that :meth:`offer` wrote."""
         self.unwritten, self.offered = True, ""
 
     def add(self, name: str, entry: RedBeatSchedulerEntry) -> None:
@@ -97,10 +98,10 @@ class StaticEntries:
         self._removed.discard(str(name))
 
     def restore_schedule(self, entry: RedBeatSchedulerEntry) -> None:
-        """Replace the schedule of a loaded entry by the schedule object in ``beat_schedule``.
+        """Replace the schedule of a loaded entry with the schedule object in ``beat_schedule``.
 
-        Only a schedule whose class has its own ``is_due`` is replaced, because Redis stores such a
-        schedule only as its base class. A schedule that was changed in Redis is not replaced.
+        Only a schedule whose class has its own ``is_due`` is replaced, because Redis stores only
+        the base class of the schedule. A schedule that was changed in Redis is not replaced.
         """
         name = str(entry.name)
         static_entry = self._entries.get(name)
@@ -113,9 +114,9 @@ class StaticEntries:
             entry.schedule = static_entry.schedule
 
     def restore_functions(self, entry: RedBeatSchedulerEntry) -> None:
-        """Replace lazy arguments of a loaded entry by the functions in ``beat_schedule``.
+        """Replace lazy arguments of a loaded entry with the functions in ``beat_schedule``.
 
-        Raises :exc:`LazyArgumentError` if ``beat_schedule`` has no function for an argument.
+        Raises :exc:`LazyArgumentError` if ``beat_schedule`` has no function for a lazy argument.
         """
         if not entry.saved_state.has_lazy:
             return
@@ -126,8 +127,7 @@ class StaticEntries:
     def offer(self, store: Store, lock: BeatLock | None) -> None:
         """Add and change entries in Redis; while another beat leads, only add missing entries.
 
-        Two round trips, and one more round trip per 500 entries. No round trip if there are no
-        entries.
+        Takes two round trips, and one more per 500 entries, or none if there are no entries.
         """
         if not self._entries:
             return
@@ -155,8 +155,8 @@ class StaticEntries:
         the ``beat_schedule`` of this beat, because other beats may have other static entries.
         Returns False if this beat no longer holds the lock.
 
-        Two round trips, and one more round trip per 500 removed entries. If :meth:`offer` has not
-        written the same entries, also one round trip per 500 entries.
+        Takes two round trips, and one more per 500 removed entries. Writing the entries takes one
+        round trip per 500 entries, unless :meth:`offer` has already written the entries.
         """
         if self.offered and self.offered == store.noted(STATICS):
             logger.debug("beat: The static entries are unchanged since the start")
@@ -218,8 +218,8 @@ class StaticEntries:
     def prune(self, store: Store, lock: BeatLock | None, exclusive: bool = True) -> int | None:
         """Remove static entries that are no longer in ``beat_schedule``; return their number.
 
-        Returns None if this beat no longer holds the lock. One round trip, and one more round trip
-        per 500 removed entries.
+        Returns None if this beat no longer holds the lock. Takes one round trip, and one more per
+        500 removed entries.
         """
         if not self.complete:
             return 0
@@ -229,7 +229,7 @@ class StaticEntries:
             if not store.prune_statics(names, lock_key, token):
                 return None
             for name in names:
-                logger.info("beat: Removed entry %s: no longer in beat_schedule", name)
+                logger.info("beat: Removed entry %s, which is no longer in beat_schedule", name)
         self._removed.clear()
         return len(stale)
 
@@ -237,7 +237,7 @@ class StaticEntries:
 def _stored_texts(
     entry: RedBeatSchedulerEntry, store: Store, lock: BeatLock | None = None
 ) -> tuple[str, str]:
-    """Return the definition and policy to store.
+    """Return the definition and policy of an entry, as the texts to store in Redis.
 
     If the entry class overrides ``save``, this function saves the entry and returns the stored
     definition and policy. While another beat holds ``lock``, an existing entry is not saved.

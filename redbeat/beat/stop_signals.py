@@ -11,29 +11,28 @@ from typing import Any
 
 __all__ = ("HeldSignals",)
 
-#: The functions of ``signal`` without their Python wrappers. The wrappers convert signal numbers
-#: and handlers to members of an enumeration, which takes six times as long.
+#: The functions of ``signal`` without their Python wrappers.
+#: A wrapper takes six times as long as its function, because it converts values to enumerations.
 get_handler: Callable[[int], Any] = getattr(signal.getsignal, "__wrapped__", signal.getsignal)
 set_handler: Callable[[int, Any], Any] = getattr(signal.signal, "__wrapped__", signal.signal)
 
-#: The signals that stop a beat. A handler of a stop signal may raise an exception at any point of
-#: the code.
+#: The signals that stop a beat.
+#: A handler of a stop signal may raise an exception at any point of the code.
 STOP_SIGNALS = (int(signal.SIGTERM), int(signal.SIGINT))
 
 
 class HeldSignals:
     """A context manager in which the first stop signal only sets :attr:`pending`.
 
-    The handler of the signal runs at the end of the context. Without this delay, the handler could
+    The handler of the signal runs at the end of the context. If the handler ran at once, it could
     raise an exception during a publish. After an exception during a publish, the beat would not
     know whether the message was sent, and the next beat would send the message again. An exception
     while the beat reads a reply would break the connection.
 
-    A second stop signal runs its own handler at once; then the handler of the first signal does not
-    run.
+    A second stop signal runs its own handler at once, and cancels the handler of the first signal.
 
-    Python runs signal handlers only in the main thread. In any other thread this context manager
-    does nothing.
+    Python runs signal handlers only in the main thread. Outside the main thread, this context
+    manager does nothing.
     """
 
     def __init__(self) -> None:
@@ -63,7 +62,7 @@ class HeldSignals:
             return
         handler = self._handlers[number]
         self._restore()
-        # Forget the first signal, and call only one handler: some handlers exit on a second call.
+        # Call only one handler, because some handlers exit the process at a second call.
         self._held = None
         if callable(handler):
             handler(number, frame)

@@ -1,4 +1,4 @@
-"""The tick of a beat: renews the lock, claims and dispatches due entries, and records the runs."""
+"""Runs the ticks of a beat: a tick renews the lock, dispatches due entries, and records runs."""
 
 from __future__ import annotations
 
@@ -62,12 +62,11 @@ STANDBY_POLL = 1.0
 #: Seconds for which one tick claims batches before the tick returns to Celery's beat service.
 MAX_TICK = 2.0
 
-#: Maximum number of seconds to load the entries of one batch. If loading takes longer, the beat
-#: releases the claims of the remaining entries.
+#: Maximum number of seconds to load the entries of one batch.
+#: After ``MAX_LOADING`` seconds, the beat releases the claims of the entries not yet dispatched.
 MAX_LOADING = 0.5
 
-#: An entry whose definition has more characters than this is loaded after the other entries of the
-#: batch.
+#: Entries whose definitions have more than ``LONG_TEXT`` characters are loaded last in a batch.
 LONG_TEXT = 65_536
 
 #: Seconds between two calls of the maintenance in a beat that is never idle.
@@ -76,7 +75,7 @@ MAINTENANCE_INTERVAL = 1.0
 #: Seconds for which this beat leaves an entry to other beats after it could not run the entry.
 HEAD_START = 0.025
 
-#: Seconds after which a beat stores the same problem in Redis again.
+#: Seconds after which a beat stores a lasting problem in Redis again.
 PROBLEM_INTERVAL = 30.0
 
 #: Minimum number of seconds between two log lines with the number of sent runs.
@@ -95,8 +94,8 @@ class Ticker:
 
     Arguments:
         scheduler: the scheduler that users may subclass.
-        store: the schedule in Redis, with a client that does not retry. No retry is needed, because
-            the beat backs off after a failed tick.
+        store: the schedule in Redis, with a client that does not retry, because the beat backs off
+            after a failed tick.
         lock: the beat lock, None if several beats share the work.
         statics: the entries of ``beat_schedule``.
         conf: the settings.
@@ -120,8 +119,7 @@ class Ticker:
         self.running = False
         #: Seconds for which one tick claims batches.
         self.max_tick = MAX_TICK
-        #: Whether each tick waits for all replies, because several tickers share the connections of
-        #: one client.
+        #: Whether each tick waits for all replies, because several tickers share one client.
         self.waits_for_reply = publisher is not None
         self._scheduler = scheduler
         self._store = store
@@ -141,7 +139,7 @@ class Ticker:
             *(store, lock, clock, lease, conf.history_size, self.counters, pace)
         )
         if conf.delivery == AT_MOST_ONCE:
-            # With this delivery, a run without a record cannot have been sent.
+            # With at-most-once delivery, a run without a record cannot have been sent.
             self._session.way = WITH_RECORD
         self._dispatcher = Dispatcher(
             *(scheduler, store, self._session, self._publisher, statics),
@@ -175,12 +173,12 @@ class Ticker:
         If ``claims`` is false, the tick dispatches no entries, because the caller runs each entry
         with :meth:`run_one`.
 
-        After an error of Redis or of the broker, logs the error and returns a longer wait. Raises
+        If Redis or the broker fails, this method logs the error and returns a longer wait. Raises
         :exc:`RedBeatError` for settings with which the beat cannot run, and redis-py's
         ``LockNotOwnedError`` if the lock is lost and ``redbeat_on_lock_lost`` is ``exit``. A stop
         signal ends the tick after the current publish; a second stop signal ends the tick at once.
 
-        Two round trips per 500 due entries, one if no entry is due.
+        Takes two round trips per 500 due entries, or one if no entry is due.
         """
         return self.guarded(partial(self._tick, claims))
 
@@ -193,18 +191,18 @@ class Ticker:
         """Claim one entry, send it if it is due, and record the run.
 
         ``options`` are arguments of ``apply_async``. Returns the seconds until the entry is due
-        again, None if it is never due again. While another beat leads or has claimed the entry,
-        returns at most 1. No round trip for an entry that is not due, else two.
+        again, None if it is never due again. Returns at most 1 while another beat leads or has
+        claimed the entry. Takes no round trip for an entry that is not due, else two.
 
-        If a subclass loads an entry again within a tick and passes the entry to this method, the
-        method only sends the entry, because the entry is claimed already.
+        If a subclass calls this method within a tick, the method only sends the entry, because the
+        tick has already claimed the entry.
         """
         if self.running:
             return self._scheduler.send_if_due(entry, **options)
         return self.guarded(partial(self._run_one, entry, options))
 
     def release_lock(self) -> None:
-        """Release the lock if this beat holds or may hold the lock; then one round trip.
+        """Release the lock if this beat holds or may hold the lock, which takes one round trip.
 
         A beat may hold the lock after a script failed, because the script may have acquired the
         lock before the error.
@@ -219,8 +217,8 @@ class Ticker:
     def use_lock(self, lock: Any, timeout: float) -> None:
         """Use the lock object of the scheduler, which a program may replace at any time.
 
-        ``lock`` is None if several beats share the work; ``timeout`` is in seconds. One round trip
-        to release the previous lock, none if the lock is the same.
+        ``lock`` is None if several beats share the work; ``timeout`` is in seconds. Takes one round
+        trip to release the previous lock, or none if the lock is not replaced.
         """
         if lock is self._lock or (isinstance(self._lock, CustomLock) and lock is self._lock.lock):
             return
@@ -272,9 +270,9 @@ class Ticker:
     def _report_problem(self) -> None:
         """Store why this beat cannot send messages, for health checks and ``redbeat status``.
 
-        One round trip if the problem changed. While there is a problem, this method takes
-        another round trip every :data:`PROBLEM_INTERVAL` seconds, because another beat may have
-        removed the stored text.
+        Takes one round trip if the problem changed. While a problem lasts, takes another round trip
+        every :data:`PROBLEM_INTERVAL` seconds, because another beat may have removed the stored
+        text.
         """
         server = self._dispatcher.server
         problem = self.health.tick_error or server.problem or self._retries.problem
@@ -310,7 +308,7 @@ class Ticker:
     def flush(self) -> None:
         """Record published runs, and release the claims of a batch that was claimed ahead.
 
-        No round trip if there is nothing to record or release, else one round trip or a few.
+        Takes no round trip if there is nothing to record or release, else one or a few.
         """
         self._dispatcher.deliver()
         self._at_most_once.record()
@@ -373,7 +371,7 @@ class Ticker:
             if reply.claims:
                 self._claim_ahead(reply)
                 self._dispatch(response)
-                self._session.send()  # Redis sends the last messages during the work below.
+                self._session.send()  # Redis sends messages during the maintenance
                 self._maintain_when_busy(reply)
             elif (
                 self._retries.broker_failures <= failures
@@ -499,9 +497,10 @@ class Ticker:
     def _check_broker(self, reply: ClaimReply) -> None:
         """Check whether the broker is available again, although no entry is due soon.
 
-        Without this check, the beat would report an outage of the broker until its next run. If a
+        Without the check of the broker, the beat would report an outage until its next run. If a
         run is due soon, this method does nothing, because the run is the better test: a broker may
-        accept connections, but refuse messages. One round trip if the broker is back, else none.
+        accept connections, but refuse messages. Takes one round trip if the broker is back, else
+        none.
         """
         retries = self._retries
         soon = reply.next_due is not None and reply.next_due < reply.now + BROKER_CHECK
@@ -523,9 +522,9 @@ class Ticker:
             self._maintain(reply)
 
     def _claim_ahead(self, reply: ClaimReply) -> None:
-        """Let Redis record the last batch and claim the next batch, while this batch is dispatched.
+        """Let Redis record the last batch and claim the next batch during the dispatch.
 
-        An error of Redis is only logged, so that the beat still dispatches this batch, which is
+        An error of Redis is only logged, so that the beat still dispatches the batch that is
         already claimed. The next request repeats the failed request, and raises any further error.
         """
         more = _has_due(reply)
@@ -547,7 +546,7 @@ class Ticker:
         return self._session.token
 
     def _check_server(self) -> None:
-        if self._failures.permission_denied:  # a script without permission stops halfway
+        if self._failures.permission_denied:  # without a permission, scripts stop halfway
             check_rights(self._store)
         if not self.server_checked:
             check_eviction(self._store, self._conf.key_expiry_check)
@@ -581,7 +580,9 @@ class Ticker:
         if not vanished and not self._statics.unwritten:
             if self._statics_present(reply) or self._clock() < self._sync_again_at:
                 return False
-            logger.warning("beat: Static entries vanished from Redis, writing them again")
+            logger.warning(
+                "beat: Static entries vanished from Redis, so the beat writes them again"
+            )
         self._sync_again_at = self._clock() + STANDBY_POLL
         now, exclusive = from_timestamp(reply.now), self._lock is not None
         self._statics.unwritten = not (
@@ -598,8 +599,8 @@ class Ticker:
     def _follow_clock(self) -> None:
         """Scan the entries after the Redis clock went back, as long as this beat leads.
 
-        A second scan follows :data:`LONGEST_LEASE` seconds later, because beats may record runs of
-        older claims until then.
+        A second scan follows after :data:`LONGEST_LEASE` seconds, because beats may still record
+        runs of older claims during these seconds.
         """
         now, back = self._clock(), self._session.clock_went_back
         if back > CLOCK_STEP:
@@ -611,15 +612,16 @@ class Ticker:
             del self._rescan_at[0]
 
     def _still_leads(self, batches: Iterator[None]) -> bool:
-        """Process batches, and renew the lock after each; return False if the lock is lost."""
+        """Process batches; renew the lock after each batch and return False if the lock is lost."""
         return all(self._renew_lock().standing != STANDBY for _ in batches)
 
     def _prune_without_lock(self) -> None:
-        """Remove entries that are no longer in ``beat_schedule``, if beats share the work.
+        """Remove entries that are no longer in ``beat_schedule`` if several beats share the work.
 
         The entries are removed only if no other beat is active, because another beat may have other
-        static entries. Does nothing in the first minute, because other beats may not be running
-        yet. One round trip after each start, and some more if there are entries to remove.
+        static entries. Does nothing in the first minute after a start, because other beats may not
+        be running yet. Takes one round trip after each start, and some more if there are entries to
+        remove.
         """
         if self._clock() < self._prune_at:
             return
@@ -642,8 +644,8 @@ class Ticker:
     def _schedule_vanished(self, reply: ClaimReply) -> bool:
         """Return whether all entries vanished since the last request; if so, log an error.
 
-        Raises ``LockNotOwnedError`` if the lock vanished too and ``redbeat_on_lock_lost`` is
-        ``exit``.
+        Raises ``LockNotOwnedError`` if the lock vanished with the entries and
+        ``redbeat_on_lock_lost`` is ``exit``.
         """
         before, self._member_count = self._member_count, reply.members
         if reply.members or not before:
@@ -691,9 +693,9 @@ class Ticker:
         self._report_problem()
 
     def _wake_other_beats(self) -> None:
-        """Wake up the other beats for entries that this beat cannot run, if beats share the work.
+        """Wake up beats that share the work with this beat, for entries that this beat cannot run.
 
-        Two round trips if there is an entry that this beat cannot run, else none.
+        Takes two round trips if there is an entry that this beat cannot run, else none.
         """
         until = self._retries.others_until
         if self._lock is None and until > self._others_first_until:
@@ -713,7 +715,9 @@ class Ticker:
             started = self._clock()
             loading_seconds += started - loading_started
             if started >= response.deadline:
-                logger.warning("beat: Stalled past the lease of the claims, releasing them")
+                logger.warning(
+                    "beat: This beat stalled past the lease of its claims, and releases the claims"
+                )
                 self._release_claims((claim,))
                 return
             if claim.definition is None and not claim.problem:
@@ -723,11 +727,11 @@ class Ticker:
             try:
                 self._dispatcher.dispatch(loaded_entry, claim, session.time_at(started))
             except (SystemExit, KeyboardInterrupt):
-                # The message may have been sent, so the next attempt must use the same task id.
+                # The message may have been sent, so the next attempt must keep the task id.
                 session.record(claim.put_back(claim.due, unsure=True))
                 raise
             if publisher.should_flush(started):
-                session.wait_for_reply()  # so that few sent runs are unrecorded if this beat dies
+                session.wait_for_reply()  # a beat that dies leaves few runs unrecorded
                 self._dispatcher.advance()
                 session.send()
             if retries.broker_failures or stop.pending or loading_seconds > MAX_LOADING:
@@ -761,13 +765,13 @@ class Ticker:
             self._without_hash.keep(key, True, self._clock())
             return
         if self._store.keys.name_of(key) in self._statics:
-            logger.warning("beat: Static entry %s vanished, writing it again", key)
+            logger.warning("beat: Static entry %s vanished, so the beat writes it again", key)
             self._statics.unwritten = True
         else:
             self._members_to_remove.append(key)
 
     def _remove_missing(self) -> None:
-        """Remove keys without a hash from the schedule. One round trip, none for no keys."""
+        """Remove keys without a hash from the schedule. At most one round trip."""
         gone, self._members_to_remove = self._members_to_remove, []
         for member in self._store.forget(gone) if gone else ():
             logger.error("beat: Entry %s is removed from the schedule: its hash is gone", member)

@@ -18,18 +18,18 @@ __all__ = ("DUE", "LOCK", "WakeUp")
 
 logger = get_logger("celery.beat")
 
-#: The messages on the channel. ``DUE``: an entry was saved that is due before all other entries.
-#: ``LOCK``: the lock was released.
+#: The messages on the channel.
+#: ``DUE`` means that an entry was saved that is due before all other entries.
+#: ``LOCK`` means that the lock was released.
 DUE, LOCK = b"due", b"lock"
 
 #: Seconds between two checks whether the beat service was stopped.
 SLICE = 0.25
 
-#: A subscription is checked with a ping if it has received no message for this number of seconds.
+#: Seconds without a message after which a subscription is checked with a ping.
 PING_INTERVAL = 30.0
 
-#: Maximum number of messages that one :meth:`WakeUp.wait` reads and ignores after the first
-#: message.
+#: Maximum number of further messages that one :meth:`WakeUp.wait` reads and ignores.
 MAX_DISCARDED = 1000
 
 #: Seconds to wait for the server to confirm a subscription.
@@ -60,9 +60,9 @@ class WakeUp:
         self._client = client
         #: The channels to subscribe to. In a cluster, the first channel determines the server.
         self.channels = [channel]
-        #: A function that takes a channel, and returns whether a message on the channel ends the
-        #: wait; only set if there are several channels. If ``wanted`` is set, :meth:`wait` accepts
-        #: both ``DUE`` and ``LOCK``, whatever the argument ``expected`` is.
+        #: A function that returns whether a message on the given channel ends the wait.
+        #: ``wanted`` is set only if there are several channels.
+        #: If ``wanted`` is set, :meth:`wait` accepts ``DUE`` and ``LOCK`` and ignores ``expected``.
         self.wanted: Callable[[str], bool] | None = None
         self._clock = clock
         self._sleep = sleep
@@ -72,10 +72,10 @@ class WakeUp:
         self._waiting = False
 
     def listen(self) -> bool:
-        """Subscribe if there is no subscription; return True if this call subscribed.
+        """Subscribe if there is no subscription; return True if a new subscription was made.
 
-        Messages that were sent before the subscription are missed, so the caller must tick again.
-        One round trip to subscribe.
+        Earlier messages are missed, so the caller must tick again after a new subscription. Takes
+        one round trip to subscribe, else none.
         """
         if self._pubsub is not None or not self._can_subscribe:
             return False
@@ -119,7 +119,7 @@ class WakeUp:
     def _discard(self, expected: bytes) -> None:
         """Read and ignore ``expected`` messages that have already arrived.
 
-        Reads at most :data:`MAX_DISCARDED` messages. Without this limit, a program that publishes
+        Reads at most :data:`MAX_DISCARDED` messages. Without the limit, a program that publishes
         messages without a pause would block the beat.
         """
         for _ in range(MAX_DISCARDED):
@@ -156,7 +156,7 @@ class WakeUp:
                 self._check()
                 return False
         except (RedisError, OSError, ValueError) as error:
-            # ValueError: another program may publish invalid UTF-8 on the channel.
+            # A ValueError means that another program has published invalid UTF-8 on the channel.
             self._lost(error)
             return False
         self._received_at = self._clock()

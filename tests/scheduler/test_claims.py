@@ -121,7 +121,7 @@ class TestExpiry:
         during_run(scheduler, lambda: clock.advance(LEASE * USABLE_LEASE_PART))
         scheduler.tick()
         assert scheduler.names == ["a"]
-        assert "Stalled past the lease" in log.text
+        assert "stalled past the lease" in log.text
         scheduler.tick()
         assert scheduler.names == ["a", "b", "c"]
 

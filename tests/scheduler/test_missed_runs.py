@@ -15,7 +15,7 @@ def test_a_run_that_catches_up_missed_runs_counts_them(
     scheduler.tick()
     (message,) = scheduler.sent
     assert message.options["headers"]["coalesced"] == 4
-    assert f"Entry late missed 4 runs, sent the run of {message.scheduled_at}" in log.text
+    assert f"Entry late missed 4 runs: the beat sent the run of {message.scheduled_at}" in log.text
 
 
 def test_a_run_on_time_counts_no_missed_runs(world: World, log: pytest.LogCaptureFixture) -> None:

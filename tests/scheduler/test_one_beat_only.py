@@ -110,7 +110,7 @@ def test_the_entry_is_put_back_and_logged_once(
     assert waits[0] <= OTHERS_WAIT.first
     assert OTHERS_WAIT.longest - 5 < waits[-1] <= OTHERS_WAIT.longest
     (line,) = [text for text in log.messages if f"{PREFIX}odd" in text]
-    assert "is left to other beats, looking again within 30 s: " in line
+    assert "is left to other beats; this beat tries again within 30 s: " in line
     entry = RedBeatSchedulerEntry("odd", app=world.app)
     assert [run.outcome for run in entry.history] == [f"failed:{error}:12", f"failed:{error}"]
     assert entry.status.state == "failing"
