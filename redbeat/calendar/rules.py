@@ -64,7 +64,7 @@ MAX_WALKED = 2000
 
 
 def frequency(freq: object) -> int:
-    """Return the number of the frequency ``freq``; raise ``ValueError`` if ``freq`` is not valid."""
+    """Return the number of a frequency; raise ``ValueError`` if ``freq`` is not a frequency."""
     if isinstance(freq, str) and freq.upper() in FREQUENCIES:
         return FREQUENCIES[freq.upper()]
     if isinstance(freq, int) and not isinstance(freq, bool) and 0 <= freq <= SECONDLY:
