@@ -327,7 +327,7 @@ class ClaimRequest(NamedTuple):
 
 
 class Result(NamedTuple):
-    """The result code of a completion, with the strings that ``claim.lua`` returns with the code."""
+    """The result code of a completion, with the strings that ``claim.lua`` adds to the code."""
 
     code: int
     texts: tuple[str, ...] = ()
