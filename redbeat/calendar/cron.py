@@ -145,7 +145,7 @@ class CronRule:
 
     @cached_property
     def _day_tables(self) -> dict[tuple[int, int], tuple[int, ...]]:
-        """The day tables for the 28 kinds of months: 7 first weekdays times 4 lengths."""
+        """Day tables for the 28 kinds of months: 7 weekdays of the first day times 4 lengths."""
         return {}
 
 

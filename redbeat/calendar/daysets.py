@@ -163,7 +163,7 @@ class DaySet:
         """Return a cache key for a year; years with equal keys have the same allowed days."""
         if self.easter:
             return year
-        # The key includes the lengths of the previous and the next year, because a week of an
+        # The cache key includes the lengths of the previous and the next year, because a week of an
         # adjacent year may extend into this year.
         lengths = tuple(year_length(near) for near in (year - 1, year, year + 1))
         return date(year, 1, 1).weekday(), lengths

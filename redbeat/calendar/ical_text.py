@@ -61,7 +61,7 @@ def set_to_ical(
 
 def _start(rule: Any) -> str:
     # Convert the start of the rule to UTC and back to its time zone, as rrule does. If DST skips
-    # the start of the rule, the conversion returns a time that exists.
+    # the start of the rule, the conversion to UTC and back returns a time that exists.
     instant = as_utc(rule.dtstart)
     text = _written("DTSTART", instant, rule.dtstart.tzinfo)
     if instant.astimezone(wall_zone(rule.dtstart.tzinfo or UTC)).fold:

@@ -1,10 +1,9 @@
 """RFC 5545 recurrence rules in wall-clock time, with a fast search for the next occurrence.
 
-The search computes the index of a period (year, week, second, ...) from a datetime. Therefore the
-search does not iterate over all periods from the start of the rule. ``dateutil`` iterates from the
-start of the rule, which takes 50 times as long. For a rule that never matches, ``dateutil``
-iterates until the year 9999, which takes seconds. This module and ``dateutil`` return the same
-occurrences.
+The search computes the index of a period (year, week, second, ...) from a datetime. The search
+does not iterate over all periods from the start of the rule. ``dateutil`` iterates from the start
+of the rule, which takes 50 times as long. For a rule that never matches, ``dateutil`` iterates
+until the year 9999, which takes seconds. This module and ``dateutil`` return the same occurrences.
 """
 
 from __future__ import annotations
@@ -101,7 +100,7 @@ class Slots:
 
     @cached_property
     def _cycle(self) -> tuple[int, tuple[int, ...]]:
-        """The number of days after which the slots repeat, and the days of this cycle with a slot.
+        """The number of days after which the slots repeat, and the days of the cycle with a slot.
 
         A day has a slot if the day solves ``day * per_day + slot = base``, modulo ``interval``.
         """
@@ -134,8 +133,8 @@ class Slots:
 # ruff: noqa: DTZ001 - wall-clock times have no time zone
 
 
-# The numbers of years, months and weeks after which a search for the next occurrence stops. A rule
-# without an occurrence in this time counts as finished.
+# The numbers of years, months and weeks after which a search for the next occurrence stops. If the
+# search finds no occurrence, the rule counts as finished.
 LOOK_AHEAD = (100, 1200, 5300)
 YEARS = 100
 MOST_DAYS = {YEARLY: 366, MONTHLY: 31, WEEKLY: 7}

@@ -173,4 +173,4 @@ def _weekday(name: str, value: Any) -> tuple[int, int]:
     day, nth = getattr(value, "weekday", value), getattr(value, "n", None) or 0
     if isinstance(day, int) and not isinstance(day, bool) and 0 <= day <= 6:
         return int(day), int(nth)
-    raise ValueError(f"{name}: {value!r} is not a weekday: 0 (Monday) to 6, or MO to SU")
+    raise ValueError(f"{name}: {value!r} is not a weekday; use 0 (Monday) to 6, or MO to SU")

@@ -29,7 +29,7 @@ DEGREES_A_DAY = 0.41
 LOOK_AHEAD = 400 * 2  # half days
 SECONDS = 86400
 PRECISION = 0.01 / SECONDS  # days
-ON_HORIZON = 5e-6  # accuracy of heights, in degrees; the sun moves so far in about 1 ms
+ON_HORIZON = 5e-6  # accuracy of heights in degrees; the sun moves by 5e-6 degrees in about 1 ms
 # The height of the horizon in degrees, for each kind of dawn and dusk, and for sunrise and sunset.
 HORIZONS = {"astronomical": -18.0, "nautical": -12.0, "civil": -6.0}
 SUNRISE = -34 / 60

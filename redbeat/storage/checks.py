@@ -194,11 +194,11 @@ USEFUL: Final[Mapping[str, tuple[Any, ...]]] = {
 }
 
 #: Commands that cannot be probed, because they would change data or send messages.
-#: If the user lacks a command in NEEDED, the error message also contains the commands in UNTRIED.
+#: If the user may not run a command in NEEDED, the error message also lists the UNTRIED commands.
 UNTRIED: Final = ("SADD", "PUBLISH", "SUBSCRIBE")
 
 
-#: What to do about wrong credentials, by a part of the error message of Redis.
+#: A part of an error message of Redis about wrong credentials -> what the user must do.
 CREDENTIALS: Final[Mapping[str, str]] = {
     "invalid username-password pair": "correct the user name and password in {setting}",
     "without any password configured": "the server has no password; remove it from {setting}",

@@ -83,7 +83,7 @@ def build_client(config: RedBeatConfig) -> RawClient:
 
 
 def unretried(client: Any) -> Any:
-    """Return ``client`` without its automatic retries, for callers that retry themselves."""
+    """Return ``client`` without its automatic retries, for callers with their own retries."""
     return client.wrapped_connection if isinstance(client, RetryingConnection) else client
 
 

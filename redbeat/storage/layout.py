@@ -1,9 +1,9 @@
 """Assign each entry of a schedule to a shard by the name of the entry.
 
 Each shard has its own key prefix. The key prefixes of the shards are spread evenly over the slots
-of a Redis Cluster, so that each master has about the same number of shards. No function reads
-Redis, because the name of an entry, the base prefix and the number of shards determine the key of
-the entry.
+of a Redis Cluster, so that each master has about the same number of shards. The functions
+of this module do not read Redis, because the name of an entry, the base prefix and the number of
+shards determine the key of the entry.
 """
 
 from __future__ import annotations

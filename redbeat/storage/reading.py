@@ -1,8 +1,8 @@
 """Redis commands that only read the schedule.
 
-Redis commands that change the schedule are in ``store.py``. Redis errors pass through unchanged,
-with two exceptions. Loading a key that is not a hash raises :exc:`~redbeat.errors.DecodeError`. If
-a key of the schedule has the wrong Redis type, the error message names the key.
+Redis commands that change the schedule are in ``store.py``. Most Redis errors pass through
+unchanged. Loading a key that is not a hash raises :exc:`~redbeat.errors.DecodeError`. If a key of
+the schedule has the wrong Redis type, the error message names the key.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class Reading:
     #: Seconds after which a script for many entries stops, so that Redis can serve other clients.
     #: Another round trip handles the remaining entries of the script.
     #: A script may take 4 ms longer than ``max_seconds``.
-    #: ``claim.lua`` checks the time more often, so it exceeds ``max_claim_seconds`` by less.
+    #: ``claim.lua`` checks the time often, and takes at most 2 ms more than ``max_claim_seconds``.
     #: Every script takes at most 10 ms.
     #:
     #: A completion needs no time limit, because a request records at most 50 runs or 1 MiB.
@@ -273,7 +273,7 @@ class Reading:
         return [schedule if key in denied else key for key in keys] if denied else keys
 
     def _with_missing_key(self, *keys: Any) -> list[Any]:
-        """Return the keys plus a key that never exists, for scripts that use undeclared keys.
+        """Return the keys and a key that never exists, for scripts that use undeclared keys.
 
         While a Redis Cluster moves a slot, the keys of the slot are spread over two nodes. A key
         that never exists makes a node answer TRYAGAIN while the slot moves. Without the key that
@@ -426,7 +426,7 @@ class Reading:
         return [pair for part in self._scan_all("HSCAN", key, count) for pair in pairs_of(part)]
 
     def calendar_users(self, cursor: str) -> tuple[str, list[str]]:
-        """Return the cursor of the next page, and a page of keys of entries with calendars.
+        """Return the next cursor, and a page of the keys of all entries with calendars.
 
         Pass the cursor "0" to start. A returned cursor "0" means that no page follows. One round
         trip.
@@ -435,7 +435,7 @@ class Reading:
         return after, [text_of(key) for key in keys]
 
     def quarantine_page(self, cursor: str) -> tuple[str, dict[str, str]]:
-        """Return the cursor of the next page, and a page of about 500 :meth:`quarantined` entries.
+        """Return the next cursor, and a page of about 500 :meth:`quarantined` entries.
 
         Pass the cursor "0" to start. A returned cursor "0" means that no page follows. One round
         trip.

@@ -140,13 +140,13 @@ class Keys:
     expected = _key_aside("expected")
     #: The hash of calendars: name -> JSON of the calendar.
     calendars = _key_aside("calendars")
-    #: The set of the keys of all entries with calendars. The set may also contain other entries.
+    #: The set of the keys of all entries with calendars, and of some entries without calendars.
     calendar_users = _key_aside("calendar-users")
 
     def turn(self, beat: str) -> str:
         """Return the key that stores the last ``claim.lua`` call of a beat.
 
-        For ``pop.lua``, which stores a copy of a deleted entry under such a key, pass the id of the
+        To get the key under which ``pop.lua`` stores a copy of a deleted entry, pass the id of the
         ``pop.lua`` call as ``beat``. Returns the schedule key if the Redis user has no right to
         access keys outside the key prefix.
         """
@@ -337,7 +337,7 @@ class Result(NamedTuple):
 TEXT_COUNTS = {CHANGED: 3, NOT_SENT: 1}
 
 #: The number of elements in a short reply of ``claim.lua`` to a quick request.
-#: ``SHORT`` is for a leader without due entries, and ``SHORT_STANDBY`` is for a standby.
+#: A leader without due entries gets ``SHORT`` elements, and a standby ``SHORT_STANDBY`` elements.
 SHORT, SHORT_STANDBY = 3, 2
 
 #: All replies share these result objects, because most completions have a result without strings.

@@ -119,7 +119,7 @@ class ShardedStore:
     def _gather(self, name: str, items: Iterable[T], key_of: Callable[[T], str]) -> list[Any]:
         """Call the method ``name`` of each shard with the items of the shard; return all results.
 
-        The method ``name`` must accept a list and return a list.
+        The called method must accept a list and return a list.
         """
         return [
             result
@@ -211,7 +211,7 @@ class ShardedStore:
         return self._gather("review", digests, lambda digest: digest[0])
 
     def forget(self, members: Sequence[str]) -> list[str]:
-        """Remove keys whose hash does not exist from the schedule; return the removed keys."""
+        """Remove from the schedule the keys whose hash does not exist; return the removed keys."""
         return self._gather("forget", members, str)
 
     def note_calendar_users(self, keys: Sequence[str]) -> None:
@@ -311,7 +311,7 @@ class ShardedStore:
             yield from store.scan_all(text)
 
     def calendar_users(self, cursor: str) -> tuple[str, list[str]]:
-        """Return the cursor of the next page, and a page of keys of entries with calendars."""
+        """Return the next cursor, and a page of the keys of all entries with calendars."""
         return self._chained(cursor, lambda store, own: store.calendar_users(own))
 
     def sweep(

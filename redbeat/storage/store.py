@@ -169,7 +169,7 @@ class Store(Reading):
         super().__init__(client, keys)
         self._replicas = Replicas(wait_replicas)
 
-    # -- one turn of a beat ------------------------------------------------------------------
+    # -- requests of a beat ------------------------------------------------------------------
 
     def claim(self, *terms: Any, **more: Any) -> ClaimReply:
         """Acquire or extend the lock, record completions and claim due entries.
@@ -300,7 +300,7 @@ class Store(Reading):
             self._read("PUBLISH", self.keys.wakeup, "due")
 
     def forget(self, members: Sequence[str]) -> list[str]:
-        """Remove keys whose hash does not exist from the schedule; return the removed keys.
+        """Remove from the schedule the keys whose hash does not exist; return the removed keys.
 
         One round trip.
         """
@@ -314,9 +314,9 @@ class Store(Reading):
         """Find entry hashes that are not in the sorted set, and entries that were enabled again.
 
         Scans a page of keys that begins at ``cursor``, or no keys if ``cursor`` is "". Checks
-        whether entries with the score ``disabled`` were enabled, at most ``limit`` entries
-        beginning at ``offset``. Adds each of the ``known`` keys that is still missing to the sorted
-        set, as an entry that is due now. One round trip.
+        whether ``limit`` entries with the score ``disabled``, beginning at ``offset``, were
+        enabled. Adds each of the ``known`` keys to the sorted set as due now, if the set still
+        lacks the key. One round trip.
         """
         prefix = self.keys.prefix
         scan = (cursor, GLOB_SPECIAL.sub(ESCAPED, prefix) + "*", SCAN_PAGE)
@@ -338,7 +338,7 @@ class Store(Reading):
         return saved
 
     def save_all(self, writings: Sequence[Writing]) -> list[Saved]:
-        """Write entries, and wake up waiting beats that would otherwise send the runs too late.
+        """Write entries, and wake up waiting beats whose next tick is too late for the entries.
 
         The code of each result is one of the following:
 
@@ -416,7 +416,7 @@ class Store(Reading):
         return int(self._run("delete", self._quarantine_keys, [expected, key_of(key)])) >= 0
 
     def pop(self, key: str) -> Texts:
-        """Delete an entry and return its fields, as :meth:`load` does. One round trip.
+        """Delete an entry, and return its fields like :meth:`load`. One round trip.
 
         Redis keeps a copy of the fields for a minute, because the client repeats the call if the
         reply is lost.

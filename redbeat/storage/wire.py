@@ -120,8 +120,8 @@ class Row(NamedTuple):
 class Page(NamedTuple):
     """A page of entries in due order; entries that are never due come last.
 
-    ``now`` is the time of Redis in UNIX seconds. ``after`` is the cursor of the next page, None
-    after the last page.
+    ``now`` is the time of Redis in UNIX seconds. ``after`` is the cursor of the next page, or
+    None if the page is the last page.
     """
 
     now: float
