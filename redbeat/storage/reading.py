@@ -353,7 +353,7 @@ class Reading:
         return {text_of(name) for part in parts for name in part}
 
     def static_among(self, names: Iterable[str]) -> set[str]:
-        """Return the ``names`` that are names of static entries.
+        """Return which of the ``names`` are names of static entries.
 
         Takes one round trip per 500 names.
         """

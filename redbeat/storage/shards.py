@@ -345,7 +345,7 @@ class ShardedStore:
         return set().union(*(store.static_names() for store in self.shards))
 
     def static_among(self, names: Iterable[str]) -> set[str]:
-        """Return the ``names`` that are names of static entries.
+        """Return which of the ``names`` are names of static entries.
 
         Takes at most one round trip per shard for every 500 names.
         """
@@ -391,7 +391,7 @@ class ShardedStore:
         )
 
     def expected_after(self, _now: float, _offset: int) -> list[str]:
-        """Return no keys, because :meth:`counts` already returns the keys of all overdue entries.
+        """Return no keys; :meth:`counts` already returns all keys of entries that may be overdue.
 
         No round trip.
         """
