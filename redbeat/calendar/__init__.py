@@ -1,1 +1,1 @@
-"""Computes the times of recurrence rules, crontabs and the sun, and converts between time zones."""
+"""Compute the times of recurrence rules, crontabs and solar events, and convert time zones."""

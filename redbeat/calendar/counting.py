@@ -1,6 +1,6 @@
-"""Compute the n-th occurrence of a rule, and the number of occurrences in a time span.
+"""Compute the n-th occurrence of a recurrence rule, and count the occurrences in a time span.
 
-The functions support only rules for which :func:`is_computed` returns True.
+The functions of this module support only rules for which :func:`is_computed` returns True.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Times = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 class CountedRule(Protocol):
     """The attributes of a recurrence rule that the functions of this module use.
 
-    An empty tuple or set means that the rule allows all values.
+    An attribute that is an empty tuple or set allows all values.
     """
 
     @property
@@ -32,7 +32,7 @@ class CountedRule(Protocol):
 
     @property
     def interval(self) -> int:
-        """The number of units from one period of the rule to the next."""
+        """The distance between two consecutive periods of the rule, in units of ``freq``."""
 
     @property
     def start(self) -> datetime:
@@ -40,7 +40,7 @@ class CountedRule(Protocol):
 
     @property
     def plain(self) -> bool:
-        """Whether the rule has only an interval, without any ``by`` argument."""
+        """Whether the rule has no ``by`` argument, such as ``byhour``."""
 
     @property
     def setpos(self) -> tuple[int, ...]:
@@ -66,13 +66,14 @@ class CountedRule(Protocol):
 def is_computed(rule: CountedRule) -> bool:
     """Return whether :func:`nth_from` and the other functions of this module support the rule.
 
-    The functions support rules with a fixed step, and rules with the same times on all their days.
+    The functions of this module support rules with a fixed step, and rules that have the same times
+    on all their days.
     """
     return _has_fixed_step(rule) or (rule.interval == 1 and not rule.setpos)
 
 
 def nth_from(rule: CountedRule, begin: datetime, n: int) -> datetime:
-    """Return the ``n``-th occurrence at or after ``begin``, as if the rule had no start.
+    """Return the ``n``-th occurrence at or after ``begin``, even if the rule starts later.
 
     Returns ``datetime.max`` if the occurrence would be after the year 9999.
     """
@@ -86,7 +87,7 @@ def nth_from(rule: CountedRule, begin: datetime, n: int) -> datetime:
 
 
 def number_between(rule: CountedRule, begin: datetime, end: datetime) -> int:
-    """Return the number of occurrences in ``[begin, end)``, as if the rule had no start."""
+    """Return the number of occurrences in ``[begin, end)``, even before the start of the rule."""
     if _has_fixed_step(rule):
         step = _step(rule)
         return (begin - rule.start) // -step - (end - rule.start) // -step
@@ -140,7 +141,7 @@ def _earlier_that_day(rule: CountedRule, times: Times, moment: datetime) -> int:
 
 
 def _nth_day(days: DaySet, first: date, n: int) -> date | None:
-    """Return the ``n``-th allowed day at or after ``first``; ``n`` is counted from 0.
+    """Return the ``n``-th day of ``days`` at or after ``first``; ``n`` is counted from 0.
 
     Returns None if the day would be after the year 9999.
     """
@@ -156,7 +157,7 @@ def _nth_day(days: DaySet, first: date, n: int) -> date | None:
 
 
 def _number_of_days(days: DaySet, first: date, end: date) -> int:
-    """Return the number of allowed days in ``[first, end)``."""
+    """Return how many days of ``days`` are in ``[first, end)``."""
     number = 0
     for year in range(first.year, end.year + 1):
         begin = date(year, 1, 1)

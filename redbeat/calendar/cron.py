@@ -1,4 +1,4 @@
-"""Find the wall-clock times of a crontab quickly, with lookup tables."""
+"""Find the wall-clock times at which a crontab runs, with lookup tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from celery.schedules import crontab
 
 __all__ = ("CronRule", "check_cron_item", "cron_rule", "without_nickname")
 
-#: The nicknames of crontab files, each with the five fields that it replaces.
+#: The nicknames of crontab files, and the five crontab fields that each nickname replaces.
 NICKNAMES = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
@@ -26,10 +26,10 @@ NICKNAMES = {
     "@hourly": "0 * * * *",
 }
 
-#: An item of a crontab field: ``*``, a value or a range, and a step.
+#: Matches an item of a crontab field, which is ``*``, a value or a range, with or without a step.
 ITEM = re.compile(r"(?:\*|([a-z]+|[0-9]+)(?:-([a-z]+|[0-9]+))?)(?:/[0-9]+)?", re.IGNORECASE)
 
-#: The names of days and months. The short form of each name is its first three letters.
+#: The full names of weekdays and months. The short form of each name is its first three letters.
 NAMES = {
     "day_of_week": ("sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday"),
     "month_of_year": (
@@ -38,8 +38,8 @@ NAMES = {
     ),
 }
 
-# The search stops after 41 years, because the rarest date, 29 February on a given weekday, occurs
-# at least every 40 years.
+# The search for a matching date stops after 41 years. The rarest date is 29 February on a given
+# weekday, which occurs at least every 40 years.
 MONTHS_AHEAD = 12 * 41
 CACHE = "_redbeat_rule"
 
@@ -49,21 +49,24 @@ month_range = lru_cache(maxsize=1024)(monthrange)
 def without_nickname(nickname: str) -> str:
     """Return the five crontab fields that a nickname such as ``@daily`` replaces.
 
-    Raises ``ValueError`` if the nickname is unknown. ``@reboot`` is unknown, because a schedule
-    cannot depend on the start of a machine.
+    Raises ``ValueError`` if the nickname is unknown. ``@reboot`` is not supported, because a
+    schedule cannot depend on the start of a machine.
     """
     try:
         return NICKNAMES[nickname.strip().lower()]
     except KeyError:
         known = ", ".join(NICKNAMES)
-        raise ValueError(f"{nickname} is unknown; use one of {known}, or five fields") from None
+        raise ValueError(
+            f"{nickname} is unknown; use one of {known}, or five crontab fields"
+        ) from None
 
 
 def check_cron_item(field: str, item: str) -> None:
     """Raise ``ValueError`` if Celery would misread an item of a crontab field.
 
-    Celery reads only the first three letters of a name, and ignores the text after a range or a
-    step. For example, it accepts ``mon#1`` as Monday. Celery itself checks the numbers.
+    In a crontab field, Celery reads only the first three letters of a name, and ignores the text
+    after a range or a step. For example, Celery reads ``mon#1`` as Monday. Celery itself checks
+    whether the numbers are in range.
     """
     match = ITEM.fullmatch(item)
     names = NAMES.get(field, ())
@@ -77,11 +80,13 @@ def check_cron_item(field: str, item: str) -> None:
 
 @dataclass(frozen=True)
 class CronRule:
-    """A crontab as lookup tables.
+    """A crontab in the form of lookup tables.
 
-    ``next_minute[m]`` is the first minute of the crontab at or after ``m``, or -1 if there is no
-    such minute. ``next_hour[h]`` is the same for hours. In ``weekdays``, Sunday is 0, as in Celery.
-    ``follows_real_time`` is true if the crontab runs again in an hour that DST repeats.
+    ``next_minute[m]`` is the first minute of the crontab at or after ``m``, or -1 if all minutes of
+    the crontab are before ``m``. ``next_hour[h]`` is the first hour of the crontab at or after
+    ``h``, or -1 if all hours of the crontab are before ``h``. In ``weekdays``, Sunday is 0, as in
+    Celery. ``follows_real_time`` is true if the crontab runs in both occurrences of an hour that
+    DST repeats.
     """
 
     next_minute: tuple[int, ...]
@@ -94,7 +99,7 @@ class CronRule:
     def next_wall(self, wall: datetime) -> datetime | None:
         """Return the first time after the minute of ``wall`` that matches the crontab.
 
-        Returns None if no date matches, or if the result would be after the year 9999.
+        Returns None if no date matches the crontab, or if the result would be after the year 9999.
         """
         if self.next_hour[0] < 0 or self.next_minute[0] < 0:
             return None
@@ -114,7 +119,7 @@ class CronRule:
         return self._in_later_month(year, month)
 
     def _in_later_month(self, year: int, month: int) -> datetime | None:
-        """Return the first time after this month that matches the crontab, or None."""
+        """Return the first time in a later month that matches the crontab, or None."""
         for _ in range(MONTHS_AHEAD):
             year, month = (year, month + 1) if month < 12 else (year + 1, 1)
             if year > date.max.year:
@@ -128,10 +133,10 @@ class CronRule:
         return self._day_tables.get(kind) or self._next_day_in(kind)
 
     def _next_day_in(self, kind: tuple[int, int]) -> tuple[int, ...]:
-        """Return a table in which item ``d`` is the first matching day at or after day ``d``.
+        """Return a table in which item ``d`` is the first day of the crontab at or after day ``d``.
 
-        The table is for a kind of month. ``kind`` is (weekday of the first day, number of days);
-        Monday is 0.
+        The table is valid for all months of the same ``kind``. ``kind`` contains the weekday of the
+        first day of the month (Monday is 0) and the number of days.
         """
         first, length = kind
         days = (day for day in self.days if day <= length and (first + day) % 7 in self.weekdays)
@@ -140,14 +145,15 @@ class CronRule:
 
     @cached_property
     def _day_tables(self) -> dict[tuple[int, int], tuple[int, ...]]:
-        """A cache of the tables for all 28 kinds of months: 7 first weekdays times 4 lengths."""
+        """Day tables for the 28 kinds of months: 7 weekdays of the first day times 4 lengths."""
         return {}
 
 
 def cron_rule(schedule: crontab) -> CronRule:
     """Return the lookup tables of a crontab.
 
-    The result is cached in the crontab object, so later changes of the crontab have no effect.
+    The lookup tables are cached in the crontab object, so later changes of the crontab have no
+    effect.
     """
     rule: CronRule | None = schedule.__dict__.get(CACHE)
     if rule is None:
@@ -168,15 +174,15 @@ def _expand(schedule: crontab) -> CronRule:
 
 
 def _any_hour(written: Any, hours: Iterable[int]) -> bool:
-    """Return whether the hour field has a wildcard or a step, or contains all 24 hours."""
+    """Return whether the hour field of a crontab has a wildcard, a step or all 24 hours."""
     wildcard = isinstance(written, str) and ("*" in written or "/" in written)
     return wildcard or len(set(hours)) == 24
 
 
 def _next_table(values: Iterable[int], size: int) -> tuple[int, ...]:
-    """Return a table in which item ``n`` is the smallest of ``values`` that is not below ``n``.
+    """Return a table in which item ``n`` is the smallest of ``values`` at or above ``n``.
 
-    Item ``n`` is -1 if all values are below ``n``.
+    Item ``n`` of the table is -1 if all ``values`` are below ``n``.
     """
     table, allowed, following = [-1] * (size + 1), frozenset(values), -1
     for value in range(size - 1, -1, -1):

@@ -1,4 +1,4 @@
-"""The days that a recurrence rule allows, and a search for the next allowed day."""
+"""Compute the days that a recurrence rule allows, and find the next allowed day."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ SECOND = UNIT[SECONDLY]
 
 
 def period_index(freq: int, moment: datetime, wkst: int) -> int:
-    """Return the number of the period that contains ``moment``.
+    """Return the index of the period that contains ``moment``.
 
-    ``freq`` is the length of a period. The periods are numbered from the year 1. ``wkst`` is the
-    first day of the week.
+    ``freq`` is the length of a period, such as ``DAILY``. The periods are numbered from the year 1.
+    ``wkst`` is the first day of the week.
     """
     if freq <= MONTHLY:
         return moment.year if freq == YEARLY else moment.year * 12 + moment.month - 1
@@ -61,7 +61,7 @@ def period_index(freq: int, moment: datetime, wkst: int) -> int:
 
 
 def period_start(freq: int, index: int, wkst: int) -> datetime:
-    """Return the start of the period whose number :func:`period_index` returned."""
+    """Return the start of the period whose index :func:`period_index` returned."""
     if freq == YEARLY:
         return datetime(index, 1, 1)
     if freq == MONTHLY:
@@ -89,11 +89,11 @@ def year_length(year: int) -> int:
 
 DayTest = Callable[[date], bool]
 
-#: After this number of years, the calendar repeats: each date has the same weekday again.
+#: The number of years after which the calendar repeats, with the same weekday for each date.
 CYCLE = 400
-#: A search for an allowed day stops after this number of years.
+#: The number of years after which a search for an allowed day stops.
 YEARS = 100
-#: A search tests this number of days one by one, before the search computes the days of each year.
+#: The number of days that a search tests one by one before it computes the days of each year.
 NEAR_DAYS = 31
 DAY = timedelta(days=1)
 
@@ -102,7 +102,10 @@ easter = lru_cache(maxsize=256)(dateutil_easter.easter)
 
 @dataclass(frozen=True)
 class DaySet:
-    """The ``by`` arguments of a rule that select days. An empty tuple allows all days."""
+    """The ``by`` arguments that select the days of a recurrence rule.
+
+    An argument that is an empty tuple allows all days.
+    """
 
     freq: int
     wkst: int
@@ -121,7 +124,7 @@ class DaySet:
         return True
 
     def first_from(self, day: date) -> date | None:
-        """Return the first allowed day at or after ``day`` within a century, or None."""
+        """Return the first allowed day from ``day`` to about a century later, or None."""
         for ahead in range(NEAR_DAYS if self._tests else 1):
             near = day + ahead * DAY
             if near in self:
@@ -147,20 +150,21 @@ class DaySet:
 
     @cached_property
     def in_cycle(self) -> int:
-        """The number of allowed days in 400 years. After 400 years, the calendar repeats.
+        """The number of allowed days in 400 years. The calendar repeats after 400 years.
 
-        For rules with Easter, the value is 0, because Easter does not repeat after 400 years.
+        For rules with BYEASTER, the number is 0, because the dates of Easter do not repeat after
+        400 years.
         """
         if self.easter:
             return 0
         return sum(len(self.in_year(date(year, 1, 1))) for year in range(2000, 2000 + CYCLE))
 
     def _kind(self, year: int) -> object:
-        """Return a key that is equal for years with the same allowed days."""
+        """Return a cache key for a year; years with equal keys have the same allowed days."""
         if self.easter:
             return year
-        # A week of the previous or the next year may extend into this year. Therefore the key
-        # includes the lengths of all three years.
+        # The cache key includes the lengths of the previous and the next year, because a week of an
+        # adjacent year may extend into this year.
         lengths = tuple(year_length(near) for near in (year - 1, year, year + 1))
         return date(year, 1, 1).weekday(), lengths
 
@@ -197,10 +201,10 @@ class DaySet:
         )
 
     def _positions(self, day: date) -> tuple[int, int]:
-        """Return the position of ``day`` among all days with the same weekday in the month or year.
+        """Return the positions of ``day`` among the days of a month or year with the same weekday.
 
-        The first number is the position from the start: 1 is the first day. The second number is
-        the position from the end: -1 is the last day.
+        The first result is the position from the start of the month or year: 1 is the first day.
+        The second result is the position from the end of the month or year: -1 is the last day.
         """
         if self.freq == YEARLY and not self.months:
             number, length = day.timetuple().tm_yday, year_length(day.year)

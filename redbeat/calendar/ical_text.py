@@ -1,4 +1,4 @@
-"""Write rules as RFC 5545 text: lines of ``DTSTART``, ``RRULE``, ``RDATE`` and ``EXDATE``.
+"""Write recurrence rules as the RFC 5545 lines ``DTSTART``, ``RRULE``, ``RDATE`` and ``EXDATE``.
 
 :mod:`redbeat.schedules.ical` parses RFC 5545 text.
 """
@@ -17,7 +17,7 @@ __all__ = ("DAYS", "MOMENT", "NUMBERS", "rule_to_ical", "set_to_ical")
 
 #: The RFC 5545 names of the weekdays, beginning with Monday.
 DAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
-#: The parts of an RFC 5545 rule that are lists of numbers, each with its name in dateutil.
+#: The parts of an RFC 5545 rule that are lists of numbers, and the name of each part in dateutil.
 NUMBERS = {
     "BYSETPOS": "bysetpos",
     "BYMONTH": "bymonth",
@@ -30,7 +30,7 @@ NUMBERS = {
     "BYSECOND": "bysecond",
 }
 NAMES = {number: name for name, number in FREQUENCIES.items()}
-#: The format of a date with time.
+#: The ``strftime`` format of a date with time in RFC 5545 text.
 MOMENT = "%Y%m%dT%H%M%S"
 
 
@@ -60,13 +60,14 @@ def set_to_ical(
 
 
 def _start(rule: Any) -> str:
-    # Convert the start to UTC and back, as rrule does. If DST skips the start, the conversion turns
-    # the start into a time that exists.
+    # Convert the start of the rule to UTC and back to its time zone, as rrule does. If DST skips
+    # the start of the rule, the conversion to UTC and back returns a time that exists.
     instant = as_utc(rule.dtstart)
     text = _written("DTSTART", instant, rule.dtstart.tzinfo)
     if instant.astimezone(wall_zone(rule.dtstart.tzinfo or UTC)).fold:
         raise ValueError(
-            "DTSTART: is the second of two equal wall-clock times at the end of DST; use another"
+            "DTSTART: the start is the second of two equal wall-clock times at the end of DST; "
+            "use another start"
         )
     return text
 
@@ -81,7 +82,7 @@ def _written(name: str, instant: datetime, zone: tzinfo | None) -> str:
     if key is None:
         raise ValueError(f"{name}: the time zone {zone!r} has no name; use zoneinfo.ZoneInfo")
     moment = instant.astimezone(zone)
-    if key == "UTC" or moment.fold:  # RFC 5545 has no fold, so write the moment in UTC
+    if key == "UTC" or moment.fold:  # RFC 5545 has no fold, so write the time in UTC
         return f"{name}:{instant:{MOMENT}}Z"
     return f"{name};TZID={key}:{moment:{MOMENT}}"
 

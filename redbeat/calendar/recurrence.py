@@ -1,9 +1,9 @@
 """RFC 5545 recurrence rules in wall-clock time, with a fast search for the next occurrence.
 
-Each period (year, week, second, ...) has a number, which is computed from a datetime. Therefore the
-search does not iterate from the start of the rule. ``dateutil`` iterates from the start, which
-takes 50 times as long. For a rule that never matches, ``dateutil`` takes seconds, because it
-iterates until the year 9999. The occurrences are the same as those of ``dateutil``.
+The search computes the index of a period (year, week, second, ...) from a datetime. The search
+does not iterate over all periods from the start of the rule. ``dateutil`` iterates from the start
+of the rule, which takes 50 times as long. For a rule that never matches, ``dateutil`` iterates
+until the year 9999, which takes seconds. This module and ``dateutil`` return the same occurrences.
 """
 
 from __future__ import annotations
@@ -41,11 +41,12 @@ __all__ = (
 
 @dataclass(frozen=True)
 class Slots:
-    """The periods of a rule within a day. ``freq`` is a day, an hour, a minute or a second.
+    """The periods of a rule within a day.
 
-    The rule selects every ``interval``-th period, counted from period number ``base``, if
-    ``hours``, ``minutes`` and ``seconds`` allow the period. An empty tuple allows all values. A
-    slot is the index of a period within its day. A day is a number from ``date.toordinal()``.
+    ``freq`` is the length of a period: a day, an hour, a minute or a second. The rule selects every
+    ``interval``-th period, counted from the period with index ``base``. A period must also match
+    ``hours``, ``minutes`` and ``seconds``, in which an empty tuple allows all values. A slot is the
+    index of a period within the day. Days are numbers from ``date.toordinal()``.
     """
 
     freq: int
@@ -67,7 +68,8 @@ class Slots:
         by_interval = range(since + (first - since) % self.interval, self.per_day, self.interval)
         if len(self._allowed) == self.per_day:
             return by_interval
-        # Iterate over the shorter sequence, and test whether the other sequence contains the item.
+        # Iterate over the shorter sequence of slots, and test whether the longer sequence contains
+        # each slot.
         if len(self._allowed) > len(by_interval):
             return (slot for slot in by_interval if slot in self._allowed_set)
         allowed = islice(self._allowed, bisect_left(self._allowed, since), None)
@@ -90,17 +92,17 @@ class Slots:
         return following - day % cycle
 
     def _first_slot(self, day: int) -> int:
-        """Return the first slot that ``interval`` selects from the start of ``day``.
+        """Return the first slot at or after the start of ``day`` that ``interval`` selects.
 
-        If the result is ``per_day`` or more, the slot is on a later day.
+        If the returned slot is ``per_day`` or more, the slot is on a later day.
         """
         return (self.base - day * self.per_day) % self.interval
 
     @cached_property
     def _cycle(self) -> tuple[int, tuple[int, ...]]:
-        """The number of days after which the slots repeat, and which of these days have a slot.
+        """The number of days after which the slots repeat, and the days of the cycle with a slot.
 
-        A day has a slot if the day solves ``day * per_day + slot = base``, modulo the interval.
+        A day has a slot if the day solves ``day * per_day + slot = base``, modulo ``interval``.
         """
         common = gcd(self.per_day, self.interval)
         cycle, base = self.interval // common, self.base
@@ -131,8 +133,8 @@ class Slots:
 # ruff: noqa: DTZ001 - wall-clock times have no time zone
 
 
-# A search for the next occurrence stops after this number of years, months or weeks, and the rule
-# counts as finished.
+# The numbers of years, months and weeks after which a search for the next occurrence stops. If the
+# search finds no occurrence, the rule counts as finished.
 LOOK_AHEAD = (100, 1200, 5300)
 YEARS = 100
 MOST_DAYS = {YEARLY: 366, MONTHLY: 31, WEEKLY: 7}
@@ -143,12 +145,12 @@ Times = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Recurrence:
-    """A normalised recurrence rule. Equal objects have the same occurrences.
+    """A normalised recurrence rule. Equal ``Recurrence`` objects have the same occurrences.
 
-    ``start`` is naive and in whole seconds. Tuples are sorted and have no duplicates. An empty
-    tuple allows all values. The tuples for units smaller than ``freq`` are never empty: for
-    example, a daily rule always has ``hours``. ``plain`` is true if the rule has no ``by``
-    argument.
+    ``start`` is a naive datetime in whole seconds. All tuples of a rule are sorted and have no
+    duplicates. An attribute that is an empty tuple allows all values. The tuples for units smaller
+    than ``freq`` are never empty: for example, a daily rule always has ``hours``. ``plain`` is true
+    if the rule has no ``by`` argument, such as ``byhour``.
     """
 
     freq: int
@@ -182,14 +184,14 @@ class Recurrence:
         try:
             occurrence = self._search(low)
         except (ValueError, OverflowError):
-            return None  # the result would be after the year 9999
+            return None  # the occurrence would be after the year 9999
         if occurrence is None or (self.count is not None and occurrence > self.last):
             return None
         return occurrence
 
     @cached_property
     def _no_position_exists(self) -> bool:
-        """Whether every BYSETPOS is greater than the number of occurrences in any period."""
+        """Whether every BYSETPOS exceeds the greatest number of occurrences in a period."""
         size = MOST_DAYS.get(self.freq, 1)
         for part in self._times(self.start):
             size *= len(part)
@@ -201,8 +203,9 @@ class Recurrence:
         return _last_counted(self)
 
     def _search(self, low: datetime) -> datetime | None:
-        # Periods of a day or less have occurrences at the same distances from their start. If the
-        # current period and the next period have no occurrence, no period has an occurrence.
+        # All periods of a day or less have the same occurrences, relative to the start of the
+        # period. If the first two periods have no occurrence after ``low``, no later period has an
+        # occurrence.
         is_short = self.freq >= DAILY
         periods = islice(self._periods(low), 2) if is_short else self._long_periods(low)
         occurrences = (self._first_in(period, low) for period in periods)
@@ -211,7 +214,7 @@ class Recurrence:
     def _long_periods(self, low: datetime) -> Iterator[datetime]:
         """Yield the starts of the weeks, months or years that contain an allowed day.
 
-        Begins with the period that contains ``low``, and ends about a century after ``low``.
+        The first period contains ``low``, and the last period is about a century later.
         """
         index = self._aligned(period_index(self.freq, low, self.wkst))
         for tried in range(LOOK_AHEAD[self.freq]):
@@ -227,7 +230,7 @@ class Recurrence:
     def _periods(self, low: datetime) -> Iterator[datetime]:
         """Yield the starts of the allowed days, hours, minutes or seconds.
 
-        Begins with the period that contains ``low``, and ends about a century after ``low``.
+        The first period contains ``low``, and the last period is about a century later.
         """
         unit, first = UNIT[self.freq], low.date()
         day = self._day_from(first)
@@ -256,7 +259,7 @@ class Recurrence:
         return Slots(self.freq, self.interval, self._base, *clock)
 
     def _aligned(self, index: int) -> int:
-        """Return the number of the first period of the rule at or after period ``index``."""
+        """Return the index of the first period of the rule at or after the period ``index``."""
         return index + (self._base - index) % self.interval
 
     @cached_property
@@ -289,7 +292,7 @@ class Recurrence:
         return None
 
     def _days_from(self, period: datetime, low: datetime) -> Iterator[date]:
-        """Yield the allowed days of a period that are at or after the day of ``low``."""
+        """Yield the allowed days of a period, without the days before ``low``."""
         if self.freq >= DAILY:
             yield period.date()
             return
@@ -340,7 +343,7 @@ class Recurrence:
 def _first_time(times: Times, low: datetime | None) -> tuple[int, int, int] | None:
     """Return the first (hour, minute, second) of ``times`` at or after the time of ``low``.
 
-    If ``low`` is None, returns the first of all ``times``.
+    If ``low`` is None, returns the first (hour, minute, second) of all ``times``.
     """
     hours, minutes, seconds = times
     if low is None:

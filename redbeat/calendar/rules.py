@@ -39,7 +39,8 @@ FREQUENCIES = {
     "SECONDLY": SECONDLY,
 }
 
-# Argument -> smallest and largest valid value. If the smallest value is negative, 0 is invalid.
+# The smallest and the largest valid value of each argument. If the smallest value is negative, 0 is
+# invalid, except for the arguments in WITH_ZERO.
 RANGES = {
     "bysetpos": (-366, 366),
     "bymonth": (1, 12),
@@ -54,15 +55,16 @@ RANGES = {
 WITH_ZERO = frozenset({"byeaster"})  # arguments for which 0 is also valid
 RESTRICT_DAYS = ("byweekno", "byyearday", "bymonthday", "byweekday", "byeaster")
 
-# Limits of the argument "count", because RedBeat must find the last occurrence in a short time.
-# MAX_COUNTED is for rules whose occurrences RedBeat counts day by day. MAX_WALKED is for rules with
-# an interval or BYSETPOS, because RedBeat counts the occurrences of such rules one by one.
+# The argument "count" has a limit, because RedBeat must find the last occurrence in a short time.
+# MAX_COUNTED is the limit for rules whose occurrences RedBeat counts day by day. MAX_WALKED is the
+# limit for rules with an interval or BYSETPOS, because RedBeat counts the occurrences of such a
+# rule one by one.
 MAX_COUNTED = 100_000
 MAX_WALKED = 2000
 
 
 def frequency(freq: object) -> int:
-    """Return the number of a frequency; raise ``ValueError`` if ``freq`` is not valid."""
+    """Return the number of a frequency; raise ``ValueError`` if ``freq`` is not a frequency."""
     if isinstance(freq, str) and freq.upper() in FREQUENCIES:
         return FREQUENCIES[freq.upper()]
     if isinstance(freq, int) and not isinstance(freq, bool) and 0 <= freq <= SECONDLY:
@@ -71,7 +73,7 @@ def frequency(freq: object) -> int:
 
 
 def positive(name: str, value: object) -> int:
-    """Return ``value`` if it is an integer above 0; otherwise raise ``ValueError``.
+    """Return ``value``, or raise ``ValueError`` if ``value`` is not an integer above 0.
 
     The error message begins with ``name``.
     """
@@ -81,11 +83,11 @@ def positive(name: str, value: object) -> int:
 
 
 def recurrence(fields: Mapping[str, Any], start: datetime) -> Recurrence:
-    """Return the rule that ``fields``, the constructor arguments of an ``rrule``, describe.
+    """Return the rule for ``fields``, which are the constructor arguments of an ``rrule``.
 
-    ``start`` is ``dtstart`` as a naive wall-clock time. As in RFC 5545, missing arguments are
-    taken from ``start``: a daily rule without hours runs at the time of ``start``. Raises
-    ``ValueError`` with the name of the invalid argument.
+    ``start`` is the argument ``dtstart`` as a naive wall-clock time. As in RFC 5545, missing
+    arguments are taken from ``start``; for example, a daily rule without hours runs at the time of
+    ``start``. Raises ``ValueError`` with a message that names the invalid argument.
     """
     freq, by = fields["freq"], {name: _numbers(name, fields[name]) for name in RANGES}
     weekdays, nth = _weekdays("byweekday", fields["byweekday"])
@@ -164,11 +166,11 @@ def _weekdays(name: str, value: Any) -> tuple[tuple[int, ...], tuple[tuple[int, 
 
 
 def _weekday(name: str, value: Any) -> tuple[int, int]:
-    """Return (weekday, n), which means the ``n``-th such weekday of a month or year.
+    """Return the pair (weekday, n), which means the ``n``-th ``weekday`` of a month or year.
 
-    ``(weekday, 0)`` means every such weekday of the month or year.
+    The pair ``(weekday, 0)`` means every ``weekday`` of the month or year.
     """
     day, nth = getattr(value, "weekday", value), getattr(value, "n", None) or 0
     if isinstance(day, int) and not isinstance(day, bool) and 0 <= day <= 6:
         return int(day), int(nth)
-    raise ValueError(f"{name}: {value!r} is not a weekday: 0 (Monday) to 6, or MO to SU")
+    raise ValueError(f"{name}: {value!r} is not a weekday; use 0 (Monday) to 6, or MO to SU")

@@ -22,15 +22,15 @@ __all__ = ("next_event",)
 Place = tuple[str, str]
 Point = tuple[float, float]
 
-# ephem measures time in days since this instant.
+# The ephem package counts time in days from this instant, 1899-12-31 12:00 UTC.
 EPHEM_EPOCH = datetime(1899, 12, 31, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
 DEGREES_A_DAY = 0.41
 LOOK_AHEAD = 400 * 2  # half days
 SECONDS = 86400
 PRECISION = 0.01 / SECONDS  # days
-ON_HORIZON = 5e-6  # accuracy of heights, in degrees; the sun usually needs a millisecond for this
-# The heights of the horizon, in degrees: three for dawn and dusk, one for sunrise and sunset.
+ON_HORIZON = 5e-6  # accuracy of heights in degrees; the sun moves by 5e-6 degrees in about 1 ms
+# The height of the horizon in degrees, for each kind of dawn and dusk, and for sunrise and sunset.
 HORIZONS = {"astronomical": -18.0, "nautical": -12.0, "civil": -6.0}
 SUNRISE = -34 / 60
 
@@ -60,7 +60,7 @@ def _instant(number: float) -> datetime:
 
 
 def _event_in(event: str, place: Place, half: int) -> tuple[float | None, int]:
-    """Return the time of the event in a half day, or None, and how many half days to advance."""
+    """Return when the event occurs in a half day, or None, and how many half days to skip."""
     if event == "solar_noon":
         return (_extreme(place, half)[0], 2) if half % 2 else (None, 1)
     return _crossing(event, place, half)
@@ -80,8 +80,8 @@ def _crossing(event: str, place: Place, half: int) -> tuple[float | None, int]:
 def _root(event: str, place: Place, low: Point, high: Point) -> float:
     """Return the time between ``low`` and ``high`` at which the sun crosses the horizon.
 
-    The search uses the Illinois method, which interpolates linearly. If the same end of the
-    interval stays unchanged twice in a row, the method halves the height at this end.
+    The search uses the Illinois method, which interpolates linearly. If one end of the interval
+    stays unchanged twice in a row, the Illinois method halves the height at this end.
     """
     moved = 0
     while high[0] - low[0] > PRECISION:
@@ -103,7 +103,7 @@ def _horizon(event: str) -> float:
 
 
 def _above(event: str, height: float, radius: float) -> float:
-    """Return the height of the sun above the horizon of an event, in degrees.
+    """Return the height of the sun above the horizon that defines an event, in degrees.
 
     For sunrise and sunset, the result is the height of the sun's upper edge. For dawn and dusk, the
     result is the height of the sun's centre.
@@ -118,7 +118,7 @@ def _height(sun: Any, _observer: Any) -> tuple[float, float]:
 
 @cache
 def _ephem() -> Any:
-    return import_module("ephem")  # always installed, because Celery's solar requires ephem
+    return import_module("ephem")  # Celery's solar requires the ephem package
 
 
 def _sun_at(place: Place, number: float) -> tuple[Any, Any]:
@@ -134,9 +134,9 @@ def _sun_at(place: Place, number: float) -> tuple[Any, Any]:
 def _extreme(place: Place, half: int) -> tuple[float, float, float]:
     """Return the time, the height and the radius of the sun at its highest or lowest point.
 
-    ``half`` is the number of a half day. In mean solar time, half day 0 is around 00:00 and half
-    day 1 around 12:00 of 1899-12-31, the day of ephem's epoch. The sun is highest in an odd half
-    day and lowest in an even half day.
+    ``half`` is the number of a half day. Half day 0 is around 00:00 and half day 1 around 12:00 of
+    1899-12-31 in mean solar time, because this day is ephem's epoch. The sun is highest in an odd
+    half day and lowest in an even half day.
     """
     # The first estimate is noon or midnight in mean solar time, with an error of up to 17 minutes.
     number = half / 2 - float(place[1]) / 360 - 0.5

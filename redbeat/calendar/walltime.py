@@ -37,7 +37,7 @@ END = datetime.max.replace(tzinfo=UTC)
 
 
 def at_offset(wall: datetime, offset: timedelta) -> datetime:
-    """Return the wall-clock time ``wall`` with the UTC offset ``offset`` as an instant in UTC."""
+    """Return the UTC instant of the wall-clock time ``wall`` at the UTC offset ``offset``."""
     return EPOCH + (wall - NAIVE_EPOCH - offset)
 
 
@@ -51,8 +51,8 @@ def steady_offset(zone: ZoneInfo, day: int) -> timedelta | None:
     """Return the UTC offset of ``zone`` on ``day``, or None if the offset is not constant.
 
     ``day`` is the ordinal of a UTC day. The offset must also be constant on the days before and
-    after ``day``: then each wall-clock time on ``day`` exists exactly once. Also returns None for
-    the first and last days that a datetime can represent.
+    after ``day``, so that each wall-clock time on ``day`` exists exactly once. Also returns None
+    for the first and last days that a datetime can represent.
     """
     offsets = set()
     for near in range(day - 1, day + 3):
@@ -101,8 +101,8 @@ def offsets_of(wall: datetime, zone: tzinfo) -> tuple[timedelta, timedelta]:
     """Return the UTC offsets of ``wall`` for ``fold`` 0 and 1, as PEP 495 defines them.
 
     If the offsets are equal, ``wall`` exists once. If the first offset is greater, ``wall`` exists
-    twice. If the first offset is smaller, ``wall`` does not exist, because DST skips it; the
-    offsets are then those before and after the gap.
+    twice. If the first offset is smaller, DST skips ``wall``; the first offset is then the offset
+    before the gap, and the second offset is the offset after the gap.
     """
     if isinstance(zone, (ZoneInfo, timezone)):
         # Creating a new datetime is much faster than calling replace().
@@ -138,14 +138,14 @@ BEGINNING = datetime.min.replace(tzinfo=UTC)
 
 
 class WallRule(Protocol):
-    """A rule in wall-clock time. All datetimes of the rule are naive."""
+    """A schedule rule that is defined in wall-clock time. All datetimes of the rule are naive."""
 
     @property
     def follows_real_time(self) -> bool:
         """Whether the rule repeats in real time ("every hour") instead of at given hours.
 
-        A rule in real time runs again in an hour that DST repeats, and does not run in an hour that
-        DST skips.
+        A rule in real time runs in both occurrences of an hour that DST repeats, and does not run
+        in an hour that DST skips.
         """
 
     def next_wall(self, wall: datetime) -> datetime | None:
@@ -157,9 +157,9 @@ def next_instant(
 ) -> datetime | None:
     """Return the first instant of ``rule`` strictly after ``after``, in UTC, or None.
 
-    ``after`` is aware, and ``start`` is in UTC. The rule uses wall-clock time in ``zone``. No
-    result is before ``start``. Therefore, if ``start`` is in an hour that DST repeats, the first
-    result may be the second of two instants with the same wall-clock time.
+    ``after`` is an aware datetime, and ``start`` is a datetime in UTC. The rule uses wall-clock
+    time in ``zone``. The result is never before ``start``. If ``start`` is in an hour that DST
+    repeats, the first result may be the second of two instants with the same wall-clock time.
     """
     after = as_utc(after)
     if start is not BEGINNING and after < start:
@@ -223,7 +223,8 @@ def _next_near_change(
     first, second = offsets_of(wall, zone)
     if first <= second or local.fold:
         return run
-    # DST will repeat this wall-clock time, so the next run may have an earlier wall-clock time.
+    # DST will repeat the wall-clock time of ``after``, so the next run may have an earlier
+    # wall-clock time.
     change = change_between(after, at_offset(wall, second), zone)
     repeated_from = change.astimezone(zone).replace(tzinfo=None)
     repeated = _next_real_time(rule, repeated_from - TICK, change - TICK, zone)
@@ -244,7 +245,7 @@ def _next_named_time(
 def _next_real_time(
     rule: WallRule, wall: datetime | None, after: datetime, zone: tzinfo
 ) -> datetime | None:
-    """Return the next run of a rule in real time, without wall-clock times that DST skips."""
+    """Return the next run of a rule in real time; ignore wall-clock times that DST skips."""
     while wall is not None and (wall := rule.next_wall(wall)) is not None:
         first, second = offsets_of(wall, zone)
         if first < second:
@@ -256,7 +257,7 @@ def _next_real_time(
 
 
 def _first_instant(wall: datetime, zone: tzinfo, start: datetime = BEGINNING) -> datetime:
-    """Return the first instant with the wall-clock time ``wall`` that is not before ``start``.
+    """Return the first instant at or after ``start`` that has the wall-clock time ``wall``.
 
     If DST skips ``wall``, returns the first full minute after the gap.
     """

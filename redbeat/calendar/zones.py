@@ -1,4 +1,7 @@
-"""Time zones, and conversions between datetimes and UNIX seconds. No function reads a clock."""
+"""Look up time zones, and convert between datetimes and UNIX seconds.
+
+No function of this module reads a clock.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ __all__ = (
 
 UTC = timezone.utc
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# Conversions between instants and wall-clock times use arithmetic: replace() is slower.
+# Conversions between instants and wall-clock times use arithmetic, because replace() is slower.
 NAIVE_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - without time zone
 
 
@@ -63,10 +66,10 @@ def _key_of_file(path: str) -> str | None:
 
 
 def wall_zone(zone: tzinfo) -> tzinfo:
-    """Return the same time zone as an object that works as the ``tzinfo`` of a datetime.
+    """Return the time zone as an object that works as the ``tzinfo`` of a datetime.
 
-    A ``pytz`` zone does not work: as ``tzinfo``, a ``pytz`` zone means local mean time. For a
-    ``pytz`` zone, this function returns the ``zoneinfo`` zone with the same name.
+    A ``pytz`` zone does not work as ``tzinfo``, because the datetime would be in local mean time.
+    For a ``pytz`` zone, this function returns the ``zoneinfo`` zone with the same name.
     """
     if isinstance(zone, (timezone, ZoneInfo)):
         return zone
@@ -81,7 +84,7 @@ def fixed_offset(zone: tzinfo) -> timedelta | None:
     try:
         return zone.utcoffset(None)
     except Exception:
-        # A tzinfo should accept None as the argument, but some classes raise an error.
+        # utcoffset() of a tzinfo should accept None, but some classes raise an error.
         return None
 
 

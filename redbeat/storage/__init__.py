@@ -1,1 +1,1 @@
-"""All Redis commands and scripts that read or change the schedule."""
+"""All Redis commands and Lua scripts that read or change the schedule."""

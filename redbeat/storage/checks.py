@@ -1,4 +1,4 @@
-"""Checks of Redis: rights of the user, eviction of keys, number of shards, and misspelt keys."""
+"""Check Redis for missing rights, eviction of keys, a wrong number of shards, and misspelt keys."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ MESSAGE = (
 def eviction_risk(store: Store, mode: str) -> tuple[int, str] | None:
     """Return maxmemory in bytes and the eviction policy if Redis can evict entries, else None.
 
-    ``mode`` is the value of ``redbeat_key_expiry_check``. If ``mode`` is ``ignore``, the function
-    returns None without a round trip. Otherwise, the function takes one round trip. The check runs
+    ``mode`` is the value of the setting ``redbeat_key_expiry_check``. If ``mode`` is ``ignore``,
+    the function returns None without a round trip, else it takes one round trip. The function runs
     INFO instead of CONFIG, because managed servers may disable CONFIG. Raises redis-py's
     ``ResponseError`` if the server refuses INFO.
     """
@@ -76,10 +76,11 @@ def check_eviction(store: Store, mode: str) -> None:
 
 
 class LayoutNote(NamedTuple):
-    """The number of shards of a schedule, as Redis stores it in the stats under the base prefix.
+    """A note about the number of shards of a schedule, stored in the stats under the base prefix.
 
-    ``copying`` is the new number of shards while ``celery redbeat shard`` copies the entries, else
-    0. ``left`` contains the earlier numbers of shards whose entries were not deleted from Redis.
+    ``shards`` is the number of shards of the schedule. ``copying`` is the new number of shards
+    while ``celery redbeat shard`` copies the entries, else 0. ``left`` contains earlier numbers of
+    shards whose entries are still in Redis.
     """
 
     shards: int = 1
@@ -97,15 +98,21 @@ class LayoutNote(NamedTuple):
 
     @classmethod
     def read(cls, base: Store) -> LayoutNote:
-        """Return the note from ``base``, the store under the base prefix. One round trip."""
+        """Return the note about the shards from ``base``, the store under the base prefix.
+
+        One round trip.
+        """
         return cls.of(base.noted(LAYOUT))
 
     def save(self, base: Store) -> None:
-        """Store this note in ``base``, the store under the base prefix. One round trip."""
+        """Store the note about the shards in ``base``, the store under the base prefix.
+
+        One round trip.
+        """
         base.save_layout_note(json.dumps(self._asdict()))
 
     def problem(self, shards: int) -> str:
-        """Return why ``redbeat_shards = shards`` is wrong for this schedule, or "" if correct."""
+        """Return why ``shards`` is a wrong value of ``redbeat_shards``, or "" if it is correct."""
         if self.copying:
             return (
                 f"celery redbeat shard {self.copying} is running or was interrupted: run it again, "
@@ -124,7 +131,7 @@ def layout_problem(conf: RedBeatConfig, client: Any, adopt: bool = False) -> str
     """Return why ``redbeat_shards`` is wrong for the schedule in Redis, or "" if it is correct.
 
     If ``adopt`` is true and the schedule is new, the function stores the number of shards in Redis.
-    One to three round trips.
+    Takes one to three round trips.
     """
     base = base_store(conf, client)
     text = base.noted(LAYOUT)
@@ -138,11 +145,12 @@ def layout_problem(conf: RedBeatConfig, client: Any, adopt: bool = False) -> str
 #: Matches the error messages of Redis for a missing ACL right, including errors inside a script.
 REFUSAL = re.compile(r"no permission|can't (?:run|access)|ACL failure", re.IGNORECASE)
 
-#: Placeholder in the commands below. The probe replaces the placeholder with a key that does not
-#: exist.
+#: The placeholder for a key in the commands of NEEDED and USEFUL.
+#: A probe replaces the placeholder with a key that does not exist.
 KEY: Final = "KEY"
 
-#: Commands that every beat needs. With these arguments, the commands change nothing in Redis.
+#: Commands that every beat needs.
+#: The arguments are chosen so that the commands change nothing in Redis.
 NEEDED: Final[Mapping[str, tuple[Any, ...]]] = {
     "EVALSHA": ("0" * 40, 0),
     "EVAL": ("return 1", 0),
@@ -185,12 +193,12 @@ USEFUL: Final[Mapping[str, tuple[Any, ...]]] = {
     "INFO": ("memory",),
 }
 
-#: Commands that cannot be probed, because they would change data or send messages. If the user
-#: cannot run a command in NEEDED, the error message includes these commands, too.
+#: Commands that cannot be probed, because they would change data or send messages.
+#: If the user may not run a command in NEEDED, the error message also lists the UNTRIED commands.
 UNTRIED: Final = ("SADD", "PUBLISH", "SUBSCRIBE")
 
 
-#: Part of the error message of Redis for wrong credentials -> what to do.
+#: A part of an error message of Redis about wrong credentials -> what the user must do.
 CREDENTIALS: Final[Mapping[str, str]] = {
     "invalid username-password pair": "correct the user name and password in {setting}",
     "without any password configured": "the server has no password; remove it from {setting}",
@@ -203,8 +211,8 @@ URL_SETTING: Final = "redbeat_redis_url (or broker_url)"
 def explained(error: Exception, store: Store) -> Exception:
     """Return an error whose message says what to do, or ``error`` itself if the cause is unknown.
 
-    This function explains missing rights, wrong credentials and databases that do not exist. If the
-    user lacks a right, the function takes one round trip, else no round trip.
+    This function explains missing rights, wrong credentials and databases that do not exist. The
+    function takes one round trip if the Redis user lacks a right, else no round trip.
     """
     text = str(error)
     try:
@@ -217,7 +225,10 @@ def explained(error: Exception, store: Store) -> Exception:
             return NoPermissionError(missing) if missing else error
     except RedisError as explanation:
         return explanation
-    database = "correct the number of the database in {setting}, or raise databases in redis.conf"
+    database = (
+        "correct the number of the database in {setting}, "
+        "or increase the setting databases in redis.conf"
+    )
     return _with_remedy(error, {"DB index is out of range": database})
 
 
@@ -232,8 +243,8 @@ def _with_remedy(error: Exception, remedies: Mapping[str, str]) -> Exception:
 def check_rights(store: Store) -> None:
     """Raise redis-py's ``NoPermissionError`` if the Redis user lacks rights that a beat needs.
 
-    The message contains the missing rights and an ACL command that grants these rights. One round
-    trip.
+    The error message contains the missing rights, and an ACL command that grants the missing
+    rights. One round trip.
     """
     missing = missing_rights(store, NEEDED)
     if missing:
@@ -272,7 +283,7 @@ def missing_rights(store: Store, needed: Collection[str] = frozenset((*NEEDED, *
         rights = f"'~{store.keys.prefix}*'"
     return (
         f"the user may not {missing} (see {ACL_PAGE} in the manual); "
-        f"grant it: ACL SETUSER {user} {rights}"
+        f"grant the rights: ACL SETUSER {user} {rights}"
     )
 
 
@@ -296,25 +307,24 @@ def _user_of(connection: Any) -> str:
     return str(name or "default")
 
 
-#: Number of RedBeat 2 entries that a starting beat looks up under the new prefix.
+#: The maximum number of RedBeat 2 entries that a starting beat looks up under the new prefix.
 SAMPLE = 20
 
-#: Last word of a misspelt key such as ``redbeat:schedule`` -> Redis type of the key, and the name
-#: of this type in log messages.
+#: The last word of each misspelt key -> Redis type of the key, and name of the type in messages.
 MISSPELT = {"schedule": ("zset", "sorted set"), "statics": ("set", "set")}
 
 _TAG = re.compile(r"\{([^}]+)\}")
 
 
 def untagged_prefix(prefix: str) -> str:
-    """Return the prefix that RedBeat 2 used: ``prefix`` without the braces of its hash tag."""
+    """Return the prefix of RedBeat 2, which is ``prefix`` without the braces of its hash tag."""
     return _TAG.sub(r"\1", prefix, count=1)
 
 
 def warn_about_untagged(store: Store, conf: RedBeatConfig) -> None:
-    """Log a warning if a cluster has entries of RedBeat 2 that are not yet under the new prefix.
+    """Log a warning if a cluster has entries of RedBeat 2 that were not copied to the new prefix.
 
-    One round trip, and one more round trip per checked entry. The function checks at most
+    Takes one round trip, and one more round trip per checked entry. The function checks at most
     :data:`SAMPLE` entries.
     """
     old = Store(store.client, Keys.under(untagged_prefix(conf.key_prefix)))
@@ -328,15 +338,15 @@ def warn_about_untagged(store: Store, conf: RedBeatConfig) -> None:
         return
     if left:
         logger.warning(
-            "beat: There are entries under the prefix %r, such as %r, which this beat ignores: "
-            "its prefix is %r. Copy the entries with "
+            "beat: There are entries under the prefix %r, such as %r, which this beat ignores, "
+            "because its prefix is %r. Copy the entries with "
             "redbeat.management.prefixes.copy_untagged(app), or delete %s",
             *(old.keys.prefix, left[0], conf.key_prefix, old.keys.schedule),
         )
 
 
 def misspelt_keys(store: Store) -> list[tuple[str, str]]:
-    """Return (problem, remedy) for each misspelt key with one colon, such as ``redbeat:schedule``.
+    """Return (problem, remedy) for each key with one colon instead of two (``redbeat:schedule``).
 
     A hash at ``redbeat:schedule`` is not a problem, because it is the entry called "schedule".
     Returns an empty list if the Redis user has no right to run ``TYPE``. One round trip.
@@ -357,6 +367,6 @@ def misspelt_keys(store: Store) -> list[tuple[str, str]]:
 
 
 def warn_about_misspelt(store: Store) -> None:
-    """Log a warning for each of the :func:`misspelt_keys`. One round trip."""
+    """Log a warning for each key that :func:`misspelt_keys` returns. One round trip."""
     for problem, remedy in misspelt_keys(store):
         logger.warning("beat: %s: %s, with two colons", problem, remedy)

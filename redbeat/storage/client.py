@@ -1,4 +1,4 @@
-"""The Redis client of an app. RedBeat creates a client if the user has not set a client."""
+"""The Redis client of an app. RedBeat creates a Redis client if the user has not set a client."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ __all__ = (
     "use_provider",
 )
 
-#: The attribute of the app that stores the client. Users may set this attribute to their client.
+#: The attribute of the app that stores the Redis client.
+#: Users may set this attribute to their own client.
 REDBEAT_REDIS_KEY: Final = "redbeat_redis"
 #: The attribute of the app that stores redis-py's ``Sentinel`` object, if Sentinel is used.
 REDBEAT_SENTINEL_KEY: Final = "redbeat_sentinel"
@@ -37,10 +38,10 @@ _creation_lock = RLock()
 def get_redis(app: App | None = None) -> Any:
     """Return the Redis client of ``app`` (default: the current app).
 
-    The first call creates the client. The client decodes replies to ``str``, and retries failed
-    commands for ``retry_period`` seconds. If the user has set ``app.redbeat_redis``, the function
-    returns that client unchanged. Raises :exc:`~redbeat.ConfigurationError` if the settings are
-    invalid. No round trips.
+    The first call of the function creates the client. The client decodes replies to ``str``, and
+    retries failed commands for ``retry_period`` seconds. If the user has set ``app.redbeat_redis``,
+    the function returns the client of the user unchanged. Raises :exc:`~redbeat.ConfigurationError`
+    if the settings are invalid. No round trips.
     """
     app = real_app(app)
     with _creation_lock:
@@ -55,7 +56,7 @@ _provider: Callable[[Celery], Any] = get_redis
 
 
 def use_provider(provider: Callable[[Celery], Any]) -> None:
-    """Set the function from which :func:`client_of` gets the client of an app."""
+    """Set the function that :func:`client_of` calls to get the client of an app."""
     global _provider  # noqa: PLW0603 - one provider per process
     _provider = provider
 
@@ -64,9 +65,9 @@ def client_of(app: App | None = None) -> Any:
     """Return the Redis client that RedBeat uses for ``app``; see :func:`get_redis`.
 
     A program can replace ``redbeat.schedulers.get_redis`` to provide its own client. The first call
-    also logs the warnings about the settings, because Celery has not configured logging yet when
-    the app is created. Raises :exc:`~redbeat.ConfigurationError` if the settings are invalid, or if
-    the program provides a cluster client but the key prefix has no hash tag.
+    of the function also logs the warnings about the settings, because Celery configures logging
+    only after the app is created. Raises :exc:`~redbeat.ConfigurationError` if the settings are
+    invalid, or if the program provides a cluster client but the key prefix has no hash tag.
     """
     app = real_app(app)
     conf = ensure_conf(app)
@@ -82,7 +83,7 @@ def build_client(config: RedBeatConfig) -> RawClient:
 
 
 def unretried(client: Any) -> Any:
-    """Return ``client`` without its automatic retries, for callers that retry themselves."""
+    """Return ``client`` without its automatic retries, for callers with their own retries."""
     return client.wrapped_connection if isinstance(client, RetryingConnection) else client
 
 

@@ -1,8 +1,9 @@
 """Assign each entry of a schedule to a shard by the name of the entry.
 
-Each shard has its own key prefix. The prefixes are spread evenly over the slots of a Redis
-Cluster, so that each master has about the same number of shards. The functions do not read Redis:
-the name of an entry, the base prefix and the number of shards determine the key of the entry.
+Each shard has its own key prefix. The key prefixes of the shards are spread evenly over the slots
+of a Redis Cluster, so that each master has about the same number of shards. The functions
+of this module do not read Redis, because the name of an entry, the base prefix and the number of
+shards determine the key of the entry.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ __all__ = ("Layout", "layout", "layout_of")
 
 
 class Layout:
-    """The key prefixes of all ``shards`` of a schedule with the base ``prefix``.
+    """The key prefixes of the ``shards`` of a schedule with the base prefix ``prefix``.
 
-    If there is only one shard, its prefix is the base prefix.
+    If a schedule has only one shard, the prefix of the shard is the base prefix.
     """
 
     def __init__(self, prefix: str, shards: int) -> None:
         self.prefix = prefix
         self.shards = shards
         self._head, tag, self._tail = _tag_in(prefix)
-        #: The prefixes of the shards, in the order of the numbers of the shards.
+        #: The key prefixes of the shards, in the order of the shard numbers.
         self.prefixes: tuple[str, ...] = (prefix,)
         if shards > 1:
             self.prefixes = tuple(
@@ -43,7 +44,7 @@ class Layout:
         """Return the number of the shard that has the entry called ``name``."""
         try:
             return crc32(bytes_of(name)) % self.shards
-        except UnicodeEncodeError:  # no entry can have this name; a later check rejects the name
+        except UnicodeEncodeError:  # not a valid name of an entry; a later check rejects the name
             return 0
 
     def key_of(self, name: str) -> str:
@@ -51,13 +52,14 @@ class Layout:
         return self.prefixes[self.shard_of(name)] + name
 
     def lock_key(self, number: int, lock_key: str) -> str:
-        """Return the key of the lock of a shard; ``lock_key`` is the key with the base prefix."""
+        """Return the lock key of a shard; ``lock_key`` is the lock key with the base prefix."""
         return self.prefixes[number] + lock_key.removeprefix(self.prefix)
 
     def split(self, key: str) -> tuple[int, str]:
-        """Return the number of the shard and the name of the entry with this key.
+        """Return the shard number and the name of the entry with the key ``key``.
 
-        Also accepts keys with the base prefix, because programs may compute keys from this prefix.
+        Also accepts keys with the base prefix, because programs may compute entry keys from the
+        base prefix.
         """
         if self.shards == 1:
             return 0, key.removeprefix(self.prefix)
@@ -69,14 +71,15 @@ class Layout:
         return self.shard_of(name), name
 
     def name_of(self, key: str) -> str:
-        """Return the name of the entry with this key."""
+        """Return the name of the entry with the key ``key``."""
         return self.split(key)[1]
 
 
 def _tag_in(prefix: str) -> tuple[str, str, str]:
     """Split a prefix into the text before the hash tag, the tag without braces, and the rest.
 
-    If the prefix has no hash tag, everything before its last colons becomes the tag.
+    If the prefix has no hash tag, the text before the colons at the end of the prefix becomes the
+    tag.
     """
     head, _, rest = prefix.partition("{")
     tag, brace, tail = rest.partition("}")
@@ -97,10 +100,10 @@ def _tag(stem: str, shard: int, shards: int) -> str:
 
 @lru_cache(maxsize=64)
 def layout(prefix: str, shards: int) -> Layout:
-    """Return the layout of a schedule; equal arguments return the same object."""
+    """Return the layout of a schedule; calls with equal arguments return the same object."""
     return Layout(prefix, shards)
 
 
 def layout_of(conf: RedBeatConfig) -> Layout:
-    """Return the layout of the schedule with these settings."""
+    """Return the layout of the schedule that the settings ``conf`` describe."""
     return layout(conf.key_prefix, conf.shards)

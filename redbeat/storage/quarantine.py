@@ -23,15 +23,15 @@ logger = get_logger("celery.beat")
 REVIEW_INTERVAL: Final = 5.0
 REVIEW_TIME: Final = 0.05
 
-#: Maximum number of characters of the reason in a log line and in a note.
+#: Maximum length of the reason for a quarantine in a log line or a note, in characters.
 LONGEST_REASON: Final = 500
 
-#: The value that Redis stores instead of a digest if the key is not a hash.
+#: The value that Redis stores instead of a digest if the key of the entry is not a hash.
 NO_HASH = "not-a-hash"
 
 
 def digest_of(claim: Claim) -> str:
-    """Return the digest of an entry's stored JSON, as ``review.lua`` also computes the digest."""
+    """Return the digest of an entry's stored JSON; ``review.lua`` computes the same digest."""
     if claim.definition is None:
         return NO_HASH
     text = f"{claim.definition}\n{claim.policy}\n{claim.meta}"
@@ -62,18 +62,19 @@ class Quarantine:
     def flush(self) -> None:
         """Quarantine the queued entries.
 
-        One round trip per 500 entries. No round trip if no entry is queued.
+        Takes one round trip per 500 queued entries, and no round trip if no entry is queued.
         """
         if self._notes:
             self._store.park(self._notes)
             self._notes = []
 
     def review(self, size: int) -> bool:
-        """Release entries that changed in quarantine; return whether any entry was released.
+        """Release quarantined entries that changed in Redis; return whether any entry was released.
 
         ``size`` is the number of quarantined entries. Does nothing if the last review began less
         than :data:`REVIEW_INTERVAL` seconds ago. A review stops after :data:`REVIEW_TIME` seconds,
-        and the next review continues at the same place. Two round trips per 500 entries.
+        and the next review continues with the remaining entries. Takes two round trips per 500
+        quarantined entries.
         """
         began = self._clock()
         if not size or began - self._reviewed_at < REVIEW_INTERVAL:

@@ -1,8 +1,8 @@
-"""Commands that only read the schedule. Commands that change the schedule are in ``store``.
+"""Redis commands that only read the schedule.
 
-Redis errors pass through unchanged, with two exceptions. Loading a key that is not a hash raises
-:exc:`~redbeat.errors.DecodeError`. If a key of the schedule has the wrong Redis type, the error
-message names the key.
+Redis commands that change the schedule are in ``store.py``. Most Redis errors pass through
+unchanged. Loading a key that is not a hash raises :exc:`~redbeat.errors.DecodeError`. If a key of
+the schedule has the wrong Redis type, the error message names the key.
 """
 
 from __future__ import annotations
@@ -72,20 +72,21 @@ PROBLEM = "problem"
 #: The field of the stats that stores when a worker first reported the end of a run.
 REPORTS_SINCE = "reports_since"
 
-#: The field of the stats for a digest of static entries. A beat stores the digest at its start.
+#: The field of the stats for a digest of the static entries.
+#: A beat stores the digest of its static entries at its start.
 STATICS = "statics"
 
-#: The field for the number of shards, in the stats under the base prefix.
+#: The field of the stats under the base prefix that contains the number of shards.
 LAYOUT = "layout"
 
-#: The cursor that starts a scan. Redis returns the same cursor with the last part of the scan.
+#: The cursor that starts a scan. Redis also returns "0" with the last part of a scan.
 START = "0"
 
 #: Approximate number of entries that Redis reads for one part of a scan.
 SCAN_COUNT = 2000
 
-#: Approximate number of calendars per reply. The number is low, because a calendar may have
-#: thousands of days.
+#: Approximate number of calendars in a reply of Redis.
+#: The number is low, because a calendar may have thousands of days.
 CALENDARS = 200
 
 
@@ -109,7 +110,7 @@ TEXTS = ("definition", "meta", "policy", "runtime", "identity")
 
 
 def read_texts(reply: Sequence[Any]) -> Texts:
-    """Return the stored fields of an entry from a reply with the fields :data:`TEXTS`."""
+    """Return the stored fields of an entry from a reply of Redis with the fields :data:`TEXTS`."""
     definition = None if reply[0] is None else text_of(reply[0])
     meta, policy, runtime, identity = map(text_of, reply[1:])
     return definition, meta, policy, runtime, identity_in(identity)
@@ -121,12 +122,12 @@ def _match(text: str) -> tuple[str, ...]:
 
 
 def _scores(reply: Any) -> list[tuple[str, float]]:
-    """Return the pairs (entry key, score) in a reply."""
+    """Return the pairs (entry key, score) in a reply of Redis."""
     return [(text_of(member), score_in(score)) for member, score in pairs_of(reply)]
 
 
 def _notes(reply: Any) -> dict[str, str]:
-    """Return the notes in a reply: key of a quarantined entry -> JSON note."""
+    """Return the notes in a reply of Redis, as key of a quarantined entry -> JSON note."""
     return {text_of(key): valid_text(note) for key, note in pairs_of(reply)}
 
 
@@ -134,20 +135,21 @@ class Reading:
     """Reads the schedule under one key prefix."""
 
     #: Seconds after which a script for many entries stops, so that Redis can serve other clients.
-    #: Another round trip handles the remaining entries. A script exceeds ``max_seconds`` by up to
-    #: 4 ms. ``claim.lua`` exceeds ``max_claim_seconds`` by less, because it checks the time more
-    #: often and includes the time of its reply. Therefore every script takes at most 10 ms.
+    #: Another round trip handles the remaining entries of the script.
+    #: A script may take 4 ms longer than ``max_seconds``.
+    #: ``claim.lua`` checks the time often, and takes at most 2 ms more than ``max_claim_seconds``.
+    #: Every script takes at most 10 ms.
     #:
-    #: Completions need no time limit. A request of a beat records at most 50 runs or 1 MiB, which
-    #: takes a few ms. A request that only puts back a batch of claims takes less time than the
-    #: request that made these claims.
+    #: A completion needs no time limit, because a request records at most 50 runs or 1 MiB.
+    #: Redis records 50 runs or 1 MiB within a few milliseconds.
+    #: A request that only puts back claims takes less time than the request that made the claims.
     max_seconds: ClassVar[float] = 0.004
     max_claim_seconds: ClassVar[float] = 0.008
 
     def __init__(self, client: Any, keys: Keys) -> None:
         self.client = client
         self.keys = keys
-        #: Number of round trips so far, retries excluded.
+        #: The number of round trips to Redis so far, without retries.
         self.round_trips = 0
 
     @property
@@ -183,9 +185,9 @@ class Reading:
 
     @contextmanager
     def _naming_wrong_types(self) -> Iterator[None]:
-        """Replace a WRONGTYPE error by an error that names the key.
+        """Replace a WRONGTYPE error with an error that names the key.
 
-        One round trip if the block raises this error, else no round trip.
+        Takes one round trip if the block raises a WRONGTYPE error, else no round trip.
         """
         try:
             yield
@@ -198,8 +200,8 @@ class Reading:
     def _wrong_type(self) -> str:
         """Return an error message about a key of the schedule that has the wrong type.
 
-        Returns "" if all keys have the correct types. The message names the key, both types, and
-        what to do. One round trip.
+        Returns "" if all keys have the correct types. The message names the key, the type of the
+        key, the correct type, and what to do. One round trip.
         """
         keys = self.keys
         expected = {
@@ -223,7 +225,7 @@ class Reading:
         return ""
 
     def _read_aside(self, *command: Any) -> Any:
-        """Run a command on a key that may be outside the prefix, and return the reply.
+        """Run a Redis command on a key that may be outside the key prefix, and return the reply.
 
         Returns None if the Redis user has no right to access the key. The key is the first argument
         of the command. One round trip.
@@ -232,7 +234,7 @@ class Reading:
         return self._retry_if_denied(lambda: None if command[1] in denied else self._read(*command))
 
     def _retry_if_denied(self, call: Callable[[], T]) -> T:
-        """Return the result of ``call``; call it again if Redis denies keys outside the prefix."""
+        """Return the result of ``call``; retry if Redis denies keys outside the key prefix."""
         try:
             return call()
         except NoPermissionError as error:
@@ -241,7 +243,7 @@ class Reading:
         return call()
 
     def _lacks_keys_aside(self, error: NoPermissionError) -> bool:
-        """Return whether the error is about the keys outside the prefix; if so, log a warning once.
+        """Return whether Redis newly denies the keys outside the prefix; if so, log a warning.
 
         One round trip.
         """
@@ -271,11 +273,11 @@ class Reading:
         return [schedule if key in denied else key for key in keys] if denied else keys
 
     def _with_missing_key(self, *keys: Any) -> list[Any]:
-        """Return the keys plus a key that never exists, for scripts that use undeclared keys.
+        """Return the keys and a key that never exists, for scripts that use undeclared keys.
 
-        While a cluster moves a slot, the keys of the slot are spread over two nodes. The missing
-        key makes the node answer TRYAGAIN. Without the missing key, the script could run on a node
-        that lacks some entries.
+        While a Redis Cluster moves a slot, the keys of the slot are spread over two nodes. A key
+        that never exists makes a node answer TRYAGAIN while the slot moves. Without the key that
+        never exists, the script could run on a node that lacks some entries.
         """
         return [*keys, self.keys.wakeup]
 
@@ -306,7 +308,7 @@ class Reading:
     def expected_after(self, now: float, offset: int) -> list[str]:
         """Return the keys of at most 500 entries that may be overdue at ``now`` (UNIX seconds).
 
-        Skips the first ``offset`` keys. One round trip.
+        ``offset`` is the number of keys to skip. One round trip.
         """
         limit = ("LIMIT", offset, BATCH)
         reply = self._read_aside("ZRANGEBYSCORE", self.keys.expected, "-inf", f"{now:.6f}", *limit)
@@ -320,7 +322,7 @@ class Reading:
         return seconds_in(self.noted(REPORTS_SINCE))
 
     def rank(self, key: str) -> int | None:
-        """Return the entry's position in the schedule's sorted set, from 0. One round trip.
+        """Return the position of an entry in the schedule's sorted set, from 0. One round trip.
 
         Returns None if the set does not contain the entry.
         """
@@ -332,9 +334,9 @@ class Reading:
         return int(self._read("ZCOUNT", self.keys.schedule, "-inf", f"({score!r}"))
 
     def due(self, now: float) -> list[tuple[str, float]]:
-        """Return (key, score) of all entries due at ``now`` and of the next entry, in due order.
+        """Return (key, score) for all entries due at ``now`` and for the next entry, in due order.
 
-        Two round trips, and one more round trip per 2000 due entries.
+        Takes two round trips, and one more round trip per 2000 due entries.
         """
         offset = self.count_below(0)  # parked entries
         found: list[tuple[str, float]] = []
@@ -346,14 +348,14 @@ class Reading:
                 return found
 
     def static_names(self) -> set[str]:
-        """Return the names of all static entries. One round trip per about 2000 names."""
+        """Return the names of all static entries. Takes one round trip per about 2000 names."""
         parts = self._scan_all("SSCAN", self.keys.statics, SCAN_COUNT)
         return {text_of(name) for part in parts for name in part}
 
     def static_among(self, names: Iterable[str]) -> set[str]:
-        """Return those of ``names`` that are names of static entries.
+        """Return which of the ``names`` are names of static entries.
 
-        One round trip per 500 names.
+        Takes one round trip per 500 names.
         """
         prefix = self.keys.prefix
         return {
@@ -364,9 +366,9 @@ class Reading:
         }
 
     def quarantined(self, limit: int | None = None) -> dict[str, str]:
-        """Return all quarantined entries, or at most ``limit`` of them, as key -> JSON note.
+        """Return at most ``limit`` quarantined entries (default: all) as key -> JSON note.
 
-        One round trip per about 500 quarantined entries.
+        Takes one round trip per about 500 quarantined entries.
         """
         notes: dict[str, str] = {}
         for part in self._scan_all("HSCAN", self.keys.quarantine, BATCH):
@@ -376,9 +378,10 @@ class Reading:
         return dict(islice(notes.items(), limit))
 
     def calendars(self, names: Iterable[str] | None = None) -> dict[str, str]:
-        """Return the JSON of the calendars with these names (default: all).
+        """Return the JSON of the calendars called ``names`` (default: all calendars).
 
-        One round trip. If ``names`` is None, one round trip per about 200 calendars.
+        One round trip. If ``names`` is None, the method takes one round trip per about 200
+        calendars.
         """
         key = self.keys.calendars
         if names is None:
@@ -395,17 +398,20 @@ class Reading:
     def _scan(
         self, command: str, key: str, cursor: str, count: int, *options: str
     ) -> tuple[str, Any]:
-        """Read the part of a key at ``cursor``; return the cursor of the next part, and the part.
+        """Read the part of a key at ``cursor``; return the next cursor, and the part.
 
-        The part is empty if the Redis user has no right to read the key. One round trip, in which
-        Redis reads about ``count`` items.
+        The part is empty if the Redis user has no right to read the key. Takes one round trip, in
+        which Redis reads about ``count`` items.
         """
         reply = self._read_aside(command, key, cursor, *options, "COUNT", count)
         after, part = reply or (START, ())
         return str(after) if isinstance(after, int) else text_of(after), part
 
     def _scan_all(self, command: str, key: str, count: int, *options: str) -> Iterator[Any]:
-        """Read a key in parts, and yield each part. One round trip per about ``count`` items."""
+        """Read a key in parts, and yield each part.
+
+        Takes one round trip per about ``count`` items.
+        """
         cursor, part = self._scan(command, key, START, count, *options)
         yield part
         while cursor != START:
@@ -415,23 +421,23 @@ class Reading:
     def _all_fields(self, key: str, count: int) -> list[tuple[Any, Any]]:
         """Return the (field, value) pairs of a hash; the list may contain some fields twice.
 
-        One round trip per about ``count`` fields.
+        Takes one round trip per about ``count`` fields.
         """
         return [pair for part in self._scan_all("HSCAN", key, count) for pair in pairs_of(part)]
 
     def calendar_users(self, cursor: str) -> tuple[str, list[str]]:
-        """Return the cursor of the next page, and a page of keys of entries with calendars.
+        """Return the next cursor, and a page of the keys of all entries with calendars.
 
-        Pass the cursor "0" to start. A returned "0" means that this page is the last. One round
+        Pass the cursor "0" to start. A returned cursor "0" means that no page follows. One round
         trip.
         """
         after, keys = self._scan("SSCAN", self.keys.calendar_users, cursor, BATCH)
         return after, [text_of(key) for key in keys]
 
     def quarantine_page(self, cursor: str) -> tuple[str, dict[str, str]]:
-        """Return the cursor of the next page, and a page of about 500 :meth:`quarantined` entries.
+        """Return the next cursor, and a page of about 500 :meth:`quarantined` entries.
 
-        Pass the cursor "0" to start. A returned "0" means that this page is the last. One round
+        Pass the cursor "0" to start. A returned cursor "0" means that no page follows. One round
         trip.
         """
         after, notes = self._scan("HSCAN", self.keys.quarantine, cursor, BATCH)
@@ -440,7 +446,7 @@ class Reading:
     def read(self, keys: Sequence[str]) -> Page:
         """Return one row per key, in the order of ``keys``.
 
-        Pass at most 500 keys. One round trip, or more if Redis needs longer than
+        Pass at most 500 keys. Takes one round trip, or more if Redis needs longer than
         :attr:`max_seconds` or if the entries have more than 4 MiB in total.
         """
         page = self._page("named", *map(key_of, keys))
@@ -458,18 +464,21 @@ class Reading:
         return self._page(limit, score, key_of(member), "history" if history else "")
 
     def scan(self, cursor: str = START, text: str = "*") -> tuple[str, list[tuple[str, float]]]:
-        """Return the cursor of the next part, and pairs (entry key, score) in no special order.
+        """Return the next cursor of a scan, and pairs (entry key, score) in no special order.
 
-        ``text`` is a glob pattern of Redis for the keys. A returned cursor :data:`START` means that
-        this part is the last. The parts contain every key that stays in the schedule during the
-        whole scan. A key may be in several parts. One round trip, in which Redis reads about 2000
-        entries.
+        ``text`` is a glob pattern for the entry keys. A returned cursor :data:`START` means that
+        the scan is complete. A scan returns every key that stays in the schedule during the whole
+        scan. A scan may return a key several times. Takes one round trip, in which Redis reads
+        about 2000 entries.
         """
         after, part = self._scan("ZSCAN", self.keys.schedule, cursor, SCAN_COUNT, *_match(text))
         return after, _scores(part)
 
     def scan_all(self, text: str = "*") -> Iterator[tuple[str, float]]:
-        """Yield the pairs of all parts of :meth:`scan`. One round trip per 2000 entries."""
+        """Yield the pairs (entry key, score) of all parts of a :meth:`scan`.
+
+        Takes one round trip per 2000 entries.
+        """
         for part in self._scan_all("ZSCAN", self.keys.schedule, SCAN_COUNT, *_match(text)):
             yield from _scores(part)
 
@@ -485,8 +494,8 @@ class Reading:
     def ranked(self, offset: int, limit: int) -> list[tuple[str, float]]:
         """Return at most ``limit`` pairs (entry key, score) in order of score. One round trip.
 
-        Skips the first ``offset`` pairs. Entries that are never due come first, because their
-        scores are negative.
+        ``offset`` is the number of pairs to skip. Entries that are never due come first,
+        because their scores are negative.
         """
         reply = self._read(
             *("ZRANGE", self.keys.schedule, offset, offset + limit - 1), "WITHSCORES"
@@ -512,7 +521,10 @@ class Reading:
     # -- beats -------------------------------------------------------------------------------
 
     def lock_holder(self, key: str) -> str:
-        """Return the token of the beat that holds the lock, "" for a free lock. One round trip."""
+        """Return the token of the beat that holds the lock, or "" if the lock is free.
+
+        One round trip.
+        """
         return valid_text(self._read("GET", key))
 
     def lock_holders(self, key: str) -> list[str]:
@@ -530,7 +542,7 @@ class Reading:
     def beats(self, within: float) -> list[Presence]:
         """Return the beats that were seen in the last ``within`` seconds. Two round trips.
 
-        The beat that was seen last is the last in the list.
+        The list ends with the beat that was seen last.
         """
         now = int(self.time())
         span = now - within, now + within
@@ -540,7 +552,10 @@ class Reading:
         ]
 
     def lock_left(self, key: str) -> float | None:
-        """Return the seconds until the lock expires, None if the lock is free. One round trip."""
+        """Return the seconds until the lock expires, or None if the lock is free.
+
+        One round trip.
+        """
         milliseconds = int(self._read("PTTL", key))
         return milliseconds / 1000 if milliseconds >= 0 else None
 
@@ -556,16 +571,20 @@ class Reading:
         return seconds_in(valid_text(reply[0])) or 0.0, valid_text(reply[1])
 
     def noted(self, field: str) -> str:
-        """Return the text in a field of the stats, "" if the field is missing. One round trip."""
+        """Return the text in a field of the stats, or "" if the field is missing.
+
+        One round trip.
+        """
         try:
             return valid_text(self._read_aside("HGET", self.keys.stats, field))
         except ResponseError:
             return ""  # the key is not a hash, or the Redis user has no right to read the key
 
     def stats(self) -> dict[str, str]:
-        """Return the counters of all beats as field -> value. One round trip per about 2000 fields.
+        """Return the counters of all beats as field -> value.
 
-        Returns an empty mapping if nothing was counted yet, or if the key is not a hash.
+        Takes one round trip per about 2000 fields. Returns an empty mapping if no beat has counted
+        anything, or if the key of the stats is not a hash.
         """
         try:
             pairs = self._all_fields(self.keys.stats, SCAN_COUNT)

@@ -1,4 +1,4 @@
-"""Arguments and results of the store's methods: keys, claims, completions and entries to write."""
+"""The arguments and results of the methods of a store, such as keys, claims and completions."""
 
 from __future__ import annotations
 
@@ -74,38 +74,39 @@ __all__ = (
     "read_turn",
 )
 
-#: Roles of a beat, as ``claim.lua`` returns them.
+#: The roles of a beat that ``claim.lua`` returns.
 STANDBY, LEADER, NEW_LEADER = 0, 1, 2
 
-#: Result codes of a completion, as ``claim.lua`` returns them.
+#: The result codes of a completion that ``claim.lua`` returns.
 REFUSED, RECORDED, CHANGED, NOT_SENT, ELSEWHERE, OVERTAKEN, EXPIRED, OUTDATED = range(8)
 
-#: Operations of a completion, see ``claim.lua``. ``RAN``: the run was sent, or the completion sends
-#: the run. ``FIRST``: the run is recorded first and sent afterwards. ``SKIP``: the occurrence is
-#: skipped. ``RETRY``: the occurrence was not sent and is claimed again later. ``UNSURE``: the
-#: occurrence may have been sent and is claimed again later.
+#: The operations of a completion; see ``claim.lua``.
+#: ``RAN`` means that the run was sent, or that the completion itself sends the run.
+#: ``FIRST`` means that the run is recorded first and sent afterwards.
+#: ``SKIP`` means that the occurrence is skipped.
+#: ``RETRY`` means that the occurrence was not sent and will be claimed again later.
+#: ``UNSURE`` means that the occurrence may have been sent and will be claimed again later.
 RAN, FIRST, SKIP, RETRY, UNSURE = "ran", "first", "skip", "retry", "unsure"
 
-#: What to do with an entry that has no runs left. ``PARK`` makes the entry never due. ``DISABLE``
-#: also disables the entry. ``DELETE`` deletes the entry.
+#: What to do with an entry that has no runs left. With ``PARK``, the entry is never due.
+#: ``DISABLE`` parks and disables the entry. ``DELETE`` deletes the entry.
 PARK, DISABLE, DELETE = "park", "disable", "delete"
 
 #: When a run may be sent: before Redis records the run, or only together with the record.
 BEFORE_RECORD, WITH_RECORD = "l", "x"
 
-#: Result codes of a save, as ``save.lua`` returns them.
+#: The result codes of a save that ``save.lua`` returns.
 CONFLICT, CLOCK_AHEAD, NOT_A_HASH, GONE, HISTORY_DIFFERS, SAVED, SAME = -4, -3, -2, -1, 0, 1, 2
 
-#: Value of ``Completion.running``: the occurrence waits until the earlier run ends.
+#: The value of ``Completion.running`` if the occurrence waits until an earlier run ends.
 WAITS = "-"
 
-#: Value of ``Claim.running_until``: an earlier claim may have sent the run of this occurrence, and
-#: a worker reported the end of that run.
+#: The value of ``Claim.running_until`` if a worker reported that the occurrence has already run.
 RUN_ENDED = "0"
 
 
 def _key_aside(what: str) -> cached_property[str]:
-    """Return a property of :class:`Keys` whose value is the name of a key outside the prefix."""
+    """Return a property of :class:`Keys` that contains the name of a key outside the key prefix."""
     return cached_property(lambda keys: key_aside(keys.prefix, what))
 
 
@@ -113,8 +114,8 @@ def _key_aside(what: str) -> cached_property[str]:
 class Keys:
     """The names of all Redis keys of one schedule.
 
-    The keys of the quarantine, the beats and the stats are outside the prefix. ``denied`` contains
-    the keys outside the prefix that the Redis user has no right to access.
+    The keys of the quarantine, the beats and the stats are outside the key prefix. ``denied``
+    contains the keys outside the key prefix that the Redis user has no right to access.
     """
 
     prefix: str
@@ -124,7 +125,7 @@ class Keys:
 
     @classmethod
     def under(cls, prefix: str) -> Keys:
-        """Return the keys of the schedule with this prefix."""
+        """Return the keys of the schedule with the key prefix ``prefix``."""
         return cls(prefix, f"{prefix}:schedule", f"{prefix}:statics")
 
     #: The hash of quarantined entries: entry key -> JSON note with the reason.
@@ -137,23 +138,23 @@ class Keys:
     failing = _key_aside("failing")
     #: The sorted set of entries with ``expect_within``, see ``ended.lua``.
     expected = _key_aside("expected")
-    #: The hash of calendars: name -> JSON.
+    #: The hash of calendars: name -> JSON of the calendar.
     calendars = _key_aside("calendars")
-    #: The set of the keys of all entries with calendars; may also contain keys of other entries.
+    #: The set of the keys of all entries with calendars, and of some entries without calendars.
     calendar_users = _key_aside("calendar-users")
 
     def turn(self, beat: str) -> str:
         """Return the key that stores the last ``claim.lua`` call of a beat.
 
-        ``pop.lua`` stores its copy of an entry under a key of the same form. For this key, pass the
-        id of the ``pop.lua`` call as ``beat``. Returns the schedule key if the Redis user has no
-        right to access keys outside the prefix.
+        To get the key under which ``pop.lua`` stores a copy of a deleted entry, pass the id of the
+        ``pop.lua`` call as ``beat``. Returns the schedule key if the Redis user has no right to
+        access keys outside the key prefix.
         """
         return self.schedule if self.denied else key_aside(self.prefix, f"turn:{beat}")
 
     @property
     def aside(self) -> list[str]:
-        """The keys outside the prefix."""
+        """The keys of the schedule outside the key prefix."""
         return [key_aside(self.prefix, what) for what in KEYS_ASIDE]
 
     @property
@@ -166,29 +167,28 @@ class Keys:
         return self.prefix + name
 
     def name_of(self, key: str) -> str:
-        """Return the name of the entry with this key."""
+        """Return the name of the entry with the key ``key``."""
         return key.removeprefix(self.prefix)
 
 
 class Claim(NamedTuple):
     """The exclusive right of a beat to send one occurrence of an entry.
 
-    Attributes:
-        key: key of the entry.
-        due: the score with which the entry became due, UNIX seconds.
-        definition, meta, policy, runtime: the stored JSON. ``definition`` is None if the hash does
-            not exist.
-        running_until: when an earlier run is assumed to end, as a string of UNIX seconds; "" if no
-            earlier run is active. See also :data:`RUN_ENDED`.
-        trigger: the waiting triggered runs and backfills, in the formats of ``trigger.lua`` and
-            ``backfill.lua``.
-        identity: a value that distinguishes the entry from a deleted entry of the same name.
-        since: "" if no message of this occurrence can have been sent. If a message may have been
-            sent, when the occurrence was first claimed, as a string of UNIX seconds; the beat must
-            repeat the decision that was made at that instant.
-        problem: why the entry cannot be read, "" if the entry can be read.
-        id: id of this claim.
-        calendars: the calendars that the beat read for the entry, see :func:`calendars_read`.
+    - ``key``: the key of the entry.
+    - ``due``: the score with which the entry became due, in UNIX seconds.
+    - ``definition``, ``meta``, ``policy`` and ``runtime``: the stored JSON of the entry.
+      ``definition`` is None if the hash does not exist.
+    - ``running_until``: when an earlier run is assumed to end, as a string of UNIX seconds, or ""
+      if no earlier run is active. See also :data:`RUN_ENDED`.
+    - ``trigger``: the waiting triggered runs and backfills of the entry, in the formats of
+      ``trigger.lua`` and ``backfill.lua``.
+    - ``identity``: a value that distinguishes the entry from a deleted entry of the same name.
+    - ``since``: when the occurrence was first claimed, as a string of UNIX seconds, or "" if no
+      message of the occurrence can have been sent. If a message may have been sent, the beat must
+      repeat the decision that was made at the first claim.
+    - ``problem``: why the entry cannot be read, or "" if the entry can be read.
+    - ``id``: the id of the claim.
+    - ``calendars``: the calendars that the beat read for the entry; see :func:`calendars_read`.
     """
 
     key: str
@@ -206,7 +206,7 @@ class Claim(NamedTuple):
     calendars: str = ""
 
     def done(self, operation: str, score: float, meta: str = "", runtime: str = "") -> Completion:
-        """Return a completion of this claim."""
+        """Return a :class:`Completion` of this claim."""
         return Completion(
             self.key, self.id, operation, score, meta, runtime, calendars=self.calendars
         )
@@ -214,32 +214,34 @@ class Claim(NamedTuple):
     def put_back(self, score: float, unsure: bool = False) -> Completion:
         """Return a completion that makes the occurrence due again at ``score`` (UNIX seconds).
 
-        Set ``unsure`` if a message may have been sent.
+        Set ``unsure`` if a message of the occurrence may have been sent.
         """
         return Completion(self.key, self.id, UNSURE if unsure or self.since else RETRY, score)
 
 
 class Completion(NamedTuple):
-    """What to record for a claimed entry; see ``claim.lua``.
+    """What to record in Redis for a claimed entry; see ``claim.lua``.
 
-    Attributes:
-        key, claim_id: key of the entry, and id of the claim.
-        operation: :data:`RAN`, :data:`FIRST`, :data:`SKIP`, :data:`RETRY` or :data:`UNSURE`.
-        score: when the entry is due next, UNIX seconds. A score below 0 means never.
-        meta, runtime: the JSON of the new last run and run count, "" to keep the stored JSON.
-        end: :data:`PARK`, :data:`DISABLE` or :data:`DELETE` if the entry has no runs left, else "".
-        seen: the stored definition, policy and meta that the completion may replace. None if the
-            stored values must be unchanged since the claim.
-        definition: the new definition of an entry to disable.
-        running: task id of the run and its time limit in seconds, "" if runs may overlap, or
-            :data:`WAITS`.
-        trigger: id of the waiting triggered run or backfill to remove, "" for none. A space and
-            the replacement of the removed run may follow.
-        history: a line for the run history, "" for none.
-        messages: Redis commands that publish the run on the server of the schedule; see
-            ``claim.lua``.
-        failure: why the run could not be sent, "" if there was no failure.
-        calendars: the calendars that the completion depends on, see :func:`calendars_read`.
+    - ``key`` and ``claim_id``: the key of the entry, and the id of the claim.
+    - ``operation``: one of :data:`RAN`, :data:`FIRST`, :data:`SKIP`, :data:`RETRY` and
+      :data:`UNSURE`.
+    - ``score``: when the entry is due next, in UNIX seconds, or a number below 0 for never.
+    - ``meta`` and ``runtime``: the JSON of the new last run and run count, or "" to keep the stored
+      JSON.
+    - ``end``: what to do with an entry that has no runs left (:data:`PARK`, :data:`DISABLE` or
+      :data:`DELETE`), or "" for an entry with more runs.
+    - ``seen``: the stored definition, policy and meta that the completion may replace, or None if
+      the stored values must be unchanged since the claim.
+    - ``definition``: the new definition of an entry to disable.
+    - ``running``: the task id of the run and its time limit in seconds, or "" if runs may overlap,
+      or :data:`WAITS`.
+    - ``trigger``: the id of the waiting triggered run or backfill to remove, or "" for none. A
+      space and the replacement of the removed run may follow the id.
+    - ``history``: a new line for the run history, or "" for no new line.
+    - ``messages``: the Redis commands that publish the run on the server of the schedule; see
+      ``claim.lua``.
+    - ``failure``: why the run could not be sent, or "" if there was no failure.
+    - ``calendars``: the calendars that the completion depends on; see :func:`calendars_read`.
     """
 
     key: str
@@ -260,7 +262,7 @@ class Completion(NamedTuple):
 
 
 class Broker(NamedTuple):
-    """A broker on Redis: run id of the server, database of the broker, database of the schedule."""
+    """A broker on Redis: run id of the server, and databases of the broker and of the schedule."""
 
     run_id: str
     database: int
@@ -268,44 +270,44 @@ class Broker(NamedTuple):
 
 
 class Counted(NamedTuple):
-    """What a beat counted since its last report: the amounts to add to fields of the stats.
+    """What a beat counted since its last report, as amounts to add to fields of the stats.
 
-    Redis adds counts with the same ``id`` only once. An ``id`` of "" means no counts.
+    Redis adds counts with the same ``id`` only once. If ``id`` is "", the beat counted nothing.
     """
 
     id: str = ""
     counts: Mapping[str, int] = MappingProxyType({})
 
 
-#: Lock key, token of this beat, lock timeout in seconds, and the token of a dead leader or "".
+#: Lock key, token of this beat, lock timeout in seconds, and token of a dead leader (or "").
 LockTerms = tuple[str, str, float, str]
 
 
 class ClaimRequest(NamedTuple):
     """The arguments of one ``claim.lua`` call.
 
-    Attributes:
-        turn_id: id of the call, and of all claims that the call makes.
-        limit: maximum number of due entries to claim.
-        lease: seconds until the claims expire.
-        completions: the completions to record.
-        lock: the lock to acquire or extend, None if locking is off.
-        reply_lost: whether the reply to an earlier call with this id was lost. After a lost reply,
-            the script does not repeat completions that the earlier call recorded, and returns the
-            claims of the earlier call again.
-        token: token of the beat. While locking is off, beats share the work by their tokens.
-        history: maximum number of run history lines per entry.
-        counted: the counts to add to the stats.
-        only: key of the only entry to claim, "" for all due entries.
-        way: :data:`BEFORE_RECORD` or :data:`WITH_RECORD`, for entries without a delivery policy.
-        broker: the broker, if the script itself publishes the messages of completions.
-        late: maximum number of claims for entries that are more than a second late, None for no
-            limit. With a limit, the script first claims the entries that are on time.
-        quick: for a quick request, the last reply to this beat; None for a normal request. A
-            request may be quick if the beat has nothing to record or count. The script ends a quick
-            request early if the schedule has entries but none is due now, and also if this beat is
-            a standby and the leader is the same as in the last reply. The reply to a request that
-            ends early is short, and the missing values are taken from the last reply.
+    - ``turn_id``: the id of the call, and of all claims that the call makes.
+    - ``limit``: the maximum number of due entries to claim.
+    - ``lease``: the number of seconds until the claims expire.
+    - ``completions``: the completions to record.
+    - ``lock``: the lock to acquire or extend, or None if locking is off.
+    - ``reply_lost``: whether the reply to an earlier call with the same id was lost. After a lost
+      reply, the script does not repeat completions that the earlier call recorded, and returns the
+      claims of the earlier call.
+    - ``token``: the token of the beat. If locking is off, beats share the work by their tokens.
+    - ``history``: the maximum number of lines in the run history of an entry.
+    - ``counted``: the counts to add to the stats.
+    - ``only``: the key of the only entry to claim, or "" for all due entries.
+    - ``way``: when to send the runs of entries without a delivery policy, either
+      :data:`BEFORE_RECORD` or :data:`WITH_RECORD`.
+    - ``broker``: the broker, if the script itself publishes the messages of completions.
+    - ``late``: the maximum number of claims for entries that are more than a second late, or None
+      for no limit. If ``late`` is set, the script first claims the entries that are on time.
+    - ``quick``: the last reply to the beat for a quick request, or None for a normal request. A
+      request may be quick if the beat has nothing to record or count. The script ends a quick
+      request early if the schedule has entries but no entry is due. The script also ends a quick
+      request of a standby early if the leader is the same as in the last reply. If the script ends
+      a request early, its reply is short, and the missing values are taken from the last reply.
     """
 
     turn_id: str
@@ -325,27 +327,26 @@ class ClaimRequest(NamedTuple):
 
 
 class Result(NamedTuple):
-    """The result of a completion: its code, and the strings that ``claim.lua`` returns with it."""
+    """The result code of a completion, with the strings that ``claim.lua`` adds to the code."""
 
     code: int
     texts: tuple[str, ...] = ()
 
 
-#: Code -> number of strings that ``claim.lua`` returns with this code.
+#: The number of strings that ``claim.lua`` returns with each result code of a completion.
 TEXT_COUNTS = {CHANGED: 3, NOT_SENT: 1}
 
-#: The number of elements in a short reply of ``claim.lua`` to a quick request. A leader gets
-#: ``SHORT`` elements while no entry is due, and a standby gets ``SHORT_STANDBY`` elements.
+#: The number of elements in a short reply of ``claim.lua`` to a quick request.
+#: A leader without due entries gets ``SHORT`` elements, and a standby ``SHORT_STANDBY`` elements.
 SHORT, SHORT_STANDBY = 3, 2
 
-#: The results without strings, created only once and shared by all replies, because most
-#: completions have a result without strings.
+#: All replies share these result objects, because most completions have a result without strings.
 COMMON_RESULTS = {code: Result(code) for code in range(OUTDATED + 1) if code not in TEXT_COUNTS}
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimReply:
-    """The reply to one :meth:`Store.claim`; times are UNIX seconds of the Redis clock."""
+    """The reply to a :meth:`Store.claim` call; times are UNIX seconds of the Redis clock."""
 
     standing: int
     now: float
@@ -363,14 +364,13 @@ class ClaimReply:
 class Swept(NamedTuple):
     """The result of :meth:`Store.sweep`.
 
-    Attributes:
-        cursor: cursor of the next page of keys, "" if no keys were scanned.
-        orphans: keys of entry hashes that are missing in the schedule's sorted set.
-        returned: keys that the sweep added to the sorted set again.
-        enabled: keys of entries that were disabled and are now enabled.
-        disabled: number of disabled entries.
-        bad: keys of hashes that are missing in the sorted set, and whose definition is unreadable
-            or has no name.
+    - ``cursor``: the cursor of the next page of keys, or "" if no keys were scanned.
+    - ``orphans``: the keys of entry hashes that are missing in the schedule's sorted set.
+    - ``returned``: the keys that the sweep added to the sorted set again.
+    - ``enabled``: the keys of entries that were disabled and are now enabled.
+    - ``disabled``: the number of disabled entries.
+    - ``bad``: the keys of hashes that are missing in the sorted set, and whose definition is
+      unreadable or has no name.
     """
 
     cursor: str
@@ -385,7 +385,8 @@ class Swept(NamedTuple):
 class StaticRow:
     """A static entry to write.
 
-    ``score`` is only for a new entry. ``meta`` is only for an entry that is new or restarts.
+    ``score`` is used only for a new entry. ``meta`` is used only for an entry that is new or
+    restarts.
     """
 
     name: str
@@ -399,17 +400,17 @@ class StaticRow:
 class Writing(NamedTuple):
     """An entry to write, or only its last run and run count if ``definition`` is empty.
 
-    Attributes:
-        key: key of the entry.
-        definition, policy, meta, runtime: the JSON to store.
-        seen: the meta that the caller expects in Redis, None if the caller accepts any meta.
-        score: when the entry is due next, UNIX seconds; None for the time of Redis.
-        made_up: the last run of a new or restarted entry, if this last run is only a default from
-            the clock of the caller. None if the last run is not a default.
-        believed: the definition and policy that the caller expects in Redis. Two empty strings mean
-            that the caller expects no entry. None means that the caller accepts any values.
-        history: lines of the run history, "" to keep the stored lines.
-        identity: identity of a new entry. If the caller repeats a write, the identity is the same.
+    - ``key``: the key of the entry.
+    - ``definition``, ``policy``, ``meta`` and ``runtime``: the JSON to store.
+    - ``seen``: the meta that the caller expects in Redis, or None if the caller accepts any meta.
+    - ``score``: when the entry is due next, in UNIX seconds, or None for the time of Redis.
+    - ``made_up``: the last run of a new or restarted entry, if the last run is only a default from
+      the clock of the caller, else None.
+    - ``believed``: the definition and policy that the caller expects in Redis, or None if the
+      caller accepts any values. Two empty strings mean that the caller expects no entry.
+    - ``history``: the lines of the run history, or "" to keep the stored lines.
+    - ``identity``: the identity of a new entry. A caller that repeats a write passes the same
+      identity.
     """
 
     key: str
@@ -425,7 +426,7 @@ class Writing(NamedTuple):
     identity: str = ""
 
     def fields(self) -> tuple[str, ...]:
-        """Return the fields as arguments of ``save.lua``."""
+        """Return the fields of the entry as arguments of ``save.lua``."""
         key, definition, policy, meta, runtime, seen, score, made_up = self[:8]
         believed, history, identity = self[8:]
         return (
@@ -446,12 +447,11 @@ def _believed_text(definition: str, policy: str) -> str:
 class RunReport(NamedTuple):
     """The result of a run, as ``ended.lua`` records it.
 
-    Attributes:
-        state: the state of the run; "" if no result is recorded.
-        run: the nominal instant of the run in UNIX seconds, "-" if unknown.
-        age: seconds since the run ended.
-        line: the rest of the line that is stored for the run, see ``entries/runs.py``.
-        lines: maximum number of lines that Redis stores for the entry.
+    - ``state``: the state of the run, or "" if no result is recorded.
+    - ``run``: the nominal instant of the run in UNIX seconds, or "-" if the instant is unknown.
+    - ``age``: the number of seconds since the run ended.
+    - ``line``: the rest of the line that Redis stores for the run; see ``entries/runs.py``.
+    - ``lines``: the maximum number of lines that Redis stores for the entry.
     """
 
     state: str = ""
@@ -467,9 +467,8 @@ NO_RESULT = RunReport()
 class Ended(NamedTuple):
     """The result of ``ended.lua``, which records the end of a run.
 
-    Attributes:
-        active: whether this run was recorded as the active run of the entry.
-        failures: the number of failed runs in a row if the entry must be paused now, else 0.
+    - ``active``: whether the run was recorded as the active run of the entry.
+    - ``failures``: the number of failed runs in a row if the entry must be paused now, else 0.
     """
 
     active: bool
@@ -479,13 +478,14 @@ class Ended(NamedTuple):
 class Saved(NamedTuple):
     """The result of a :class:`Writing`.
 
-    Attributes:
-        code: :data:`SAVED`, :data:`SAME`, :data:`HISTORY_DIFFERS`, :data:`GONE`, ...
-        meta, runtime: the stored JSON, for :data:`SAME` and :data:`HISTORY_DIFFERS`.
-        score: a string of UNIX seconds, or "". For :data:`SAME` it is the stored score, for
-            :data:`CLOCK_AHEAD` the time of Redis.
-        identity: the stored identity, None if it equals the identity in the :class:`Writing`.
-        definition, policy: the stored JSON, for :data:`HISTORY_DIFFERS`.
+    - ``code``: a result code of ``save.lua``, such as :data:`SAVED` or :data:`GONE`.
+    - ``meta`` and ``runtime``: the stored JSON, for the codes :data:`SAME` and
+      :data:`HISTORY_DIFFERS`.
+    - ``score``: the stored score for the code :data:`SAME`, or the time of Redis for the code
+      :data:`CLOCK_AHEAD`, as a string of UNIX seconds.
+    - ``identity``: the stored identity, or None if the stored identity equals the identity in the
+      :class:`Writing`.
+    - ``definition`` and ``policy``: the stored JSON, for the code :data:`HISTORY_DIFFERS`.
     """
 
     code: int
@@ -497,11 +497,11 @@ class Saved(NamedTuple):
     policy: str = ""
 
 
-#: Code of ``save.lua`` for a saved entry whose stored identity differs from the new identity. The
-#: entry keeps the stored identity.
+#: The code of ``save.lua`` if the stored identity of an entry differs from the new identity.
+#: Redis keeps the stored identity of the entry.
 SAVED_AS = 3
 
-#: Code of a save -> fields of :class:`Saved` that ``save.lua`` returns with this code.
+#: The fields of :class:`Saved` that ``save.lua`` returns with each result code of a save.
 SAVED_FIELDS: dict[int, tuple[str, ...]] = {
     CLOCK_AHEAD: ("score",),
     HISTORY_DIFFERS: ("meta", "runtime", "definition", "policy"),
@@ -509,12 +509,13 @@ SAVED_FIELDS: dict[int, tuple[str, ...]] = {
     SAVED_AS: ("identity",),
 }
 
-#: The most frequent result. All replies share this object, because creating an object takes time.
+#: The most frequent result of a save.
+#: All replies share this ``Saved`` object, because creating an object takes time.
 PLAIN_SAVED = Saved(SAVED)
 
 
 def pack_writings(writings: Sequence[Writing]) -> tuple[bytes, str | bytes]:
-    """Return the arguments of ``save.lua`` for these entries."""
+    """Return ``writings`` as arguments of ``save.lua``."""
     return pack([*chain.from_iterable(map(Writing.fields, writings))])
 
 
@@ -542,8 +543,8 @@ def read_claims(kinds: bytes, sizes: bytes, packed: bytes, turn_id: str) -> list
     """Return the claims in the reply of ``claim.lua``."""
     fields = unpack(sizes, packed)
     keys, dues, *texts = (fields[first::10] for first in range(10))
-    # A single map() over all rows is faster than a loop. The loop below replaces only the few
-    # claims of unreadable entries.
+    # A single map() over all rows is faster than a loop. A loop replaces only the few claims of
+    # unreadable entries.
     rows = zip(
         keys,
         map(float, dues),
@@ -578,7 +579,7 @@ def with_utf8_check(claim: Claim) -> Claim:
 
 
 def pack_completions(completions: Sequence[Completion]) -> tuple[bytes, str | bytes]:
-    """Return the arguments of ``claim.lua`` for these completions."""
+    """Return ``completions`` as arguments of ``claim.lua``."""
     if not completions:
         return b"", b""
     texts: list[str] = []
@@ -600,7 +601,7 @@ def calendars_read(texts: Mapping[str, str], names: Sequence[str]) -> str:
 
 
 def pack_counts(counted: Counted) -> tuple[str, bytes, str | bytes]:
-    """Return the arguments of ``claim.lua`` for these counts."""
+    """Return ``counted`` as arguments of ``claim.lua``."""
     if not counted.id:
         return "", b"", b""
     texts = [text for field, number in counted.counts.items() for text in (field, str(number))]

@@ -1,8 +1,8 @@
-"""A store whose entries are distributed over several shards, each with its own key prefix.
+"""A store whose entries are distributed over several shards.
 
 An operation on one entry uses only the shard of the entry. An operation on a list of entries uses
-only the shards that have these entries. An operation on the whole schedule uses every shard. For
-each shard that an operation uses, its docstring in :class:`Store` gives the number of round trips.
+only the shards of these entries. An operation on the whole schedule uses every shard. The docstring
+of each method in :class:`Store` gives the number of round trips per shard.
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ __all__ = ("ShardedKeys", "ShardedStore", "total_stats")
 
 T = TypeVar("T")
 
-#: Minimum number of entries that :meth:`ShardedStore.page` requests from each shard at a time.
+#: Minimum number of entries that :meth:`ShardedStore.page` requests from each shard at once.
 SMALLEST_PART = 20
 
 
 @dataclass(frozen=True)
 class ShardedKeys(Keys):
-    """The keys of a schedule with several shards: keys under the base prefix, and entry keys.
+    """The keys of a schedule with several shards.
 
-    The key of an entry begins with the prefix of the entry's shard.
+    Most keys have the base prefix, but the key of an entry begins with the prefix of the shard of
+    the entry.
     """
 
     layout: Layout = field(default=Layout("", 1), compare=False)
@@ -48,14 +49,14 @@ class ShardedKeys(Keys):
         return self.layout.key_of(name)
 
     def name_of(self, key: str) -> str:
-        """Return the name of the entry with this key."""
+        """Return the name of the entry with the key ``key``."""
         return self.layout.name_of(key)
 
 
 def _by_key(name: str) -> Callable[..., Any]:
-    """Return a method that calls the method ``name`` of one shard.
+    """Return a method that calls the method ``name`` of the shard that has an entry.
 
-    The first argument is an entry key, which selects the shard.
+    The first argument of the method is the key of the entry.
     """
 
     def method(self: ShardedStore, key: str, *args: Any, **more: Any) -> Any:
@@ -77,8 +78,8 @@ def _by_first(name: str) -> Callable[..., Any]:
 class ShardedStore:
     """A :class:`Store` for a schedule with several shards.
 
-    Methods that only a beat uses are missing, because a beat works on one of the :attr:`shards` at
-    a time. ``make`` is a function that returns the store of the shard with a given number.
+    Methods that only a beat uses are missing, because a beat uses the store of one shard at a time.
+    ``make`` is a function that returns the store of the shard with a given number.
     """
 
     def __init__(self, client: Any, keys: ShardedKeys, make: Callable[[int], Store]) -> None:
@@ -94,20 +95,20 @@ class ShardedStore:
 
     @property
     def round_trips(self) -> int:
-        """Number of round trips so far, retries excluded."""
+        """The number of round trips to Redis so far, without retries."""
         return sum(store.round_trips for store in self.shards)
 
     def _place(self, key: str) -> tuple[Store, str]:
-        """Return the store of the shard for an entry key, and the key with that shard's prefix."""
+        """Return the store of the shard of an entry, and the entry key with its prefix."""
         number, name = self.layout.split(key)
         return self.shards[number], self.layout.prefixes[number] + name
 
     def _parts(
         self, items: Iterable[T], key_of: Callable[[T], str]
     ) -> Iterator[tuple[Store, list[tuple[int, T]]]]:
-        """Yield the store of each shard that has some of the items, with these items.
+        """Yield the store of each shard that has some of the ``items``, with these items.
 
-        Each item is a pair of its position in ``items`` and the item itself.
+        Each yielded item is a pair of the position in ``items`` and the item itself.
         """
         parts: defaultdict[int, list[tuple[int, T]]] = defaultdict(list)
         for position, item in enumerate(items):
@@ -118,7 +119,7 @@ class ShardedStore:
     def _gather(self, name: str, items: Iterable[T], key_of: Callable[[T], str]) -> list[Any]:
         """Call the method ``name`` of each shard with the items of the shard; return all results.
 
-        The method ``name`` must accept a list and return a list.
+        The called method must accept a list and return a list.
         """
         return [
             result
@@ -135,11 +136,11 @@ class ShardedStore:
     replace_waiting = _by_key("replace_waiting")
 
     def rank(self, key: str) -> int | None:
-        """Return the entry's position in the order of scores, from 0.
+        """Return the position of an entry in the order of scores, from 0.
 
         Returns None if the entry is not in the schedule. Entries of other shards with the same
-        score count as later. Two round trips for the shard of the entry, and one round trip for
-        each other shard.
+        score are counted as later entries. Takes two round trips for the shard of the entry, and
+        one round trip for each other shard.
         """
         own, own_key = self._place(key)
         rank, score = own.rank(own_key), own.read([own_key]).rows[0].score
@@ -166,10 +167,10 @@ class ShardedStore:
         return self.begin_save_all(writings)()
 
     def begin_save_all(self, writings: Sequence[Writing]) -> Callable[[], list[Saved]]:
-        """Send entries, and return a function that waits for the results.
+        """Send entries to Redis, and return a function that waits for the results.
 
-        This method already waits for the results of all shards except the last shard. Two requests
-        at the same time would need more connections than the pool may have.
+        This method itself waits for the results of all shards except the last shard. If two
+        requests ran at the same time, they could need more connections than the pool has.
         """
         found: dict[int, Saved] = {}
         read_last: Callable[[], None] = found.clear
@@ -187,7 +188,7 @@ class ShardedStore:
     def sync_statics(
         self, rows: Sequence[StaticRow], lock_key: None, token: str
     ) -> list[int] | None:
-        """Write the rows that differ from the stored entries; see :meth:`Store.sync_statics`."""
+        """Write the static entries that are missing or changed; see :meth:`Store.sync_statics`."""
         codes = [0] * len(rows)
         for store, part in self._parts(rows, lambda row: row.key):
             own = [replace(row, key=self._place(row.key)[1]) for _, row in part]
@@ -210,23 +211,23 @@ class ShardedStore:
         return self._gather("review", digests, lambda digest: digest[0])
 
     def forget(self, members: Sequence[str]) -> list[str]:
-        """Remove keys whose hash does not exist from the schedule; return the removed keys."""
+        """Remove from the schedule the keys whose hash does not exist; return the removed keys."""
         return self._gather("forget", members, str)
 
     def note_calendar_users(self, keys: Sequence[str]) -> None:
-        """Record that these entries have calendars."""
+        """Record that the entries with these ``keys`` have calendars."""
         for store, part in self._parts(keys, str):
             store.note_calendar_users([key for _, key in part])
 
     def forget_calendar_users(self, keys: Sequence[str]) -> None:
-        """Record that these entries have no calendars."""
+        """Record that the entries with these ``keys`` have no calendars."""
         for store, part in self._parts(keys, str):
             store.forget_calendar_users([key for _, key in part])
 
     # -- the whole schedule, in due order ----------------------------------------------------
 
     def page(self, after: Cursor | None = None, limit: int = BATCH, history: bool = False) -> Page:
-        """Return a page of entries in due order. Usually one round trip per shard."""
+        """Return a page of entries in due order. Usually takes one round trip per shard."""
         name = "" if after is None else self.keys.name_of(after[1])
         begin = None if after is None else self._due_order(score_in(after[0]), name)
         mean = limit / self.layout.shards
@@ -253,7 +254,7 @@ class ShardedStore:
         return Page(max(nows), found[:limit], (repr(last.score), last.key) if last else None)
 
     def _due_order(self, score: float, name: str) -> tuple[bool, float, bytes]:
-        """Return the sort key of an entry in pages, whatever the number of shards."""
+        """Return the key by which pages sort entries, independently of the number of shards."""
         return score < 0, score, bytes_of(name)
 
     def _by_score(self, pair: tuple[str, float]) -> tuple[float, bytes]:
@@ -262,8 +263,8 @@ class ShardedStore:
     def ranked(self, offset: int, limit: int) -> list[tuple[str, float]]:
         """Return at most ``limit`` pairs (entry key, score) in order of score.
 
-        Entries that are never due come first. One round trip per shard, and one more round trip per
-        500 skipped pairs.
+        Entries that are never due come first. Takes one round trip per shard, and one more round
+        trip per 500 skipped pairs.
         """
         size = min(offset + limit, BATCH)
 
@@ -277,9 +278,9 @@ class ShardedStore:
         return list(islice(ordered, offset, offset + limit))
 
     def due(self, now: float) -> list[tuple[str, float]]:
-        """Return (key, score) of all entries due at ``now`` and of the next entry, in due order.
+        """Return (key, score) for all entries due at ``now`` and for the next entry, in due order.
 
-        Two round trips per shard, and one more round trip per 2000 due entries of a shard.
+        Takes two round trips per shard, and one more round trip per 2000 due entries of a shard.
         """
         each = (pair for store in self.shards for pair in store.due(now))
         pairs = sorted(each, key=self._by_score)
@@ -289,7 +290,7 @@ class ShardedStore:
     # -- the whole schedule, in any order ----------------------------------------------------
 
     def _chained(self, cursor: str, read: Callable[[Store, str], tuple[str, T]]) -> tuple[str, T]:
-        """Call ``read`` for the part at ``cursor``; return the next cursor and the part.
+        """Call ``read`` for the part of a scan at ``cursor``; return the next cursor and the part.
 
         A cursor contains the number of a shard, a colon, and the cursor within the shard.
         """
@@ -301,16 +302,16 @@ class ShardedStore:
         return START if following == self.layout.shards else f"{following}:{START}", found
 
     def scan(self, cursor: str = START, text: str = "*") -> tuple[str, list[tuple[str, float]]]:
-        """Return the cursor of the next part, and pairs (entry key, score) in no special order."""
+        """Return the next cursor of a scan, and pairs (entry key, score) in no special order."""
         return self._chained(cursor, lambda store, own: store.scan(own, text))
 
     def scan_all(self, text: str = "*") -> Iterator[tuple[str, float]]:
-        """Yield the pairs of all parts of :meth:`scan`."""
+        """Yield the pairs (entry key, score) of all parts of a :meth:`scan`."""
         for store in self.shards:
             yield from store.scan_all(text)
 
     def calendar_users(self, cursor: str) -> tuple[str, list[str]]:
-        """Return the cursor of the next page, and a page of keys of entries with calendars."""
+        """Return the next cursor, and a page of the keys of all entries with calendars."""
         return self._chained(cursor, lambda store, own: store.calendar_users(own))
 
     def sweep(
@@ -344,15 +345,15 @@ class ShardedStore:
         return set().union(*(store.static_names() for store in self.shards))
 
     def static_among(self, names: Iterable[str]) -> set[str]:
-        """Return those of ``names`` that are names of static entries.
+        """Return which of the ``names`` are names of static entries.
 
-        One round trip per shard and 500 names.
+        Takes at most one round trip per shard for every 500 names.
         """
         pages = map(self.read, batches(map(self.keys.entry, names)))
         return {self.keys.name_of(row.key) for page in pages for row in page.rows if row.static}
 
     def quarantined(self, limit: int | None = None) -> dict[str, str]:
-        """Return all quarantined entries, or at most ``limit`` of them, as key -> JSON note."""
+        """Return at most ``limit`` quarantined entries (default: all) as key -> JSON note."""
         found = (pair for store in self.shards for pair in store.quarantined(limit).items())
         return dict(islice(found, limit))
 
@@ -390,7 +391,10 @@ class ShardedStore:
         )
 
     def expected_after(self, _now: float, _offset: int) -> list[str]:
-        """Return no keys, because :meth:`counts` already returns all keys. No round trip."""
+        """Return no keys; :meth:`counts` already returns all keys of entries that may be overdue.
+
+        No round trip.
+        """
         return []
 
     def stats(self) -> dict[str, str]:
@@ -408,7 +412,7 @@ class ShardedStore:
     def eviction(self) -> tuple[int, str]:
         """Return maxmemory in bytes and the eviction policy of one server of the cluster.
 
-        The method prefers a server that can evict entries.
+        If a server can evict entries, the method returns the values of this server.
         """
         found = [store.eviction() for store in self.shards]
         return max(found, key=lambda one: bool(one[0]) and one[1].startswith("allkeys-"))
@@ -432,7 +436,7 @@ class ShardedStore:
     def beats(self, within: float) -> list[Presence]:
         """Return the beats that were seen in the last ``within`` seconds. Two round trips.
 
-        The beat that was seen last is the last in the list.
+        The list ends with the beat that was seen last.
         """
         return self.shards[0].beats(within)
 
@@ -462,14 +466,14 @@ class ShardedStore:
 def _keep(
     found: dict[int, Saved], part: Sequence[tuple[int, Writing]], read: Callable[[], list[Saved]]
 ) -> None:
-    """Wait for the results of ``part``, and store each result in ``found`` by its position."""
+    """Wait for the results of ``part``, and add each result to ``found`` under its position."""
     found.update(zip((position for position, _ in part), read(), strict=True))
 
 
 def total_stats(stores: Iterable[Store]) -> dict[str, str]:
-    """Return the stats of all stores, with the counters added up.
+    """Return the stats of a schedule, with the counters of all ``stores`` added up.
 
-    One round trip per about 2000 fields of a store.
+    Takes one round trip per about 2000 fields of a store.
     """
     stats: dict[str, str] = {}
     for store in stores:
@@ -479,7 +483,7 @@ def total_stats(stores: Iterable[Store]) -> dict[str, str]:
 
 
 def _total(name: str, one: str, other: str) -> str:
-    """Return the total of a field of the stats that has the values ``one`` and ``other``."""
+    """Combine the values ``one`` and ``other`` of a field of the stats into one value."""
     if name in (LAST_TICK, REPORTS_SINCE):
         choose = max if name == LAST_TICK else min
         return choose(one, other, key=lambda text: seconds_in(text) or 0.0)

@@ -1,8 +1,8 @@
 """The only module that changes schedule data in Redis.
 
-The methods work with stored texts and numbers instead of entry objects. Each change of entries runs
-one Lua script of ``redbeat/lua``. Redis errors pass through unchanged, with one exception: saving
-an entry at a key that is not a hash raises :exc:`~redbeat.errors.InvalidEntryError`.
+The methods of a store work with stored texts and numbers instead of entry objects. Each change of
+entries runs one Lua script of ``redbeat/lua``. Redis errors pass through unchanged, except that
+saving an entry at a key that is not a hash raises :exc:`~redbeat.errors.InvalidEntryError`.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ __all__ = (
 logger = get_logger("celery.beat")
 
 
-#: The list to which the store adds the key of each entry that this thread saves or deletes, even
-#: if a save changes nothing. None means that no keys are collected.
+#: The keys of all entries that this thread saves or deletes, even if a save changes nothing.
+#: The value None means that no keys are collected.
 CHANGED_KEYS: ContextVar[list[str] | None] = ContextVar("CHANGED_KEYS", default=None)
 
 
@@ -96,8 +96,8 @@ WAIT_SECONDS = 1.0
 class Replicas:
     """Waits until ``required`` replicas confirm the last writes of a connection.
 
-    If too few replicas confirm within a second, a warning is logged and the beat continues. Another
-    log line follows when enough replicas confirm again.
+    If too few replicas confirm within a second, a warning is logged, and the beat continues without
+    the replicas. A second log line follows when enough replicas confirm the writes again.
     """
 
     def __init__(self, required: int) -> None:
@@ -105,7 +105,7 @@ class Replicas:
         self._enough = True
 
     def wait(self, connection: Any) -> None:
-        """Wait for the replicas. Closes the connection after an error. One round trip."""
+        """Wait for the replicas. Closes the connection to Redis after an error. One round trip."""
         # Wait for at most half of the socket timeout, so that the reply arrives in time.
         seconds = min(WAIT_SECONDS, (connection.socket_timeout or WAIT_SECONDS * 2) / 2)
         try:
@@ -120,14 +120,17 @@ class Replicas:
     def _report(self, confirmed: int, seconds: float) -> None:
         before, self._enough = self._enough, confirmed >= self.required
         if before and not self._enough:
-            message = "beat: Only %d of %d replicas recorded the last runs within %.2f s, going on"
+            message = (
+                "beat: Only %d of %d replicas recorded the last runs within %.2f s; "
+                "the beat continues"
+            )
             logger.warning(message, confirmed, self.required, seconds)
         elif self._enough and not before:
             logger.warning("beat: Enough replicas record the runs again: %d", confirmed)
 
 
-#: Maximum wait of a beat between two ticks, in seconds. A save publishes a wake-up message only if
-#: the entry may be due before the next tick of a waiting beat.
+#: Maximum wait of a beat between two ticks, in seconds.
+#: A save wakes up waiting beats only if the entry may be due before their next tick.
 MAX_WAIT = 5.0
 
 #: Number of keys that one call of :meth:`Store.sweep` scans.
@@ -136,7 +139,7 @@ SCAN_PAGE = 1000
 #: Codes of ``sync.lua`` if another beat leads: the script wrote nothing, or only missing entries.
 SYNC_REFUSED, SYNC_ADDED_ONLY = -1, 2
 
-#: Seconds after which a beat looks again at an entry key without a definition.
+#: Seconds until a beat looks again at an entry key without a definition.
 MISSING_RETRY = 5
 
 
@@ -148,7 +151,7 @@ def save_results(writings: Sequence[Writing], reply: Sequence[bytes]) -> list[Sa
     if not isinstance(reply, list):
         return [Saved(SAVED)] * len(writings)  # the client is a mock in a test
     results = read_saved(reply)
-    # If Redis has written only some of the entries, there are fewer results than writings.
+    # If Redis has written only some of the entries, ``results`` is shorter than ``writings``.
     for writing, saved in zip(writings, results, strict=False):
         if saved.code == NOT_A_HASH:
             raise InvalidEntryError("name", not_an_entry(writing.key))
@@ -166,12 +169,13 @@ class Store(Reading):
         super().__init__(client, keys)
         self._replicas = Replicas(wait_replicas)
 
-    # -- one turn of a beat ------------------------------------------------------------------
+    # -- requests of a beat ------------------------------------------------------------------
 
     def claim(self, *terms: Any, **more: Any) -> ClaimReply:
         """Acquire or extend the lock, record completions and claim due entries.
 
-        One round trip, or two round trips for a quick request without a lock if an entry is due.
+        Takes one round trip, or two round trips for a quick request without a lock if an entry is
+        due.
 
         The arguments are the fields of a :class:`ClaimRequest`. The client does not retry the
         script. If the reply is lost, send the request again with ``reply_lost``.
@@ -192,7 +196,7 @@ class Store(Reading):
         return self._send_claim(request)()
 
     def _look(self, last_reply: ClaimReply) -> ClaimReply | None:
-        """Return the reply to a quick request without a lock, None if an entry is due.
+        """Return the reply to a quick request without a lock, or None if an entry is due.
 
         The method sends single commands, because a script with the same commands takes Redis twice
         as long. One round trip.
@@ -214,8 +218,8 @@ class Store(Reading):
     def begin_claim(self, request: ClaimRequest) -> Callable[[], ClaimReply]:
         """Send the request of :meth:`claim`, and return a function that waits for the reply.
 
-        If :attr:`overlaps` is true, you can send other commands before you call this function. One
-        round trip.
+        If :attr:`overlaps` is true, you can send other commands before you call the returned
+        function. One round trip.
         """
         return self._send_claim(request)
 
@@ -262,15 +266,15 @@ class Store(Reading):
     def park(self, notes: Iterable[tuple[str, str, str]]) -> list[str]:
         """Quarantine entries, and return the keys of the entries that were quarantined.
 
-        ``notes`` has a triple per entry: key, claim id ("" if the key is not a hash) and JSON note.
-        One round trip per 500 entries.
+        ``notes`` contains a triple for each entry: key, claim id ("" if the key is not a hash), and
+        JSON note. Takes one round trip per 500 entries.
         """
         return self._run_rows("park", notes)
 
     def _run_rows(self, script: str, rows: Iterable[tuple[str, ...]]) -> list[str]:
         """Run a script with rows that begin with an entry key; return the keys in the replies.
 
-        One round trip per 500 rows.
+        Takes one round trip per 500 rows.
         """
         found: list[str] = []
         for batch in batches(rows):
@@ -285,8 +289,8 @@ class Store(Reading):
     def review(self, digests: Iterable[tuple[str, str]]) -> list[str]:
         """Release quarantined entries that changed in Redis; return their keys.
 
-        ``digests`` has a pair per entry: its key, and the digest of its stored JSON at the time of
-        the quarantine. One round trip per 500 entries.
+        ``digests`` contains a pair for each entry: the key, and the digest that the stored JSON had
+        at the time of the quarantine. Takes one round trip per 500 entries.
         """
         return self._run_rows("review", digests)
 
@@ -296,7 +300,7 @@ class Store(Reading):
             self._read("PUBLISH", self.keys.wakeup, "due")
 
     def forget(self, members: Sequence[str]) -> list[str]:
-        """Remove keys whose hash does not exist from the schedule; return the removed keys.
+        """Remove from the schedule the keys whose hash does not exist; return the removed keys.
 
         One round trip.
         """
@@ -309,9 +313,10 @@ class Store(Reading):
     ) -> Swept:
         """Find entry hashes that are not in the sorted set, and entries that were enabled again.
 
-        Scans a page of keys at ``cursor``, or no keys if ``cursor`` is "". Checks ``limit`` entries
-        with the score ``disabled``, beginning at ``offset``. Adds each of the ``known`` keys that
-        is still missing to the sorted set, as due now. One round trip.
+        Scans a page of keys that begins at ``cursor``, or no keys if ``cursor`` is "". Checks
+        whether ``limit`` entries with the score ``disabled``, beginning at ``offset``, were
+        enabled. Adds each of the ``known`` keys to the sorted set as due now, if the set still
+        lacks the key. One round trip.
         """
         prefix = self.keys.prefix
         scan = (cursor, GLOB_SPECIAL.sub(ESCAPED, prefix) + "*", SCAN_PAGE)
@@ -333,22 +338,22 @@ class Store(Reading):
         return saved
 
     def save_all(self, writings: Sequence[Writing]) -> list[Saved]:
-        """Write entries, and wake up waiting beats that could otherwise send the runs too late.
+        """Write entries, and wake up waiting beats whose next tick is too late for the entries.
 
-        The code of each result is one of these:
+        The code of each result is one of the following:
 
         - SAVED: the entry was written.
         - HISTORY_DIFFERS: the stored meta differs from the expected meta.
-        - SAME: the stored meta differs from the expected meta. However, the definition and the
-          policy are already stored and ``made_up`` is set, so only the score may be wrong.
+        - SAME: only the score may be wrong, because the stored meta differs from the expected meta,
+          but the definition and the policy are already stored and ``made_up`` is set.
         - GONE: the entry does not exist and cannot be created, because ``definition`` or ``meta``
           is empty.
-        - CLOCK_AHEAD: ``made_up`` is later than the time of Redis.
+        - CLOCK_AHEAD: the last run ``made_up`` is later than the time of Redis.
         - CONFLICT: the stored definition or policy differs from the expected definition or policy.
 
-        Raises :exc:`InvalidEntryError` for a key that is not a hash. If one key is not a hash, no
-        entry is written. One round trip, or more if Redis needs longer than :attr:`max_seconds`;
-        pass at most 500 entries.
+        Raises :exc:`InvalidEntryError` for a key that is not a hash. If one key is not a hash,
+        Redis writes no entry. Takes one round trip, or more if Redis needs longer than
+        :attr:`max_seconds`; pass at most 500 entries.
         """
         results: list[Saved] = []
         while left := writings[len(results) :]:
@@ -358,10 +363,10 @@ class Store(Reading):
     def begin_save_all(self, writings: Sequence[Writing]) -> Callable[[], list[Saved]]:
         """Send the entries of :meth:`save_all`, and return a function that waits for the results.
 
-        You must call the returned function, but you can send other commands first. If the client
-        cannot send commands while a script runs, this method waits for the results itself. After a
-        connection error, the entries are sent again with the client's retries. A repeated write
-        does no harm. One round trip.
+        You must call the returned function, but you can send other commands before the call. If
+        the client cannot send commands while a script runs, this method waits for the results
+        itself. After a connection error, the method sends the entries again with the client's
+        retries. A repeated write of the same entries does no harm. One round trip.
         """
         if runs_once(self.client) and self.overlaps:
             with suppress(RedisError, OSError):
@@ -395,26 +400,26 @@ class Store(Reading):
     def delete_all(self, keys: Sequence[str]) -> int:
         """Delete entries and their histories; return how many entries existed.
 
-        One round trip; pass at most 500 keys.
+        Takes one round trip; pass at most 500 keys.
         """
         _note_changed(keys)
         return int(self._run("delete", self._quarantine_keys, ["", *map(key_of, keys)]))
 
     def delete_unchanged(self, key: str, definition: str, policy: str) -> bool:
-        """Delete an entry if its stored definition and policy equal the arguments. One round trip.
+        """Delete an entry if the stored definition and policy equal ``definition`` and ``policy``.
 
-        Returns False if the definition or policy differs. Returns True if the entry was deleted or
-        does not exist.
+        One round trip. Returns False if the stored definition or policy differs from the arguments.
+        Returns True if the entry was deleted or does not exist.
         """
         _note_changed([key])
         expected = key_of(f"{definition}\n{policy}")
         return int(self._run("delete", self._quarantine_keys, [expected, key_of(key)])) >= 0
 
     def pop(self, key: str) -> Texts:
-        """Delete an entry and return its fields, as :meth:`load` does. One round trip.
+        """Delete an entry, and return its fields like :meth:`load`. One round trip.
 
-        Redis keeps a copy of the fields for a minute, in case the reply is lost and the client
-        repeats the call.
+        Redis keeps a copy of the fields for a minute, because the client repeats the call if the
+        reply is lost.
         """
         _note_changed([key])
         return read_texts(self._retry_if_denied(partial(self._pop_once, key)))
@@ -455,13 +460,13 @@ class Store(Reading):
         return int(self._run("backfill", keys, [expected, meta, waiting, self.keys.wakeup]))
 
     def tidy_stats(self, most: int) -> int:
-        """Remove the counts of deleted entries; return how many counts were removed.
+        """Remove the counts of deleted entries from the stats; return how many counts were removed.
 
-        Also removes entries that no longer fail from the index of failing entries. Also removes
-        beats whose "last seen" time is in the future, because another program must have written
-        that time. If the schedule has more than ``most`` entries, the counts of all entries are
-        removed. One round trip, and one more round trip per 500 entries that are failing, have
-        counts or have ``expect_within``.
+        Entries that no longer fail are removed from the index of failing entries. Beats whose "last
+        seen" time is in the future are removed, because another program must have written the time.
+        If the schedule has more than ``most`` entries, the counts of all entries are removed. Takes
+        one round trip, and one more round trip per 500 entries that are failing, have counts or
+        have ``expect_within``.
         """
         names = self.keys
         keys = self._with_missing_key(
@@ -483,18 +488,18 @@ class Store(Reading):
         return bool(self._read("HDEL", self.keys.calendars, name))
 
     def note_calendar_users(self, keys: Sequence[str]) -> None:
-        """Record that these entries have calendars. One round trip."""
+        """Record that the entries with these ``keys`` have calendars. One round trip."""
         self._read("SADD", self.keys.calendar_users, *map(key_of, keys))
 
     def forget_calendar_users(self, keys: Sequence[str]) -> None:
-        """Record that these entries have no calendars. One round trip."""
+        """Record that the entries with these ``keys`` have no calendars. One round trip."""
         self._read("SREM", self.keys.calendar_users, *map(key_of, keys))
 
     def note(self, field: str, text: str) -> None:
-        """Store a text in a field of the stats; "" removes the field. One round trip.
+        """Store a text in a field of the stats; the text "" removes the field. One round trip.
 
-        If Redis refuses the command, the method raises no error, because a missing text only makes
-        a beat repeat some work.
+        If Redis refuses the command, the method raises no error, because without the text a beat
+        only repeats some work.
         """
         stats = self.keys.stats
         command = ("HSET", stats, field, text) if text else ("HDEL", stats, field)
@@ -515,10 +520,10 @@ class Store(Reading):
     def sync_statics(
         self, rows: Sequence[StaticRow], lock_key: str | None, token: str, ttl: float = 0.0
     ) -> list[int] | None:
-        """Write the rows that differ from the stored entries; return a ``sync.lua`` code per row.
+        """Write the static entries in ``rows`` that are missing or different in Redis.
 
-        Extends the lock to ``ttl`` seconds from now. Returns None if the caller no longer leads.
-        One round trip; pass at most 500 rows.
+        Extends the lock to ``ttl`` seconds from now. Returns a code of ``sync.lua`` for each row,
+        or None if the caller is no longer the leader. Takes one round trip; pass at most 500 rows.
         """
         standing, codes = self._sync(rows, lock_key, token, str(int(ttl * 1000)))
         return None if standing == SYNC_REFUSED else codes
@@ -526,11 +531,11 @@ class Store(Reading):
     def offer_statics(
         self, rows: Sequence[StaticRow], lock_key: str | None, token: str
     ) -> tuple[bool, list[int]]:
-        """Write the rows that differ from the stored entries.
+        """Write the static entries in ``rows`` that are missing or different in Redis.
 
-        While another beat leads, write only missing entries. The first returned value is False if
-        another beat leads. The second value is a list with a code of ``sync.lua`` per row. One
-        round trip; pass at most 500 rows.
+        If another beat leads, the method writes only the entries that are missing in Redis. The
+        first returned value is False if another beat leads. The second returned value is a list
+        with a code of ``sync.lua`` for each row. Takes one round trip; pass at most 500 rows.
         """
         standing, codes = self._sync(rows, lock_key, token, "")
         return standing != SYNC_ADDED_ONLY, codes
@@ -540,7 +545,7 @@ class Store(Reading):
     ) -> tuple[int, list[int]]:
         """Run ``sync.lua`` on all rows; return the code of the whole sync, and a code per row.
 
-        One round trip, or more if Redis needs longer than :attr:`max_seconds`.
+        Takes one round trip, or more if Redis needs longer than :attr:`max_seconds`.
         """
         standing, codes = self._sync_some(rows, lock_key, token, ttl)
         while codes and len(codes) < len(rows) and standing != SYNC_REFUSED:
@@ -553,8 +558,8 @@ class Store(Reading):
     ) -> tuple[int, list[int]]:
         """Run ``sync.lua`` once; return the code of the whole sync, and the codes of written rows.
 
-        If the script reaches its time limit, the last rows have no code. A meta that equals the
-        meta of the previous row is sent as "", because most rows have the same meta.
+        If the script reaches its time limit, the remaining rows have no code. A meta that equals
+        the meta of the previous row is sent as "", because most rows have the same meta.
         """
         fields: list[str] = []
         previous = ""
@@ -568,9 +573,9 @@ class Store(Reading):
         return reply[0], [int(code) for code in text_of(reply[1])] if reply[1:] else []
 
     def prune_statics(self, names: Sequence[str], lock_key: str | None, token: str) -> bool:
-        """Delete static entries; return False if the caller no longer leads.
+        """Delete static entries; return False if the caller is no longer the leader.
 
-        One round trip; pass at most 500 names.
+        Takes one round trip; pass at most 500 names.
         """
         args: list[Any] = [token]
         for name in names:
@@ -580,7 +585,7 @@ class Store(Reading):
     # -- lock --------------------------------------------------------------------------------
 
     def acquire_lock(self, key: str, token: str, ttl: float) -> bool:
-        """Acquire the lock, or extend it, for ``ttl`` seconds. One round trip.
+        """Acquire or extend the lock for ``ttl`` seconds. One round trip.
 
         Returns False if another beat holds the lock.
         """
@@ -611,13 +616,13 @@ class Store(Reading):
 
 
 def store_of(app: App | None, client: Any = None) -> Store:
-    """Return the store of an app's schedule, with ``client`` (default: the client of the app)."""
+    """Return the store of an app's schedule; the default ``client`` is the client of the app."""
     client = client_of(app) if client is None else client
     conf = ensure_conf(app)
     if conf.shards > 1:
         names = (conf.key_prefix, conf.schedule_key, conf.statics_key, conf.denied_keys)
         keys = ShardedKeys(*names, layout_of(conf))
-        # A ShardedStore lacks some methods of a Store, but only beats use these methods.
+        # A ShardedStore lacks some methods of a Store, but only beats use the missing methods.
         return cast("Store", ShardedStore(client, keys, partial(store_of_shard, conf, client)))
     return base_store(conf, client)
 

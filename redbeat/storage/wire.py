@@ -1,4 +1,4 @@
-"""Encode the arguments and decode the replies of the Lua scripts."""
+"""Encode the arguments of the Lua scripts, and decode the replies."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ LONGEST_IDENTITY = 200
 
 
 def pack(texts: Sequence[str]) -> tuple[bytes, str | bytes]:
-    """Return the sizes of the strings in bytes, and the joined strings.
+    """Return the sizes of the strings ``texts`` in bytes, and the joined strings.
 
     Each size is a big-endian integer of four bytes. The strings are encoded in UTF-8. A surrogate
-    that :func:`unpack` made from a byte becomes this byte again.
+    character that :func:`unpack` made from a byte becomes the original byte again.
     """
     joined: str | bytes = "".join(texts)
     sizes: Iterable[int] = map(len, texts)
@@ -57,7 +57,7 @@ def unpack(sizes: bytes, packed: bytes) -> list[str]:
 def pairs_of(reply: Any) -> Iterable[tuple[Any, Any]]:
     """Return the (field, value) or (member, score) pairs of a reply.
 
-    In RESP3 the reply is a dict or a list of pairs; in RESP2 it is a flat list.
+    In RESP3, a reply is a dict or a list of pairs; in RESP2, a reply is a flat list.
     """
     if isinstance(reply, dict):
         return reply.items()
@@ -68,18 +68,18 @@ def pairs_of(reply: Any) -> Iterable[tuple[Any, Any]]:
 
 
 def identity_in(stored: str) -> str:
-    """Return the identity of an entry, or "" if ``stored`` is not valid, as ``claim.lua`` does."""
+    """Return the identity of an entry, or "" if ``stored`` is not a valid identity."""
     return text_in(stored, LONGEST_IDENTITY)
 
 
-#: Suffix that ``claim.lua`` appends to the token of a beat that uses the lock.
+#: The suffix that ``claim.lua`` appends to the token of a beat that uses the lock.
 LOCKED = " lock"
 
-#: Score and key of the entry after which a page begins, both as strings.
+#: The score and the key of the entry after which a page begins, as strings.
 Cursor = tuple[str, str]
 
 
-#: The first words of :attr:`Row.problem` if the key is not a hash.
+#: The first words of :attr:`Row.problem` if the key of the entry is not a hash.
 NO_HASH = "the key is not a hash"
 
 
@@ -88,7 +88,7 @@ class Row(NamedTuple):
 
     ``score`` is None if the entry is not in the sorted set of the schedule. ``definition`` is None
     if the entry has no definition. ``problem`` is the reason why the entry cannot be read. ``note``
-    is the JSON note of a quarantined entry. ``history`` is "" unless the caller requested the
+    is the JSON note of a quarantined entry. ``history`` is "" if the caller did not request the
     history. ``failing`` is JSON with the reason why the run of the entry could not be sent; see
     ``still_fails.lua``. ``results`` is the first line of the stored results, see
     ``lua/parts/results.lua``.
@@ -113,15 +113,15 @@ class Row(NamedTuple):
 
     @property
     def is_hash(self) -> bool:
-        """Whether the key is a hash, so that its other fields can be read."""
+        """Whether the key of the entry is a hash, so that the stored fields can be read."""
         return not self.problem.startswith(NO_HASH)
 
 
 class Page(NamedTuple):
     """A page of entries in due order; entries that are never due come last.
 
-    ``now`` is the time of Redis in UNIX seconds. ``after`` is the cursor of the next page, None
-    after the last page.
+    ``now`` is the time of Redis in UNIX seconds. ``after`` is the cursor of the next page, or
+    None if the page is the last page.
     """
 
     now: float
@@ -130,10 +130,10 @@ class Page(NamedTuple):
 
 
 class Presence(NamedTuple):
-    """An active beat. ``seen`` is when the beat was last seen, in UNIX seconds.
+    """An active beat. ``seen`` is the time when the beat was last seen, in UNIX seconds.
 
-    ``locked`` is whether the beat uses the lock. A beat that uses the lock is the leader or a
-    standby. Beats without a lock share the work.
+    ``locked`` is true if the beat uses the lock. A beat that uses the lock is the leader or a
+    standby. Beats that do not use the lock share the work.
     """
 
     token: str
@@ -142,20 +142,21 @@ class Presence(NamedTuple):
 
     @classmethod
     def read(cls, member: str, seen: float) -> Presence:
-        """Return the beat for a member of the sorted set of beats and its score ``seen``."""
+        """Return the beat for a member of the sorted set of beats and the score of the member."""
         return cls(member.removesuffix(LOCKED), seen, member.endswith(LOCKED))
 
     @property
     def member(self) -> str:
-        """The member that represents this beat in the sorted set of beats."""
+        """The member for this beat in the sorted set of beats."""
         return self.token + LOCKED if self.locked else self.token
 
 
 class Counts(NamedTuple):
-    """The number of entries of each kind, and the active beats. Times are UNIX seconds of Redis.
+    """The number of entries of each kind, and the active beats.
 
-    ``due`` and ``first_due`` include the ``failing`` entries. A run that could not be sent counts
-    as due since its nominal instant, although the score is the time of the next attempt.
+    Times are UNIX seconds of the Redis clock. ``due`` and ``first_due`` include the ``failing``
+    entries. A run that could not be sent counts as due since its nominal instant, although its
+    score is the time of the next attempt.
     """
 
     now: float
@@ -172,11 +173,10 @@ class Counts(NamedTuple):
     failing: int = 0
     #: The keys of at most 500 entries that may be overdue.
     expected: Sequence[str] = ()
-    #: Only for a schedule with several shards: the token of the lock holder of each shard, and the
-    #: number of entries of each shard.
+    #: For each of several shards, the token of the lock holder and the number of entries.
     holders: Sequence[str] = ()
     sizes: Sequence[int] = ()
-    #: The numbers of the shards whose lock key contains something that is not a lock.
+    #: The numbers of the shards whose lock key does not contain a lock.
     not_locks: Sequence[int] = ()
 
 
@@ -196,7 +196,7 @@ def _row(kind: str, key: str, score: str, definition: str, *texts: str) -> Row:
     flags = note, bool(static)
     if kind == "x":
         return Row(*place, note=note, static=bool(static), problem=f"{NO_HASH} ({definition})")
-    # Use only the first string of the claim. The rest of the claim may contain the whole
+    # Use only the first string of the claim, because the rest of the claim may contain the whole
     # definition, policy and meta.
     claim = claim.removeprefix('["').partition('"')[0]
     running, trigger, identity = text_in(running), text_in(trigger), identity_in(identity)

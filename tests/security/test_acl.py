@@ -252,9 +252,9 @@ def test_a_user_without_the_keys(
     beat = RecordingScheduler(app)
     for _ in range(3):
         beat.tick()
-    (line,) = [line for line in refusals(caplog) if "grant it" in line]
+    (line,) = [line for line in refusals(caplog) if "grant the rights" in line]
     assert "may not use keys that begin with 'redbeat:'" in line
-    assert f"grant it: ACL SETUSER {NAME}" in line
+    assert f"grant the rights: ACL SETUSER {NAME}" in line
     assert line.endswith("'~redbeat:*'")
     beat.close()
     app.redbeat_redis.close()
