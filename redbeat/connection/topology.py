@@ -58,7 +58,7 @@ class Sentinels(Sentinel):
         self._clients = dict(zip(self._addresses, clients, strict=True))
 
     def discover_master(self, service_name: str) -> Any:
-        """Return the host and port of the master; raise ``MasterNotFoundError`` without a master."""
+        """Return the address of the master; raise ``MasterNotFoundError`` if no master is found."""
         try:
             return super().discover_master(service_name)  # type: ignore[no-untyped-call]
         except MasterNotFoundError as error:
