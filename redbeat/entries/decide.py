@@ -71,7 +71,7 @@ LONGEST_ID = 200
 PARKED, DISABLED = -1.0, -2.0
 
 
-#: Estimates of one instant differ by at most this time if a schedule reads the clock each time.
+#: Two estimates of one instant may differ by this time if the schedule reads a clock for each.
 CLOCK_NOISE = timedelta(milliseconds=1)
 
 #: An instant before all occurrences of all schedules.
@@ -160,7 +160,7 @@ class Plan:
             since, instant = instant, self.after(instant)
 
     def due_at(self, nominal: datetime) -> datetime:
-        """Return ``nominal`` plus the offsets of spread and jitter: when the occurrence is due.
+        """Return ``nominal`` plus the offsets of spread and jitter, the time when the occurrence is due.
 
         The result is always before the next nominal instant.
         """
@@ -206,8 +206,7 @@ class Plan:
         return self.exclusion.count_runs(self.schedule, first, until, limit)
 
     def number_between(self, after: datetime, until: datetime, limit: int) -> int:
-        """Return how many occurrences are after ``after`` and before ``until``, up to ``limit``.
-"""
+        """Return how many occurrences are after ``after`` and before ``until``, up to ``limit``."""
         between = self.walk(self.after(after), until - TICK)
         return sum(1 for _ in islice(between, max(limit, 0)))
 
@@ -233,11 +232,11 @@ class Plan:
             span *= 2
 
 
-#: Maximum number of missed occurrences to count, because counting the runs of a crontab is slow.
+#: At most this number of missed occurrences is counted, because counting runs of crontabs is slow.
 MISSED_LIMIT = 100
 
 #: A last run up to this number of seconds in the future is normal, because clocks differ a little.
-#: A last run beyond ``CLOCK_STEP`` was recorded while the clock of Redis was wrong.
+#: A last run more than ``CLOCK_STEP`` in the future was recorded while Redis had a wrong clock.
 CLOCK_STEP = 1.0
 
 #: The minimum, maximum and default (for NaN) of the seconds until the next ``is_due()`` call.
@@ -463,9 +462,9 @@ class Expected(NamedTuple):
 def runs_from(
     plan: Plan, anchor: datetime | None, runs: int, since: datetime, now: datetime
 ) -> Iterator[Expected]:
-    """Yield the expected runs of an entry, from nominal instants at ``since`` on.
+    """Yield the expected runs of an entry whose nominal instants are not before ``since``.
 
-    A beat that is never late would send exactly these runs, because this function calls
+    A beat that is never late would send exactly the yielded runs, because this function calls
     :func:`decide` when the next run is due, with the history after the previous run. ``anchor`` and
     ``runs`` are the anchor and the run count of the entry at ``now``; ``since`` may be before or
     after ``now``. This function does not support schedules for which
