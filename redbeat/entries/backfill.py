@@ -61,7 +61,7 @@ MAX_TRIGGERS: Final = 100
 BACKFILL_RATE: Final = 10.0
 
 #: The codes that ``trigger.lua`` and ``backfill.lua`` return when the scripts refuse a call.
-#: ``REFUSED`` means that too many triggered runs wait, or that the entry changed since its read.
+#: ``REFUSED`` means that too many triggered runs wait, or that another program changed the entry.
 UNKNOWN, QUARANTINED, REFUSED, NOT_A_HASH = 0, -1, -2, -3
 
 #: The word at the end of the stored text of a finished backfill.
@@ -118,7 +118,7 @@ class Backfill(NamedTuple):
     def read(cls, token: str) -> Backfill:
         """Return the backfill in ``token``, which is a text from the field ``trigger``.
 
-        Raises ValueError if the property :attr:`token` cannot return the text.
+        Raises ValueError for a text that is not the :attr:`token` of a backfill.
         """
         head, _, ready = token.rpartition(":")
         run_id, rate_text, sent_text, total_text, span, left_text = head.split("/")
@@ -187,7 +187,7 @@ def _instants(spans: Iterable[Span], occurrences: Occurrences) -> Iterator[datet
 def _tokens(waiting: str) -> list[str]:
     """Return the waiting runs in a field ``trigger``.
 
-    Like the Lua scripts, this function splits the field only at ASCII white space.
+    Only ASCII white space separates waiting runs, because the Lua scripts split the field at it.
     """
     return [text_of(part) for part in bytes_of(waiting).split()]
 

@@ -160,7 +160,7 @@ class Plan:
             since, instant = instant, self.after(instant)
 
     def due_at(self, nominal: datetime) -> datetime:
-        """Return ``nominal`` plus the offsets of spread and jitter, the time when the occurrence is due.
+        """Return when the occurrence at ``nominal`` is due, with the offsets of spread and jitter.
 
         The result is always before the next nominal instant.
         """
