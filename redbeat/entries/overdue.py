@@ -2,7 +2,7 @@
 
 An entry can be overdue even if no run was ever sent. The sorted set ``expected`` contains the
 entries that may become overdue. The score of an entry in ``expected`` is a time before which the
-entry cannot be overdue. When its score has passed, an entry is overdue only if its hash shows no success.
+entry cannot be overdue. The hash of an entry shows whether the entry is overdue.
 """
 
 from __future__ import annotations
