@@ -30,8 +30,8 @@ _OTHER_CLIENTS_ATTRIBUTES: Final = frozenset({"connection_pool", "wrapped_connec
 class LateCluster(RedisCluster):
     """A cluster client that connects at its first use instead of in its constructor.
 
-    A beat with this client can start while the cluster is down. Each command tries to connect to
-    the cluster until one attempt succeeds. If redis-py raises a cluster error that is not a
+    A beat with a ``LateCluster`` can start while the cluster is down. Each command tries to connect
+    to the cluster until one attempt succeeds. If redis-py raises a cluster error that is not a
     ``RedisError``, the client raises ``ConnectionError`` or ``TryAgainError`` instead, so that the
     command is retried.
 

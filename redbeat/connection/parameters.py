@@ -51,7 +51,7 @@ class Endpoint:
     url_setting: str
     ssl_setting: str
     options_setting: str
-    #: Whether the broker is a Redis that could store the schedule.
+    #: Whether the broker is a Redis server with a URL that RedBeat supports.
     broker_is_redis: bool
 
     @property
@@ -98,10 +98,10 @@ def read_endpoint(app: Celery) -> Endpoint:
 
 
 def _redbeat_or_broker(app: Celery, setting: str, broker_setting: str) -> tuple[Any, str]:
-    """Return value and name of RedBeat's setting, or of the broker's if RedBeat's is not set."""
+    """Return value and name of ``setting``, or of ``broker_setting`` if ``setting`` is not set."""
     value = find_setting(app, setting)
     if value is None or value is MISSING:
-        # The attribute app.conf.broker_url also returns a URL from the environment.
+        # The attribute app.conf.broker_url includes a URL from the environment.
         return getattr(app.conf, broker_setting), broker_setting
     return value, setting
 
@@ -292,7 +292,7 @@ def _addresses(endpoint: Endpoint) -> list[Address]:
     if len(addresses) > 1 and addresses[0].scheme not in MANY_SERVERS:
         logger.warning(
             "%s names several servers (%s), but a schedule is on one server. RedBeat uses the "
-            "first server; set redbeat_redis_url to its URL",
+            "first server; set redbeat_redis_url to the URL of one server",
             *(endpoint.url_setting, safe_url(endpoint.url)),
         )
     return addresses
@@ -329,7 +329,7 @@ def _warn_about_database(
     from_url: Mapping[str, Any],
     options: Mapping[str, Any],
 ) -> None:
-    """Log a warning if RedBeat 2 used a different database with the settings of today."""
+    """Log a warning if RedBeat 2 used another database with the current settings."""
     scheme = addresses[0].scheme
     if scheme not in _SCHEMES_OF_REDBEAT_2:
         return
@@ -343,5 +343,7 @@ def _warn_about_database(
     else:
         before = (0 if endpoint.options_inherited else option or 0) if url is None else url
     if now != before:
-        message = "The schedule is in database %s; with this %s and %s, RedBeat 2 used database %s"
+        message = (
+            "The schedule is in database %s; with the current %s and %s, RedBeat 2 used database %s"
+        )
         logger.warning(message, now, endpoint.url_setting, endpoint.options_setting, before)

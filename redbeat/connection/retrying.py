@@ -147,13 +147,13 @@ def is_retriable(error: BaseException) -> bool:
 
 
 class RetryingConnection:
-    """A client that retries failed commands for ``retry_period`` seconds, or without limit if -1.
+    """A client that retries failed commands for ``retry_period`` seconds, or forever if it is -1.
 
     Commands, pipelines, scripts (``register_script``), locks (``lock``), ``transaction`` and
     ``*_iter`` scans are retried. ``pubsub`` and pipelines that watch keys are not retried. The
     error of the last attempt is raised unchanged. A command may run twice, because the client also
-    retries a command whose reply was lost. Attributes that this class does not define come from the
-    wrapped client.
+    retries a command whose reply was lost. Attributes that ``RetryingConnection`` does not define
+    come from the wrapped client.
     """
 
     #: The longest wait between two attempts, in seconds.

@@ -109,7 +109,7 @@ class MasterClient(Redis):
 
 RawClient: TypeAlias = "Redis | RedisCluster"
 
-#: How many times a cluster client reloads its nodes and repeats a command if a node is down.
+#: How many times a cluster client reloads its node list and repeats a command if a node is down.
 CLUSTER_RETRIES: Final = 2
 # In redis-py 5, the argument "retry" applies to each node instead of the whole cluster.
 _RETRY_IS_FOR_CLUSTER: Final = int(redis.__version__.split(".")[0]) >= 6
@@ -260,8 +260,8 @@ def _cluster_config_errors(parameters: Parameters) -> Iterator[None]:
     except RedisClusterException as error:
         if "not enabled" in str(error):
             raise ConfigurationError(
-                f"{parameters.url_setting} is not a cluster: use a redis URL, and no 'cluster' in "
-                f"{parameters.options_setting}"
+                f"{parameters.url_setting} is not a cluster: use a redis URL, and remove "
+                f"'cluster' from {parameters.options_setting}"
             ) from error
         raise RedisConnectionError(str(error)) from error
 

@@ -46,7 +46,7 @@ _SECRET_OPTION = re.compile(r"([?&][^=&#]*(?:pass|secret|token)[^=&#]*=)[^&#]*",
 
 @dataclass(frozen=True, repr=False)
 class Address:
-    """A parsed URL with decoded parts. ``options`` contains the query of the URL as strings."""
+    """A parsed URL with decoded parts. ``options`` are the query parameters of the URL, as text."""
 
     scheme: str
     host: str | None
@@ -71,8 +71,8 @@ def safe_url(url: Any) -> str:
 def url_scheme(url: str) -> str:
     """Return the scheme of the first URL in ``url``, in lower case, "" if there is no scheme.
 
-    ``redis-sentinel`` without ``://`` is a scheme, because the option ``sentinels`` names the
-    servers.
+    ``redis-sentinel`` without ``://`` is a complete URL, because the option ``sentinels`` contains
+    the servers.
     """
     scheme, separator, _rest = url.partition("://")
     scheme = scheme.strip().lower()

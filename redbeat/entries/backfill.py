@@ -187,7 +187,7 @@ def _instants(spans: Iterable[Span], occurrences: Occurrences) -> Iterator[datet
 def _tokens(waiting: str) -> list[str]:
     """Return the waiting runs in a field ``trigger``.
 
-    Only ASCII white space separates waiting runs, because the Lua scripts split the field at it.
+    Only ASCII white space separates waiting runs, as in the Lua scripts.
     """
     return [text_of(part) for part in bytes_of(waiting).split()]
 

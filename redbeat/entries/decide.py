@@ -71,7 +71,7 @@ LONGEST_ID = 200
 PARKED, DISABLED = -1.0, -2.0
 
 
-#: Two estimates of one instant may differ by this time if the schedule reads a clock for each.
+#: The largest difference between two estimates of one instant by a schedule that reads a clock.
 CLOCK_NOISE = timedelta(milliseconds=1)
 
 #: An instant before all occurrences of all schedules.
@@ -507,8 +507,8 @@ def history_before(
 def latest_before(plan: Plan, anchor: datetime, instant: datetime) -> datetime:
     """Return the anchor that an entry without delayed runs has just before ``instant``.
 
-    The runs of an interval are whole intervals before or after ``anchor``. For a schedule that is
-    not an interval, the result is the last moment before ``instant``.
+    The runs of an interval schedule are a whole number of intervals before or after ``anchor``. For
+    a schedule that is not an interval, the result is the last moment before ``instant``.
     """
     latest = instant - TICK
     if not isinstance(plan.schedule, interval):

@@ -1,4 +1,4 @@
-"""The run history of an entry, changes to this history, and the saved state of an entry."""
+"""Reads, writes and changes the run history of an entry, and keeps the saved state of an entry."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ NAMED_UTC = zone_named("UTC")
 
 
 class History(NamedTuple):
-    """The last run, the run count, and ``scheduled_at``, the nominal instant of the last run.
+    """The last run and the run count; ``scheduled_at`` is the nominal instant of the last run.
 
     ``scheduled_at`` is None if the entry never ran, if RedBeat 2 ran the entry, or if an
     application wrote ``last_run_at``.
@@ -111,7 +111,7 @@ class SavedState(NamedTuple):
     def with_history(
         self, meta: str | None, last_run_at: Any, total_run_count: int, identity: str
     ) -> SavedState:
-        """Return a copy of this state with a history that was just loaded or saved."""
+        """Return a copy of the saved state with a history that was just loaded or saved."""
         # A beat calls with_history() twice per run, and _replace() would take twice as long as a
         # call of the class.
         return SavedState(self.texts, meta, last_run_at, total_run_count, identity, *self[5:])
@@ -132,7 +132,7 @@ _read_moment, _read_count = (
 _meta_pattern = re.compile(f"{_read_moment}(?:{_read_count})?}}", re.ASCII)
 
 
-#: The JSON of a ``runtime`` field before the nominal instant, and before the actual instant.
+#: The text before the nominal instant in a ``runtime`` field, and before the actual instant.
 RUNTIME, RUNTIME_THEN = '{"scheduled_at":', ',"last_run_at":'
 
 
@@ -187,7 +187,7 @@ def encode_meta(last_run_at: datetime | None, total_run_count: int | None = None
 
 
 def _quoted_zone(moment: datetime) -> str:
-    """Return the quoted zone of ``moment``, "" if only the JSON encoder can write ``moment``."""
+    """Return the quoted time zone of ``moment``, "" if the JSON encoder must write ``moment``."""
     zone = moment.tzinfo
     if zone is UTC:
         return '"UTC"'

@@ -236,7 +236,7 @@ class Policy:
         None, TEXT, "'Invoices of the day'", "The purpose of the entry, as a text for people."
     )
     managed_by: str | None = _field(
-        None, TEXT, "billing", "The managed_by name of the file that manages the entry."
+        None, TEXT, "billing", "The value of managed_by in the file that manages the entry."
     )
 
     @classmethod

@@ -109,6 +109,7 @@ class RunResult(NamedTuple):
             - ``revoked``: the task was revoked, terminated, or expired before it started.
             - ``ignored``: the task raised Celery's ``Ignore``, or was replaced by another task.
             - ``lost``: no worker reported the end of the run within ``overlap_timeout``.
+
         ended_at: when the run ended (UTC), None for a lost run.
         seconds: the duration of the last attempt, None if unknown.
         retries: how many times the task was retried.
@@ -211,6 +212,7 @@ class Occurrence(NamedTuple):
               late to send again.
             - ``failed:<error class>``: the first attempt to send the run failed.
             - ``failed:<error class>:<n>``: the last of ``n`` failed attempts to send the run.
+
         result: the result of the run, None if no worker has reported the result.
     """
 
@@ -232,7 +234,7 @@ def missed(count: int) -> str:
 
 
 def cause_of(error: BaseException) -> BaseException:
-    """Return the original error if Celery wrapped this error in a ``SchedulingError``."""
+    """Return the error that Celery wrapped in a ``SchedulingError``, or ``error`` itself."""
     while isinstance(error, SchedulingError) and (error.__cause__ or error.__context__):
         error = error.__cause__ or error.__context__ or error
     return error

@@ -49,7 +49,7 @@ __all__ = (
 SAVE_ATTEMPTS: Final = 5
 
 #: Two scores count as equal if they differ by less than this number of seconds.
-#: A difference is possible because RedBeat stores scores with six decimals.
+#: RedBeat stores scores with six decimals, so stored scores may differ from computed scores.
 SCORE_PRECISION: Final = 2e-6
 
 

@@ -105,6 +105,7 @@ class EntryStatus:
             - ``paused``: the entry is not enabled.
             - ``finished``: no run is left.
             - ``quarantined``: the entry is unreadable.
+
         reason: the reason for the state; None for a scheduled or running entry, or if the reason is
             unknown.
         due_at: the time of the next run in UTC; None if the entry is never due.
