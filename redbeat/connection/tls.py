@@ -91,7 +91,7 @@ def hint(error: Exception, client: Any) -> str:
         if any(sign in message for sign in _CLOSED):
             return " (TLS is on: does the server require another client certificate?)"
     elif any(sign in message for sign in _CLOSED):
-        return " (TLS is off: does the server require TLS at this port? To turn TLS on, use a rediss URL)"
+        return " (TLS is off: does the server require TLS at this port? For TLS, use a rediss URL)"
     return ""
 
 
