@@ -1,1 +1,1 @@
-"""Build Redis clients with retries from the settings and URLs of each topology."""
+"""Build Redis clients that retry commands, for a single server, Sentinel or Cluster."""

@@ -1,4 +1,4 @@
-"""Single connections, for code that sends commands and reads replies without a client."""
+"""Functions for code that sends commands on a single Redis connection, without a client."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def connection_of(pool: Any, command: str) -> Any:
 
 @contextmanager
 def borrowed(connection: Any, pool: Any, keep: bool = False) -> Iterator[None]:
-    """Return ``connection`` to ``pool`` after the block.
+    """Return ``connection`` to ``pool`` at the end of a ``with`` block.
 
     If ``keep`` is true, the connection returns to the pool only after an error. After an error, the
-    connection is closed first, because it may have an unread reply.
+    connection is closed, because it may have an unread reply.
     """
     try:
         yield
@@ -37,15 +37,15 @@ def borrowed(connection: Any, pool: Any, keep: bool = False) -> Iterator[None]:
 
 
 def connection_like(pool: Any) -> Any:
-    """Return a new, unopened connection with the options of ``pool`` that is not in the pool."""
+    """Return a new, unopened connection that has the options of ``pool`` but is not in ``pool``."""
     return pool.connection_class(**pool.connection_kwargs)
 
 
 def connect(connection: Any) -> None:
     """Open ``connection`` if it is not open, or if the server has closed it.
 
-    Call this function only if the connection has no pending reply. Raises redis-py's errors if the
-    server cannot be reached. No round trip if the connection is open.
+    The connection must have no pending reply. Raises redis-py's errors if the server cannot be
+    reached. Takes no round trip if the connection is open.
     """
     connection.connect()
     if not is_idle(connection):

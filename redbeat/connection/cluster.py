@@ -1,4 +1,4 @@
-"""Redis Cluster: a client that connects at its first use, node lookup, and error translation."""
+"""Connects to a Redis Cluster at the first use, finds nodes, and translates cluster errors."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 __all__ = ("LateCluster", "cluster_errors", "is_cluster", "node_of", "refreshing")
 
-# Part of redis-py's message for keys in different slots, an error that a retry cannot fix.
+# Part of redis-py's error message for keys in different slots; a retry cannot fix this error.
 _CROSS_SLOT: Final = "same key slot"
 
-# Attributes that only other clients have. LateCluster does not connect when a program looks for
-# these attributes.
+# Attributes of other clients, for which LateCluster raises AttributeError without connecting.
 _OTHER_CLIENTS_ATTRIBUTES: Final = frozenset({"connection_pool", "wrapped_connection"})
 
 
 class LateCluster(RedisCluster):
     """A cluster client that connects at its first use instead of in its constructor.
 
-    A beat can therefore start while the cluster is down. Each command tries to connect until a
-    connection succeeds. If redis-py raises a cluster error that is not a ``RedisError``, this
-    client raises ``ConnectionError`` or ``TryAgainError`` instead, so that the command is retried.
+    A beat with a ``LateCluster`` can start while the cluster is down. Each command tries to connect
+    to the cluster until one attempt succeeds. If redis-py raises a cluster error that is not a
+    ``RedisError``, the client raises ``ConnectionError`` or ``TryAgainError`` instead, so that the
+    command is retried.
 
     ``arguments`` are the arguments of redis-py's ``RedisCluster``. The client connects inside the
     context manager that ``translate_errors`` returns.
@@ -41,7 +41,7 @@ class LateCluster(RedisCluster):
 
     def __init__(self, translate_errors: Any, **arguments: Any) -> None:
         self._connect_lock = RLock()
-        # The arguments of _connect(). None means that the client has connected.
+        # The arguments of _connect(), or None after the client has connected.
         self._pending: tuple[Any, dict[str, Any]] | None = (translate_errors, arguments)
         self._connecting = False
 
@@ -84,7 +84,7 @@ class LateCluster(RedisCluster):
 
 @contextmanager
 def cluster_errors() -> Iterator[None]:
-    """Translate redis-py's cluster errors that are not a ``RedisError`` into a ``RedisError``."""
+    """Convert each cluster error of redis-py that is not a ``RedisError`` into a ``RedisError``."""
     try:
         yield
     except RedisClusterException as error:
@@ -94,7 +94,7 @@ def cluster_errors() -> Iterator[None]:
     except ClusterError as error:
         if type(error) is not ClusterError:
             raise
-        # The cluster is moving the slot, so each node redirected the command to another node.
+        # While a cluster moves a slot, its nodes may redirect a command to each other.
         raise TryAgainError(str(error)) from error
 
 
@@ -111,7 +111,7 @@ def node_of(client: Any, key: str) -> Any:
 
     Returns ``client`` itself if it is not a cluster client.
 
-    No round trip, except that a cluster client reads the list of nodes at its first use.
+    Takes no round trip, but a cluster client reads the list of nodes at its first use.
     """
     if not is_cluster(client):
         return client
@@ -121,9 +121,9 @@ def node_of(client: Any, key: str) -> Any:
 
 @contextmanager
 def refreshing(client: Any) -> Iterator[None]:
-    """Reload the slot table of a cluster client after an error, because slots may have moved.
+    """Reload the slot table of a cluster client after an error, and raise the error.
 
-    The error is raised again.
+    The reload finds slots that have moved to other nodes.
     """
     try:
         yield

@@ -103,25 +103,26 @@ REDBEAT_OPTIONS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "username": _secret,
 }
 
-#: The options in REDBEAT_OPTIONS that are passed to redis-py. The other options only control how
-#: RedBeat builds the client.
+#: The options in REDBEAT_OPTIONS that RedBeat passes to redis-py.
+#: All other options in REDBEAT_OPTIONS only control how RedBeat builds the client.
 CLIENT_OPTIONS: Final = ("credential_provider", "db", "password", "socket_timeout", "username")
 
 
-# For these options, the value None means "not set", so None does not override the URL.
+# Options for which the value None means "not set", so that None does not override the URL.
 _UNSET_IF_NONE: Final = frozenset(REDBEAT_OPTIONS) - {"socket_timeout"}
 
 
 def inherited_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of the broker's options that RedBeat also uses for the schedule."""
+    """Return the options of the broker that RedBeat also uses for the schedule."""
     return {name: value for name, value in options.items() if name in REDBEAT_OPTIONS}
 
 
 def check_options(options: Mapping[str, Any], setting: str) -> dict[str, Any]:
     """Validate and convert the options that RedBeat itself uses, and return all ``options``.
 
-    redis-py validates the remaining options. Raises :exc:`ConfigurationError` for an invalid value.
-    The message names ``setting`` and the option, but not the value, because it may be secret.
+    redis-py validates the options that RedBeat does not use. Raises :exc:`ConfigurationError` for
+    an invalid value. The error message contains ``setting`` and the name of the option, but not the
+    value, because the value may be secret.
     """
     return {
         name: _checked(name, value, setting)

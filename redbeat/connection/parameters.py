@@ -1,4 +1,4 @@
-"""The parameters of a client: the servers, TLS, and the options of redis-py."""
+"""Compute the parameters of a Redis client from the settings: servers, TLS and options."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ logger = get_logger("celery.beat")
 
 @dataclass(frozen=True, repr=False)
 class Endpoint:
-    """The URL, TLS options and client options of the schedule's Redis.
+    """The settings of the schedule's Redis: the URL, the TLS options and the client options.
 
-    Each ``*_setting`` attribute is the name of the setting that the value comes from: a setting of
-    RedBeat, or a setting of the broker. ``url`` may contain several URLs, separated by ``;``.
-    ``url`` and ``options`` may contain passwords.
+    ``url_setting``, ``ssl_setting`` and ``options_setting`` are the names of the settings that
+    contain ``url``, ``use_ssl`` and ``options``. ``url`` may contain several URLs, separated by
+    ``;``. ``url`` and ``options`` may contain passwords.
     """
 
     url: str
@@ -51,7 +51,7 @@ class Endpoint:
     url_setting: str
     ssl_setting: str
     options_setting: str
-    #: Whether the broker is a Redis that could store the schedule.
+    #: Whether the broker is a Redis server with a URL that RedBeat supports.
     broker_is_redis: bool
 
     @property
@@ -78,8 +78,8 @@ class Endpoint:
 def read_endpoint(app: Celery) -> Endpoint:
     """Return the connection settings of ``app``.
 
-    Raises :exc:`ConfigurationError` for a value of the wrong type. The URL is not validated here,
-    but when a client is built.
+    Raises :exc:`ConfigurationError` for a value of the wrong type. The URL is validated later, when
+    a client is built.
     """
     url, url_setting = _redbeat_or_broker(app, "redbeat_redis_url", "broker_url")
     use_ssl, ssl_setting = _redbeat_or_broker(app, "redbeat_redis_use_ssl", "broker_use_ssl")
@@ -98,11 +98,10 @@ def read_endpoint(app: Celery) -> Endpoint:
 
 
 def _redbeat_or_broker(app: Celery, setting: str, broker_setting: str) -> tuple[Any, str]:
-    """Return the value and the name of RedBeat's setting if it is set, else of the broker's."""
+    """Return value and name of ``setting``, or of ``broker_setting`` if ``setting`` is not set."""
     value = find_setting(app, setting)
     if value is None or value is MISSING:
-        # Read the attribute of app.conf, because only the attribute includes a URL from the
-        # environment.
+        # The attribute app.conf.broker_url includes a URL from the environment.
         return getattr(app.conf, broker_setting), broker_setting
     return value, setting
 
@@ -132,10 +131,10 @@ def _check_options(options: Any, setting: str) -> dict[str, Any]:
 def encryption(
     endpoint: Endpoint, scheme: str, from_url: dict[str, Any], options: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return redis-py's TLS arguments for a URL of ``scheme``; an empty dict if TLS is off.
+    """Return redis-py's TLS arguments for a URL of ``scheme``, or an empty dict if TLS is off.
 
-    ``from_url`` contains the TLS options in the URL, ``options`` the TLS options in the client
-    options. Raises :exc:`ConfigurationError` if options contradict each other.
+    ``from_url`` contains the TLS options of the URL. ``options`` contains the TLS options among the
+    client options. Raises :exc:`ConfigurationError` if options contradict each other.
     """
     if not _wants_tls(endpoint, scheme, from_url, options):
         _refuse_stray_tls(endpoint, from_url, options)
@@ -170,8 +169,8 @@ def _wants_tls(
         return use_ssl or bool(from_url)
     if not endpoint.ssl_inherited:
         return use_ssl
-    # The broker's use_ssl applies only to Sentinel and cluster URLs, because these URLs usually
-    # name the servers of the broker. A redis URL usually names another server.
+    # broker_use_ssl applies only to Sentinel and cluster URLs, because these URLs usually name the
+    # servers of the broker. A redis URL usually names a server that is not the broker.
     return use_ssl and scheme in MANY_SERVERS and endpoint.broker_is_redis
 
 
@@ -187,7 +186,7 @@ def _refuse_stray_tls(
             )
 
 
-#: Timeouts in seconds to detect a dead server. redis-py 5 to 7 have no timeout by default.
+#: Timeouts in seconds to detect a dead server, because redis-py 5 to 7 have no default timeout.
 SOCKET_DEFAULTS: Final[Mapping[str, Any]] = {
     "socket_timeout": 5.0,
     "socket_connect_timeout": 5.0,
@@ -200,7 +199,7 @@ _REDIS_ARGUMENTS: Final = frozenset(signature(Redis.__init__).parameters)
 
 @dataclass(frozen=True, repr=False)
 class Parameters:
-    """The parameters of a client builder.
+    """The parameters from which RedBeat builds a Redis client.
 
     ``kwargs`` are the arguments for redis-py. ``redbeat_options`` control how RedBeat builds the
     client.
@@ -210,13 +209,13 @@ class Parameters:
     addresses: list[Address]
     kwargs: dict[str, Any]
     redbeat_options: dict[str, Any]
-    #: The names of the settings, for error messages.
+    #: The names of the settings for the URL and the options, for error messages.
     url_setting: str
     options_setting: str
 
     @property
     def node(self) -> Address:
-        """The first address in the URL setting. The setting usually contains only one address."""
+        """The first address in the URL setting, which usually contains only one address."""
         return self.addresses[0]
 
 
@@ -224,8 +223,8 @@ def client_parameters(endpoint: Endpoint) -> Parameters:
     """Return the client parameters that result from all settings of ``endpoint``.
 
     An option in ``redbeat_redis_options`` overrides the URL. The URL overrides options inherited
-    from the broker. Inherited options override the defaults. Raises :exc:`ConfigurationError` if a
-    setting is invalid. No round trips.
+    from the broker. Options inherited from the broker override the defaults. Raises
+    :exc:`ConfigurationError` if a setting is invalid. No round trips.
     """
     addresses = _addresses(endpoint)
     options = dict(endpoint.options)
@@ -255,7 +254,7 @@ def hide_credentials(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``kwargs`` with a credential provider instead of a user name and a password.
 
     The ``repr`` of redis-py's clients and pools shows passwords, but not the contents of a
-    credential provider. If ``kwargs`` already has a provider, this provider is kept.
+    credential provider. A credential provider in ``kwargs`` is kept.
     """
     hidden = dict(kwargs)
     username, password = hidden.pop("username", None), hidden.pop("password", None)
@@ -276,10 +275,10 @@ def _without_tls(options: Mapping[str, Any]) -> dict[str, Any]:
 def stale_connection_retry() -> dict[str, Any]:
     """Return redis-py arguments for one immediate retry after a connection error.
 
-    The retry is for pooled connections that the server closed because they were idle.
+    A retry replaces a pooled connection that the server closed because it was idle.
     """
     retry = Retry(NoBackoff(), 1, supported_errors=(RedisConnectionError,))
-    # redis-py 5 retries a command only if both arguments are set.
+    # redis-py 5 retries a command only if ``retry`` and ``retry_on_error`` are both set.
     return {"retry": retry, "retry_on_error": [RedisConnectionError]}
 
 
@@ -293,7 +292,7 @@ def _addresses(endpoint: Endpoint) -> list[Address]:
     if len(addresses) > 1 and addresses[0].scheme not in MANY_SERVERS:
         logger.warning(
             "%s names several servers (%s), but a schedule is on one server. RedBeat uses the "
-            "first server; set redbeat_redis_url to its URL",
+            "first server; set redbeat_redis_url to the URL of one server",
             *(endpoint.url_setting, safe_url(endpoint.url)),
         )
     return addresses
@@ -330,19 +329,21 @@ def _warn_about_database(
     from_url: Mapping[str, Any],
     options: Mapping[str, Any],
 ) -> None:
-    """Log a warning if RedBeat 2 used another database with the same settings."""
+    """Log a warning if RedBeat 2 used another database with the current settings."""
     scheme = addresses[0].scheme
     if scheme not in _SCHEMES_OF_REDBEAT_2:
         return
     option, url = options.get("db"), from_url.get("db")
     first, second = (url, option) if endpoint.options_inherited else (option, url)
     now = (second if first is None else first) or 0
-    if len(addresses) > 1:  # RedBeat 2 parsed all URLs as one URL
+    if len(addresses) > 1:  # RedBeat 2 parsed several URLs as one URL
         url = None
     if scheme == "redis-sentinel":
         before = option or 0
     else:
         before = (0 if endpoint.options_inherited else option or 0) if url is None else url
     if now != before:
-        message = "The schedule is in database %s; with this %s and %s, RedBeat 2 used database %s"
+        message = (
+            "The schedule is in database %s; with the current %s and %s, RedBeat 2 used database %s"
+        )
         logger.warning(message, now, endpoint.url_setting, endpoint.options_setting, before)

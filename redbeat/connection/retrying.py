@@ -32,8 +32,8 @@ __all__ = (
 logger = get_logger("celery.beat")
 
 
-#: The type of a function that calls another function with retries. The first argument is a text
-#: that describes the call in log lines.
+#: The type of a function that calls another function with retries.
+#: A ``Call`` takes a description of the function for log lines, and the function to call.
 Call: TypeAlias = Callable[[str, Callable[[], list[Any]]], list[Any]]
 
 
@@ -41,7 +41,7 @@ class RetryingPipeline:
     """A pipeline that remembers its commands, so that a failed ``execute()`` can be repeated.
 
     A pipeline of redis-py forgets its commands even if ``execute()`` fails. A pipeline that watches
-    keys is not retried, because the values that the program has read may have changed.
+    keys is not retried, because the values of the keys may have changed.
     """
 
     def __init__(self, call: Call, make: Callable[[], Any]) -> None:
@@ -84,7 +84,7 @@ class RetryingPipeline:
         self._pipeline.reset()
 
     def execute(self, raise_on_error: bool = True) -> list[Any]:
-        """Send all commands in one round trip, with retries, and return their results."""
+        """Send all queued commands in one round trip, with retries, and return their results."""
         if getattr(self._pipeline, "watching", False):
             self._queued = []
             return self._results(raise_on_error)
@@ -124,7 +124,7 @@ class RetryingPipeline:
 
 T = TypeVar("T")
 
-#: Errors that may be temporary, so that a retry can succeed.
+#: Errors after which a retry can succeed, because their cause may be temporary.
 RETRIABLE: Final = (
     BusyLoadingError,
     ClusterDownError,
@@ -137,28 +137,29 @@ RETRIABLE: Final = (
 #: Subclasses of the errors in RETRIABLE after which a retry cannot succeed.
 PERMANENT: Final = (AuthenticationError, AuthorizationError)
 
-# Methods that send several commands, each of which is retried.
+# Methods that send several commands; the client retries each command separately.
 _COMPOUND: Final = frozenset({"lock", "register_script", "transaction"})
 
 
 def is_retriable(error: BaseException) -> bool:
-    """Return whether a command that failed with this error may succeed if it is retried."""
+    """Return whether a command that failed with ``error`` may succeed at a retry."""
     return isinstance(error, RETRIABLE) and not isinstance(error, PERMANENT)
 
 
 class RetryingConnection:
-    """A client that retries failed commands for ``retry_period`` seconds; -1 means no limit.
+    """A client that retries failed commands for ``retry_period`` seconds, or forever if it is -1.
 
     Commands, pipelines, scripts (``register_script``), locks (``lock``), ``transaction`` and
     ``*_iter`` scans are retried. ``pubsub`` and pipelines that watch keys are not retried. The
-    error of the last attempt is raised unchanged. A command may run twice, because it is also
-    retried if only the reply was lost. All other attributes come from the wrapped client.
+    error of the last attempt is raised unchanged. A command may run twice, because the client also
+    retries a command whose reply was lost. Attributes that ``RetryingConnection`` does not define
+    come from the wrapped client.
     """
 
     #: The longest wait between two attempts, in seconds.
     RETRY_MAX_WAIT = 2.0
-    #: The shortest wait between two attempts, in seconds. The upper limit of the random wait starts
-    #: at twice this value and doubles with each attempt.
+    #: The shortest wait between two attempts, in seconds.
+    #: The upper limit of a wait starts at twice ``RETRY_MIN_WAIT``, and doubles with each attempt.
     RETRY_MIN_WAIT = 0.1
 
     def __init__(
@@ -188,12 +189,12 @@ class RetryingConnection:
         if not callable(value):
             return value
         if name in _COMPOUND or name.endswith("_iter"):
-            # Bind the method to this object, so that each command of the method is retried.
+            # Bind the method to the retrying client, so that each command of the method is retried.
             return partial(getattr(type(self.wrapped_connection), name), self)
         return partial(self._command, name, value)
 
     def pipeline(self, *args: Any, **kwargs: Any) -> RetryingPipeline:
-        """Return a pipeline whose ``execute()`` is retried as a whole."""
+        """Return a pipeline that sends all its commands again if ``execute()`` fails."""
         return RetryingPipeline(
             self.call, partial(self.wrapped_connection.pipeline, *args, **kwargs)
         )
@@ -201,7 +202,7 @@ class RetryingConnection:
     def call(self, command: str, function: Callable[[], T]) -> T:
         """Call ``function`` with retries, and return its result.
 
-        Before each retry, a warning is logged that contains ``command`` and the error.
+        Before each retry, the client logs a warning with ``command`` and the error.
         """
         retrying = Retrying(
             sleep=self._sleep,
@@ -228,7 +229,7 @@ class RetryingConnection:
         return backoff if self.retry_period < 0 else max(0.0, min(backoff, self._remaining(state)))
 
     def _remaining(self, state: RetryCallState) -> float:
-        # Also use idle_for, the sum of all waits, because an injected sleep takes no real time.
+        # A fake ``sleep`` takes no real time, so the sum of all waits (``idle_for``) also counts.
         spent = max(state.seconds_since_start or 0.0, state.idle_for)
         return self.retry_period - spent
 

@@ -1,4 +1,4 @@
-"""Convert TLS options with the names and values of Celery or redis-py to arguments of redis-py."""
+"""Convert the TLS options of Celery and of redis-py to arguments of redis-py."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CERT_REQS: Final = ("none", "optional", "required")
 
 @dataclass(frozen=True, repr=False)
 class Layer:
-    """The TLS options in one setting. Unknown options are an error only if ``strict`` is true."""
+    """The TLS options of one setting. Unknown options are an error only if ``strict`` is true."""
 
     setting: str
     options: Mapping[str, Any]
@@ -41,7 +41,7 @@ class Layer:
 class KeyPassword:
     """A callable that returns the password of a private key.
 
-    If a program prints the options, the password is not shown.
+    A program that prints the TLS options does not show the password.
     """
 
     def __init__(self, password: str | bytes) -> None:
@@ -54,9 +54,10 @@ class KeyPassword:
 def tls_options(layers: Iterable[Layer]) -> dict[str, Any]:
     """Return redis-py's keyword arguments for a TLS connection.
 
-    Later layers override earlier layers. The certificate and the host name are verified by default.
-    If an option disables this verification, a warning is logged. Raises :exc:`ConfigurationError`
-    for an unknown option, for an invalid value, and for a file that is missing or invalid.
+    A later item of ``layers`` overrides an earlier item. The certificate and the host name of the
+    server are verified by default. A warning is logged if an option disables the verification of
+    the server. Raises :exc:`ConfigurationError` for an unknown option, for an invalid value, and
+    for a file that is missing or invalid.
     """
     merged: dict[str, Any] = {"ssl_cert_reqs": "required", "ssl_check_hostname": True}
     origin: dict[str, str] = {}
@@ -78,9 +79,9 @@ _CLOSED: Final = ("closed by server", "reset by peer", "eof occurred", "certific
 
 
 def hint(error: Exception, client: Any) -> str:
-    """Return a hint about a TLS problem that may have caused a connection error, or "".
+    """Return a hint about a TLS problem that may have caused ``error``, "" if there is no hint.
 
-    Call this function only for a server to which no connection has succeeded yet.
+    The hint is useful only before the first successful connection to a server.
     """
     message = str(error).lower()
     pool = getattr(client, "connection_pool", None)
@@ -90,7 +91,7 @@ def hint(error: Exception, client: Any) -> str:
         if any(sign in message for sign in _CLOSED):
             return " (TLS is on: does the server require another client certificate?)"
     elif any(sign in message for sign in _CLOSED):
-        return " (TLS is off: does the server require TLS at this port? If so, use a rediss URL)"
+        return " (TLS is off: does the server require TLS at this port? For TLS, use a rediss URL)"
     return ""
 
 
@@ -114,7 +115,7 @@ def _cert_reqs(value: Any, where: str) -> str:
         text = ssl.VerifyMode(value).name  # such as CERT_NONE
     text = str(text).lower().removeprefix("cert_")  # redis-py also treats None as "none"
     if text not in CERT_REQS:
-        raise ConfigurationError(f"{where} is {value!r}, it must be one of {', '.join(CERT_REQS)}")
+        raise ConfigurationError(f"{where} is {value!r}, but must be one of {', '.join(CERT_REQS)}")
     return text
 
 
@@ -122,7 +123,7 @@ def _boolean(value: Any, where: str) -> bool:
     with suppress(TypeError):
         if strtobool(value) in (True, False):
             return bool(strtobool(value))
-    raise ConfigurationError(f"{where} is {value!r}, it must be True or False")
+    raise ConfigurationError(f"{where} is {value!r}, but must be True or False")
 
 
 def _path(exists: Callable[[Path], bool], kind: str) -> Callable[[Any, str], str | None]:
@@ -168,14 +169,14 @@ def _warn_if_unverified(options: Mapping[str, Any], origin: Mapping[str, str]) -
 
 
 def _try_files(options: Mapping[str, Any], origin: Mapping[str, str]) -> None:
-    """Load the certificates and the key now, so that bad files are reported before any command."""
+    """Load the certificates and the key, so that bad files are reported before any command."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     authorities, certificate = options.get("ssl_ca_certs"), options.get("ssl_certfile")
     if authorities:
         with _usable("ssl_ca_certs", origin):
             context.load_verify_locations(cafile=authorities)
     if certificate:
-        # Always pass a password, because OpenSSL otherwise prompts for a password in the terminal.
+        # Without a password argument, OpenSSL would prompt for a password in the terminal.
         password = options.get("ssl_password") or KeyPassword("")
         with _usable("ssl_certfile", origin):
             context.load_cert_chain(certificate, options.get("ssl_keyfile"), password)

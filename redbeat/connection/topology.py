@@ -1,4 +1,4 @@
-"""A client builder for each topology: single server, Unix socket, Sentinel and Cluster."""
+"""Build a Redis client for each topology: single server, Unix socket, Sentinel and Cluster."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ __all__ = ("RawClient", "build", "refusals")
 
 
 class SentinelClient(Redis):
-    """A client of one Sentinel that stores the last error, for use in error messages."""
+    """A client of one Sentinel server; the client keeps its last error for error messages."""
 
-    #: The last error, "" if the last command succeeded.
+    #: The error of the last command, "" if the last command succeeded.
     last_error = ""
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
@@ -45,7 +45,7 @@ class SentinelClient(Redis):
 
 
 class Sentinels(Sentinel):
-    """redis-py's ``Sentinel``, with an error message that lists the problem of each Sentinel."""
+    """A ``Sentinel`` of redis-py with an error message that lists the problem of each server."""
 
     def __init__(self, hosts: Sequence[tuple[str, int]], **arguments: Any) -> None:
         super().__init__(hosts, **arguments)  # type: ignore[no-untyped-call]
@@ -54,11 +54,11 @@ class Sentinels(Sentinel):
             SentinelClient(host=host, port=port, **self.sentinel_kwargs) for host, port in hosts
         ]
         self.sentinels = clients
-        # redis-py reorders self.sentinels. Therefore self._clients maps each address to its client.
+        # redis-py reorders self.sentinels, so self._clients maps each address to its client.
         self._clients = dict(zip(self._addresses, clients, strict=True))
 
     def discover_master(self, service_name: str) -> Any:
-        """Return (host, port) of the master; raise ``MasterNotFoundError`` if none is found."""
+        """Return the address of the master; raise ``MasterNotFoundError`` if no master is found."""
         try:
             return super().discover_master(service_name)  # type: ignore[no-untyped-call]
         except MasterNotFoundError as error:
@@ -78,7 +78,7 @@ _REFUSED: Final = re.compile(r"(^|\s)-?(READONLY|NOREPLICAS) ")
 def refusals() -> Iterator[None]:
     """Translate the errors of a server that refuses writes into ``ReadOnlyError``.
 
-    Replicas refuse writes. A master with too few replicas also refuses writes (``NOREPLICAS``).
+    Replicas refuse writes. A master with too few replicas refuses writes with ``NOREPLICAS``.
     """
     try:
         yield
@@ -93,8 +93,8 @@ def refusals() -> Iterator[None]:
 class MasterClient(Redis):
     """A client that closes its idle connections when its server refuses writes.
 
-    After a failover, the next command therefore opens a new connection. DNS or Sentinel directs
-    this connection to the new master. The client does not repeat the refused command.
+    After a failover, the next command of the client opens a new connection. DNS or Sentinel directs
+    a new connection to the new master. The client does not repeat a refused command.
     """
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
@@ -109,14 +109,13 @@ class MasterClient(Redis):
 
 RawClient: TypeAlias = "Redis | RedisCluster"
 
-#: How many times a cluster client reloads the list of nodes and repeats a command if a node is
-#: down.
+#: How many times a cluster client reloads its node list and repeats a command if a node is down.
 CLUSTER_RETRIES: Final = 2
 # In redis-py 5, the argument "retry" applies to each node instead of the whole cluster.
 _RETRY_IS_FOR_CLUSTER: Final = int(redis.__version__.split(".")[0]) >= 6
 
-#: Timeouts for each Sentinel in seconds. The timeouts are short, because several Sentinels may be
-#: down and the client waits for each of these Sentinels.
+#: Timeouts in seconds for each Sentinel server.
+#: The timeouts are short, because the client waits for each Sentinel server that is down.
 SENTINEL_DEFAULTS: Final[Mapping[str, Any]] = {
     **SOCKET_DEFAULTS,
     "socket_timeout": 1.0,
@@ -127,7 +126,7 @@ DEFAULT_SERVICE: Final = "master"
 REDIS_PORT: Final = 6379
 SENTINEL_PORT: Final = 26379
 
-# redis-py has no type annotations for this class.
+# redis-py has no type annotations for ClusterNode.
 _new_node: Callable[..., ClusterNode] = ClusterNode
 
 _UNKNOWN_ARGUMENT: Final = re.compile(r"unexpected keyword argument '(\w+)'")
@@ -139,7 +138,7 @@ def build(parameters: Parameters) -> RawClient:
     """Return a client for ``parameters``. No round trips.
 
     Raises :exc:`ConfigurationError` for options that redis-py does not know. A cluster client
-    also raises this error at its first use if the server is not part of a cluster.
+    raises :exc:`ConfigurationError` at its first use if the server is not part of a cluster.
     """
     if not parameters.redbeat_options.get("cluster"):
         return _BUILDERS[parameters.scheme](parameters)
@@ -211,8 +210,8 @@ def _sentinel_kwargs(parameters: Parameters) -> dict[str, Any]:
         setting = f"{parameters.options_setting}['sentinel_kwargs']"
         tls = {name: kwargs.pop(name) for name in TLS_OPTIONS & kwargs.keys()}
         kwargs |= tls_options([Layer(setting, tls)])
-    # Retry only once, because redis-py by default tries an unreachable Sentinel four times, with
-    # pauses.
+    # Retry only once, because by default redis-py tries an unreachable Sentinel four times, and
+    # pauses between the attempts.
     retry = {} if kwargs.keys() & {"retry", "retry_on_error"} else stale_connection_retry()
     return {**SENTINEL_DEFAULTS, **retry, **hide_credentials(kwargs)}
 
@@ -242,8 +241,8 @@ def _cluster_kwargs(parameters: Parameters) -> dict[str, Any]:
     node_kwargs = {name: kwargs[name] for name in kwargs if name not in _CLUSTER_ARGUMENTS}
     with _config_errors(parameters):
         _try_connection(Redis(**node_kwargs))
-    # redis-py silently ignores options that it does not know for cluster nodes, even options that
-    # make it verify the certificate.
+    # For the nodes of a cluster, redis-py silently ignores unknown options, even options that
+    # enable the verification of certificates.
     dropped = sorted(node_kwargs.keys() - set(REDIS_ALLOWED_KEYS))
     if dropped:
         raise ConfigurationError(
@@ -261,17 +260,14 @@ def _cluster_config_errors(parameters: Parameters) -> Iterator[None]:
     except RedisClusterException as error:
         if "not enabled" in str(error):
             raise ConfigurationError(
-                f"{parameters.url_setting} is not a cluster: use a redis URL, and no 'cluster' in "
-                f"{parameters.options_setting}"
+                f"{parameters.url_setting} is not a cluster: use a redis URL, and remove "
+                f"'cluster' from {parameters.options_setting}"
             ) from error
         raise RedisConnectionError(str(error)) from error
 
 
 def _try_connection(client: Redis) -> None:
-    """Create a connection object, so that redis-py validates the arguments.
-
-    The function does not connect to the server.
-    """
+    """Create an unopened connection, so that redis-py validates the arguments of ``client``."""
     pool = client.connection_pool
     pool.connection_class(**pool.connection_kwargs)
 

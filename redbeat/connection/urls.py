@@ -33,20 +33,20 @@ MASK = "**"
 
 MAX_PORT = 65535
 
-#: Matches a URL with a masked password, from its beginning to the port. The colons in an IPv6
-#: address do not begin a port.
+#: Matches a URL with a masked password, from its beginning to the port.
+#: A colon inside an IPv6 address does not begin a port.
 _PORT = re.compile(r"[^:]+://(?:[^/?#]*@)?(?:\[[^]]*\]|[^]\[/?#:@]*):([^/?#@]{1,20})(?:[/?#]|$)")
 
 # A semicolon separates URLs only if a scheme follows, because a password may contain a semicolon.
 _ALTERNATIVES = re.compile(r";(?=[\w+.-]+://|$)")
-# An unquoted password may contain "/", "#" or "?". Therefore the last "@" ends the password.
+# The last "@" ends the password, because an unquoted password may contain "@", "/", "#" or "?".
 _USERINFO = (re.compile(r"[^?]*@"), re.compile(r"[^=]*@"))
 _SECRET_OPTION = re.compile(r"([?&][^=&#]*(?:pass|secret|token)[^=&#]*=)[^&#]*", re.IGNORECASE)
 
 
 @dataclass(frozen=True, repr=False)
 class Address:
-    """A parsed URL with decoded parts. ``options`` contains the query parameters as strings."""
+    """A parsed URL with decoded parts. ``options`` are the query parameters of the URL, as text."""
 
     scheme: str
     host: str | None
@@ -60,7 +60,7 @@ class Address:
 def safe_url(url: Any) -> str:
     """Return ``url`` (one or several URLs) with masked passwords. Never raises.
 
-    User names are not masked, as in Celery's logs. Secret query options such as ``token`` are
+    User names stay visible, as in the logs of Celery. Secret query options such as ``token`` are
     masked like passwords.
     """
     if isinstance(url, (list, tuple)):
@@ -69,10 +69,10 @@ def safe_url(url: Any) -> str:
 
 
 def url_scheme(url: str) -> str:
-    """Return the scheme of the first URL in ``url``, in lower case, or "" without a scheme.
+    """Return the scheme of the first URL in ``url``, in lower case, "" if there is no scheme.
 
-    The URL may also be ``redis-sentinel`` without ``://``, because the rest of such a URL is not
-    used.
+    ``redis-sentinel`` without ``://`` is a complete URL, because the option ``sentinels`` contains
+    the servers.
     """
     scheme, separator, _rest = url.partition("://")
     scheme = scheme.strip().lower()
@@ -114,11 +114,11 @@ def _parse_one(url: str, setting: str) -> Address:
     if scheme not in SCHEMES:
         raise ConfigurationError(_unsupported(url, scheme, setting))
     try:
-        # urllib does not know all schemes in SCHEMES, but all these URLs have the syntax of http.
+        # Parse each URL like an http URL, because urllib does not know all supported schemes.
         parts = urlsplit("http://" + url.partition("://")[2])
         host, port = parts.hostname, parts.port
     except ValueError:
-        # "from None", because the message of urllib's error may contain parts of the password.
+        # "from None" hides urllib's error, whose message may contain parts of the password.
         raise ConfigurationError(_wrong_port(url, setting) or _malformed(url, setting)) from None
     if port == 0:
         raise ConfigurationError(_wrong_port(url, setting))

@@ -1,8 +1,8 @@
-"""Waiting runs of an entry: manually triggered runs and backfills.
+"""Manages the waiting runs of an entry: manually triggered runs and backfills.
 
 A backfill is a request to send the runs of a time span in the past; a beat sends these runs one by
-one. The field ``trigger`` of an entry contains the waiting runs of this entry; the scripts
-``trigger.lua`` and ``backfill.lua`` describe the format.
+one. The field ``trigger`` of an entry contains the waiting runs of the entry, in the format that
+the scripts ``trigger.lua`` and ``backfill.lua`` describe.
 """
 
 from __future__ import annotations
@@ -60,15 +60,14 @@ MAX_TRIGGERS: Final = 100
 #: The default rate of a backfill, in runs per second.
 BACKFILL_RATE: Final = 10.0
 
-#: The codes that ``trigger.lua`` and ``backfill.lua`` return when these scripts refuse a call.
-#: ``REFUSED`` means that too many triggered runs wait, or that the entry changed after the caller
-#: read the entry.
+#: The codes that ``trigger.lua`` and ``backfill.lua`` return when the scripts refuse a call.
+#: ``REFUSED`` means that too many triggered runs wait, or that another program changed the entry.
 UNKNOWN, QUARANTINED, REFUSED, NOT_A_HASH = 0, -1, -2, -3
 
-#: The last part of the stored text of a backfill that has no run left to send.
+#: The word at the end of the stored text of a finished backfill.
 DONE: Final = "done"
 
-#: A backfill that is behind its rate sends faster, to catch up on at most this number of seconds.
+#: A backfill that falls behind its rate catches up on at most this number of seconds.
 BURST: Final = 1.0
 
 #: The minimum rate of a backfill, in runs per second.
@@ -77,11 +76,11 @@ MIN_RATE: Final = 0.0001
 #: Maximum number of runs in a backfill.
 MAX_RUNS: Final = 100_000
 
-#: Maximum number of spans of one backfill. An entry may also have at most this number of finished
-#: backfills and waiting runs together.
+#: Maximum number of spans of one backfill.
+#: An entry has at most this number of finished backfills and waiting runs together.
 MAX_SPANS: Final = 100
 
-#: A time span: its start (included) and its end (excluded).
+#: The start (included) and the end (excluded) of a time span.
 Span = tuple[datetime, datetime]
 
 #: A function that yields the nominal instants of an entry, starting at the given instant.
@@ -89,7 +88,7 @@ Occurrences = Callable[[datetime], Iterator[datetime]]
 
 
 class Backfill(NamedTuple):
-    """A backfill of the runs from ``since`` to before ``until``, and its progress.
+    """A backfill of the runs from ``since`` (included) to ``until`` (excluded), and its progress.
 
     Attributes:
         id: a random id.
@@ -117,9 +116,9 @@ class Backfill(NamedTuple):
 
     @classmethod
     def read(cls, token: str) -> Backfill:
-        """Return the backfill that ``token`` describes, a text from the field ``trigger``.
+        """Return the backfill in ``token``, which is a text from the field ``trigger``.
 
-        Raises ValueError for a text that the property :attr:`token` cannot return.
+        Raises ValueError for a text that is not the :attr:`token` of a backfill.
         """
         head, _, ready = token.rpartition(":")
         run_id, rate_text, sent_text, total_text, span, left_text = head.split("/")
@@ -153,7 +152,7 @@ class Backfill(NamedTuple):
         return _instants(self.left, occurrences)
 
     def after_run(self, following: datetime | None, now: float, sent: int = 1) -> Backfill:
-        """Return the backfill after ``sent`` more runs were sent.
+        """Return a copy of the backfill that counts ``sent`` more runs as sent.
 
         ``following`` is the nominal instant of the next run, None if no run is left. ``now`` is in
         UNIX seconds.
@@ -188,13 +187,13 @@ def _instants(spans: Iterable[Span], occurrences: Occurrences) -> Iterator[datet
 def _tokens(waiting: str) -> list[str]:
     """Return the waiting runs in a field ``trigger``.
 
-    Only ASCII white space separates waiting runs, because the Lua scripts split the field this way.
+    Only ASCII white space separates waiting runs, as in the Lua scripts.
     """
     return [text_of(part) for part in bytes_of(waiting).split()]
 
 
 def is_backfill(token: str) -> bool:
-    """Return whether a waiting run is a backfill, and not a run that was triggered manually."""
+    """Return whether a waiting run is a backfill and not a manually triggered run."""
     return "/" in token
 
 
@@ -220,7 +219,7 @@ def waits(waiting: str) -> bool:
 def first_ready(waiting: str, now: float, enabled: bool) -> str | None:
     """Return the waiting run to send at ``now`` (UNIX seconds), None if no run is ready.
 
-    Runs that were triggered manually come first. Backfills wait while the entry is not enabled.
+    Manually triggered runs come before backfills. Backfills wait while the entry is not enabled.
     """
     ready: list[tuple[float, str]] = []
     for token in _tokens(waiting):
@@ -231,7 +230,7 @@ def first_ready(waiting: str, now: float, enabled: bool) -> str | None:
         try:
             at = Backfill.read(token).ready_at or 0.0
         except ValueError:
-            at = 0.0  # the beat logs and removes an invalid backfill when it is ready
+            at = 0.0  # the beat logs and removes the invalid backfill
         if at <= now:
             ready.append((at, token))
     return min(ready, key=lambda item: item[0])[1] if ready else None
@@ -258,7 +257,7 @@ class Planned(NamedTuple):
 
 
 def with_backfill(waiting: str, backfill: Backfill, again: bool) -> str:
-    """Return the field ``trigger`` in ``waiting`` with ``backfill`` added.
+    """Return ``waiting``, the text of a field ``trigger``, with ``backfill`` added.
 
     Finished backfills whose spans overlap or touch are combined into one backfill. If ``again`` is
     true, finished backfills are removed, and not combined. Raises :exc:`InvalidEntryError` if the
@@ -285,7 +284,7 @@ def _merged(finished: Sequence[Backfill]) -> list[Backfill]:
 
 
 def cancelled(waiting: str) -> str:
-    """Return the field ``trigger`` in ``waiting`` without the unsent runs of its backfills."""
+    """Return ``waiting``, the text of a field ``trigger``, without the unsent runs of backfills."""
     tokens = []
     for token in _tokens(waiting):
         one = next(iter(backfills_in(token)), None)
@@ -330,8 +329,8 @@ def request_backfill(
     run_id = uuid.uuid4().hex[:12]
     for _ in range(SAVE_ATTEMPTS):
         row, stored, now = _stored(entry)
-        # If a beat records a run between the two reads, the field ``meta`` changes. If ``meta``
-        # has changed, the script ``backfill.lua`` refuses the write, and the loop tries again.
+        # If a beat records a run after _stored() has read ``meta``, the field ``meta`` changes.
+        # If ``meta`` has changed, ``backfill.lua`` refuses the write, and the loop starts over.
         runs = read_history(store_of(entry.app).history(row.key)[0])
         sent = {run.scheduled_at for run in runs if run.outcome in SENT_OUTCOMES}
         earlier = [one for one in backfills_in(row.trigger) if not (again and one.finished)]
@@ -347,8 +346,8 @@ def request_backfill(
 def cancel_backfills(entry: RedBeatSchedulerEntry) -> list[Backfill]:
     """Cancel the unsent runs of all backfills; return the backfills that had unsent runs.
 
-    Raises KeyError if the entry does not exist. Two round trips, and two more round trips for each
-    run that a beat records at the same time.
+    Raises KeyError if the entry does not exist. Takes two round trips, and two more for each run
+    that a beat records during the call.
     """
     for _ in range(SAVE_ATTEMPTS):
         row, _, _ = _stored(entry)
@@ -382,9 +381,9 @@ def _stored(entry: RedBeatSchedulerEntry) -> tuple[Row, RedBeatSchedulerEntry, f
 
 
 def _first_to_send(entry: RedBeatSchedulerEntry, now: float) -> datetime:
-    """Return the instant from which on the schedule itself sends the runs of the entry.
+    """Return the instant from which the schedule itself sends the runs of the entry.
 
-    The result is at most ``now``, which is in UNIX seconds.
+    The result is never later than ``now``, which is in UNIX seconds.
     """
     present, last = from_timestamp(now), entry.anchor
     if last is not None:
@@ -410,8 +409,8 @@ def _planned(
     """Return the plan of a request to backfill ``span``.
 
     ``sent`` are the nominal instants of the runs that the history reports as sent. All runs in the
-    spans of the backfills ``earlier`` also count as sent. Raises :exc:`InvalidEntryError` if the
-    span contains too many runs, or if there are too many gaps between the runs to send.
+    spans of the backfills in ``earlier`` count as sent. Raises :exc:`InvalidEntryError` if the span
+    contains too many runs, or if there are too many gaps between the runs to send.
     """
     since, until = span
     covered = [(one.since, one.until) for one in earlier]
@@ -450,7 +449,7 @@ def _replace_waiting(entry: RedBeatSchedulerEntry, row: Row, waiting: str) -> bo
 
 
 def _check_code(code: int, entry: RedBeatSchedulerEntry, key: str) -> None:
-    """Raise the error that a return code of ``trigger.lua`` or ``backfill.lua`` stands for."""
+    """Raise the error that belongs to a return code of ``trigger.lua`` or ``backfill.lua``."""
     if code == UNKNOWN:
         raise KeyError(entry.name)
     if code == QUARANTINED:

@@ -1,4 +1,4 @@
-"""Loads and decodes stored calendars, and passes them to the entries that use these calendars."""
+"""Loads and decodes stored calendars, and passes each calendar to the entries that use it."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ __all__ = (
 
 @lru_cache(maxsize=256)
 def calendar_of(name: str, text: str) -> Calendar:
-    """Return the calendar with this name and stored JSON; raises :exc:`DecodeError`."""
+    """Return the calendar ``name`` from the JSON in ``text``; raises :exc:`DecodeError`."""
     return Calendar.from_fields(name, object_in(text, f"calendar {name!r:.60}"))
 
 
 def decode_calendars(texts: Mapping[str, str], names: Iterable[str]) -> dict[str, Calendar]:
-    """Return the calendars with these names, decoded from ``texts``.
+    """Return the calendars with the names in ``names``, decoded from ``texts``.
 
     ``texts`` maps names of calendars to their JSON. Names that ``texts`` does not contain are
     ignored. Raises :exc:`DecodeError` for a calendar that cannot be decoded.
@@ -39,7 +39,7 @@ def decode_calendars(texts: Mapping[str, str], names: Iterable[str]) -> dict[str
 
 
 def load_calendars(store: Store, names: Iterable[str] | None = None) -> dict[str, Calendar]:
-    """Return the stored calendars with these names, by default all stored calendars.
+    """Return the stored calendars with the names in ``names``, by default all stored calendars.
 
     Names without a stored calendar are ignored. Raises :exc:`DecodeError` for a calendar that
     cannot be decoded. One round trip.
@@ -49,7 +49,7 @@ def load_calendars(store: Store, names: Iterable[str] | None = None) -> dict[str
 
 
 def readable_calendars(store: Store, names: Iterable[str]) -> tuple[dict[str, Calendar], set[str]]:
-    """Return the readable calendars with these names, and the names of unreadable calendars.
+    """Return the readable calendars in ``names``, and the names of the unreadable calendars.
 
     Names without a stored calendar are ignored. One round trip.
     """
@@ -65,11 +65,11 @@ def readable_calendars(store: Store, names: Iterable[str]) -> tuple[dict[str, Ca
 def prepare_calendars(
     store: Store, entries: Iterable[RedBeatSchedulerEntry]
 ) -> dict[str, Calendar]:
-    """Load the calendars of the entries, and record in Redis which entries use calendars.
+    """Load the calendars of ``entries``, and record in Redis which entries use calendars.
 
-    Returns the calendars by name. An entry with an unreadable calendar gets no calendars here. The
-    next decision about that entry loads its calendars, and raises :exc:`DecodeError`. No round trip
-    if no entry uses a calendar, otherwise two round trips.
+    Returns the calendars by name. An entry with an unreadable calendar gets no calendars, so the
+    next decision about the entry loads its calendars and raises :exc:`DecodeError`. Takes two round
+    trips, or none if no entry uses a calendar.
     """
     users = [entry for entry in entries if entry.policy_field("exclude")]
     if not users:

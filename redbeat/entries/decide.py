@@ -62,20 +62,20 @@ __all__ = (
     "task_id_of",
 )
 
-#: Maximum number of characters of the id of a triggered run. RedBeat writes ids of 12 characters.
+#: Maximum number of characters of the id of a triggered run.
+#: The ids that RedBeat itself creates have 12 characters.
 LONGEST_ID = 200
 
-#: Scores of entries that are never due: ``PARKED`` for finished and quarantined entries,
-#: ``DISABLED`` for disabled entries.
+#: ``PARKED`` is the score of finished and quarantined entries.
+#: ``DISABLED`` is the score of disabled entries.
 PARKED, DISABLED = -1.0, -2.0
 
 
-#: Two estimates of the same instant may differ by up to this time, because a schedule may read the
-#: clock for each estimate.
+#: The largest difference between two estimates of one instant by a schedule that reads a clock.
 CLOCK_NOISE = timedelta(milliseconds=1)
 
-#: An instant before all occurrences. No rule has an occurrence at this instant, because the instant
-#: is not a whole second.
+#: An instant before all occurrences of all schedules.
+#: No rule has an occurrence at ``BEFORE_EPOCH``, which is not a whole second.
 BEFORE_EPOCH = EPOCH - TICK
 
 
@@ -87,14 +87,15 @@ def has_start(schedule: BaseSchedule) -> bool:
     return isinstance(schedule, RuleSchedule) and not asks_itself(schedule)
 
 
-@dataclass(slots=True)  # not frozen: each decision creates a plan, and frozen objects are slower
+@dataclass(slots=True)  # each decision creates a plan, and frozen objects are slower to create
 class Plan:
     """The occurrences of one entry, from the ``start_time`` to the ``end_time`` of its policy.
 
     The schedule defines the nominal instant of each occurrence. An occurrence is due at its nominal
-    instant plus two offsets. The spread offset depends on ``identity``, which is the name of the
-    entry. The jitter offset depends on the name and on the nominal instant. ``exclusion`` skips or
-    moves the occurrences on excluded days; ``exclusion`` is None if the entry has no calendar.
+    instant plus the offsets of spread and jitter. The spread offset depends on ``identity``, which
+    is the name of the entry. The jitter offset depends on ``identity`` and on the nominal instant.
+    ``exclusion`` skips or moves the occurrences on excluded days, and is None if the entry has no
+    calendar.
     """
 
     schedule: BaseSchedule
@@ -159,7 +160,7 @@ class Plan:
             since, instant = instant, self.after(instant)
 
     def due_at(self, nominal: datetime) -> datetime:
-        """Return when an occurrence is due: ``nominal`` plus the offsets of spread and jitter.
+        """Return when the occurrence at ``nominal`` is due, with the offsets of spread and jitter.
 
         The result is always before the next nominal instant.
         """
@@ -200,22 +201,19 @@ class Plan:
         """Return the first occurrence, from ``first`` on, that is due at or after ``instant``."""
         if instant <= first:
             return first
-        # Each occurrence is due before the next nominal instant. So the result is either ``before``
+        # Each occurrence is due before the next nominal instant, so the result is either ``before``
         # or the occurrence after ``before``.
         before = self.latest_run(first, instant - TICK) or first
         return before if self.due_at(before) >= instant else self.after(before)
 
     def count(self, first: datetime, until: datetime, limit: int) -> int:
-        """Return the number of occurrences from ``first`` to before ``until``, up to ``limit``."""
+        """Return how many occurrences are in the span ``[first, until)``, up to ``limit``."""
         if self.exclusion is None:
             return count_runs(self.schedule, first, until, limit, self.zone)
         return self.exclusion.count_runs(self.schedule, first, until, limit)
 
     def number_between(self, after: datetime, until: datetime, limit: int) -> int:
-        """Return the number of occurrences between ``after`` and ``until``, up to ``limit``.
-
-        ``after`` and ``until`` themselves do not count.
-        """
+        """Return how many occurrences are after ``after`` and before ``until``, up to ``limit``."""
         between = self.walk(self.after(after), until - TICK)
         return sum(1 for _ in islice(between, max(limit, 0)))
 
@@ -226,7 +224,7 @@ class Plan:
             first = self.after(first)
 
     def first_of_last(self, first: datetime, last: datetime, number: int) -> datetime:
-        """Return the earliest of the ``number`` latest occurrences from ``first`` to ``last``."""
+        """Return the earliest of the last ``number`` occurrences from ``first`` to ``last``."""
         on_grid = type(self.schedule) is interval and not self.schedule.relative
         if on_grid and self.exclusion is None:
             every: timedelta = max(self.schedule.run_every, MIN_EVERY)
@@ -241,15 +239,14 @@ class Plan:
             span *= 2
 
 
-#: Counting missed occurrences stops at this number, because counting a crontab's runs is slow.
+#: At most this number of missed occurrences is counted, because counting runs of crontabs is slow.
 MISSED_LIMIT = 100
 
 #: A last run up to this number of seconds in the future is normal, because clocks differ a little.
-#: A last run further in the future means that the clock of Redis was wrong when a beat recorded it.
+#: A last run more than ``CLOCK_STEP`` in the future was recorded while Redis had a wrong clock.
 CLOCK_STEP = 1.0
 
-#: Seconds until the next ``is_due()`` call of a user's schedule: minimum, maximum, and the default
-#: after ``is_due()`` returned NaN.
+#: The minimum, maximum and default (for NaN) of the seconds until the next ``is_due()`` call.
 SHORTEST_WAIT, LONGEST_WAIT, DEFAULT_WAIT = 0.05, 10 * 365 * 86400.0, 5.0
 
 
@@ -259,8 +256,8 @@ class Decision(NamedTuple):
     Attributes:
         scheduled_at: the nominal instant of the occurrence to dispatch, None if none is due.
         next_at: when the entry is due again after this decision, None if never.
-        missed: the number of earlier occurrences that did not run and will never run. Except for
-            intervals, the count stops at :data:`MISSED_LIMIT`.
+        missed: the number of earlier occurrences that did not run and will never run, counted up to
+            :data:`MISSED_LIMIT` except for intervals.
         anchor: the instant from which to compute the next run; None means ``scheduled_at``. If no
             occurrence is due, the anchor is the last missed occurrence, or the current time if the
             last run is in the future.
@@ -281,7 +278,7 @@ FINISHED = Decision(None, None)
 
 
 class Trigger(NamedTuple):
-    """A run that was requested outside the schedule: the id of the run and the time of the request.
+    """A run that was requested outside the schedule, with its id and the time of the request.
 
     If ``backfilled`` is true, a backfill requested the run, and ``at`` is the nominal instant of
     the run.
@@ -340,7 +337,7 @@ class Run:
 
     @property
     def instant(self) -> datetime:
-        """The nominal instant of the run; for a triggered run, the time of the request."""
+        """The nominal instant of a scheduled run, or the time of the request of a triggered run."""
         if self.trigger is not None:
             return self.trigger.at
         return (self.decision and self.decision.scheduled_at) or self.due
@@ -354,7 +351,7 @@ def decide(
     due: datetime,
     runs: int = 0,
 ) -> Decision:
-    """Return the decision for an entry. By default, missed runs are coalesced into the latest run.
+    """Decide whether an entry runs now. By default, missed runs are coalesced into the latest run.
 
     Arguments:
         plan: the occurrences of the entry.
@@ -368,8 +365,7 @@ def decide(
     schedule, zone, policy = plan.schedule, plan.zone, plan.policy
     find = finder_of(schedule)
     if policy is DEFAULT and find is not None and last_run_at is not None and anchor is not None:
-        # Most decisions are made in this fast path, because the functions after this block would
-        # take three times as long to return the same decision.
+        # Most decisions take this fast path, because decide_by_policy() takes three times as long.
         upcoming = find(schedule, anchor, zone)
         if upcoming is None:
             return FINISHED
@@ -383,7 +379,7 @@ def decide(
 
 
 def within_max_runs(decision: Decision, policy: Policy, runs: int) -> Decision:
-    """Return the decision, limited to ``max_runs`` runs; ``runs`` is the current run count."""
+    """Return ``decision`` without runs beyond ``max_runs``; ``runs`` is the current run count."""
     if policy.max_runs is None:
         return decision
     if runs >= policy.max_runs:
@@ -411,9 +407,9 @@ def decide_by_policy(
     never_ran = last_run_at is None or anchor is None
     first = plan.first_occurrence(due) if anchor is None or never_ran else plan.after(anchor)
     if never_ran and first == due and not has_start(plan.schedule):
-        # The first run has the nominal instant ``due``, even if the run is late. Unless the policy
-        # is to send all missed runs, the occurrences between ``due`` and ``now`` never run. The
-        # next run is computed from the last of the missed occurrences.
+        # The first run has the nominal instant ``due``, even if the run is late. The occurrences
+        # between ``due`` and ``now`` never run, unless the policy is to send all missed runs. The
+        # next run is computed from the last missed occurrence.
         last = due if plan.policy.coalesce == "all" else plan.latest_due(due, now) or due
         missed = plan.count(due, last, MISSED_LIMIT)
         return Decision(due, next_due(plan, last), missed, last if missed else None)
@@ -441,7 +437,7 @@ def choose_occurrence(plan: Plan, first: datetime, latest: datetime, now: dateti
 
 
 def oldest_to_run(plan: Plan, first: datetime, latest: datetime, now: datetime) -> datetime | None:
-    """Return the oldest due occurrence that the policy allows to run, None if all are too old.
+    """Return the oldest due occurrence that the policy allows, None if the policy allows none.
 
     ``misfire_grace_time`` and ``catch_up_limit`` decide which occurrences are too old.
     """
@@ -464,7 +460,7 @@ def next_due(plan: Plan, nominal: datetime) -> datetime | None:
 
 
 class Expected(NamedTuple):
-    """A simulated run: its nominal instant, and when a beat that is never late sends the run."""
+    """A simulated run: its nominal instant, and the time at which a punctual beat sends the run."""
 
     scheduled_at: datetime
     due_at: datetime
@@ -473,12 +469,13 @@ class Expected(NamedTuple):
 def runs_from(
     plan: Plan, anchor: datetime | None, runs: int, since: datetime, now: datetime
 ) -> Iterator[Expected]:
-    """Yield the expected runs of an entry with nominal instants at or after ``since``.
+    """Yield the expected runs of an entry whose nominal instants are not before ``since``.
 
-    The runs are those of a beat that is never late: :func:`decide` is called exactly when the next
-    run is due, with the history after the previous run. ``anchor`` and ``runs`` are the anchor and
-    the run count of the entry at ``now``; ``since`` may be before or after ``now``. This function
-    does not support schedules for which :func:`~redbeat.schedules.next_run.asks_itself` is true.
+    A beat that is never late would send exactly the yielded runs, because this function calls
+    :func:`decide` when the next run is due, with the history after the previous run. ``anchor`` and
+    ``runs`` are the anchor and the run count of the entry at ``now``; ``since`` may be before or
+    after ``now``. This function does not support schedules for which
+    :func:`~redbeat.schedules.next_run.asks_itself` is true.
     """
     if anchor is not None:
         anchor, runs = history_before(plan, anchor, runs, since, now)
@@ -517,8 +514,8 @@ def history_before(
 def latest_before(plan: Plan, anchor: datetime, instant: datetime) -> datetime:
     """Return the anchor that an entry without delayed runs has just before ``instant``.
 
-    The runs of an interval are on the grid of ``anchor``, also before ``anchor``. All other
-    schedules have no grid, so the result is the last moment before ``instant``.
+    The runs of an interval schedule are a whole number of intervals before or after ``anchor``. For
+    a schedule that is not an interval, the result is the last moment before ``instant``.
     """
     latest = instant - TICK
     if not isinstance(plan.schedule, interval):
@@ -536,21 +533,20 @@ def decide_by_is_due(
 ) -> Decision:
     """Return the decision for a schedule with its own ``is_due``.
 
-    ``now`` is the current time; the seconds that ``is_due`` returns are added to this time. Raises
-    the error that ``is_due`` raises, but converts a connection error to a ``RuntimeError``.
+    The next run is due after the number of seconds that ``is_due`` returns. Raises the error that
+    ``is_due`` raises, but converts a connection error to a ``RuntimeError``.
     """
     ahead = clock_offset(schedule, now)
     last = aware(last_run_at) + ahead if last_run_at else EPOCH
     try:
         is_due, seconds = schedule.is_due(on_clock_of(schedule, last))
     except (OSError, RedisError) as error:
-        # User code raised this connection error. RedBeat's own connections may work, so only this
-        # entry must fail.
-        raise RuntimeError(f"is_due() of its schedule raised {described(error)}") from error
+        # A connection error of user code must fail only one entry, because RedBeat's own
+        # connections may work.
+        raise RuntimeError(f"is_due() of the schedule raised {described(error)}") from error
     if seconds is None:
         return Decision(due if is_due else None, None)
-    # Add the seconds that is_due() returned to the time when is_due() returned. If these seconds
-    # were added to ``now``, the next call after a slow is_due() would be too early.
+    # The wait begins when is_due() returns, because a slow is_due() returns long after ``now``.
     called_at = now + (clock_offset(schedule, now) - ahead)
     return Decision(due if is_due else None, called_at + wait_of(float(seconds)))
 
@@ -558,8 +554,8 @@ def decide_by_is_due(
 def clock_offset(schedule: BaseSchedule, now: datetime) -> timedelta:
     """Return how far the clock of a schedule is ahead of ``now``, 0 if the schedule has no clock.
 
-    A schedule compares the last run with its own clock. Without a correction, a schedule whose
-    clock is ahead of Redis would be due again just after a run.
+    A schedule compares the last run with its own clock. If RedBeat ignored the offset, a schedule
+    whose clock is ahead of Redis would be due too early.
     """
     try:
         return aware(schedule.now()) - now
@@ -568,10 +564,10 @@ def clock_offset(schedule: BaseSchedule, now: datetime) -> timedelta:
 
 
 def wait_of(seconds: float) -> timedelta:
-    """Return how long to wait for the next ``is_due()`` call, if the last returned ``seconds``."""
+    """Return the wait until the next ``is_due()`` call after ``is_due()`` returned ``seconds``."""
     if math.isnan(seconds):
         seconds = DEFAULT_WAIT
-    # Without the minimum, a user's class that always returns 0 seconds would keep the beat busy.
+    # Without SHORTEST_WAIT, a user's class that always returns 0 seconds would keep the beat busy.
     return timedelta(seconds=min(max(seconds, SHORTEST_WAIT), LONGEST_WAIT))
 
 
@@ -583,7 +579,7 @@ def aware(instant: datetime) -> datetime:
 
 
 def same_instant(one: datetime | None, other: datetime | None) -> bool:
-    """Return whether two times are the same instant, or whether both are None.
+    """Return whether two times are the same instant or are both None.
 
     The times are compared in UTC, because in local time the repeated hour of a DST change is
     ambiguous.
@@ -595,7 +591,7 @@ def same_instant(one: datetime | None, other: datetime | None) -> bool:
 
 @lru_cache(maxsize=64)
 def namespace_of(prefix: str) -> bytes:
-    """Return the UUID namespace of the schedule under ``prefix``."""
+    """Return the UUID namespace of the schedule with the key prefix ``prefix``."""
     return uuid.uuid5(uuid.NAMESPACE_URL, f"redbeat:{prefix}").bytes
 
 
@@ -606,9 +602,10 @@ VARIANTS = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
 def task_id_of(prefix: str, name: str, instant: str, identity: str = "") -> str:
     """Return the task id of an occurrence; the same arguments always return the same id.
 
-    ``instant`` is the nominal instant, ISO 8601 in UTC. The id is the UUID version 5 (RFC 9562) of
-    "<instant> <name>" in the namespace of the prefix, or of "<instant>/<identity> <name>" if the
-    entry has an identity. This code is faster than ``uuid5()``.
+    ``instant`` is the nominal instant in UTC, formatted as ISO 8601. The id is the UUID version 5
+    (RFC 9562) of "<instant> <name>" in the namespace of the prefix, or of
+    "<instant>/<identity> <name>" if the entry has an identity. This function is faster than
+    ``uuid5()``.
     """
     if identity:
         instant = f"{instant}/{identity}"
@@ -619,7 +616,7 @@ def task_id_of(prefix: str, name: str, instant: str, identity: str = "") -> str:
 
 
 def score_of(next_at: datetime | None) -> float:
-    """Return the score of an entry that is due at ``next_at``; if None, :data:`PARKED`."""
+    """Return the score of an entry that is due at ``next_at``, ``PARKED`` if no run is left."""
     return PARKED if next_at is None else next_at.timestamp()
 
 

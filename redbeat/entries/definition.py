@@ -45,11 +45,10 @@ __all__ = (
     "stored_options",
 )
 
-#: Maps each ``apply_async`` option that is a time to True if the option also accepts an instant.
+#: Maps each ``apply_async`` option for a time to whether the option also accepts an instant.
 TIMES: Final = {"countdown": False, "eta": True, "expires": True}
 
-#: An option in seconds must be less than this number, because larger numbers are probably UNIX
-#: times.
+#: An option in seconds must be below this number, because larger numbers are probably UNIX times.
 MAX_SECONDS: Final = 1e9
 
 
@@ -130,7 +129,7 @@ def _are_texts(value: Any) -> bool:
 
 
 def _is_time(value: Any) -> bool:
-    # Accept all times that RedBeat 2 stored. For example, stored_options() refuses negative times.
+    # Accept the times that RedBeat 2 stored, even negative times, which stored_options() refuses.
     return value is None or isinstance(value, (timedelta, datetime)) or _is_bounded_number(value)
 
 
@@ -142,7 +141,8 @@ def _is_time_or_text(value: Any) -> bool:
     return isinstance(value, str) or _is_time(value)
 
 
-#: Maps each option to its check. No beat can send a message with a value that fails the check.
+#: Maps each option of a message to its check.
+#: A beat cannot send a message with an option that fails its check.
 OPTIONS: dict[str, Check] = {
     "headers": (_are_headers, "an object"),
     "stamped_headers": (_are_texts, "a list of header names"),
@@ -155,7 +155,7 @@ OPTIONS: dict[str, Check] = {
     "eta": (_is_time_or_text, "ISO 8601 or a number of seconds"),
 }
 
-#: Options that Celery or the beat sets for each message.
+#: Options that users must not set, because Celery or the beat sets these options for each message.
 RESERVED: Final = frozenset(
     {"args", "body", "connection", "content_type", "declare", "kwargs", "name", "producer"}
     | {"publisher", "result_cls", "router", "task_type"}
@@ -215,12 +215,12 @@ def encode_definition(definition: dict[str, Any]) -> str:
     return encode(definition, "")
 
 
-#: The fields of a definition without additional fields of a subclass. ``DEFINITION_TEXT`` is the
-#: JSON template of a definition with exactly the fields in ``NAMES``.
+#: ``NAMES`` are the fields of a definition, without additional fields of a subclass.
+#: ``DEFINITION_TEXT`` is the JSON template of a definition with exactly the fields in ``NAMES``.
 NAMES = (*FIELDS,)
 DEFINITION_TEXT = f"{{{', '.join(f'{quoted(field)}: %s' for field in NAMES)}}}"
 
-#: Maps each scalar type to a function that converts a value to JSON in the same way as the encoder.
+#: Maps each scalar type to a function that converts a value to JSON exactly like the JSON encoder.
 SCALARS: dict[type, Callable[[Any], str]] = {
     str: quoted,
     int: repr,
@@ -246,7 +246,7 @@ def flat_text(definition: dict[str, Any]) -> str | None:
         texts = (_array(args), _object(kwargs), _object(options), _schedule(rule))
         text = DEFINITION_TEXT % (quoted(name), quoted(task), *texts, SCALARS[bool](enabled))
     except (KeyError, TypeError, ValueError):
-        return None  # the encoder handles all other values, and reports invalid values
+        return None  # the JSON encoder handles nested values, and reports invalid values
     return text if len(text) <= MAX_TEXT else None
 
 
@@ -319,15 +319,15 @@ def decode_definition(text: str | bytes) -> dict[str, Any]:
     return definition
 
 
-#: Maps each list or object field to its empty value. Other languages may write the wrong empty
-#: value: PHP writes an empty object as ``[]``, and Lua writes an empty list as ``{}``.
+#: Maps each list or object field to its empty value.
+#: A PHP program may store an empty object as ``[]``, and a Lua program an empty list as ``{}``.
 EMPTY: dict[str, Callable[[], Any]] = {"args": list, "kwargs": dict, "options": dict}
 
 
 def _accept_other_forms(definition: dict[str, Any]) -> None:
-    """Convert values that RedBeat 2 also accepts.
+    """Convert the values of a definition that RedBeat 2 accepts although their types are wrong.
 
-    RedBeat 2 accepts an integer name, an integer ``enabled``, and wrong empty values of arguments.
+    RedBeat 2 accepts an integer name, 0 or 1 as ``enabled``, and ``[]`` or ``{}`` for empty fields.
     """
     if type(definition["name"]) is int:
         definition["name"] = str(definition["name"])
@@ -381,8 +381,8 @@ def decode_policy(
         raise DecodeError("policy", f"must be an object, not {extension!r:.60}")
     if isinstance(definition.get("schedule"), rrule):
         definition["schedule"] = with_zones(definition["schedule"], extension)
-    # Only RedBeat writes the stored policy. So each field in the stored policy is a policy field,
-    # even if the name of the field is in ``foreign``.
+    # Only RedBeat writes the stored policy. Each field in the stored policy is therefore a policy
+    # field, even if the name of the field is in ``foreign``.
     definition.update(_checked(extension, list(POLICY_FIELDS), "policy"))
     return definition
 

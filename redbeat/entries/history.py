@@ -1,4 +1,4 @@
-"""The run history of an entry, changes to this history, and the saved state of an entry."""
+"""Reads, writes and changes the run history of an entry, and keeps the saved state of an entry."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ __all__ = (
     "merged_history",
 )
 
-#: UTC as a zone with an IANA name. RedBeat 2 stores the IANA name of a zone, and
-#: ``datetime.timezone.utc`` has no IANA name.
+#: UTC as a zone with an IANA name, which ``datetime.timezone.utc`` does not have.
+#: RedBeat 2 stores a time zone as its IANA name.
 NAMED_UTC = zone_named("UTC")
 
 
 class History(NamedTuple):
-    """The last run, the run count, and ``scheduled_at``, the nominal instant of the last run.
+    """The last run and the run count; ``scheduled_at`` is the nominal instant of the last run.
 
     ``scheduled_at`` is None if the entry never ran, if RedBeat 2 ran the entry, or if an
     application wrote ``last_run_at``.
@@ -71,27 +71,26 @@ class History(NamedTuple):
         return cls(last_run_at, count, _scheduled_at(runtime, last_run_at))
 
 
-#: The stored definition and policy.
+#: The stored definition and the stored policy of an entry.
 Texts = tuple[str, str]
 
 
 class SavedState(NamedTuple):
     """The stored fields of an entry at its last load or save.
 
-    Each load or save replaces this object.
+    Each load or save of the entry replaces its ``SavedState``.
 
     Attributes:
         texts: the stored definition and policy, two empty strings if the entry was not loaded.
         meta: the stored ``meta`` field, None if the entry was not loaded.
-        last_run_at, total_run_count: the history at the last load or save. A save writes the
-            current history of the entry only if the history differs from these values.
+        last_run_at, total_run_count: the history at the last load or save; a save writes the
+            history of the entry only if the history has changed.
         identity: a random id that distinguishes the stored entry from deleted entries with the same
             name; "" if the entry has no identity.
         has_lazy: whether an argument is a placeholder for a function that only ``beat_schedule``
             contains.
         pause: the operator's pause of the entry, None if no operator paused the entry.
-        new_identity: the identity to store if the entry is new. All attempts of one save use the
-            same identity.
+        new_identity: the identity to store if the entry is new, in all attempts of one save.
         refused_texts: the definition and policy that Redis returned with a refused write, None if
             no write was refused.
         before_restart: the last run and the run count before a save restarted a finished entry,
@@ -112,14 +111,14 @@ class SavedState(NamedTuple):
     def with_history(
         self, meta: str | None, last_run_at: Any, total_run_count: int, identity: str
     ) -> SavedState:
-        """Return a copy of this state with a history that was just loaded or saved."""
-        # A beat calls this method twice per run. The method avoids _replace(), because _replace()
-        # takes twice as long as a call of the class.
+        """Return a copy of the saved state with a history that was just loaded or saved."""
+        # A beat calls with_history() twice per run, and _replace() would take twice as long as a
+        # call of the class.
         return SavedState(self.texts, meta, last_run_at, total_run_count, identity, *self[5:])
 
 
-#: The usual JSON of a ``meta`` field. Formatting and matching this JSON directly is faster than
-#: calling the JSON encoder and decoder.
+#: Templates of the JSON that RedBeat writes in ``meta``.
+#: The templates are faster than the JSON encoder and decoder.
 LAST_RUN_TEXT = (
     '{"last_run_at": {"__type__": "datetime", "year": %d, "month": %d, "day": %d, "hour": %d, '
     '"minute": %d, "second": %d, "microsecond": %d, "timezone": %s}'
@@ -133,13 +132,12 @@ _read_moment, _read_count = (
 _meta_pattern = re.compile(f"{_read_moment}(?:{_read_count})?}}", re.ASCII)
 
 
-#: The fixed parts of the JSON of a ``runtime`` field: the text before the nominal instant, and the
-#: text between the nominal instant and the actual instant.
+#: The text before the nominal instant in a ``runtime`` field, and before the actual instant.
 RUNTIME, RUNTIME_THEN = '{"scheduled_at":', ',"last_run_at":'
 
 
 def decode_meta(text: str | bytes | None) -> dict[str, Any]:
-    """Return a decoded ``meta`` field, ``{"last_run_at": None}`` if the field is empty.
+    """Return a decoded ``meta`` field, with None as ``last_run_at`` if the field is empty.
 
     Raises :exc:`DecodeError` with the name of an invalid field.
     """
@@ -189,7 +187,7 @@ def encode_meta(last_run_at: datetime | None, total_run_count: int | None = None
 
 
 def _quoted_zone(moment: datetime) -> str:
-    """Return the quoted name of the time zone, "" if only the JSON encoder can write ``moment``."""
+    """Return the quoted time zone of ``moment``, "" if the JSON encoder must write ``moment``."""
     zone = moment.tzinfo
     if zone is UTC:
         return '"UTC"'
@@ -203,7 +201,7 @@ def encode_runtime(scheduled: Nominal, last_run_at: datetime) -> str:
 
 
 def _read_usual(meta: str) -> tuple[datetime, int] | None:
-    """Return the last run and the run count in a usual ``meta`` text, None for any other text.
+    """Return the last run and run count in ``meta``, None if ``meta`` needs the JSON decoder.
 
     This function is about ten times faster than the JSON decoder.
     """
@@ -224,7 +222,7 @@ def _read_decoded(meta: dict[str, Any]) -> tuple[datetime | None, int]:
 def _instants(runtime: str) -> tuple[float | None, float | None]:
     """Return the nominal and the actual instant in a ``runtime`` field, in UNIX seconds."""
     scheduled, comma, ran = runtime[len(RUNTIME) : -1].partition(RUNTIME_THEN)
-    if comma and runtime.startswith(RUNTIME):  # the format that encode_runtime writes
+    if comma and runtime.startswith(RUNTIME):  # encode_runtime() writes this format
         return seconds_in(scheduled), seconds_in(ran)
     fields = record_in(runtime)
     return seconds_in(fields.get("scheduled_at")), seconds_in(fields.get("last_run_at"))
@@ -244,8 +242,8 @@ def _scheduled_at(runtime: str, last_run_at: datetime | None) -> datetime | None
 #: The policy fields that decide when and how often an entry runs.
 FIELDS: Final = ("timezone", "start_time", "end_time", "max_runs")
 
-#: A tuple of three values: schedule, time zone, start time and end time in a comparable form; the
-#: schedule object; and ``max_runs``. All three values are None if the stored entry is unreadable.
+#: A tuple of the schedule with its times in comparable form, the schedule object, and ``max_runs``.
+#: All values in a ``Timing`` are None if the stored entry is unreadable.
 Timing = tuple[Any, Any, "int | None"]
 
 
@@ -253,8 +251,8 @@ def merged_history(claimed_meta: str, stored_meta: str, recorded: History) -> Hi
     """Return the history to write after a run, including changes by an application during the run.
 
     ``recorded`` is the history after the run. ``claimed_meta`` is the ``meta`` field when the run
-    was claimed, ``stored_meta`` the ``meta`` field now. If ``stored_meta`` cannot be decoded, the
-    function returns ``recorded``.
+    was claimed. ``stored_meta`` is the current ``meta`` field. If ``stored_meta`` cannot be
+    decoded, the function returns ``recorded``.
     """
     if stored_meta == claimed_meta:
         return recorded
@@ -294,9 +292,9 @@ def history_after_save(
     the entry had reached ``max_runs``, only the run count restarts at 0, and the last run does not
     change.
 
-    If nothing restarts, the same ``history`` object is returned. For example, a higher ``max_runs``
-    does not restart the history, so only the additional runs take place. ``foreign`` are names of
-    policy fields that the entry class uses for other purposes.
+    If the history does not restart, the function returns ``history`` itself. A higher ``max_runs``
+    alone does not restart the history, so only the additional runs take place. ``foreign`` are
+    names of policy fields that the entry class uses for other purposes.
     """
     if (old == new and not rewritten) or '"max_runs"' not in "".join(new):
         return history

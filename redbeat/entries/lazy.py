@@ -1,8 +1,8 @@
 """Lazy arguments: functions (``BeatLazyFunc``) in ``beat_schedule`` that a beat calls for each run.
 
-Redis cannot store a function. Therefore the stored definition contains a placeholder with the name
-of the function, and the policy field ``lazy`` contains the paths to the placeholders. At each
-dispatch, the beat calls the function that its own ``beat_schedule`` contains at the same path.
+Redis cannot store a function, so the stored definition contains a placeholder with the name of the
+function. The policy field ``lazy`` contains the paths to all placeholders in the definition. For
+each run, a beat calls the functions in its own ``beat_schedule`` at the paths of the placeholders.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ __all__ = (
     "with_field",
 )
 
-#: The name of the policy field with the paths of the placeholders, and the tag of a placeholder.
+#: The name of the policy field for lazy arguments, and the type tag of their placeholders.
 FIELD: Final = "lazy"
 
 ARGUMENTS: Final = ("args", "kwargs")
 
-#: Types of values that contain no other values. A search for functions skips values of these types.
+#: Types of values that contain no other values, and therefore no functions.
 SCALARS: Final = frozenset({str, int, float, bool, type(None)})
 
 Path = tuple["str | int", ...]
@@ -72,12 +72,12 @@ def hidden(definition: dict[str, Any], static: bool) -> tuple[dict[str, Any], Pa
 
 
 def _containers(definition: dict[str, Any]) -> list[str]:
-    """Return which of ``args`` and ``kwargs`` are containers, which can contain functions."""
+    """Return which of the fields ``args`` and ``kwargs`` are lists, tuples or dicts."""
     return [name for name in ARGUMENTS if isinstance(definition.get(name), (dict, list, tuple))]
 
 
 def restore_lazy(arguments: dict[str, Any], policy: str) -> bool:
-    """Replace each placeholder by a :class:`LazyArgument`; return whether a placeholder exists.
+    """Replace each placeholder with a :class:`LazyArgument`; return whether a placeholder exists.
 
     Raises :exc:`DecodeError` if a path in the policy does not exist in the constructor arguments.
     """
@@ -101,10 +101,10 @@ def _restore_at(value: Any, path: list[Any]) -> Any:
 
 
 def resolved(value: Any, configured: Any, path: Path) -> Any:
-    """Return the arguments ``value``, with each placeholder replaced by its function.
+    """Return ``value`` with each :class:`LazyArgument` replaced by its function.
 
-    ``configured`` are the same arguments in ``beat_schedule``, with their functions. Raises
-    :exc:`LazyArgumentError` if ``configured`` contains no function at the path of a placeholder.
+    ``configured`` contains the arguments of the entry in ``beat_schedule``, with all functions.
+    Raises :exc:`LazyArgumentError` if ``configured`` has no function at the path of a placeholder.
     """
 
     def resolve(argument: Any, at: Path) -> Any:
@@ -156,7 +156,7 @@ def _call(argument: BeatLazyFunc | LazyArgument, path: Path) -> Any:
 def _walk(value: Any, path: Path, replace: Callable[[Any, Path], Any]) -> Any:
     """Return ``value`` with each lazy argument replaced by the result of ``replace``.
 
-    Returns the same object if ``value`` contains no lazy argument.
+    Returns ``value`` itself if ``value`` contains no lazy argument.
     """
     inner: Iterable[Any]
     if isinstance(value, dict):

@@ -1,8 +1,8 @@
 """Finds overdue entries: entries without a successful run within their ``expect_within`` seconds.
 
 An entry can be overdue even if no run was ever sent. The sorted set ``expected`` contains the
-entries to check. The score of an entry in this set is a time before which the entry cannot be
-overdue. After this time, only the hash of the entry decides whether the entry is overdue.
+entries that may become overdue. The score of an entry in ``expected`` is a time before which the
+entry cannot be overdue. The hash of an entry shows whether the entry is overdue.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Overdue(NamedTuple):
         last_success: when the last successful run ended (UTC), None if no success is known.
         seconds: the seconds since the latest of these times: the last success, the first save of
             ``expect_within``, the last resume, and ``start_time``.
-        expect_within: the value of this policy field, in seconds.
+        expect_within: the policy field ``expect_within`` of the entry, in seconds.
     """
 
     name: str
@@ -75,10 +75,9 @@ def _fields_of(row: Row) -> dict[str, Any]:
 def overdue_entries(store: Reading, counts: Counts) -> list[Overdue]:
     """Return all overdue entries; the entry with the longest time without a success comes first.
 
-    ``counts`` is the reply of :meth:`Reading.counts`. No round trip if no entry has
+    ``counts`` is the reply of :meth:`Reading.counts`. Takes no round trip if no entry has
     ``expect_within``, or if all entries with ``expect_within`` had a success in time. Takes one
-    round trip per 500 entries to check, or two round trips per 500 entries if 500 or more entries
-    must be checked.
+    round trip if fewer than 500 entries must be checked, else two round trips per 500 entries.
     """
     found: list[Overdue] = []
     keys, offset = list(counts.expected), 0

@@ -123,7 +123,7 @@ def _with_enabled(definition: str, enabled: bool) -> str:
     return json.dumps({**object_in(definition, "definition"), "enabled": enabled})
 
 
-#: Maximum number of attempts to change an entry that other programs write at the same time.
+#: Maximum number of attempts to change an entry that other programs change during each attempt.
 ATTEMPTS = 5
 
 
@@ -133,7 +133,7 @@ def pause_entries(
     """Pause entries, and return the new definition and policy of each entry by key.
 
     Missing and unreadable entries are skipped. Raises :exc:`ConflictError` if other programs change
-    an entry during each attempt. Two round trips per 500 keys.
+    an entry during each attempt. Takes two round trips per 500 keys.
     """
     now = datetime.now(timezone.utc)
 
@@ -150,7 +150,7 @@ def resume_entries(
     """Resume entries, and return the new definition and policy of each entry by key.
 
     Missing and unreadable entries are skipped. Raises :exc:`ConflictError` if other programs change
-    an entry during each attempt. Two round trips per 500 keys.
+    an entry during each attempt. Takes two round trips per 500 keys.
     """
 
     def change(row: Row) -> Writing:
@@ -161,7 +161,7 @@ def resume_entries(
             entry = loader.from_texts(app, definition, row.meta, policy, row.runtime)
             entry.warn_if_finished()
             return Writing(row.key, *texts, score=entry.score_to_store())
-        except (DecodeError, InvalidEntryError):  # a beat reports this error of the entry
+        except (DecodeError, InvalidEntryError):  # a beat reports the error of an invalid entry
             return Writing(row.key, *texts)
 
     return _change(store, keys, change)
@@ -187,7 +187,7 @@ def _change_once(
 ) -> list[str]:
     """Change the readable entries, and return the keys of the entries that must be retried.
 
-    An entry must be retried if another program changed this entry at the same time.
+    An entry must be retried if another program changed the entry during the call.
     """
     writings = []
     for row in store.read(keys).rows:

@@ -152,8 +152,8 @@ def _field(default: Any, type_: FieldType, example: str, description: str) -> An
 class Policy:
     """The rules that decide which occurrences of an entry run, and when the entry is finished.
 
-    This class is the only description of the policy fields. RedBeat creates the checks, the
-    attributes of entries and the options of the command line from this class.
+    RedBeat creates the checks of policy fields, the attributes of entries and the options of the
+    command line from the fields of ``Policy``.
     """
 
     timezone: str | None = _field(
@@ -236,12 +236,12 @@ class Policy:
         None, TEXT, "'Invoices of the day'", "The purpose of the entry, as a text for people."
     )
     managed_by: str | None = _field(
-        None, TEXT, "billing", "The managed_by name of the file that manages the entry."
+        None, TEXT, "billing", "The value of managed_by in the file that manages the entry."
     )
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Policy:
-        """Return the policy with these field values; a value of None means the default.
+        """Return the policy with the fields in ``values``; a value of None means the default.
 
         Raises :exc:`InvalidEntryError` with the name of an invalid field.
         """
@@ -267,9 +267,9 @@ class Policy:
 
     @property
     def field_of_reports(self) -> str | None:
-        """The name of a set field that needs workers to report the ends of runs.
+        """The name of a policy field for which workers must report the ends of runs.
 
-        The result is None if no field that needs these reports is set.
+        The name is None if the policy works without reports from workers.
         """
         if self.overlap != DEFAULT.overlap:
             return "overlap"
@@ -283,7 +283,7 @@ class Policy:
 
     @property
     def zone(self) -> tzinfo | None:
-        """The time zone with the name :attr:`timezone`, None if the policy sets no name."""
+        """The time zone that :attr:`timezone` names, None if the policy sets no time zone."""
         return None if self.timezone is None else _zone(self.timezone)
 
 

@@ -70,7 +70,7 @@ def nominal(scheduled_at: datetime) -> Nominal:
     that are due at the same time need the same result.
     """
     global _last  # noqa: PLW0603 - the assignment is atomic, so it is thread-safe
-    # Compare in UTC: in local time, the repeated hour of a DST change is ambiguous.
+    # Compare in UTC, because in local time the repeated hour of a DST change is ambiguous.
     at, result = aware(scheduled_at), _last
     if result.at != at:
         result = _last = Nominal.of(at)
@@ -82,11 +82,11 @@ SENT, SKIPPED, TRIGGERED, PERHAPS_SENT = "sent", "skipped", "triggered", "perhap
 #: The outcomes of scheduled runs that were sent, or may have been sent.
 SENT_OUTCOMES: Final = (SENT, PERHAPS_SENT)
 
-#: The mark for "no task id" in lines of the old format.
+#: The mark for "no task id" in history lines of the old format.
 NO_ID: Final = "-"
 
-#: The lateness in a line always begins with one of these signs. Lines of the old format contain no
-#: lateness.
+#: The lateness in a history line begins with a plus sign or a minus sign.
+#: History lines of the old format contain no lateness.
 SIGNS: Final = ("+", "-")
 
 #: The states of a run that was sent; see :class:`RunResult`.
@@ -100,7 +100,7 @@ class RunResult(NamedTuple):
     """The result of a run that was sent, as a worker reported it.
 
     Attributes:
-        state: one of the following.
+        state: how the run ended.
 
             - ``succeeded``: the task returned.
             - ``failed``: the task raised an error, exceeded its time limit, lost its process, was
@@ -109,6 +109,7 @@ class RunResult(NamedTuple):
             - ``revoked``: the task was revoked, terminated, or expired before it started.
             - ``ignored``: the task raised Celery's ``Ignore``, or was replaced by another task.
             - ``lost``: no worker reported the end of the run within ``overlap_timeout``.
+
         ended_at: when the run ended (UTC), None for a lost run.
         seconds: the duration of the last attempt, None if unknown.
         retries: how many times the task was retried.
@@ -140,7 +141,7 @@ class Results(NamedTuple):
         consecutive_failures: the number of failed runs since the last success, or since the entry
             was resumed.
         since: when the results were first stored, or when the entry was last resumed (UTC).
-        by_run: the nominal instant of a run, formatted as :attr:`Nominal.short` -> the result.
+        by_run: maps the nominal instant of a run, formatted as :attr:`Nominal.short`, to a result.
     """
 
     last_success: datetime | None = None
@@ -201,16 +202,17 @@ class Occurrence(NamedTuple):
             request.
         dispatched_at: when a beat sent or gave up the run (UTC).
         task_id: the task id of the message, None if no message was sent.
-        outcome: one of the following.
+        outcome: whether the run was sent, or why the run was not sent.
 
             - ``sent``: the run was sent.
             - ``triggered``: a triggered run was sent, in addition to the schedule.
             - ``skipped``: the run was skipped because an earlier run was still running.
             - ``missed:<n>``: this run and the n - 1 runs before it were too late to catch up.
-            - ``perhaps_sent``: the beat died or stalled during the publish. Afterwards the run was
-              too late to send again.
+            - ``perhaps_sent``: the beat died or stalled during the publish, and the run became too
+              late to send again.
             - ``failed:<error class>``: the first attempt to send the run failed.
             - ``failed:<error class>:<n>``: the last of ``n`` failed attempts to send the run.
+
         result: the result of the run, None if no worker has reported the result.
     """
 
@@ -232,7 +234,7 @@ def missed(count: int) -> str:
 
 
 def cause_of(error: BaseException) -> BaseException:
-    """Return the original error if Celery wrapped this error in a ``SchedulingError``."""
+    """Return the error that Celery wrapped in a ``SchedulingError``, or ``error`` itself."""
     while isinstance(error, SchedulingError) and (error.__cause__ or error.__context__):
         error = error.__cause__ or error.__context__ or error
     return error
@@ -248,7 +250,7 @@ def run_line(scheduled: Nominal, dispatched: float, outcome: str = "", task_id: 
 
     The line is ``<scheduled> <signed lateness in seconds> <outcome> <task id>``. If there is no
     task id, the line ends after the outcome. If the outcome is ``sent`` and a reader can compute
-    the task id, the line contains neither the outcome nor the task id. Therefore most lines have at
+    the task id, the line contains neither the outcome nor the task id. Most history lines have at
     most 30 bytes.
     """
     lateness = f"{dispatched - scheduled.seconds:+.6f}"
@@ -275,7 +277,7 @@ def with_results(runs: Iterable[Occurrence], results: Results) -> list[Occurrenc
 
 
 def needs_lost(runs: Iterable[Occurrence]) -> bool:
-    """Return whether a run may be lost, because no worker has reported the result of this run."""
+    """Return whether ``runs`` contains a sent run without a result, which may be lost."""
     return any(run.was_sent and run.result is None for run in runs)
 
 

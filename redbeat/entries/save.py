@@ -44,12 +44,12 @@ __all__ = (
     "save_batches",
 )
 
-#: A write is retried up to this number of times if a beat records a run during the write. The last
-#: retry overwrites the stored history.
+#: A write is retried up to this number of times if a beat records a run during the write.
+#: The last retry of a write overwrites the stored history.
 SAVE_ATTEMPTS: Final = 5
 
-#: Two scores count as equal if they differ by less than this number of seconds, because RedBeat
-#: stores scores with six decimals.
+#: Two scores count as equal if they differ by less than this number of seconds.
+#: RedBeat stores scores with six decimals, so stored scores may differ from computed scores.
 SCORE_PRECISION: Final = 2e-6
 
 
@@ -71,7 +71,7 @@ def check_history(entry: RedBeatSchedulerEntry) -> None:
 
 
 def restart_if_finished(entry: RedBeatSchedulerEntry, new: Texts, now: datetime) -> bool:
-    """Restart a finished entry if the changes allow more runs; return whether the entry restarted.
+    """Restart a finished entry if its changes allow more runs; return whether the entry restarted.
 
     ``new`` are the definition and policy to save, ``now`` is in UTC. An entry does not restart if
     the program changed its run count. No round trip.
@@ -91,10 +91,10 @@ def restart_if_finished(entry: RedBeatSchedulerEntry, new: Texts, now: datetime)
 
 
 def default_last_run(entry: RedBeatSchedulerEntry) -> datetime | None:
-    """Return the last run if its value is only a default from this host's clock, otherwise None.
+    """Return the last run if it is only a default from the clock of this host, else None.
 
-    ``save.lua`` compares this default with the clock of Redis, because the clock of this host may
-    be ahead.
+    ``save.lua`` compares a default last run with the clock of Redis, because the clock of the host
+    may be ahead.
     """
     last, state = entry.last_run_at, entry.saved_state
     if last is None:
@@ -117,7 +117,7 @@ def _history_changed(entry: RedBeatSchedulerEntry) -> bool:
 def complete_writing(
     entry: RedBeatSchedulerEntry, writing: Writing, now: datetime, insist: bool
 ) -> Writing:
-    """Return ``writing`` with the history and with the score of the entry at ``now`` (UTC).
+    """Return ``writing`` with the history of the entry, and with its score at ``now`` (UTC).
 
     If ``insist`` is true, the write overwrites any stored history.
     """
@@ -170,7 +170,7 @@ def _count_from(entry: RedBeatSchedulerEntry, now: datetime) -> None:
 
 
 def _score_is_current(entry: RedBeatSchedulerEntry, stored: str) -> bool:
-    """Return whether the stored score is correct.
+    """Return whether ``stored`` is the correct score of the entry.
 
     If the entry must be due at once, any stored score in the past is correct.
     """
@@ -202,15 +202,15 @@ def _note_saved(entry: RedBeatSchedulerEntry, writing: Writing, identity: str | 
 
 
 def _merge(entry: RedBeatSchedulerEntry, saved: Saved, texts: Texts) -> None:
-    """Before a retry, load the stored history into the attributes that the program did not change.
+    """Load the stored history before a retry, but keep attributes that the program has changed.
 
-    ``texts`` are the definition and policy that Redis returned when it refused the write.
+    ``texts`` are the definition and policy that Redis returned when Redis refused the write.
     """
     state = entry.saved_state
     if state.before_restart is not None:
         entry.last_run_at, entry.total_run_count = state.before_restart
     last, count = entry.last_run_at, entry.total_run_count
-    # A stored history that cannot be decoded is replaced by the history of this object.
+    # The history of ``entry`` replaces a stored history that cannot be decoded.
     undecoded = state._replace(meta=saved.meta, last_run_at=last, total_run_count=-1)
     entry.saved_state = undecoded._replace(refused_texts=texts, before_restart=None)
     try:
@@ -225,18 +225,18 @@ def _merge(entry: RedBeatSchedulerEntry, saved: Saved, texts: Texts) -> None:
 
 # -- batches -----------------------------------------------------------------------------------
 
-#: At most 500 entries, each with the data to write.
+#: A batch of at most 500 entries, each with the data to write.
 Batch = Sequence[tuple["RedBeatSchedulerEntry", Writing]]
 
 
 def save_batches(store: Store, batches: Sequence[Batch], attempts: int = SAVE_ATTEMPTS) -> None:
     """Write batches of entries; encode the next batch while Redis writes the previous batch.
 
-    The histories must be valid, see :func:`check_history`. One round trip per batch, and three more
-    round trips for a batch with calendars. If entries ran during the save, or if new objects
-    replace stored entries, the refused writes are retried up to ``attempts`` times, with one round
-    trip per retry. If :exc:`InvalidEntryError` is raised, the batch of the invalid entry and all
-    later batches are not written.
+    The history of each entry must be valid; see :func:`check_history`. Takes one round trip per
+    batch, and three more for a batch whose entries use calendars. Redis refuses a write if the
+    entry ran during the save, or if a new object replaces a stored entry. A refused write is
+    retried up to ``attempts`` times, with one round trip per retry. If :exc:`InvalidEntryError` is
+    raised, the batch of the invalid entry and all later batches are not written.
     """
     finish: Callable[[], None] | None = None
     for batch in batches:
@@ -266,7 +266,7 @@ def finish_batch(
 ) -> None:
     """Process the result of each write, and retry the writes that Redis refused.
 
-    For example, Redis refuses a write if a beat recorded a run of the entry during the save.
+    Redis refuses a write, for example, if a beat recorded a run of the entry during the save.
     """
     results = zip(batch, writings, read_results(), strict=True)
     left = [item for item, writing, saved in results if not _accept(item[0], writing, saved)]
@@ -276,10 +276,10 @@ def finish_batch(
 
 
 def recheck_calendars(store: Store, batch: Batch, calendars: Mapping[str, Calendar]) -> None:
-    """Make the entries due now if a calendar changed during the save.
+    """Make the entries of ``batch`` due now if a calendar changed during the save.
 
-    When the entries are due, a beat corrects their scores. No round trip without calendars;
-    otherwise one round trip, or two if a calendar changed.
+    A beat corrects the score of each due entry. Takes one round trip, two if a calendar changed,
+    and none without calendars.
     """
     if calendars and readable_calendars(store, calendars)[0] != calendars:
         keys = [writing.key for entry, writing in batch if entry.policy_field("exclude")]
@@ -291,8 +291,8 @@ def rescore(store: Store, entries: Sequence[RedBeatSchedulerEntry]) -> None:
 
     If the next run of an entry cannot be computed, for example because a calendar is missing, this
     function makes the entry due at once, and a beat quarantines the entry. Raises
-    :exc:`ConflictError` if another program changed an entry. As many round trips as
-    :func:`save_batches`; if a next run cannot be computed, three more round trips per entry.
+    :exc:`ConflictError` if another program changed an entry. Takes as many round trips as
+    :func:`save_batches`, and three more per entry if the next run of an entry cannot be computed.
     """
     try:
         scores = [Writing(entry.key, believed=entry.seen_texts) for entry in entries]

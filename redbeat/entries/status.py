@@ -54,7 +54,7 @@ class Failing:
         first_error: why the first attempt failed.
         last_at: when the last attempt failed.
         last_error: why the last attempt failed.
-        next_attempt_at: when a beat tries again; None while a beat is trying to send the run.
+        next_attempt_at: when a beat starts the next attempt; None during an attempt.
     """
 
     attempts: int
@@ -66,9 +66,9 @@ class Failing:
 
     @classmethod
     def read(cls, text: str, score: float | None, claimed: bool) -> Failing | None:
-        """Return the attempts in ``text``, a stored field; None if the text is empty or invalid.
+        """Return the failed attempts in ``text``, None if ``text`` is empty or invalid.
 
-        ``score`` is the score of the entry, ``claimed`` is whether a beat has claimed the entry.
+        ``score`` is the score of the entry. ``claimed`` is true if a beat has claimed the entry.
         """
         try:
             head, first_error, last_error = json_in(text, "failing")
@@ -93,25 +93,26 @@ class Failing:
 
 @dataclass(frozen=True, slots=True)
 class EntryStatus:
-    """The state of an entry, with the reason.
+    """The state of an entry, and the reason for this state.
 
     Attributes:
-        state: one of the following.
+        state: the current state of the entry.
 
             - ``scheduled``: the entry waits for its next run.
             - ``running``: a beat is sending a run, or a worker is executing a run that must not
               overlap other runs of the entry.
-            - ``failing``: the run that is due could not be sent; a beat tries again.
+            - ``failing``: the due run could not be sent, and a beat will retry the run.
             - ``paused``: the entry is not enabled.
             - ``finished``: no run is left.
             - ``quarantined``: the entry is unreadable.
-        reason: why the entry is in this state; None for a scheduled or running entry, or if the
-            reason is unknown.
+
+        reason: the reason for the state; None for a scheduled or running entry, or if the reason is
+            unknown.
         due_at: the time of the next run in UTC; None if the entry is never due.
         note: the note of the operator who paused the entry.
         failing: the failed attempts to send the due run, None without failed attempts.
-        last_success: when the last successful run ended (UTC), None if no success is known. Workers
-            report the ends of runs only if you called ``redbeat.worker.enable(app)``.
+        last_success: when the last successful run ended (UTC), None if no success is known, for
+            example because the workers do not call ``redbeat.worker.enable(app)``.
         consecutive_failures: the number of failed runs since the last success, or since the entry
             was resumed.
         overdue: the time without a success if this time exceeds ``expect_within``, otherwise None.
@@ -129,10 +130,10 @@ class EntryStatus:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """An entry in a list of entries; the entry may be unreadable.
+    """A readable or unreadable entry in a list of entries.
 
     If the entry is unreadable, ``entry`` is None and ``problem`` is the reason. If the due run
-    could not be sent, ``failing`` contains the attempts, and ``problem`` describes the last error.
+    could not be sent, ``failing`` contains the failed attempts, and ``problem`` is the last error.
     ``due_at`` is in UTC, None if the entry is never due. :class:`EntryStatus` lists the values of
     ``state``. ``name`` is printable. ``key`` is the exact Redis key, in which surrogates represent
     bytes that are not UTF-8.
@@ -230,7 +231,7 @@ def why_finished(entry: RedBeatSchedulerEntry) -> str:
 
 
 def due_at_of(row: Row, now: float) -> datetime | None:
-    """Return when an entry is due (UTC), None if never.
+    """Return when an entry is due (UTC), None if the entry is never due.
 
     An entry with the score 0 is due now.
     """
@@ -243,7 +244,7 @@ def due_at_of(row: Row, now: float) -> datetime | None:
 
 
 def claimed_until(claim: str) -> float:
-    """Return when a claim ends in UNIX seconds, 0 if there is no claim."""
+    """Return the time at which a claim ends, in UNIX seconds; 0 if there is no claim."""
     parts = claim.split(" ")
     return (seconds_in(parts[2]) or 0.0) if len(parts) > 2 else 0.0
 
@@ -254,7 +255,7 @@ def ends_at(running: str) -> float:
 
 
 def quarantine_note(note: str) -> tuple[str, datetime | None]:
-    """Return the reason for a quarantine and its start time, which is None if unknown."""
+    """Return the reason and the start time of a quarantine; None means an unknown start time."""
     fields = record_in(note)
     reason = fields.get("reason", note)
     return string_in(reason, LONGEST_REASON), instant_in(fields.get("since"))

@@ -33,8 +33,8 @@ __all__ = (
     "Templates",
 )
 
-#: Maximum number of characters of a definition for which a template is used. Longer definitions are
-#: decoded without a template, because a failed attempt to use a template parses the text once more.
+#: Maximum number of characters of a definition for which a template is used.
+#: Longer definitions are decoded directly, because a failed attempt with a template costs time.
 LONGEST: Final = 65_536
 
 #: Maximum number of templates; each template needs about 4 KiB.
@@ -43,8 +43,8 @@ MAX_TEMPLATES: Final = 1000
 #: The JSON key that marks a value that plain JSON cannot represent, such as a datetime.
 TAGGED: Final = '"__type__"'
 
-#: The fields in which similar entries differ. In stored definitions, these fields come before the
-#: schedule.
+#: The fields in which similar entries differ.
+#: Stored definitions contain the fields in ``INDIVIDUAL`` before the schedule.
 INDIVIDUAL: Final = frozenset({"name", "task", "args", "kwargs", "options"})
 SCHEDULE: Final = '"schedule":'
 
@@ -60,14 +60,14 @@ as_json: Final = JSONEncoder(allow_nan=False).encode
 
 
 class NewEntry(NamedTuple):
-    """An entry without history, and its definition and policy as JSON, None if unknown."""
+    """An entry without history, and the JSON of its definition and policy (None if unknown)."""
 
     entry: RedBeatSchedulerEntry
     texts: tuple[str, str] | None = None
 
 
 class Template(NamedTuple):
-    """An entry to copy, its definition and policy, and the number of tags in its definition."""
+    """An entry to copy, its definition and policy, and the count of type tags in its definition."""
 
     entry: RedBeatSchedulerEntry
     definition: dict[str, Any]
@@ -97,7 +97,7 @@ class Templates:
         try:
             entry = self._of_text(text, policy)
         except DECODING_ERRORS:
-            entry = None  # from_definition() raises the right error, or succeeds
+            entry = None  # from_definition() raises the error, or succeeds
         if entry is None:
             return self.make.from_definition(self._app, text, policy)
         entry.saved_state = entry.saved_state._replace(texts=(text, policy))
@@ -112,13 +112,13 @@ class Templates:
     def _of_text(self, text: str, policy: str) -> RedBeatSchedulerEntry | None:
         """Create an entry from a template, or return None if no template can be used.
 
-        In the text, all fields in ``INDIVIDUAL`` must come before the schedule. The rest of the
-        text, from the schedule on, is decoded only once, because many entries have the same rest.
+        All fields in ``INDIVIDUAL`` must come before the schedule in ``text``. The part of ``text``
+        from the schedule on is decoded only once, because it is the same in many entries.
         """
         head, _, tail = text.partition(SCHEDULE)
         head = head.rstrip()
-        # Only the schedule may have a type tag. An escape sequence (backslash) could hide the tag
-        # of another value.
+        # Only the schedule may have a type tag. A backslash may begin an escape sequence that hides
+        # the type tag of another value.
         plain = TAGGED not in head and tail.count(TAGGED) == 1 and "\\" not in text
         if not (self._default_codec and plain and head[-1:] == "," and is_small(text)):
             return None
@@ -143,7 +143,7 @@ class Templates:
         try:
             new = self._copied(definition, policy)
         except DECODING_ERRORS:
-            new = None  # from_definition() raises the right error, or succeeds
+            new = None  # from_definition() raises the error, or succeeds
         if new is not None:
             return new
         return NewEntry(self.make.from_definition(self._app, json.dumps(definition), policy))
@@ -202,7 +202,7 @@ def individual_fields(definition: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def is_small(text: str) -> bool:
-    """Return whether a text is short, and has too few brackets to exceed the nesting limit."""
+    """Return whether a text is short and cannot exceed the nesting limit."""
     return len(text) <= LONGEST and text.count("[") + text.count("{") <= MAX_DEPTH
 
 
@@ -227,8 +227,8 @@ def _new_entry(template: Template, individual: dict[str, Any]) -> RedBeatSchedul
 #: Maximum number of cached entries; each cached entry needs about 3 KiB.
 CACHE_SIZE = 10_000
 
-#: A full cache admits one new key in 16. If the cache admitted all new keys, a cyclic scan would
-#: replace every key before its next use.
+#: A full cache admits one new key in 16.
+#: If a full cache admitted each new key, a cyclic scan would replace every key before its next use.
 ADMIT_ONE_IN = 16
 
 
@@ -243,16 +243,16 @@ class Source(Protocol):
 class Prototype:
     """A cached entry without history, its stored texts, and the history after its last run.
 
-    ``flat`` is whether the arguments and options contain only immutable values. After each run, the
-    beat replaces the history in this object. A new object after each run would often trigger the
-    garbage collector, which traverses all objects of the beat.
+    ``flat`` is true if the arguments and options contain only immutable values. After each run, the
+    beat replaces the history in the ``Prototype``. A new ``Prototype`` after each run would often
+    trigger the garbage collector, which traverses all objects of the beat.
     """
 
     definition: str
     policy: str
     entry: RedBeatSchedulerEntry
     flat: bool
-    #: The fields ``meta`` and ``runtime`` that this beat wrote last; None and "" before a write.
+    #: The fields ``meta`` and ``runtime`` that the beat wrote last; None and "" before any write.
     meta: str | None = None
     runtime: str = ""
     #: The decoded history in the fields ``meta`` and ``runtime``.
@@ -281,7 +281,7 @@ class Prototypes:
     def load(
         self, key: str, definition: str, policy: str, meta: str, runtime: str, identity: str
     ) -> RedBeatSchedulerEntry:
-        """Return a new entry with these stored fields; the caller may change this entry.
+        """Return a new entry with the given stored fields; the caller may change the entry.
 
         Raises :exc:`DecodeError` if a field is invalid, or if the name in the definition belongs to
         another key. Raises :exc:`NotAllowedError` if the task is not allowed.
@@ -311,7 +311,7 @@ class Prototypes:
     def _has_room(self) -> bool:
         """Return whether the caller may add a key to the cache.
 
-        A full cache admits only one new key in 16, and removes the oldest key for this new key.
+        A full cache admits only one new key in 16, which replaces the oldest key.
         """
         if len(self._known) < CACHE_SIZE:
             return True
