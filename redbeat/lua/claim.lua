@@ -78,8 +78,8 @@
 --   Code 6 means that nothing is recorded and no message is sent, because the claim has expired;
 --     the next claim of the entry decides whether the run is too late.
 --   Code 7 means that nothing is recorded and no message is sent, because a calendar was changed.
---   With the codes 2, 3, 4 and 7, the caller still holds the claim. `kinds` has a letter per claim:
---   e if the entry is readable, g if its hash does not exist, x if
+--   With the codes 2, 3, 4 and 7, the caller still holds the claim.
+--   `kinds` has a letter per claim: e if the entry is readable, g if its hash does not exist, x if
 --     its key is not a hash.
 --   `sizes` has the sizes in bytes of the fields of all claims, as big-endian integers of four
 --     bytes.
@@ -122,8 +122,8 @@
 --     have no quotes.
 --   `calendars` names the calendars on which the completion depends, in the form '<SHA-1 of their
 --     JSON, joined by line feeds>,<name>,<name>...'; '' for no calendars. If a calendar was
---     changed, a message that is still unsent is not sent. If a calendar was changed after a run
---     was sent, the run is recorded, and the entry becomes due now.
+--     changed, a message that is still unsent is not sent. If a calendar was changed, a run that
+--     was already sent is recorded, and the entry becomes due now.
 --
 -- The field `claim` of an entry is the JSON array ["<head>",<mark>,<mark>], see marks.lua. The head
 -- of a claim has five words: claim id, when the occurrence was due, when the claim ends, when the
@@ -629,7 +629,7 @@ local function read(member)
     'HMGET', member, 'definition', 'meta', 'policy', 'runtime', 'claim', 'running', 'ended',
     'trigger', 'identity', 'failing')
   if found.err and not string.find(found.err, 'WRONGTYPE', 1, true) then
-    error(found.err)  -- the error is not about this key, so all other keys would fail too
+    error(found.err)  -- an error other than WRONGTYPE would occur for every key
   end
   return found, found.err
 end
@@ -942,8 +942,9 @@ end
 
 if lock and beats ~= schedule then
   -- redis.pcall ignores errors, because a standby must also work if the memory of Redis is full, or
-  -- if the server is a read-only replica. The ZADD in record_presence() may be the first write of
-  -- the script, so record_presence() must come after the claims; see PEXPIRE below.
+  -- if the server is a read-only replica. record_presence() must come after the claims: its ZADD
+  -- may be the first write of the script, and Redis checks the memory limit only before the first
+  -- write.
   record_presence(redis.pcall, token .. ' lock')
 end
 if lock and standing == 2 then

@@ -13,8 +13,8 @@
 -- KEYS[8]  A key that never exists, so that a cluster answers TRYAGAIN while it moves the keys.
 -- KEYS[9]  The lock (string), omitted if locking is off.
 -- ARGV[1]  The score of disabled entries.
--- ARGV[2] The number of seconds for which a beat counts as active after it was last seen. A beat
---          that was last seen even further in the future is not active, because another program
+-- ARGV[2]  The number of seconds for which a beat counts as active after it was last seen. A beat
+--          whose "last seen" time is too far in the future is not active, because another program
 --          must have written that time.
 -- ARGV[3]  The maximum number of possibly overdue entries to return.
 --
@@ -42,8 +42,8 @@ local clock = redis.call('TIME')
 local now = string.format('%d.%06d', tonumber(clock[1]), tonumber(clock[2]))
 
 local holder = KEYS[9] and redis.pcall('GET', KEYS[9]) or ''
--- A beat can take over a lock that never expires only from a dead beat of RedBeat 3, so all other
--- keys that never expire do not count as locks.
+-- A beat can take over a lock that never expires only from a dead beat of RedBeat 3, so any other
+-- key that never expires is reported as a key that is not a lock.
 if type(holder) == 'table' or (KEYS[9] and string.sub(holder, 1, 9) ~= 'redbeat3:' and
     redis.call('PTTL', KEYS[9]) == -1) then
   holder = 'a key that is not a lock'

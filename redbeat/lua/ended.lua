@@ -11,8 +11,8 @@
 -- ARGV[3]  The state of the run, see entries/runs.py; '' to remove only the field `running`.
 -- ARGV[4]  The nominal instant of the run in UNIX seconds, or '-'.
 -- ARGV[5]  The number of seconds since the run ended.
--- ARGV[6] The last words of the line that is stored for the run: seconds, retries, state and error,
---          escaped as in JSON but without quotes; see results.lua.
+-- ARGV[6]  The last words of the line that is stored for the run: seconds, retries, state and
+--          error, escaped as in JSON but without quotes; see results.lua.
 -- ARGV[7]  The maximum number of lines per entry; 0 for no lines.
 --
 -- If the Redis user has no access to a key, the caller passes the schedule key in place of this

@@ -7,7 +7,7 @@
 --          entry names.
 --
 -- Returns the members that were removed. A member stays in the schedule, and becomes due now, if
--- its hash has a definition by now or if its key has another type.
+-- its hash has a definition by now, or if its key is not a hash.
 
 local clock = redis.call('TIME')
 local now = string.format('%d.%06d', tonumber(clock[1]), tonumber(clock[2]))

@@ -4,7 +4,7 @@
 -- KEYS[1]  The schedule (zset).
 -- KEYS[2]  The quarantine (hash).
 -- KEYS[3]  A key that never exists, so that a cluster answers TRYAGAIN while it moves the keys.
--- ARGV Two values per entry: the entry key, and the digest of the entry at the time of the
+-- ARGV     Two values per entry: the entry key, and the digest of the entry at the time of the
 --          quarantine. The digest of an entry is the SHA-1 of "<definition>\n<policy>\n<meta>", or
 --          another string if the key was not a hash.
 --

@@ -11,14 +11,16 @@
 -- ARGV[2]  The maximum number of seconds that a beat waits without a message.
 -- ARGV[3]  The sizes in bytes of the fields in the next argument, as big-endian integers of four
 --          bytes.
--- ARGV[4] The fields of all entries, joined without separators; eleven fields per entry. Field 1 is
---   the entry key. Field 2 is the definition, or '' to change only meta, runtime and history of an
---   existing entry. Field 3 is the policy, or '' for no policy (ignored without a definition).
---   Field 4 is the meta, or '' to keep the stored meta. Field 5 is the runtime, or '' to keep the
---   stored runtime. Field 6 is the JSON of the expected meta, '' for no meta, or '*' for any meta.
---   Field 7 is the score (UNIX seconds; below 0 = never due), or 'now' for the time of Redis. Field
---   8 is the default last run of a new or restarted entry, in UNIX seconds, if the clock of the
---     caller determined this time; else ''.
+-- ARGV[4]  The fields of all entries, joined without separators; eleven fields per entry.
+--   Field 1 is the entry key.
+--   Field 2 is the definition, or '' to change only meta, runtime and history of an existing entry.
+--   Field 3 is the policy, or '' for no policy (ignored without a definition).
+--   Field 4 is the meta, or '' to keep the stored meta.
+--   Field 5 is the runtime, or '' to keep the stored runtime.
+--   Field 6 is the JSON of the expected meta, '' for no meta, or '*' for any meta.
+--   Field 7 is the score (UNIX seconds; below 0 = never due), or 'now' for the time of Redis.
+--   Field 8 is the default last run of a new or restarted entry, in UNIX seconds, if the clock of
+--     the caller determined this time; else ''.
 --   Field 9 is '=', the expected definition, a line feed and the expected policy; or '-' if no
 --     entry is expected, or '' if any entry is accepted.
 --   Field 10 is the lines of the history as a JSON string, or '' to keep the stored lines.
@@ -95,7 +97,7 @@ end
 local writings = unpacked(ARGV[3], ARGV[4])
 
 -- The script must fail before its first write if the key of the schedule or of the quarantine has
--- another type.
+-- the wrong type.
 redis.call('ZCARD', schedule)
 local quarantined = aside('HLEN', quarantine)
 

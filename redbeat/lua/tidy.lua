@@ -11,7 +11,7 @@
 -- KEYS[5]  The index `expected` of entries with `expect_within` (zset), see ended.lua.
 -- KEYS[6]  A key that never exists, so that a cluster answers TRYAGAIN while it moves the keys.
 -- ARGV[1]  The key prefix.
--- ARGV[2] The maximum number of entries with counts; in a larger schedule, the counts of all
+-- ARGV[2]  The maximum number of entries with counts; in a larger schedule, the counts of all
 --          entries are removed.
 -- ARGV[3]  The COUNT of the scans.
 -- ARGV[4..6] The cursors of `failing`, `expected` and the stats; '' to skip the scan of a key.

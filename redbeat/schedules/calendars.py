@@ -22,25 +22,23 @@ from .rule import RuleSchedule
 
 __all__ = ("MAX_DAYS", "Calendar", "Exclusion", "OnExcluded")
 
-#: What happens to an occurrence on an excluded day: the occurrence is skipped, or moved to the next
-#: or the previous day that is not excluded, at the same wall-clock time.
+#: Whether to skip an occurrence on an excluded day, or to move the occurrence to another day.
+#: A moved occurrence keeps its wall-clock time and is on the next or previous day not excluded.
 OnExcluded = Literal["skip", "next", "previous"]
 
 #: Maximum number of days and rules in one calendar.
 MAX_DAYS: Final = 4000
 
-#: Maximum number of consecutive excluded days. If a calendar excludes more than ``MAX_ROW`` days in
-#: a row, its entries have no next run.
+#: If a calendar excludes more than ``MAX_ROW`` days in a row, its entries have no next run.
 MAX_ROW: Final = 1100
 
-#: Maximum number of occurrences that one search for the next run moves from excluded days to other
-#: days.
+#: Maximum number of occurrences that a search moves from excluded days to other days.
 MAX_MOVED: Final = 4000
 
 DAY: Final = timedelta(days=1)
 
-#: A day, or a pair of the first and the last day of a span. A day is a ``date`` or a string in ISO
-#: 8601.
+#: A day, or a pair of the first and the last day of a span.
+#: A day is a ``date`` or a string in ISO 8601.
 Days = date | str | Sequence["date | str"]
 
 
@@ -142,7 +140,7 @@ class Calendar:
             ) from error
 
 
-#: iCalendar events that begin ``YEARS`` or more years after the current year are ignored.
+#: Events in iCalendar text that begin ``YEARS`` or more years after this year are ignored.
 YEARS: Final = 10
 
 
@@ -242,7 +240,7 @@ class Exclusion:
     def next_run(self, schedule: BaseSchedule, after: datetime) -> datetime | None:
         """Return the first occurrence after ``after``, or None if no occurrence follows.
 
-        The method also returns None if more than :data:`MAX_ROW` days in a row are excluded.
+        Returns None if more than :data:`MAX_ROW` days in a row are excluded.
         """
         if self.on_excluded != "skip":
             return self._next_moved(schedule, after)
@@ -333,7 +331,7 @@ class Exclusion:
         for _ in range(MAX_ROW):
             if not self.excludes(occurrence):
                 return occurrence
-            local += step  # adds wall-clock time, so that the time of day does not change
+            local += step  # a step is in wall-clock time, so the time of day does not change
             occurrence = instant_of(local)
         return None
 

@@ -14,8 +14,8 @@ from redbeat.errors import InvalidEntryError
 
 __all__ = ("has_hash", "hash_fraction", "hashed_crontab", "spread_fraction")
 
-#: The lowest and the highest value of ``H`` in each crontab field. ``H`` is at most 28 in the field
-#: ``day_of_month``, because every month has a day 28.
+#: The lowest and the highest value of ``H`` in each crontab field.
+#: The highest day of the month is 28, because every month has a day 28.
 RANGES: Final = {
     "minute": (0, 59),
     "hour": (0, 23),

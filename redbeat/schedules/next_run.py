@@ -38,8 +38,8 @@ __all__ = (
 
 ZERO = timedelta(0)
 
-#: The shortest allowed interval, which is the precision with which Celery's beat waits. If RedBeat
-#: 2 stored an interval below ``MIN_EVERY``, RedBeat uses ``MIN_EVERY`` instead.
+#: The shortest allowed interval, which is the precision with which Celery's beat waits.
+#: RedBeat uses ``MIN_EVERY`` in place of a shorter interval that RedBeat 2 stored.
 MIN_EVERY = timedelta(milliseconds=10)
 
 #: :func:`count_runs` counts at most this number of runs of a solar schedule.
@@ -87,7 +87,7 @@ def latest_run(
 def run_before(
     schedule: Any, anchor: datetime, before: datetime, timezone: tzinfo | None = None
 ) -> datetime:
-    """Return the last run of an interval before ``before``, in UTC.
+    """Return the last run of an interval schedule before ``before``, in UTC.
 
     ``anchor`` is the time of any run of ``schedule`` at or after ``before``.
     """
@@ -261,14 +261,14 @@ DECIDING_METHODS = (
     *("now", "tz", "app", "maybe_make_aware", "to_local", "utc_enabled", "run_every", "relative"),
     *("_next_event", "_delta_to_next", "_expand_cronspec", "start"),
 )
-#: The attributes that may influence the runs of a schedule object: name of the attribute ->
-#: function that returns whether the attribute changes the runs of a given schedule object.
+#: The attributes that may influence the runs of a schedule object: attribute -> function.
+#: Each function returns whether its attribute changes the runs of a given schedule object.
 DECIDING_ATTRIBUTES: dict[str, Callable[[Any], bool]] = {
     "nowfun": _has_own_clock,
     "tz": _has_own_zone,
 }
-#: The name of the attribute of a schedule object that contains the time zone of the entry. The time
-#: zone of an entry is not stored in its schedule, because the entry itself stores its time zone.
+#: The name of the attribute of a schedule object that contains the time zone of the entry.
+#: The time zone of an entry is stored in the entry itself, not in its schedule.
 ENTRY_ZONE = "_redbeat_entry_zone"
 
 

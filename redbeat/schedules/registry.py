@@ -99,5 +99,5 @@ def named(tag: object) -> RegisteredType | None:
 
 
 def of_class(cls: type) -> RegisteredType | None:
-    """Return the type that is registered for exactly this class (not for a base class), or None."""
+    """Return the type that is registered for exactly ``cls`` (not for a base class), or None."""
     return next((item for item in tuple(_types.values()) if item.cls is cls), None)

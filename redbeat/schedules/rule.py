@@ -68,7 +68,7 @@ class ZonedRule:
 
     @cached_property
     def _searched(self) -> Recurrence:
-        """The rule in which occurrences are searched: ``rule`` or a changed copy of ``rule``.
+        """The rule in which occurrences are searched, either ``rule`` or a copy of ``rule``.
 
         If DST can repeat occurrences, the copy starts up to a day before ``rule``, because an
         instant after the start can have an earlier wall-clock time than the start, if the start is
@@ -292,8 +292,8 @@ class rrule(RuleSchedule):  # noqa: N801 - the name users import
 
         If ``inclusive`` is true, the occurrence may also equal ``after``. Returns None if ``count``
         or ``until`` has ended the rule, or if no time matches within about a century. An old
-        ``dtstart`` does not make the search slower, except that an object with ``count`` and a
-        ``by`` argument must count the occurrences since ``dtstart`` once.
+        ``dtstart`` does not make the search slower, except that a rule with ``count`` and a ``by``
+        argument must count the occurrences since ``dtstart`` once.
         """
         since = after - TICK if inclusive else after
         if self._ended is not None and since >= self._ended:

@@ -124,7 +124,7 @@ class rruleset(RuleSchedule):  # noqa: N801 - the name in dateutil
 def from_dateutil(recurring: Any) -> rrule | rruleset:
     """Convert an ``rrule`` or ``rruleset`` of ``dateutil`` to an equal schedule of RedBeat.
 
-    Raises ``ValueError`` if ``recurring`` is an object of another type, or a set with an EXRULE.
+    Raises ``ValueError`` if ``recurring`` has a different type, or is a set with an EXRULE.
     """
     if isinstance(recurring, dateutil_rrule):
         return _rule_of(recurring)

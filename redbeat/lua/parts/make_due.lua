@@ -2,8 +2,8 @@
 -- triggered run or a backfill waits. `member` is the score of the entry in the schedule, or false
 -- if the entry has no score. While a beat holds a claim on the entry, make_due() does not change
 -- the score, because the completion of the claim makes the entry due. The caller must read the
--- score before its first write, because the read of the score fails if the schedule key has another
--- type.
+-- score before its first write, because the read of the score fails if the schedule key has the
+-- wrong type.
 --
 -- refusal(found, quarantine, entry) returns -3 if the entry key is not a hash, 0 if the entry does
 -- not exist, -1 if the entry is quarantined, and nil if a run of the entry can be requested.

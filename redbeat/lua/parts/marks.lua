@@ -6,9 +6,8 @@
 -- claim_text(head, definition, policy, meta) returns the value of the field `claim` of an entry as
 -- JSON: [<head>,<mark>,<mark>].
 --
--- made_of(claim, definition, policy, meta) returns two booleans: whether the claim was made for
--- this definition, policy and meta, and whether the claim was made for this meta, with any
--- definition and policy.
+-- made_of(claim, definition, policy, meta) returns two booleans: the first is true if the claim was
+-- made for this definition, policy and meta, the second if the claim was made for this meta.
 --
 -- first_mark_at(claim) returns the position of the first mark in a claim.
 
