@@ -1,8 +1,8 @@
 -- Acquire the lock, or extend the lock if the caller already holds it.
 --
--- KEYS[1]  lock (string)
--- ARGV[1]  token
--- ARGV[2]  time to live, milliseconds
+-- KEYS[1]  The lock (string).
+-- ARGV[1]  The token of the caller.
+-- ARGV[2]  The time to live of the lock, in milliseconds.
 --
 -- Returns 1 if the caller now holds the lock, 0 if another beat holds the lock.
 

@@ -1,27 +1,30 @@
 -- Replace the waiting runs of an entry, to add or cancel a backfill.
 --
--- KEYS[1]  schedule (zset)
--- KEYS[2]  entry (hash)
--- KEYS[3]  quarantine (hash), or the schedule key if the Redis user has no access to the
---          quarantine; see aside.lua
--- ARGV[1]  the expected field `trigger`, without quotes; '' for none
--- ARGV[2]  the expected field `meta`
--- ARGV[3]  the new field `trigger`, without quotes; '' for none
--- ARGV[4]  wake-up channel
+-- KEYS[1]  The schedule (zset).
+-- KEYS[2]  The entry (hash).
+-- KEYS[3]  The quarantine (hash), or the schedule key if the Redis user has no access to the
+--          quarantine; see aside.lua.
+-- ARGV[1]  The expected value of the field `trigger`, without quotes; '' for no value.
+-- ARGV[2]  The expected value of the field `meta`.
+-- ARGV[3]  The new value of the field `trigger`, without quotes; '' to delete the field.
+-- ARGV[4]  The wake-up channel.
 --
 -- Returns 1 if the waiting runs are replaced, 0 if the entry does not exist, -1 if the entry is
--- quarantined, -2 if `trigger` or `meta` differs from the expected value, -3 if the key is not a
--- hash. A repeated call returns 1 and has no further effect.
+-- quarantined, -2 if `trigger` or `meta` differs from the expected value, -3 if the entry key is
+-- not a hash. If the caller repeats a successful call, the script returns 1 and changes nothing.
 --
--- A backfill is a waiting run in the format of trigger.lua:
---   <id>/<rate>/<sent>/<total>/<span>/<remaining parts of the span>:<when the next run is due>
--- A span is <since>~<until> in UNIX seconds; several spans are separated by commas. A finished
--- backfill has the word `done` in place of the time of its next run. Finished backfills stay in the
--- field, so that another request does not send their runs again.
+-- In the field `trigger`, a backfill has the form <id>/<rate>/<sent>/<total>/<span>/<remaining
+-- parts of the span>:<when the next run is due>. A span has the form <since>~<until>, in UNIX
+-- seconds; several spans are separated by commas. A finished backfill has the word `done` in place
+-- of the time of its next run. Finished backfills stay in the field `trigger`, so that a repeated
+-- request does not send their runs again.
 
 -- include: aside
+
 -- include: read_claim
+
 -- include: text_in
+
 -- include: make_due
 
 local schedule, entry, quarantine = KEYS[1], KEYS[2], KEYS[3]

@@ -1,123 +1,133 @@
 -- Handle one request of a beat (a turn): extend or acquire the lock, record completions, and claim
 -- due entries.
 --
--- KEYS[1]  schedule (zset: entry key -> due, UNIX seconds; below 0 = parked, that is never due)
--- KEYS[2]  statics (set of names)
--- KEYS[3]  quarantine (hash). If the Redis user has no access to this key, or to one of the
---          next four keys, the caller passes the schedule key in its place; see aside.lua.
--- KEYS[4]  beats (zset: token -> last seen, UNIX seconds). If a beat uses the lock, ' lock' is
+-- KEYS[1]  The schedule (zset: entry key -> due, UNIX seconds). An entry with a score below 0 is
+--          parked, that is, never due.
+-- KEYS[2]  The names of the static entries (set).
+-- KEYS[3]  The quarantine (hash).
+-- KEYS[4]  The beats (zset: token -> last seen, UNIX seconds). If a beat uses the lock, ' lock' is
 --          appended to its token. Beats that use no lock share the due entries.
--- KEYS[5]  stats (hash: counter -> value), see metrics/counters.py
--- KEYS[6]  the last turn of the caller (string): '<turn id> <when the claims of the turn end>
---          <codes of its completions>'
--- KEYS[7]  failing (zset: key of an entry whose run could not be sent -> when that run was due),
---          see still_fails.lua
--- KEYS[8]  calendars (hash: name -> JSON), or the schedule key
--- KEYS[9]  a key that never exists, so that a cluster answers TRYAGAIN while it moves the slot
--- KEYS[10] lock (string), omitted if locking is off
--- ARGV[1]  key prefix
--- ARGV[2]  id of this turn and of its claims
--- ARGV[3]  limit: maximum number of entries to claim
--- ARGV[4]  lease: seconds until the new claims expire
--- ARGV[5]  token of the caller
--- ARGV[6]  lock time to live, milliseconds
--- ARGV[7]  token of a leader that the caller assumes to be dead, or ''
--- ARGV[8]  retry: seconds until an entry key without a definition is due again
--- ARGV[9]  sizes of the fields in ARGV[10] in bytes, as big-endian integers of four bytes
--- ARGV[10] the fields of all completions, joined without separators: fifteen fields per completion,
---          listed below
--- ARGV[11] '1' if the reply to an earlier call with this turn id was lost. With '1', completions
---          that the earlier call recorded are not recorded again, and the claims of the earlier
---          call are returned again. New claims are made only if the earlier call made no claims.
---          The turn ids of a beat end with an increasing number, so that the script recognizes a
---          late copy of an earlier call, and makes no claims for this copy.
--- ARGV[12] maximum number of history lines per entry; 0 for no history. The latest lines are kept.
--- ARGV[13] id of the counts, '' for no counts; counts with the same id are added only once
--- ARGV[14] sizes of the fields in ARGV[15] in bytes, as big-endian integers of four bytes
--- ARGV[15] the fields of all counts, joined without separators; two per count: field of the stats,
---          amount to add
--- ARGV[16] key of the only entry to claim, even if this entry is not due; '' to claim all due
---          entries
--- ARGV[17] default delivery: 'l' if a run may be sent before it is recorded; 'x' if a run may be
---          sent only with its record or later
--- ARGV[18] the Redis server of the broker: '<run id of the server> <database of the broker>
---          <database of the schedule>', or '' if this script cannot send messages
--- ARGV[19] maximum number of claims for entries that are more than a second late; entries on time
---          are claimed first. '' for no limit: all entries are claimed in due order.
--- ARGV[20] seconds after which no more entries are claimed, so that Redis can serve other clients
--- ARGV[21] '1' if the caller holds the lock, or uses no lock, and has nothing to record. With '1',
---          if no entry is due now but an entry is due later, this script only extends the lock, and
---          returns {now, next score, members}.
--- ARGV[22] if the caller is a standby, the token of the beat that held the lock at the last call of
---          the caller; else ''. If that beat still holds the lock, this script only returns {now,
---          PTTL of the lock in ms}.
+-- KEYS[5]  The stats (hash: counter -> value), see metrics/counters.py.
+-- KEYS[6]  The last turn of the caller, a string of three words: the turn id, the end of the claims
+--          of the turn, and the codes of its completions.
+-- KEYS[7]  The entries whose run could not be sent (zset: entry key -> when the run was due), see
+--          still_fails.lua.
+-- KEYS[8]  The calendars (hash: name -> JSON).
+-- KEYS[9]  A key that never exists, so that a cluster answers TRYAGAIN while it moves the keys.
+-- KEYS[10] The lock (string), omitted if locking is off.
+-- ARGV[1]  The key prefix.
+-- ARGV[2]  The id of this turn, which is also the id of the new claims.
+-- ARGV[3]  The limit: the maximum number of entries to claim.
+-- ARGV[4]  The lease: the number of seconds until the new claims expire.
+-- ARGV[5]  The token of the caller.
+-- ARGV[6]  The time to live of the lock, in milliseconds.
+-- ARGV[7]  The token of a leader that the caller assumes to be dead, or ''.
+-- ARGV[8]  The number of seconds after which an entry key without a definition is due again.
+-- ARGV[9]  The sizes in bytes of the fields in the next argument, as big-endian integers of four
+--          bytes.
+-- ARGV[10] The fields of all completions, joined without separators; fifteen fields per completion.
+-- ARGV[11] '1' if the caller repeats a call whose reply was lost. A repeated call does not record a
+--          completion twice, and returns the claims of the earlier call. A repeated call makes new
+--          claims only if the earlier call made no claims. The turn ids of a beat end with an
+--          increasing number, so that the script recognizes a delayed copy of an earlier call, and
+--          makes no claims for this copy.
+-- ARGV[12] The maximum number of history lines per entry (the latest lines are kept); 0 for no
+--          history.
+-- ARGV[13] The id of the counts, or '' for no counts. Counts with the same id are added only once.
+-- ARGV[14] The sizes in bytes of the fields in the next argument, as big-endian integers of four
+--          bytes.
+-- ARGV[15] The fields of all counts, joined without separators. Each count has two fields: a field
+--          of the stats, and the amount to add to this field.
+-- ARGV[16] The key of the only entry to claim, even if this entry is not due; '' to claim all due
+--          entries.
+-- ARGV[17] The default delivery: 'l' (at least once) if a run may be sent before it is recorded,
+--          'x' (at most once) if no run may be sent before it is recorded.
+-- ARGV[18] The Redis server of the broker: '<run id of the server> <database of the broker>
+--          <database of the schedule>', or '' if this script cannot send messages.
+-- ARGV[19] The maximum number of claims for entries that are more than a second late; '' for no
+--          maximum. With a maximum for late entries, the script claims the entries on time first;
+--          without a maximum, the script claims all entries in due order.
+-- ARGV[20] The number of seconds after which no more entries are claimed, so that Redis can serve
+--          other clients.
+-- ARGV[21] '1' if the caller has nothing to record, and either holds the lock or uses no lock. If
+--          the caller has nothing to record, and entries are due later but not now, this script
+--          only extends the lock and returns {now, next score, members}.
+-- ARGV[22] For a standby, the token of the beat that held the lock at the last call of the standby;
+--          else ''. If the leader has not changed since the last call of a standby, this script
+--          only returns {now, PTTL of the lock in ms} to the standby.
 --
--- Returns {standing, now, next score or '', members, statics, quarantined, holder, holder's
---          PTTL in ms, codes, texts, kinds, sizes, fields, expires}
---   standing    1 leader (or no lock), 2 just became leader (nothing is claimed), 0 standby
---   members, statics, quarantined: numbers of entries
---   holder      token of the beat that holds the lock
---   codes       a digit per completion; some codes also add strings to `texts`:
---               0 refused: the caller no longer holds the claim
---               1 recorded, by this call or by the call whose reply was lost
---               2 the entry was changed: nothing is recorded, and the caller still holds the claim;
---                 texts: the stored definition, policy and meta
---               3 Redis refused a message: nothing is recorded, and the caller still holds the
---                 claim; texts: the error
---               4 the broker is on another server: nothing is recorded, and the caller still holds
---                 the claim
---               5 recorded by the call whose reply was lost, and another run was recorded after
---                 that; or the skip of an edited entry, for which this call only ended the claim
---               6 the claim has ended, and the message was not sent: nothing is recorded. The next
---                 claim of the entry decides whether the run is too late.
---               7 a calendar was changed, and the message was not sent: nothing is recorded, and
---                 the caller still holds the claim
---   kinds       a letter per claim: e readable, g the hash does not exist, x the key is not a hash
---   sizes       the sizes of the fields of all claims in bytes, as big-endian integers of four
---               bytes
---   fields      ten per claim: key, due, definition (for x the error), meta, policy, runtime,
---               the time after which an earlier run counts as ended or '' ('0' if an earlier claim
---               may have sent this run, and a worker reported the end of the run), waiting
---               triggered runs in the format of trigger.lua or '', identity of the entry, and when
---               the occurrence was first claimed ('' if no claim can have sent its run)
---   expires     when the claims end
+-- If the Redis user has no access to a key, the caller passes the schedule key in place of this
+-- key; see aside.lua.
 --
--- A completion has these fields:
---   key, claim id
---   operation   ran: write meta, runtime and history, and send the messages.
---               first: like ran, but the caller sends the message after this call.
---               skip: skip the occurrence. A new runtime changes the instant from which the next
---               run is computed. A new meta may count the occurrence as a run.
---               retry: release the claim of an occurrence that was not sent. The next claim has the
---               same due instant.
---               unsure: release the claim of an occurrence that may have been sent. The next claim
---               also returns when the occurrence was first claimed.
---   end         '' if the entry has more runs, else what to do with the entry: 'park', 'disable' or
---               'delete'
---   score       when the entry is due next, UNIX seconds; below 0 = parked
---   meta, runtime: the new JSON, or '' to keep the stored JSON
---   seen        the definition, policy and meta that the completion may replace: '' for the values
---               at the time of the claim, else '=' and the three values, separated by line feeds
---   definition  the new definition if the end is 'disable'
---   running     the task id of the run and its time limit in seconds, or ''; '-' if the occurrence
---               waits until an earlier run ends. Escaped like `line`.
---   trigger     the id of the waiting run to remove, or ''. A space and a new waiting run may
---               follow; the new run replaces the removed run.
---   line        a line for the history, or ''. Escaped as in JSON (a backslash as \u005c), but
---               without quotes.
---   messages    Redis commands that publish the run, or '': '<command> <size>...;...', a line feed,
---               and the joined arguments
---   failure     why the run could not be sent, or ''. Escaped like `line`. From the second failure
---               on, `line` replaces the history line of the previous failure, and the number of
---               attempts is appended to `line`.
---   calendars   the calendars that the completion depends on, or '': '<SHA-1 of their JSON, joined
---               by line feeds>,<name>,<name>...'. If a calendar was changed, a message that is
---               still unsent is not sent. A run that was already sent is recorded, and the entry
---               becomes due now.
+-- Returns {standing, now, next score or '', members, statics, quarantined, holder, PTTL of the lock
+-- in ms, codes, texts, kinds, sizes, fields, expires}.
+--   `standing` is 1 for the leader or without a lock, 2 for a new leader (which gets no claims
+--     yet), 0 for a standby.
+--   `members`, `statics` and `quarantined` are numbers of entries.
+--   `holder` is the token of the beat that holds the lock.
+--   `codes` has a digit per completion, and `texts` has the strings that belong to the codes.
+--   Code 0 means that nothing is recorded, because the caller no longer holds the claim.
+--   Code 1 means that the completion is recorded, by this call or by an earlier call whose reply
+--     was lost.
+--   Code 2 means that nothing is recorded, because the entry was changed; `texts` has the stored
+--     definition, policy and meta.
+--   Code 3 means that nothing is recorded, because Redis refused a message; `texts` has the error.
+--   Code 4 means that nothing is recorded, because the broker is on another server.
+--   Code 5 means that an earlier call recorded the completion and another run was recorded since,
+--     or that the completion skips an edited entry, so that this call only ended the claim.
+--   Code 6 means that nothing is recorded and no message is sent, because the claim has expired;
+--     the next claim of the entry decides whether the run is too late.
+--   Code 7 means that nothing is recorded and no message is sent, because a calendar was changed.
+--   With the codes 2, 3, 4 and 7, the caller still holds the claim.
+--   `kinds` has a letter per claim: e if the entry is readable, g if its hash does not exist, x if
+--     its key is not a hash.
+--   `sizes` has the sizes in bytes of the fields of all claims, as big-endian integers of four
+--     bytes.
+--   `fields` has ten strings per claim: key, due, definition (for kind x, the error), meta, policy,
+--     runtime, running, trigger, identity, since.
+--   `running` is the time after which an earlier run counts as ended, or ''. If an earlier claim
+--     may have sent the run, and a worker reported the end of the run, `running` is '0'.
+--   `trigger` has the waiting triggered runs in the format of trigger.lua, or is ''.
+--   `since` is when the occurrence was first claimed, or '' if no earlier claim can have sent its
+--     run.
+--   `expires` is when the claims end.
 --
--- The field `claim` of an entry is ["<head>",<mark>,<mark>], see marks.lua. The head has five
--- words: claim id, when the occurrence was due, when the claim ends, when the occurrence was first
--- claimed, and the delivery ('l' or 'x', see ARGV[17]) with the number of this format; see
+-- A completion has fifteen fields: key, claim id, operation, end, score, meta, runtime, seen,
+-- definition, running, trigger, line, messages, failure and calendars.
+--   The operation `ran` writes meta, runtime and history, and sends the messages.
+--   The operation `first` is like `ran`, but the caller sends the message after this call.
+--   The operation `skip` skips the occurrence. For a skip, a new runtime changes the instant from
+--     which the next run is computed, and a new meta may count the occurrence as a run.
+--   The operation `retry` releases the claim of an occurrence that was not sent; the next claim has
+--     the same due instant.
+--   The operation `unsure` releases the claim of an occurrence that may have been sent; the next
+--     claim also returns when the occurrence was first claimed.
+--   `end` is '' if the entry has more runs, else what to do with the entry: 'park', 'disable' or
+--     'delete'.
+--   `score` is when the entry is due next, in UNIX seconds; a score below 0 parks the entry.
+--   `meta` and `runtime` are the new JSON texts, or '' to keep the stored texts.
+--   `seen` is '=' and the definition, policy and meta that the completion may replace, separated by
+--     line feeds, or '' for the values at the time of the claim.
+--   `definition` is the new definition if the end is 'disable'.
+--   `running` is the task id of the run and its time limit in seconds, or ''. If the occurrence
+--     waits until an earlier run ends, `running` is '-'.
+--   `trigger` is the id of the waiting run to remove, or ''; a space and a waiting run that
+--     replaces the removed run may follow.
+--   `line` is a line for the history, or ''.
+--   `messages` has the Redis commands that publish the run, in the form '<command> <size>...;...',
+--     a line feed, and the joined arguments; '' for no message.
+--   `failure` is why the run could not be sent, or ''. From the second failure on, `line` replaces
+--     the history line of the previous failure, and the number of attempts is appended to `line`.
+--   The fields `running`, `line` and `failure` are escaped as in JSON (a backslash as \u005c), but
+--     have no quotes.
+--   `calendars` names the calendars on which the completion depends, in the form '<SHA-1 of their
+--     JSON, joined by line feeds>,<name>,<name>...'; '' for no calendars. If a calendar was
+--     changed, a message that is still unsent is not sent. If a calendar was changed, a run that
+--     was already sent is recorded, and the entry becomes due now.
+--
+-- The field `claim` of an entry is the JSON array ["<head>",<mark>,<mark>], see marks.lua. The head
+-- of a claim has five words: claim id, when the occurrence was due, when the claim ends, when the
+-- occurrence was first claimed, and the delivery ('l' or 'x') with the number of this format; see
 -- read_claim.lua.
 --
 -- The field `identity` is a JSON string that distinguishes an entry from a deleted entry of the
@@ -133,8 +143,8 @@ local only, default_delivery, broker, late_limit = ARGV[16], ARGV[17], ARGV[18],
 local clock = redis.call('TIME')
 local now = tonumber(clock[1]) + tonumber(clock[2]) / 1000000
 
--- The following two cases come before the functions below, so that a call that returns here does
--- not spend time on the creation of these functions.
+-- A call that can return early must return before the functions of this script are created, because
+-- their creation takes time.
 if ARGV[21] == '1' and (not lock or redis.pcall('GET', lock) == token) then
   local first = redis.call('ZRANGEBYSCORE', schedule, 0, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
   if first and tonumber(first) > now then
@@ -191,8 +201,8 @@ local function keep_lock()
   return 0, holder, redis.call('PTTL', lock)
 end
 
--- Scores to write: a flat list in which each score is followed by its member. One ZADD for many
--- entries is faster than a ZADD per entry.
+-- A flat list of the scores to write, in which each score is followed by its member. One ZADD for
+-- many entries is faster than a ZADD per entry.
 local scores = {}
 
 local function score_later(score, member)
@@ -217,14 +227,14 @@ local function mark_running(key, running)
   redis.call('HDEL', key, 'ended')
 end
 
--- Whether the field `trigger` contains waiting runs. If another program wrote the field, it may
--- contain only spaces.
+-- Returns whether the field `trigger` contains waiting runs. Another program may have written a
+-- field `trigger` that contains only spaces.
 local function has_waiting(trigger)
   return trigger and string.find(text_in(trigger), '%S')
 end
 
--- Returns the waiting runs without the run that has this id. A `successor` that is not '' replaces
--- the removed run, but is appended to the end of the list.
+-- Returns the waiting runs without the run whose id is `id`. If a run was removed and `successor`
+-- is not empty, the waiting run `successor` is appended to the list.
 local function remaining_triggers(waiting, id, successor)
   local left, last = {}, nil
   for run in string.gmatch(waiting, '%S+') do
@@ -258,12 +268,13 @@ local function escaped(character)
   return character == '\n' and '\\n' or ''
 end
 
--- Returns the stored history lines that remain after a new line is added, followed by a quote. Each
--- line ends with the two characters \n, the escape of a line feed in JSON. The Python function
--- json_text ensures that these two characters appear only at the end of a line.
+-- Returns the latest history lines that remain when a new line is added, followed by the closing
+-- quote of the JSON string. Each history line ends with the two characters \n, the escape of a line
+-- feed in JSON. The Python function json_text ensures that the two characters \n appear only at the
+-- end of a line.
 local function trimmed_history(history)
   if text_in(history) == history then
-    -- Another program wrote this history, so it may lack the quotes and escapes of JSON.
+    -- A history without quotes is from another program, and may also lack the escapes of JSON.
     history = '"' .. string.gsub(history, '[%c"\\]', escaped) .. '"'
   end
   local at = 1
@@ -298,7 +309,7 @@ local function write_history(key, meta, runtime, line, history)
   end
 end
 
--- The failure that is stored for a run whose claim expired.
+-- The failure text that is stored for a run whose claim expired.
 local UNRECORDED = 'a beat claimed the run and recorded nothing: the beat died or stalled'
 
 -- Stores that a run could not be sent. Returns the new history line, and the stored history to
@@ -331,7 +342,7 @@ local DISABLED = -2
 local REFUSED, RECORDED, CHANGED, NOT_SENT, ELSEWHERE, OVERTAKEN = 0, 1, 2, 3, 4, 5
 local EXPIRED, OUTDATED = 6, 7
 
--- The list `texts` of the reply.
+-- The strings that the script returns as `texts`.
 local texts = {}
 
 local function add_texts(...)
@@ -343,7 +354,7 @@ end
 local run_id, broker_db, own_db = string.match(broker, '^(%S+) (%S+) (%S+)$')
 local is_brokers_server
 
--- Whether the broker uses this Redis server. INFO runs at most once per turn.
+-- Returns whether the broker uses this Redis server. The function calls INFO at most once per turn.
 local function broker_is_here()
   if is_brokers_server == nil then
     local info = run_id and redis.pcall('INFO', 'server')
@@ -385,8 +396,8 @@ local function queue_problem(key)
   return nil
 end
 
--- Runs all commands that publish a message, or none of these commands. Returns why the message was
--- not sent, or nil if it was sent.
+-- Runs the commands that publish a message, either all of the commands or none. Returns why the
+-- message was not sent, or nil if the message was sent.
 local function run_commands(commands)
   for _, command in ipairs(commands) do
     local why = command[1] == 'LPUSH' and queue_problem(command[2])
@@ -396,8 +407,9 @@ local function run_commands(commands)
   end
   for i, command in ipairs(commands) do
     local reply = redis.pcall(unpack(command))
-    -- Redis checks the memory limit only before the first write of a script, so a later command
-    -- does not fail for lack of memory. If it fails for another reason, the message counts as sent.
+    -- Redis checks the memory limit only before the first write of a script, so only the first
+    -- command can fail for lack of memory. If any command after the first command fails, the
+    -- message counts as sent.
     if i == 1 and type(reply) == 'table' and reply.err then
       return reply.err
     end
@@ -424,9 +436,9 @@ local function send_messages(messages)
   return RECORDED
 end
 
--- Releases a claim without completing its occurrence. The field `claim` still contains when the
--- occurrence was due. If a message may have been sent (`unsure`), the field also contains when the
--- occurrence was first claimed.
+-- Releases a claim without completing its occurrence. A released claim still contains when its
+-- occurrence was due. If a message may have been sent (`unsure`), the released claim also contains
+-- when the occurrence was first claimed.
 local function put_back(key, claim, unsure)
   local _, due, _, since, delivery = read_claim(claim)
   local rest = string.sub(claim, (string.find(claim, '"', 3, true) or #claim) + 1)
@@ -452,14 +464,14 @@ local function forget_trigger(key, waiting, run, disabled)
   return first_ready(left, disabled)
 end
 
--- Whether an earlier claim may have sent the run of this claim.
+-- Returns whether an earlier claim may have sent the run of `claim`.
 local function was_sent_before(claim)
   local _, _, ends, since, delivery = read_claim(claim)
   return delivery == 'l' and (tonumber(since) or now) < ends - lease - 0.00001
 end
 
--- The field `calendars` of a completion -> whether one of these calendars was changed after the
--- beat read the calendars.
+-- A cache: field `calendars` of a completion -> whether a calendar in the field was changed after
+-- the beat read the calendar.
 local changed = {['']=false}
 
 local function have_changed(named)
@@ -502,8 +514,8 @@ local function complete(
   operation = operation == 'first' and 'ran' or operation
   local same, code = made_of(claim, found[2], found[3], found[4]), RECORDED
   if not same or outdated then
-    -- The entry or a calendar was changed after the claim. Make the entry due now, so that the next
-    -- claim decides with the new values.
+    -- If the entry or a calendar was changed after the claim, make the entry due now, so that the
+    -- next claim decides with the new values.
     if operation == 'ran' or messages ~= '' then
       local stored = found[2] .. '\n' .. (found[3] or '') .. '\n' .. (found[4] or '')
       if not same and seen ~= '=' .. stored then
@@ -513,8 +525,8 @@ local function complete(
     elseif operation == 'skip' then
       runtime, meta, line = '', '', ''
       code = run == '' and OVERTAKEN or RECORDED
-      -- If an earlier claim may have sent the run, the next claim must repeat the decision of that
-      -- claim.
+      -- If an earlier claim may have sent the run, the next claim must repeat the decision of the
+      -- earlier claim.
       operation = was_sent_before(claim) and 'unsure' or operation
     end
     score, ending = now_text, ''
@@ -553,8 +565,8 @@ local function complete(
     put_back(key, claim, operation == 'unsure')
   else
     if meta == '' then
-      -- If the memory is full, the whole completion must fail. Write an empty claim first, because
-      -- HSET fails if the memory is full, unlike HDEL.
+      -- If the memory of Redis is full, HSET fails but HDEL does not. Write an empty claim before
+      -- HDEL, so that the whole completion fails if the memory is full.
       redis.call('HSET', key, 'claim', '')
     end
     redis.call('HDEL', key, 'claim')
@@ -567,6 +579,7 @@ local function complete(
 end
 
 -- include: row_reader
+
 -- include: row_sizes
 
 local read_completion, read_count, packed_sizes = row_reader(15), row_reader(2), row_sizes(10)
@@ -578,8 +591,9 @@ local function read_last_turn()
   return string.match(type(found) == 'string' and found or '', '^(%S+) (%S+) (%d*)$')
 end
 
--- Whether this call is a late copy of a call that the caller has already repeated. The caller no
--- longer reads the reply to a late copy, so no beat would use the claims in that reply.
+-- Returns whether this call is a delayed copy of a call that the caller has already repeated. The
+-- caller no longer reads the reply to a delayed copy, so no beat would use the claims in that
+-- reply.
 local function is_late_copy()
   local last = read_last_turn()
   if not last or last == turn_id then
@@ -597,7 +611,7 @@ local function complete_all(sizes, packed, known)
     local place = #codes + 1
     local code = tonumber(string.sub(known, place, place))
     if code == RECORDED or code == OVERTAKEN then
-      -- The call whose reply was lost already recorded this completion.
+      -- An earlier call whose reply was lost has already recorded this completion.
       local runtime = fields[7]
       local latest = runtime == '' or redis.pcall('HGET', fields[1], 'runtime') == runtime
         or (fields[4] == 'delete' and redis.call('TYPE', fields[1]).ok == 'none')
@@ -615,20 +629,20 @@ local function read(member)
     'HMGET', member, 'definition', 'meta', 'policy', 'runtime', 'claim', 'running', 'ended',
     'trigger', 'identity', 'failing')
   if found.err and not string.find(found.err, 'WRONGTYPE', 1, true) then
-    error(found.err)  -- the error is not about this key, so all other keys would fail too
+    error(found.err)  -- an error other than WRONGTYPE would occur for every key
   end
   return found, found.err
 end
 
--- Names to remove from the schedule because entry keys replace these names. The names are removed
--- only after the keys were added, because the ZADD that adds the keys may fail if the memory is
--- full.
+-- `replaced` has the entry names to remove from the schedule, because entry keys replace the names.
+-- Entry names are removed only after the entry keys are added, because ZADD may fail if the memory
+-- of Redis is full.
 local replaced = {}
 
--- Returns the entry key for a member of the schedule, the fields of the hash, and an error or nil.
--- If another program added an entry name to the schedule instead of an entry key, the key replaces
--- the name. Keys without the prefix are never read, because the script would fail if such a key
--- were in another cluster slot, or if the Redis user had no access to the key.
+-- Returns the entry key for a member of the schedule, the fields of the entry, and an error or nil.
+-- If another program added an entry name to the schedule instead of an entry key, the entry key
+-- replaces the name. A key without the prefix is never read, because the script would fail if the
+-- key were in another cluster slot, or if the Redis user had no access to the key.
 local function resolve(member)
   local found, err = {}, nil
   if string.sub(member, 1, #prefix) == prefix then
@@ -646,16 +660,16 @@ local function resolve(member)
   return named, other, nil
 end
 
--- If locking is off, beats share the due entries. Each active beat claims an equal share, but at
--- least SMALLEST_SHARE entries. A beat is active if it was seen in the last SEEN_WITHIN seconds. A
--- beat that was not seen for FORGET_AFTER seconds is removed.
+-- If locking is off, each active beat claims an equal share of the due entries, but at least
+-- SMALLEST_SHARE entries. A beat is active if it was seen in the last SEEN_WITHIN seconds. A beat
+-- that was not seen for FORGET_AFTER seconds is removed from the list of beats.
 local SMALLEST_SHARE, SEEN_WITHIN, FORGET_AFTER = 25, 10, 60
 
--- Seconds for which Redis stores the last turn of a beat. The stored turn is needed if the reply is
--- lost and the beat repeats the call.
+-- The number of seconds for which Redis stores the last turn of a beat. If the reply to a turn is
+-- lost, and the beat repeats the call, this script reads the stored turn.
 local REMEMBERED = 300
 
--- Records that a beat was seen now. Returns 1 if the beat was not in the sorted set `beats` before.
+-- Records that a beat was seen now. Returns 1 if the beat is new in the sorted set `beats`.
 local function record_presence(call, member)
   local added = call('ZADD', beats, now_text, member)
   if type(added) == 'number' then
@@ -670,8 +684,8 @@ local function share()
     return limit
   end
   if record_presence(redis.call, token) == 1 then
-    -- Remove the stored problem, because it may be that of a dead beat. A beat that still has a
-    -- problem stores it again.
+    -- Remove the stored problem, because a dead beat may have stored the problem. If an active beat
+    -- still has a problem, this beat stores the problem again.
     redis.pcall('HDEL', stats, 'problem')
   end
   local present = 0
@@ -717,12 +731,12 @@ local codes = complete_all(ARGV[9], ARGV[10], known or '')
 
 local kinds, sizes, fields = {}, {}, {}
 
--- Total size of the claimed entries in bytes. When the size exceeds MOST_BYTES, the remaining due
--- entries wait for the next turn.
+-- Total size of the claimed entries in bytes. When the claimed entries exceed MOST_BYTES, the
+-- remaining due entries wait for the next turn.
 local MOST_BYTES, bytes = 4194304, 0
--- The time limit applies only after SMALLEST_BATCH entries or SMALLEST_BYTES of entries are
--- claimed. After the time limit of MOST_SECONDS, the remaining due entries wait for the next turn.
--- The reply, which takes about BYTE_SECONDS per byte, counts as part of the time of the turn.
+-- After MOST_SECONDS, the remaining due entries wait for the next turn. The limit of MOST_SECONDS
+-- applies only after SMALLEST_BATCH entries or SMALLEST_BYTES of entries are claimed. The reply,
+-- which takes about BYTE_SECONDS per byte, counts as part of the time of the turn.
 local MOST_SECONDS, SMALLEST_BATCH, SMALLEST_BYTES = tonumber(ARGV[20]), 50, 262144
 local BYTE_SECONDS = 0.000000004
 
@@ -731,10 +745,11 @@ local function is_time_over()
     and run_time() + bytes * BYTE_SECONDS > MOST_SECONDS
 end
 
--- Only this number of characters at the end of `running` is searched for a time. The pattern '%S+$'
--- takes quadratic time, so a field of 30 KB from another program would block Redis for seconds.
+-- The script searches for a time only in the last LONGEST_TIME characters of `running`. The pattern
+-- '%S+$' takes quadratic time, so a field of 30 KB from another program would block Redis for
+-- seconds.
 local LONGEST_TIME = 64
--- Maximum number of bytes of an identity. A longer identity counts as empty.
+-- An identity of more than LONGEST_IDENTITY bytes counts as empty.
 local LONGEST_IDENTITY = 200
 
 local function add_claim(
@@ -757,7 +772,7 @@ end
 local lease_end = seconds(now + lease)
 local retry_at = seconds(now + retry)
 
--- Returns an identity for an entry that has no identity. The identity is computed from the
+-- Returns a new identity for an entry that has no identity. A new identity is computed from the
 -- definition and the meta, so a later claim computes the same identity if Redis loses its last
 -- writes.
 local function new_identity(definition, meta)
@@ -766,8 +781,8 @@ local function new_identity(definition, meta)
   return '"' .. string.sub(text, 1, 8) .. '"'
 end
 
--- Adds the claims of the call whose reply was lost to this reply. All claims of that call have the
--- same score. Returns whether that call made any claims.
+-- Adds to the reply the claims of the earlier call whose reply was lost. All entries that a call
+-- claims have the same score. Returns whether the earlier call made any claims.
 local function repeat_claims()
   for _, key in ipairs(redis.call('ZRANGEBYSCORE', schedule, earlier_end, earlier_end)) do
     local found, err = read(key)
@@ -799,17 +814,17 @@ local function delivery_of(definition, policy)
   return default_delivery
 end
 
--- Value of `running` in a claim if a worker reported the end of the run before the run was
+-- The value of `running` in a claim if a worker reported the end of the run before the run was
 -- recorded.
 local RUN_ENDED = '0'
 
 -- If a claim has an unknown format and contains no end, this script leaves the claim unchanged for
--- this number of seconds.
+-- HELD seconds.
 local HELD = 60
 
 -- Returns when a claim of unknown format without an end counts as ended, and the score that the
--- entry had when this function was first called for the claim. The field `unread` stores ["<time of
--- that first call> <score at that time>","<digest of the claim>"].
+-- entry had when this function was first called for the claim. The field `unread` of an entry is
+-- ["<time of the first call> <score at the first call>","<digest of the claim>"].
 local function held_until(key, claim, due)
   local digest, field = string.sub(sha1hex(claim), 1, 40), redis.call('HGET', key, 'unread') or ''
   local first, score, of = string.match(string.sub(field, 1, 200), '^%["(%S+) (%S+)","(%S+)"%]$')
@@ -842,13 +857,13 @@ local function claim(key, found, due)
     end
     due = was_due or due
     if id ~= '-' and tonumber(was_due) then
-      -- Without this stored failure, an entry whose run kills each beat would never count as late,
-      -- because each claim sets a later score.
+      -- Each claim sets a later score, so without a stored failure, an entry whose run kills each
+      -- beat would never count as late.
       write_failure(key, found[5], found[10], UNRECORDED, '', '')
     end
     local may_be_sent = old_delivery == 'l' and tonumber(decided)
     if may_be_sent and same_rules(found[5], found[1], found[3], found[2]) then
-      -- An earlier claim may have sent the run, so the caller must repeat the decision of the first
+      -- If an earlier claim may have sent the run, the caller must repeat the decision of the first
       -- claim.
       first, delivery, since = decided, old_delivery, decided
     end
@@ -858,15 +873,14 @@ local function claim(key, found, due)
   if found[9] then
     redis.call('HSET', key, 'claim', text)
   else
-    -- An earlier claim may have sent the run when the entry had no identity. With an empty
-    -- identity, the run keeps the task id of that claim.
+    -- If an earlier claim may have sent the run while the entry had no identity, an empty identity
+    -- keeps the task id of the run.
     found[9] = found[5] and '""' or new_identity(found[1], found[2])
     redis.call('HSET', key, 'claim', text, 'identity', found[9])
   end
   local running = found[6]
   if found[7] then
-    -- The field `ended` may come from an earlier message. Remove the field, because this claim
-    -- uses the task id of that message again.
+    -- The field `ended` may be about an earlier message with the same task id, so remove the field.
     redis.call('HDEL', key, 'ended')
     running = since ~= '' and RUN_ENDED or running
   end
@@ -927,14 +941,15 @@ if standing == 1 and limit > 0 and not (earlier and repeat_claims()) then
 end
 
 if lock and beats ~= schedule then
-  -- redis.pcall ignores errors, because a standby must also work if the memory is full or the
-  -- server is a read-only replica. The ZADD in record_presence() may be the first write of the
-  -- script, so this ZADD must come after the claims; see PEXPIRE below.
+  -- redis.pcall ignores errors, because a standby must also work if the memory of Redis is full, or
+  -- if the server is a read-only replica. record_presence() must come after the claims: its ZADD
+  -- may be the first write of the script, and Redis checks the memory limit only before the first
+  -- write.
   record_presence(redis.pcall, token .. ' lock')
 end
 if lock and standing == 2 then
   redis.pcall('HSET', stats, 'leader', now_text .. ' ' .. token)
-  redis.pcall('HDEL', stats, 'problem')  -- the problem of the previous leader
+  redis.pcall('HDEL', stats, 'problem')  -- remove the problem of the previous leader
 end
 add_counts(ARGV[13], ARGV[14], ARGV[15])
 if last_turn ~= schedule and (#kinds > 0 or reply_lost or string.find(codes, '[15]')) then
@@ -942,8 +957,8 @@ if last_turn ~= schedule and (#kinds > 0 or reply_lost or string.find(codes, '[1
 end
 
 if lock and standing == 1 then
-  -- PEXPIRE must be the last write. Redis checks the memory limit only before the first write of a
-  -- script, so after an earlier PEXPIRE all other writes would bypass the limit.
+  -- PEXPIRE must be the last write of the script. Redis checks the memory limit only before the
+  -- first write of a script, so all writes after a PEXPIRE would bypass the limit.
   redis.call('PEXPIRE', lock, ttl)
 end
 

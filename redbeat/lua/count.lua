@@ -1,28 +1,31 @@
--- Count the entries of each kind. This script writes nothing. The script reads at most MOST_FAILING
--- failing entries. Apart from these reads, the cost of the script does not depend on the number of
--- entries.
+-- Count the entries of each kind. This script writes nothing. Apart from reading at most
+-- MOST_FAILING failing entries, the script takes the same time for any number of entries.
 --
--- KEYS[1]  schedule (zset)
--- KEYS[2]  statics (set of names)
--- KEYS[3]  quarantine (hash). If the Redis user has no access to this key, or to one of the
---          next four keys, the caller passes the schedule key in its place; see aside.lua.
--- KEYS[4]  beats (zset: token -> last seen, UNIX seconds), see claim.lua
--- KEYS[5]  stats (hash), see claim.lua; the field `problem` is the reason why a beat sends no runs
--- KEYS[6]  failing (zset: key of an entry whose run could not be sent -> when that run was due),
---          see still_fails.lua
--- KEYS[7]  expected (zset, see ended.lua)
--- KEYS[8]  a key that never exists, so that a cluster answers TRYAGAIN while it moves the slot
--- KEYS[9]  lock (string), omitted if locking is off
--- ARGV[1]  score of disabled entries
--- ARGV[2]  a beat is active if it was last seen at most this number of seconds ago. A beat whose
---          "last seen" time is more than this number of seconds in the future is not active,
---          because another program must have written that time.
--- ARGV[3]  maximum number of possibly overdue entries to return
+-- KEYS[1]  The schedule (zset).
+-- KEYS[2]  The names of the static entries (set).
+-- KEYS[3]  The quarantine (hash).
+-- KEYS[4]  The beats (zset: token -> last seen, UNIX seconds), see claim.lua.
+-- KEYS[5]  The stats (hash), see claim.lua. The field `problem` of the stats is the reason why a
+--          beat sends no runs.
+-- KEYS[6]  The entries whose run could not be sent (zset: entry key -> when the run was due), see
+--          still_fails.lua.
+-- KEYS[7]  The entries with `expect_within` (zset), see ended.lua.
+-- KEYS[8]  A key that never exists, so that a cluster answers TRYAGAIN while it moves the keys.
+-- KEYS[9]  The lock (string), omitted if locking is off.
+-- ARGV[1]  The score of disabled entries.
+-- ARGV[2]  The number of seconds for which a beat counts as active after it was last seen. A beat
+--          whose "last seen" time is too far in the future is not active, because another program
+--          must have written that time.
+-- ARGV[3]  The maximum number of possibly overdue entries to return.
 --
--- Returns {now, members, static, quarantined, disabled, parked (never due), due, when the first of
--- the due entries was due or '', token of the leader ('' without a leader; 'a key that is not a
--- lock'), the active beats and when each of these beats was last seen, problem or '', failing, keys
--- of possibly overdue entries}. An entry whose run could not be sent counts as due, although its
+-- If the Redis user has no access to a key, the caller passes the schedule key in place of this
+-- key; see aside.lua.
+--
+-- Returns {now, members, static, quarantined, disabled, parked (never due), due, first due, leader,
+-- active beats, problem or '', failing, keys of possibly overdue entries}. `first due` is when the
+-- first of the due entries was due, or ''. `leader` is the token of the leader, '' without a
+-- leader, or 'a key that is not a lock'. `active beats` has the token of each active beat, followed
+-- by when the beat was last seen. An entry whose run could not be sent counts as due, although its
 -- score is the later time of the next attempt.
 
 -- include: aside
@@ -39,15 +42,15 @@ local clock = redis.call('TIME')
 local now = string.format('%d.%06d', tonumber(clock[1]), tonumber(clock[2]))
 
 local holder = KEYS[9] and redis.pcall('GET', KEYS[9]) or ''
--- All beats set a time to live. A beat of RedBeat 3 takes over from a dead beat of RedBeat 3, but
--- no beat takes over a lock of any other holder that never expires.
+-- A beat can take over a lock that never expires only from a dead beat of RedBeat 3, so any other
+-- key that never expires is reported as a key that is not a lock.
 if type(holder) == 'table' or (KEYS[9] and string.sub(holder, 1, 9) ~= 'redbeat3:' and
     redis.call('PTTL', KEYS[9]) == -1) then
   holder = 'a key that is not a lock'
 end
 local since = string.format('%.6f', tonumber(now) - tonumber(ARGV[2]))
 local latest = string.format('%.6f', tonumber(now) + tonumber(ARGV[2]))
--- Skip a score of 0, because it means "due now" but does not show since when the entry is due.
+-- Skip a score of 0, because a score of 0 does not show since when the entry is due.
 local first = redis.call('ZRANGEBYSCORE', schedule, '(0', now, 'WITHSCORES', 'LIMIT', 0, 1)
 local first_due, due = first[2] or '', redis.call('ZCOUNT', schedule, 0, now)
 

@@ -1,16 +1,16 @@
 -- Delete entries with their run histories and claims.
 --
--- KEYS[1]  schedule (zset)
--- KEYS[2]  quarantine (hash), or the schedule key if the Redis user has no access to the
---          quarantine; see aside.lua
--- ARGV[1]  '' to delete the entries without a check. For a single entry, the caller may pass the
---          expected definition, a line feed and the expected policy.
--- ARGV[2..] entry keys (hashes)
+-- KEYS[1]  The schedule (zset).
+-- KEYS[2]  The quarantine (hash), or the schedule key if the Redis user has no access to the
+--          quarantine; see aside.lua.
+-- ARGV[1]  For a single entry, the expected definition, a line feed and the expected policy; '' to
+--          delete the entries without a check.
+-- ARGV[2..] The entry keys (hashes).
 --
--- Returns how many entries existed, as a hash or as a member of the schedule. If the stored
+-- Returns how many of the entries existed, as a hash or as a member of the schedule. If the stored
 -- definition or policy differs from the expected value, the script returns -1 and deletes nothing.
--- If a single entry does not exist, the script returns 0, so that a repeated call does not return
--- -1.
+-- If the caller deletes a single entry that does not exist, the script returns 0, so that a
+-- repeated call does not return -1.
 
 -- include: aside
 

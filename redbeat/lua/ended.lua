@@ -1,32 +1,39 @@
 -- Record the end of a run, and its result.
 --
--- KEYS[1]  schedule (zset)
--- KEYS[2]  entry (hash)
--- KEYS[3]  expected (zset: key of an entry with `expect_within` -> a time before which the entry
---          cannot be overdue, UNIX seconds). If the Redis user has no access to this key or the
---          next key, the caller passes the schedule key in its place; see aside.lua.
--- KEYS[4]  stats (hash); the field `reports_since` is when a worker first reported a run
--- ARGV[1]  task id of the run, escaped as in JSON but without quotes
--- ARGV[2]  wake-up channel
--- ARGV[3]  state of the run, see entries/runs.py; '' to remove only the field `running`
--- ARGV[4]  nominal instant of the run, UNIX seconds, or '-'
--- ARGV[5]  seconds since the run ended
--- ARGV[6]  the last words of the line that is stored for the run: seconds, retries, state and
---          error, see results.lua. Escaped as in JSON, but without quotes.
--- ARGV[7]  maximum number of lines per entry; 0 for no lines
+-- KEYS[1]  The schedule (zset).
+-- KEYS[2]  The entry (hash).
+-- KEYS[3]  The entries with `expect_within` (zset: entry key -> a time before which the entry
+--          cannot be overdue, UNIX seconds).
+-- KEYS[4]  The stats (hash). The field `reports_since` of the stats is when a worker first reported
+--          a run.
+-- ARGV[1]  The task id of the run, escaped as in JSON but without quotes.
+-- ARGV[2]  The wake-up channel.
+-- ARGV[3]  The state of the run, see entries/runs.py; '' to remove only the field `running`.
+-- ARGV[4]  The nominal instant of the run in UNIX seconds, or '-'.
+-- ARGV[5]  The number of seconds since the run ended.
+-- ARGV[6]  The last words of the line that is stored for the run: seconds, retries, state and
+--          error, escaped as in JSON but without quotes; see results.lua.
+-- ARGV[7]  The maximum number of lines per entry; 0 for no lines.
 --
--- Returns {active, failures}. `active` is 1 if this run was recorded as the active run of the
--- entry. `active` is 0 if another run is active, if no run is active, or if this run is not
+-- If the Redis user has no access to a key, the caller passes the schedule key in place of this
+-- key; see aside.lua.
+--
+-- Returns {active, failures}. `active` is 1 if the ended run was recorded as the active run of the
+-- entry. `active` is 0 if another run is active, if no run is active, or if the ended run is not
 -- recorded yet. `failures` is the number of failed runs in a row if the entry must be paused now
--- because of its `pause_after_failures`, else 0. A repeated call changes only the stored time of
--- the end.
+-- because of its `pause_after_failures`, else 0. A repeated report of the same run changes only the
+-- stored time of the end.
 --
--- The field `running` of an entry is the JSON string "<task id> <expires>". The field `ended` is
--- the task id, as a JSON string, of a run that ended before it was recorded.
+-- The field `running` of an entry is the JSON string "<task id> <when the run counts as ended>".
+-- The field `ended` of an entry is the task id, as a JSON string, of a run that ended before it was
+-- recorded.
 
 -- include: aside
+
 -- include: decoded
+
 -- include: text_in
+
 -- include: results
 
 local schedule, entry, expected, stats = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -42,30 +49,32 @@ local clock = redis.call('TIME')
 local now = tonumber(clock[1]) + tonumber(clock[2]) / 1000000
 local now_text = string.format('%.6f', now)
 
--- Removes the field `running` if it contains this run. Returns 1 if the field was removed, else 0.
+-- Removes the field `running` if the field contains the ended run. Returns 1 if the field `running`
+-- was removed, else 0.
 local function remove_mark()
   local put_back = string.sub(claim, 1, 4) == '["- '
   if not found[2] or string.match(text_in(found[2]), '^(.*) %S+$') ~= id then
-    -- The end of a run that is not recorded yet is needed only if the entry has `overlap`.
+    -- If a run ends before it is recorded, its end must be stored only if the entry has `overlap`.
     if claim ~= '' and not put_back and has('overlap', definition, policy) then
       redis.call('HSET', entry, 'ended', '"' .. id .. '"')
     end
     return 0
   end
   redis.call('HDEL', entry, 'running')
-  -- If the claim of a later occurrence was released, that occurrence waits for a retry, or for the
-  -- end of the run whose mark was just removed. Make the occurrence due now.
+  -- If a claim was released, its occurrence waits for a retry or for the end of an earlier run, so
+  -- make the occurrence due now.
   local score = put_back and redis.call('ZSCORE', schedule, entry)
   if score and tonumber(score) > now then
     redis.call('ZADD', schedule, 'XX', now_text, entry)
-    -- An error is ignored, because the Redis user may have no right to publish. Without a message,
-    -- a beat finds the entry at its next tick.
+    -- An error of PUBLISH is ignored, because the Redis user may have no right to publish. A beat
+    -- that receives no message finds the due entry at its next tick.
     redis.pcall('PUBLISH', channel, 'due')
   end
   return 1
 end
 
--- Returns the line of this run followed by the stored lines, at most `lines_kept` lines in total.
+-- Returns `line`, the line of the ended run, followed by the lines of other runs, at most
+-- `lines_kept` lines in total.
 local function with_line(line, stored)
   local kept, count = line .. '\\n', 1
   for other in string.gmatch(stored, '(.-)\\n') do
@@ -76,8 +85,9 @@ local function with_line(line, stored)
   return lines_kept > 0 and kept or ''
 end
 
--- Returns whether the result of this run is among the stored lines: the reply to an earlier call may
--- have been lost, and another worker may have reported another run since.
+-- Returns whether the result of the ended run is already among the stored lines. If the reply to a
+-- report was lost, the worker repeats the report, possibly after another worker has reported
+-- another run.
 local function is_repeated(stored)
   for instant, rest in string.gmatch(stored, '(%S+) %S+ (.-)\\n') do
     if instant == run and run ~= '-' and rest == ARGV[6] then
@@ -87,8 +97,8 @@ local function is_repeated(stored)
   return false
 end
 
--- Records the result of this run. Returns the number of failed runs in a row if the entry must be
--- paused now, else 0.
+-- Records the result of the ended run. Returns the number of failed runs in a row if the entry must
+-- be paused now, else 0.
 local function record_result()
   local ended = now - tonumber(ARGV[5])
   local ended_text = string.format('%.6f', ended)

@@ -1,8 +1,8 @@
 -- Extend the lock if the caller holds it.
 --
--- KEYS[1]  lock (string)
--- ARGV[1]  token
--- ARGV[2]  time to live from now, milliseconds
+-- KEYS[1]  The lock (string).
+-- ARGV[1]  The token of the caller.
+-- ARGV[2]  The new time to live of the lock, in milliseconds.
 --
 -- Returns 1 if the lock was extended, 0 if the caller does not hold the lock.
 

@@ -1,13 +1,13 @@
 -- Remove members from the schedule if their entry hashes no longer exist.
 --
--- KEYS[1]  schedule (zset)
--- KEYS[2]  a key that never exists, so that a cluster answers TRYAGAIN while it moves the slot
--- ARGV[1]  key prefix
--- ARGV[2..] members of the schedule that had no definition when they were due: entry keys or entry
---           names
+-- KEYS[1]  The schedule (zset).
+-- KEYS[2]  A key that never exists, so that a cluster answers TRYAGAIN while it moves the keys.
+-- ARGV[1]  The key prefix.
+-- ARGV[2..] The members of the schedule that had no definition when they were due: entry keys or
+--          entry names.
 --
 -- Returns the members that were removed. A member stays in the schedule, and becomes due now, if
--- its hash has a definition again or if its key has another type.
+-- its hash has a definition by now, or if its key is not a hash.
 
 local clock = redis.call('TIME')
 local now = string.format('%d.%06d', tonumber(clock[1]), tonumber(clock[2]))

@@ -1,30 +1,35 @@
 -- Read named entries, or a page of all entries in due order. Entries that are never due come last.
 --
--- KEYS[1]  schedule (zset)
--- KEYS[2]  statics (set of names)
--- KEYS[3]  quarantine (hash), or the schedule key if the Redis user has no access to the
---          quarantine; see aside.lua
--- ARGV[1]  key prefix
--- ARGV[2]  time limit in microseconds. The page ends after this time or after MOST_BYTES.
--- ARGV[3]  limit: maximum number of entries to return, or 'named'
--- ARGV[4]  score of the last entry of the previous page, or '' for the first page
--- ARGV[5]  key of the last entry of the previous page; the entry may have been deleted since
--- ARGV[6]  'history' to also return the run histories
--- ARGV[4..] if ARGV[3] is 'named': the entry keys. If the page ends before the last of these
---          entries, the reply does not contain the remaining entries.
+-- KEYS[1]  The schedule (zset).
+-- KEYS[2]  The names of the static entries (set).
+-- KEYS[3]  The quarantine (hash), or the schedule key if the Redis user has no access to the
+--          quarantine; see aside.lua.
+-- ARGV[1]  The key prefix.
+-- ARGV[2]  The time limit in microseconds. A page ends after the time limit or after MOST_BYTES.
+-- ARGV[3]  The maximum number of entries on the page, or 'named' to read only named entries.
+-- ARGV[4]  The score of the last entry of the previous page, or '' for the first page.
+-- ARGV[5]  The key of the last entry of the previous page, even if this entry was deleted since.
+-- ARGV[6]  'history' to also return the run histories.
+-- ARGV[4..] For 'named', the keys of the entries to read. If a page ends before the last of the
+--          named entries, the reply does not contain the remaining entries.
 --
--- Returns {now, score of the last entry or '' for the last page, last entry, kinds, sizes, fields}
---   kinds    a letter per entry: e readable, g without a definition, x the key is not a hash
---   sizes    the sizes of the fields of all entries in bytes, as big-endian integers of four bytes
---   fields   fifteen per entry: key, score or '', definition (for x the error), meta, policy,
---            runtime, claim, running, trigger, identity, note of the quarantine, '1' for a static
---            entry, the history if ARGV[6] is 'history', why the run of the entry could not
---            be sent (see still_fails.lua), the first line of the results (see results.lua)
+-- Returns {now, last score, last key, kinds, sizes, fields}.
+--   `last score` and `last key` are the score and the key of the last entry, or '' on the last
+--     page.
+--   `kinds` has a letter per entry: e if the entry is readable, g if it has no definition, x if the
+--     key is not a hash.
+--   `sizes` has the sizes in bytes of the fields of all entries, as big-endian integers of four
+--     bytes.
+--   `fields` has fifteen strings per entry: key, score or '', definition (for kind x, the error),
+--     meta, policy, runtime, claim, running, trigger, identity, note of the quarantine, '1' for a
+--     static entry, the history if requested, why the run of the entry could not be sent (see
+--     still_fails.lua), the first line of the results (see results.lua).
 --
--- A page starts after a score and a key, not after a rank. Therefore, an entry that is added or
--- removed while you read the pages does not move the other entries to another page.
+-- A page starts after a score and a key, not after a rank, so that an entry that is added or
+-- removed between two pages does not move the other entries to another page.
 
 -- include: aside
+
 -- include: text_in
 
 -- include: sha1hex
@@ -48,9 +53,9 @@ local function before(one, other)
   return #one < #other
 end
 
--- Returns the rank of the first member of the sorted set after this score and member. The score is
--- compared as a number, because `score` may come from a server of another version: Redis 7.0
--- writes a number with more digits than Redis 7.2.
+-- Returns the rank of the first member of the sorted set after `score` and `member`. Scores are
+-- compared as numbers, not as texts, because Redis 7.0 writes a number with more digits than Redis
+-- 7.2.
 local function rank_after(score, member)
   local found = redis.call('ZSCORE', schedule, member)
   if found and tonumber(found) == tonumber(score) then
@@ -78,7 +83,7 @@ local has_statics = redis.call('SCARD', statics) > 0
 
 local kinds, sizes, fields, packed_sizes = {}, {}, {}, row_sizes(15)
 
--- Total size of the entries on the page, in bytes.
+-- The total size of the entries on the page, in bytes.
 local MOST_BYTES, bytes = 4194304, 0
 
 local function read(key)
@@ -102,7 +107,7 @@ end
 local function add_entry(member, score)
   local key = member
   if string.sub(member, 1, #prefix) ~= prefix then
-    key = prefix .. member  -- another program added the name instead of the key
+    key = prefix .. member  -- another program added the entry name instead of the entry key
   end
   local found, err = read(key)
   local row = {key, score, err or '', '', '', '', '', '', '', ''}
@@ -124,7 +129,8 @@ end
 
 local next_score, next_member = '', ''
 
--- Adds the entries with these ranks. Returns whether the page has room for more entries.
+-- Adds the entries with the ranks from `first` to `last`. Returns whether the page has room for
+-- more entries.
 local function add_ranks(first, last)
   local members = redis.call('ZRANGE', schedule, first, last, 'WITHSCORES')
   for at = 1, #members, 2 do

@@ -1,10 +1,11 @@
 -- Quarantine entries that cannot be read. A quarantined entry is kept in Redis but is never due.
 --
--- KEYS[1]  schedule (zset)
--- KEYS[2]  quarantine (hash: entry key -> JSON of reason, since, digest), or the schedule key if
---          the Redis user has no access to the quarantine; see aside.lua
--- KEYS[3]  a key that never exists, so that a cluster answers TRYAGAIN while it moves the slot
--- ARGV     three values per entry: entry key, claim id ('' if the key is not a hash), note (JSON)
+-- KEYS[1]  The schedule (zset).
+-- KEYS[2]  The quarantine (hash: entry key -> JSON of reason, since, digest), or the schedule key
+--          if the Redis user has no access to the quarantine; see aside.lua.
+-- KEYS[3]  A key that never exists, so that a cluster answers TRYAGAIN while it moves the keys.
+-- ARGV     Three values per entry: the entry key, the claim id ('' if the key is not a hash), and
+--          the note (JSON).
 --
 -- Returns the keys that were quarantined. If the caller no longer holds the claim of an entry, the
 -- entry is not changed. If an entry was changed after the claim, it becomes due now and is not

@@ -1,20 +1,20 @@
 -- Delete an entry and its history, as delete.lua does, and return the fields of the entry.
 --
--- KEYS[1]  schedule (zset)
--- KEYS[2]  quarantine (hash), or the schedule key if the Redis user has no access to the
---          quarantine; see aside.lua
--- KEYS[3]  copy of the deleted fields (hash), or the schedule key for no copy. If the reply is
---          lost, repeat the call with the same key: the repeated call returns the copied fields and
---          deletes nothing.
--- ARGV[1]  entry key (hash)
+-- KEYS[1]  The schedule (zset).
+-- KEYS[2]  The quarantine (hash), or the schedule key if the Redis user has no access to the
+--          quarantine; see aside.lua.
+-- KEYS[3]  The copy of the deleted fields (hash), or the schedule key for no copy. If the caller
+--          repeats a call whose reply was lost, with the same key for the copy, the script returns
+--          the copied fields and deletes nothing.
+-- ARGV[1]  The entry key (hash).
 --
--- Returns {definition, meta, policy, runtime, identity}, nil for a missing field.
+-- Returns {definition, meta, policy, runtime, identity}, with nil for each missing field.
 
 -- include: aside
 
 local entry, kept = ARGV[1], KEYS[3]
 local NAMES = {'definition', 'meta', 'policy', 'runtime', 'identity'}
--- Seconds after which Redis deletes the copy.
+-- The number of seconds after which Redis deletes the copy.
 local REMEMBERED = 60
 
 local earlier = aside('HMGET', kept, unpack(NAMES))
@@ -30,8 +30,8 @@ if fields[1] and kept ~= KEYS[1] then
   for at, name in ipairs(NAMES) do
     copy[2 * at - 1], copy[2 * at] = name, fields[at] or ''
   end
-  -- The entry is already deleted, so the script must not fail here. If the Redis user has no right
-  -- to write the copy, there is no copy.
+  -- An error while the copy is written is ignored, because the script must not fail after the entry
+  -- is deleted. If the Redis user has no right to write the copy, the script makes no copy.
   redis.pcall('HSET', kept, unpack(copy))
   if redis.pcall('EXPIRE', kept, REMEMBERED) ~= 1 then
     redis.pcall('DEL', kept)

@@ -1,13 +1,13 @@
 -- Delete static entries that are no longer in `beat_schedule`.
 --
--- KEYS[1]  schedule (zset)
--- KEYS[2]  statics (set of names)
--- KEYS[3]  quarantine (hash), or the schedule key if the Redis user has no access to the
---          quarantine; see aside.lua
--- KEYS[4]  a key that never exists, so that a cluster answers TRYAGAIN while it moves the slot
--- KEYS[5]  lock (string), omitted if locking is off
--- ARGV[1]  lock token of the caller
--- ARGV[2..] two values per entry: name, entry key
+-- KEYS[1]  The schedule (zset).
+-- KEYS[2]  The names of the static entries (set).
+-- KEYS[3]  The quarantine (hash), or the schedule key if the Redis user has no access to the
+--          quarantine; see aside.lua.
+-- KEYS[4]  A key that never exists, so that a cluster answers TRYAGAIN while it moves the keys.
+-- KEYS[5]  The lock (string), omitted if locking is off.
+-- ARGV[1]  The lock token of the caller.
+-- ARGV[2..] Two values per entry: the entry name and the entry key.
 --
 -- Returns how many static entries were deleted. If the caller no longer holds the lock, the script
 -- returns -1 and deletes nothing.

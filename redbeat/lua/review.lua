@@ -1,11 +1,12 @@
 -- Release the quarantined entries that were changed after their quarantine, and make these entries
 -- due now.
 --
--- KEYS[1]  schedule (zset)
--- KEYS[2]  quarantine (hash)
--- KEYS[3]  a key that never exists, so that a cluster answers TRYAGAIN while it moves the slot
--- ARGV     two values per entry: entry key, and digest at the time of the quarantine (the SHA-1 of
---          "<definition>\n<policy>\n<meta>", or another string if the key was not a hash)
+-- KEYS[1]  The schedule (zset).
+-- KEYS[2]  The quarantine (hash).
+-- KEYS[3]  A key that never exists, so that a cluster answers TRYAGAIN while it moves the keys.
+-- ARGV     Two values per entry: the entry key, and the digest of the entry at the time of the
+--          quarantine. The digest of an entry is the SHA-1 of "<definition>\n<policy>\n<meta>", or
+--          another string if the key was not a hash.
 --
 -- Returns the keys that were released.
 

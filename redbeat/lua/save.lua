@@ -1,75 +1,91 @@
 -- Write entries, or only their meta and runtime. An entry is not written if the stored entry
 -- differs from the entry that the caller expects.
 --
--- KEYS[1]  schedule (zset)
--- KEYS[2]  quarantine (hash), or the schedule key if the Redis user has no access to the
---          quarantine; see aside.lua
--- KEYS[3]  entry (hash): the first entry to write
--- KEYS[4]  a key that never exists, so that a cluster answers TRYAGAIN while it moves the slot
--- KEYS[5]  expected (zset, see ended.lua), or the schedule key like KEYS[2]
--- ARGV[1]  wake-up channel. The script publishes a message if an entry is due before waiting beats
---          wake up.
--- ARGV[2]  maximum number of seconds that a beat waits without a message
--- ARGV[3]  sizes of the fields in ARGV[4] in bytes, as big-endian integers of four bytes
--- ARGV[4]  the fields of all entries, joined without separators; eleven per entry:
---            entry key
---            definition, or '' to change only meta, runtime and history of an existing entry
---            policy, or '' for none (ignored without a definition)
---            meta, or '' to keep the stored meta
---            runtime, or '' to keep the stored runtime
---            the expected meta: its JSON, '' = none, '*' = any
---            score (UNIX seconds; below 0 = never due), or 'now' for the time of Redis
---            the default last run of a new or restarted entry, UNIX seconds, if the clock of the
---            caller determined it; else ''
---            the expected definition and policy: '=', the definition, a line feed and the policy;
---            '-' if no entry is expected, '' if any entry is accepted
---            the lines of the history as a JSON string, or '' to keep the stored lines
---            the identity of a new entry, a JSON string, see claim.lua; '' for none. A repeated
---            call must pass the same identity.
--- ARGV[5]  time limit in microseconds, after which the remaining entries are not written
+-- KEYS[1]  The schedule (zset).
+-- KEYS[2]  The quarantine (hash).
+-- KEYS[3]  The first entry to write (hash).
+-- KEYS[4]  A key that never exists, so that a cluster answers TRYAGAIN while it moves the keys.
+-- KEYS[5]  The entries with `expect_within` (zset), see ended.lua.
+-- ARGV[1]  The wake-up channel. The script publishes a message if an entry is due before waiting
+--          beats wake up.
+-- ARGV[2]  The maximum number of seconds that a beat waits without a message.
+-- ARGV[3]  The sizes in bytes of the fields in the next argument, as big-endian integers of four
+--          bytes.
+-- ARGV[4]  The fields of all entries, joined without separators; eleven fields per entry.
+--   Field 1 is the entry key.
+--   Field 2 is the definition, or '' to change only meta, runtime and history of an existing entry.
+--   Field 3 is the policy, or '' for no policy (ignored without a definition).
+--   Field 4 is the meta, or '' to keep the stored meta.
+--   Field 5 is the runtime, or '' to keep the stored runtime.
+--   Field 6 is the JSON of the expected meta, '' for no meta, or '*' for any meta.
+--   Field 7 is the score (UNIX seconds; below 0 = never due), or 'now' for the time of Redis.
+--   Field 8 is the default last run of a new or restarted entry, in UNIX seconds, if the clock of
+--     the caller determined this time; else ''.
+--   Field 9 is '=', the expected definition, a line feed and the expected policy; or '-' if no
+--     entry is expected, or '' if any entry is accepted.
+--   Field 10 is the lines of the history as a JSON string, or '' to keep the stored lines.
+--   Field 11 is the identity of a new entry, a JSON string, see claim.lua; '' for no identity. A
+--     repeated call must pass the same identity as the first call.
+-- ARGV[5]  The time limit in microseconds, after which the remaining entries are not written.
 --
--- Returns {codes, text, ...}
---   codes  a number per entry, separated by spaces; entries after the time limit have no code:
---          1 written
---          3 written, except the new identity: the entry keeps its stored identity, which differs
---          0 the stored meta differs from the expected meta
---          2 the stored meta differs from the expected meta. However, the new definition and policy
---            are stored already and the new meta is a default, so there is nothing to write.
---          -1 the entry does not exist, and the definition or the meta to create it is missing
---          -2 the key is not a hash
---          -3 the clock of the caller is ahead of Redis
---          -4 the stored definition or policy is neither the expected nor the new value (the new
---             value is already stored if the reply to an earlier call was lost)
---          -5 not written, because the key of another entry is not a hash
---   text   for each code 0: meta, runtime, definition and policy. For each code 2: meta, runtime,
---          score or '', and identity. For each code 3: the identity. For each code -3: the time of
---          Redis.
--- If one key is not a hash, no entry is written. While a beat holds a claim, this script does not
--- change the score, because the completion of the claim detects the change and makes the entry due
--- now. If an earlier claim may have sent its run, and the save changes no field on which the
--- decision of that claim depends, the entry becomes due now, and the next claim repeats the
--- decision.
+-- If the Redis user has no access to a key, the caller passes the schedule key in place of this
+-- key; see aside.lua.
+--
+-- Returns {codes, text, ...}.
+--   `codes` has a number per entry, separated by spaces; entries after the time limit have no code.
+--   Code 1 means that the entry is written.
+--   Code 3 means that the entry is written, but keeps its stored identity, which differs from the
+--     new identity.
+--   Code 0 means that the stored meta differs from the expected meta.
+--   Code 2 means that the stored meta differs from the expected meta, but that there is nothing to
+--     write: the new meta is a default, and the new definition and policy are stored already.
+--   Code -1 means that the entry does not exist, and that the definition or the meta to create it
+--     is missing.
+--   Code -2 means that the entry key is not a hash.
+--   Code -3 means that the clock of the caller is ahead of Redis.
+--   Code -4 means that the stored definition or policy is neither the expected value nor the new
+--     value, which an earlier call whose reply was lost may have stored.
+--   Code -5 means that the entry is not written, because the key of another entry is not a hash.
+--   For each code 0, the texts are the meta, runtime, definition and policy of the entry.
+--   For each code 2, the texts are the meta, runtime, score or '', and identity of the entry.
+--   For each code 3, the text is the identity of the entry.
+--   For each code -3, the text is the time of Redis.
+--
+-- If the key of any entry is not a hash, the script writes no entry. While a beat holds the claim
+-- of an entry, this script does not change the score, because the completion of the claim detects
+-- the change and makes the entry due now. If an ended claim may have sent its run, and the save
+-- changes no field on which the decision of the claim depends, the entry becomes due now, and the
+-- next claim repeats the decision.
 
 local schedule, quarantine, expected = KEYS[1], KEYS[2], KEYS[5]
 local channel, longest_wait = ARGV[1], tonumber(ARGV[2])
 
 local clock = redis.call('TIME')
 local now = tonumber(clock[1]) + tonumber(clock[2]) / 1000000
--- Accepted difference between the clocks of two hosts, in seconds.
+-- The accepted difference between the clocks of two hosts, in seconds.
 local TOLERANCE = 0.5
 
 -- include: row_reader
+
 -- include: aside
+
 -- include: read_claim
+
 -- include: decoded
+
 -- include: sha1hex
+
 -- include: marks
+
 -- include: same_rules
+
 -- include: text_in
+
 -- include: results
+
 -- include: run_time
 
--- Returns a list with a list of fields for each entry.
+-- Returns a list of entries, in which each entry is a list of its fields.
 local function unpacked(sizes, packed)
   local rows, start, read_row = {}, 1, row_reader(11)
   for at = 1, #sizes, 44 do
@@ -80,8 +96,8 @@ end
 
 local writings = unpacked(ARGV[3], ARGV[4])
 
--- If the key of the schedule or of the quarantine has another type, these commands fail before the
--- script writes anything.
+-- The script must fail before its first write if the key of the schedule or of the quarantine has
+-- the wrong type.
 redis.call('ZCARD', schedule)
 local quarantined = aside('HLEN', quarantine)
 
@@ -90,7 +106,7 @@ local function load(entry)
     'HMGET', entry, 'definition', 'meta', 'runtime', 'claim', 'policy', 'trigger', 'identity')
 end
 
--- Entry key -> stored fields, for each entry that was not written yet.
+-- The stored fields of each entry that was not written yet: entry key -> fields.
 local loaded = {}
 
 -- Loads all entries. Returns a code per entry if any key is not a hash, else false.
@@ -107,8 +123,8 @@ local function type_errors()
   return bad and codes
 end
 
--- Scores to write: a flat list in which each score is followed by its entry key. `earliest` is the
--- earliest of these scores.
+-- `scores` is a flat list of the scores to write, in which each score is followed by its entry key.
+-- `earliest` is the earliest of the scores to write.
 local scores, earliest = {}, nil
 
 local function write_score(entry, score, triggered)
@@ -161,9 +177,9 @@ end
 
 local NOTHING = {false, false, false, false, false, false, false}
 
--- Whether this definition and policy are already stored, for example by an earlier call whose reply
--- was lost. If the caller expects no entry, the identity must match too, because another client may
--- have created an equal entry.
+-- Returns whether `definition` and `policy` are already stored, for example by an earlier call
+-- whose reply was lost. If the caller expects no entry, the identity must also be equal, because
+-- another client may have created an equal entry.
 local function is_written(stored, definition, policy, believed, identity)
   return stored[1] == definition and (stored[5] or '') == policy
     and (believed ~= '-' or stored[7] == identity)
@@ -173,9 +189,10 @@ local function is_ahead(made_up)
   return (tonumber(made_up) or 0) > now + TOLERANCE
 end
 
--- Releases a claim whose run may have been sent, so that the next claim repeats the decision of
--- this claim. Does nothing if the save changes a field on which the decision depends. Returns
--- whether the claim was released. `stored` contains the fields before the save.
+-- Releases a claim whose run may have been sent, so that the next claim repeats the decision of the
+-- released claim. A claim is not released if the save changes a field on which the decision of the
+-- claim depends. Returns whether the claim was released. `stored` contains the fields of the entry
+-- before the save.
 local function keep_decision(entry, stored, definition, policy, meta)
   local claim, was, was_policy, was_meta = stored[4], stored[1], stored[5] or '', stored[2] or ''
   local _, due, _, since, delivery = read_claim(claim)
@@ -230,8 +247,8 @@ local function save(
     return -3, string.format('%.6f', now)
   end
   if definition ~= '' and stored[4] and not stored[7] then
-    -- The claimed run may have been sent when the entry had no identity. With an empty identity,
-    -- the run keeps the task id of that claim.
+    -- If the claimed run may have been sent while the entry had no identity, an empty identity
+    -- keeps the task id of the run.
     redis.call('HSET', entry, 'identity', '""')
     stored[7] = '""'
   end
@@ -253,7 +270,7 @@ local function save(
       return code, stored_identity
     end
     if unread then
-      score = 'now'  -- a later version or the next claim handles this unknown format
+      score = 'now'  -- a later version or the next claim handles a claim of unknown format
     elseif keep_decision(entry, stored, definition, policy, meta) then
       redis.call('HDEL', entry, 'failing')
       score = 'now'
@@ -291,8 +308,8 @@ if not codes then
   write_scores()
   if earliest
     and (earliest <= now or (earliest < now + longest_wait and no_earlier_than(earliest))) then
-    -- An error is ignored, because the Redis user may have no right to publish. Without a message,
-    -- a beat finds the entry at its next tick.
+    -- An error of PUBLISH is ignored, because the Redis user may have no right to publish. A beat
+    -- that receives no message finds the due entry at its next tick.
     redis.pcall('PUBLISH', channel, 'due')
   end
 end

@@ -1,22 +1,22 @@
 -- Find entries that no beat would claim: entry hashes that are missing in the sorted set, and
 -- enabled entries that still have the score of disabled entries.
 --
--- KEYS[1]  schedule (zset)
--- KEYS[2]  a key that never exists, so that a cluster answers TRYAGAIN while it moves the slot
--- ARGV[1]  key prefix
--- ARGV[2]  cursor of SCAN, or '' to skip the scan
--- ARGV[3]  glob pattern of all keys under the prefix
--- ARGV[4]  COUNT of SCAN
--- ARGV[5]  score of disabled entries
--- ARGV[6]  offset: how many disabled entries to skip
--- ARGV[7]  limit: how many disabled entries to read
--- ARGV[8..] keys that an earlier call found missing in the sorted set
+-- KEYS[1]  The schedule (zset).
+-- KEYS[2]  A key that never exists, so that a cluster answers TRYAGAIN while it moves the keys.
+-- ARGV[1]  The key prefix.
+-- ARGV[2]  The cursor of SCAN, or '' to skip the scan.
+-- ARGV[3]  The glob pattern of all keys under the prefix.
+-- ARGV[4]  The COUNT of SCAN.
+-- ARGV[5]  The score of disabled entries.
+-- ARGV[6]  The offset: how many disabled entries to skip.
+-- ARGV[7]  The limit: how many disabled entries to read.
+-- ARGV[8..] The keys that an earlier call found missing in the sorted set.
 --
 -- Returns {next cursor or '', missing keys, keys that were added again, keys of enabled entries,
--- number of disabled entries, missing keys whose definition is unreadable or has no name}. Keys
--- that were added again, and keys of enabled entries, become due now. A hash is an entry if its
--- key is the prefix plus the name in its definition. Other hashes belong to a schedule with a
--- longer prefix, or to other programs.
+-- number of disabled entries, missing keys whose definition is unreadable or has no name}. The
+-- entries that this script adds again, and the enabled entries that it finds, become due now. A
+-- hash is an entry if its key is the prefix plus the name in its definition. All other hashes under
+-- the prefix belong to a schedule with a longer prefix, or to other programs.
 
 local schedule = KEYS[1]
 local prefix, cursor, pattern, count = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
@@ -36,8 +36,8 @@ local function definition_of(key)
   return decoded(found), found
 end
 
--- Whether the key is the prefix plus the name. RedBeat 2 also stores numbers as names, and a number
--- in Lua has only 15 exact digits, so the digits are searched in the text.
+-- Returns whether the key is the prefix plus the name. RedBeat 2 also stores numbers as names, and
+-- a number in Lua has only 15 exact digits, so the digits of a name are searched in the JSON text.
 local function has_name(key, name, text)
   if type(name) ~= 'number' then
     return prefix .. tostring(name) == key

@@ -1,38 +1,43 @@
 -- Write the entries of `beat_schedule` that differ from the stored entries.
 --
--- KEYS[1]  schedule (zset)
--- KEYS[2]  statics (set of names)
--- KEYS[3]  quarantine (hash), or the schedule key if the Redis user has no access to the
---          quarantine; see aside.lua
--- KEYS[4]  a key that never exists, so that a cluster answers TRYAGAIN while it moves the slot
--- KEYS[5]  expected (zset, see ended.lua), or the schedule key like KEYS[3]
--- KEYS[6]  lock (string), omitted if locking is off
--- ARGV[1]  lock token of the caller
--- ARGV[2]  lock time to live in milliseconds. The script extends the lock by this time, because the
---          sync of many entries takes several calls. '' if the caller does not need the lock. With
---          '', this script only adds missing entries while another beat holds the lock.
--- ARGV[3]  sizes of the fields in ARGV[4] in bytes, as big-endian integers of four bytes
--- ARGV[4]  the fields of all entries, joined without separators; six per entry: name, entry key,
---          definition, policy or '', meta for a new entry ('' = the meta of the previous row),
---          score for a new entry (UNIX seconds; below 0 = never due)
--- ARGV[5]  time limit in microseconds, after which the remaining entries are not written and get no
---          code
+-- KEYS[1]  The schedule (zset).
+-- KEYS[2]  The names of the static entries (set).
+-- KEYS[3]  The quarantine (hash).
+-- KEYS[4]  A key that never exists, so that a cluster answers TRYAGAIN while it moves the keys.
+-- KEYS[5]  The entries with `expect_within` (zset), see ended.lua.
+-- KEYS[6]  The lock (string), omitted if locking is off.
+-- ARGV[1]  The lock token of the caller.
+-- ARGV[2]  The time to live of the lock in milliseconds, or '' if the caller does not need the
+--          lock. The script extends the lock, because the sync of many entries takes several calls.
+--          If the caller does not need the lock, this script only adds missing entries while
+--          another beat holds the lock.
+-- ARGV[3]  The sizes in bytes of the fields in the next argument, as big-endian integers of four
+--          bytes.
+-- ARGV[4]  The fields of all entries, joined without separators. Each entry has six fields: name,
+--          entry key, definition, policy or '', meta for a new entry ('' = the meta of the previous
+--          entry), and score for a new entry (UNIX seconds; below 0 = never due).
+-- ARGV[5]  The time limit in microseconds, after which the remaining entries are not written and
+--          get no code.
 --
--- An entry without an identity (see claim.lua) gets an empty identity. So if Redis loses its data
--- and a beat adds the static entry again, the entry has the same empty identity.
+-- If the Redis user has no access to a key, the caller passes the schedule key in place of this
+-- key; see aside.lua.
+--
+-- An entry without an identity (see claim.lua) gets an empty identity. If a beat adds a static
+-- entry again after Redis lost its data, the entry has the same empty identity as before.
 --
 -- An entry that has reached its `max_runs` restarts like a new entry if its schedule, time zone,
 -- start time or end time changed.
 --
 -- An entry that an operator paused stays paused until its definition in `beat_schedule` changes.
 --
--- Returns {-1} if the caller no longer holds the lock; nothing is written then. Returns {2, codes}
--- if another beat holds the lock and only missing entries were added, else {1, codes}. `codes` has
--- a digit per entry: 0 unchanged, 1 added, 2 changed (the last run and the run count stay as they
--- are, except after a restart), 3 added to the sorted set again, 4 skipped, because the key is not
--- a hash.
+-- Returns {-1} and writes nothing if the caller needs the lock but does not hold it. Returns {2,
+-- codes} if another beat holds the lock and only missing entries were added, else {1, codes}.
+-- `codes` has a digit per entry: 0 unchanged, 1 added, 2 changed, 3 added to the sorted set again,
+-- 4 skipped because the key is not a hash. A changed entry keeps its last run and its run count,
+-- unless the entry restarts.
 
 -- include: aside
+
 -- include: read_claim
 
 local schedule, statics, quarantine, lock = KEYS[1], KEYS[2], KEYS[3], KEYS[6]
@@ -55,12 +60,19 @@ local function claimed(claim)
 end
 
 -- include: sha1hex
+
 -- include: row_reader
+
 -- include: decoded
+
 -- include: marks
+
 -- include: same_rules
+
 -- include: text_in
+
 -- include: results
+
 -- include: run_time
 
 local function write(key, definition, policy, before)
@@ -74,7 +86,8 @@ local function write(key, definition, policy, before)
   watch(key, expected, definition, policy, before, due_now)
 end
 
--- Whether an operator paused the entry when `beat_schedule` contained this definition and policy.
+-- Returns whether an operator paused the entry while `beat_schedule` contained `definition` and
+-- `policy`.
 local function paused_from(stored, definition, policy)
   if not stored or not string.find(stored, '"pause"', 1, true) then
     return false
@@ -85,8 +98,9 @@ local function paused_from(stored, definition, policy)
   return type(pause) == 'table' and pause.of == sha1hex(whole)
 end
 
--- Whether an entry that has reached its `max_runs` restarts. The Python function history_after_save
--- has the same rule, but also recognizes schedules that are equal although their JSON differs.
+-- Returns whether an entry that has reached its `max_runs` restarts. The Python function
+-- history_after_save follows the same rule as this Lua function, but also recognizes equal
+-- schedules whose JSON differs.
 local function begins_again(found, definition, policy)
   if not string.find(policy, '"max_runs"', 1, true) then
     return false

@@ -1,24 +1,28 @@
 -- Request an extra run of an entry, as soon as possible.
 --
--- KEYS[1]  schedule (zset)
--- KEYS[2]  entry (hash)
--- KEYS[3]  quarantine (hash), or the schedule key if the Redis user has no access to the
---          quarantine; see aside.lua
--- ARGV[1]  id of the run
--- ARGV[2]  maximum number of waiting runs
--- ARGV[3]  wake-up channel
+-- KEYS[1]  The schedule (zset).
+-- KEYS[2]  The entry (hash).
+-- KEYS[3]  The quarantine (hash), or the schedule key if the Redis user has no access to the
+--          quarantine; see aside.lua.
+-- ARGV[1]  The id of the run.
+-- ARGV[2]  The maximum number of waiting runs.
+-- ARGV[3]  The wake-up channel.
 --
 -- Returns 1 if the run waits, 0 if the entry does not exist, -1 if the entry is quarantined, -2 if
--- too many runs wait already, -3 if the key is not a hash. A second request with the same id has no
--- effect.
+-- too many runs wait already, -3 if the entry key is not a hash. A second request with the same id
+-- has no effect.
 --
--- The field `trigger` of an entry is a JSON string of the waiting runs, separated by spaces. Each
--- run is <id>:<when requested, UNIX seconds>. While a beat holds a claim, this script does not
--- change the score, because the completion of the claim reads `trigger` and makes the entry due.
+-- The field `trigger` of an entry is a JSON string of the waiting runs, separated by spaces. A
+-- waiting run has the form <id>:<when requested, UNIX seconds>. While a beat holds the claim of an
+-- entry, this script does not change the score, because the completion of the claim reads `trigger`
+-- and makes the entry due.
 
 -- include: aside
+
 -- include: read_claim
+
 -- include: text_in
+
 -- include: make_due
 
 local schedule, entry, quarantine = KEYS[1], KEYS[2], KEYS[3]

@@ -1,6 +1,6 @@
 """RedBeat's schedule types, a registry for custom types, and the search for the next run.
 
-Programs that were written for RedBeat 2 import the names below from this module.
+Programs that were written for RedBeat 2 import the names in ``__all__`` from this module.
 """
 
 from __future__ import annotations

@@ -22,39 +22,38 @@ from .rule import RuleSchedule
 
 __all__ = ("MAX_DAYS", "Calendar", "Exclusion", "OnExcluded")
 
-#: What happens to an occurrence on an excluded day: it is skipped, or moved to the next or the
-#: previous day that is not excluded, at the same wall-clock time.
+#: Whether to skip an occurrence on an excluded day, or to move the occurrence to another day.
+#: A moved occurrence keeps its wall-clock time and is on the next or previous day not excluded.
 OnExcluded = Literal["skip", "next", "previous"]
 
 #: Maximum number of days and rules in one calendar.
 MAX_DAYS: Final = 4000
 
-#: Maximum number of consecutive excluded days. If a calendar excludes more days in a row, its
-#: entries have no next run.
+#: If a calendar excludes more than ``MAX_ROW`` days in a row, its entries have no next run.
 MAX_ROW: Final = 1100
 
-#: Maximum number of occurrences on excluded days that one search for the next run moves to other
-#: days.
+#: Maximum number of occurrences that a search moves from excluded days to other days.
 MAX_MOVED: Final = 4000
 
 DAY: Final = timedelta(days=1)
 
-#: A day, or a pair of the first and the last day of a span. A string is in ISO 8601.
+#: A day, or a pair of the first and the last day of a span.
+#: A day is a ``date`` or a string in ISO 8601.
 Days = date | str | Sequence["date | str"]
 
 
 @dataclass(frozen=True)
 class Calendar:
-    """A named set of days on which the entries that name the calendar do not run.
+    """A named set of days on which the entries with this calendar do not run.
 
     Arguments:
         name: the name of the calendar.
         days: excluded days, each as a ``date`` or a string in ISO 8601, and excluded spans, each as
             a pair of the first and the last day.
-        rules: RFC 5545 rules whose occurrences are excluded days, such as
+        rules: the RFC 5545 rules whose occurrences are excluded days, such as
             ``"FREQ=WEEKLY;BYDAY=SA,SU"``.
-        zone: the IANA name of the time zone in which the days begin and end. If None, the days
-            begin and end in the time zone of each entry.
+        zone: the IANA name of the time zone in which the days begin and end; None for the time zone
+            of each entry.
 
     Raises :exc:`InvalidEntryError` with the name of the invalid argument.
     """
@@ -104,11 +103,11 @@ class Calendar:
         return known
 
     def fields(self) -> dict[str, Any]:
-        """Return the fields that are stored in Redis, as a dict of JSON values."""
+        """Return the fields of the calendar that are stored in Redis, as a dict of JSON values."""
         return {"days": list(self.days), "rules": list(self.rules), "zone": self.zone}
 
     def to_json(self) -> str:
-        """Return the JSON text that is stored in Redis."""
+        """Return the JSON text of the calendar that is stored in Redis."""
         return json.dumps(self.fields())
 
     @classmethod
@@ -118,7 +117,7 @@ class Calendar:
         """Return a calendar that excludes the days of the events in an iCalendar file.
 
         ``text`` is the content of the file. Events before last year, and events ten or more years
-        after this year, are ignored. "This year" is the year of ``now`` (default: today).
+        after this year, are ignored; the year of ``now`` (default: today) counts as this year.
         Raises :exc:`InvalidEntryError` if the text cannot be read, or if the extra ``calendars`` is
         not installed.
         """
@@ -136,10 +135,12 @@ class Calendar:
         except InvalidEntryError as error:
             raise DecodeError(f"calendar {name!r:.60}.{error.field}", error.problem) from error
         except (ValueError, KeyError, TypeError) as error:
-            raise DecodeError(f"calendar {name!r:.60}", f"is not a calendar: {error!r}") from error
+            raise DecodeError(
+                f"calendar {name!r:.60}", f"the stored fields are invalid: {error!r}"
+            ) from error
 
 
-#: iCalendar events are ignored if they begin this number of years after the current year or later.
+#: Events in iCalendar text that begin ``YEARS`` or more years after this year are ignored.
 YEARS: Final = 10
 
 
@@ -148,7 +149,7 @@ def _days_of_events(text: str | bytes, now: date) -> list[tuple[date, date]]:
         import icalendar  # noqa: PLC0415 - libraries of an extra
         import recurring_ical_events  # type: ignore[import-untyped]  # noqa: PLC0415
     except ImportError as error:
-        problem = "reading iCalendar files needs: pip install 'celery-redbeat[calendars]'"
+        problem = "the iCalendar packages are missing; use: pip install 'celery-redbeat[calendars]'"
         raise InvalidEntryError("days", problem) from error
     try:
         parsed = icalendar.Calendar.from_ical(text)
@@ -156,14 +157,15 @@ def _days_of_events(text: str | bytes, now: date) -> list[tuple[date, date]]:
             date(now.year - 1, 1, 1), date(now.year + YEARS, 1, 1)
         )
         return sorted({_event_span(event) for event in events})
-    except Exception as error:  # the libraries raise many types of errors for invalid files
-        raise InvalidEntryError("days", f"cannot be read from iCalendar text: {error}") from error
+    except Exception as error:  # the iCalendar packages raise errors of many types
+        raise InvalidEntryError("days", f"the iCalendar text cannot be read: {error}") from error
 
 
 def _event_span(event: Any) -> tuple[date, date]:
     """Return the first and the last day of an event.
 
-    The end of an event is exclusive: an event that ends at midnight ends on the day before.
+    The end of an event is exclusive: the last day of an event that ends at midnight is the day
+    before.
     """
     start, end = event.start, event.end
     last = end - TICK if isinstance(end, datetime) else end - DAY
@@ -238,7 +240,7 @@ class Exclusion:
     def next_run(self, schedule: BaseSchedule, after: datetime) -> datetime | None:
         """Return the first occurrence after ``after``, or None if no occurrence follows.
 
-        Also returns None if more than :data:`MAX_ROW` days in a row are excluded.
+        Returns None if more than :data:`MAX_ROW` days in a row are excluded.
         """
         if self.on_excluded != "skip":
             return self._next_moved(schedule, after)
@@ -320,7 +322,7 @@ class Exclusion:
     # -- moved occurrences -----------------------------------------------------------------------
 
     def _moved(self, occurrence: datetime) -> datetime | None:
-        """Return the occurrence, moved to the next or previous day that is not excluded.
+        """Return ``occurrence``, moved to the next or previous day that is not excluded.
 
         Returns None if all days within :data:`MAX_ROW` days are excluded.
         """
@@ -329,17 +331,17 @@ class Exclusion:
         for _ in range(MAX_ROW):
             if not self.excludes(occurrence):
                 return occurrence
-            local += step  # in wall-clock time, so that the time of day does not change
+            local += step  # a step is in wall-clock time, so the time of day does not change
             occurrence = instant_of(local)
         return None
 
     def _next_moved(self, schedule: BaseSchedule, after: datetime) -> datetime | None:
         """Return the first instant after ``after`` to which :meth:`_moved` moves an occurrence.
 
-        An occurrence before ``after`` may move to an instant after ``after``. Therefore the search
-        begins before the excluded days around ``after``. A later occurrence may move to an instant
-        before the best result so far. Therefore the search continues until
-        :meth:`_last_to_search`.
+        The search begins before the excluded days around ``after``, because an occurrence before
+        ``after`` may move to an instant after ``after``. The search continues until
+        :meth:`_last_to_search`, because an occurrence after the best result so far may move to an
+        instant before this result.
         """
         best: datetime | None = None
         found = next_run(schedule, self._begin(after - DAY) - DAY, self.zone)
@@ -351,7 +353,7 @@ class Exclusion:
                 best = moved
             found = next_run(schedule, found, self.zone)
         if best is None and found is not None:
-            # More than MAX_MOVED occurrences are on the excluded days, so skip the occurrences.
+            # If more than MAX_MOVED occurrences are on excluded days, skip the occurrences.
             return replace(self, on_excluded="skip").next_run(schedule, after)
         return best
 

@@ -1,4 +1,4 @@
-"""Crontabs with ``H``, a number that depends on the entry name, so that runs spread over time."""
+"""Crontabs in which ``H`` is a number that depends on the entry name, to spread runs over time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from redbeat.errors import InvalidEntryError
 
 __all__ = ("has_hash", "hash_fraction", "hashed_crontab", "spread_fraction")
 
-#: The lowest and the highest value of ``H`` for each field. Every month has a day 28.
+#: The lowest and the highest value of ``H`` in each crontab field.
+#: The highest day of the month is 28, because every month has a day 28.
 RANGES: Final = {
     "minute": (0, 59),
     "hour": (0, 23),
@@ -43,7 +44,7 @@ def hash_fraction(text: str) -> float:
 
 
 def has_hash(text: Any) -> bool:
-    """Return whether ``text``, one or more crontab fields, contains ``H``."""
+    """Return whether ``text``, which is one or more crontab fields, contains ``H``."""
     return isinstance(text, str) and re.search(r"(?<![A-Za-z])H(?![A-Za-z])", text) is not None
 
 
@@ -58,10 +59,10 @@ def hashed_crontab(
 ) -> crontab:
     """Return a Celery crontab in which a number replaces each ``H``.
 
-    The number depends on the entry name ``name`` and is the same for all runs. For example,
-    ``hashed_crontab("report")`` runs each hour, at a minute that depends on "report". ``H(0-5)`` is
-    a number from 0 to 5. ``H/15`` is every fifteenth value, beginning with one of the first 15
-    values. Raises :exc:`InvalidEntryError` with the name of the invalid field.
+    The number for an ``H`` depends on the entry name ``name`` and is the same for all runs. For
+    example, ``hashed_crontab("report")`` runs each hour, at a minute that depends on "report".
+    ``H(0-5)`` is a number from 0 to 5. ``H/15`` is every fifteenth value, beginning with one of the
+    first 15 values. Raises :exc:`InvalidEntryError` with the name of the invalid field.
     """
     texts = {
         "minute": minute,
@@ -95,7 +96,8 @@ def _part(name: str, field: str, part: str) -> str:
     if match[3] and not 0 < step <= last - first + 1:
         problem = f"the step of {part!r:.30} must be from 1 to {last - first + 1}"
         raise InvalidEntryError(field, problem)
-    # Each other field has a separate hash, so that its number does not depend on the minute.
+    # Each field except the minute has a separate hash, so that its number does not depend on the
+    # minute.
     fraction = spread_fraction(name) if field == "minute" else hash_fraction(f"{field} {name}")
     value = first + int(fraction * (step or last - first + 1))
     return f"{value}-{last}/{step}" if step else str(value)

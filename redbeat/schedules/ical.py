@@ -25,7 +25,7 @@ def from_ical(text: str) -> rrule | rruleset:
 
     Times without ``Z`` or ``TZID`` are in the time zone of ``DTSTART``, or in UTC if ``DTSTART``
     is missing. A rule without ``DTSTART`` starts in 1970 and must not have a ``COUNT``. Raises
-    ``ValueError`` for invalid text. The error message names the invalid part of the text.
+    ``ValueError`` with the name of the invalid part if the text is invalid.
     """
     lines = _lines(text)
     starts = [line for line in lines if line[0] == "DTSTART"]
@@ -44,7 +44,7 @@ def from_ical(text: str) -> rrule | rruleset:
         elif line[0] == "EXDATE":
             exdates += _moments(line, zone)
         elif line[0] != "DTSTART":
-            raise ValueError(f"{line[0]}: not one of DTSTART, RRULE, RDATE, EXDATE")
+            raise ValueError(f"{line[0]}: the property must be DTSTART, RRULE, RDATE or EXDATE")
     return (
         rules[0] if len(rules) == 1 and not rdates + exdates else rruleset(rules, rdates, exdates)
     )

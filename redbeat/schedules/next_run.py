@@ -38,11 +38,11 @@ __all__ = (
 
 ZERO = timedelta(0)
 
-#: The shortest interval that is allowed: Celery's beat cannot wait more precisely. If RedBeat 2
-#: stored a shorter interval, RedBeat uses ``MIN_EVERY`` instead.
+#: The shortest allowed interval, which is the precision with which Celery's beat waits.
+#: RedBeat uses ``MIN_EVERY`` in place of a shorter interval that RedBeat 2 stored.
 MIN_EVERY = timedelta(milliseconds=10)
 
-#: :func:`count_runs` stops at this number of runs for a solar schedule.
+#: :func:`count_runs` counts at most this number of runs of a solar schedule.
 SOLAR_LIMIT = 10
 FIRST_STEP = timedelta(minutes=1)
 UNITS = (timedelta(days=1), timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1))
@@ -69,7 +69,8 @@ def latest_run(
 ) -> datetime | None:
     """Return the last run of ``schedule`` in ``(after, until]``, in UTC, or None.
 
-    An interval runs one interval after ``after``, two intervals after ``after``, and so on.
+    An interval schedule runs one interval after ``after``, two intervals after ``after``, and so
+    on.
     """
     finder, after, until = _finder(schedule), as_utc(after), as_utc(until)
     if finder is _next_interval:
@@ -86,7 +87,7 @@ def latest_run(
 def run_before(
     schedule: Any, anchor: datetime, before: datetime, timezone: tzinfo | None = None
 ) -> datetime:
-    """Return the last run of an interval before ``before``, in UTC.
+    """Return the last run of an interval schedule before ``before``, in UTC.
 
     ``anchor`` is the time of any run of ``schedule`` at or after ``before``.
     """
@@ -94,8 +95,8 @@ def run_before(
     if not schedule.relative:
         return anchor - ((anchor - before) // step + 1) * step
     step = _rounded(step)
-    # Steps of a day or more are steps in wall-clock time. A DST change makes a step longer or
-    # shorter, so start one step earlier.
+    # A DST change makes a step of a day or more longer or shorter, so start one step earlier than
+    # without DST.
     start = _shifted(anchor, -((anchor - before) // step + 2), step, timezone or schedule.tz)
     return _latest_relative(schedule, start, before - TICK, timezone) or start
 
@@ -111,9 +112,9 @@ def count_runs(
 
     If ``schedule`` is an interval that is not relative, the runs are one interval after ``after``,
     two intervals after ``after``, and so on. The number of runs of an interval that is not relative
-    is computed without a search, and ``limit`` is ignored. The runs of all other schedules are
-    counted one by one, up to ``limit``. The runs of a solar schedule are counted only up to
-    :data:`SOLAR_LIMIT`, because each search is expensive.
+    is computed without a search, and ``limit`` is ignored. The runs of all schedules except
+    intervals are counted one by one, up to ``limit``. The runs of a solar schedule are counted only
+    up to :data:`SOLAR_LIMIT`, because each search for a solar event is expensive.
     """
     finder, count = _finder(schedule), 0
     if finder is _next_solar:
@@ -132,13 +133,14 @@ def asks_itself(schedule: BaseSchedule) -> bool:
 
     Returns True for custom schedule classes, for subclasses that override how runs are computed,
     for objects with a ``nowfun``, and for objects with a ``tz`` that differs from the time zones of
-    the entry and the app. If the result is True, call ``schedule.is_due(last_run_at)``.
+    the entry and the app. If :func:`asks_itself` returns True, call
+    ``schedule.is_due(last_run_at)``.
     """
     return finder_of(schedule) is None
 
 
 def finder_of(schedule: BaseSchedule) -> Finder | None:
-    """Return the function that finds the next run of this schedule.
+    """Return the function that finds the next run of ``schedule``.
 
     Returns None if :func:`asks_itself` returns True for the schedule.
     """
@@ -149,7 +151,7 @@ def finder_of(schedule: BaseSchedule) -> Finder | None:
 def unstored_parts(schedule: BaseSchedule, base: type) -> list[str]:
     """Return which attributes and methods are lost if ``schedule`` is stored as ``base``.
 
-    The result contains only names of attributes and methods that influence the runs.
+    The result contains only names of attributes and methods that influence when the schedule runs.
     """
     attributes = [name for name, is_set in DECIDING_ATTRIBUTES.items() if is_set(schedule)]
     return attributes + [name for name in DECIDING_METHODS if _differs(type(schedule), base, name)]
@@ -158,8 +160,8 @@ def unstored_parts(schedule: BaseSchedule, base: type) -> list[str]:
 def in_zone(schedule: Any, zone: tzinfo) -> Any:
     """Return a copy of ``schedule`` that uses ``zone``, the time zone of the entry.
 
-    Only crontabs and intervals can use the time zone of the entry. All other schedules, and
-    schedules with their own time zone, are returned unchanged.
+    Only crontabs and intervals can use the time zone of the entry. Returns ``schedule`` unchanged
+    if it is not a crontab or interval, or if it has its own time zone.
     """
     has_zone = _differs(type(schedule), BaseSchedule, "tz") or _has_own_zone(schedule)
     if has_zone or not isinstance(schedule, (crontab, Interval)):
@@ -172,8 +174,8 @@ def in_zone(schedule: Any, zone: tzinfo) -> Any:
 def on_clock_of(schedule: BaseSchedule, instant: datetime) -> datetime:
     """Return ``instant`` in the time zone of ``schedule``.
 
-    If ``schedule`` has no time zone, returns ``instant`` unchanged. The conversion is necessary
-    because Celery before 5.7 evaluates a crontab in the time zone of ``last_run_at``.
+    If ``schedule`` has no time zone, returns ``instant`` unchanged. The time zone of ``instant``
+    matters, because Celery before 5.7 evaluates a crontab in the time zone of ``last_run_at``.
     """
     zone = getattr(schedule, "tz", None)
     return instant.astimezone(zone) if isinstance(zone, tzinfo) else instant
@@ -186,8 +188,8 @@ def _has_own_clock(schedule: Any) -> bool:
 def _has_own_zone(schedule: Any) -> bool:
     """Return whether user code set ``tz`` to a time zone that changes the runs of the schedule.
 
-    ``tz`` is a cached property: unless user code set ``tz``, a cached value of ``tz`` is the time
-    zone of the app or of the entry.
+    Unless user code set ``tz``, the cached value of the property ``tz`` is the time zone of the app
+    or of the entry.
     """
     attributes = schedule.__dict__
     uses_zone = isinstance(schedule, crontab) or bool(getattr(schedule, "relative", False))
@@ -208,7 +210,7 @@ def _next_interval(schedule: Any, after: datetime, timezone: tzinfo | None) -> d
 
 
 def _next_relative(schedule: Any, after: datetime, timezone: tzinfo | None) -> datetime:
-    """Return the next run of a relative interval after ``after``, with Celery's rounding."""
+    """Return the next run of a relative interval after ``after``, rounded as in Celery."""
     start = after.astimezone(timezone or schedule.tz)
     wait: timedelta = remaining(start, schedule.run_every, after, True)
     # Celery rounds down, so the run of a short interval may be at or before ``after``.
@@ -259,14 +261,14 @@ DECIDING_METHODS = (
     *("now", "tz", "app", "maybe_make_aware", "to_local", "utc_enabled", "run_every", "relative"),
     *("_next_event", "_delta_to_next", "_expand_cronspec", "start"),
 )
-#: The attributes of a schedule object that may influence its runs, each with a function. The
-#: function returns whether the attribute changes the runs of a given schedule object.
+#: The attributes that may influence the runs of a schedule object: attribute -> function.
+#: Each function returns whether its attribute changes the runs of a given schedule object.
 DECIDING_ATTRIBUTES: dict[str, Callable[[Any], bool]] = {
     "nowfun": _has_own_clock,
     "tz": _has_own_zone,
 }
-#: The name of the attribute in which a schedule object has the time zone of its entry. The stored
-#: form of a schedule does not include this time zone, because the entry itself stores it.
+#: The name of the attribute of a schedule object that contains the time zone of the entry.
+#: The time zone of an entry is stored in the entry itself, not in its schedule.
 ENTRY_ZONE = "_redbeat_entry_zone"
 
 
@@ -344,7 +346,7 @@ def find_latest(
     """
     if probe(after) is None:
         return None
-    # Go back from ``until``, in growing steps, until a run follows.
+    # Go back from ``until`` in growing steps, until ``probe`` finds a run.
     step, run, no_run_after = FIRST_STEP, None, until
     while run is None:
         start = max(after, until - step)

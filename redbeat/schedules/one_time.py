@@ -1,4 +1,4 @@
-"""The schedule type ``clocked``, which runs once."""
+"""The schedule type ``clocked``, for schedules that run once."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = ("clocked",)
 class clocked(RuleSchedule):  # noqa: N801 - the name users import
     """A schedule that runs once, at ``clocked_time``.
 
-    If ``clocked_time`` has passed and the entry has not run since then, the entry runs immediately.
-    A naive ``clocked_time`` is interpreted as UTC. Raises ``ValueError`` if ``clocked_time`` is not
-    a datetime or is before 1970.
+    If ``clocked_time`` is in the past and the entry has not run since ``clocked_time``, the entry
+    runs immediately. A naive ``clocked_time`` is interpreted as UTC. Raises ``ValueError`` if
+    ``clocked_time`` is not a datetime or is before 1970.
     """
 
     def __init__(self, clocked_time: datetime, **kwargs: Any) -> None:
@@ -31,7 +31,7 @@ class clocked(RuleSchedule):  # noqa: N801 - the name users import
     def occurrence_after(self, after: datetime, inclusive: bool = False) -> datetime | None:
         """Return ``clocked_time`` in UTC if it is after ``after``, else None.
 
-        With ``inclusive``, also returns a ``clocked_time`` that equals ``after``.
+        If ``inclusive`` is true, the method also returns a ``clocked_time`` that equals ``after``.
         """
         moment = as_utc(after)
         is_ahead = self._instant > moment or (inclusive and self._instant == moment)
@@ -45,8 +45,8 @@ class clocked(RuleSchedule):  # noqa: N801 - the name users import
     def counts_from(self, now: datetime) -> datetime:
         """Return the UTC instant after which the runs of a new entry are due.
 
-        The instant is before ``clocked_time``, so an entry that is created after ``clocked_time``
-        still runs.
+        The returned instant is before ``clocked_time``, so that an entry that is created after
+        ``clocked_time`` still runs.
         """
         return min(as_utc(now), self._instant - timedelta.resolution)
 

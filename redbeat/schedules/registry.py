@@ -1,4 +1,4 @@
-"""The registry of custom schedule types. In Redis, each type has its own tag (``__type__``)."""
+"""The registry of custom schedule types, each of which has its own tag (``__type__``) in Redis."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Load = Callable[[dict[str, Any]], Any]
 
 
 class RegisteredType(NamedTuple):
-    """A custom schedule class, its tag, and the functions that convert it to and from a dict."""
+    """A custom schedule class, its tag, and the functions that dump and load a schedule."""
 
     tag: str
     cls: type[BaseSchedule]
@@ -54,8 +54,8 @@ def register_schedule_type(tag: str, cls: type[BaseSchedule], dump: Dump, load: 
 
     ``dump(schedule)`` returns a dict of the fields to store. The values of the dict may have the
     same types as task arguments. ``load(fields)`` receives the stored fields and returns the
-    schedule. Call ``register_schedule_type()`` in each beat and in all other processes that save or
-    load entries.
+    schedule. Call ``register_schedule_type()`` in each beat, and in each process that saves or
+    loads entries.
 
     Raises ``TypeError`` if ``cls`` is not a schedule class, or if ``dump`` or ``load`` is not
     callable. Raises ``ValueError`` if the tag is invalid, or if the tag or the class is already
@@ -99,5 +99,5 @@ def named(tag: object) -> RegisteredType | None:
 
 
 def of_class(cls: type) -> RegisteredType | None:
-    """Return the type that is registered for exactly this class (not for a base class), or None."""
+    """Return the type that is registered for exactly ``cls`` (not for a base class), or None."""
     return next((item for item in tuple(_types.values()) if item.cls is cls), None)

@@ -1,4 +1,4 @@
-"""Recurrence rules of RFC 5545 (iCalendar) as schedules, in a time zone."""
+"""Schedules that follow recurrence rules of RFC 5545 (iCalendar) in a time zone."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class ZonedRule:
 
     ``start`` is the start of the rule in UTC, in whole seconds. No occurrence is before ``start``.
     If the rule repeats in real time, ``count`` counts instants: an hour that DST repeats counts
-    twice, and an hour that DST skips does not count. In all other rules, ``count`` counts
-    wall-clock times, because each wall-clock time has exactly one run.
+    twice, and an hour that DST skips does not count. If the rule repeats in wall-clock time,
+    ``count`` counts wall-clock times, because each wall-clock time has exactly one run.
     """
 
     rule: Recurrence
@@ -68,12 +68,12 @@ class ZonedRule:
 
     @cached_property
     def _searched(self) -> Recurrence:
-        """The rule whose occurrences are searched: ``rule``, or a changed copy.
+        """The rule in which occurrences are searched, either ``rule`` or a copy of ``rule``.
 
-        If DST can repeat occurrences, the copy starts up to a day before ``rule``. The reason: an
+        If DST can repeat occurrences, the copy starts up to a day before ``rule``, because an
         instant after the start can have an earlier wall-clock time than the start, if the start is
-        in an hour that DST repeats. The copy has no ``count``; ``_last`` limits the occurrences
-        instead.
+        in an hour that DST repeats. The copy of ``rule`` has no ``count``, because ``_last`` limits
+        the occurrences.
         """
         if not self._depends_on_dst:
             return self.rule
@@ -88,16 +88,16 @@ class ZonedRule:
     def _last(self) -> datetime:
         """The last occurrence that ``count`` allows.
 
-        The value is ``END`` if there is no ``count``, or if the rule in ``_searched`` has the
-        ``count``.
+        The last occurrence is ``END`` if the rule has no ``count``, or if ``_searched`` has the
+        ``count`` of the rule.
         """
         if not self._depends_on_dst or (count := self.rule.count) is None:
             return END
         return self._computed_last(count) if is_computed(self.rule) else self._walked_last(count)
 
     def _computed_last(self, left: int) -> datetime:
-        # While the UTC offset is constant, each wall-clock time is exactly one instant. Therefore
-        # the instants of a span with a constant UTC offset are counted as wall-clock times.
+        # In a span with a constant UTC offset, each wall-clock time is exactly one instant, so the
+        # instants are counted as wall-clock times.
         for begin, end, offset in offset_spans(self.zone, self.start):
             first = NAIVE_EPOCH + (begin - EPOCH + offset)
             if end < END:
@@ -125,7 +125,7 @@ class ZonedRule:
 UNCHANGED_TYPES = (int, list, tuple)
 
 
-#: If the start of a schedule is less than this time ago, the run at the start is still due.
+#: If a schedule started less than ``START_GRACE`` ago, the run at its start is still due.
 START_GRACE = timedelta(minutes=1)
 
 
@@ -134,22 +134,22 @@ class RuleSchedule(BaseSchedule):
 
     @property
     def start(self) -> datetime:
-        """The start as an aware datetime. No occurrence is before the start."""
+        """The start of the schedule as an aware datetime. No occurrence is before the start."""
         raise NotImplementedError
 
     def occurrence_after(self, after: datetime, inclusive: bool = False) -> datetime | None:
         """Return the first occurrence after the aware datetime ``after``, in UTC.
 
-        With ``inclusive``, the occurrence may also equal ``after``. Returns None if no occurrence
-        is left.
+        If ``inclusive`` is true, the occurrence may also equal ``after``. Returns None if no
+        occurrence is left.
         """
         raise NotImplementedError
 
     def counts_from(self, now: datetime) -> datetime:
         """Return the UTC instant after which the runs of an entry created at ``now`` are due.
 
-        The instant is usually ``now``. If ``start`` is less than a minute ago, the instant is just
-        before ``start``, so that the run at ``start`` is still due.
+        The returned instant is usually ``now``. If ``start`` is less than a minute ago, the
+        returned instant is just before ``start``, so that the run at ``start`` is still due.
         """
         start, now = as_utc(self.start), as_utc(now)
         return start - timedelta.resolution if now - START_GRACE < start <= now else now
@@ -172,7 +172,7 @@ class RuleSchedule(BaseSchedule):
     def is_due(self, last_run_at: datetime | None) -> schedstate:
         """Return (is_due, seconds until the next check), as Celery's schedules do.
 
-        The second value is None if no occurrence is left.
+        The number of seconds is None if no occurrence is left.
         """
         now = as_utc(self.maybe_make_aware(self.now()))
         remaining = self._remaining(last_run_at, now)
@@ -188,7 +188,7 @@ class RuleSchedule(BaseSchedule):
         raise NotImplementedError
 
     def _identity(self) -> tuple[Any, ...]:
-        """Return a value that is equal for equal schedules and different for all others."""
+        """Return a value that is equal for equal schedules and differs for different schedules."""
         raise NotImplementedError
 
     def __eq__(self, other: object) -> bool:
@@ -283,17 +283,17 @@ class rrule(RuleSchedule):  # noqa: N801 - the name users import
 
     @cached_property
     def rrule(self) -> dateutil_rrule:
-        """The same rule as an object of ``dateutil``."""
+        """The rule as an ``rrule`` object of ``dateutil``."""
         until = self.until and self.until.astimezone(self.dtstart.tzinfo)
         return dateutil_rrule(**{**self.fields(), "until": until})
 
     def occurrence_after(self, after: datetime, inclusive: bool = False) -> datetime | None:
         """Return the first occurrence after the aware datetime ``after``, in UTC.
 
-        With ``inclusive``, the occurrence may also equal ``after``. Returns None if ``count`` or
-        ``until`` has ended the rule, or if no time matches within about a century. An old
-        ``dtstart`` does not make the search slower. The exception is a rule with ``count`` and a
-        ``by`` argument: each rule object must count the occurrences from ``dtstart`` once.
+        If ``inclusive`` is true, the occurrence may also equal ``after``. Returns None if ``count``
+        or ``until`` has ended the rule, or if no time matches within about a century. An old
+        ``dtstart`` does not make the search slower, except that a rule with ``count`` and a ``by``
+        argument must count the occurrences since ``dtstart`` once.
         """
         since = after - TICK if inclusive else after
         if self._ended is not None and since >= self._ended:
@@ -301,7 +301,7 @@ class rrule(RuleSchedule):  # noqa: N801 - the name users import
         occurrence = self._zoned.next_run(since)
         if occurrence is not None and not (self.until and occurrence > self.until):
             return occurrence
-        self._ended = since  # the next call does not search again: a search without result is slow
+        self._ended = since  # avoid a second search: a search without a result is slow
         return None
 
     def _identity(self) -> tuple[Any, ...]:
@@ -338,9 +338,9 @@ def zone_extension(schedule: object) -> dict[str, str]:
 def with_zones(schedule: Any, extension: Mapping[str, Any]) -> Any:
     """Return a copy of ``schedule`` with the time zones that :func:`zone_extension` returned.
 
-    ``dtstart`` and ``until`` remain the same instants. Returns ``schedule`` unchanged if
-    ``schedule`` is not an ``rrule``, or if ``extension`` contains no time zone. Raises
-    ``DecodeError`` for an unknown time zone.
+    In the copy, ``dtstart`` and ``until`` are the same instants as in ``schedule``. Returns
+    ``schedule`` unchanged if ``schedule`` is not an ``rrule``, or if ``extension`` contains no time
+    zone. Raises ``DecodeError`` for an unknown time zone.
     """
     fields = [name for name in ("dtstart", "until") if extension.get(f"{name}_zone")]
     if not isinstance(schedule, rrule) or not fields:

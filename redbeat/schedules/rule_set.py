@@ -24,18 +24,19 @@ __all__ = (
     "rruleset",
 )
 
-# With these limits, a search for the next occurrence takes only milliseconds.
+# Rules and dates are limited, so that a search for the next occurrence takes only milliseconds.
 MAX_RULES = 4
 MAX_DATES = 1000
 
 
 class rruleset(RuleSchedule):  # noqa: N801 - the name in dateutil
-    """A schedule with the occurrences of all ``rrules`` and all ``rdates``, without ``exdates``.
+    """A schedule with the occurrences of all ``rrules`` and all ``rdates``, except the ``exdates``.
 
-    Each rule is an ``rrule`` of this package. Dates without a time zone are interpreted as UTC.
-    Dates are compared as instants, not as wall-clock times. If several rules or dates contain the
-    same instant, the entry runs once. Raises ``ValueError`` with the name of the invalid argument.
-    The maximum is ``MAX_RULES`` rules, ``MAX_DATES`` ``rdates`` and ``MAX_DATES`` ``exdates``.
+    Each rule is an ``rrule`` of RedBeat, not of ``dateutil``. Dates without a time zone are
+    interpreted as UTC. Dates are compared as instants, not as wall-clock times. If several rules or
+    dates contain the same instant, the entry runs once. Raises ``ValueError`` with the name of the
+    invalid argument. The maximum is ``MAX_RULES`` rules, ``MAX_DATES`` ``rdates`` and ``MAX_DATES``
+    ``exdates``.
     """
 
     def __init__(
@@ -58,15 +59,15 @@ class rruleset(RuleSchedule):  # noqa: N801 - the name in dateutil
 
     @property
     def start(self) -> datetime:
-        """The earliest ``dtstart`` or ``rdate``, in UTC."""
+        """The earliest of all ``rdates`` and of the ``dtstart`` of all rules, in UTC."""
         starts = [as_utc(rule.dtstart).replace(microsecond=0) for rule in self.rrules]
         return min((*starts, *self._dates[:1]))
 
     def occurrence_after(self, after: datetime, inclusive: bool = False) -> datetime | None:
         """Return the first occurrence after the aware datetime ``after``, in UTC.
 
-        With ``inclusive``, the occurrence may also equal ``after``. Returns None if no occurrence
-        is left.
+        If ``inclusive`` is true, the occurrence may also equal ``after``. Returns None if no
+        occurrence is left.
         """
         moment = as_utc(after) - TICK if inclusive else as_utc(after)
         upcoming = [rule.occurrence_after(moment) for rule in self.rrules]
@@ -90,7 +91,7 @@ class rruleset(RuleSchedule):  # noqa: N801 - the name in dateutil
 
     @cached_property
     def rruleset(self) -> dateutil_rruleset:
-        """The same set as an object of ``dateutil``."""
+        """The set as an ``rruleset`` object of ``dateutil``."""
         rules = dateutil_rruleset()
         for rule in self.rrules:
             rules.rrule(rule.rrule)
@@ -121,9 +122,9 @@ class rruleset(RuleSchedule):  # noqa: N801 - the name in dateutil
 
 
 def from_dateutil(recurring: Any) -> rrule | rruleset:
-    """Convert an ``rrule`` or ``rruleset`` of ``dateutil`` to the same schedule of RedBeat.
+    """Convert an ``rrule`` or ``rruleset`` of ``dateutil`` to an equal schedule of RedBeat.
 
-    Raises ``ValueError`` for any other object, and for a set with an EXRULE.
+    Raises ``ValueError`` if ``recurring`` has a different type, or is a set with an EXRULE.
     """
     if isinstance(recurring, dateutil_rrule):
         return _rule_of(recurring)

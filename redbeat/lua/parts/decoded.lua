@@ -1,6 +1,6 @@
--- decoded(text) returns the JSON object or array in the string as a table, or nil if the string
--- contains anything else. cjson refuses half of a surrogate pair, which Python writes, so a text
--- that cjson refuses is read again without surrogates.
+-- decoded(text) returns the JSON object or array in `text` as a table, or nil if `text` contains
+-- anything else. If cjson refuses a text that contains half of a surrogate pair, which Python may
+-- write, decoded() reads the text without surrogates.
 --
 -- equal(one, other, absent) returns whether two decoded values are equal. A field that only one of
 -- two objects has is compared with the value `absent`.

@@ -1,12 +1,13 @@
 -- make_due(schedule, entry, member, claim, now, channel) makes an entry due now, because a
--- triggered run or a backfill waits. `member` is the score of the entry in the schedule, false if
--- the entry has no score. While a beat holds a claim on the entry, make_due() does not change the
--- score, because the completion of the claim makes the entry due. The caller must read the score
--- before its first write, because this read fails if the key of the schedule has another type.
+-- triggered run or a backfill waits. `member` is the score of the entry in the schedule, or false
+-- if the entry has no score. While a beat holds a claim on the entry, make_due() does not change
+-- the score, because the completion of the claim makes the entry due. The caller must read the
+-- score before its first write, because the read of the score fails if the schedule key has the
+-- wrong type.
 --
--- refusal(found, quarantine, entry) returns why no run of an entry can be requested: -3 if the key
--- is not a hash, 0 if the entry does not exist, -1 if the entry is quarantined. refusal() returns
--- nil if a run can be requested. `found` is the reply of HMGET, which starts with the definition.
+-- refusal(found, quarantine, entry) returns -3 if the entry key is not a hash, 0 if the entry does
+-- not exist, -1 if the entry is quarantined, and nil if a run of the entry can be requested.
+-- `found` is the reply of an HMGET that reads the definition first.
 --
 -- refusal() and make_due() need the functions aside and read_claim.
 
@@ -28,7 +29,7 @@ local function make_due(schedule, entry, member, claim, now, channel)
     return
   end
   redis.call('ZADD', schedule, now, entry)
-  -- An error is ignored, because the Redis user may have no right to publish. Without a message, a
-  -- beat finds the entry at its next tick.
+  -- An error of PUBLISH is ignored, because the Redis user may have no right to publish. A beat
+  -- that receives no message finds the due entry at its next tick.
   redis.pcall('PUBLISH', channel, 'due')
 end

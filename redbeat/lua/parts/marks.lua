@@ -1,14 +1,13 @@
 -- marks(definition, policy, meta) returns two marks, by which a completion detects whether the
--- entry changed after the claim. The first mark is for the definition and the policy, the second
--- for the meta. A mark is the JSON itself, because a digest would take more time. If the JSON is
--- long, the mark is its SHA-1, to save memory.
+-- entry changed after the claim. The first mark of a claim is for the definition and the policy,
+-- the second mark for the meta. The mark of a short JSON text is the text itself, because a digest
+-- would take more time; the mark of a long JSON text is its SHA-1, to save memory.
 --
 -- claim_text(head, definition, policy, meta) returns the value of the field `claim` of an entry as
 -- JSON: [<head>,<mark>,<mark>].
 --
--- made_of(claim, definition, policy, meta) returns two booleans: whether the claim was made for
--- this definition, policy and meta, and whether the claim was made for this meta, with
--- any definition and policy.
+-- made_of(claim, definition, policy, meta) returns two booleans: the first is true if the claim was
+-- made for this definition, policy and meta, the second if the claim was made for this meta.
 --
 -- first_mark_at(claim) returns the position of the first mark in a claim.
 

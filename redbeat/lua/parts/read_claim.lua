@@ -1,24 +1,25 @@
--- read_claim(claim, now) returns the parts of the field `claim` of an entry, see claim.lua:
---   the id of the claim, '-' if the claim of the occurrence was released
---   when the occurrence was due, as a string of UNIX seconds
---   when the claim ends, UNIX seconds; 0 if there is no claim
---   when the occurrence was first claimed, '-' if no message can have been sent
---   the delivery, 'l' or 'x'
---   whether the claim is in an unknown format, probably the format of a later version
--- A claim of RedBeat 3.0 has only the first three parts. A claim in an unknown format counts as
+-- read_claim(claim, now) returns six values from the field `claim` of an entry, see claim.lua:
+--   Value 1 is the id of the claim, or '-' if the claim of the occurrence was released.
+--   Value 2 is when the occurrence was due, as a string of UNIX seconds.
+--   Value 3 is when the claim ends, in UNIX seconds, or 0 if there is no claim.
+--   Value 4 is when the occurrence was first claimed, or '-' if no message can have been sent.
+--   Value 5 is the delivery, 'l' or 'x'.
+--   Value 6 is whether the claim has an unknown format, probably the format of a later version.
+--
+-- A claim of RedBeat 3.0 has only the first three values. A claim in an unknown format counts as
 -- ended only PATIENCE seconds after the end that it contains. If `now` is passed, a claim that ends
--- more than LONGEST_CLAIM seconds after `now` counts as ended. No lease is that long, so the clock
--- of Redis must have been ahead when the claim was made.
+-- more than LONGEST_CLAIM seconds after `now` counts as ended. No lease is longer than
+-- LONGEST_CLAIM, so the clock of Redis must have been ahead when such a claim was made.
 --
 -- put_back_head(due, decided) returns the head of a released claim. `decided` contains two words:
 -- when the occurrence was first claimed, and the delivery.
 --
--- A time in the field that is not a plain number of seconds is read as nil, because another program
--- may have written the field. LATEST is near the end of the year 9999.
+-- A time in a claim that is not a plain number of seconds is read as nil, because another program
+-- may have written the claim. LATEST, the latest valid time, is near the end of the year 9999.
 local FORMAT, PATIENCE, LONGEST_CLAIM, LATEST = 2, 30, 90, 253402128000
 
--- Maximum number of bytes of a time, and of the head of a claim. Patterns are matched only against
--- short texts, because another program may have written a text that takes long to match.
+-- The maximum length in bytes of a time, and of the head of a claim. Patterns are matched only
+-- against short texts, because another program may have written a text that takes long to match.
 local LONGEST_INSTANT, LONGEST_HEAD = 32, 512
 
 local function instant(text)

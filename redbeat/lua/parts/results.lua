@@ -1,25 +1,32 @@
 -- results(stored) returns the parts of the field `results` of an entry: the four words of its first
--- line, and the lines of the runs. The field is a JSON string: a first line about all runs, then
--- one line per run. The line of the run that ended last comes first. The first line has four words;
--- the word '-' means that there is no value:
---   when the last successful run ended, UNIX seconds
---   the number of failed runs since that successful run, or since the entry was resumed
---   the nominal instant of the last failed run, UNIX seconds
---   since when a success is expected: when the field was first written or the entry was resumed
+-- line, and the lines of the runs.
+--
+-- The field `results` is a JSON string: a first line about all runs, then one line per run. The run
+-- that ended last comes first in the lines of the runs.
+--   Word 1 of the first line is when the last successful run ended, in UNIX seconds.
+--   Word 2 of the first line is the number of failed runs since the last successful run, or since
+--     the entry was resumed.
+--   Word 3 of the first line is the nominal instant of the last failed run, in UNIX seconds.
+--   Word 4 of the first line is since when a success is expected: when the field `results` was
+--     first written or the entry was resumed.
+--   The word '-' in the first line means that there is no value.
+--
 -- The line of a run contains the nominal instant of the run, when the run ended, its duration in
 -- seconds ('-' if unknown), the number of retries, the state and the error, see entries/runs.py.
--- Each line ends with the two characters \n, the escape of a line feed in JSON.
+-- Each line of the field `results` ends with the two characters \n, the escape of a line feed in
+-- JSON.
 --
--- results_text(success, failures, failed, since, lines) returns the field with these parts.
+-- results_text(success, failures, failed, since, lines) returns the field `results` with the given
+-- first line and the given lines of the runs.
 --
 -- setting(name, definition, policy) returns the number with this name from the policy, else from
--- the definition. setting() returns nil if neither the policy nor the definition contains the
--- number.
+-- the definition. If neither the policy nor the definition contains the number, setting() returns
+-- nil.
 --
--- Call watch(key, expected, definition, policy, before, now) after each write of an entry.
--- `before` is the earlier definition, or nil. If the entry was resumed, watch() sets the number of
--- failed runs to 0. If the entry has `expect_within`, watch() adds its key to the sorted set
--- `expected`.
+-- Call watch(key, expected, definition, policy, before, now) after each write of an entry. For
+-- watch(), `before` is the definition before the write, or nil. If the entry was resumed, watch()
+-- sets the number of failed runs to 0. If the entry has `expect_within`, watch() adds its key to
+-- the sorted set `expected`.
 
 local function results(stored)
   local text = text_in(stored or '')
@@ -71,7 +78,8 @@ local function watch(key, expected, definition, policy, before, now)
     redis.call('HSET', key, 'results', results_text(success, 0, '-', now, lines))
   end
   if expects then
-    -- The score is a time before which the entry cannot be overdue, see entries/overdue.py.
+    -- The score in `expected` is a time before which the entry cannot be overdue, see
+    -- entries/overdue.py.
     aside('ZADD', expected, 0, key)
   end
 end

@@ -1,10 +1,10 @@
--- row_reader(count) returns a function read(sizes, at, packed, start). read() reads a row of
--- `count` strings that begins at index `start` of `packed`. read() returns a list of the strings,
--- and the index at which the next row begins. The sizes of the strings begin at index `at` of
--- `sizes`, as big-endian integers of four bytes.
+-- row_reader(count) returns a function read(sizes, at, packed, start) that reads a row of `count`
+-- strings. The row begins at index `start` of `packed`. The sizes of the strings begin at index
+-- `at` of `sizes`, as big-endian integers of four bytes. The function read() returns a list of the
+-- strings, and the index at which the next row begins.
 
--- A fake Redis server in tests may lack the library `struct`. Without `struct`,
--- read() decodes the sizes itself.
+-- A fake Redis server in tests may lack the library `struct`. Without the library `struct`, read()
+-- decodes the sizes itself.
 local function row_reader(count)
   local format = '>' .. string.rep('I4', count)
   return function(sizes, at, packed, start)

@@ -1,7 +1,7 @@
 -- row_sizes(count) returns a function that packs the sizes of `count` strings as big-endian
 -- integers of four bytes.
 
--- A fake Redis server in tests may lack the library `struct`. Without `struct`, the
+-- A fake Redis server in tests may lack the library `struct`. Without the library `struct`, the
 -- returned function encodes the sizes itself.
 local function row_sizes(count)
   local format = '>' .. string.rep('I4', count)

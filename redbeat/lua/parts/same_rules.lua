@@ -1,21 +1,21 @@
 -- same_rules(claim, definition, policy, meta) returns whether the decision of a claim is still
--- valid, that is, whether the meta and all fields that decide when the entry runs are unchanged
--- since the claim. For a long JSON text, the claim contains only a digest. Therefore, any change of
--- a long text counts as a change of the fields, unless note_edit() has compared the fields.
+-- valid: whether the meta, and all fields that decide when the entry runs, are unchanged since the
+-- claim. For a long JSON text, the claim contains only a digest, so any change of the text counts
+-- as a change of its fields, unless note_edit() has compared the fields.
 --
 -- note_edit(entry, claim, definition, policy, meta, new_definition, new_policy) must be called when
 -- a claimed entry is edited. If the claim has only a digest of the JSON, and the edit changes no
--- field that decides when the entry runs, note_edit() replaces the digest by an edit mark: the
--- character = and the digest of the new JSON. made_of() does not accept an edit mark, so the
--- completion still detects the edit.
+-- field that decides when the entry runs, note_edit() replaces the digest by an edit mark. An edit
+-- mark is the character = and the digest of the new JSON. The function made_of() does not accept an
+-- edit mark, so the completion still detects the edit.
 --
 -- equal_rules(old_definition, old_policy, definition, policy) returns whether the old and the new
--- definition and policy lead to the same decisions. A field may be in the definition or in the
--- policy. If both contain a field, the field of the policy has priority.
+-- definition and policy lead to the same decisions. If both the definition and the policy contain a
+-- field, the field of the policy has priority.
 --
 -- same_rules() and equal_rules() need the functions sha1hex, made_of, decoded and equal.
 
--- Fields that have no influence on which occurrence runs, or on when an occurrence runs.
+-- The fields that do not influence which occurrence runs or when an occurrence runs.
 local UNDECISIVE = {
   'name', 'task', 'args', 'kwargs', 'options', 'enabled', 'pause', 'delivery', 'on_finish',
   'overlap', 'overlap_timeout', 'pause_after_failures', 'expect_within', 'description',

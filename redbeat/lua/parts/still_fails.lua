@@ -1,18 +1,19 @@
 -- still_fails(field, claim, meta) returns whether the last attempt to send the run of an entry
--- failed. The field `failing` alone does not show that the attempt failed, because RedBeat 2 writes
--- the meta when it sends the run but does not remove the field.
+-- failed. The field `failing` alone does not show that the last attempt failed, because RedBeat 2
+-- writes the meta when it sends the run, but does not remove the field.
 --
--- failure_after(field, now, problem) returns the field after one more failed attempt, and the
--- number of attempts.
+-- failure_after(field, now, problem) returns the field `failing` after one more failed attempt, and
+-- the number of attempts.
 --
--- `field` is the field `failing` of the entry, as JSON:
--- ["<attempts> <first> <last>","<first error>","<last error>"]. `first` and `last` are the times of
--- the first and the last failed attempt, UNIX seconds. The errors are escaped as in JSON (a
--- backslash as \u005c), so that `","` appears only between the errors. A sorted set is the
--- index of the entries with this field: the member is the entry key, and the score is the time when
--- its run was due. The index may contain entries that no longer fail.
+-- The field `failing` of an entry is JSON of the form ["<attempts> <first> <last>","<first
+-- error>","<last error>"]. In the field `failing`, `first` and `last` are the times of the first
+-- and the last failed attempt, in UNIX seconds. The errors in the field `failing` are escaped as in
+-- JSON (a backslash as \u005c), so that the characters `","` appear only between two strings. The
+-- index of the entries with a field `failing` is a sorted set: entry key -> when the run was due.
+-- The index of failing entries may contain entries that no longer fail.
 
--- Maximum number of bytes of the field. Another program may have written a longer field.
+-- The maximum number of bytes of a valid field `failing`; another program may have written a longer
+-- field.
 local LONGEST_FAILURE = 16384
 
 -- Returns the first string of a field `failing` and the first error, or nil if the field is not
