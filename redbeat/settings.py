@@ -317,7 +317,7 @@ def unknown_settings(app: Celery) -> Iterator[tuple[str, str]]:
         nearest = _nearest(_PREFIX + name.removeprefix(_REDISBEATER_PREFIX) if is_fork else name)
         if is_fork:
             remedy = (
-                f"write {nearest}" if nearest else "remove the setting, as RedBeat has no equivalent"
+                f"write {nearest}" if nearest else "remove the setting; RedBeat has no equivalent"
             )
             yield f"{spelling} is a setting of RedisBeater and is ignored", remedy
         elif nearest:
