@@ -106,7 +106,7 @@ def tasks_in(value: Any) -> Iterator[Any]:
 
 
 def read_allowlist(value: Any) -> TaskAllowlist | None:
-    """Return the allowlist of ``redbeat_task_allowlist``, or None if all tasks are allowed.
+    """Return the allowlist in ``redbeat_task_allowlist``, or None if all tasks are allowed.
 
     Raises :exc:`~redbeat.ConfigurationError` if the setting is neither None nor a list of patterns.
     """
@@ -133,8 +133,8 @@ SAFE_LOCK_TIMEOUT: Final = 1.0
 _HASH_TAG = re.compile(r"[^{]*\{[^}]+\}")
 
 
-#: The keys that RedBeat stores outside the prefix, because other programs assume that every key
-#: under the prefix is an entry.
+#: The keys that RedBeat stores outside the prefix.
+#: Other programs assume that every key under the prefix is an entry.
 KEYS_ASIDE: Final = (
     *("quarantine", "beats", "stats", "failing", "expected", "calendars", "calendar-users"),
 )
@@ -158,8 +158,8 @@ class RedBeatConfig:
     app: Celery
     #: The prefix of all keys of the schedule. RedBeat adds no separator after the prefix.
     key_prefix: str
-    #: The number of shards. If a schedule has several shards, each shard has its own prefix (see
-    #: ``storage/layout.py``).
+    #: The number of shards of the schedule (see ``storage/layout.py``).
+    #: If a schedule has several shards, each shard has its own prefix.
     shards: int
     schedule_key: str
     statics_key: str
@@ -169,15 +169,14 @@ class RedBeatConfig:
     denied_keys: set[str]
     #: The key of the leader's lock, None if the lock is off.
     lock_key: str | None
-    #: The lock timeout in seconds, None if the setting is missing; see
-    #: :meth:`resolve_lock_timeout`.
+    #: The lock timeout in seconds, None if unset; see :meth:`resolve_lock_timeout`.
     lock_timeout: float | None
     #: The URL of Redis may contain a password, so log only the result of ``safe_url``.
     redis_url: str
     redis_use_ssl: Any
     redbeat_redis_options: dict[str, Any]
     key_expiry_check: str
-    #: The default delivery guarantee of entries, None for the best that the broker supports.
+    #: The default delivery guarantee of entries, None for the best guarantee of the broker.
     delivery: str | None
     on_lock_lost: str
     #: Whether a beat logs each run that it sends, or only the number of runs.
@@ -202,8 +201,7 @@ class RedBeatConfig:
     cron_deadline: float | None
     #: Whether Redis is a cluster, where all keys of a schedule or of a shard must be in one slot.
     cluster: bool
-    #: Whether the client options come from the broker's settings, where RedBeat ignores unknown
-    #: options.
+    #: Whether the client options come from the broker's settings, so unknown options are ignored.
     options_inherited: bool
     #: The settings from which RedBeat builds a Redis client.
     endpoint: Endpoint
@@ -284,7 +282,7 @@ class RedBeatConfig:
             problem = (
                 f"redbeat_lock_timeout is {self.lock_timeout:g} s, so a leader may lose the lock"
             )
-            yield problem, f"set at least {SAFE_LOCK_TIMEOUT:g} second; the default is 1500"
+            yield problem, f"set at least {SAFE_LOCK_TIMEOUT:g} second; the default is 1500 seconds"
 
     def report(self) -> None:
         """Log a warning for each of the :meth:`dubious_settings`, on the first call only."""
@@ -354,7 +352,7 @@ class RedBeatConfig:
         )
 
     def denied_in(self, prefix: str) -> set[str]:
-        """Return the reserved keys of a shard that an ACL of Redis has denied so far."""
+        """Return those reserved keys of a shard to which an ACL of Redis has denied access."""
         return self._denied_in_shards.setdefault(prefix, set())
 
     def _check_shards(self) -> None:
@@ -374,7 +372,7 @@ class RedBeatConfig:
         key = key if key.startswith(self.key_prefix) else self.key_prefix + key
         if key in (*self.reserved_keys, self.key_prefix):
             raise ConfigurationError(
-                f"redbeat_lock_key is {key!r}, which RedBeat uses for other data: choose another"
+                f"redbeat_lock_key is {key!r}, which RedBeat uses for other data: use another key"
             )
         return key
 

@@ -92,7 +92,7 @@ class RedBeatJSONDecoder(json.JSONDecoder):
             return kind.read(d)
         except Exception:
             # An invalid tagged dict may be the user's data, so this method raises no error. If the
-            # dict must be a schedule, decode_schedule() raises the error.
+            # dict must be a schedule, decode_schedule() raises an error.
             return d
 
 
@@ -130,7 +130,7 @@ def encode(value: Any, field: str = "") -> str:
     """Return ``value`` as JSON, written by the active encoder.
 
     Raises ``InvalidEntryError`` if JSON cannot store a part of ``value`` exactly. The error
-    contains the path of the invalid part; the path begins with ``field``.
+    contains the path of the part that cannot be stored; the path begins with ``field``.
     """
     try:
         text = _encoded(value, active_codec()[0])
@@ -169,7 +169,7 @@ def decode(text: str | bytes, field: str) -> Any:
 def decode_schedule(value: Any, field: str = "definition.schedule") -> BaseSchedule:
     """Return the schedule for ``value``, which comes from a decoded definition.
 
-    If ``value`` is a number, the schedule is an interval of this number of seconds. Raises
+    If ``value`` is a number, the schedule is an interval of ``value`` seconds. Raises
     ``DecodeError`` if ``value`` is not a valid schedule, and ``UnknownTypeError`` if the type of
     schedule is not registered in this process.
     """

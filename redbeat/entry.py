@@ -189,7 +189,8 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     last_run_at: datetime | None
     total_run_count: int
 
-    # The fields of the policy. A loop at the end of this module sets the default of each field.
+    # The fields of the policy. A loop at the end of this module sets the default of each policy
+    # field.
     timezone: str | None
     start_time: datetime | None
     end_time: datetime | None
@@ -285,7 +286,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        for base in cls.__mro__:  # mixins of the subclass may also use names of policy fields
+        for base in cls.__mro__:  # a mixin of the subclass may also use the name of a policy field
             if base in RedBeatSchedulerEntry.__mro__:
                 continue
             used_names = {*vars(base)}
@@ -458,8 +459,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         if has_clock(self.schedule):
             now: datetime = self.schedule.now()
             return now
-        # This line replaces a call of Celery's default_now(), which is slower, because each new
-        # entry reads the time.
+        # Each new entry reads the current time, so this line avoids Celery's slower default_now().
         return datetime.now(_zone_of(self.app))
 
     def _current_time(self) -> datetime:
@@ -523,7 +523,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             return self.decision_at(self._current_time())
         decision = run.decision
         if decision is None:
-            # An is_due() that a user wrote always uses the current time; other schedules accept any
+            # A user's own is_due() always uses the current time; other schedules can decide for any
             # time.
             at = run.now if asks_itself(self.schedule) else run.decided_at
             decision = run.decision = self.decision_at(at, run.due)
@@ -665,7 +665,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         return list(islice(later, n))
 
     def runs_from(self, since: datetime, now: datetime | None = None) -> Iterator[Expected]:
-        """Yield the runs that a beat that is always on time sends at ``since`` and later.
+        """Yield the runs that a punctual beat sends at ``since`` and later.
 
         ``since`` is an aware datetime, and may be in the past. Each run is computed as if the
         previous runs had taken place. If ``now`` is given, the runs between ``now`` and ``since``
@@ -691,7 +691,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         Raises :exc:`InvalidEntryError` for a schedule class with its own ``is_due``. No round trip.
         """
         if asks_itself(self.schedule):
-            problem = "has its own is_due(), so the runs of a span cannot be computed"
+            problem = "the class has its own is_due(), so the runs of a span cannot be computed"
             raise InvalidEntryError("schedule", problem)
         plan = self.occurrence_plan()
         plan = replace(plan, policy=replace(plan.policy, max_runs=None))
@@ -702,7 +702,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     ) -> Self:
         """Return a copy with the history that the entry would have if it was saved at ``instant``.
 
-        ``stored`` is the entry that the save would replace, as stored in Redis at ``now``. Raises
+        ``stored`` is the entry in Redis at ``now``, which the save would replace. Raises
         :exc:`InvalidEntryError` if this entry cannot be saved. No round trip.
         """
         entry, last, runs = copy.copy(self), stored.anchor, stored.total_run_count
@@ -1118,7 +1118,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
     __next__ = next = _next_instance
 
-    # -- as a Python object --------------------------------------------------------------------
+    # -- copying and pickling -------------------------------------------------------------------
 
     def claimed(self: Self, now: datetime, due: datetime) -> Self:
         """Return a claimed copy of the entry.
@@ -1188,7 +1188,7 @@ for _name in FIELDS:
 def _decoded(owner: Any, field: str, text: str | None) -> dict[str, Any]:
     """Call ``decode_definition()`` or ``decode_meta()`` of ``owner``, and return the result.
 
-    Raises :exc:`DecodeError` for every error of the method, which a subclass may override.
+    Raises :exc:`DecodeError` for any error of the called method, which a subclass may override.
     """
     method = getattr(owner, f"decode_{field}")
     try:

@@ -89,7 +89,7 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
             raise KeyError(name) from error
         return key
 
-    # -- as a mapping ----------------------------------------------------------------------------
+    # -- methods of a mapping --------------------------------------------------------------------
 
     def __len__(self) -> int:
         """Return the number of entries, including unreadable entries. One round trip."""
@@ -128,9 +128,10 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
     def pop(self, name: str, default: Any = MISSING) -> Any:
         """Remove an entry, and return the removed entry.
 
-        If no entry has the name, the method returns ``default``, or raises KeyError without a
-        ``default``. If several callers pop the same entry, only one caller gets the entry. The
-        method does not remove an unreadable entry, but raises :exc:`DecodeError`. Two round trips.
+        If no entry has the name ``name``, the method returns ``default``, or raises KeyError
+        without a ``default``. If several callers pop the same entry, only one caller gets the
+        entry. The method does not remove an unreadable entry, but raises :exc:`DecodeError`. Two
+        round trips.
         """
         try:
             definition, *rest = self._store.pop(self[name].writable_key())
@@ -157,11 +158,11 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         return (record.name for record in self.records())
 
     def values(self) -> ValuesView[Entry]:
-        """Return a view of the readable entries, which takes one round trip per 500 entries."""
+        """Return a view of the readable entries, read in one round trip per 500 entries."""
         return Values(self)
 
     def items(self) -> ItemsView[str, Entry]:
-        """Return a view of (name, readable entry), which takes one round trip per 500 entries."""
+        """Return a view of (name, readable entry) pairs, read in one round trip per 500 entries."""
         return Items(self)
 
     def clear(self) -> None:
@@ -434,7 +435,7 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         """
         return apply(self, definitions, prune, dry_run)
 
-    # -- from asynchronous code ------------------------------------------------------------------
+    # -- for asynchronous code -------------------------------------------------------------------
 
     # Each asynchronous method calls a synchronous method in a thread. Loading an entry takes 0.47
     # ms in a thread, and 0.28 ms without a thread. The asyncio client of redis-py needs no thread,

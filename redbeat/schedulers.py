@@ -140,7 +140,7 @@ class RedBeatScheduler(Scheduler):
     lock: BeatLock | None = None
 
     #: The seconds after which the lock expires if the beat does not renew the lock.
-    #: ``redbeat_lock_timeout`` and the constructor's argument override the value of a subclass.
+    #: ``redbeat_lock_timeout`` and the constructor's argument override a subclass's timeout.
     lock_timeout: float = DEFAULT_LOCK_TIMEOUT
 
     #: The Redis key of the lock.
@@ -217,8 +217,8 @@ class RedBeatScheduler(Scheduler):
         """Raise :exc:`ConfigurationError` if ``redbeat_shards`` does not fit the schedule in Redis.
 
         The method does nothing for a schedule with one shard, because the ticker of a single shard
-        makes the check. If Redis is not available, the next tick makes the check. The check takes
-        one round trip, and is made only once.
+        makes the check. If Redis is not available, the next tick checks ``redbeat_shards``. The
+        check takes one round trip, and is made only once.
         """
         conf = ensure_conf(self.app)
         if self._layout_checked or conf.shards == 1:
@@ -427,7 +427,7 @@ class RedBeatScheduler(Scheduler):
         except ConfigurationError as error:
             if self.service is None:
                 raise
-            # Celery ignores SystemExit in a tick, so close() exits with this code.
+            # Celery ignores SystemExit in a tick, so close() exits with ``_exit_code``.
             self._exit_code = error.exit_code
             _exit(error)
         self._save_unsaved()
@@ -546,7 +546,7 @@ class RedBeatScheduler(Scheduler):
         if advance:
             entry = self.reserve(entry)
             if run is not None and isinstance(entry, RedBeatSchedulerEntry):
-                run.successor = entry  # reserve() of a subclass may not set ``successor``
+                run.successor = entry  # an overridden reserve() does not set ``successor``
         if run is not None:
             scheduled_at = run.instant
         else:
@@ -624,7 +624,7 @@ class RedBeatScheduler(Scheduler):
 
     @functools.cached_property
     def overrides_sending(self) -> bool:
-        """Whether user code overrides a step of sending, and therefore may use another channel."""
+        """Whether user code overrides how messages are sent, and so may use another channel."""
         ours: Any = RedBeatScheduler
         names = ("apply_async", "maybe_due", "send_task", "send_if_due", "producer", "Producer")
         overridden = any(
@@ -769,9 +769,9 @@ def acquire_distributed_beat_lock(sender: Any = None, **kwargs: Any) -> None:
     until it has acquired the lock. This function does nothing if the scheduler of the beat has no
     lock or is not a :class:`RedBeatScheduler`.
 
-    The import of this module connects this receiver, so the receiver runs before receivers that
-    your program connects later. If your program has its own lock, disconnect this function from
-    ``beat_init``.
+    The import of this module connects this function to ``beat_init``, so the function runs before
+    receivers that your program connects later. If your program has its own lock, disconnect this
+    function from ``beat_init``.
     """
     if "signal" not in kwargs:
         scheduler = getattr(sender, "scheduler", sender)

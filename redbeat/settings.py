@@ -175,7 +175,7 @@ SETTINGS: Final[Mapping[str, Setting]] = {
     ),
     "redbeat_shards": Setting(
         integer(1, MAX_SHARDS),
-        "number of shards of the schedule, see :ref:`shards`; must be equal in all programs",
+        "number of shards of the schedule, equal in all programs; see :ref:`shards`",
         value=1,
         default_text="``1``, no shards",
         unit="shards",
@@ -282,7 +282,7 @@ _PREFIX: Final = "redbeat_"
 _TYPO_CUTOFF = 0.93
 
 # RedisBeater is a fork of RedBeat 2. The settings of RedisBeater have the names of RedBeat's
-# settings, but the prefix ``redisbeater_``.
+# settings, but with the prefix ``redisbeater_``.
 _REDISBEATER_PREFIX: Final = "redisbeater_"
 
 

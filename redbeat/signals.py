@@ -1,4 +1,4 @@
-"""Signals of a beat, to which you connect as in Celery: ``entry_dispatched.connect(receiver)``.
+"""Signals of a beat: connect receivers with ``entry_dispatched.connect(receiver)``, as in Celery.
 
 Workers send ``run_succeeded`` and ``run_failed`` if you called ``redbeat.worker.enable(app)``; the
 sender is the app. The sender of all signals except ``run_succeeded`` and ``run_failed`` is the
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from redbeat.entries.runs import RunResult
     from redbeat.entry import RedBeatSchedulerEntry as Entry
 
-    #: The type of a receiver. A signal passes its arguments to the receiver by name.
+    #: The type of a receiver, to which a signal passes its arguments by name.
     R_contra = TypeVar("R_contra", bound=Callable[..., Any], contravariant=True)
     F = TypeVar("F", bound=Callable[..., Any])
 

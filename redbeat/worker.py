@@ -183,7 +183,7 @@ def _header(request: Any, name: str) -> Any:
     return get(name) or (get("headers") or {}).get(name)
 
 
-# -- what is reported ------------------------------------------------------------------------------
+# -- the contents of reports -----------------------------------------------------------------------
 
 
 class End(NamedTuple):

@@ -132,7 +132,7 @@ class Counters:
     # -- counting ------------------------------------------------------------------------------
 
     def dispatched(self, name: str, late: float | None) -> None:
-        """Count a published message; ``late`` is its lateness in seconds, None if triggered."""
+        """Count a message; ``late`` is its lateness in seconds, None for a triggered run."""
         self.sent += 1
         if late is None:
             self._new["dispatched"] += 1
@@ -203,7 +203,7 @@ class Counters:
         """
         fields = self._batched_of_entries
         for field, number in new.items():
-            fields[field] = fields.pop(field, 0) + number  # the field moves to the end
+            fields[field] = fields.pop(field, 0) + number  # a changed field moves to the dict's end
         for field in list(fields)[: max(len(fields) - self._max_entries * len(KINDS), 0)]:
             del fields[field]
 

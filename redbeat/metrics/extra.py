@@ -1,4 +1,4 @@
-"""Imports the metrics server on demand, because the extra ``metrics`` may be missing."""
+"""Imports the metrics server on demand, because the extra ``metrics`` may not be installed."""
 
 from __future__ import annotations
 

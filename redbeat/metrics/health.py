@@ -74,7 +74,7 @@ class BeatHealth:
         return None if self._completed_at is None else self._clock() - self._completed_at
 
     def alive(self) -> ProbeResult:
-        """Return whether the beat ticks, even if ticks fail, because a restart would not help."""
+        """Return whether the beat ticks; failed ticks also count, as a restart would not help."""
         age = self._clock() - self._ticked_at
         return ProbeResult(age <= ALIVE_WITHIN, f"the last tick ended {age:.1f} s ago")
 

@@ -163,7 +163,7 @@ def take_snapshot(
     leads. If entries may be overdue, :func:`~redbeat.entries.overdue.overdue_entries` takes
     additional round trips. ``clock`` returns UNIX seconds.
     """
-    stats = store.stats()  # first, so that the clock offset does not include the time to connect
+    stats = store.stats()  # the first request also connects, which would distort the clock offset
     counts, offset = measured_counts(store, conf, SEEN_WITHIN, clock)
     left = store.lock_left(conf.lock_key) if conf.lock_key else None
     overdue = overdue_entries(store, counts)
