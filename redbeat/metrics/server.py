@@ -145,7 +145,7 @@ def _routes(registry: CollectorRegistry, probes: dict[str, Probe]) -> Callable[.
 
 
 #: The maximum number of Redis connections that a beat uses at once.
-#: If a connection pool has no more connections, a scrape of metrics could make a tick fail.
+#: In a pool with only ``CONNECTIONS_OF_A_BEAT`` connections, a scrape could make a tick fail.
 CONNECTIONS_OF_A_BEAT: Final = 4
 
 

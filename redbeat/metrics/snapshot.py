@@ -27,8 +27,8 @@ def led_by_redbeat_2(counts: Counts) -> bool:
 def count_entries(store: Reading, conf: RedBeatConfig, within: float) -> Counts:
     """Return the counts of a schedule, with the beats seen in the last ``within`` seconds.
 
-    The counts contain the problem that a beat of RedBeat 3 stored only while a beat of RedBeat 3
-    publishes runs. A lock key whose value is not a lock has no holder.
+    If no beat of RedBeat 3 publishes runs, the counts omit the problem that RedBeat 3 stored. A
+    lock key whose value is not a lock has no holder.
 
     RedBeat 2 does not change the score of a disabled entry, so the entry looks due. While RedBeat 2
     leads, this function checks which of the first 500 due entries are disabled, and counts these
