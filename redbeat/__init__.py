@@ -1,7 +1,7 @@
 """A Celery Beat scheduler that stores periodic tasks in Redis.
 
-Each public name is imported only when a program first uses the name. The import of this module must
-be fast, because Celery imports :mod:`redbeat.cli`, and therefore this module, for every command.
+Each public name is imported only when a program first uses the name. The package must be fast to
+import, because every Celery command imports :mod:`redbeat.cli` and therefore the package.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ __all__ = (
 
 __version__ = "3.0.0.dev0"
 
-#: Public name -> the module that contains it.
+#: Maps each public name to the module that contains the name.
 _MODULES: Final = {
     "BeatInfo": "beat.lock",
     "active_beats": "beat.lock",

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     #: A Celery app, or a proxy of an app such as ``celery.current_app``.
     App: TypeAlias = Celery | Proxy
 else:
-    App = Celery  # the manual shows Celery, because the repr of Proxy is misleading
+    App = Celery  # the manual shows this type as Celery, because the repr of Proxy is misleading
 
 ALLOWLIST = "redbeat_task_allowlist"
 
@@ -55,7 +55,7 @@ ALLOWLIST = "redbeat_task_allowlist"
 class TaskAllowlist:
     """The tasks that entries are allowed to run, as case-sensitive patterns of :mod:`fnmatch`.
 
-    A task is allowed if at least one pattern matches.
+    A task is allowed if its name matches at least one pattern.
     """
 
     def __init__(self, patterns: tuple[str, ...]) -> None:
@@ -67,7 +67,7 @@ class TaskAllowlist:
         return f"<{type(self).__name__}: {', '.join(self.patterns)}>"
 
     def allows(self, task: Any) -> bool:
-        """Return whether a beat is allowed to send a task with this name."""
+        """Return whether a beat is allowed to send the task with the name ``task``."""
         return isinstance(task, str) and self._any.match(task) is not None
 
     def refusal(self, task: Any, options: Any) -> tuple[str, str] | None:
@@ -90,7 +90,8 @@ class TaskAllowlist:
 def tasks_in(value: Any) -> Iterator[Any]:
     """Yield the value of each key ``task`` in ``value`` and in its nested dicts and lists.
 
-    Also yields ``name`` for each pair ``["task", name]``, because headers may be a list of pairs.
+    The function also yields ``name`` for each pair ``["task", name]``, because message headers may
+    be a list of pairs.
     """
     if isinstance(value, dict):
         if "task" in value:
@@ -105,9 +106,9 @@ def tasks_in(value: Any) -> Iterator[Any]:
 
 
 def read_allowlist(value: Any) -> TaskAllowlist | None:
-    """Return the allowlist in the setting ``redbeat_task_allowlist``, None for all tasks.
+    """Return the allowlist in ``redbeat_task_allowlist``, or None if all tasks are allowed.
 
-    Raises :exc:`~redbeat.ConfigurationError` if the value is neither None nor a list of patterns.
+    Raises :exc:`~redbeat.ConfigurationError` if the setting is neither None nor a list of patterns.
     """
     if value is None:
         return None
@@ -122,18 +123,18 @@ def read_allowlist(value: Any) -> TaskAllowlist | None:
 DEFAULT_PREFIX = "redbeat:"
 DEFAULT_CLUSTER_PREFIX = "{redbeat}:"
 DEFAULT_MAX_INTERVAL = 300
-#: The default lock timeout is this number times ``beat_max_loop_interval``.
+#: The default lock timeout, as a multiple of ``beat_max_loop_interval``.
 LOCK_INTERVALS = 5
 
-#: A lock timeout below this number of seconds may expire before a busy leader renews the lock.
+#: The shortest lock timeout, in seconds, that lets a busy leader renew the lock in time.
 SAFE_LOCK_TIMEOUT: Final = 1.0
 
 # Redis Cluster uses the text in the first pair of braces as the hash tag, if the text is not empty.
 _HASH_TAG = re.compile(r"[^{]*\{[^}]+\}")
 
 
-#: The keys that RedBeat stores outside the prefix, because other programs assume that every key
-#: under the prefix is an entry.
+#: The keys that RedBeat stores outside the prefix.
+#: Other programs assume that every key under the prefix is an entry.
 KEYS_ASIDE: Final = (
     *("quarantine", "beats", "stats", "failing", "expected", "calendars", "calendar-users"),
 )
@@ -148,36 +149,34 @@ class RedBeatConfig:
     """The validated settings of ``app``.
 
     The constructor reads the settings, and raises :exc:`~redbeat.ConfigurationError` for an invalid
-    value. Later changes of ``app.conf`` have no effect. No round trips. ``redis_url`` is validated
-    only when a client is built from the URL, because a program may set its own client
-    (``app.redbeat_redis``). The default of ``key_prefix`` depends on whether the client is a Redis
-    Cluster client; see :meth:`adopt`.
+    value. Changes of ``app.conf`` after the constructor call have no effect. No round trips.
+    ``redis_url`` is validated only when a client is built from the URL, because a program may set
+    its own client (``app.redbeat_redis``). The default of ``key_prefix`` depends on whether the
+    client is a Redis Cluster client; see :meth:`adopt`.
     """
 
     app: Celery
     #: The prefix of all keys of the schedule. RedBeat adds no separator after the prefix.
     key_prefix: str
-    #: The number of shards. If there are several shards, each has its own prefix, see
-    #: ``storage/layout.py``.
+    #: The number of shards of the schedule (see ``storage/layout.py``).
+    #: If a schedule has several shards, each shard has its own prefix.
     shards: int
     schedule_key: str
     statics_key: str
-    #: The keys and the channel that RedBeat itself uses, except the lock. Entries cannot use these
-    #: keys.
+    #: The names that RedBeat itself uses, except the lock key, and that entries cannot use as keys.
     reserved_keys: tuple[str, ...]
     #: The reserved keys to which Redis has denied access so far, because of an ACL.
     denied_keys: set[str]
     #: The key of the leader's lock, None if the lock is off.
     lock_key: str | None
-    #: The lock timeout in seconds, None if it is not set; see :meth:`resolve_lock_timeout`.
+    #: The lock timeout in seconds, None if unset; see :meth:`resolve_lock_timeout`.
     lock_timeout: float | None
-    #: One or several URLs, perhaps with passwords: log only the result of ``safe_url``.
+    #: The URL of Redis may contain a password, so log only the result of ``safe_url``.
     redis_url: str
     redis_use_ssl: Any
     redbeat_redis_options: dict[str, Any]
     key_expiry_check: str
-    #: The delivery guarantee of entries that do not set ``delivery``. None means the best guarantee
-    #: that the broker supports.
+    #: The default delivery guarantee of entries, None for the best guarantee of the broker.
     delivery: str | None
     on_lock_lost: str
     #: Whether a beat logs each run that it sends, or only the number of runs.
@@ -188,24 +187,23 @@ class RedBeatConfig:
     max_rate: float | None
     #: The maximum number of runs in the history of an entry, 0 for no history.
     history_size: int
-    #: The number of replicas that must confirm the record of a run.
+    #: The number of Redis replicas that must confirm the record of a run.
     wait_replicas: int
-    #: The port of metrics and health checks, None if they are off.
+    #: The port on which the beat serves metrics and health checks, None for no server.
     metrics_port: int | None
     #: The address on which the beat serves metrics and health checks.
     metrics_host: str
     #: The maximum number of entries that have their own metrics.
     metrics_entries: int
-    #: The tasks that entries may name, None for all tasks.
+    #: The tasks that entries are allowed to run, None for all tasks.
     task_allowlist: TaskAllowlist | None
     #: Celery's ``beat_cron_starting_deadline``, in seconds.
     cron_deadline: float | None
-    #: Whether Redis is a cluster. If so, all keys of a schedule or of a shard must be in one slot.
+    #: Whether Redis is a cluster, where all keys of a schedule or of a shard must be in one slot.
     cluster: bool
-    #: Whether the client options come from the settings of the broker. If so, RedBeat ignores
-    #: unknown options.
+    #: Whether the client options come from the broker's settings, so unknown options are ignored.
     options_inherited: bool
-    #: The settings from which a client is built.
+    #: The settings from which RedBeat builds a Redis client.
     endpoint: Endpoint
 
     _reported = False
@@ -235,7 +233,7 @@ class RedBeatConfig:
         self.task_allowlist = read_allowlist(self.either_or(ALLOWLIST))
 
     def __repr__(self) -> str:
-        # The options and use_ssl are omitted, because their values may be secret.
+        # The client options and redis_use_ssl are omitted, because their values may be secret.
         return (
             f"<{type(self).__name__}: {safe_url(self.redis_url)} prefix={self.key_prefix!r} "
             f"lock={self.lock_key!r}>"
@@ -252,10 +250,11 @@ class RedBeatConfig:
         self.app.conf.beat_schedule = value
 
     def adopt(self, client: Any) -> None:
-        """Adapt the keys to ``client``, because a program may set its own client at any time.
+        """Adapt the Redis keys to ``client``, because a program may set its own client at any time.
 
         The default of ``key_prefix`` depends on whether ``client`` is a Redis Cluster client.
-        Raises :exc:`~redbeat.ConfigurationError` if the prefix does not fit the client.
+        Raises :exc:`~redbeat.ConfigurationError` if the client needs a key prefix with a hash tag,
+        but the prefix has none.
         """
         if client is self._client:
             return
@@ -283,34 +282,34 @@ class RedBeatConfig:
             problem = (
                 f"redbeat_lock_timeout is {self.lock_timeout:g} s, so a leader may lose the lock"
             )
-            yield problem, f"set at least {SAFE_LOCK_TIMEOUT:g} second; the default is 1500"
+            yield problem, f"set at least {SAFE_LOCK_TIMEOUT:g} second; the default is 1500 seconds"
 
     def report(self) -> None:
-        """Log a warning for each of the :meth:`dubious_settings`; do nothing on later calls."""
+        """Log a warning for each of the :meth:`dubious_settings`, on the first call only."""
         if not self._reported:
             self._reported = True
             for problem, remedy in self.dubious_settings():
                 logger.warning("%s: %s", problem, remedy)
 
     def either_or(self, name: str, default: Any = None) -> Any:
-        """Return the value of the setting ``name``, or ``default`` if it is not set or None."""
+        """Return the setting ``name``, or ``default`` if the setting is missing or None."""
         value = find_setting(self.app, name)
         if value is MISSING:
             value = self.app.conf.get(name)
         return default if value is None else value
 
     def is_key_in_conf(self, name: str) -> bool:
-        """Return whether the setting ``name`` is set, even if its value is None."""
+        """Return True if the setting ``name`` has a value, even the value None."""
         return is_set(self.app, name)
 
     def resolve_lock_timeout(
         self, argument: float | None = None, max_interval: float | None = None
     ) -> float:
-        """Return the number of seconds after which the lock expires if it is not renewed.
+        """Return the number of seconds after which the lock expires if no beat renews the lock.
 
-        The result is the first of these values that is neither None nor 0: ``argument``, the
-        setting, five times ``max_interval``, 1500. Raises :exc:`~redbeat.ConfigurationError` if the
-        value is invalid.
+        The result is ``argument``, else the setting ``redbeat_lock_timeout``, else five times
+        ``max_interval``, else 1500; None and 0 count as missing. Raises
+        :exc:`~redbeat.ConfigurationError` if ``argument`` or ``max_interval`` is invalid.
         """
         if not _is_unset(argument):
             seconds: float = LOCK_TIMEOUT.check("redbeat_lock_timeout", argument)
@@ -353,7 +352,7 @@ class RedBeatConfig:
         )
 
     def denied_in(self, prefix: str) -> set[str]:
-        """Return the reserved keys of a shard to which Redis has denied access so far."""
+        """Return those reserved keys of a shard to which an ACL of Redis has denied access."""
         return self._denied_in_shards.setdefault(prefix, set())
 
     def _check_shards(self) -> None:
@@ -373,7 +372,7 @@ class RedBeatConfig:
         key = key if key.startswith(self.key_prefix) else self.key_prefix + key
         if key in (*self.reserved_keys, self.key_prefix):
             raise ConfigurationError(
-                f"redbeat_lock_key is {key!r}, which RedBeat uses for other data: choose another"
+                f"redbeat_lock_key is {key!r}, which RedBeat uses for other data: use another key"
             )
         return key
 
@@ -390,9 +389,9 @@ class RedBeatConfig:
 def real_app(app: App | None = None) -> Celery:
     """Return ``app`` (default: the current app); for a proxy, return the app behind the proxy.
 
-    ``celery.current_app`` is a proxy. Flask programs often wrap their app in a proxy too.
+    ``celery.current_app`` is a proxy. Flask programs often wrap the Celery app in a proxy.
     """
-    # A proxy forwards isinstance() and attribute lookups to its app, so compare the type.
+    # A proxy forwards isinstance() and attribute lookups to its app, so the code checks type(app).
     while not issubclass(type(app), Celery) and hasattr(type(app), "_get_current_object"):
         app = cast("Proxy", app)._get_current_object()
     resolved: Celery = app_or_default(app)
@@ -403,8 +402,8 @@ def ensure_conf(app: App | None = None) -> RedBeatConfig:
     """Return the configuration of ``app`` (default: the current app).
 
     The first call reads the settings and stores the configuration as ``app.redbeat_conf``. Later
-    calls return this object, with its keys adapted to the client in ``app.redbeat_redis``; see
-    :meth:`RedBeatConfig.adopt`. No round trips.
+    calls return the stored configuration, with its keys adapted to the client in
+    ``app.redbeat_redis``; see :meth:`RedBeatConfig.adopt`. No round trips.
     """
     config: RedBeatConfig | None = getattr(app, "redbeat_conf", None)
     if config is None:

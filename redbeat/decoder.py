@@ -1,4 +1,4 @@
-"""The JSON codec of entries. Values are read back exactly as they were written."""
+"""The JSON codec of entries: a decoded value is equal to the value that was encoded."""
 
 from __future__ import annotations
 
@@ -45,30 +45,30 @@ __all__: tuple[str, ...] = (
     "use_codec",
 )
 
-# Programs that were written for RedBeat 2 import these names from this module.
+# Programs that were written for RedBeat 2 import the following names from this module.
 __all__ += ("calendar", "crontab", "datetime", "json", "rrule", "schedule", "timedelta")
 __all__ += ("timezone", "weekday", "zoneinfo")
 
-MAX_SCHEDULES = 100  # per JSON text, because reading a schedule can take 3 ms
+MAX_SCHEDULES = 100  # the limit per JSON text, because decoding a schedule can take 3 ms
 TOO_MANY = f"the JSON has more than {MAX_SCHEDULES} schedules; use numbers or text instead"
-MAX_QUOTED = 60  # characters of a value that an error message quotes
+MAX_QUOTED = 60  # the maximum number of characters of a value in an error message
 
 _PLAIN = json.JSONEncoder(allow_nan=False)
 _DEFAULT = RedBeatJSONEncoder().default
 
 
 class MissingPackageError(DecodeError, InvalidEntryError, CannotRunHereError):
-    """A stored schedule needs a package that is not installed. The message names the package."""
+    """A stored schedule needs a package that is not installed; the message names the package."""
 
 
 class RedBeatJSONDecoder(json.JSONDecoder):
-    """The JSON decoder that creates objects from tagged dicts: ``json.loads(text, cls=...)``.
+    """A JSON decoder for ``json.loads(text, cls=...)`` that creates objects from tagged dicts.
 
     A dict with an unknown tag, or with fields that do not fit the tag, is returned unchanged,
     because the dict may be the user's data. Subclasses may override ``dict_to_object``.
     """
 
-    #: Number of schedules that this decoder has created.
+    #: The number of schedules that this decoder has created.
     _schedules = 0
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -91,8 +91,8 @@ class RedBeatJSONDecoder(json.JSONDecoder):
         try:
             return kind.read(d)
         except Exception:
-            # An invalid dict may be the user's data. If a schedule is required,
-            # decode_schedule() reads the dict again and raises the error.
+            # An invalid tagged dict may be the user's data, so this method raises no error. If the
+            # dict must be a schedule, decode_schedule() raises an error.
             return d
 
 
@@ -102,7 +102,7 @@ _provider: Callable[[], Codec] = lambda: (RedBeatJSONEncoder, RedBeatJSONDecoder
 
 
 def use_codec(provider: Callable[[], Codec]) -> None:
-    """Set the function that returns the active encoder and decoder. Each use calls the function."""
+    """Set the function that RedBeat calls to get the active encoder and decoder."""
     global _provider  # noqa: PLW0603 - one codec per process
     _provider = provider
 
@@ -110,8 +110,8 @@ def use_codec(provider: Callable[[], Codec]) -> None:
 def active_codec() -> Codec:
     """Return the active encoder and decoder.
 
-    The encoder and the decoder are attributes of ``redbeat.schedulers``. Programs may replace these
-    attributes.
+    Programs may replace the encoder and the decoder, which are attributes of
+    ``redbeat.schedulers``.
     """
     return _provider()
 
@@ -129,8 +129,8 @@ def active_decoder() -> type[json.JSONDecoder]:
 def encode(value: Any, field: str = "") -> str:
     """Return ``value`` as JSON, written by the active encoder.
 
-    Raises ``InvalidEntryError`` if a value could not be read back exactly. The error contains the
-    path of that value, which begins with ``field``.
+    Raises ``InvalidEntryError`` if JSON cannot store a part of ``value`` exactly. The error
+    contains the path of the part that cannot be stored; the path begins with ``field``.
     """
     try:
         text = _encoded(value, active_codec()[0])
@@ -169,8 +169,9 @@ def decode(text: str | bytes, field: str) -> Any:
 def decode_schedule(value: Any, field: str = "definition.schedule") -> BaseSchedule:
     """Return the schedule for ``value``, which comes from a decoded definition.
 
-    A number is an interval in seconds. Raises ``DecodeError`` if ``value`` is not a valid schedule,
-    and ``UnknownTypeError`` if the type of schedule is not registered in this process.
+    If ``value`` is a number, the schedule is an interval of ``value`` seconds. Raises
+    ``DecodeError`` if ``value`` is not a valid schedule, and ``UnknownTypeError`` if the type of
+    schedule is not registered in this process.
     """
     if isinstance(value, BaseSchedule):
         return value

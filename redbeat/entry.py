@@ -1,4 +1,4 @@
-"""The entry class: the definition of a periodic task, its policy and its run history."""
+"""The class of entries: an entry has a definition, a policy and a run history."""
 
 from __future__ import annotations
 
@@ -114,10 +114,10 @@ logger = get_logger("celery.beat")
 
 Self = TypeVar("Self", bound="RedBeatSchedulerEntry")
 
-#: A last run that is more than this time in the future was recorded with a wrong clock.
+#: A last run that is further in the future than ``AHEAD`` was recorded with a wrong clock.
 AHEAD: Final = timedelta(seconds=CLOCK_STEP)
 
-#: The seconds until the next check that ``is_due()`` returns for a disabled entry.
+#: The time until the next check, in seconds, that ``is_due()`` returns for a disabled entry.
 DISABLED_RECHECK = 5.0
 
 #: The names of all policy fields.
@@ -135,7 +135,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     class EntryArguments(TypedDict, total=False):
-        """The keyword arguments of an entry, for type checkers and editors."""
+        """The keyword arguments of the entry's constructor, for type checkers and editors."""
 
         app: App | None
         last_run_at: datetime | None
@@ -186,11 +186,12 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     kwargs: dict[str, Any]
     options: dict[str, Any]
     enabled: bool
-    #: The last run; None means that the entry never ran and is due now.
+    #: The time of the last run; None means that the entry never ran and is due now.
     last_run_at: datetime | None
     total_run_count: int
 
-    # The fields of the policy. A loop at the end of this module sets the default of each field.
+    # The fields of the policy. A loop at the end of this module sets the default of each policy
+    # field.
     timezone: str | None
     start_time: datetime | None
     end_time: datetime | None
@@ -214,7 +215,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     #: The nominal instant of the last run, None if unknown.
     scheduled_at: datetime | None = None
 
-    #: The claimed run, None without a claim. During a claim only the beat writes the run to Redis.
+    #: The claimed run, None without a claim; only the beat that has the claim records this run.
     run: Run | None = None
 
     #: Whether the time of the stored score has passed; ``is_due()`` may still return false.
@@ -229,7 +230,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     #: The names of policy fields that a subclass uses for its own attributes or arguments.
     foreign_fields: frozenset[str] = frozenset()
 
-    #: The stored calendars with the names in ``exclude``, None until these calendars are loaded.
+    #: The calendars with the names in ``exclude``, None until a decision loads the calendars.
     _calendars: Mapping[str, Calendar] | None = None
 
     def __init__(
@@ -246,7 +247,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         clsargs: dict[str, Any] = {**fields}
         clsargs["app"] = real_app(clsargs.get("app"))
         if self.foreign_fields:
-            # A field that a subclass passes to this constructor is a policy field.
+            # If a subclass passes a field to this constructor, the field is a policy field.
             self.foreign_fields = self.foreign_fields.difference(clsargs)
         policy = {field: clsargs.pop(field, None) for field in FIELDS}
         if clsargs.pop("one_off", False):
@@ -273,19 +274,20 @@ class RedBeatSchedulerEntry(ScheduleEntry):
                 setattr(self, field, value)
         if self.timezone is not None:
             self._apply_timezone()
-        # A last run that the caller passed is a change to save; the default last run is no change.
+        # A last run that the caller passed counts as a change to save; the default last run does
+        # not.
         self.saved_state = SavedState(last_run_at=None if has_last_run else self.last_run_at)
 
     def _apply_timezone(self) -> None:
-        """Set the entry's time zone on its schedule, because Celery and Sentry read it there."""
-        with suppress(InvalidEntryError):  # save() raises this error for an unknown time zone
+        """Copy the entry's time zone to the schedule, where Celery and Sentry read the zone."""
+        with suppress(InvalidEntryError):  # save() reports an unknown time zone
             zone = Policy.of({"timezone": self.timezone}).zone
             if zone is not None:
                 self.schedule = in_zone(self.schedule, zone)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        for base in cls.__mro__:  # mixins of the subclass may also use names of policy fields
+        for base in cls.__mro__:  # a mixin of the subclass may also use the name of a policy field
             if base in RedBeatSchedulerEntry.__mro__:
                 continue
             used_names = {*vars(base)}
@@ -312,7 +314,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
     @staticmethod
     def decode_definition(definition: str | bytes) -> dict[str, Any]:
-        """Return the constructor arguments in a definition; raises :exc:`DecodeError`."""
+        """Return the constructor arguments in ``definition``; raises :exc:`DecodeError`."""
         return decode_definition(definition)
 
     @staticmethod
@@ -320,9 +322,10 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         meta: str | bytes | None,
         app: App | None = None,  # noqa: ARG004 - RedBeat 2 has this parameter
     ) -> dict[str, Any]:
-        """Return the run history in a ``meta`` field, ``{"last_run_at": None}`` for an empty field.
+        """Return the run history in ``meta``.
 
-        Raises :exc:`DecodeError` for an invalid field.
+        If ``meta`` is empty, ``last_run_at`` in the result is None. Raises :exc:`DecodeError` if
+        ``meta`` is invalid.
         """
         return decode_meta(meta)
 
@@ -330,9 +333,9 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     def load_definition(
         key: str, app: App | None = None, definition: str | bytes | None = None
     ) -> dict[str, Any]:
-        """Return the stored constructor arguments, in one round trip.
+        """Return the stored constructor arguments of an entry, in one round trip.
 
-        Raises KeyError if there is no definition under this key.
+        Raises KeyError if Redis has no definition under ``key``.
         """
         if definition is None:
             definition = store_of(app).load(text_of(key))[0]
@@ -342,15 +345,15 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
     @staticmethod
     def load_meta(key: str, app: App | None = None) -> dict[str, Any]:
-        """Return the stored run history. One round trip.
+        """Return the stored run history of an entry. One round trip.
 
-        Returns ``{"last_run_at": None}`` if no run history is stored.
+        Without a stored run history, ``last_run_at`` in the result is None.
         """
         return decode_meta(store_of(app).load(text_of(key))[1])
 
     @classmethod
     def from_key(cls: type[Self], key: str, app: App | None = None) -> Self:
-        """Load an entry by its full key.
+        """Load the entry that is stored under the Redis key ``key``.
 
         Raises KeyError if the key does not exist, and :exc:`DecodeError` if the fields of the entry
         cannot be decoded. One round trip.
@@ -371,14 +374,14 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         runtime: str,
         identity: str = "",
     ) -> Self:
-        """Create an entry from the fields of its hash; raises :exc:`DecodeError`. No round trip."""
+        """Create an entry from its stored fields; raises :exc:`DecodeError`. No round trip."""
         entry = cls.from_definition(app, definition, policy)
         entry.recall(meta, runtime, identity)
         return entry
 
     @classmethod
     def from_definition(cls: type[Self], app: Celery, definition: str, policy: str = "") -> Self:
-        """Create an entry without run history. No round trip.
+        """Create an entry from its definition and policy, without run history. No round trip.
 
         Raises :exc:`DecodeError`, or its subclass :exc:`UnknownTypeError` if another process may be
         able to load the entry.
@@ -393,8 +396,8 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             )
             return entry
         except Exception as error:
-            # The JSON is valid, so user code caused the error: a schedule that raised an error, or
-            # an entry class whose constructor does not accept an argument.
+            # The JSON is valid, so the error comes from user code: from a schedule, or from an
+            # entry class whose constructor does not accept an argument.
             may_load_elsewhere = not isinstance(error, InvalidEntryError) or asks_itself(
                 arguments["schedule"]
             )
@@ -415,7 +418,8 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     def _history_in(self, meta: str, runtime: str) -> History:
         """Return the stored history; raises :exc:`DecodeError`.
 
-        Other fields that a subclass's ``decode_meta()`` returns become attributes of the entry.
+        Additional fields that a subclass's ``decode_meta()`` returns become attributes of the
+        entry.
         """
         if not self.reads_meta_itself():
             return History.read(meta, runtime)
@@ -427,28 +431,25 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
     @property
     def seen_texts(self) -> Texts:
-        """The stored definition and policy from which this entry was loaded.
+        """The stored definition and policy when this object was last loaded or saved.
 
-        The result is two empty strings if the entry was not loaded.
+        The result is two empty strings if this object was neither loaded nor saved.
         """
         return self.saved_state.texts
 
     def is_of(self, key: str, definition: str, policy: str) -> bool:
-        """Return whether the entry was loaded from this key, definition and policy."""
+        """Return whether the entry was loaded from the given key, definition and policy."""
         return self.key == key and self.seen_texts == (definition, policy)
 
     @property
     def rank(self) -> int | None:
-        """The position of the entry in due order. One round trip.
-
-        The position is None if the entry is not scheduled.
-        """
+        """The position of the entry in due order, None if it is not scheduled. One round trip."""
         return store_of(self.app).rank(self.key)
 
     # -- history and time -------------------------------------------------------------------------
 
     def policy_field(self, name: str) -> Any:
-        """Return a policy field, or its default if a subclass uses the name for another purpose."""
+        """Return a policy field, or its default if a subclass uses the name for other data."""
         return getattr(DEFAULT if name in self.foreign_fields else self, name)
 
     def default_now(self) -> datetime:
@@ -459,13 +460,13 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         if has_clock(self.schedule):
             now: datetime = self.schedule.now()
             return now
-        # Celery's method returns the same value, but is slower. Each new entry calls this method.
+        # Each new entry reads the current time, so this line avoids Celery's slower default_now().
         return datetime.now(_zone_of(self.app))
 
     def _current_time(self) -> datetime:
-        """Return the current time in UTC, for decisions without a claim.
+        """Return the current time in UTC, for decisions about an entry that is not claimed.
 
-        If the schedule's clock returns naive times, the clock of this host is used.
+        If the schedule's clock returns naive times, this method uses the clock of the host.
         """
         now = self.default_now()
         return datetime.now(UTC) if now.tzinfo is None else as_utc(now)
@@ -473,7 +474,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     def recall(self, meta: str, runtime: str = "", identity: str | None = None) -> None:
         """Load a stored history into this entry; raises :exc:`DecodeError`. No round trip.
 
-        ``identity`` is the stored identity of the entry, None if the known identity is current.
+        ``identity`` is the stored identity of the entry; None keeps the identity of this object.
         """
         self.adopt(meta, *self._history_in(meta, runtime), identity)
 
@@ -487,7 +488,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     ) -> None:
         """Set the run history of this entry. No round trip.
 
-        ``meta`` is the stored field from which the history was decoded.
+        ``meta`` is the stored JSON from which the caller decoded the history.
         """
         self.last_run_at, self.total_run_count = last_run_at, total_run_count
         self.scheduled_at = scheduled_at
@@ -508,8 +509,8 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     def ran_after(self, now: datetime) -> bool:
         """Return whether a beat recorded the last run, or skipped a run, at a time after ``now``.
 
-        Beats record a last run in the future if the clock of Redis is ahead. Returns False if an
-        application wrote the last run.
+        A beat records a last run in the future if the clock of Redis is ahead. Returns False if an
+        application, not a beat, wrote the last run.
         """
         last, scheduled_at = self.last_run_at, self.scheduled_at
         if last is None or scheduled_at is None or max(aware(last), scheduled_at) <= now + AHEAD:
@@ -523,7 +524,8 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             return self.decision_at(self._current_time())
         decision = run.decision
         if decision is None:
-            # A user's is_due() always uses the current time; other schedules accept any instant.
+            # A user's own is_due() always uses the current time; other schedules can decide for any
+            # time.
             at = run.now if asks_itself(self.schedule) else run.decided_at
             decision = run.decision = self.decision_at(at, run.due)
         return decision
@@ -557,7 +559,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     def policy(self) -> Policy:
         """The policy that the attributes of the entry define.
 
-        Raises :exc:`InvalidEntryError` for an invalid field.
+        Raises :exc:`InvalidEntryError` for an invalid policy field.
         """
         attributes = self.__dict__
         if NAMES.isdisjoint(attributes):
@@ -582,16 +584,16 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             last = anchor = min(anchor, now)
         plan = self.occurrence_plan()
         decision = decide(plan, last, anchor, now, due or now, self.total_run_count)
-        # The beat records ``now`` as the new anchor. Without this record, each later decision would
-        # start the wait for the next run again.
+        # The beat records ``now`` as the new anchor. With the old anchor, which is in the future,
+        # each decision would restart the wait for the next run.
         return decision._replace(anchor=now) if ahead and anchor is now else decision
 
     def occurrence_plan(self) -> Plan:
-        """Return the occurrences of the entry under its policy.
+        """Return the plan that computes the occurrences of the entry under its policy.
 
         A crontab without ``misfire_grace_time`` uses the app's ``beat_cron_starting_deadline``.
-        Raises :exc:`InvalidEntryError` for an invalid policy, or if a calendar does not exist. One
-        round trip if the entry has calendars that were not loaded, otherwise none.
+        Raises :exc:`InvalidEntryError` for an invalid policy or a missing calendar. The method
+        takes one round trip if the entry has calendars that were not loaded.
         """
         policy = self.policy
         zone = (None if policy is DEFAULT else policy.zone) or _zone_of(self.app)
@@ -605,7 +607,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         return plan
 
     def use_calendars(self, calendars: Mapping[str, Calendar] | None) -> None:
-        """Use these calendars for decisions; None means that the next decision loads calendars."""
+        """Use ``calendars`` for decisions; None makes the next decision load the calendars."""
         self._calendars = calendars
 
     def _exclusion(self, policy: Policy, zone: tzinfo) -> Exclusion:
@@ -621,8 +623,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     def _with_readable_calendars(self: Self) -> Self:
         """Return the entry, or a copy without calendars if a calendar is missing or unreadable.
 
-        Use this method to show entries, so that one broken calendar does not prevent the display of
-        a page of entries.
+        This method lets a page display all its entries even if one calendar is broken.
         """
         if not self.policy_field("exclude"):
             return self
@@ -644,7 +645,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     def spread_offset(self) -> float:
         """The number of seconds by which ``spread`` delays the next run.
 
-        One round trip if the entry has calendars that were not loaded, otherwise none.
+        The property takes one round trip if the entry has calendars that were not loaded.
         """
         entry = self._with_readable_calendars()
         plan = entry.occurrence_plan()
@@ -657,9 +658,10 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         """Return when the next ``n`` runs after ``after`` (default: now) are due, in UTC.
 
         A due time is the nominal instant of a run plus the offsets of ``spread`` and ``jitter``.
-        The list is shorter if fewer runs are left. Disabled entries also have upcoming runs.
-        For a schedule class with its own ``is_due``, ``remaining_estimate`` computes the instants;
-        without ``remaining_estimate``, the list contains only the next instant. No round trip.
+        The list is shorter if the entry has fewer than ``n`` runs left. Disabled entries also have
+        upcoming runs. If a schedule class has its own ``is_due``, its ``remaining_estimate``
+        computes the instants; if it has no ``remaining_estimate``, the list contains only the next
+        instant. No round trip.
         """
         since = aware(after) if after else self._current_time()
         return [run.due_at for run in islice(self.due_after(since), n)]
@@ -678,12 +680,11 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         return (run for run in self.runs_from(since) if run.due_at > instant)
 
     def runs_from(self, since: datetime, now: datetime | None = None) -> Iterator[Expected]:
-        """Yield the runs at ``since`` and later, as a beat that is always on time sends them.
+        """Yield the runs that a punctual beat sends at ``since`` and later.
 
         ``since`` is an aware datetime, and may be in the past. Each run is computed as if the
-        previous runs had taken place. If ``now`` is given, ``max_runs`` also counts the runs
-        between ``now`` and ``since``.
-        See also :meth:`upcoming`. No round trip.
+        previous runs had taken place. If ``now`` is given, the runs between ``now`` and ``since``
+        also count towards ``max_runs``. See also :meth:`upcoming`. No round trip.
         """
         since, anchor = as_utc(since), self.anchor
         plan = self.occurrence_plan()
@@ -700,12 +701,12 @@ class RedBeatSchedulerEntry(ScheduleEntry):
                 yield Expected(next_at, next_at)
 
     def occurrences_from(self, since: datetime) -> Iterator[datetime]:
-        """Yield the nominal instants at ``since`` and later, without the limit of ``max_runs``.
+        """Yield the nominal instants of the entry at ``since`` and later, ignoring ``max_runs``.
 
         Raises :exc:`InvalidEntryError` for a schedule class with its own ``is_due``. No round trip.
         """
         if asks_itself(self.schedule):
-            problem = "has its own is_due(), so the runs of a span cannot be computed"
+            problem = "the class has its own is_due(), so the runs of a span cannot be computed"
             raise InvalidEntryError("schedule", problem)
         plan = self.occurrence_plan()
         plan = replace(plan, policy=replace(plan.policy, max_runs=None))
@@ -714,9 +715,9 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     def saved_at(
         self: Self, instant: datetime, stored: RedBeatSchedulerEntry, now: datetime
     ) -> Self:
-        """Return a copy with the history that this entry would have after a save at ``instant``.
+        """Return a copy with the history that the entry would have if it was saved at ``instant``.
 
-        The save replaces ``stored``, which is the stored entry at ``now``. Raises
+        ``stored`` is the entry in Redis at ``now``, which the save would replace. Raises
         :exc:`InvalidEntryError` if this entry cannot be saved. No round trip.
         """
         entry, last, runs = copy.copy(self), stored.anchor, stored.total_run_count
@@ -732,7 +733,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         return entry
 
     def created_at(self: Self, instant: datetime) -> Self:
-        """Return a copy with the history of a new entry that is created at ``instant``."""
+        """Return a copy with the history of an entry that was created at ``instant``."""
         entry = copy.copy(self)
         entry.adopt("", counts_from(self.schedule, instant), 0, None)
         return entry
@@ -752,7 +753,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
     @property
     def due_at(self) -> datetime | None:
-        """The time of the next run in UTC; now if a run is due, None if no run is left."""
+        """The time of the next run in UTC: now if a run is due, None if no run is left."""
         decision = self.decision()
         return self._current_time() if decision.due else decision.next_at
 
@@ -778,8 +779,8 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         ``now`` is in UTC; None means the current time. If the entry has its own clock or a claim,
         ``now`` is ignored. Because the clock of this host may be wrong, this method returns None if
         the entry seems to be finished, if its run seems to be too late, or if its last run seems to
-        be in the future. If the score is None, a beat decides with the clock of Redis, and parks a
-        finished entry.
+        be in the future. If the score is None, a beat decides with the clock of Redis whether the
+        entry has finished.
         """
         if not self.enabled:
             return DISABLED
@@ -832,7 +833,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     def writing(self) -> Writing:
         """Return the definition and policy to write; raises :exc:`InvalidEntryError`.
 
-        This method makes the same checks as :meth:`save`.
+        This method and :meth:`save` make the same checks.
         """
         definition, policy = self.texts()
         check_history(self)
@@ -846,12 +847,13 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             raise NotAllowedError(*refused)
 
     def writable_key(self) -> str:
-        """Return the key of the entry if an entry can be stored under this key.
+        """Return the key of the entry, after a check that an entry can have this key.
 
-        Raises :exc:`InvalidEntryError` if RedBeat uses the key itself, or if the key is not UTF-8.
+        Raises :exc:`InvalidEntryError` if RedBeat itself uses the key, or if UTF-8 cannot encode
+        the key.
         """
         conf, key = ensure_conf(self.app), self.key
-        # Refuse the default lock key even without a lock, because another app may use this lock.
+        # Refuse the default lock key even if the lock is off, because another app may use this key.
         base_key = conf.key_prefix + str(self.name)
         if (
             self.name == ":lock"
@@ -875,21 +877,21 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     else:
 
         def save(self, if_unchanged: bool = False) -> Self:
-            """Store the entry and return it; the change takes effect at once.
+            """Store the entry in Redis and return the entry; beats use the stored entry at once.
 
             The last writer wins, but a save does not overwrite runs that a beat recorded after you
             created or loaded the entry. A save overwrites recorded runs only if you changed
-            ``last_run_at`` or ``total_run_count``. If :exc:`InvalidEntryError` is raised, nothing
-            is written. One round trip, one more round trip for each run recorded during the save,
-            and one more if a new object replaces a stored entry.
+            ``last_run_at`` or ``total_run_count``. A save that raises :exc:`InvalidEntryError`
+            writes nothing. The method takes one round trip, one more for each run that a beat
+            records during the save, and one more if a new object replaces a stored entry.
 
             A finished entry runs again if you changed its schedule, time zone, start time, end
-            time, ``max_runs`` or history. If you changed only other fields, a finished entry stays
-            finished, and a warning is logged.
+            time, ``max_runs`` or history. If an enabled entry is still finished after a save, a
+            warning is logged.
 
-            With ``if_unchanged``, the first writer wins: :exc:`ConflictError` is raised if another
-            program changed or deleted the entry after you loaded the entry. :exc:`ConflictError` is
-            also raised if you save a new entry and its name exists already. Recorded runs do not
+            With ``if_unchanged``, the first writer wins. A save with ``if_unchanged`` raises
+            :exc:`ConflictError` if another program changed or deleted the entry after you loaded
+            the entry, or if you save a new entry whose name exists already. Recorded runs do not
             count as changes.
             """
             writing = self.writing()
@@ -899,16 +901,16 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             return self
 
     def delete(self) -> None:
-        """Remove the entry, its history and any claim on the entry. One round trip.
+        """Remove the entry, its history and any claim on the entry from Redis. One round trip.
 
-        Only the ``name`` attribute must be set. Raises :exc:`InvalidEntryError` if RedBeat uses the
-        key itself.
+        The method uses only the name of the entry. Raises :exc:`InvalidEntryError` if RedBeat
+        itself uses the entry's key.
         """
         store_of(self.app).delete(self.writable_key())
         self.saved_state = self.saved_state._replace(new_identity="")
 
     def history_text(self) -> str:
-        """Return the history as JSON for the ``meta`` field."""
+        """Return the run history as JSON for the field ``meta``."""
         if self.total_run_count:
             return encode_meta(self.last_run_at, self.total_run_count)
         return encode_meta(self.last_run_at)
@@ -938,18 +940,19 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
         Pausing sets ``enabled`` to false, which RedBeat 2 also respects. An entry of
         ``beat_schedule`` stays paused after a restart of the beat, unless its definition in
-        ``beat_schedule`` has changed. Triggered runs are still sent. Pausing does not save other
-        attributes that you changed. Raises KeyError if the entry does not exist. Two round trips,
-        and more round trips if other programs write the entry at the same time.
+        ``beat_schedule`` has changed. A beat sends triggered runs even if the entry is paused.
+        Pausing does not save attributes that you changed. Raises KeyError if the entry does not
+        exist. The method takes two round trips, and tries again if another program writes the entry
+        at the same time.
         """
         self._take_over_pause(pause_entries(store_of(self.app), [self.writable_key()], note, by))
 
     def resume(self) -> None:
         """End a pause, or enable a disabled entry.
 
-        By default, the entry catches up on one missed run; the policy can change this number.
-        Raises KeyError if the entry does not exist. Two round trips, and more round trips if other
-        programs write the entry at the same time.
+        By default, a resumed entry catches up on one missed run; its policy can allow more or none.
+        Raises KeyError if the entry does not exist. The method takes two round trips, and tries
+        again if another program writes the entry at the same time.
         """
         store, keys = store_of(self.app), [self.writable_key()]
         self._take_over_pause(resume_entries(store, keys, self.app, type(self)))
@@ -957,8 +960,8 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     def _take_over_pause(self, changed: Mapping[str, Texts]) -> None:
         """Update this object with the definition and policy that a pause or resume stored.
 
-        If another program changed the entry before the pause, a later ``save(if_unchanged=True)``
-        still raises :exc:`ConflictError`.
+        If another program had changed the entry before the pause or resume, a later
+        ``save(if_unchanged=True)`` of this object raises :exc:`ConflictError`.
         """
         texts = changed.get(self.writable_key())
         if texts is None:
@@ -971,11 +974,11 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     def trigger(self) -> str:
         """Request one run as soon as possible, in addition to the schedule; return the task id.
 
-        The message has the header ``triggered``, and its header ``scheduled_at`` is the time of
-        this call. Schedule, last run and run count do not change. A paused entry also runs. Each
-        call requests one run; at most 100 triggered runs wait for a beat. Raises KeyError if the
-        entry does not exist. Raises :exc:`InvalidEntryError` if 100 runs are waiting already or if
-        the entry is quarantined. One round trip.
+        The message has the headers ``triggered`` and ``scheduled_at``; ``scheduled_at`` is the time
+        of the request. A triggered run does not change the schedule, last run or run count of the
+        entry. You can also trigger a paused entry. At most 100 triggered runs of an entry can wait
+        for a beat. Raises KeyError if the entry does not exist, and :exc:`InvalidEntryError` if 100
+        triggered runs are waiting or if the entry is quarantined. One round trip.
         """
         return request_run(self)
 
@@ -990,27 +993,28 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         """Request the unsent runs of a time span; return the plan with the requested runs.
 
         A beat sends one message for each nominal instant from ``since`` to before ``until``, with
-        the task id that the run would have had. At most ``rate`` messages per second are sent, and
-        runs of the schedule come first. Last run, run count and next run do not change.
+        the task id that a scheduled run at this instant would have. Beats send at most ``rate``
+        backfilled runs per second, and send scheduled runs first. A backfill does not change the
+        last run, the run count or the next run of the entry.
 
         The backfill does not send runs that the history reports as sent, or runs in the spans of
-        earlier backfills. With ``again``, the spans of finished backfills are ignored. The backfill
-        does not send runs after the last run, because the schedule itself will send these runs.
-        With ``dry_run``, nothing is written.
+        earlier backfills. With ``again``, the backfill may send runs in the spans of finished
+        backfills. A backfill ends at the last run of the entry, because the schedule itself sends
+        later runs. With ``dry_run``, the method writes nothing to Redis.
 
         A naive datetime counts as UTC. Raises KeyError if the entry does not exist. Raises
         :exc:`InvalidEntryError` for an invalid span or rate, for more than 100,000 runs, for a
-        schedule class with its own ``is_due``, or if the entry is quarantined. Three round trips,
-        and three more round trips for each run that is recorded at the same time. With ``dry_run``,
-        two round trips.
+        schedule class with its own ``is_due``, or if the entry is quarantined. With ``dry_run``,
+        the method takes two round trips. Without ``dry_run``, the method takes three round trips,
+        and three more for each run that a beat records at the same time.
         """
         return request_backfill(self, since, until, rate, again, dry_run)
 
     def cancel_backfill(self) -> list[Backfill]:
-        """Cancel the unsent runs of all backfills; return the backfills that had unsent runs.
+        """Cancel all unsent backfilled runs of the entry; return the backfills that had such runs.
 
-        Raises KeyError if the entry does not exist. Two round trips, and two more round trips for
-        each run that a beat records at the same time.
+        Raises KeyError if the entry does not exist. The method takes two round trips, and two more
+        for each run that a beat records at the same time.
         """
         return cancel_backfills(self)
 
@@ -1018,13 +1022,13 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     def backfills(self) -> list[Backfill]:
         """The backfills of the entry and their progress. One round trip.
 
-        Finished backfills whose spans overlap or touch are combined when a backfill is requested.
-        Raises KeyError if the entry does not exist.
+        Each new backfill request combines finished backfills whose spans overlap or touch. Raises
+        KeyError if the entry does not exist.
         """
         return stored_backfills(self)
 
     def task_id_of(self, run: datetime | str) -> str:
-        """Return the task id of a run, given by its nominal instant or its trigger id."""
+        """Return the task id of a run; ``run`` is the run's nominal instant or its trigger id."""
         fixed_id = (self.options or {}).get("task_id")
         if fixed_id:
             return str(fixed_id)
@@ -1040,18 +1044,18 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         return self.derived_id(nominal(scheduled_at).iso)
 
     def derived_id(self, occurrence: str) -> str:
-        """Return the task id of an occurrence, an ISO 8601 instant in UTC or ``trigger <id>``."""
+        """Return a task id; ``occurrence`` is an ISO 8601 instant in UTC or ``trigger <id>``."""
         # trigger() may be called on an entry that was never loaded, and so has no identity. The
-        # random trigger id makes the task id unique without the identity.
+        # random trigger id makes the task id of a triggered run unique without an identity.
         identity = "" if occurrence.startswith("trigger ") else self.saved_state.identity
         return task_id_of(ensure_conf(self.app).key_prefix, str(self.name), occurrence, identity)
 
     @property
     def history(self) -> list[Occurrence]:
-        """The last ``redbeat_history_size`` runs, latest first.
+        """The last ``redbeat_history_size`` runs of the entry, latest first.
 
-        One round trip. Two more round trips if workers report the ends of runs, but have not yet
-        reported the end of a run in this list.
+        The property takes one round trip, and two more if workers report the ends of runs, but have
+        not yet reported the end of a run in the list.
         """
         store = store_of(self.app)
         lines, results, identity = store.history(self.writable_key())
@@ -1082,11 +1086,11 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     # -- running -------------------------------------------------------------------------------
 
     def reschedule(self, last_run_at: datetime | None = None) -> None:
-        """Set the last run to ``last_run_at`` (default: now); compute the next run from this time.
+        """Set the last run to ``last_run_at`` (default: now), from which the next run is computed.
 
-        The run count does not change, but restarts at 0 if the entry has reached ``max_runs``. If
-        the entry was deleted, nothing is written. One round trip, and one more round trip for each
-        run recorded during the write.
+        If the entry has reached ``max_runs``, its run count restarts at 0. If the entry was
+        deleted, nothing is written. The method takes one round trip, and one more for each run that
+        a beat records during the write.
         """
         self.last_run_at = last_run_at or self.default_now()
         self.scheduled_at = None
@@ -1108,10 +1112,10 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     def _next_instance(
         self: Self, last_run_at: datetime | None = None, only_update_last_run_at: bool = False
     ) -> Self:
-        """Return a copy of the entry after this run, with the new last run and run count.
+        """Count a run, and return a copy of the entry with the new last run and run count.
 
-        Without a claim, this method records the run, in one round trip. With a claim, the beat
-        records the run.
+        If the entry is claimed, the beat records the run in Redis. If the entry is not claimed,
+        this method records the run, in one round trip.
         """
         run, decision = self.run, self.decision()
         entry = self.__copy__()
@@ -1129,12 +1133,12 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
     __next__ = next = _next_instance
 
-    # -- as a Python object --------------------------------------------------------------------
+    # -- copying and pickling -------------------------------------------------------------------
 
     def claimed(self: Self, now: datetime, due: datetime) -> Self:
-        """Return a copy of the entry that a beat has claimed.
+        """Return a claimed copy of the entry.
 
-        ``now`` is the time of Redis, ``due`` the time at which the entry became due.
+        ``now`` is the time on the Redis server, ``due`` the time at which the entry became due.
         """
         entry = self.__copy__()
         entry.run = Run(now, due, now)
@@ -1147,14 +1151,14 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         return entry
 
     def __deepcopy__(self: Self, memo: dict[int, Any]) -> Self:
-        """Return a copy with its own arguments and options, but with the same app and schedule."""
+        """Return a copy that has its own arguments and options, but shares the app and schedule."""
         entry = copy.copy(self)
         for name in ("args", "kwargs", "options"):
             setattr(entry, name, copy.deepcopy(getattr(self, name), memo))
         return entry
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
-        """Yield the constructor arguments, as the entries of Celery do."""
+        """Yield (name, value) for each constructor argument, as the entries of Celery do."""
         internal = ("run", "scheduled_at", "put_up", "saved_state", "is_static")
         return (
             (name, value)
@@ -1173,14 +1177,14 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
 def _zone_of(app: Any) -> tzinfo:
     """Return the time zone of the app."""
-    # Celery caches the zone in the app. The property ``app.timezone`` takes 1 us more than reading
-    # the cached zone.
+    # Celery caches the time zone in the app. The property ``app.timezone`` takes 1 us longer than
+    # reading the cached time zone.
     zone: tzinfo = vars(app).get("timezone") or app.timezone
     return zone
 
 
 def _restore(cls: type[Self], state: dict[str, Any]) -> Self:
-    """Recreate a pickled entry, with the current app."""
+    """Recreate a pickled entry as an entry of the current app."""
     entry = cls.__new__(cls)
     entry.__dict__.update(state, app=real_app())
     return entry
@@ -1191,15 +1195,15 @@ def _arguments(args: Any, kwargs: dict[str, Any] | None) -> list[str]:
     return texts + [f"{name}={value!r}" for name, value in (kwargs or {}).items()]
 
 
-# An entry that does not set a policy field reads the default of this field from the class.
+# An entry that does not set a policy field reads the field's default from the class.
 for _name in FIELDS:
     setattr(RedBeatSchedulerEntry, _name, getattr(DEFAULT, _name))
 
 
 def _decoded(owner: Any, field: str, text: str | None) -> dict[str, Any]:
-    """Return the result of ``owner.decode_definition()`` or ``owner.decode_meta()``.
+    """Call ``decode_definition()`` or ``decode_meta()`` of ``owner``, and return the result.
 
-    If a subclass's method raises an error, this function raises a :exc:`DecodeError`.
+    Raises :exc:`DecodeError` for any error of the called method, which a subclass may override.
     """
     method = getattr(owner, f"decode_{field}")
     try:
@@ -1213,7 +1217,7 @@ def _decoded(owner: Any, field: str, text: str | None) -> dict[str, Any]:
 
 
 def _refusal(class_name: str, arguments: Collection[str], error: Exception) -> tuple[str, str]:
-    """Return the field that a constructor refused, and the problem with this field."""
+    """Return (field, problem) for an error that the constructor of an entry class raised."""
     if isinstance(error, TypeError):
         for name in arguments:
             if f"argument '{name}'" in str(error):

@@ -27,7 +27,7 @@ __all__ = (
 
 
 class RedBeatError(Exception):
-    """The base class of all errors of this package."""
+    """The base class of all errors of RedBeat."""
 
 
 #: The exit code of a process that ends because of an invalid setting, as in ``sysexits.h``.
@@ -35,11 +35,11 @@ EX_CONFIG = 78
 
 
 class ConfigurationError(RedBeatError, ImproperlyConfigured, ClickException):
-    """A setting has an invalid value. Raised when the configuration is read.
+    """A setting has an invalid value, so RedBeat cannot read its configuration.
 
-    The message contains the setting, its value (unless the value may be secret) and valid values.
-    ``celery beat`` prints the message as one line, without a traceback, because the error is also
-    an error of click, the library of Celery's command line.
+    The error message contains the setting, its value (unless the value may be secret) and valid
+    values. ``celery beat`` prints the message as one line, without a traceback, because this class
+    is also an error class of click, the library of Celery's command line.
     """
 
     exit_code = EX_CONFIG
@@ -49,12 +49,12 @@ class RedBeatKeyExpiryError(RedBeatError):
     """Redis may evict keys of the schedule, and ``redbeat_key_expiry_check`` is ``"raise"``."""
 
 
-#: Maximum number of characters of each part of a message: of the field, and of the problem.
+#: The maximum length of ``field`` and of ``problem`` in an error message, in characters.
 LONGEST_MESSAGE = 500
 
 
 def shortened(text: str) -> str:
-    """Return a text for a message, with at most ``LONGEST_MESSAGE`` characters."""
+    """Return ``text``, shortened to at most ``LONGEST_MESSAGE`` characters."""
     return text if len(text) <= LONGEST_MESSAGE else f"{text[: LONGEST_MESSAGE - 3]}..."
 
 
@@ -76,7 +76,7 @@ class InvalidEntryError(FieldError, ValueError, TypeError):
 
 
 class DecodeError(FieldError, ValueError):
-    """A stored entry has an invalid value. Raised when the entry is loaded.
+    """A stored entry has an invalid value, so the entry cannot be loaded.
 
     ``field`` is the path of the invalid value, such as ``definition.schedule`` or ``meta``.
     ``problem`` describes what is wrong with the value.
@@ -84,29 +84,29 @@ class DecodeError(FieldError, ValueError):
 
 
 class CannotRunHereError(RedBeatError):
-    """This process cannot run an entry, but another process may be able to run this entry.
+    """This process cannot run an entry, but another process may be able to run the entry.
 
-    The code or the settings of the other process may be different. If a beat raises this error,
+    Another process may have different code or settings. If a beat raises this error for an entry,
     other beats try to run the entry. If no beat can run the entry, the entry is quarantined.
     """
 
 
 class UnknownTypeError(DecodeError, CannotRunHereError):
-    """This process has no class that can load a stored entry. Raised when the entry is loaded.
+    """This process has no class that can load a stored entry.
 
-    There are three possible causes: the schedule type is not registered, the registered ``load()``
-    failed, or the entry class does not accept the stored arguments.
+    Possible causes are an unregistered schedule type, an error in the ``load()`` of the schedule
+    type, and an entry class that does not accept the stored arguments.
     """
 
 
 class NotAllowedError(InvalidEntryError, CannotRunHereError):
-    """An entry names a task that is not in the ``redbeat_task_allowlist`` of this process."""
+    """An entry names a task that the ``redbeat_task_allowlist`` of this process does not allow."""
 
 
 def described(error: BaseException) -> str:
     """Return the class name and the message of ``error``, for logs.
 
-    This function replaces ``repr(error)``, which does not contain the message in redis-py 8.
+    RedBeat does not log ``repr(error)``, because redis-py 8 omits the message from the ``repr``.
     """
     return f"{type(error).__name__}: {error}"
 
@@ -118,7 +118,7 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
     return f"did you mean {nearest[0]}?" if nearest else f"use one of {', '.join(names)}"
 
 
-#: Maximum number of characters of the text of an error that is stored or reported.
+#: The maximum length of the text of a stored or reported error, in characters.
 LONGEST_REASON = 300
 
 
@@ -134,8 +134,8 @@ def reason_of(error: BaseException) -> str:
 class ConflictError(RedBeatError):
     """The stored entry was changed or deleted after your program loaded this entry.
 
-    ``save(if_unchanged=True)`` raises this error and writes nothing. Load the entry again, then
-    repeat your change.
+    ``save(if_unchanged=True)`` raises this error and writes nothing. To save your change, load the
+    entry again and repeat the change.
     """
 
     def __init__(self, name: str) -> None:

@@ -1,8 +1,8 @@
 """Makes text safe to print in logs, on terminals and in labels of metrics.
 
 A stored name may contain line feeds, terminal escapes or bytes that are not UTF-8. Without
-escaping, the name could forge log lines, colour a terminal, or cause an encoding error. All loggers
-of the package therefore come from this module.
+escaping, a stored name could forge log lines, colour a terminal, or cause an encoding error. All
+loggers of RedBeat come from this module, which escapes the log lines.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ from celery.utils.log import get_logger as celery_logger
 
 __all__ = ("LOG_LIMIT", "SURROGATES", "encodable", "get_logger", "printable", "warnings_to")
 
-#: Unicode categories of characters that could control the terminal or that cannot be encoded.
+#: The Unicode categories of characters that could control a terminal or cannot be encoded.
 UNPRINTABLE: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
-#: Surrogates, which UTF-8 cannot encode. In decoded replies, surrogates replace bytes that are not
-#: UTF-8.
+#: Surrogates, which UTF-8 cannot encode, replace the bytes in Redis replies that are not UTF-8.
 SURROGATES: Final = re.compile("[\ud800-\udfff]")
 
 #: Maximum length of one argument of a log line, in characters.
@@ -37,13 +36,13 @@ TRACEBACK_LIMIT: Final = 2000
 def printable(text: str, limit: int | None = None) -> str:
     """Return ``text`` with control characters and unencodable characters escaped.
 
-    A result longer than ``limit`` characters is shortened to ``limit`` by a cut in the middle. The
-    shortened text includes the original length.
+    If the escaped text is longer than ``limit`` characters, a mark with the original length
+    replaces the middle of the text.
     """
     if limit is None or len(text) <= limit:
         escaped = _escaped(text)
     else:
-        # Escaping never makes a text shorter, so the result would not contain the middle anyway.
+        # Escaping never shortens a text, so the middle of a long text is not needed.
         escaped = _escaped(text[:limit] + text[-limit:])
     if limit is None or len(escaped) <= limit:
         return escaped
@@ -61,7 +60,7 @@ def _escaped(text: str) -> str:
 def _escaped_char(char: str) -> str:
     if unicodedata.category(char) not in UNPRINTABLE:
         return char
-    if "\udc80" <= char <= "\udcff":  # a byte that is not UTF-8
+    if "\udc80" <= char <= "\udcff":  # the surrogate replaces a byte that is not UTF-8
         return f"\\x{ord(char) - 0xDC00:02x}"
     return char.encode("unicode_escape").decode("ascii")
 
@@ -81,7 +80,8 @@ def get_logger(name: str) -> logging.Logger:
     """Return a logger whose lines are safe to print, whatever their arguments contain.
 
     The logger makes each argument printable and shortens it to :data:`LOG_LIMIT` characters. The
-    logger does the same with exception messages in tracebacks. Handlers need no configuration.
+    logger also makes the exception messages in tracebacks printable. Handlers need no
+    configuration.
     """
     logger: logging.Logger = celery_logger(name)
     logger.addFilter(_PRINTABLE)
@@ -105,12 +105,12 @@ def warnings_to(write: Callable[[str], None]) -> Iterator[None]:
 
 
 class _Writer(logging.Handler):
-    """Passes each message to the function ``write``."""
+    """Passes each log message to the function ``write``."""
 
     write: Callable[[str], None]
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Call ``write`` with the message, without time and level."""
+        """Call ``write`` with the log message, without time and level."""
         self.write(record.getMessage())
 
 
@@ -140,7 +140,7 @@ class _PrintableFilter(logging.Filter):
     """Makes the arguments and the traceback of each log record printable."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Change the record in place; return True, so that each record is logged."""
+        """Change the log record in place; return True, so that each record is logged."""
         args = record.args
         if isinstance(args, Mapping):
             record.args = {name: _safe_argument(value) for name, value in args.items()}
@@ -170,7 +170,7 @@ def _safe_traceback(error: BaseException) -> str | None:
     return None if parts == safe_parts else "".join(safe_parts).rstrip("\n")
 
 
-#: Prefixes of the traceback parts that Python itself generates; their line feeds are safe.
+#: The prefixes of the traceback parts that Python generates and whose line feeds are safe.
 _BY_PYTHON: Final = ("Traceback (", "  ", "\nDuring handling", "\nThe above exception")
 
 

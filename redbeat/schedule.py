@@ -56,10 +56,10 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
 
     An iteration yields entries in due order; entries that are never due come last. An iteration
     reads pages of 500 entries, one round trip per page. Each entry is yielded exactly once, even if
-    runs or changes move the entry in the due order. (An entry that you add or delete during the
-    iteration may be yielded or not.) To yield no entry twice, the iteration stores a hash of each
-    key in memory, about 10 bytes per key. At the end, the iteration scans all keys, 2000 keys per
-    round trip, and yields all entries that were not yielded yet.
+    runs or changes move the entry in the due order. An iteration may or may not yield an entry that
+    you add or delete during the iteration. To yield no entry twice, the iteration stores a hash of
+    each key in memory, about 10 bytes per key. At its end, the iteration scans all keys, 2000 keys
+    per round trip, for entries that were not yielded yet.
 
     Arguments:
         app: the Celery app; None for the current app.
@@ -89,14 +89,14 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
             raise KeyError(name) from error
         return key
 
-    # -- as a mapping ----------------------------------------------------------------------------
+    # -- methods of a mapping --------------------------------------------------------------------
 
     def __len__(self) -> int:
         """Return the number of entries, including unreadable entries. One round trip."""
         return self._store.members()
 
     def __contains__(self, name: object) -> bool:
-        """Return whether an entry with this name exists. One round trip."""
+        """Return whether an entry has the name ``name``. One round trip."""
         try:
             return self._store.load(self._key(name))[0] is not None
         except (DecodeError, KeyError):
@@ -128,9 +128,10 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
     def pop(self, name: str, default: Any = MISSING) -> Any:
         """Remove an entry, and return the removed entry.
 
-        For an unknown name, returns ``default``, or raises KeyError without a ``default``. If
-        several callers pop the same entry, only one caller gets the entry. An unreadable entry
-        raises :exc:`DecodeError` and is not removed. Two round trips.
+        If no entry has the name ``name``, the method returns ``default``, or raises KeyError
+        without a ``default``. If several callers pop the same entry, only one caller gets the
+        entry. The method does not remove an unreadable entry, but raises :exc:`DecodeError`. Two
+        round trips.
         """
         try:
             definition, *rest = self._store.pop(self[name].writable_key())
@@ -148,7 +149,7 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         Raises KeyError if the schedule is empty. Two round trips.
         """
         for name in self:
-            with suppress(KeyError):  # another caller removed this entry
+            with suppress(KeyError):  # another caller may remove the entry first
                 return name, self.pop(name)
         raise KeyError("the schedule is empty")
 
@@ -157,16 +158,16 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         return (record.name for record in self.records())
 
     def values(self) -> ValuesView[Entry]:
-        """Return a view of the readable entries. One round trip per 500 entries."""
+        """Return a view of the readable entries, read in one round trip per 500 entries."""
         return Values(self)
 
     def items(self) -> ItemsView[str, Entry]:
-        """Return a view of (name, readable entry) pairs. One round trip per 500 entries."""
+        """Return a view of (name, readable entry) pairs, read in one round trip per 500 entries."""
         return Items(self)
 
     def clear(self) -> None:
-        """Remove all entries; a beat adds static entries again. Two round trips per 500 entries."""
-        # The name of a record is escaped, so the names to delete come from the keys.
+        """Remove all entries, two round trips per 500; a beat adds the static entries again."""
+        # The names to delete come from the keys, because the names in records are escaped.
         self.delete_all(self._store.keys.name_of(record.key) for record in self.records())
 
     # -- reading ---------------------------------------------------------------------------------
@@ -186,17 +187,17 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         states: Iterable[EntryState] | None = None,
         limit: int | None = None,
     ) -> Iterator[Record]:
-        """Yield a record for each matching entry in due order. One round trip per 500 entries read.
+        """Yield a record for each matching entry, in due order.
 
-        Unreadable entries are included. If ``pattern`` is given, Redis first compares the names, in
-        one round trip per 2000 entries. If at most 20,000 names match ``pattern``, only the
-        matching entries are read. If all ``states`` are states of entries that are never due, the
-        entries that are never due come first.
+        Unreadable entries are included. The method reads 500 entries per round trip. If ``pattern``
+        is given, Redis first compares the names of the entries with the pattern, 2000 names per
+        round trip. If at most 20,000 names match ``pattern``, only the matching entries are read.
+        If ``states`` selects only entries that are never due, the method reads these entries first.
 
         Arguments:
             pattern, task: ``fnmatch`` patterns for the name and the task of the entry.
-            enabled: True for enabled entries only, False for disabled entries only. Both values
-                exclude unreadable entries.
+            enabled: True for enabled entries only, False for disabled entries only; neither value
+                includes unreadable entries.
             static: True for static entries only, False for dynamic entries only.
             due_before: only entries due before this instant; a naive datetime counts as UTC.
             states: only entries in these states.
@@ -211,9 +212,9 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
     ) -> list[tuple[datetime, str]]:
         """Return the next ``n`` runs of all enabled entries, as (due time in UTC, name).
 
-        The due times are later than ``after`` (default: now), and not later than ``until``. One
-        round trip per page of 500 entries. Another page is read only if an entry of that page may
-        have one of the next ``n`` runs.
+        The due times are later than ``after`` (default: now), and not later than ``until``. The
+        method reads pages of 500 entries, one round trip per page, until no later page can contain
+        one of the next ``n`` runs.
         """
         since = aware(after) if after else datetime.now(timezone.utc)
         last = aware(until) if until else None
@@ -243,18 +244,19 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
     ) -> Simulation:
         """Return the runs with nominal instants from ``since`` to before ``until``.
 
-        The same functions as in a beat decide on each run, for a beat that is always on time. The
-        period may be in the past. A naive datetime counts as UTC.
+        A simulation uses the functions of a beat, and assumes that the beat is always on time. The
+        simulated period may be in the past. A naive datetime counts as UTC.
 
         Arguments:
             names: the names of the entries; by default the names in ``changes``, or the names of
                 all enabled entries if ``changes`` is missing.
-            changes: entry name -> changed rules: a dict of attributes to change, such as
-                ``{"schedule": crontab(minute=0)}``, or a whole :class:`RedBeatSchedulerEntry`. An
-                entry that is not stored is simulated as if it was created at ``since``. With
-                ``changes``, the result contains the runs before and after the change.
+            changes: a dict from entry names to changed rules. The rules are a dict of attributes,
+                such as ``{"schedule": crontab(minute=0)}``, or a whole
+                :class:`RedBeatSchedulerEntry`. An entry that is not stored is simulated as if it
+                was created at ``since``. With ``changes``, the result contains the runs with and
+                without the changes.
 
-        One round trip per 500 entries, and one more round trip for each entry with calendars.
+        The method takes one round trip per 500 entries, and one more for each entry with calendars.
         Raises KeyError for an unknown name and :exc:`InvalidEntryError` for rules that cannot be
         saved, or for a ``since`` too close to the year 1. See :class:`~redbeat.Simulation` for the
         result and its limit.
@@ -296,15 +298,16 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         changed = copy(stored)
         for field, value in change.items():
             setattr(changed, field, value)
-        # The constructor turns a number into an interval, and applies the time zone.
+        # The entry's constructor turns a number into an interval, and applies the time zone.
         changed.schedule = RedBeatSchedulerEntry(name, app=self.app, **rule).schedule
         return changed
 
     def load(self, periods: Periods, pattern: str = "*", totals: bool = False) -> Load:
         """Return the number of runs in each period, for entries whose names match ``pattern``.
 
-        The method reads pages of 500 entries in due order, one round trip per page. It stops when
-        the next page is due after all periods; see :class:`~redbeat.management.forecast.Load`.
+        The method reads pages of 500 entries in due order, one round trip per page. The method
+        stops at the first page that is due after all periods; see
+        :class:`~redbeat.management.forecast.Load`.
         """
         pages = (
             ([entry for entry in entries if fnmatchcase(str(entry.name), pattern)], last_due)
@@ -322,9 +325,9 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
                 return
 
     def _with_calendars(self, entries: list[Entry]) -> list[Entry]:
-        """Return the entries without unreadable calendars; a beat quarantines all other entries.
+        """Return the entries whose calendars are readable; a beat quarantines the other entries.
 
-        No round trip if no entry has a calendar, otherwise one round trip.
+        The method takes one round trip if an entry has a calendar.
         """
         users = [entry for entry in entries if entry.policy_field("exclude")]
         if not users:
@@ -351,9 +354,9 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
 
         All entries are checked before any entry is written; the message of an
         :exc:`InvalidEntryError` contains the name of the invalid entry. Stored run histories are
-        not overwritten, as in :meth:`RedBeatSchedulerEntry.save`. One round trip per 500 entries,
-        or two round trips per 500 entries if new objects replace stored entries. Redis writes one
-        batch while the next batch is encoded.
+        not overwritten, as in :meth:`RedBeatSchedulerEntry.save`. The method takes one round trip
+        per 500 entries, or two if new objects replace stored entries. Redis writes a batch of
+        entries while RedBeat encodes the next batch.
         """
         writings = {item.key: (entry, item) for entry in entries for item in [checked(entry)]}
         save_batches(self._store, [*batches(writings.values())])
@@ -362,7 +365,7 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
     def delete_all(self, names: Iterable[str]) -> int:
         """Remove entries and their histories; return the number of removed entries.
 
-        Unknown names are skipped. One round trip per 500 entries.
+        Unknown names are skipped. The method takes one round trip per 500 entries.
         """
         keys = (self._own_key(name) for name in names)
         return sum(self._store.delete_all(batch) for batch in batches(keys))
@@ -385,16 +388,16 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
     def save_calendar(self, calendar: Calendar) -> int:
         """Store a calendar; the change takes effect at once on all entries that use the calendar.
 
-        Returns the number of entries that use the calendar. One round trip, and five more round
-        trips per 500 entries with calendars.
+        Returns the number of entries that use the calendar. The method takes one round trip, and
+        five more per 500 entries with calendars.
         """
         return calendars.save_calendar(self, calendar)
 
     def delete_calendar(self, name: str) -> bool:
         """Delete a calendar; return whether the calendar existed.
 
-        Raises :exc:`InvalidEntryError` if an entry uses the calendar. One round trip, and two more
-        round trips per 500 entries with calendars.
+        Raises :exc:`InvalidEntryError` if an entry uses the calendar. The method takes one round
+        trip, and two more per 500 entries with calendars.
         """
         return calendars.delete_calendar(self, name)
 
@@ -402,14 +405,15 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         """Pause entries; return the number of paused entries.
 
         Each entry is paused as in :meth:`RedBeatSchedulerEntry.pause`. Unknown and unreadable
-        entries are skipped. Two round trips per 500 entries.
+        entries are skipped. The method takes two round trips per 500 entries.
         """
         return len(pause_entries(self._store, map(self._own_key, names), note))
 
     def resume_all(self, names: Iterable[str]) -> int:
         """Resume entries; return the number of resumed entries.
 
-        Unknown and unreadable entries are skipped. Two round trips per 500 entries.
+        Unknown and unreadable entries are skipped. The method takes two round trips per 500
+        entries.
         """
         keys = map(self._own_key, names)
         return len(resume_entries(self._store, keys, self.app, self.entry_class))
@@ -426,20 +430,21 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         anything is written. With ``prune``, dynamic entries that are not in ``definitions`` are
         removed; static entries are never removed. With ``dry_run``, the method only returns the
         changes and writes nothing. Paused entries stay paused unless their definition changed.
-        Three round trips per 500 definitions; with ``prune``, one more round trip per 500 entries.
+        The method takes three round trips per 500 definitions and, with ``prune``, one more per 500
+        entries.
         """
         return apply(self, definitions, prune, dry_run)
 
-    # -- from asynchronous code ------------------------------------------------------------------
+    # -- for asynchronous code -------------------------------------------------------------------
 
-    # Each method calls the synchronous method in a thread. Loading an entry takes 0.47 ms in a
-    # thread, and 0.28 ms without a thread. With redis-py's asyncio client, no thread would
-    # be needed, but this client would need a second implementation of the store.
+    # Each asynchronous method calls a synchronous method in a thread. Loading an entry takes 0.47
+    # ms in a thread, and 0.28 ms without a thread. The asyncio client of redis-py needs no thread,
+    # but would need a second implementation of the store.
 
     async def asave(self, entry: Entry, if_unchanged: bool = False) -> Entry:
         """Store an entry in a thread, see :meth:`RedBeatSchedulerEntry.save`."""
         # Entry classes for RedBeat 2 may have a save() without arguments, so pass no argument if
-        # the option is not set.
+        # ``if_unchanged`` is not set.
         options = {"if_unchanged": True} if if_unchanged else {}
         return await asyncio.to_thread(entry.save, **options)
 

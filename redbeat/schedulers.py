@@ -83,7 +83,7 @@ __all__: tuple[str, ...] = (
     "to_timestamp",
 )
 
-# Programs import the following names from this module, because the names were here in RedBeat 2.
+# Programs for RedBeat 2 import the following names from this module.
 __all__ += ("ADD_ENTRY_ERROR", "MINYEAR", "REDBEAT_INTERNAL_OPTIONS", "MasterNotFoundError")
 __all__ += ("Redis", "ScheduleEntry", "Sentinel", "app_or_default", "beat_init", "datetime", "json")
 __all__ += ("maybe_sanitize_url", "redis", "retry", "retry_if_exception_type", "ssl")
@@ -101,8 +101,8 @@ use_codec(lambda: (RedBeatJSONEncoder, RedBeatJSONDecoder))
 #: The default lock timeout in seconds, for Celery's default ``beat_max_loop_interval``.
 DEFAULT_LOCK_TIMEOUT = 5 * DEFAULT_MAX_INTERVAL
 
-#: The log message for an entry that cannot be saved. Its arguments are the name of the entry, the
-#: error, and the fields of the entry.
+#: The log message for an entry that cannot be saved.
+#: The arguments of the message are the name of the entry, the error, and the entry's fields.
 ADD_ENTRY_ERROR = "beat: Entry %s is not scheduled: %s. Its fields: %r"
 
 #: The keys of ``redbeat_redis_options`` that RedBeat 2 did not pass to redis-py.
@@ -111,11 +111,10 @@ REDBEAT_INTERNAL_OPTIONS = (
     *("sentinel_kwargs", "startup_nodes"),
 )
 
-#: Number of retries, in one tick, after a failed connection to the broker. Later ticks try again.
+#: The number of retries, in one tick, after a failed connection to the broker.
 BROKER_CONNECT_RETRIES = 1
 
-#: If a broker connection was idle for more than this number of seconds, the connection is replaced
-#: before its next use.
+#: The number of seconds without use after which a broker connection is replaced.
 IDLE_CONNECTION = 10.0
 
 
@@ -126,22 +125,22 @@ class RedBeatScheduler(Scheduler):
         app: the Celery app.
         lock_key: overrides ``redbeat_lock_key``.
         lock_timeout: overrides ``redbeat_lock_timeout``, in seconds.
-        lazy: do not connect to Redis. Celery creates a lazy scheduler to print the beat's banner.
+        lazy: if true, do not connect to Redis, because Celery only prints the beat's banner.
         kwargs: the arguments of :class:`celery.beat.Scheduler`.
 
     If ``lazy`` is false, the constructor writes the static entries; see :meth:`setup_schedule`.
     Raises :exc:`~redbeat.errors.ConfigurationError` for invalid settings. If Celery's beat service
-    creates the scheduler, the constructor instead logs the error and ends the process.
+    creates the scheduler, the constructor logs an invalid setting and ends the process.
     """
 
-    #: The entry class. To add arguments to entries, set this attribute to your own subclass.
+    #: The class of the entries; to add arguments to entries, set this attribute to a subclass.
     Entry: type[RedBeatSchedulerEntry] = RedBeatSchedulerEntry
 
     #: The beat lock, None if ``redbeat_lock_key`` is None. A program may assign its own lock.
     lock: BeatLock | None = None
 
-    #: The seconds after which the lock expires if it is not renewed. The setting
-    #: ``redbeat_lock_timeout`` and the constructor's argument override the value of a subclass.
+    #: The seconds after which the lock expires if the beat does not renew the lock.
+    #: ``redbeat_lock_timeout`` and the constructor's argument override a subclass's timeout.
     lock_timeout: float = DEFAULT_LOCK_TIMEOUT
 
     #: The Redis key of the lock.
@@ -155,12 +154,11 @@ class RedBeatScheduler(Scheduler):
 
     _published_at = float("-inf")
 
-    #: The lock key that the constructor read from the settings, None if the constructor got a
-    #: ``lock_key``.
+    #: The lock key in the settings, None if the constructor got another ``lock_key``.
     _default_lock_key: str | None = None
 
-    #: Whether :meth:`setup_schedule` is running. While it is running, :meth:`update_from_dict` adds
-    #: static entries.
+    #: Whether :meth:`setup_schedule` is running.
+    #: While ``_setting_up`` is true, :meth:`update_from_dict` adds static entries.
     _setting_up = False
 
     #: The exit code of the beat if an invalid setting ends the beat, else 0.
@@ -183,9 +181,9 @@ class RedBeatScheduler(Scheduler):
         try:
             self._set_up(app, lock_key, lock_timeout, lazy, kwargs)
         except ConfigurationError as error:
-            # Only a beat service passes a file name. For the banner of ``celery beat``, the service
-            # creates a lazy scheduler. Celery's command prints the error of a lazy scheduler as one
-            # line.
+            # Only Celery's beat service passes a file name. The service creates a lazy scheduler
+            # only for the banner of ``celery beat``. Celery prints the error of a lazy scheduler as
+            # one line.
             if lazy or "schedule_filename" not in kwargs:
                 raise
             _exit(error)
@@ -206,7 +204,7 @@ class RedBeatScheduler(Scheduler):
         configured = lock_timeout or conf.lock_timeout or of_class
         self.lock_timeout = conf.resolve_lock_timeout(configured, self.max_interval)
         if lazy:
-            broker_connection(self.app)  # raises a clearer error for a wrong URL than the banner
+            broker_connection(self.app)  # raises a clear error for a wrong URL, unlike the banner
             check_installed(conf)
         else:
             conf.report()
@@ -218,9 +216,9 @@ class RedBeatScheduler(Scheduler):
     def _check_layout(self) -> None:
         """Raise :exc:`ConfigurationError` if ``redbeat_shards`` does not fit the schedule in Redis.
 
-        Does nothing if there is only one shard, because the ticker of a single shard makes this
-        check. Also does nothing if the check was already made or Redis is not available. One round
-        trip for a check, else none.
+        The method does nothing for a schedule with one shard, because the ticker of a single shard
+        makes the check. If Redis is not available, the next tick checks ``redbeat_shards``. The
+        check takes one round trip, and is made only once.
         """
         conf = ensure_conf(self.app)
         if self._layout_checked or conf.shards == 1:
@@ -237,7 +235,7 @@ class RedBeatScheduler(Scheduler):
 
     def _make_lock(self) -> None:
         """Create the lock, unless a program has set its own lock."""
-        store = self._store  # first, because a program's client provider may change the lock key
+        store = self._store  # read first, because a client provider may change the lock key
         if self.lock_key == self._default_lock_key:
             self.lock_key = ensure_conf(self.app).lock_key
         if ensure_conf(self.app).shards > 1:
@@ -279,7 +277,7 @@ class RedBeatScheduler(Scheduler):
 
     @property
     def _lease(self) -> float:
-        """The seconds until a claim expires: the lock timeout, within a minimum and a maximum."""
+        """The seconds until a claim expires: the lock timeout, with a minimum and a maximum."""
         return min(max(self.lock_timeout, SHORTEST_LEASE), LONGEST_LEASE)
 
     @cached_property
@@ -303,7 +301,7 @@ class RedBeatScheduler(Scheduler):
     # -- the schedule --------------------------------------------------------------------------
 
     def take_lock(self) -> None:
-        """Acquire the beat lock if the lock is free. Does nothing if the program has its own lock.
+        """Acquire the beat lock if the lock is free, unless the program has set its own lock.
 
         One round trip.
         """
@@ -313,10 +311,11 @@ class RedBeatScheduler(Scheduler):
     def setup_schedule(self) -> None:
         """Write the entries of ``beat_schedule`` to Redis.
 
-        This method adds and changes the entries in Redis. While another beat leads, this method
-        only adds missing entries. At its first tick and in later calls of this method, the leader
-        also removes the entries that are no longer in ``beat_schedule``. If Redis is not available,
-        the first tick writes the entries. Two round trips, and one more round trip per 500 entries.
+        If no other beat leads, this method adds and changes entries; while another beat leads, the
+        method only adds missing entries. At its first tick and in later calls of this method, the
+        leader also removes the entries that are no longer in ``beat_schedule``. If Redis is not
+        available, the first tick writes the entries. The method takes two round trips, and one more
+        per 500 entries.
         """
         schedule = ensure_conf(self.app).schedule
         self._statics.collect()
@@ -349,10 +348,10 @@ class RedBeatScheduler(Scheduler):
         return "_ticker" in self.__dict__ and self._ticker.health.leads is True
 
     def update_from_dict(self, dict_: Mapping[str, Any]) -> None:
-        """Save the entries in a mapping: name -> fields. The entries do not become static entries.
+        """Save the entries in a mapping from names to fields; the entries do not become static.
 
         An invalid entry is logged and does not affect other entries. If Redis is not available, the
-        next tick saves the entries. One round trip per entry.
+        next tick saves the entries. The method takes one round trip per entry.
         """
         for name, fields in dict_.items():
             try:
@@ -378,26 +377,23 @@ class RedBeatScheduler(Scheduler):
         return self.Entry(app=self.app, **kwargs).save()
 
     def get_schedule(self) -> dict[str, RedBeatSchedulerEntry]:
-        """Return the entries that are due now, and the entry that is due next: name -> entry.
+        """Return the entries that are due now, and the entry that is due next, by name.
 
         This method does not claim the due entries; :meth:`maybe_due` claims an entry. This method
         first writes the static entries if :meth:`setup_schedule` could not write them, or if Redis
-        has lost all entries. Three round trips, and one more round trip per returned entry.
+        has lost all entries. The method takes three round trips, and one more per returned entry.
         """
         return {entry.name: entry for entry in self._load_due()}
 
     def set_schedule(self, schedule: Any) -> None:
-        """Accept an assignment by Celery; RedBeat does not use the value."""
+        """Accept a schedule that Celery assigns; RedBeat does not use the assigned schedule."""
         self.data = schedule
 
     schedule = property(get_schedule, set_schedule)
 
     @functools.cached_property
     def _overrides_schedule(self) -> bool:
-        """Whether a subclass overrides ``schedule``.
-
-        If so, the beat runs the entries of the mapping that the subclass returns.
-        """
+        """Whether a subclass overrides ``schedule``, which then contains the entries to run."""
         return type(self).schedule is not RedBeatScheduler.schedule
 
     def _load_due(self) -> Iterator[RedBeatSchedulerEntry]:
@@ -422,8 +418,8 @@ class RedBeatScheduler(Scheduler):
     def tick(self, **kwargs: Any) -> float:  # noqa: ARG002 - Celery's arguments
         """Dispatch due entries; return the seconds to sleep. See ``Ticker.tick()``.
 
-        In a beat service, this method itself sleeps for these seconds and returns 0, so that a
-        wake-up message can end the sleep early.
+        In a beat service, this method itself sleeps and then returns 0, so that a wake-up message
+        can end the sleep early.
         """
         _ = self._server
         try:
@@ -431,7 +427,7 @@ class RedBeatScheduler(Scheduler):
         except ConfigurationError as error:
             if self.service is None:
                 raise
-            # Celery ignores SystemExit in a tick, so close() exits with this code.
+            # Celery ignores SystemExit in a tick, so close() exits with ``_exit_code``.
             self._exit_code = error.exit_code
             _exit(error)
         self._save_unsaved()
@@ -448,7 +444,7 @@ class RedBeatScheduler(Scheduler):
         return self._tick_overridden_schedule() if self._overrides_schedule else ticker.tick()
 
     def _tick_overridden_schedule(self) -> float:
-        """Run the due entries of the mapping of a subclass, and claim each entry separately."""
+        """Run the due entries of a subclass's ``schedule``, and claim each entry separately."""
         ticker = self._ticker
         assert isinstance(ticker, Ticker)
         seconds: float = ticker.tick(claims=False)
@@ -456,7 +452,7 @@ class RedBeatScheduler(Scheduler):
             return seconds
         entries = ticker.guarded(lambda: [*self.schedule.values()])
         if not isinstance(entries, list):
-            return float(entries)  # the seconds to wait after an error
+            return float(entries)  # the seconds that guarded() returns after an error
         for entry in entries:
             wait = self.maybe_due(entry, **self._maybe_due_kwargs)
             seconds = seconds if wait is None else min(seconds, wait)
@@ -474,7 +470,7 @@ class RedBeatScheduler(Scheduler):
     def _sync_periodically(self) -> None:
         """Call ``sync()`` as often as ``beat_sync_every`` and ``sync_every`` require.
 
-        RedBeat's ``sync()`` does nothing, but a subclass may override it.
+        RedBeat's ``sync()`` does nothing, but a subclass may override ``sync()``.
         """
         try:
             if self.should_sync():
@@ -486,11 +482,11 @@ class RedBeatScheduler(Scheduler):
         if isinstance(self._ticker, ShardedTicker):
             self._wakeup.channels = self._ticker.channels
         if self._ticker.available and self._wakeup.listen():
-            return  # tick again: wake-up messages before the subscription are lost
+            return  # tick again, because messages before the subscription are lost
         self._wakeup.wait(seconds, DUE if self._leads else LOCK, self.service._is_shutdown.is_set)
 
     def maybe_due(self, entry: RedBeatSchedulerEntry, **kwargs: Any) -> float | None:
-        """Send the entry if it is due; return the seconds until it is due again.
+        """Send the entry if it is due; return the seconds until its next run.
 
         Outside a tick of this class, for example in a subclass's own tick, this method also claims
         the entry and records the run, in two round trips.
@@ -512,7 +508,7 @@ class RedBeatScheduler(Scheduler):
             return {"producer": None}  # without a producer, the publish fails and is retried
 
     def send_if_due(self, entry: RedBeatSchedulerEntry, **kwargs: Any) -> float | None:
-        """Send a claimed entry if it is due; return the seconds until it is due again."""
+        """Send a claimed entry if it is due; return the seconds until its next run."""
         is_due, next_time_to_run = self.is_due(entry)
         if is_due:
             if self._logs_each:
@@ -532,9 +528,9 @@ class RedBeatScheduler(Scheduler):
         return seconds
 
     def reserve(self, entry: RedBeatSchedulerEntry) -> RedBeatSchedulerEntry:
-        """Return the entry as it is after this run, with a new last run and run count.
+        """Count a run, and return a copy of the entry with the new last run and run count.
 
-        Without a claim, this method also records the run in Redis.
+        If the entry is not claimed, this method also records the run in Redis.
         """
         return entry.next()
 
@@ -545,12 +541,12 @@ class RedBeatScheduler(Scheduler):
         advance: bool = True,
         **kwargs: Any,  # noqa: ARG002 - Celery's arguments
     ) -> Any:
-        """Send the task of an entry, with the id and the headers of this run."""
+        """Send the task of an entry, with the task id and the headers of the run."""
         run = entry.run
         if advance:
             entry = self.reserve(entry)
             if run is not None and isinstance(entry, RedBeatSchedulerEntry):
-                run.successor = entry  # set here, because a subclass may override reserve()
+                run.successor = entry  # an overridden reserve() does not set ``successor``
         if run is not None:
             scheduled_at = run.instant
         else:
@@ -572,10 +568,10 @@ class RedBeatScheduler(Scheduler):
     def _publish(self, message: TaskMessage, producer: Any) -> Any:
         """Send a message, and raise the same errors as the ``apply_async`` of Celery's scheduler.
 
-        Unlike Celery's method, this method does not call the functions among the arguments, because
-        ``build_message`` has already called these functions. This method does not call ``sync()``,
-        because :meth:`tick` calls ``sync()``. Raises :exc:`NotAllowedError` if
-        ``redbeat_task_allowlist`` does not allow the message, with all its options.
+        Unlike Celery's scheduler, this method does not call functions among the task arguments,
+        because ``build_message`` has already called the functions. This method does not call
+        ``sync()``, because :meth:`tick` calls ``sync()``. Raises :exc:`NotAllowedError` if
+        ``redbeat_task_allowlist`` does not allow the task or a task in the message options.
         """
         self._tasks_since_sync += 1
         allowlist = ensure_conf(self.app).task_allowlist
@@ -600,7 +596,7 @@ class RedBeatScheduler(Scheduler):
     @functools.cached_property
     def producer(self) -> Any:
         """The producer of messages; raises an error if the broker is not available."""
-        # Cached because Celery's property acquires a lock at each access.
+        # The producer is cached, because Celery's property acquires a lock at each access.
         base = getattr(self, "Producer", None) or self.app.amqp.Producer
         producer = checked_producer(base, ensure_conf(self.app).task_allowlist)
         return producer(self._ensure_connected(), auto_declare=False)
@@ -611,10 +607,10 @@ class RedBeatScheduler(Scheduler):
         return publishing_connection(self.app, self._lease)
 
     def check_broker(self) -> None:
-        """Check that the broker is available; raise an error if it is not.
+        """Raise an error if the broker is not available.
 
-        An idle connection is replaced first, because the broker may have closed the connection, and
-        only a publish would detect a closed connection.
+        The method first replaces an idle connection, because only a publish would detect that the
+        broker has closed the connection.
         """
         if monotonic() - self._published_at > IDLE_CONNECTION:
             self._drop_connection()
@@ -623,12 +619,12 @@ class RedBeatScheduler(Scheduler):
 
     @functools.cached_property
     def _logs_each(self) -> bool:
-        """Whether to log each run. If not, the ticker only logs the number of runs."""
+        """Whether to log each run, and not only the number of runs."""
         return ensure_conf(self.app).log_dispatch == LOG_EACH
 
     @functools.cached_property
     def overrides_sending(self) -> bool:
-        """Whether user code overrides a step of sending, and so may send on another channel."""
+        """Whether user code overrides how messages are sent, and so may use another channel."""
         ours: Any = RedBeatScheduler
         names = ("apply_async", "maybe_due", "send_task", "send_if_due", "producer", "Producer")
         overridden = any(
@@ -642,7 +638,7 @@ class RedBeatScheduler(Scheduler):
         """Connect to the broker, or fail within seconds so that the tick can do other work."""
         connection = self.connection
         try:
-            # There are no pauses between attempts, because the beat backs off after a failed tick.
+            # Connection attempts have no pauses, because the beat backs off after a failed tick.
             return connection.ensure_connection(
                 max_retries=BROKER_CONNECT_RETRIES, interval_start=0, interval_step=0
             )
@@ -650,14 +646,15 @@ class RedBeatScheduler(Scheduler):
             raise
         except Exception as error:
             # Kombu does not wrap some errors in an OperationalError, for example a refused login.
-            # Wrap each error here, because an error during connecting always concerns the broker,
-            # never a single message.
+            # Each connection error is wrapped here, because the error concerns the broker and not a
+            # single message.
             raise OperationalError(described(error)) from None
 
     def broker_failed(self, error: BaseException) -> bool:
         """Return whether ``error`` means that the broker is unavailable.
 
-        If so, or if the channel of the producer is closed, this method closes the connection.
+        This method closes the connection if the broker is unavailable, or if the channel of the
+        producer is closed.
         """
         unavailable = means_no_broker(error, self.__dict__.get("connection"))
         if unavailable or self._channel_is_closed:
@@ -692,7 +689,7 @@ class RedBeatScheduler(Scheduler):
         """Record sent runs and release the lock. A second call does nothing.
 
         Celery also calls this method from its signal handler. During a tick, a call from the signal
-        handler does nothing, because the tick first records its runs. Celery calls this method
+        handler does nothing, because the tick first records its runs; Celery calls this method
         again after the tick.
 
         Raises ``SystemExit`` if an invalid setting ended the beat.
@@ -767,13 +764,14 @@ def _service_starts(sender: Any = None, **_kwargs: Any) -> None:
 def acquire_distributed_beat_lock(sender: Any = None, **kwargs: Any) -> None:
     """Acquire the beat lock of ``sender``, a beat service or a scheduler.
 
-    This function is a receiver of ``beat_init``. The receiver acquires the lock only if the lock is
-    free; otherwise the ticks try again. If your program calls this function, the call waits for the
-    lock. This function does nothing if the scheduler of the beat has no lock or is not a
-    :class:`RedBeatScheduler`.
+    As a receiver of ``beat_init``, this function acquires the lock only if the lock is free; later,
+    each tick of a standby tries again. If your program calls this function, the function waits
+    until it has acquired the lock. This function does nothing if the scheduler of the beat has no
+    lock or is not a :class:`RedBeatScheduler`.
 
-    The receiver is connected when this module is imported, so it runs before receivers that your
-    program connects later. If your program has its own lock, disconnect this receiver.
+    The import of this module connects this function to ``beat_init``, so the function runs before
+    receivers that your program connects later. If your program has its own lock, disconnect this
+    function from ``beat_init``.
     """
     if "signal" not in kwargs:
         scheduler = getattr(sender, "scheduler", sender)
@@ -793,5 +791,5 @@ def _set_redbeat_connect(
 
 
 def _log_skipped_broker_options(skipped_options: Iterable[str]) -> None:
-    """Log which broker options are not used for the schedule."""
+    """Log the broker options that the Redis client of the schedule does not use."""
     logger.debug("beat: Unused broker options: %s", ", ".join(skipped_options))

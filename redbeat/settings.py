@@ -34,14 +34,16 @@ __all__ = (
 )
 
 
-#: Redis publishes and records a run in one step. The broker and the schedule must be on the same
-#: Redis server.
+#: Redis publishes and records a run in one step.
+#: Exactly-once delivery needs the broker and the schedule on the same Redis server.
 EXACTLY_ONCE: Final = "exactly_once"
 
-#: A run is published, then recorded. If the beat crashes after the publish, the run is sent again.
+#: A beat publishes a run and then records the run.
+#: If the beat crashes between the publish and the record, the run is sent again.
 AT_LEAST_ONCE: Final = "at_least_once"
 
-#: A run is recorded, then published. If the beat crashes after the record, the run is lost.
+#: A beat records a run and then publishes the run.
+#: If the beat crashes between the record and the publish, the run is lost.
 AT_MOST_ONCE: Final = "at_most_once"
 
 
@@ -51,7 +53,7 @@ class Kind(NamedTuple):
     Attributes:
         text: the valid types or values, in reStructuredText for the manual.
         requirement: the valid types or values, as the text after "it must be" in an error message.
-        accepts: a function that returns whether a value is valid. None for settings that
+        accepts: a function that returns whether a value is valid; None for settings that
             :class:`.RedBeatConfig` reads and checks separately.
     """
 
@@ -97,7 +99,7 @@ STRING: Final = Kind(
 #: The minimum lock timeout in seconds: one millisecond is the shortest timeout that Redis can set.
 MIN_LOCK_TIMEOUT: Final = 0.001
 
-#: The kind of ``redbeat_lock_timeout``. The value 0 means the default timeout.
+#: The kind of ``redbeat_lock_timeout``, whose value 0 means the default timeout.
 LOCK_TIMEOUT: Final = Kind(
     "number",
     "a number of seconds above 0 (redbeat_lock_key = None turns the lock off)",
@@ -109,19 +111,17 @@ CRON_DEADLINE: Final = Kind(
     "number", "a number of seconds, at least 0", lambda value: is_number(value) and value >= 0
 )
 
-#: The maximum of ``redbeat_shards``, of ``redbeat_history_size`` in runs, and of
-#: ``redbeat_metrics_entries``.
+#: The maxima of ``redbeat_shards``, ``redbeat_history_size`` and ``redbeat_metrics_entries``.
 MAX_SHARDS, MAX_HISTORY, MAX_METRICS_ENTRIES = 256, 30, 10_000
 
-#: The valid values of ``redbeat_key_expiry_check``, ``redbeat_log_dispatch`` and
-#: ``redbeat_on_lock_lost``.
+#: Values of ``redbeat_key_expiry_check``, ``redbeat_log_dispatch`` and ``redbeat_on_lock_lost``.
 EXPIRY_CHECKS: Final = ("ignore", "warn", "error", "raise")
 LOG_EACH, LOG_SUMMARY = LOG_DISPATCH = ("each", "summary")
 ON_LOCK_LOST: Final = ("standby", "exit")
 
 
 class Setting(NamedTuple):
-    """The description of a setting. The strings are reStructuredText for the manual."""
+    """The description of a setting, with texts in reStructuredText for the manual."""
 
     kind: Kind
     #: What the setting does, in one phrase.
@@ -146,7 +146,8 @@ class Setting(NamedTuple):
         return self.default_text or f"``{self.value!r}``"
 
 
-#: All settings of RedBeat, in lower case. The table of settings in the manual shows this mapping.
+#: All settings of RedBeat, in lower case.
+#: The manual shows ``SETTINGS`` as the table of settings.
 SETTINGS: Final[Mapping[str, Setting]] = {
     "redbeat_redis_url": Setting(
         Kind("string"),
@@ -164,7 +165,7 @@ SETTINGS: Final[Mapping[str, Setting]] = {
         Kind("dict"),
         "options of the Redis client and its connections",
         since="2",
-        default_text="``broker_transport_options``; RedBeat uses only the keys listed below",
+        default_text="``broker_transport_options``, where RedBeat ignores unknown keys",
     ),
     "redbeat_key_prefix": Setting(
         Kind("string"),
@@ -174,7 +175,7 @@ SETTINGS: Final[Mapping[str, Setting]] = {
     ),
     "redbeat_shards": Setting(
         integer(1, MAX_SHARDS),
-        "number of shards of the schedule, see :ref:`shards`; must be equal in all programs",
+        "number of shards of the schedule, equal in all programs; see :ref:`shards`",
         value=1,
         default_text="``1``, no shards",
         unit="shards",
@@ -189,7 +190,7 @@ SETTINGS: Final[Mapping[str, Setting]] = {
         LOCK_TIMEOUT,
         "time after which the lock expires if the leader does not renew it",
         since="2",
-        default_text="five times ``beat_max_loop_interval``, or 1500 without that setting",
+        default_text="five times ``beat_max_loop_interval``, or 1500 without a loop interval",
         unit="seconds",
     ),
     "redbeat_on_lock_lost": Setting(
@@ -232,7 +233,7 @@ SETTINGS: Final[Mapping[str, Setting]] = {
             "a number of replicas, at least 0",
             lambda value: type(value) is int and value >= 0,
         ),
-        "number of replicas that must confirm the record of a run",
+        "number of Redis replicas that must confirm the record of a run",
         value=0,
         unit="replicas",
     ),
@@ -276,20 +277,20 @@ MISSING: Final = object()
 
 _PREFIX: Final = "redbeat_"
 
-# A name whose similarity to a setting is at least this number is a likely typo. The number is the
-# similarity of the shortest setting name to the same name with one wrong letter.
+# A name whose similarity to a setting is at least ``_TYPO_CUTOFF`` is a likely typo. One wrong
+# letter in the shortest setting name gives a similarity of ``_TYPO_CUTOFF``.
 _TYPO_CUTOFF = 0.93
 
 # RedisBeater is a fork of RedBeat 2. The settings of RedisBeater have the names of RedBeat's
-# settings, but with this prefix.
+# settings, but with the prefix ``redisbeater_``.
 _REDISBEATER_PREFIX: Final = "redisbeater_"
 
 
 def find_setting(app: Celery, name: str) -> Any:
-    """Return the value of the setting ``name`` of ``app``, or :data:`MISSING` if it is not set.
+    """Return the setting ``name`` of ``app``, or :data:`MISSING` if the setting has no value.
 
-    The name may be in lower or upper case, with or without the namespace of the app. Loads the
-    configuration of the app if necessary.
+    The name may be in lower or upper case, with or without the namespace of the app. The function
+    loads the configuration of the app if necessary.
     """
     conf = app.conf.finalize()
     spellings = _spellings(name, conf.prefix)
@@ -301,21 +302,23 @@ def find_setting(app: Celery, name: str) -> Any:
 
 
 def is_set(app: Celery, name: str) -> bool:
-    """Return whether the setting ``name`` is set, even if its value is None."""
+    """Return True if the setting ``name`` has a value, even the value None."""
     return find_setting(app, name) is not MISSING
 
 
 def unknown_settings(app: Celery) -> Iterator[tuple[str, str]]:
     """Yield (problem, remedy) for each unknown ``redbeat_*`` or ``redisbeater_*`` setting.
 
-    Also yields other names that look like a typo of a setting of RedBeat. The strings contain no
-    values of settings, because values may be secret.
+    The function also yields setting names that look like a typo of a setting of RedBeat. The
+    yielded strings contain no values of settings, because values may be secret.
     """
     for spelling, name in sorted(set(_foreign_names(app))):
         is_fork = name.startswith(_REDISBEATER_PREFIX)
         nearest = _nearest(_PREFIX + name.removeprefix(_REDISBEATER_PREFIX) if is_fork else name)
         if is_fork:
-            remedy = f"write {nearest}" if nearest else "remove it, as RedBeat has no equivalent"
+            remedy = (
+                f"write {nearest}" if nearest else "remove the setting; RedBeat has no equivalent"
+            )
             yield f"{spelling} is a setting of RedisBeater and is ignored", remedy
         elif nearest:
             yield f"Unknown setting {spelling}", f"did you mean {nearest}?"
@@ -334,8 +337,8 @@ def _spellings(name: str, namespace: str | None) -> list[str]:
 def _foreign_names(app: Celery) -> Iterator[tuple[str, str]]:
     """Yield two forms of each setting name of ``app``: as written, and normalized.
 
-    The normalized form is in lower case and without the namespace. The settings of Celery and
-    RedBeat are not yielded.
+    The normalized form is in lower case and without the namespace. The function does not yield the
+    settings of Celery and RedBeat.
     """
     conf = app.conf.finalize()
     namespace = (conf.prefix or "").lower()
@@ -348,7 +351,7 @@ def _foreign_names(app: Celery) -> Iterator[tuple[str, str]]:
 
 
 def _nearest(name: str) -> str | None:
-    if name.startswith(_PREFIX):  # without the prefix, because the prefix makes all names similar
+    if name.startswith(_PREFIX):  # compare names without the prefix, which all settings share
         settings = {setting.removeprefix(_PREFIX): setting for setting in SETTINGS}
         matches = get_close_matches(name.removeprefix(_PREFIX), settings, n=1)
         return settings[matches[0]] if matches else None

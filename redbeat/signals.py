@@ -1,13 +1,12 @@
-"""Signals of a beat. Connect receivers as in Celery: ``entry_dispatched.connect(receiver)``.
+"""Signals of a beat: connect receivers with ``entry_dispatched.connect(receiver)``, as in Celery.
 
 Workers send ``run_succeeded`` and ``run_failed`` if you called ``redbeat.worker.enable(app)``; the
-sender is the app. The sender of all other signals is the scheduler. A receiver must accept
-``**kwargs``, because later versions may pass more arguments. The beat calls receivers between two
-messages, so a slow receiver delays the next message. An error in a receiver is logged and has no
-other effect.
+sender is the app. The sender of all signals except ``run_succeeded`` and ``run_failed`` is the
+scheduler. A receiver must accept ``**kwargs``, because later versions of RedBeat may pass
+additional arguments. The beat calls receivers between two messages, so a slow receiver delays the
+next message. An error in a receiver is logged and has no other effect.
 
-The description of each signal lists the arguments of the signal after the word "with". All
-datetimes are in UTC. The argument ``name`` is the name of an entry.
+All datetimes in arguments are in UTC. The argument ``name`` is the name of an entry.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from redbeat.entries.runs import RunResult
     from redbeat.entry import RedBeatSchedulerEntry as Entry
 
-    #: The type of a receiver. A signal passes its arguments to the receiver by name.
+    #: The type of a receiver, to which a signal passes its arguments by name.
     R_contra = TypeVar("R_contra", bound=Callable[..., Any], contravariant=True)
     F = TypeVar("F", bound=Callable[..., Any])
 
@@ -139,71 +138,74 @@ __all__ = (
     "statics_synced",
 )
 
-#: This beat became the leader. ``lock_acquired`` is not sent if the lock is off.
+#: A beat became the leader; ``lock_acquired`` is not sent if the lock is off.
 lock_acquired: TypedSignal[Receiver] = Signal(name="lock_acquired")
 
-#: This beat lost the lock to another beat, with ``holder`` (the token of the other beat).
-#: ``lock_lost`` is not sent when this beat stops and releases the lock itself.
+#: A beat lost the lock to another beat; the argument ``holder`` is the token of the other beat.
+#: ``lock_lost`` is not sent when a beat stops and releases the lock itself.
 lock_lost: TypedSignal[LostLock] = Signal(name="lock_lost", providing_args={"holder"})
 
-#: A message was sent, with ``entry``, ``scheduled_at``, ``task_id``, ``triggered`` (True if the run
-#: was triggered manually). The beat may record the run in Redis after this signal.
+#: A message was sent; the arguments are ``entry``, ``scheduled_at``, ``task_id`` and ``triggered``.
+#: ``triggered`` is True if the run was triggered manually.
+#: The beat may record the run in Redis after ``entry_dispatched``.
 entry_dispatched: TypedSignal[Dispatched] = Signal(
     name="entry_dispatched", providing_args={"entry", "scheduled_at", "task_id", "triggered"}
 )
 
-#: A message could not be sent, with ``name``, ``error``, ``lost`` (False if the beat will try
-#: again).
+#: A message could not be sent; the arguments are ``name``, ``error`` and ``lost``.
+#: ``lost`` is False if the beat will try to send the message again.
 entry_failed: TypedSignal[Failed] = Signal(
     name="entry_failed", providing_args={"name", "error", "lost"}
 )
 
-#: An entry cannot be read and is quarantined, with ``name``, ``reason``.
+#: An unreadable entry was quarantined; the arguments are ``name`` and ``reason``.
 entry_quarantined: TypedSignal[Quarantined] = Signal(
     name="entry_quarantined", providing_args={"name", "reason"}
 )
 
-#: Runs were missed and will not be sent, with ``entry``, ``count``, ``scheduled_at`` (the nominal
-#: instant of the last missed run, or of the run that replaces the missed runs).
+#: Runs were missed and will not be sent; the arguments are ``entry``, ``count``, ``scheduled_at``.
+#: ``scheduled_at`` is the nominal instant of the last missed run, or of the run sent instead.
 entry_missed: TypedSignal[Missed] = Signal(
     name="entry_missed", providing_args={"entry", "count", "scheduled_at"}
 )
 
-#: An entry has no runs left, with ``entry``.
+#: An entry has no runs left; the argument is ``entry``.
 entry_finished: TypedSignal[Finished] = Signal(name="entry_finished", providing_args={"entry"})
 
-#: The entries of ``beat_schedule`` were written, with ``added``, ``changed``, ``removed`` (three
-#: numbers of entries).
+#: The entries of ``beat_schedule`` were written to Redis.
+#: The arguments ``added``, ``changed`` and ``removed`` are numbers of entries.
 statics_synced: TypedSignal[Synced] = Signal(
     name="statics_synced", providing_args={"added", "changed", "removed"}
 )
 
-#: All entries disappeared from Redis, with ``count`` (the number of lost entries). The beat writes
-#: the entries of ``beat_schedule`` again. Your receiver can save the other entries again.
+#: All entries disappeared from Redis; the argument ``count`` is the number of lost entries.
+#: The beat saves the entries of ``beat_schedule``; your receiver can save the other lost entries.
 schedule_lost: TypedSignal[LostSchedule] = Signal(name="schedule_lost", providing_args={"count"})
 
-#: A run succeeded, with ``name``, ``task_id``, ``scheduled_at``, ``result``, the
-#: :class:`~redbeat.RunResult`. The worker sends this signal after Redis stored the result.
+#: A run succeeded; the arguments are ``name``, ``task_id``, ``scheduled_at`` and ``result``.
+#: ``result`` is a :class:`~redbeat.RunResult`.
+#: A worker sends ``run_succeeded`` after Redis has stored the result.
 run_succeeded: TypedSignal[Ended] = Signal(
     name="run_succeeded", providing_args={"name", "task_id", "scheduled_at", "result"}
 )
 
-#: A run failed, with the same arguments as for ``run_succeeded``.
+#: A run failed; the arguments are those of ``run_succeeded``.
 run_failed: TypedSignal[Ended] = Signal(
     name="run_failed", providing_args={"name", "task_id", "scheduled_at", "result"}
 )
 
-#: The broker is not available, with ``error``. ``broker_lost`` is sent once per outage.
+#: The broker is not available; the argument is ``error``.
+#: ``broker_lost`` is sent once per outage of the broker.
 broker_lost = Signal(name="broker_lost", providing_args={"error"})
 
-#: The broker is available again, with ``failures``, the number of failed attempts to send a
-#: message.
+#: The broker is available again after an outage.
+#: The argument ``failures`` is the number of failed attempts to send a message.
 broker_back = Signal(name="broker_back", providing_args={"failures"})
 
-#: Redis is not available, with ``error``.
+#: Redis is not available; the argument is ``error``.
 redis_lost: TypedSignal[LostRedis] = Signal(name="redis_lost", providing_args={"error"})
 
-#: Redis is available again, with ``failures``, the number of failed ticks.
+#: Redis is available again; the argument ``failures`` is the number of failed ticks.
 redis_back: TypedSignal[FoundRedis] = Signal(name="redis_back", providing_args={"failures"})
 
 

@@ -1,7 +1,6 @@
 """Lets workers report the results of the runs that a beat sent.
 
-Call ``enable`` in the module of your program that creates the app. Both the beat and the workers
-must import that module::
+Call ``enable`` in the module that creates your app, which the beat and all workers must import::
 
     import redbeat.worker
 
@@ -42,24 +41,23 @@ logger = get_logger(__name__)
 #: The message header with the name of the entry.
 NAME_HEADER: Final = "periodic_task_name"
 
-#: Each message that a beat sends has at least one of these headers.
+#: Each message that a beat sends has at least one of the headers ``RUN_HEADERS``.
 RUN_HEADERS: Final = (NAME_HEADER, OVERLAP_HEADER)
 
-#: The runs that this process executes: task id and thread id -> request of the task, and start in
-#: monotonic seconds. The thread id is part of the key, because a message that was delivered twice
-#: may run in two threads at the same time.
+#: Each run that this process executes, as the task's request and the start in monotonic seconds.
+#: The key contains the thread id, because two threads may run a message that was delivered twice.
 RUNNING: Final[dict[tuple[str, int], tuple[Any, float]]] = {}
 
-#: Maximum lengths of the class name and of the message of an exception in the run history.
+#: The maximum lengths of the class name and the message of an exception in the run history.
 MAX_CLASS, MAX_MESSAGE = 80, 200
 
-#: Maximum seconds to connect to Redis, and to wait for a reply.
+#: The maximum time to connect to Redis, and to wait for a reply, in seconds.
 TIMEOUT: Final = 1.0
 
-#: If Redis does not answer, all reports of this process wait for this number of seconds.
+#: The time for which all reports of a process wait if Redis does not answer, in seconds.
 BACK_OFF: Final = 30.0
 
-#: Maximum number of reports that wait for Redis in one process.
+#: The maximum number of reports that wait for Redis in one process.
 MAX_WAITING: Final = 1000
 
 
@@ -67,12 +65,12 @@ def enable(app: App) -> None:
     """Make the workers of ``app`` report the result of each run that a beat sent.
 
     Entries can set ``overlap``, ``pause_after_failures`` and ``expect_within`` only if workers
-    report results. Each report also adds the result to the run in the history.
+    report results. Each report adds the result of a run to the history of the entry.
 
     A worker makes one round trip to Redis when a run ends, and no round trip for other tasks. An
     error of a report never makes the task fail. If Redis does not answer within two seconds, the
     worker sends the report again when another run ends, at least 30 seconds later. With Sentinel or
-    a cluster, the timeouts of the client apply instead of the two seconds.
+    a cluster, the timeouts of the Redis client replace the limit of two seconds.
 
     A second call of this function does nothing.
     """
@@ -92,8 +90,8 @@ def enable(app: App) -> None:
 def _started(task_id: str = "", task: Any = None, **_kwargs: Any) -> None:
     """Store the start of a run.
 
-    Celery calls this function and :func:`_ended` for each task of a worker. Both functions ignore
-    a task that was not sent by a beat.
+    Celery calls this function for each task of a worker; the function ignores tasks that no beat
+    sent.
     """
     request = task.request
     fields = request.__dict__
@@ -103,7 +101,7 @@ def _started(task_id: str = "", task: Any = None, **_kwargs: Any) -> None:
         RUNNING[task_id, get_ident()] = request, time.monotonic()
 
 
-#: State of a task in Celery -> state of the run.
+#: Maps the state of a task in Celery to the state of the run.
 STATES: Final[dict[str, RunState]] = {
     states.SUCCESS: "succeeded",
     states.FAILURE: "failed",
@@ -140,8 +138,7 @@ def _ended(
 def _lost(task_id: str = "", sender: Any = None, exception: Any = None, **_kwargs: Any) -> None:
     """Report the end of a run whose process died, or whose time limit was exceeded.
 
-    This function ignores failures after which the process still exists, because the process that
-    executed the task reports such failures.
+    If the process that executed the task still exists, the process itself reports the failure.
     """
     if isinstance(exception, (WorkerLostError, TimeLimitExceeded)):
         request = getattr(sender, "request", None)
@@ -186,11 +183,11 @@ def _header(request: Any, name: str) -> Any:
     return get(name) or (get("headers") or {}).get(name)
 
 
-# -- what is reported ------------------------------------------------------------------------------
+# -- the contents of reports -----------------------------------------------------------------------
 
 
 class End(NamedTuple):
-    """The end of a run that Redis has not recorded yet, at the time ``at`` (monotonic seconds)."""
+    """The end of a run that Redis has not recorded yet; ``at`` is in monotonic seconds."""
 
     name: str
     #: The key of the entry if the message contains the key, else "".
@@ -209,7 +206,7 @@ def _report(
     error: Any,
     seconds: float | None = None,
 ) -> None:
-    """Report the end of a run. If the report fails, log the error and do not affect the task."""
+    """Report the end of a run. If the report fails, log the error; the task does not fail."""
     name, key = _header(request, NAME_HEADER), _header(request, OVERLAP_HEADER)
     if not (name or key) or not task_id:
         return
@@ -236,7 +233,7 @@ def _instant_in(text: Any) -> datetime | None:
 
 
 def _error_text(error: Any) -> str:
-    """Return the class and the message of an exception on one line; never raises."""
+    """Return the class and the message of an exception on one line; never raises an error."""
     if not isinstance(error, BaseException):
         return _one_line(error, MAX_MESSAGE) if error else ""
     kind = type(error).__name__[:MAX_CLASS]
@@ -259,8 +256,8 @@ def _one_line(text: str, size: int) -> str:
 class Reports:
     """Sends the reports of one process to Redis.
 
-    If Redis does not answer, reports are not sent for :data:`BACK_OFF` seconds. When the next run
-    ends after these seconds, all waiting reports are sent.
+    If Redis does not answer, all reports wait for at least :data:`BACK_OFF` seconds, until another
+    run ends.
     """
 
     def __init__(self, app: Celery) -> None:
@@ -338,7 +335,7 @@ class Reports:
         note = f"{plural(failures, 'failed run')} in a row, the last with {result.error}"
         try:
             changed = pause_entries(self._store, [key], note, "pause_after_failures")
-        except ConflictError as error:  # the next failure tries again
+        except ConflictError as error:  # the next failed run tries again
             logger.warning("Could not pause entry %s after %s: %s", key, note, error)
             return
         if changed:
@@ -358,7 +355,7 @@ class Reports:
 
 
 def quick(client: Any) -> Any:
-    """Return a client with timeouts of at most :data:`TIMEOUT` seconds, for the same server.
+    """Return a copy of ``client`` with timeouts of at most :data:`TIMEOUT` seconds.
 
     A client of Sentinel, of a cluster or of another class is returned unchanged.
     """
@@ -379,7 +376,7 @@ REPORTS: Final = "_redbeat_reports"
 def _reports_of(app: Celery) -> Reports | None:
     """Return the :class:`Reports` of an app, None if the settings of the app are invalid.
 
-    The error of invalid settings is logged once.
+    An error in the settings is logged only once.
     """
     reports: Reports | None = getattr(app, REPORTS, None)
     if reports is None and REPORTS not in vars(app):

@@ -513,7 +513,7 @@ def test_unknown_setting_is_reported_with_all_valid_ones(caplog: pytest.LogCaptu
     [
         ("redisbeater_redis_url", "write redbeat_redis_url"),
         ("REDISBEATER_LOCK_TIMEOUT", "write redbeat_lock_timeout"),
-        ("redisbeater_xyzzy", "remove it"),
+        ("redisbeater_xyzzy", "remove the setting"),
     ],
 )
 def test_a_setting_of_redisbeater_is_reported(

@@ -1,6 +1,6 @@
-"""The counters of one beat, and the fields of the Redis hash ``.<prefix>:stats``.
+"""The counters of one beat, and the names of their fields in Redis.
 
-The hash contains the totals of all beats.
+The Redis hash ``.<prefix>:stats`` contains the totals of all beats.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ __all__ = (
     "split",
 )
 
-#: The kinds of counters, each with its help text. The field ``<kind>`` contains the total of all
-#: entries. The field ``<kind> <name>`` contains the count of one entry.
+#: The kinds of counters, each with its help text.
+#: The field ``<kind>`` contains the total of all entries.
+#: The field ``<kind> <name>`` contains the count of one entry.
 KINDS: Final = {
     "dispatched": "Messages that were published",
     "failed": "Failed attempts to publish a message",
@@ -48,10 +49,10 @@ MICROSECONDS: Final = 1_000_000
 
 
 class Buckets:
-    """A histogram of seconds: one field per bucket, and one field for the sum.
+    """A histogram of times in seconds, with one field per bucket and one field for the sum.
 
-    The sum is in microseconds. Each value is counted in only one bucket; the export to Prometheus
-    makes the buckets cumulative.
+    The field for the sum is in microseconds. Each value is counted in only one bucket; the export
+    to Prometheus makes the buckets cumulative.
     """
 
     def __init__(self, name: str, *bounds: float) -> None:
@@ -61,7 +62,7 @@ class Buckets:
         self.sum = f"{name}:sum"
 
     def field(self, seconds: float) -> str:
-        """Return the field of the bucket that contains a value."""
+        """Return the field of the bucket that contains the value ``seconds``."""
         return self.fields[bisect_left(self.bounds, seconds)]
 
     def counts(self, values: Iterable[float]) -> dict[str, int]:
@@ -84,7 +85,7 @@ def entry_field(kind: str, name: str) -> str:
 
 
 def split(field: str) -> tuple[str, str] | None:
-    """Return the kind and the entry name of a field, None if the field counts no entry."""
+    """Return the kind and the entry name in ``field``, None if ``field`` contains no entry name."""
     kind, blank, name = field.partition(" ")
     return (kind, name) if blank and kind in KINDS else None
 
@@ -93,22 +94,22 @@ NOTHING: Final = Counted()
 
 
 class Counters:
-    """The counters of one beat; only the beat's thread writes them.
+    """The counters of one beat; only the beat's thread changes the counters.
 
-    Any thread may call :meth:`totals`. There are counts of single entries only while the schedule
+    Any thread may call :meth:`totals`. The counters count single entries only while the schedule
     has at most ``max_entries`` entries.
 
-    The beat sends its new counts to Redis as a batch with its next request. If the reply is lost,
-    the next request sends the batch again with the same id, and Redis adds the batch only once.
-    Redis adds the batch twice only if another beat has sent counts between the two requests. The
-    methods of this class take no round trips.
+    The beat sends new counts to Redis as a batch, together with its next request. If Redis's reply
+    to a batch is lost, the next request sends the batch again with the same id, so that Redis adds
+    the batch only once. Redis adds a batch twice only if the beat sent the batch twice and another
+    beat sent counts in between. The methods of this class take no round trips.
     """
 
     def __init__(self, max_entries: int) -> None:
         self._max_entries = max_entries
         self._by_entry = False
         self._lock = Lock()
-        #: Counts that no batch contains yet.
+        #: The counts that no batch contains yet.
         self._new: defaultdict[str, int] = defaultdict(int)
         #: The lateness in seconds of messages that are not counted in ``_new`` yet.
         self._late: list[float] = []
@@ -131,12 +132,12 @@ class Counters:
     # -- counting ------------------------------------------------------------------------------
 
     def dispatched(self, name: str, late: float | None) -> None:
-        """Count a published message; ``late`` is in seconds, None for a triggered run."""
+        """Count a message; ``late`` is its lateness in seconds, None for a triggered run."""
         self.sent += 1
         if late is None:
             self._new["dispatched"] += 1
         else:
-            self._late.append(late)  # a cheap operation, because this runs for each message
+            self._late.append(late)  # append() is cheap, and this line runs for each message
         if self._by_entry:
             self._new["dispatched " + name] += 1
 
@@ -153,7 +154,7 @@ class Counters:
             self._new[entry_field(kind, name)] += number
 
     def ticked(self, seconds: float, round_trips: int, active: bool) -> None:
-        """Count a tick that took ``seconds``; ``round_trips`` is the beat's total since its start.
+        """Count a tick of ``seconds``; ``round_trips`` is the total since the start of the beat.
 
         The ticks of a standby (not ``active``) are counted only in this process, so that a standby
         has no counts to write to Redis.
@@ -174,7 +175,7 @@ class Counters:
     # -- sending -------------------------------------------------------------------------------
 
     def take(self) -> Counted:
-        """Return the batch to send with the next request.
+        """Return the batch of counts to send to Redis with the next request.
 
         While Redis has not confirmed the last batch, this method returns the last batch again.
         """
@@ -195,14 +196,14 @@ class Counters:
         self._by_entry = members <= self._max_entries
 
     def _keep_entries(self, new: dict[str, int]) -> None:
-        """Add counts of single entries.
+        """Add the new counts of single entries to the known counts.
 
         If there are too many counts, this method removes the counts that have not changed for the
         longest time, because their entries may have been deleted.
         """
         fields = self._batched_of_entries
         for field, number in new.items():
-            fields[field] = fields.pop(field, 0) + number  # moves the field to the end
+            fields[field] = fields.pop(field, 0) + number  # a changed field moves to the dict's end
         for field in list(fields)[: max(len(fields) - self._max_entries * len(KINDS), 0)]:
             del fields[field]
 

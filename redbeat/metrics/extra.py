@@ -1,4 +1,4 @@
-"""Imports the metrics server on demand, because the server needs the extra ``metrics``."""
+"""Imports the metrics server on demand, because the extra ``metrics`` may not be installed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def check_installed(conf: RedBeatConfig) -> None:
 def serve_beat(conf: RedBeatConfig, store: Store, health: BeatHealth, counters: Counters) -> Server:
     """Serve the metrics and the health checks of one beat on ``conf.metrics_port``.
 
-    Raises :exc:`ConfigurationError` if the port is in use or a package is missing.
+    Raises :exc:`ConfigurationError` if the port is in use or a required package is missing.
     """
     server_module = _import_server(BEAT)
     server: Server = server_module.serve_beat(conf, store, health, counters)
@@ -46,7 +46,7 @@ def serve_beat(conf: RedBeatConfig, store: Store, health: BeatHealth, counters: 
 def serve_exporter(app: Celery, host: str, port: int) -> Server:
     """Serve the metrics of all beats of a schedule, which the server reads from Redis.
 
-    Raises :exc:`ConfigurationError` if the port is in use or a package is missing.
+    Raises :exc:`ConfigurationError` if the port is in use or a required package is missing.
     """
     server_module = _import_server("the exporter")
     server: Server = server_module.serve_exporter(app, host, port)

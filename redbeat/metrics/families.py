@@ -63,7 +63,7 @@ def counters_of(totals: Mapping[str, int]) -> Iterator[Metric]:
 
 
 def _counts_by_label(totals: Mapping[str, int]) -> dict[str, dict[str, int]]:
-    """Return the counts by kind and label. Names with the same printable form share a label."""
+    """Return the counts by kind and label; entries with equal printable names share a label."""
     counts: dict[str, dict[str, int]] = {kind: {} for kind in KINDS}
     for field, number in totals.items():
         kind_and_name = split(field)
@@ -127,7 +127,7 @@ def schedule_gauges(snapshot: Snapshot) -> Iterator[Metric]:
 
 
 def overdue_gauge(snapshot: Snapshot) -> Metric:
-    """Return the gauge of overdue entries, at most :data:`MAX_OVERDUE`, most overdue first."""
+    """Return a gauge of at most :data:`MAX_OVERDUE` overdue entries, most overdue first."""
     text = "Seconds without a success, for entries that had no success within expect_within."
     overdue = GaugeMetricFamily("redbeat_overdue_entry_seconds", text, labels=["entry"])
     for item in snapshot.overdue[:MAX_OVERDUE]:
@@ -136,7 +136,7 @@ def overdue_gauge(snapshot: Snapshot) -> Metric:
 
 
 def health_gauges(leads: bool | None, tick_age: float | None, redis_up: bool) -> Iterator[Metric]:
-    """Yield the metrics of version, leadership and last tick, and whether Redis answers."""
+    """Yield metrics of the version, the availability of Redis, the leader and the last tick."""
     about = InfoMetricFamily("redbeat_build", "The version of RedBeat.")
     about.add_metric([], {"version": redbeat.__version__})
     yield about
@@ -150,7 +150,7 @@ def health_gauges(leads: bool | None, tick_age: float | None, redis_up: bool) ->
 
 
 def gauges(*specs: Gauge) -> Iterable[Metric]:
-    """Yield a gauge for each (name, help text, value). A gauge of value None has no sample."""
+    """Yield a gauge for each (name, help text, value), without a sample if the value is None."""
     for name, text, value in specs:
         family = GaugeMetricFamily(name, text)
         if value is not None:
@@ -172,7 +172,7 @@ class BeatCollector(Collector):
         self._take_snapshot = take
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics. Three round trips, none while Redis is unavailable."""
+        """Yield the metrics. Takes three round trips, or none while Redis is unavailable."""
         health = self._health
         snapshot = _snapshot_or_none(self._take_snapshot) if health.redis_up else None
         yield from health_gauges(health.leads, health.tick_age, health.redis_up)

@@ -7,12 +7,12 @@ from typing import Final, NamedTuple
 
 __all__ = ("ALIVE_WITHIN", "FAILING_WITHIN", "READY_WITHIN", "BeatHealth", "ProbeResult")
 
-#: A beat counts as hung if its last tick ended more than this number of seconds ago. Each tick
-#: takes less time, even if neither the broker nor Redis answers.
+#: A beat counts as hung if its last tick ended more than ``ALIVE_WITHIN`` seconds ago.
+#: No tick takes ``ALIVE_WITHIN`` seconds, even if neither the broker nor Redis answers.
 ALIVE_WITHIN: Final = 60.0
 
-#: A beat is not ready if its last successful tick ended more than this number of seconds ago.
-#: ``FAILING_WITHIN`` applies if later ticks have failed, ``READY_WITHIN`` otherwise.
+#: A beat is ready if its last successful tick ended at most ``READY_WITHIN`` seconds ago.
+#: If the last tick of a beat failed, ``FAILING_WITHIN`` replaces ``READY_WITHIN``.
 READY_WITHIN: Final = 30.0
 FAILING_WITHIN: Final = 10.0
 
@@ -25,7 +25,7 @@ class ProbeResult(NamedTuple):
 
 
 class BeatHealth:
-    """The health of one beat; the beat's thread writes it, and other threads read it.
+    """The health of one beat, which the beat's thread writes and other threads read.
 
     ``clock`` returns monotonic seconds. A tick is successful if Redis answered.
     """
@@ -36,11 +36,11 @@ class BeatHealth:
         self._completed_at: float | None = None
         self._failing = False
         self._no_lock = False
-        #: Why the beat publishes nothing, "" if it can publish.
+        #: The reason why the beat cannot publish, "" if the beat can publish.
         self.problem = ""
-        #: The error that makes ticks fail although Redis answers, "" if there is no such error.
+        #: The error that makes ticks fail although Redis answers, "" without an error.
         self.tick_error = ""
-        #: Whether the beat is active: it leads, or the lock is disabled. None if unknown.
+        #: Whether the beat leads, or is active because the lock is disabled; None if unknown.
         self.leads: bool | None = None
 
     # -- the thread of the beat ----------------------------------------------------------------
@@ -50,7 +50,7 @@ class BeatHealth:
         self.leads, self._no_lock = leads, no_lock
 
     def ticked(self) -> None:
-        """Record the end of a tick, successful or not."""
+        """Record the end of a successful or failed tick."""
         self._ticked_at = self._clock()
 
     def completed(self) -> None:
@@ -74,12 +74,12 @@ class BeatHealth:
         return None if self._completed_at is None else self._clock() - self._completed_at
 
     def alive(self) -> ProbeResult:
-        """Return whether the beat ticks. Failed ticks count too, as a restart does not help."""
+        """Return whether the beat ticks; failed ticks also count, as a restart would not help."""
         age = self._clock() - self._ticked_at
         return ProbeResult(age <= ALIVE_WITHIN, f"the last tick ended {age:.1f} s ago")
 
     def ready(self) -> ProbeResult:
-        """Return whether the beat can dispatch runs, or can take over as a standby."""
+        """Return whether the beat can dispatch runs or, if the beat is a standby, can take over."""
         age = self.tick_age
         if self.tick_error:
             return ProbeResult(False, self.tick_error)

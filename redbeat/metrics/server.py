@@ -33,9 +33,8 @@ __all__ = (
 
 logger = get_logger("celery.beat")
 
-#: The limits of the server. A connection without a complete request is closed after
-#: ``channel_timeout`` seconds without data. If ``connection_limit`` connections are open, a new
-#: connection waits until another connection is closed.
+#: The limits of the server. After ``channel_timeout`` seconds without data, a connection is closed.
+#: While ``connection_limit`` connections are open, new connections wait.
 LIMITS: Final[dict[str, Any]] = {
     "threads": 4,
     "connection_limit": 300,
@@ -45,8 +44,8 @@ LIMITS: Final[dict[str, Any]] = {
     "max_request_body_size": 1024,
 }
 
-#: Maximum age of an idle connection, and of any connection, in seconds. A client
-#: that sends one byte at a time is disconnected after ``MAX_AGE``, not by ``channel_timeout``.
+#: The maximum age of an idle connection, and of any connection, in seconds.
+#: ``MAX_AGE`` also applies to a client that never completes its request.
 IDLE_AGE: Final = 30.0
 MAX_AGE: Final = 60.0
 
@@ -57,7 +56,7 @@ Probe = Callable[[], ProbeResult]
 
 
 class Server:
-    """The metrics server of a process; it runs in its own threads until :meth:`close` is called.
+    """The metrics server of a process, which runs in its own threads until :meth:`close`.
 
     The constructor raises :exc:`ConfigurationError` if the server cannot listen on ``host`` and
     ``port``. The error message names ``setting``, the setting or option to change.
@@ -145,8 +144,8 @@ def _routes(registry: CollectorRegistry, probes: dict[str, Probe]) -> Callable[.
     return serve
 
 
-#: Maximum number of connections that a beat uses at once. If the pool had only these connections, a
-#: scrape could use a connection that a tick needs, and the tick would fail.
+#: The maximum number of Redis connections that a beat uses at once.
+#: In a pool with only ``CONNECTIONS_OF_A_BEAT`` connections, a scrape could make a tick fail.
 CONNECTIONS_OF_A_BEAT: Final = 4
 
 

@@ -27,12 +27,12 @@ def led_by_redbeat_2(counts: Counts) -> bool:
 def count_entries(store: Reading, conf: RedBeatConfig, within: float) -> Counts:
     """Return the counts of a schedule, with the beats seen in the last ``within`` seconds.
 
-    If a beat of RedBeat 3 stored a problem, but no beat of RedBeat 3 publishes runs any more, the
-    counts do not contain the problem. A lock key that is not a lock has no holder.
+    If no beat of RedBeat 3 publishes runs, the counts omit the problem that RedBeat 3 stored. A
+    lock key whose value is not a lock has no holder.
 
     RedBeat 2 does not change the score of a disabled entry, so the entry looks due. While RedBeat 2
     leads, this function checks which of the first 500 due entries are disabled, and counts these
-    entries as disabled. One round trip, two while RedBeat 2 leads.
+    entries as disabled. The function takes one round trip, or two while RedBeat 2 leads.
     """
     counts = _without_foreign_holders(store.counts(conf.lock_key, DISABLED, within))
     if led_by_redbeat_2(counts):
@@ -46,8 +46,9 @@ def measured_counts(
 ) -> tuple[Counts, float]:
     """Return the result of :func:`count_entries`, and the offset of this host's clock in seconds.
 
-    The offset is the clock of this host minus the clock of Redis. The error of the offset is at
-    most half the time of a round trip if the connection is open. ``clock`` returns UNIX seconds.
+    The clock offset is the time of this host minus the time of Redis. If the connection is open,
+    the clock offset is wrong by at most half the time of a round trip. ``clock`` returns UNIX
+    seconds.
     """
     sent_at = clock()
     counts = count_entries(store, conf, within)
@@ -55,7 +56,7 @@ def measured_counts(
 
 
 def _without_foreign_holders(counts: Counts) -> Counts:
-    """Return the counts with ``not_locks``, and without the holders of these locks."""
+    """Return the counts; shards without a valid lock are in ``not_locks`` and have no holder."""
     holders = counts.holders or [counts.holder]
     not_locks = [shard for shard, holder in enumerate(holders) if holder == NOT_A_LOCK]
     if not not_locks:
@@ -93,8 +94,7 @@ class Snapshot:
     Attributes:
         counts: the numbers of entries by state, and the running beats.
         stats: the counters of all beats, by field.
-        clock_offset: the clock of this host minus the clock of Redis, in seconds. The error of the
-            offset is at most half the time of a round trip.
+        clock_offset: the clock of this host minus the clock of Redis, in seconds.
         lock_left: seconds until the lock expires, None if the lock is free or disabled.
         shared: whether the lock is disabled, so that all beats share the work.
         overdue: the entries that had no success within their ``expect_within``.
@@ -122,7 +122,7 @@ class Snapshot:
 
     @property
     def lock_age(self) -> float | None:
-        """Seconds since the leader acquired the lock, None if unknown."""
+        """The seconds since the leader acquired the lock, None if unknown."""
         since, _, token = self.stats.get(LEADER, "").partition(" ")
         return self._age(since) if token and token == self.counts.holder else None
 
@@ -137,7 +137,7 @@ class Snapshot:
         return self._age(self.stats.get(LAST_TICK, ""))
 
     def totals(self, max_entries: int) -> dict[str, int]:
-        """Return the counters by field.
+        """Return the counters of all beats by field.
 
         The result does not contain counts of single entries if the schedule has more than
         ``max_entries`` entries.
@@ -159,11 +159,11 @@ def take_snapshot(
 ) -> Snapshot:
     """Read a snapshot from Redis.
 
-    Three round trips, two if the lock is disabled, and one more round trip while RedBeat 2 leads.
-    If entries may be overdue, :func:`~redbeat.entries.overdue.overdue_entries` takes more round
-    trips. ``clock`` returns UNIX seconds.
+    The function takes three round trips (two if the lock is disabled), and one more while RedBeat 2
+    leads. If entries may be overdue, :func:`~redbeat.entries.overdue.overdue_entries` takes
+    additional round trips. ``clock`` returns UNIX seconds.
     """
-    stats = store.stats()  # opens the connection first: connecting would distort the clock offset
+    stats = store.stats()  # the first request also connects, which would distort the clock offset
     counts, offset = measured_counts(store, conf, SEEN_WITHIN, clock)
     left = store.lock_left(conf.lock_key) if conf.lock_key else None
     overdue = overdue_entries(store, counts)
