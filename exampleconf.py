@@ -20,7 +20,7 @@ broker_connection_retry_on_startup = True
 imports = ("exampleconf",)
 task_ignore_result = True
 
-# These names keep the example apart from other schedules and queues in the same Redis.
+# The example has its own queue and key prefix, apart from other programs in the same Redis.
 task_default_queue = "redbeat-example"
 redbeat_key_prefix = "redbeat-example:"
 
@@ -79,4 +79,4 @@ def _header(request: Any, name: str) -> str | None:
 def _lateness(scheduled_at: str, now: dt.datetime) -> str:
     instant = dt.datetime.fromisoformat(scheduled_at.replace("Z", "+00:00"))
     late = (now - instant).total_seconds() * 1000
-    return f"due {instant:%H:%M:%S}.{instant.microsecond // 1000:03d}, {late:.0f} ms late"
+    return f"due at {instant:%H:%M:%S}.{instant.microsecond // 1000:03d}, {late:.0f} ms late"

@@ -128,13 +128,13 @@ setup(
         "demo": [REDIS_BROKER, EMBEDDED_REDIS],
         # ``celery redbeat apply`` reads TOML files. Python 3.11 and later need no package for TOML.
         "toml": [TOML],
-        # Required by the metrics of a beat and by the exporter of metrics.
+        # The metrics of a beat and the exporter of metrics require these packages.
         "metrics": METRICS,
-        # Required by Celery's class for solar events.
+        # Celery's class for solar events requires this package.
         "solar": [SOLAR],
         # Calendars from iCalendar files.
         "calendars": CALENDARS,
-        # Required by the dashboard, which ``celery redbeat web`` serves.
+        # The dashboard, which ``celery redbeat web`` serves, requires these packages.
         "web": WEB,
         "tests": [
             REDIS_BROKER,
@@ -145,7 +145,7 @@ setup(
             *CALENDARS,
             "fakeredis[lua]>=2.23",
             *WEB,
-            # Required by the examples that mount the dashboard in an application.
+            # The examples that mount the dashboard in an application require these packages.
             "a2wsgi>=1.10",
             "httpx>=0.27",
             "starlette>=0.40",

@@ -27,7 +27,7 @@ from .targets import ROWS
 
 DOCS = SCRIPTS.parent / "docs"
 
-#: Measurement name -> function. A full run calls the functions in this order.
+#: Measurement name -> function, in the order in which a full run calls the functions.
 MEASUREMENTS: dict[str, Callable[[Bench], Finding]] = {**ROWS, "growth": growth, "peers": peers}
 
 
@@ -43,14 +43,15 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="measure small sizes in a single round, which takes two minutes",
+        help="measure small sizes in a single round, so that the command takes two minutes",
     )
     parser.add_argument(
         "--only",
         action="append",
         choices=MEASUREMENTS,
         metavar="ROW",
-        help=f"run only this measurement (repeatable option); one of: {', '.join(MEASUREMENTS)}",
+        help="run only this measurement; repeat the option for several measurements; "
+        f"the measurements are {', '.join(MEASUREMENTS)}",
     )
     parser.add_argument(
         "--report",
@@ -70,8 +71,8 @@ def arguments(argv: list[str]) -> argparse.Namespace:
         action="append",
         default=[],
         metavar="NAME=JSON",
-        help="a setting for the beats of RedBeat 3 in measurements that publish messages "
-        "(repeatable option)",
+        help="set a setting of RedBeat 3 in measurements that publish messages; "
+        "repeat the option for several settings",
     )
     return parser.parse_args(argv)
 
@@ -90,7 +91,7 @@ def server_name(url: str) -> str:
 
 
 def settings_of(texts: list[str]) -> dict[str, Any]:
-    """Return the settings from command-line arguments of the form ``NAME=JSON``."""
+    """Parse command-line arguments of the form ``NAME=JSON`` and return the settings."""
     pairs = (text.partition("=") for text in texts)
     return {name: json.loads(value) for name, _, value in pairs}
 

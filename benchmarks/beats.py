@@ -34,7 +34,7 @@ STOP_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class BeatCase:
-    """A measurement of a beat: ``entries`` entries run every second, for ``seconds`` seconds.
+    """A measurement of a beat that runs ``entries`` entries every second, for ``seconds`` seconds.
 
     With ``spread``, the runs are evenly distributed over each second. Without ``spread``, all
     entries run at the same instant.
@@ -96,7 +96,7 @@ def started(side: Side, url: str) -> Iterator[tuple[subprocess.Popen[bytes], IO[
 
 @contextmanager
 def ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Terminate a process after the ``with`` block; kill the process after ``STOP_SECONDS``."""
+    """Terminate a process after the ``with`` block; kill the process if it does not exit soon."""
     try:
         yield
     finally:
@@ -109,7 +109,7 @@ def ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
 
 
 def first_message(client: Any, process: subprocess.Popen[bytes]) -> Message | None:
-    """Return the first message, or None if the beat exits or sends none in ``START_SECONDS``."""
+    """Return the first message, or None if the beat exits or no message arrives in time."""
     deadline = time.monotonic() + START_SECONDS
     while process.poll() is None and time.monotonic() < deadline:
         for taken in receive(client, 0.5):

@@ -35,8 +35,8 @@ def installed(name: str) -> Side:
 class Bench:
     """One run of the benchmarks.
 
-    ``url`` is the URL of a Redis server, all data of which the benchmarks delete. ``settings`` are
-    extra settings for the beats of RedBeat 3 in measurements that publish messages. ``note`` is a
+    ``url`` is the URL of a Redis server; the benchmarks delete all its data. ``settings`` are extra
+    settings for the beats of RedBeat 3 in measurements that publish messages. ``note`` is a
     function that prints progress messages.
     """
 
@@ -51,7 +51,7 @@ class Bench:
 
     @property
     def ours(self) -> Side:
-        """RedBeat 3, from this checkout."""
+        """RedBeat 3, imported from this checkout."""
         return ours()
 
     @property
@@ -86,7 +86,10 @@ class Bench:
 
     def both(self, case: Case, rounds: int = 3, url: str = "") -> tuple[Metrics, Metrics]:
         """Return the median metrics of a workload for RedBeat 3 and for RedBeat 2."""
-        self.note(f"{case.workload} with {case.entries:,} entries, for RedBeat 3 and RedBeat 2")
+        self.note(
+            f"measuring the workload {case.workload} with {case.entries:,} entries, "
+            "for RedBeat 3 and RedBeat 2"
+        )
         sides = (self.ours, self.release)
         mine, theirs = self.rounds(rounds, sides, lambda side: self.case(side, case, url))
         return medians(mine), medians(theirs)
@@ -125,7 +128,7 @@ def output(
     """Run a command and return its JSON output.
 
     Raises TimeoutError if the command exits with ``TOO_SLOW``. Raises RuntimeError with the end of
-    stderr if the command fails for a different reason.
+    stderr if the command fails with an exit code other than ``TOO_SLOW``.
     """
     result = subprocess.run(
         command,

@@ -38,7 +38,7 @@ def receive(source: socket.socket, delay_queue: DelayQueue, seconds: float) -> N
 
 
 def send(target: socket.socket, delay_queue: DelayQueue) -> None:
-    """Send each piece of queued data at its time; close the connection at the end of the stream."""
+    """Send queued data after the delay; close the connection at the end of the stream."""
     while True:
         send_at, data = delay_queue.get()
         wait = send_at - time.monotonic()

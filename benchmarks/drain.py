@@ -35,7 +35,7 @@ POLL = 0.005
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """The URLs of the schedule and the broker, and the app settings, of a measured process."""
+    """The configuration of a measured process: schedule URL, broker URL and app settings."""
 
     redis: str
     broker: str
@@ -85,7 +85,7 @@ def arrival(queue: Any, count: int) -> float:
             # for all messages is extrapolated from the messages that arrive after the first poll.
             return (time.perf_counter() - first_at) * count / max(count - missed, 1)
         time.sleep(POLL)
-    raise TimeoutError(f"{queue.llen(QUEUE)} of {count} messages arrived in {LIMIT:.0f} s")
+    raise TimeoutError(f"only {queue.llen(QUEUE)} of {count} messages arrived in {LIMIT:.0f} s")
 
 
 def drain_bare(side: Side, plain: Scene, scene: Scene, count: int) -> float:

@@ -51,7 +51,7 @@ OUTAGE_ENTRIES = 20
 
 
 def plan(sizes: Sizes) -> dict[str, Case]:
-    """Return the scenarios as a dict: title of a scenario -> function that runs the scenario."""
+    """Return a dict: title of a scenario -> function that runs the scenario."""
     middle = sizes.due * 2 // 5
     cases: dict[str, Case] = {}
     for sent in (signal.SIGTERM, signal.SIGKILL, signal.SIGSTOP):
@@ -98,7 +98,9 @@ def arguments(argv: list[str]) -> argparse.Namespace:
         "The first run of the command downloads RedBeat 2.",
     )
     parser.add_argument(
-        "--quick", action="store_true", help="use smaller sizes, which takes five minutes"
+        "--quick",
+        action="store_true",
+        help="use smaller sizes, so that the command takes five minutes",
     )
     parser.add_argument(
         "--output", type=Path, help="write the table to this file as reStructuredText"

@@ -32,7 +32,8 @@ message of RedBeat 2 is a duplicate if it arrives within half a second of the la
 or if the entry already has a message for each second. For a missing message of RedBeat 2, it is
 unknown whether the run was lost or coalesced. RedBeat {PEER_VERSION} starts each interval at the
 actual time of the last run, so the runs drift, and some messages are missing even without faults.
-A duplicate has either the same task id as an earlier message, or another task id."""
+Duplicates with the task id of an earlier message and duplicates with another task id are counted
+separately."""
 
 
 def show(cell: Cell | None) -> str:

@@ -27,7 +27,7 @@ __all__ = ("LOCK", "LOCK_TIMEOUT", "TIMED", "Scene", "scene", "within")
 LOCK = "redbeat::lock"
 QUEUE = "celery"
 #: The setting ``redbeat_lock_timeout`` for RedBeat 3 and RedBeat 2, in seconds.
-#: With the longer default values, the wait for the lock would dominate all results.
+#: With the longer default timeouts, the wait for the lock would dominate all results.
 LOCK_TIMEOUT = 5
 #: Settings with ``LOCK_TIMEOUT``.
 #: RedBeat 2 renews its lock once per loop, so a loop must take less time than the lock timeout.
@@ -51,7 +51,7 @@ def within(seconds: float, condition: Callable[[], object]) -> bool:
 
 @dataclass(frozen=True)
 class Scene:
-    """Beats of one version of RedBeat, with a schedule. All instants are in UNIX seconds."""
+    """Beats of one version of RedBeat, and their schedule. All instants are in UNIX seconds."""
 
     side: Side
     schedule_redis: RedisServer

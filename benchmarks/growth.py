@@ -35,7 +35,7 @@ def growth(bench: Bench) -> Finding:
     series.append(line(bench, DUE, RELEASE, few, due_of))
     series.append(line(bench, STORED, OURS, stored, idle_of))
     series.append(line(bench, STORED, RELEASE, [count for count in stored if count < 1e6], idle_of))
-    # The result has no table row for idle ticks, because scheduler_rows.idle() returns that row.
+    # The function scheduler_rows.idle() already returns the table row for idle ticks.
     return Finding([flat(series[0])], series)
 
 
@@ -97,7 +97,7 @@ def peers(bench: Bench) -> Finding:
 
 
 def our_cost(bench: Bench, workload: str, count: int) -> float:
-    """Return the seconds that RedBeat 3 takes per due entry (``tick``) or per idle tick."""
+    """Return the seconds of RedBeat 3 per due entry or, for the workload ``idle``, per tick."""
     cost = due_of if workload == "tick" else idle_of
     return cost(bench, OURS, count)
 

@@ -36,7 +36,7 @@ class Meter:
     to a Redis socket: a command, a script or a pipeline.
     """
 
-    #: An optional profiler of the measured operations; the preparation is not profiled.
+    #: An optional profiler of the measured operations, but not of their preparation.
     profile: ClassVar[cProfile.Profile | None] = None
 
     def __init__(self) -> None:

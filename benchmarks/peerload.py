@@ -42,7 +42,7 @@ IDLE_TICKS = 20
 
 
 def last_run(due: bool) -> datetime:
-    """Return the time of the last run: over an interval ago if ``due``, else a second ago."""
+    """Return the time of the last run of an entry that is due, or not due if ``due`` is false."""
     return datetime.now(timezone.utc) - timedelta(seconds=OVERDUE if due else 1)
 
 

@@ -33,8 +33,7 @@ class Section:
         heading: the heading.
         names: the names of the measurements.
         has: a function that returns whether the section includes a row.
-        side_by_side: whether each scheduler has a column. If not, each row names what RedBeat 3 is
-            compared with.
+        side_by_side: true if each scheduler has a column, false if each row names its comparison.
     """
 
     heading: str
@@ -77,7 +76,7 @@ PLOTS = {
 }
 
 #: Numbers of entries for the bar plots.
-#: A bar plot uses the first of these numbers for which several schedulers have results.
+#: A bar plot uses the first number in ``BARS`` for which several schedulers have results.
 BARS = (1000.0, 100.0)
 
 

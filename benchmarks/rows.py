@@ -94,7 +94,7 @@ def target_row(
 ) -> Row:
     """Return a table row for a value; smaller values are better.
 
-    ``reached`` is a function of the value and the ratio: it returns whether the target is reached.
+    ``reached`` returns, for the value and the ratio, whether the target is reached.
     """
     ratio = base / ours if ours and base is not None else None
     if ours is None or reached is None or (base is None and against):

@@ -1,9 +1,9 @@
-"""``python -m benchmarks.scale`` measures what reading and editing a large schedule costs.
+"""``python -m benchmarks.scale`` measures the cost of reading and editing a large schedule.
 
 Each ``celery redbeat`` command runs in its own process. For each operation, the table has the CPU
 seconds of the process and of Redis, the elapsed time, the memory of the process, and the elapsed
-time of the longest Redis command. On a busy machine, CPU seconds vary less than elapsed time. You
-can also give Redis real-time priority with ``chrt -f -p 1 PID``.
+time of the longest Redis command. On a busy machine, CPU seconds vary less than elapsed time. To
+make the elapsed time vary less, give Redis real-time priority with ``chrt -f -p 1 PID``.
 
 The results are stored in ``.benchmarks/scale.json``, separately for each number of entries. The
 option ``--docs docs`` writes the table of the manual from the stored results, and extrapolates the
@@ -49,7 +49,7 @@ GOAL = 10_000_000
 #: How often a short operation is repeated in order to measure its mean cost.
 REPEATED = 1000
 
-#: The cost of an operation with fewer CPU seconds is shown in milliseconds and not extrapolated.
+#: Costs below ``SHORT`` CPU seconds are shown in milliseconds and not extrapolated.
 SHORT = 0.1
 
 #: Number of entries that are stored between two progress messages.
@@ -284,7 +284,7 @@ def table(kept: dict[str, dict[str, Any]]) -> str:
         is_short = costs[-1].process + costs[-1].server < SHORT
         cells.append("" if is_short else cell(process, server))
         cells.append(f"{memory / 1024:.0f} MiB" if memory else "")
-        escaped = title.replace("*", r"\*")  # a single asterisk would start emphasis
+        escaped = title.replace("*", r"\*")  # in reST, a single asterisk starts emphasis
         lines.append("   " + ", ".join(f'"{text}"' for text in (escaped, *cells)))
     return "\n".join(lines) + "\n"
 
@@ -313,15 +313,17 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--entries", type=int, default=100_000)
     parser.add_argument("--only", action="append", choices=COMMANDS)
     parser.add_argument(
-        "--docs", type=Path, help="write the table to this directory, without measuring"
+        "--docs",
+        type=Path,
+        help="write the table of the manual to this directory, without measuring",
     )
     options = parser.parse_args(argv)
     if options.docs is not None:
         (options.docs / TABLE).write_text(table(kept_results()), encoding="utf-8")
         return
     print(
-        f"{options.entries:,} entries: CPU time of the process, CPU time of Redis, elapsed time, "
-        "memory of the process, time of the longest Redis command"
+        f"{options.entries:,} entries; the columns are CPU time of the process, CPU time of Redis, "
+        "elapsed time, memory of the process, and time of the longest Redis command"
     )
     for title, cost in measure(options.entries, options.only or list(COMMANDS)):
         keep(options.entries, title, cost)

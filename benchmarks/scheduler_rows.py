@@ -26,7 +26,7 @@ def due_entry(bench: Bench) -> Finding:
     """Measure the scheduler's time per due entry, without publishing."""
     rows, count = [], bench.size(5000, 500)
     for kind in ("interval", "crontab"):
-        # Many short rounds make other load on the machine affect both versions equally.
+        # In many short rounds, other load on the machine affects RedBeat 3 and RedBeat 2 equally.
         mine, theirs = bench.both(Case("tick", count, schedule=kind, repeat=1), rounds=7)
         what = f"scheduler time per due entry, {count:,} entries due ({kind})"
         per_entry = (mine["later_each"], theirs["later_each"], RELEASE)
@@ -132,7 +132,7 @@ def compared(title: str, mine: Metrics, theirs: Metrics) -> list[Row]:
     ]
 
 
-#: Memory sizes with at least this ratio count as equal.
+#: Memory sizes count as equal if their ratio is at least this value.
 #: The memory of a sorted set is partly random, and the allocator rounds sizes up.
 EQUAL_MEMORY = 0.97
 

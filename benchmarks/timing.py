@@ -21,7 +21,7 @@ __all__ = ("CASES", "Case", "Result", "as_text", "measure")
 
 UTC = timezone.utc
 #: The first measured instant, and the distance between two consecutive measured instants.
-#: The distance is no whole number of hours, so the instants cover different times of the day.
+#: The distance is not a multiple of one hour, so the instants cover different times of the day.
 START = datetime(2026, 1, 5, 6, 0, 30, tzinfo=UTC)
 APART = timedelta(hours=37, minutes=11, seconds=3)
 

