@@ -128,13 +128,13 @@ setup(
         "demo": [REDIS_BROKER, EMBEDDED_REDIS],
         # ``celery redbeat apply`` reads TOML files. Python 3.11 and later need no package for TOML.
         "toml": [TOML],
-        # The metrics of a beat and the exporter of metrics require these packages.
+        # The extra ``metrics`` is for the metrics of a beat and for the exporter of metrics.
         "metrics": METRICS,
-        # Celery's class for solar events requires this package.
+        # The extra ``solar`` is for Celery's class for solar events.
         "solar": [SOLAR],
         # Calendars from iCalendar files.
         "calendars": CALENDARS,
-        # The dashboard, which ``celery redbeat web`` serves, requires these packages.
+        # The extra ``web`` is for the dashboard, which ``celery redbeat web`` serves.
         "web": WEB,
         "tests": [
             REDIS_BROKER,
@@ -145,7 +145,7 @@ setup(
             *CALENDARS,
             "fakeredis[lua]>=2.23",
             *WEB,
-            # The examples that mount the dashboard in an application require these packages.
+            # The examples that mount the dashboard in an application require the next four packages.
             "a2wsgi>=1.10",
             "httpx>=0.27",
             "starlette>=0.40",

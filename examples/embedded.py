@@ -136,7 +136,7 @@ class EmbeddedRedis:
     def start(self) -> Self:
         """Start the server and wait until the server answers.
 
-        This method tries up to three different ports. Raises ``RuntimeError`` with the log of the
+        The method tries up to three different ports. Raises ``RuntimeError`` with the log of the
         server if the server does not start.
         """
         self._temporary = tempfile.TemporaryDirectory(prefix="redbeat-redis-")
