@@ -145,7 +145,7 @@ setup(
             *CALENDARS,
             "fakeredis[lua]>=2.23",
             *WEB,
-            # The examples that mount the dashboard in an application require the next four packages.
+            # The examples that mount the dashboard in an application require the next packages.
             "a2wsgi>=1.10",
             "httpx>=0.27",
             "starlette>=0.40",
