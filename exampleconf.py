@@ -1,6 +1,6 @@
 """A Celery configuration for trying RedBeat, with two example tasks.
 
-Start Redis on localhost or set `REDIS_URL`, then run in two terminals::
+Start Redis on localhost or set `REDIS_URL`, then run these commands in two terminals::
 
     celery --config exampleconf worker
     celery --config exampleconf beat --loglevel info
@@ -20,7 +20,7 @@ broker_connection_retry_on_startup = True
 imports = ("exampleconf",)
 task_ignore_result = True
 
-# Separate names: the example does not touch another schedule or queue in the same Redis.
+# The example has its own queue and key prefix, apart from other programs in the same Redis.
 task_default_queue = "redbeat-example"
 redbeat_key_prefix = "redbeat-example:"
 
@@ -54,7 +54,7 @@ def show(self: Any, text: str = "") -> None:
 
 @shared_task(bind=True, name="exampleconf.add")
 def add(self: Any, left: int, right: int) -> int:
-    """Add two numbers; print the sum, and the same as `show`."""
+    """Add two numbers; print the sum, the entry name, the scheduled time and the lateness."""
     total = left + right
     _print_run(self.request, f"{left} + {right} = {total}")
     return total
@@ -66,12 +66,12 @@ def _print_run(request: Any, text: str) -> None:
     scheduled_at = _header(request, "scheduled_at")
     lateness = _lateness(scheduled_at, now) if scheduled_at else ""
     line = f"{now:%H:%M:%S} {name:<20} {lateness:<34} {text}".rstrip()
-    # Tasks run in threads: one write for text and line end keeps lines apart.
+    # Tasks run in threads, so a single write prints the text together with its line end.
     print(f"{line}\n", end="", flush=True)
 
 
 def _header(request: Any, name: str) -> str | None:
-    """Return a message header that beat has set, None if the task was called manually."""
+    """Return a message header that beat has set, or None if the task was called manually."""
     value = request.get(name) or (request.headers or {}).get(name)
     return None if value is None else str(value)
 
@@ -79,4 +79,4 @@ def _header(request: Any, name: str) -> str | None:
 def _lateness(scheduled_at: str, now: dt.datetime) -> str:
     instant = dt.datetime.fromisoformat(scheduled_at.replace("Z", "+00:00"))
     late = (now - instant).total_seconds() * 1000
-    return f"due {instant:%H:%M:%S}.{instant.microsecond // 1000:03d}, {late:.0f} ms late"
+    return f"due at {instant:%H:%M:%S}.{instant.microsecond // 1000:03d}, {late:.0f} ms late"

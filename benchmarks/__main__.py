@@ -1,4 +1,7 @@
-"""``python -m benchmarks`` compares RedBeat 3 with other schedulers and a bare publish loop."""
+"""``python -m benchmarks`` compares RedBeat 3 with other schedulers and with a bare send_task loop.
+
+A bare send_task loop is a program that only sends tasks, without a scheduler.
+"""
 
 from __future__ import annotations
 
@@ -24,43 +27,52 @@ from .targets import ROWS
 
 DOCS = SCRIPTS.parent / "docs"
 
-#: Measurement name -> function, in the order of a full run.
+#: Measurement name -> function, in the order in which a full run calls the functions.
 MEASUREMENTS: dict[str, Callable[[Bench], Finding]] = {**ROWS, "growth": growth, "peers": peers}
 
 
 def arguments(argv: list[str]) -> argparse.Namespace:
-    """Parse the options of the command."""
+    """Parse the command-line options."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
-        description="Compare this project with the release that it replaces, with other "
-        "schedulers and with a bare send_task loop. All run in turn on a Redis server that this "
-        "command starts. Takes about half an hour. The first run downloads the other packages.",
+        description="Compare RedBeat 3 with RedBeat 2, with other schedulers and with a loop that "
+        "only sends tasks. The command starts a Redis server, on which the schedulers run one "
+        "after the other. The command takes about half an hour. The first run of the command "
+        "downloads the other schedulers.",
     )
     parser.add_argument(
-        "--quick", action="store_true", help="small sizes and one round; takes two minutes"
+        "--quick",
+        action="store_true",
+        help="measure small sizes in a single round, so that the command takes two minutes",
     )
     parser.add_argument(
         "--only",
         action="append",
         choices=MEASUREMENTS,
         metavar="ROW",
-        help=f"run only this measurement; repeatable. One of: {', '.join(MEASUREMENTS)}",
+        help="run only this measurement; repeat the option for several measurements; "
+        f"the measurements are {', '.join(MEASUREMENTS)}",
     )
     parser.add_argument(
-        "--report", action="store_true", help="only write the docs, from stored results"
+        "--report",
+        action="store_true",
+        help="write the documentation from stored results, without measuring",
     )
     parser.add_argument(
         "--results", type=Path, default=CACHE / "rows.json", help="file with the results"
     )
     parser.add_argument(
-        "--docs", type=Path, help="directory for tables and plots; default with --report: docs/"
+        "--docs",
+        type=Path,
+        help="write tables and plots to this directory; with --report, the default is docs/",
     )
     parser.add_argument(
         *("--set", "-s"),
         action="append",
         default=[],
         metavar="NAME=JSON",
-        help="a setting of this project's beats in measurements that publish; repeatable",
+        help="set a setting of RedBeat 3 in measurements that publish messages; "
+        "repeat the option for several settings",
     )
     return parser.parse_args(argv)
 
@@ -79,13 +91,13 @@ def server_name(url: str) -> str:
 
 
 def settings_of(texts: list[str]) -> dict[str, Any]:
-    """Return the settings from command-line arguments of the form ``NAME=JSON``."""
+    """Parse command-line arguments of the form ``NAME=JSON`` and return the settings."""
     pairs = (text.partition("=") for text in texts)
     return {name: json.loads(value) for name, _, value in pairs}
 
 
 def measure(options: argparse.Namespace, store: Store) -> int:
-    """Run the selected measurements, store the results, and return the number of failures."""
+    """Run the selected measurements, store the results, and return how many measurements failed."""
     failed = 0
     with EmbeddedRedis() as server:
         bench = Bench(server.url, options.quick, settings_of(options.set), note)
@@ -104,9 +116,10 @@ def measure(options: argparse.Namespace, store: Store) -> int:
 
 
 def main(argv: list[str]) -> int:
-    """Run the measurements and write their documentation; return the exit code.
+    """Run the measurements, write the documentation if requested, and return the exit code.
 
-    The exit code is 1 if a measurement raised an error. A missed target is not an error.
+    The exit code is 1 if a measurement raised an error. A result that misses its target is not an
+    error.
     """
     options = arguments(argv)
     store = Store(options.results)

@@ -1,4 +1,4 @@
-"""``python bare.py COUNT`` runs a loop that only sends tasks, the upper limit for a scheduler."""
+"""``python bare.py COUNT`` sends COUNT tasks in a loop, without a scheduler."""
 
 from __future__ import annotations
 

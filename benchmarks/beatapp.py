@@ -1,4 +1,4 @@
-"""The Celery app of the measured beats; it works with every compared scheduler."""
+"""The Celery app for measured beats of RedBeat 3 and RedBeat 2."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs a real ``celery beat`` process and measures the messages that arrive in the queue."""
+"""Runs a real ``celery beat`` process and measures when its messages arrive in the queue."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ __all__ = ("BeatCase", "Message", "ended", "metrics_of", "run_beat")
 QUEUE = "celery"
 OPTIONS = ("beat", "-S", "redbeat.RedBeatScheduler", "--pidfile=", "-l", "info")
 
-#: Maximum number of messages to remove from the queue in one call.
+#: Maximum number of messages that one LPOP command removes from the queue.
 AT_ONCE = 1000
 
-#: Timeouts in seconds: for the first message of a beat, and for the exit of a beat.
+#: The timeouts for the first message of a beat and for the exit of a beat, in seconds.
 START_SECONDS = 30.0
 STOP_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class BeatCase:
-    """A measurement of a beat for ``seconds``, with ``entries`` entries that run every second.
+    """A measurement of a beat that runs ``entries`` entries every second, for ``seconds`` seconds.
 
-    If ``spread`` is true, the runs are evenly distributed over the second. Otherwise all entries
-    run at the same instant.
+    With ``spread``, the runs are evenly distributed over each second. Without ``spread``, all
+    entries run at the same instant.
     """
 
     entries: int
@@ -47,10 +47,10 @@ class BeatCase:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message from the queue; its instants are UNIX seconds.
+    """A message from the queue, with times in UNIX seconds.
 
-    ``due`` is None if the message does not contain its due time. ``arguments`` identifies the
-    entry, because messages of RedBeat 2 do not contain the entry name.
+    ``due`` is None if the message does not contain the due time of its run. ``arguments``
+    identifies the entry, because messages of RedBeat 2 do not contain the name of the entry.
     """
 
     arrived: float
@@ -61,8 +61,8 @@ class Message:
 def run_beat(side: Side, url: str, case: BeatCase) -> Metrics:
     """Empty the Redis server, run a beat, and return metrics of the received messages."""
     client = emptied(url, decode_responses=True)
-    # Runs are due at whole seconds. The window opens at half a second, so no run is due near the
-    # start or the end of the window.
+    # Without ``case.spread``, all runs are due at whole seconds. The measurement starts and ends
+    # halfway between two whole seconds, so no run is due near the start or the end.
     start = int(time.time())
     if case.spread:
         seed_spread(client, case.entries, start + 1)
@@ -72,7 +72,7 @@ def run_beat(side: Side, url: str, case: BeatCase) -> Metrics:
         first = first_message(client, process)
         if first is None:
             log.seek(0)
-            raise RuntimeError(f"no message of the beat arrived:\n{log.read()[-2000:]}")
+            raise RuntimeError(f"no message from the beat arrived:\n{log.read()[-2000:]}")
         opens = math.ceil(first.arrived) + 0.5
         messages = list(received(client, opens, opens + case.seconds))
     client.close()
@@ -81,7 +81,7 @@ def run_beat(side: Side, url: str, case: BeatCase) -> Metrics:
 
 @contextmanager
 def started(side: Side, url: str) -> Iterator[tuple[subprocess.Popen[bytes], IO[str]]]:
-    """Run a beat for the duration of the context; yield the process and its log file."""
+    """Run a beat during the ``with`` block; yield the process and its log file."""
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(
             [side.python, "-m", "celery", "-A", "beatapp", *OPTIONS],
@@ -96,7 +96,7 @@ def started(side: Side, url: str) -> Iterator[tuple[subprocess.Popen[bytes], IO[
 
 @contextmanager
 def ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Terminate a process at the end of the context; kill it after ``STOP_SECONDS``."""
+    """Terminate a process after the ``with`` block; kill the process if it does not exit soon."""
     try:
         yield
     finally:
@@ -109,7 +109,7 @@ def ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
 
 
 def first_message(client: Any, process: subprocess.Popen[bytes]) -> Message | None:
-    """Return the first message, or None if the beat exits or ``START_SECONDS`` have passed."""
+    """Return the first message, or None if the beat exits or no message arrives in time."""
     deadline = time.monotonic() + START_SECONDS
     while process.poll() is None and time.monotonic() < deadline:
         for taken in receive(client, 0.5):
@@ -118,10 +118,11 @@ def first_message(client: Any, process: subprocess.Popen[bytes]) -> Message | No
 
 
 def receive(client: Any, timeout: float) -> list[tuple[float, str]]:
-    """Remove all messages from the queue; return each with its time of arrival in UNIX seconds.
+    """Remove all messages from the queue; return the time of arrival and the text of each message.
 
-    Waits at most ``timeout`` seconds for the first message. The messages are parsed later, because
-    parsing here could make this reader slower than the beat and distort the measurement.
+    The times are in UNIX seconds. The function waits at most ``timeout`` seconds for the first
+    message. The function does not parse messages, because a slow reader would distort the
+    measurement.
     """
     popped = client.blpop(QUEUE, timeout)
     if popped is None:
@@ -131,7 +132,7 @@ def receive(client: Any, timeout: float) -> list[tuple[float, str]]:
 
 
 def parsed(arrived: float, text: str) -> Message:
-    """Return the :class:`Message` for the text of a message from the queue."""
+    """Parse the text of a message from the queue and return a :class:`Message`."""
     headers = json.loads(text)["headers"]
     due = headers.get("scheduled_at")
     instant = None if due is None else datetime.fromisoformat(due).timestamp()
@@ -139,7 +140,7 @@ def parsed(arrived: float, text: str) -> Message:
 
 
 def received(client: Any, opens: float, closes: float) -> Iterator[Message]:
-    """Wait until ``closes``, then return the messages that arrived since ``opens``."""
+    """Wait until ``closes``; return the messages that arrived from ``opens`` to ``closes``."""
     taken: list[tuple[float, str]] = []
     while (rest := closes - time.time()) > 0:
         taken += receive(client, max(rest, 0.01))

@@ -1,4 +1,4 @@
-"""Shared code of all measurements: the Redis server, the compared schedulers and medians."""
+"""Runs workloads with the compared schedulers and computes medians, for all measurements."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TOO_SLOW = 3
 
 @cache
 def installed(name: str) -> Side:
-    """Return another scheduler by name; Celery's own scheduler needs no installation."""
+    """Install a scheduler and return it; Celery's own scheduler needs no installation."""
     return Side("celery", "", sys.executable) if name == "celery" else install_peer(name)
 
 
@@ -35,9 +35,9 @@ def installed(name: str) -> Side:
 class Bench:
     """One run of the benchmarks.
 
-    ``url`` is the URL of a Redis server whose data may be deleted. ``settings`` are extra settings
-    for the beats of RedBeat 3 in measurements that publish messages. ``note`` is called with
-    progress messages.
+    ``url`` is the URL of a Redis server; the benchmarks delete all its data. ``settings`` are extra
+    settings for the beats of RedBeat 3 in measurements that publish messages. ``note`` is a
+    function that prints progress messages.
     """
 
     url: str
@@ -46,12 +46,12 @@ class Bench:
     note: Callable[[str], None] = print
 
     def size(self, full: int, quick: int) -> int:
-        """Return ``quick`` if the option ``--quick`` is given, otherwise ``full``."""
+        """Return ``quick`` if the option ``--quick`` was given, otherwise ``full``."""
         return quick if self.quick else full
 
     @property
     def ours(self) -> Side:
-        """RedBeat 3, from this checkout."""
+        """RedBeat 3, imported from this checkout."""
         return ours()
 
     @property
@@ -72,7 +72,7 @@ class Bench:
     def rounds(self, full: int, sides: Sequence[Any], work: Callable[[Any], Any]) -> list[Any]:
         """Call ``work`` for each scheduler in each round; return a list of results per scheduler.
 
-        With ``--quick`` there is only one round.
+        With the option ``--quick``, there is only one round.
         """
         results: dict[int, list[Any]] = {index: [] for index in range(len(sides))}
         for number in range(self.size(full, 1)):
@@ -86,7 +86,10 @@ class Bench:
 
     def both(self, case: Case, rounds: int = 3, url: str = "") -> tuple[Metrics, Metrics]:
         """Return the median metrics of a workload for RedBeat 3 and for RedBeat 2."""
-        self.note(f"{case.workload}, {case.entries:,} entries, this project and the release")
+        self.note(
+            f"measuring the workload {case.workload} with {case.entries:,} entries, "
+            "for RedBeat 3 and RedBeat 2"
+        )
         sides = (self.ours, self.release)
         mine, theirs = self.rounds(rounds, sides, lambda side: self.case(side, case, url))
         return medians(mine), medians(theirs)
@@ -101,7 +104,7 @@ class Bench:
         return output(command, SCRIPTS.parent, self.ours.environment())
 
     def peer(self, name: str, workload: str, entries: int, seconds: int) -> Metrics | None:
-        """Return the metrics of another scheduler, or None if it does not finish in time."""
+        """Run a workload with another scheduler; return the metrics, or None after a timeout."""
         side = installed(name)
         self.note(f"{name}: {workload}, {entries:,} entries")
         script, sizes = str(SCRIPTS / "peerload.py"), ("--entries", entries, "--seconds", seconds)
@@ -124,8 +127,8 @@ def output(
 ) -> Metrics:
     """Run a command and return its JSON output.
 
-    Raises TimeoutError if another scheduler is too slow. Raises RuntimeError with the end of stderr
-    if the command fails for any other reason.
+    Raises TimeoutError if the command exits with ``TOO_SLOW``. Raises RuntimeError with the end of
+    stderr if the command fails with an exit code other than ``TOO_SLOW``.
     """
     result = subprocess.run(
         command,

@@ -1,7 +1,7 @@
 """Measures the memory of a beat while many entries are due at once. Works only on Linux.
 
 ``python -m benchmarks.burst URL --entries 100000`` prints one JSON object, metric -> bytes.
-The beat does everything except publishing the messages.
+The beat claims and records runs, but publishes no messages.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from .metering import Metrics
 from .prepared import EVERY, OVERDUE, beat, emptied, make_app, seed
 
-#: A script that makes all entries due now.
+#: A Lua script that makes all entries due immediately.
 MAKE_DUE = """
 for index = 0, tonumber(ARGV[1]) - 1 do
   redis.call('ZADD', 'redbeat::schedule', ARGV[2], 'redbeat:entry-' .. string.format('%d', index))
@@ -26,22 +26,22 @@ end
 
 
 def memory(name: str) -> int:
-    """Return the memory of this process in bytes; ``VmRSS`` is the current, ``VmHWM`` the peak."""
+    """Return the current (``VmRSS``) or the peak (``VmHWM``) memory of this process in bytes."""
     match = re.search(rf"^{name}:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
     assert match is not None, name
     return int(match[1]) * 1024
 
 
 def reset_peak() -> None:
-    """Reset the peak ``VmHWM`` to the current memory."""
+    """Reset the peak memory of this process (``VmHWM``) to its current memory."""
     Path("/proc/self/clear_refs").write_text("5")
 
 
 def watch(url: str, count: int) -> Metrics:
-    """Return the memory of an idle beat and its increase due to the burst, in bytes.
+    """Return the memory of a beat before, during and after a burst of due entries, in bytes.
 
-    ``idle`` is the memory before the burst, ``above`` the maximum increase during the burst, and
-    ``stays`` the increase after the burst.
+    ``idle`` is the memory before the burst, ``above`` is the largest increase during the burst, and
+    ``stays`` is the increase that remains after the burst.
     """
     client = emptied(url)
     now = datetime.now(timezone.utc).timestamp()

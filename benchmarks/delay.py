@@ -1,8 +1,9 @@
 """A TCP proxy on the loopback interface that delays all data, to simulate network latency.
 
-``python delay.py PORT MICROSECONDS`` forwards data to a local port. The proxy prints the port on
-which it listens, and exits when its standard input is closed. The proxy uses threads, because the
-timers of an event loop have a resolution of only one millisecond.
+``python delay.py PORT MICROSECONDS`` starts a proxy for the local port PORT. The proxy delays data
+by MICROSECONDS in each direction. The proxy prints the port on which it listens, and exits when its
+standard input is closed. The proxy uses threads, because the timers of an event loop have a
+resolution of only one millisecond.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ __all__ = ("delayed",)
 
 CHUNK = 1 << 16
 
-#: Received data, with the monotonic time at which to send it.
+#: A queue of received data; each item has the monotonic time at which to send the data.
 DelayQueue = queue.SimpleQueue[tuple[float, bytes]]
 
 
 def receive(source: socket.socket, delay_queue: DelayQueue, seconds: float) -> None:
-    """Read data until the end of the stream; queue the data with the time to send it."""
+    """Read data until the end of the stream; queue each piece with the time at which to send it."""
     data = b"-"
     while data:
         try:
@@ -37,7 +38,7 @@ def receive(source: socket.socket, delay_queue: DelayQueue, seconds: float) -> N
 
 
 def send(target: socket.socket, delay_queue: DelayQueue) -> None:
-    """Send queued data when its time has come; close the connection at the end of the stream."""
+    """Send queued data after the delay; close the connection at the end of the stream."""
     while True:
         send_at, data = delay_queue.get()
         wait = send_at - time.monotonic()
@@ -63,7 +64,7 @@ def join(one: socket.socket, other: socket.socket, seconds: float) -> None:
 
 
 def serve(port: int, seconds: float) -> None:
-    """Accept connections until the process ends."""
+    """Accept and forward connections until the process ends."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         print(server.getsockname()[1], flush=True)
         while True:
@@ -73,7 +74,7 @@ def serve(port: int, seconds: float) -> None:
 
 @contextmanager
 def delayed(port: int, round_trip: float) -> Iterator[int]:
-    """Run a proxy during the context; yield its port.
+    """Run a proxy during the ``with`` block; yield the port of the proxy.
 
     The proxy adds ``round_trip`` seconds to each round trip.
     """

@@ -1,4 +1,4 @@
-"""Measures how fast beat processes, or a bare loop, publish messages to a queue."""
+"""Measures how fast beats, or a loop without a scheduler, publish messages to a queue."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from .sides import SCRIPTS, Side
 
 __all__ = ("Scene", "drain_bare", "drain_beats")
 
-#: Timeouts in seconds: for the start of all beats, and for the arrival of all messages.
+#: The timeouts for the start of all beats and for the arrival of all messages, in seconds.
 START_SECONDS = 60.0
 LIMIT = 120.0
 
-#: Seconds between the storage of the entries and their due time.
+#: Seconds from the storage of the entries to their due time.
 AHEAD = 1.0
 
 LOCK = "redbeat::lock"
 
-#: Seconds between two polls of the queue. Shorter intervals would use CPU time of the beats.
+#: Seconds between two polls of the queue. More frequent polls would take CPU time from the beats.
 POLL = 0.005
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """The configuration of a measured process: URLs of schedule and broker, and app settings."""
+    """The configuration of a measured process: schedule URL, broker URL and app settings."""
 
     redis: str
     broker: str
@@ -52,9 +52,10 @@ class Scene:
 
 @contextmanager
 def running(side: Side, scene: Scene, command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a process with one of the compared schedulers during the context.
+    """Run a command in the Python environment of a scheduler during the ``with`` block.
 
-    A TimeoutError in the context becomes a RuntimeError that includes the output of the process.
+    A TimeoutError in the ``with`` block becomes a RuntimeError that includes the output of the
+    command.
     """
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(
@@ -80,28 +81,28 @@ def arrival(queue: Any, count: int) -> float:
         if arrived and not first_at:
             first_at, missed = time.perf_counter(), arrived
         if arrived >= count:
-            # The time starts with the first poll that finds messages. The result is extrapolated
-            # to include the messages that had arrived before that poll.
+            # The measurement starts with the first poll that finds messages in the queue. The time
+            # for all messages is extrapolated from the messages that arrive after the first poll.
             return (time.perf_counter() - first_at) * count / max(count - missed, 1)
         time.sleep(POLL)
-    raise TimeoutError(f"{queue.llen(QUEUE)} of {count} messages arrived in {LIMIT:.0f} s")
+    raise TimeoutError(f"only {queue.llen(QUEUE)} of {count} messages arrived in {LIMIT:.0f} s")
 
 
 def drain_bare(side: Side, plain: Scene, scene: Scene, count: int) -> float:
-    """Return the seconds in which a bare loop publishes ``count`` messages.
+    """Return the seconds that a loop without a scheduler needs to publish ``count`` messages.
 
-    ``plain`` contains the URLs of the Redis servers. ``scene`` may contain URLs of a proxy instead.
+    ``plain`` contains the direct URLs of the Redis servers; ``scene`` may contain URLs of a proxy.
     """
     with emptied(plain.broker) as queue, running(side, scene, ["bare.py", str(count)]):
         return arrival(queue, count)
 
 
 def drain_beats(side: Side, plain: Scene, scene: Scene, count: int, beats: int = 1) -> float:
-    """Return the seconds in which beats publish ``count`` entries that are due at the same instant.
+    """Return the seconds that beats need to send ``count`` entries that are due at one instant.
 
     Beats of RedBeat 3 are running and idle when the entries become due. A beat of RedBeat 2 starts
-    after the entries have become due. Otherwise RedBeat 2 would send only one of these entries and
-    then sleep for its maximum loop interval.
+    after the entries have become due, because an idle beat of RedBeat 2 would send only one entry
+    and then sleep for its maximum loop interval.
     """
     options = ["-m", "celery", "-A", "beatapp", *OPTIONS[:-1], "warning"]
     with emptied(plain.broker) as queue, redis.Redis.from_url(plain.redis) as client:
@@ -123,7 +124,7 @@ def put(client: Any, count: int, due: float) -> None:
 
 
 def wait_until_idle(client: Any, beats: int) -> None:
-    """Wait until RedBeat 3 is ready: one beat is the leader, or all beats run without lock."""
+    """Wait until all beats are registered in Redis, or until a single beat holds the lock."""
     deadline = time.monotonic() + START_SECONDS
     while client.zcard(".redbeat::beats") < beats and not (beats == 1 and client.exists(LOCK)):
         if time.monotonic() > deadline:

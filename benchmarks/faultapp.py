@@ -1,4 +1,4 @@
-"""The Celery app of the beats in fault scenarios, for RedBeat 3 and RedBeat 2."""
+"""The Celery app for the beats of RedBeat 3 and RedBeat 2 in the fault scenarios."""
 
 from __future__ import annotations
 

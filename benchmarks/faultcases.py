@@ -1,4 +1,4 @@
-"""The fault scenarios. Each runs with one version of RedBeat and returns cells of the table."""
+"""The fault scenarios. Each scenario runs with one version of RedBeat and returns table cells."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from .sides import Side
 __all__ = ("Cell", "Metrics", "broker_away", "failover", "leader_fails", "redis_killed", "shared")
 
 Cell = int | float | str
-#: The cells of a scenario: row title -> value.
+#: The table cells of a scenario: row title -> value.
 Metrics = dict[str, Cell]
 
 HOUR = 3600.0
-#: Seconds for which SIGSTOP pauses a leader, so that its lock and its claims expire.
+#: Seconds for which SIGSTOP pauses a beat, so that its lock and its claims expire.
 FROZEN = LOCK_TIMEOUT + 3.0
-#: A scenario ends after this many seconds without a message: if all entries have run, and if some
-#: entries have not run.
+#: If all entries have run, a scenario ends after ``QUIET_DONE`` seconds without a message.
+#: If some entries have not run, a scenario ends after ``QUIET_OPEN`` seconds without a message.
 QUIET_DONE, QUIET_OPEN = LOCK_TIMEOUT + 2.0, 20.0
 LONGEST = 120.0
-#: Seconds from the end of an outage to the next one.
+#: Seconds from the end of an outage to the start of the next outage.
 RECOVERY = 6.0
 #: Seconds without a message after which RedBeat counts as permanently stopped.
 PATIENCE = 60.0
@@ -36,9 +36,9 @@ BEATS = 4
 
 
 def leader_fails(side: Side, sent: signal.Signals, entries: int, after: int) -> Metrics:
-    """Send a signal to the leader when ``after`` of ``entries`` runs were sent.
+    """Send a signal to the leader when ``after`` of the ``entries`` due runs have been sent.
 
-    A standby is ready to take over.
+    A standby beat is ready to take over from the leader.
     """
     hourly = names(entries)
     with scene(side, TIMED) as stage:
@@ -52,14 +52,14 @@ def leader_fails(side: Side, sent: signal.Signals, entries: int, after: int) -> 
         counts = once(hourly, stage.ledger.messages)
         return {
             "lost": counts.missed,
-            "doubled, same id": counts.same_id,
-            "doubled, another id": counts.other_id,
+            "duplicates, same task id": counts.same_id,
+            "duplicates, another task id": counts.other_id,
             "process exits": len(stage.beats.exits),
         }
 
 
 def strike(stage: Scene, number: int, sent: signal.Signals, frozen: float) -> None:
-    """Send a signal to a beat; after SIGSTOP, wait ``frozen`` seconds and send SIGCONT."""
+    """Send a signal to a beat; after a SIGSTOP, wait ``frozen`` seconds and send SIGCONT."""
     stage.beats.signal(number, sent)
     if sent is signal.SIGSTOP:
         time.sleep(frozen)
@@ -67,7 +67,7 @@ def strike(stage: Scene, number: int, sent: signal.Signals, frozen: float) -> No
 
 
 def shared(side: Side, entries: int, seconds: float, fault_every: float | None) -> Metrics:
-    """Run four beats without a lock; send signals to random beats every ``fault_every`` seconds.
+    """Run four beats without a lock; send a signal to a random beat every ``fault_every`` seconds.
 
     Each of the ``entries`` entries runs every second.
     """
@@ -98,19 +98,19 @@ def sleep_until(instant: float) -> None:
 
 
 def grid_metrics(counts: Counts) -> Metrics:
-    """Return the cells for entries that run at a fixed interval."""
+    """Return the table cells for entries that run at a fixed interval."""
     lost = f" ({counts.lost:,} lost)" if counts.lost is not None else ""
     return {
         "runs expected": counts.expected,
         "messages": counts.sent,
-        "doubled, same id": counts.same_id,
-        "doubled, another id": counts.other_id,
+        "duplicates, same task id": counts.same_id,
+        "duplicates, another task id": counts.other_id,
         "lost or coalesced": f"{counts.missed:,}{lost}",
     }
 
 
 def redis_killed(side: Side, entries: int, times: int) -> Metrics:
-    """Kill the Redis server of the schedule several times; restart it within two seconds."""
+    """Kill the Redis server of the schedule ``times`` times; restart it within two seconds."""
     chance = random.Random(6)
     lengths = [chance.uniform(0.3, 2.0) for _ in range(times)]
     with scene(side, TIMED, durable=True) as stage:
@@ -118,16 +118,16 @@ def redis_killed(side: Side, entries: int, times: int) -> Metrics:
 
 
 def broker_away(side: Side, entries: int, seconds: float) -> Metrics:
-    """Kill the broker, and restart it after ``seconds``."""
+    """Kill the broker, and restart the broker ``seconds`` seconds later."""
     with scene(side, TIMED, durable=True) as stage:
         return outages(stage, stage.broker_redis, entries, [seconds])
 
 
 def outages(stage: Scene, server: RedisServer, entries: int, lengths: Sequence[float]) -> Metrics:
-    """Kill a server once for each of ``lengths``, the durations of the outages in seconds.
+    """Cause outages of a server; ``lengths`` are the durations of the outages in seconds.
 
-    ``entries`` entries run every second. In addition, ``entries`` new hourly entries become due
-    during each outage.
+    During the scenario, ``entries`` entries run every second. During each outage, ``entries`` new
+    hourly entries become due.
     """
     every_second, hourly, waits = names(entries), list[str](), list[float]()
     stage.start_leader()
@@ -141,7 +141,7 @@ def outages(stage: Scene, server: RedisServer, entries: int, lengths: Sequence[f
         stage.put(fresh, HOUR, time.time() + 0.1 + length / 2)
         outage(server, length)
         waits.append(seconds_to_dispatch(stage, every_second))
-        # Both versions of RedBeat get the same time to recover, or more time if they need it.
+        # Each version of RedBeat gets ``RECOVERY`` seconds to recover, or more if necessary.
         until = max(until + length + RECOVERY, time.time() + 1.0)
     until = float(int(until))
     sleep_until(until)
@@ -153,7 +153,7 @@ def outages(stage: Scene, server: RedisServer, entries: int, lengths: Sequence[f
 
 
 def outage(server: RedisServer, seconds: float) -> None:
-    """Kill a server, and restart it after ``seconds``."""
+    """Kill a server, and restart the server ``seconds`` seconds later."""
     server.kill()
     time.sleep(seconds)
     server.restart()
@@ -162,48 +162,51 @@ def outage(server: RedisServer, seconds: float) -> None:
 def outage_metrics(
     stage: Scene, waits: Sequence[float], hourly: Counts, every_second: Counts
 ) -> Metrics:
-    """Return the cells for outages.
+    """Return the table cells for a scenario with outages.
 
     ``waits`` are the seconds from the end of each outage to the next message.
     """
     return {
         "process exits": len(stage.beats.exits),
-        "seconds until it dispatches again, maximum": seconds_cell(max(waits)),
-        "hourly entries due in an outage": hourly.expected,
+        "maximum seconds from the end of an outage to the next message": seconds_cell(max(waits)),
+        "hourly entries that became due during an outage": hourly.expected,
         "hourly entries: lost": hourly.missed,
-        "hourly entries: doubled, same id": hourly.same_id,
-        "hourly entries: doubled, another id": hourly.other_id,
-        **{f"entries of every second: {name}": n for name, n in grid_metrics(every_second).items()},
+        "hourly entries: duplicates with the same task id": hourly.same_id,
+        "hourly entries: duplicates with another task id": hourly.other_id,
+        **{
+            f"entries that run every second: {name}": n
+            for name, n in grid_metrics(every_second).items()
+        },
     }
 
 
 def seconds_to_dispatch(stage: Scene, entries: Sequence[str]) -> float:
-    """Wait until one of these entries is sent; return the waiting time in seconds."""
+    """Wait for a new message of one of ``entries``; return the waiting time in seconds."""
     started, expected = time.monotonic(), set(entries)
-    # Skip all messages that are already in the queue, even if the ledger has not read them yet.
+    # Ignore all messages that are already in the queue, even if the ledger has not read them yet.
     count = stage.sent()
     within(PATIENCE, lambda: any(one.entry in expected for one in stage.ledger.since(count)))
     return time.monotonic() - started
 
 
 def seconds_cell(seconds: float) -> str:
-    """Return the cell for a waiting time, such as ``more than 60`` if the limit was reached."""
+    """Return a waiting time as text, such as ``more than 60`` if the time reached the limit."""
     return f"{seconds:.1f}" if seconds < PATIENCE else f"more than {PATIENCE:.0f}"
 
 
 def failover(side: Side) -> Metrics:
-    """Kill the leader, and measure the time until the standby dispatches, with default settings.
+    """Kill the leader, and measure the time until the standby beat sends a message.
 
-    For RedBeat 2, the time is not measured: the standby waits until the lock expires, so the cell
-    contains the TTL of the lock.
+    The beats have default settings. For RedBeat 2, the cell contains the TTL of the lock instead of
+    a measured time, because the standby waits until the lock expires.
     """
     with scene(side, {}) as stage:
         stage.begin(names(1), 1.0)
         leader = stage.start_leader()
         lock_ttl = stage.schedule.client.pttl(LOCK) / 1000
-        name = "seconds until the standby dispatches"
+        name = "seconds until the standby sends a message"
         if side.name != "ours":
-            return {name: f"not measured: its lock expires after {lock_ttl:,.0f} s"}
+            return {name: f"not measured: the lock expires after {lock_ttl:,.0f} s"}
         stage.start()
         stage.ran_after(names(1), time.time(), PATIENCE)
         stage.beats.retire(leader)

@@ -14,13 +14,13 @@ __all__ = ("Counts", "by_occurrence", "by_run", "once")
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Numbers of expected runs and of sent messages.
+    """The counts of expected runs and of sent messages.
 
     Attributes:
         expected: number of expected runs.
         sent: number of sent messages.
-        missed: number of expected runs without a separate message.
-        lost: number of missed runs that were not coalesced into a later run, None if unknown.
+        missed: number of expected runs for which no separate message was sent.
+        lost: number of missed runs that were not coalesced into a later run; None if unknown.
         same_id: number of duplicate messages with the task id of an earlier message.
         other_id: number of duplicate messages with a different task id.
     """
@@ -51,10 +51,10 @@ def once(entries: Iterable[str], messages: Iterable[Message]) -> Counts:
 
 
 def by_occurrence(expected: Mapping[str, Sequence[float]], messages: Iterable[Message]) -> Counts:
-    """Count messages by nominal instant; each message contains the nominal instant of its run.
+    """Count messages by the nominal instant of their run, which each message contains.
 
-    ``expected`` maps each entry to its instants in UNIX seconds, in ascending order. Messages of
-    later instants and of other entries are ignored.
+    ``expected`` maps each entry to the instants of its runs in UNIX seconds, in ascending order.
+    Messages that belong to no expected run are not counted.
     """
     report = judge(expected, [message for message in messages if message.entry in expected])
     return Counts(
@@ -70,12 +70,12 @@ def by_occurrence(expected: Mapping[str, Sequence[float]], messages: Iterable[Me
 def by_run(
     expected: Mapping[str, Sequence[float]], messages: Iterable[Message], every: float
 ) -> Counts:
-    """Count messages by their time of arrival, because they do not contain the nominal instant.
+    """Count messages without a nominal instant by their time of arrival.
 
     ``every`` is the interval of the entries in seconds. Messages that arrive more than half an
     interval after the last expected instant of their entry are ignored. A message is a duplicate if
-    it arrives less than half an interval after the previous run, or if the entry already has all
-    expected runs.
+    it arrives less than half an interval after the last counted message, or if the entry already
+    has a message for each expected run.
     """
     of_entry: dict[str, list[Message]] = defaultdict(list)
     for message in messages:
@@ -96,7 +96,7 @@ def by_run(
 
 
 def _runs(arrivals: Iterable[float], every: float) -> int:
-    """Count arrivals; skip each arrival within half an interval after the last counted arrival."""
+    """Count arrivals, except arrivals within half an interval after the last counted arrival."""
     count, last = 0, float("-inf")
     for arrival in sorted(arrivals):
         if arrival - last >= every / 2:

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.faults`` compares RedBeat 3 with RedBeat 2 under faults."""
+"""``python -m benchmarks.faults`` compares how RedBeat 3 and RedBeat 2 handle faults."""
 
 from __future__ import annotations
 
@@ -51,33 +51,34 @@ OUTAGE_ENTRIES = 20
 
 
 def plan(sizes: Sizes) -> dict[str, Case]:
-    """Return a dict with the title and the function of each scenario."""
+    """Return a dict: title of a scenario -> function that runs the scenario."""
     middle = sizes.due * 2 // 5
     cases: dict[str, Case] = {}
     for sent in (signal.SIGTERM, signal.SIGKILL, signal.SIGSTOP):
-        more = ", longer than the lock lives" if sent is signal.SIGSTOP else ""
-        title = f"{sent.name}{more}: the leader, amid {sizes.due:,} due entries"
+        more = " beyond the lock timeout" if sent is signal.SIGSTOP else ""
+        title = f"{sent.name}{more}: the leader fails while {sizes.due:,} entries are due"
         cases[title] = partial(leader_fails, sent=sent, entries=sizes.due, after=middle)
-    four = f"four beats, no lock, {sizes.shared} entries a second, {sizes.shared_seconds:g} s"
+    four = f"four beats without a lock, {sizes.shared} runs a second for {sizes.shared_seconds:g} s"
     each = partial(shared, entries=sizes.shared, seconds=sizes.shared_seconds)
-    cases[f"{four}, calm"] = partial(each, fault_every=None)
-    faulty = f"{four}, one killed, stopped or restarted every {sizes.fault_every:g} s"
+    cases[f"{four}, without faults"] = partial(each, fault_every=None)
+    faulty = f"{four}, one beat killed, paused or terminated every {sizes.fault_every:g} s"
     cases[faulty] = partial(each, fault_every=sizes.fault_every)
-    title = f"Redis of the schedule killed {sizes.kills} times, back within 2 s"
+    title = f"the Redis of the schedule is killed {sizes.kills} times and restarted within 2 s"
     cases[title] = partial(redis_killed, entries=OUTAGE_ENTRIES, times=sizes.kills)
-    cases[f"broker away for {sizes.away:g} s"] = partial(
+    cases[f"the broker is down for {sizes.away:g} s"] = partial(
         broker_away, entries=OUTAGE_ENTRIES, seconds=sizes.away
     )
-    cases["SIGKILL of the leader, default settings"] = failover
+    cases["SIGKILL of a leader with default settings"] = failover
     return cases
 
 
 def run(
     cases: dict[str, Case], sides: Sequence[Side], tell: Callable[[str], None]
 ) -> dict[str, dict[str, Metrics]]:
-    """Run all scenarios with both versions of RedBeat; return the cells of the table.
+    """Run all scenarios with RedBeat 3 and RedBeat 2; return the cells of the table.
 
-    The order of the versions alternates. ``tell`` is called with progress messages.
+    RedBeat 3 and RedBeat 2 take turns in running first. ``tell`` is a function that prints progress
+    messages.
     """
     table: dict[str, dict[str, Metrics]] = {}
     for index, (title, case) in enumerate(cases.items()):
@@ -89,16 +90,20 @@ def run(
 
 
 def arguments(argv: list[str]) -> argparse.Namespace:
-    """Parse the options of the command."""
+    """Parse the command-line options."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.faults",
-        description="Kill, pause and restart beats, Redis and the broker, with this project and "
-        "with the released celery-redbeat, and count lost and duplicate messages. Takes about ten "
-        "minutes. The first run downloads the release.",
+        description="Kill, pause and restart beats, Redis and the broker, with RedBeat 3 and with "
+        "RedBeat 2, and count lost and duplicate messages. The command takes about ten minutes. "
+        "The first run of the command downloads RedBeat 2.",
     )
-    parser.add_argument("--quick", action="store_true", help="smaller sizes; takes five minutes")
     parser.add_argument(
-        "--output", type=Path, help="write the table to this file, as reStructuredText"
+        "--quick",
+        action="store_true",
+        help="use smaller sizes, so that the command takes five minutes",
+    )
+    parser.add_argument(
+        "--output", type=Path, help="write the table to this file as reStructuredText"
     )
     return parser.parse_args(argv)
 
@@ -108,7 +113,7 @@ def main(argv: list[str]) -> None:
     options = arguments(argv)
     # On SIGTERM, raise SystemExit, so that all started processes are stopped.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    note("installing the release for comparison")
+    note("installing RedBeat 2 for the comparison")
     sides = (ours(), install_peer())
     with EmbeddedRedis() as server:
         name = server_name(server.url)

@@ -13,28 +13,31 @@ __all__ = ("Table", "as_rst", "as_text", "lines")
 COMMAND = "python -m benchmarks.faults"
 NOTHING = "-"
 
-#: Title of the scenario -> name of the compared scheduler -> cells.
+#: Title of a scenario -> name of a compared scheduler -> cells of the table.
 Table = Mapping[str, Mapping[str, Metrics]]
 
 NOTE = f"""\
-Both sides run in turn on the same machine, with the same entries. The Redis of the schedule and the
-broker are separate servers. A beat that exits is restarted after one second. "Process exits" are
-unexpected exits, for example because of a lost connection or a lost lock; exits caused by the
-SIGKILL or SIGTERM of the scenario do not count. ``redbeat_lock_timeout`` is 5 and
-``beat_max_loop_interval`` is 1 on both sides, except with "default settings".
+RedBeat 3 and RedBeat 2 run one after the other on the same machine, with the same entries. The
+schedule and the broker are on separate Redis servers. A beat that exits is restarted after one
+second. "Process exits" counts unexpected exits of beats, for example after a lost connection or a
+lost lock; exits after a SIGKILL or SIGTERM of the scenario do not count. Except with "default
+settings", ``redbeat_lock_timeout`` is 5 and ``beat_max_loop_interval`` is 1 for both versions.
 
-How messages are counted: an hourly entry must have exactly one message. Without a message, the run
-is lost; more messages are duplicates. For entries that run every second, messages of this version
-contain the nominal time of the run and the number of earlier runs that were coalesced into it.
-Messages of {PEER_VERSION} do not contain these, so they are counted per entry and compared with
-the number of seconds. A message within half a second of the last counted one is a duplicate, and
-so are messages beyond the number of seconds. Missing messages are lost or coalesced; it is unknown
-which. The intervals of {PEER_VERSION} start at the actual last run, so some of the missing messages
-are drift, as in the calm case. Duplicates are distinguished by their task ids."""
+How messages are counted: an hourly entry must have exactly one message. The run of an hourly entry
+without a message is lost, and each message of an hourly entry after the first is a duplicate. For
+entries that run every second, messages of RedBeat 3 contain the nominal time of the run and the
+number of earlier runs that were coalesced into the run. Messages of RedBeat {PEER_VERSION} contain
+no nominal time, so the number of messages per entry is compared with the number of seconds. A
+message of RedBeat 2 is a duplicate if it arrives within half a second of the last counted message,
+or if the entry already has a message for each second. For a missing message of RedBeat 2, it is
+unknown whether the run was lost or coalesced. RedBeat {PEER_VERSION} starts each interval at the
+actual time of the last run, so the runs drift, and some messages are missing even without faults.
+Duplicates with the task id of an earlier message and duplicates with another task id are counted
+separately."""
 
 
 def show(cell: Cell | None) -> str:
-    """Return a cell as text."""
+    """Return the value of a cell as text."""
     if cell is None:
         return NOTHING
     if isinstance(cell, str):
@@ -71,7 +74,7 @@ def as_text(table: Table, server: str) -> str:
 def as_rst(table: Table, server: str, options: str) -> str:
     """Return the table as an include file for the documentation.
 
-    ``options`` are the command-line options of the run.
+    ``options`` are the command-line options with which the benchmark ran.
     """
     rows = "\n".join("   " + ", ".join(map(quoted, row)) for row in lines(table))
     command = f"{COMMAND} {options}".strip()

@@ -26,13 +26,13 @@ __all__ = ("LOCK", "LOCK_TIMEOUT", "TIMED", "Scene", "scene", "within")
 
 LOCK = "redbeat::lock"
 QUEUE = "celery"
-#: The setting ``redbeat_lock_timeout`` of both versions, in seconds. The default values are so
-#: long that the wait for the lock would dominate all results.
+#: The setting ``redbeat_lock_timeout`` for RedBeat 3 and RedBeat 2, in seconds.
+#: With the longer default timeouts, the wait for the lock would dominate all results.
 LOCK_TIMEOUT = 5
-#: Settings with ``LOCK_TIMEOUT``. The maximum loop interval must be shorter than the lock timeout,
-#: because RedBeat 2 renews its lock once per loop.
+#: Settings with ``LOCK_TIMEOUT``.
+#: RedBeat 2 renews its lock once per loop, so a loop must take less time than the lock timeout.
 TIMED = {"redbeat_lock_timeout": LOCK_TIMEOUT, "beat_max_loop_interval": 1}
-#: Options of a Redis server that keeps all confirmed writes if it is killed.
+#: Options of a Redis server that keeps all confirmed writes when the server is killed.
 DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
 START_SECONDS = 60.0
 STARTED = "beat: Starting..."
@@ -40,7 +40,7 @@ POLL = 0.02
 
 
 def within(seconds: float, condition: Callable[[], object]) -> bool:
-    """Wait until a condition is true; return False if it is not true within ``seconds``."""
+    """Wait until a condition is true; return False if it stays false for ``seconds`` seconds."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -51,7 +51,7 @@ def within(seconds: float, condition: Callable[[], object]) -> bool:
 
 @dataclass(frozen=True)
 class Scene:
-    """Beats of one version of RedBeat with their own schedule. All instants are UNIX seconds."""
+    """Beats of one version of RedBeat, and their schedule. All instants are in UNIX seconds."""
 
     side: Side
     schedule_redis: RedisServer
@@ -61,29 +61,29 @@ class Scene:
     beats: Supervisor
 
     def start(self) -> int:
-        """Start a beat and wait until it has started; return its number."""
+        """Start a beat, wait until its log shows the start, and return its number."""
         number = self.beats.add()
         if not within(START_SECONDS, lambda: STARTED in self.beats.output(number)):
             log = self.beats.output(number)[-2000:]
-            raise RuntimeError(f"a beat of {self.side.version} did not start:\n{log}")
+            raise RuntimeError(f"a beat of RedBeat {self.side.version} did not start:\n{log}")
         return number
 
     def start_leader(self) -> int:
-        """Start a beat and wait until it has acquired the lock."""
+        """Start a beat, wait until the beat holds the lock, and return the number of the beat."""
         number = self.start()
         if not within(START_SECONDS, lambda: self.schedule.client.exists(LOCK)):
-            raise RuntimeError(f"no beat took the lock:\n{self.beats.output(number)[-2000:]}")
+            raise RuntimeError(f"no beat acquired the lock:\n{self.beats.output(number)[-2000:]}")
         return number
 
     def put(self, entries: Sequence[str], every: float, first: float) -> None:
-        """Store entries with their next run at ``first``; both versions can read the entries."""
+        """Store entries with their next run at ``first``, readable by RedBeat 3 and RedBeat 2."""
         history = meta_json(first - every, 1)
         self.schedule.put(entries, every, first, dict.fromkeys(entries, history))
 
     def begin(self, entries: Sequence[str], every: float, wait: float = 2.0) -> float:
         """Store entries and return the instant of their first run.
 
-        The instant is a whole second at least ``wait`` seconds from now.
+        The first run is at a whole second, at least ``wait`` seconds from now.
         """
         first = float(math.ceil(time.time() + wait))
         self.put(entries, every, first)
@@ -98,9 +98,9 @@ class Scene:
     def ran_after(
         self, entries: Sequence[str], instant: float, seconds: float, give_up: float = math.inf
     ) -> bool:
-        """Return True as soon as each entry has a message that arrived after ``instant``.
+        """Return True as soon as each entry has a message that arrived at ``instant`` or later.
 
-        Returns False after ``seconds``, or after ``give_up`` seconds without any message.
+        Return False after ``seconds`` seconds, or after ``give_up`` seconds without any message.
         """
         missing, read, latest = set(entries), 0, time.monotonic()
 
@@ -114,11 +114,11 @@ class Scene:
         return within(seconds, over) and not missing
 
     def quiet(self, seconds: float, limit: float) -> None:
-        """Wait until no message has arrived for ``seconds``, but at most ``limit`` seconds."""
+        """Wait until no message arrives for ``seconds`` seconds; wait at most ``limit`` seconds."""
         self.ran_after([""], math.inf, limit, seconds)
 
     def count(self, entries: Sequence[str], every: float, first: float, until: float) -> Counts:
-        """Compare the messages with the expected runs from ``first`` to ``until``.
+        """Compare the sent messages with the runs that are expected from ``first`` to ``until``.
 
         ``every`` is the interval of the entries in seconds.
         """
@@ -131,7 +131,7 @@ class Scene:
 
 @contextmanager
 def scene(side: Side, settings: Mapping[str, Any], durable: bool = False) -> Iterator[Scene]:
-    """Start two Redis servers and a supervisor of beats; stop all at the end of the context."""
+    """Start two Redis servers and a supervisor of beats; stop them after the ``with`` block."""
     options = DURABLE if durable else ()
     with ExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="redbeat-faults-"))

@@ -1,4 +1,4 @@
-"""Measures how costs grow with the number of entries, for RedBeat 3 and other schedulers."""
+"""Measures how the costs of RedBeat 3 and other schedulers grow with the number of entries."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ OURS, RELEASE = "RedBeat 3", "RedBeat 2.4.2"
 #: Maximum number of due entries for RedBeat 2, which is too slow for more entries.
 RELEASE_DUE = 10_000
 
-#: Names of the plots. Each plot shows times for different numbers of due or stored entries. The
-#: plots with ``PEERS`` include other schedulers.
+#: Names of the plots. Each plot shows times for different numbers of due or stored entries.
+#: The plots ``PEERS_DUE`` and ``PEERS_IDLE`` include schedulers other than RedBeat.
 DUE, STORED, PEERS_DUE, PEERS_IDLE = "due", "stored", "peers-due", "peers-idle"
 
 
 def growth(bench: Bench) -> Finding:
-    """Measure 10 to 100,000 due entries, and idle ticks with 0 to 1,000,000 stored entries."""
+    """Measure ticks with up to 100,000 due entries, and idle ticks with up to a million entries."""
     due = bench.size(5, 3)
     counts = [10**power for power in range(1, due + 1)]
     stored = [0, *(10**power for power in range(3, bench.size(6, 3) + 1))]
@@ -35,7 +35,7 @@ def growth(bench: Bench) -> Finding:
     series.append(line(bench, DUE, RELEASE, few, due_of))
     series.append(line(bench, STORED, OURS, stored, idle_of))
     series.append(line(bench, STORED, RELEASE, [count for count in stored if count < 1e6], idle_of))
-    # There is no table row for idle ticks, because scheduler_rows.idle() returns that row.
+    # The function scheduler_rows.idle() already returns the table row for idle ticks.
     return Finding([flat(series[0])], series)
 
 
@@ -47,7 +47,7 @@ def due_of(bench: Bench, name: str, count: int) -> float:
 
 
 def idle_of(bench: Bench, name: str, count: int) -> float:
-    """Return the seconds of a tick with ``count`` stored entries, none of which is due."""
+    """Return the seconds that a tick takes with ``count`` stored entries, none of which is due."""
     side = bench.ours if name == OURS else bench.release
     return bench.case(side, Case("idle", count, repeat=100))["each"]
 
@@ -59,7 +59,7 @@ def line(
     counts: Sequence[int],
     cost: Callable[[Bench, str, int], float],
 ) -> Series:
-    """Measure one line of a plot."""
+    """Measure the points of one line of a plot."""
     points = []
     for count in counts:
         bench.note(f"growth: {count:,} {plot}, {name}")
@@ -70,18 +70,18 @@ def line(
 def flat(series: Series) -> Row:
     """Return the table row that shows whether the cost per due entry is constant.
 
-    The last point is compared with the first point that has at least 1,000 entries. With fewer
-    entries, the fixed cost of a tick dominates.
+    The row compares the last point of ``series`` with the first point of at least 1,000 entries.
+    With fewer than 1,000 entries, the fixed cost of a tick dominates.
     """
     count, last = series.points[-1]
     base = next((y for x, y in series.points if x >= 1000), last)
     level = ("flat", lambda _ours, ratio: ratio >= 0.8)
-    what = f"time per due entry, {count:,.0f} due"
+    what = f"time per due entry with {count:,.0f} due entries"
     return target_row(what, "us", last, base, "1,000 due", *level)
 
 
 def peers(bench: Bench) -> Finding:
-    """Measure other schedulers with increasing numbers of entries, up to a time limit."""
+    """Compare other schedulers with RedBeat 3 for increasing numbers of entries."""
     counts = [100] if bench.quick else [1000, 10_000, 100_000, 1_000_000]
     seconds = bench.size(15, 3)
     series, remarks, rows = [], [], []
@@ -97,7 +97,7 @@ def peers(bench: Bench) -> Finding:
 
 
 def our_cost(bench: Bench, workload: str, count: int) -> float:
-    """Return the seconds that RedBeat 3 takes for a workload of the other schedulers."""
+    """Return the seconds of RedBeat 3 per due entry or, for the workload ``idle``, per tick."""
     cost = due_of if workload == "tick" else idle_of
     return cost(bench, OURS, count)
 
@@ -105,35 +105,38 @@ def our_cost(bench: Bench, workload: str, count: int) -> float:
 def measure_peer(
     bench: Bench, name: str, workload: str, counts: Sequence[int], seconds: int
 ) -> tuple[list[tuple[float, float]], list[str]]:
-    """Return the points of another scheduler's line, and remarks on its limits.
+    """Measure another scheduler; return the points of its plot line, and remarks on its limits.
 
     ``counts`` are the numbers of entries to measure. The measurement ends if the scheduler fails,
-    or if it cannot store the entries or send any message within ``seconds``.
+    or if it cannot store the entries or send any message within ``seconds`` seconds.
     """
     points, remarks = [], []
     for count in counts:
         try:
             metrics = bench.peer(name, workload, count, seconds)
         except RuntimeError as error:
-            remarks.append(f"{count:,} entries: fails with {str(error).strip().splitlines()[-1]}")
+            remarks.append(
+                f"the scheduler fails with {count:,} entries: {str(error).strip().splitlines()[-1]}"
+            )
             break
         if metrics is None:
             remarks.append(f"{count:,} entries could not be stored within {seconds} s.")
             break
         sent = int(metrics["sent"])
         if workload == "tick" and not sent:
-            remarks.append(f"sent none of {count:,} messages within {seconds} s.")
+            remarks.append(f"none of {count:,} messages were sent within {seconds} s.")
             break
         points.append((float(count), metrics["each"]))
         if workload == "tick" and sent < count:
             remarks.append(
-                f"sent {sent:,} of {count:,} messages within {seconds} s; their mean is shown."
+                f"only {sent:,} of {count:,} messages were sent within {seconds} s; "
+                "the table shows the mean time per sent message."
             )
     return points, remarks
 
 
 def comparison(series: Sequence[Series], workload: str) -> list[Row]:
-    """Return a table row for each point of another scheduler, compared with RedBeat 3."""
+    """Return a table row for each measured point of another scheduler, compared with RedBeat 3."""
     mine = dict(series[0].points)
     what = "{:,} due, per entry" if workload == "tick" else "idle tick, {:,} stored"
     return [

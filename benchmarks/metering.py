@@ -1,7 +1,7 @@
-"""Measures the seconds and the round trips of an operation.
+"""Measures the duration and the round trips of an operation.
 
-Modules of this package import this module, and so does the script ``workload.py``, which does not
-run as part of the package.
+The script ``workload.py`` imports this module without the package, so this module has no relative
+imports.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class Cost:
 
 
 class Meter:
-    """A meter of the time and the round trips of operations.
+    """A meter for the duration and the round trips of operations.
 
     Create only one meter per process, because a meter patches redis-py. A round trip is one write
     to a Redis socket: a command, a script or a pipeline.
     """
 
-    #: If set, this profiler profiles the measured operations, but not their preparation.
+    #: An optional profiler of the measured operations, but not of their preparation.
     profile: ClassVar[cProfile.Profile | None] = None
 
     def __init__(self) -> None:

@@ -3,8 +3,8 @@
 ``python -m benchmarks.paced URL --entries 1000 --seconds 60`` runs a beat in this process. Each
 entry runs every second, and the runs of all entries are evenly distributed over the second. With
 ``--every N``, all entries run at the same instant, every N seconds. The command prints one JSON
-object, metric -> number. Lateness is in seconds, from the nominal instant of a run to the call that
-would publish the task.
+object, metric -> number. Lateness is the time in seconds from the nominal instant of a run to the
+call that would publish the task.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .beats import quantile
 from .metering import Metrics
 from .prepared import emptied, seed_spread
 
-#: Seconds from the start of the beat to the start of the measurement.
+#: Seconds from the first run to the start of the measurement.
 WARM_UP = 3.0
 
 
@@ -43,7 +43,7 @@ class RecordingScheduler(RedBeatScheduler):
 
 
 def watch(url: str, count: int, seconds: int, every: float | None = None) -> Metrics:
-    """Run the beat; return metrics of the first ``seconds`` after the warm-up."""
+    """Run a beat; return metrics of the ``seconds`` seconds after the warm-up."""
     client = emptied(url)
     app = Celery("paced", broker="memory://", set_as_current=False)
     app.conf.update(redbeat_redis_url=url, timezone="UTC", result_expires=None)
@@ -57,8 +57,8 @@ def watch(url: str, count: int, seconds: int, every: float | None = None) -> Met
     service.start()
     timer.cancel()
     pace = count if every is None else round(count / every)
-    # The window starts half a millisecond earlier, so that it includes a first run whose due time
-    # was rounded down.
+    # The measurement starts and ends half a millisecond early, in order to include a first run
+    # whose due time was rounded down.
     return metrics_of(service.scheduler.runs, pace, opens - 0.000_5, opens + seconds - 0.000_5)
 
 

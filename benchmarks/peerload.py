@@ -1,14 +1,14 @@
-"""Measures another scheduler, without a broker.
+"""Measures a scheduler other than RedBeat, without a broker.
 
-Run this file as a script, in the virtual environment of the other scheduler::
+Run this file as a script, in the virtual environment of the measured scheduler::
 
     python peerload.py PEER URL tick --entries 1000 --seconds 30
 
-``PEER`` is ``celery``, ``django`` or ``redisbeat``. ``URL`` is the URL of a Redis server whose data
-may be deleted. The script prints one JSON object, metric -> number. For ``tick``, ``each`` is the
-number of seconds per entry, and ``sent`` is the number of entries that were sent within the time
-limit. For ``idle``, ``each`` is the number of seconds per tick. The exit code is 3 if the entries
-cannot be stored within the time limit.
+``PEER`` is ``celery``, ``django`` or ``redisbeat``. The script may delete all data of the Redis
+server at ``URL``. The script prints one JSON object, metric -> number. For the workload ``tick``,
+the metric ``each`` is the number of seconds per entry, and ``sent`` is the number of entries that
+were sent within the time limit. For the workload ``idle``, ``each`` is the number of seconds per
+tick. The exit code is 3 if the entries cannot be stored within the time limit.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ OVERDUE = EVERY + 1
 #: Exit code if the entries cannot be stored within the time limit.
 TOO_SLOW = 3
 
-#: Maximum number of idle ticks.
+#: Maximum number of idle ticks to measure.
 IDLE_TICKS = 20
 
 
 def last_run(due: bool) -> datetime:
-    """Return the time of the last run: an interval ago for a due entry, otherwise just now."""
+    """Return the time of the last run of an entry that is due, or not due if ``due`` is false."""
     return datetime.now(timezone.utc) - timedelta(seconds=OVERDUE if due else 1)
 
 
 def unsent(scheduler: type) -> Any:
-    """Return a subclass of a scheduler that counts messages instead of publishing them."""
+    """Return a subclass of ``scheduler`` that counts messages instead of publishing them."""
 
     def send_task(self: Any, *_args: Any, **_kwargs: Any) -> Any:
         self.sent += 1
@@ -109,7 +109,7 @@ def django_peer(url: str, count: int, due: bool) -> Any:
 
 def redisbeat_peer(url: str, count: int, due: bool) -> Any:
     """Return the scheduler of redisbeat, which stores its entries in Redis."""
-    app = Celery("peer", broker="memory://")  # redisbeat needs a current app
+    app = Celery("peer", broker="memory://")  # redisbeat needs a current Celery app
     app.conf.update(timezone="UTC", result_expires=None, CELERY_REDIS_SCHEDULER_URL=url)
     import_module("redis").Redis.from_url(url, socket_timeout=120).flushall()
     scheduler = unsent(import_module("redisbeat.scheduler").RedisScheduler)(app=app)
@@ -164,7 +164,7 @@ def run_idle(scheduler: Any, options: argparse.Namespace) -> Metrics:
 
 
 def too_slow(*_signal: Any) -> None:
-    """Exit with the code ``TOO_SLOW``."""
+    """Exit with the exit code ``TOO_SLOW``."""
     print("the entries could not be stored within the time limit", file=sys.stderr)
     sys.exit(TOO_SLOW)
 

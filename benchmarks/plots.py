@@ -16,7 +16,7 @@ LEFT, RIGHT, TOP, BOTTOM = 80, 210, 44, 56
 COLOURS = ("#c0392b", "#2c6fbb", "#2e8b57", "#8e5ea2", "#b8860b")
 BAR, GAP = 22, 8
 
-#: The value that represents 0 on a logarithmic axis, half a decade before the first label.
+#: A logarithmic axis shows 0 at the position of this value, half a decade before its first label.
 ZERO = 10**2.5
 
 
@@ -86,7 +86,7 @@ class Axis:
 
 
 def lines(plot: Plot, series: Sequence[Series]) -> str:
-    """Return a line plot of durations over numbers of entries; a number of entries may be 0."""
+    """Return a line plot of durations for different numbers of entries, which may include 0."""
     drawn = [each for each in series if each.points]
     xs = [x or ZERO for each in drawn for x, _ in each.points]
     across = Axis.over(xs, LEFT, WIDTH - RIGHT)
@@ -109,7 +109,7 @@ def lines(plot: Plot, series: Sequence[Series]) -> str:
 
 
 def grid(across: Axis, up: Axis, has_zero: bool) -> list[str]:
-    """Return the grid lines and labels of both axes."""
+    """Return the grid lines and the labels of the two axes of a plot."""
     parts = []
     for tick in up.ticks():
         y = up.at(tick)
@@ -128,7 +128,7 @@ def grid(across: Axis, up: Axis, has_zero: bool) -> list[str]:
 
 
 def bars(title: str, values: Sequence[tuple[str, float]]) -> str:
-    """Return a plot of durations as horizontal bars on a logarithmic scale.
+    """Return a plot that shows durations as horizontal bars on a logarithmic scale.
 
     The first bar is highlighted.
     """

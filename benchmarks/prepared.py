@@ -1,7 +1,7 @@
 """Prepares measurements: stores entries in Redis, and starts a beat that publishes no messages.
 
-This module works with RedBeat 3 and RedBeat 2, so it uses only functions that both versions have.
-Modules of this package import this module, and so does the script ``workload.py``.
+This module uses only functions that RedBeat 3 and RedBeat 2 have. The script ``workload.py``
+imports this module without the package, so this module has no relative imports.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ __all__ = (
     "stored_datetime",
 )
 
-#: Timeout of a Redis command in seconds. It is long because FLUSHALL may delete a million entries.
+#: Timeout of a Redis command in seconds, long enough for FLUSHALL to delete a million entries.
 SOCKET_SECONDS = 120.0
 
-#: Number of entries that one call of the script stores.
+#: Number of entries that one call of the script ``SEED`` stores.
 SEED_BATCH = 10_000
 
 #: The interval of the entries, and the time since the last run of a due entry, in seconds.
@@ -62,22 +62,22 @@ STORED = {
 
 
 def stored_datetime(instant: datetime) -> dict[str, Any]:
-    """Return an instant in UTC as the JSON value that Redis stores."""
+    """Return an instant in UTC as the JSON value that RedBeat stores in Redis."""
     fields = ("year", "month", "day", "hour", "minute", "second", "microsecond")
     parts = {name: getattr(instant, name) for name in fields}
     return {"__type__": "datetime", **parts, "timezone": "UTC"}
 
 
 def emptied(url: str, **options: Any) -> Any:
-    """Delete all data of a Redis server and return a client for it."""
+    """Delete all data of a Redis server and return a client for this server."""
     client: Any = redis.Redis.from_url(url, socket_timeout=SOCKET_SECONDS, **options)
-    # By default, Valkey frees the memory later, in the background, which would affect the results.
+    # Without SYNC, Valkey would free memory in the background, which would affect the results.
     client.execute_command("FLUSHALL", "SYNC")
     return client
 
 
-#: A script that stores the entries with the indexes from ARGV[1] to ARGV[2]. In the definition,
-#: the script replaces @ by the index.
+#: A Lua script that stores the entries with the indexes from ``ARGV[1]`` to ``ARGV[2]``.
+#: The script replaces @ in the definition by the index of the entry.
 SEED = """
 local definition, meta, score = ARGV[3], ARGV[4], ARGV[5]
 for index = tonumber(ARGV[1]), tonumber(ARGV[2]) do
@@ -93,7 +93,7 @@ end
 def definition_of(kind: str) -> str:
     """Return a definition as JSON, with @ instead of the index of the entry.
 
-    The app does not have the task of the definition.
+    The definition has a task that does not exist in the app.
     """
     fields = {"args": ["@"], "kwargs": {"three": 3}, "options": {}, "enabled": True}
     name_and_task = {"name": "entry-@", "task": "unknown"}
@@ -115,9 +115,9 @@ def seed_due(client: Any, count: int, kind: str) -> None:
 
 
 def seed_spread(client: Any, count: int, begin: float, every: float | None = None) -> None:
-    """Store entries with runs that are evenly distributed over each second after ``begin``.
+    """Store entries that run every second from ``begin``, evenly distributed over the second.
 
-    If ``every`` is given, all entries run at the same instants instead, every ``every`` seconds.
+    If ``every`` is given, all entries run at the same instants, every ``every`` seconds.
     """
     definition = definition_of("second").replace('"every": 1.0', f'"every": {every or 1.0}')
     pipe = client.pipeline(transaction=False)
@@ -132,7 +132,7 @@ def seed_spread(client: Any, count: int, begin: float, every: float | None = Non
 
 
 class CountingScheduler(RedBeatScheduler):
-    """A RedBeat scheduler that also counts the messages for tasks that the app does not have."""
+    """A RedBeat scheduler that counts its messages for tasks that do not exist in the app."""
 
     sent = 0
 
@@ -151,7 +151,7 @@ class UnsentScheduler(CountingScheduler):
 
 
 def make_app(url: str, broker: str | None = None, **settings: Any) -> Celery:
-    """Return an app with its schedule in Redis; the default broker is an in-memory broker."""
+    """Return an app with its schedule in Redis; the default broker is in memory."""
     app = Celery("benchmark", broker=broker or "memory://", set_as_current=False)
     # If result_expires is set, Celery adds the entry celery.backend_cleanup to the schedule.
     app.conf.update(redbeat_redis_url=url, timezone="UTC", result_expires=None, **settings)
@@ -161,8 +161,8 @@ def make_app(url: str, broker: str | None = None, **settings: Any) -> Celery:
 def note_peak_memory(file: str) -> None:
     """Write the peak memory of this process to a file when the process ends, in KiB.
 
-    ``ru_maxrss`` would also count the memory of the process that started this process. Only Linux
-    has the value; elsewhere, the file has 0.
+    This function does not use ``ru_maxrss``, which includes the memory of the parent process. On
+    systems other than Linux, the function writes 0.
     """
 
     def write() -> None:
@@ -178,7 +178,7 @@ def note_peak_memory(file: str) -> None:
 def beat(
     app: Celery, kind: type[CountingScheduler] = UnsentScheduler
 ) -> Iterator[CountingScheduler]:
-    """Start a beat: acquire the lock and tick once. Release the lock at the end of the context."""
+    """Start a beat: acquire the lock and tick once. Release the lock after the ``with`` block."""
     scheduler = kind(app)
     acquire_distributed_beat_lock(SimpleNamespace(scheduler=scheduler))
     try:

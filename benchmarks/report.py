@@ -21,19 +21,19 @@ __all__ = ("as_rst", "as_text", "facts", "write_docs")
 
 COMMAND = "python -m benchmarks"
 
-#: The headings of schedulers that the rows call otherwise.
+#: Name of a scheduler in the rows -> heading of its column, if the heading differs.
 HEADINGS = {PEER_VERSION: f"RedBeat {PEER_VERSION}", "PersistentScheduler": "Celery's own"}
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A section of the page.
+    """A section of the page with the results.
 
     Attributes:
         heading: the heading.
         names: the names of the measurements.
-        has: whether the section has a row of these measurements.
-        side_by_side: whether each scheduler has a column; otherwise each row names its comparison.
+        has: a function that returns whether the section includes a row.
+        side_by_side: true if each scheduler has a column, false if each row names its comparison.
     """
 
     heading: str
@@ -65,23 +65,23 @@ SECTIONS = (
         lambda row: not is_against_release(row),
         side_by_side=False,
     ),
-    Section("Next runs, compared with Celery's classes", ("crontab",), is_any),
+    Section("Time to compute a next run, compared with Celery", ("crontab",), is_any),
 )
 
 PLOTS = {
     DUE: Plot("Scheduler time per due entry", "entries due at once", "time per entry"),
-    STORED: Plot("A tick with nothing due", "entries stored", "time of a tick"),
-    PEERS_DUE: Plot("Time per due entry, publishing excluded", "entries due", "time per entry"),
-    PEERS_IDLE: Plot("A tick with nothing due", "entries stored", "time of a tick"),
+    STORED: Plot("Time of a tick without due entries", "entries stored", "time of a tick"),
+    PEERS_DUE: Plot("Time per due entry, without publishing", "entries due", "time per entry"),
+    PEERS_IDLE: Plot("Time of a tick without due entries", "entries stored", "time of a tick"),
 }
 
-#: Numbers of entries for the bar plots. A plot uses the first number for which several schedulers
-#: have results.
+#: Numbers of entries for the bar plots.
+#: A bar plot uses the first number in ``BARS`` for which several schedulers have results.
 BARS = (1000.0, 100.0)
 
 
 def facts(server: str) -> str:
-    """Return the software versions and the number of cores as one line of text.
+    """Return the software versions and the number of CPU cores as one line of text.
 
     ``server`` is the name and version of the Redis server.
     """
@@ -92,7 +92,7 @@ def facts(server: str) -> str:
 
 
 def as_text(rows: Sequence[Row]) -> str:
-    """Return rows as a table for a terminal."""
+    """Return result rows as a text table for a terminal."""
     table = cells(rows)
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     return "\n".join(
@@ -102,7 +102,7 @@ def as_text(rows: Sequence[Row]) -> str:
 
 
 def as_rst(findings: Mapping[str, Finding]) -> str:
-    """Return the tables for users as an include file for the documentation."""
+    """Return the text of an include file with all result tables, for the documentation."""
     parts = [f".. Written by ``{COMMAND}``; not edited by hand.\n"]
     remarks = quick_warning(list(findings.values()))
     for section in SECTIONS:
@@ -137,7 +137,7 @@ def columns(rows: Sequence[Row]) -> list[tuple[str, ...]]:
 
 
 def targets(findings: Mapping[str, Finding]) -> str:
-    """Return the rows that have a target as CSV, with a heading."""
+    """Return a CSV table, with a heading, of the rows that have a target."""
     rows = [row for finding in findings.values() for row in finding.rows if row.target]
     file = StringIO()
     csv.writer(file, lineterminator="\n").writerows(cells(rows))
@@ -158,22 +158,22 @@ def csv_table(lines: Sequence[Sequence[str]]) -> str:
 
 
 def quoted(cell: str) -> str:
-    """Return a quoted cell of a csv-table.
+    """Return the text of a cell in quotes, for the reStructuredText directive ``csv-table``.
 
-    A ``*`` is escaped, because it marks emphasis in reST. An empty cell becomes "", because a
-    single ``-`` would start a list.
+    A ``*`` is escaped, because ``*`` marks emphasis in reStructuredText. The text ``-`` of an empty
+    cell is omitted, because a single ``-`` would start a list.
     """
     return '"{}"'.format("" if cell == NOTHING else cell.replace("*", "\\*"))
 
 
 def images(series: Sequence[Series]) -> list[str]:
-    """Return reStructuredText image directives for the plots of these series."""
+    """Return the reStructuredText directives that show the plots of ``series``."""
     names = [name for name, _ in drawn(series)]
     return [f".. image:: _static/benchmarks/{name}.svg\n   :alt: {name}\n" for name in names]
 
 
 def drawn(series: Sequence[Series]) -> Iterator[tuple[str, str]]:
-    """Yield the name and the SVG code of each image."""
+    """Yield the name and the SVG code of each plot."""
     for name, plot in PLOTS.items():
         of_plot = [each for each in series if each.plot == name and each.points]
         if of_plot:
@@ -198,7 +198,7 @@ def side_by_side(name: str, plot: Plot, series: Sequence[Series]) -> Iterator[tu
 def write_docs(findings: Mapping[str, Finding], docs: Path) -> list[Path]:
     """Write the tables, plots and estimates of the documentation; return the written files.
 
-    The table of targets goes to the directory ``benchmarks`` next to ``docs``.
+    The table of targets is written to the directory ``benchmarks`` next to ``docs``.
     """
     directory = docs / "_static" / "benchmarks"
     directory.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,10 @@
-"""What the reports of a worker cost: microseconds a task, with Redis on this host.
+"""Measures the time of a task with and without the reports that workers send to RedBeat.
 
-A task that needs no Redis is measured in CPU time, which other programs disturb less.
+Tasks that do not use Redis are measured in CPU time, which other programs disturb less than elapsed
+time.
 
-Run ``python -m benchmarks.reports REDIS_URL``; the entries go to the prefix ``bench-reports:``.
+Run ``python -m benchmarks.reports REDIS_URL``; entries are stored with the key prefix
+``bench-reports:``.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ ROUNDS, TASKS = 40, 200
 def microseconds(
     call: Callable[[], object], clock: Callable[[], float] = time.perf_counter
 ) -> float:
-    """Return the time of a call in microseconds, in the fastest of several rounds."""
+    """Return the mean time of a call in microseconds, in the fastest of several rounds."""
     times = []
     for _ in range(ROUNDS):
         begun = clock()
@@ -36,7 +38,7 @@ def microseconds(
 
 
 def main(url: str) -> dict[str, float]:
-    """Print and return the microseconds a task, by the kind of task."""
+    """Print and return the microseconds per task, for each kind of task."""
     app = Celery("reports", broker="memory://", set_as_current=False)
     app.conf.update(redbeat_redis_url=url, redbeat_key_prefix="bench-reports:", result_expires=None)
 
@@ -49,8 +51,10 @@ def main(url: str) -> dict[str, float]:
     found = {"without reports": microseconds(nothing.apply, time.thread_time)}
     redbeat.worker.enable(app)
     entry = RedBeatSchedulerEntry("a", "nothing", 60, app=app).save()
-    found["with reports, a task that no beat sent"] = microseconds(nothing.apply, time.thread_time)
-    found["with reports, a run of an entry"] = microseconds(lambda: nothing.apply(headers=headers))
+    found["a task that no beat sent, with reports"] = microseconds(nothing.apply, time.thread_time)
+    found["a task that a beat sent, with reports"] = microseconds(
+        lambda: nothing.apply(headers=headers)
+    )
     entry.delete()
     found["for comparison, a PING"] = microseconds(get_redis(app).ping)
     for kind, time_of_task in found.items():

@@ -1,4 +1,4 @@
-"""The results of measurements: table rows and plot lines, which a file stores between runs."""
+"""The results of measurements as table rows and plot lines, stored in a JSON file between runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 __all__ = ("NOTHING", "UNITS", "Finding", "Row", "Series", "Store", "cells", "target_row")
 
-#: The text of an empty cell.
+#: The text of an empty table cell.
 NOTHING = "-"
 
 UNITS: dict[str, Callable[[float], str]] = {
@@ -34,7 +34,7 @@ class Row:
         unit: a key of :data:`UNITS`.
         base: the value for comparison, in the same unit.
         against: the name of the scheduler or case with the value ``base``.
-        ratio: ``base`` divided by ``ours``; a ratio above 1 means that RedBeat 3 is better.
+        ratio: the quotient ``base / ours``; a ratio above 1 means that RedBeat 3 is better.
         target: the target as text.
         reached: whether RedBeat 3 reaches the target, or None without a target.
     """
@@ -92,9 +92,9 @@ def target_row(
     target: str = "",
     reached: Callable[[float, float], bool] | None = None,
 ) -> Row:
-    """Return a row for a value for which less is better.
+    """Return a table row for a value; smaller values are better.
 
-    ``reached`` is called with the value and the ratio, and returns whether the target is reached.
+    ``reached`` returns, for the value and the ratio, whether the target is reached.
     """
     ratio = base / ours if ours and base is not None else None
     if ours is None or reached is None or (base is None and against):
@@ -105,7 +105,7 @@ def target_row(
 
 
 class Store:
-    """A JSON file with the result of each measurement by name."""
+    """A JSON file that stores the result of each measurement under its name."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -140,7 +140,7 @@ def with_unit(value: float | None, unit: str) -> str:
 
 
 def cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:
-    """Return the cells of the table as text, with the heading as the first row."""
+    """Return the cells of the results table as text; the first row is the heading."""
     table: list[tuple[str, ...]] = [
         ("measurement", "RedBeat 3", "compared with", "", "ratio", "target", "reached")
     ]

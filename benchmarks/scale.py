@@ -1,13 +1,13 @@
-"""``python -m benchmarks.scale`` measures what reading and editing a large schedule costs.
+"""``python -m benchmarks.scale`` measures the cost of reading and editing a large schedule.
 
-Each command of the command line runs in its own process. The table has the CPU seconds of this
-process and of Redis, which vary less than the elapsed time, the memory of the process, and the
-longest command of Redis. The slow log measures elapsed time: on a busy machine, use the CPU seconds
-of Redis, divided by the number of calls, or give the server priority: ``chrt -f -p 1 PID``.
+Each ``celery redbeat`` command runs in its own process. For each operation, the table has the CPU
+seconds of the process and of Redis, the elapsed time, the memory of the process, and the elapsed
+time of the longest Redis command. On a busy machine, CPU seconds vary less than elapsed time. To
+make the elapsed time vary less, give Redis real-time priority with ``chrt -f -p 1 PID``.
 
-The results are kept in ``.benchmarks/scale.json``, a run per number of entries. ``--docs docs``
-writes the table of the manual from the kept runs, with the growth from the smallest run to the
-largest, extended to ten million entries.
+The results are stored in ``.benchmarks/scale.json``, separately for each number of entries. The
+option ``--docs docs`` writes the table of the manual from the stored results, and extrapolates the
+costs to ten million entries.
 """
 
 from __future__ import annotations
@@ -37,31 +37,31 @@ from .sides import CACHE
 
 __all__ = ("COMMANDS", "Cost", "entries", "main", "table")
 
-#: The file that keeps the results: number of entries -> title -> cost.
+#: The file with the stored results: number of entries -> title -> cost.
 RESULTS = CACHE / "scale.json"
 
-#: The name of the table in the manual.
+#: The name of the include file with the table of the manual.
 TABLE = "scale-commands.inc"
 
-#: The number of entries for which the table of the manual computes the costs.
+#: The number of entries to which the table of the manual extrapolates the costs.
 GOAL = 10_000_000
 
-#: How often a short operation is repeated; its cost is that of one of them.
+#: How often a short operation is repeated in order to measure its mean cost.
 REPEATED = 1000
 
-#: An operation with fewer CPU seconds is short: it reads no more from a larger schedule.
+#: Costs below ``SHORT`` CPU seconds are shown in milliseconds and not extrapolated.
 SHORT = 0.1
 
-#: Number of entries that are stored between two lines about the progress.
+#: Number of entries that are stored between two progress messages.
 PROGRESS = 100_000
 
-#: Number of entries of each tenant; the names are ``tenant-0042:entry-7``.
+#: Number of entries of each tenant; an example of an entry name is ``tenant-0042:entry-7``.
 TENANT = 100
 
-#: One in so many entries is paused.
+#: One in ``PAUSED`` entries is paused.
 PAUSED = 50
 
-#: One in so many entries has the task ``proj.rare``.
+#: One in ``RARE`` entries has the task ``proj.rare``.
 RARE = 1000
 
 #: Title -> arguments of ``celery redbeat``.
@@ -101,7 +101,7 @@ class Cost(NamedTuple):
 
 
 def entries(app: Any, count: int) -> Iterator[redbeat.RedBeatSchedulerEntry]:
-    """Yield new entries, spread over the next hours."""
+    """Yield new entries that become due in 60 to 70 minutes."""
     for index in range(count):
         yield redbeat.RedBeatSchedulerEntry(
             f"tenant-{index // TENANT:04}:entry-{index % TENANT}",
@@ -115,7 +115,7 @@ def entries(app: Any, count: int) -> Iterator[redbeat.RedBeatSchedulerEntry]:
 
 
 def slowest(client: Any) -> float:
-    """Return the seconds of the longest command since the last call."""
+    """Return the seconds of the longest Redis command since the previous call of this function."""
     found = client.slowlog_get(1000)
     client.slowlog_reset()
     return max((float(item["duration"]) for item in found), default=0.0) / 1e6
@@ -130,9 +130,10 @@ def server_cpu(client: Any) -> float:
 def run(
     client: Any, program: Sequence[str], environment: dict[str, str], log: Any, memory: Path
 ) -> Cost:
-    """Run a program and return what it cost.
+    """Run a program and return its cost.
 
-    Its output goes to ``log``. It writes its peak memory to the file ``memory``, in KiB.
+    The output of the program goes to ``log``. The program writes its peak memory in KiB to the file
+    ``memory``.
     """
     slowest(client)
     began, before = time.perf_counter(), server_cpu(client)
@@ -145,7 +146,7 @@ def run(
 
 
 def here(client: Any, operation: Callable[[], Any]) -> Cost:
-    """Run an operation in this process and return what it cost, without memory."""
+    """Run an operation in this process and return its cost, without measuring the memory."""
     slowest(client)
     began, before, cpu = time.perf_counter(), server_cpu(client), time.process_time()
     operation()
@@ -154,13 +155,13 @@ def here(client: Any, operation: Callable[[], Any]) -> Cost:
 
 
 def each(cost: Cost) -> Cost:
-    """Return the cost of one of :data:`REPEATED` operations."""
+    """Return the mean cost of one operation, from the total cost of ``REPEATED`` operations."""
     seconds = (cost.seconds / REPEATED, cost.process / REPEATED, cost.server / REPEATED)
     return Cost(*seconds, cost.kilobytes, cost.blocked)
 
 
 def load(app: Any, count: int) -> None:
-    """Store the entries, 10,000 per call of ``save_all``, and print the progress."""
+    """Store ``count`` entries, 10,000 per call of ``save_all``, and print the progress."""
     schedule, source, began = redbeat.Schedule(app), entries(app, count), time.perf_counter()
     stored = 0
     while saved := schedule.save_all(
@@ -207,7 +208,7 @@ def measure(count: int, titles: Sequence[str]) -> Iterator[tuple[str, Cost]]:
         app = make_app(server.url)
         yield "save_all, 10,000 per call", here(client, partial(load, app, count))
         used = client.info("memory")["used_memory"]
-        print(f"{used / count:.0f} bytes of Redis per entry")
+        print(f"Redis uses {used / count:.0f} bytes per entry")
         yield from short_operations(app, client)
         everything = redbeat.Schedule(app)
         for title, query in {
@@ -241,7 +242,7 @@ def measure(count: int, titles: Sequence[str]) -> Iterator[tuple[str, Cost]]:
 
 
 def keep(count: int, title: str, cost: Cost) -> None:
-    """Add a result to those that are kept."""
+    """Add a result to the stored results."""
     kept = kept_results()
     kept.setdefault(str(count), {})[title] = cost
     RESULTS.parent.mkdir(exist_ok=True)
@@ -249,13 +250,13 @@ def keep(count: int, title: str, cost: Cost) -> None:
 
 
 def kept_results() -> dict[str, dict[str, Any]]:
-    """Return the kept results: number of entries -> title -> fields of the cost."""
+    """Return the stored results: number of entries -> title -> fields of the cost."""
     found: dict[str, dict[str, Any]] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     return found
 
 
 def table(kept: dict[str, dict[str, Any]]) -> str:
-    """Return the table of the manual, in which ``kept`` has the results by number of entries."""
+    """Return the table of the manual; ``kept`` contains the stored results."""
     counts = sorted(map(int, kept))
     runs = [{title: Cost(*cost) for title, cost in kept[str(count)].items()} for count in counts]
     columns = [
@@ -279,11 +280,11 @@ def table(kept: dict[str, dict[str, Any]]) -> str:
             for name in ("process", "server")
         )
         memory = max(cost.kilobytes for cost in costs)
-        # The noise of a short operation, extended, would say nothing.
+        # Extrapolating the noise of a short operation would be meaningless.
         is_short = costs[-1].process + costs[-1].server < SHORT
         cells.append("" if is_short else cell(process, server))
         cells.append(f"{memory / 1024:.0f} MiB" if memory else "")
-        escaped = title.replace("*", r"\*")  # a lone asterisk begins emphasis
+        escaped = title.replace("*", r"\*")  # in reST, a single asterisk starts emphasis
         lines.append("   " + ", ".join(f'"{text}"' for text in (escaped, *cells)))
     return "\n".join(lines) + "\n"
 
@@ -296,10 +297,10 @@ def cell(process: float, server: float) -> str:
 
 
 def extended(counts: Sequence[int], values: Sequence[float]) -> float:
-    """Return the value for :data:`GOAL` entries, on the line through the first and last value.
+    """Return the value for :data:`GOAL` entries, extrapolated from the first and last value.
 
-    Noise may make a value smaller with more entries; then the largest value is returned. A single
-    value counts as proportional to the entries.
+    The result is at least the largest of ``values``, because noise may make a value smaller with
+    more entries. A single value is assumed to be proportional to the number of entries.
     """
     first, begin = (counts[0], values[0]) if counts[1:] else (0, 0.0)
     slope = (values[-1] - begin) / (counts[-1] - first)
@@ -307,16 +308,23 @@ def extended(counts: Sequence[int], values: Sequence[float]) -> float:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Measure and print the table."""
+    """Run the measurements and print the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__)
     parser.add_argument("--entries", type=int, default=100_000)
     parser.add_argument("--only", action="append", choices=COMMANDS)
-    parser.add_argument("--docs", type=Path, help="only write the table of the kept results there")
+    parser.add_argument(
+        "--docs",
+        type=Path,
+        help="write the table of the manual to this directory, without measuring",
+    )
     options = parser.parse_args(argv)
     if options.docs is not None:
         (options.docs / TABLE).write_text(table(kept_results()), encoding="utf-8")
         return
-    print(f"{options.entries:,} entries: CPU of the process, of Redis, elapsed, memory, blocked")
+    print(
+        f"{options.entries:,} entries; the columns are CPU time of the process, CPU time of Redis, "
+        "elapsed time, memory of the process, and time of the longest Redis command"
+    )
     for title, cost in measure(options.entries, options.only or list(COMMANDS)):
         keep(options.entries, title, cost)
         print(

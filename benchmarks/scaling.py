@@ -16,16 +16,16 @@ MAX_REDIS_SHARE = 0.5
 
 
 def find_row(findings: Mapping[str, Finding], name: str, title: str) -> Row | None:
-    """Return a row of the measurement ``name``: the first row whose title contains ``title``.
+    """Return the first row of the measurement ``name`` whose title contains ``title``.
 
-    Returns None if there is no such row.
+    Return None if no row has a title that contains ``title``.
     """
     rows = findings[name].rows if name in findings else []
     return next((row for row in rows if title in row.what and row.ours), None)
 
 
 def arithmetic(findings: Mapping[str, Finding]) -> str:
-    """Return an include file with the capacity of one beat, of two beats and of one Redis."""
+    """Return the text of an include file with the capacity of beats and of a Redis server."""
     parts = [".. Written by ``python -m benchmarks``; not edited by hand.\n"]
     entry = find_row(findings, "entry", "scheduler time per due entry")
     beat = find_row(findings, "beat", "a real beat sends")
@@ -35,18 +35,18 @@ def arithmetic(findings: Mapping[str, Finding]) -> str:
     count = number(beat.what)
     each = beat.ours / count
     lines = [
-        ("scheduler time per due entry, publishing excluded", micros(entry.ours)),
-        ("a real beat, per message, publishing included", micros(each)),
-        ("so one beat sends at most", f"{1 / each:,.0f} a second"),
+        ("scheduler time per due entry, without publishing", micros(entry.ours)),
+        ("time of a real beat per message, including publishing", micros(each)),
+        ("maximum rate of one beat", f"{1 / each:,.0f} a second"),
     ]
     if two is not None and two.ratio:
-        lines.append(("two beats are faster by", f"{two.ratio:.2f} times"))
+        lines.append(("speed of two beats compared with one beat", f"{two.ratio:.2f} times"))
     scripts = redis_time(findings)
     if scripts:
-        lines.append(("Redis spends in scripts, per due entry", micros(scripts)))
+        lines.append(("CPU time of Redis per due entry", micros(scripts)))
         lines.append(
             (
-                f"so one Redis, {MAX_REDIS_SHARE:.0%} of it, keeps up with",
+                f"maximum rate of one Redis server at {MAX_REDIS_SHARE:.0%} of its CPU",
                 f"{MAX_REDIS_SHARE / scripts:,.0f} a second",
             )
         )
@@ -54,7 +54,7 @@ def arithmetic(findings: Mapping[str, Finding]) -> str:
 
 
 def number(text: str) -> int:
-    """Return the first integer in a title."""
+    """Return the first integer in the title of a row."""
     words = (word.replace(",", "") for word in text.split())
     return next(int(word) for word in words if word.isdigit())
 
@@ -71,10 +71,10 @@ def micros(seconds: float) -> str:
 
 
 def demand(each: float, scripts: float | None) -> str:
-    """Return a table with the numbers of beats and Redis servers for each dispatch rate.
+    """Return a table of how many beats and Redis servers each dispatch rate needs.
 
-    ``each`` is the time of a beat per message, and ``scripts`` is the time of Redis per entry, both
-    in seconds.
+    ``each`` is the time of a beat per message in seconds, and ``scripts`` is the time of Redis per
+    entry in seconds.
     """
     lines = []
     for rate in DISPATCH_RATES:

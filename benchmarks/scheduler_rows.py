@@ -1,4 +1,4 @@
-"""Measurements of the scheduler only: no messages are published."""
+"""Measures the scheduler alone: no messages are published."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .timing import CASES, measure
 
 __all__ = ("crontab", "due_entry", "far_redis", "idle", "imports", "memory", "save", "startup")
 
-#: The name of RedBeat 2 in the table. Most rows compare RedBeat 3 with RedBeat 2.
+#: The name of RedBeat 2 in the results table.
 RELEASE = PEER_VERSION
 
 #: Simulated network latency, in seconds per round trip.
@@ -26,18 +26,24 @@ def due_entry(bench: Bench) -> Finding:
     """Measure the scheduler's time per due entry, without publishing."""
     rows, count = [], bench.size(5000, 500)
     for kind in ("interval", "crontab"):
-        # There are many short rounds, so that other load affects both versions equally.
+        # In many short rounds, other load on the machine affects RedBeat 3 and RedBeat 2 equally.
         mine, theirs = bench.both(Case("tick", count, schedule=kind, repeat=1), rounds=7)
-        what = f"scheduler time per due entry, {count:,} due ({kind})"
+        what = f"scheduler time per due entry, {count:,} entries due ({kind})"
         per_entry = (mine["later_each"], theirs["later_each"], RELEASE)
         goal = ("<= 25 µs, 15 times less", lambda ours, ratio: ours <= 25e-6 and ratio >= 15)
         rows.append(target_row(what, "us", *per_entry, *(goal if kind == "interval" else ())))
         server = (mine["redis_each"], theirs["redis_each"], RELEASE)
         rows.append(
-            target_row(f"time of Redis per due entry, {count:,} due ({kind})", "us", *server)
+            target_row(
+                f"time of Redis per due entry, {count:,} entries due ({kind})", "us", *server
+            )
         )
         trips = (mine["round_trips"], theirs["round_trips"], RELEASE)
-        rows.append(target_row(f"round trips of a tick, {count:,} due ({kind})", "count", *trips))
+        rows.append(
+            target_row(
+                f"round trips of a tick with {count:,} due entries ({kind})", "count", *trips
+            )
+        )
     return Finding(rows)
 
 
@@ -51,16 +57,16 @@ def far_redis(bench: Bench) -> Finding:
         )[0]
         few = Case("tick", bench.size(500, 50), repeat=1)
         theirs = bench.case(bench.release, few, url)["later_each"]
-    what = f"scheduler time per due entry, {count:,} due, 1 ms of network to Redis"
+    what = f"scheduler time per due entry, {count:,} entries due, 1 ms of network latency to Redis"
     goal = ("<= 40 µs", lambda ours, _ratio: ours <= 40e-6)
     return Finding([target_row(what, "us", mine, theirs, RELEASE, *goal)])
 
 
 def startup(bench: Bench) -> Finding:
-    """Measure the start of a beat with many static entries."""
+    """Measure how long a beat with many static entries takes to start."""
     count = bench.size(100_000, 1000)
     mine, theirs = bench.both(Case("startup", count), rounds=1)
-    title = f"start with {count:,} static entries"
+    title = f"start of a beat with {count:,} static entries"
     return Finding(
         [
             target_row(
@@ -89,19 +95,19 @@ def save(bench: Bench) -> Finding:
         [
             target_row("save() of a new entry", "us", mine["new_each"], one, RELEASE, *faster),
             target_row("round trips of save()", "count", *trips),
-            target_row("save() of a new object over a stored entry", "us", *again),
+            target_row("save() of a new object that replaces a stored entry", "us", *again),
             target_row("save_all(), per new entry", "us", mine["all_each"], one, base, *goal),
         ]
     )
 
 
 def equals_one(ours: float, _ratio: float) -> bool:
-    """Return whether the value is 1."""
+    """Return whether the value of RedBeat 3 is 1."""
     return ours == 1
 
 
 def idle(bench: Bench) -> Finding:
-    """Measure a tick while no entry is due, for an empty schedule and a very large schedule."""
+    """Measure a tick without due entries, for an empty schedule and for a very large schedule."""
     count = bench.size(1_000_000, 10_000)
     mine, theirs = bench.both(Case("idle", count, repeat=200), rounds=1)
     alone = bench.both(Case("idle", bench.size(20_000, 2_000), repeat=200, lock=False), rounds=1)
@@ -110,7 +116,7 @@ def idle(bench: Bench) -> Finding:
     growth = ("no growth", lambda _ours, ratio: ratio >= 0.8)
     return Finding(
         [
-            target_row(f"round trips of an {title}", "count", *trips),
+            target_row(f"{title}: round trips", "count", *trips),
             target_row(title, "us", mine["each"], mine["none"], "none stored", *growth),
             *compared(title, mine, theirs),
             *compared("idle tick without a lock", *alone),
@@ -119,15 +125,15 @@ def idle(bench: Bench) -> Finding:
 
 
 def compared(title: str, mine: Metrics, theirs: Metrics) -> list[Row]:
-    """Return the rows of idle ticks for the time of a tick, and for that of Redis."""
+    """Return two rows about idle ticks: the time of a tick, and the CPU time of Redis."""
     return [
         target_row(title, "us", mine["each"], theirs["each"], RELEASE),
         target_row(f"{title}: Redis", "us", mine["redis_each"], theirs["redis_each"], RELEASE),
     ]
 
 
-#: Memory sizes with at least this ratio count as equal. The memory of a sorted set is partly
-#: random, and the allocator rounds sizes up.
+#: Memory sizes count as equal if their ratio is at least this value.
+#: The memory of a sorted set is partly random, and the allocator rounds sizes up.
 EQUAL_MEMORY = 0.97
 
 
@@ -139,14 +145,14 @@ def memory(bench: Bench) -> Finding:
     ran = (mine["ran_each"], theirs["ran_each"], RELEASE)
     return Finding(
         [
-            target_row("memory of Redis per entry, saved", "bytes", *saved),
-            target_row("memory of Redis per entry, after a run", "bytes", *ran),
+            target_row("memory of Redis per entry after save()", "bytes", *saved),
+            target_row("memory of Redis per entry after a run", "bytes", *ran),
         ]
     )
 
 
 def crontab(bench: Bench) -> Finding:
-    """Compare the time to compute a next run with the time that Celery needs."""
+    """Compare how fast RedBeat 3 and Celery compute a next run."""
     rounds, calls = bench.size(15, 3), bench.size(1000, 100)
     bench.note("next runs")
     goal = ("5 times less", lambda _ours, ratio: ratio >= 5)
@@ -180,7 +186,7 @@ def imports(bench: Bench) -> Finding:
     our_share, their_share = max(mine - our_base, 0.0), max(theirs - their_base, 0.0)
     return Finding(
         [
-            target_row("imports of celery beat, with this scheduler", "ms", mine, theirs, RELEASE),
-            target_row("of that beyond Celery and redis-py", "ms", our_share, their_share, RELEASE),
+            target_row("time to import Celery beat and RedBeat", "ms", mine, theirs, RELEASE),
+            target_row("time to import only RedBeat", "ms", our_share, their_share, RELEASE),
         ]
     )

@@ -1,8 +1,9 @@
-"""``python -m benchmarks.shards`` measures what a run costs with several shards.
+"""``python -m benchmarks.shards`` measures how much CPU time a run costs with several shards.
 
-The schedule is in a Redis Cluster of three masters, the broker in another Redis. A beat in
-this process sends the runs of all entries, which are due at once. The table has the CPU time of the
-beat and of the servers per run, which varies less than the elapsed time on a busy machine.
+The schedule is in a Redis Cluster with three masters, and the broker is another Redis server. A
+beat in this process sends the runs of all entries, which are due at once. The table has the CPU
+time of the beat and of the servers per run, because CPU time varies less than elapsed time on a
+busy machine.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ from .scale import server_cpu
 
 __all__ = ("Cost", "main", "measure")
 
-#: Seconds after which a measurement has failed.
+#: Seconds after which a measurement counts as failed.
 DEADLINE = 300.0
 
 
 class Cost(NamedTuple):
-    """CPU seconds per run: of the beat, of the broker, of all masters and of the busiest one."""
+    """The CPU seconds per run of the beat, the broker, all masters and the busiest master."""
 
     shards: int
     beat: float
@@ -44,13 +45,13 @@ class Cost(NamedTuple):
 
     @property
     def line(self) -> str:
-        """The row of the table."""
+        """The costs as a row of the table."""
         costs = "  ".join(f"{cost * 1e6:8.1f} us" for cost in self[1:])
         return f"{self.shards:6}  {costs}"
 
 
 def app_for(group: ClusterGroup, broker: RedisServer, shards: int) -> Celery:
-    """Return an app whose schedule has this number of shards."""
+    """Return an app whose schedule has ``shards`` shards."""
     app = Celery("shards", broker=broker.url, set_as_current=False)
     app.conf.update(
         redbeat_redis_url=group.url,
@@ -64,7 +65,7 @@ def app_for(group: ClusterGroup, broker: RedisServer, shards: int) -> Celery:
 
 
 def save(app: Any, count: int) -> None:
-    """Save entries that ran once, so that they are due an hour from now."""
+    """Save entries that run every hour and are first due an hour from now."""
     entries = (
         redbeat.RedBeatSchedulerEntry(
             f"tenant-{number // 100:04}:entry-{number % 100}",
@@ -79,7 +80,7 @@ def save(app: Any, count: int) -> None:
 
 
 def make_due(client: Any, app: Any) -> None:
-    """Make all entries due now by raw commands."""
+    """Make all entries due immediately, with raw Redis commands."""
     for shard in getattr(store_of(app), "shards", None) or [store_of(app)]:
         pipe = client.pipeline(transaction=False)
         for key, _ in shard.scan_all():
@@ -89,14 +90,14 @@ def make_due(client: Any, app: Any) -> None:
 
 
 def wake(scheduler: RedBeatScheduler) -> None:
-    """Do what a message on the wake-up channel of each shard does."""
+    """Wake each shard, as a message on the wake-up channel of the shard does."""
     ticker = scheduler._ticker  # noqa: SLF001
     for channel in ticker.channels if isinstance(ticker, ShardedTicker) else ():
         ticker.wake(channel)
 
 
 def measure(group: ClusterGroup, broker: RedisServer, count: int, shards: int, rounds: int) -> Cost:
-    """Return what each of ``count`` runs costs, the least of some rounds."""
+    """Return the lowest costs per run in ``rounds`` rounds, each with ``count`` runs."""
     cluster, queue = group.client(), redis.Redis.from_url(broker.url)
     nodes = [redis.Redis(port=node.port) for node in group.nodes]
     servers = [queue, *nodes]
@@ -122,7 +123,7 @@ def measure(group: ClusterGroup, broker: RedisServer, count: int, shards: int, r
 
 
 def _send_all(scheduler: RedBeatScheduler, queue: Any, count: int) -> None:
-    """Tick until the queue has ``count`` messages; for 0, as long as a beat needs to start."""
+    """Tick until the queue has ``count`` messages, or for 3 seconds if ``count`` is 0."""
     until = time.monotonic() + DEADLINE
     begin = time.monotonic()
     while time.monotonic() < until:
@@ -135,7 +136,7 @@ def _send_all(scheduler: RedBeatScheduler, queue: Any, count: int) -> None:
 
 
 def rows(count: int, numbers: Sequence[int], rounds: int) -> Iterator[Cost]:
-    """Yield the costs with each number of shards."""
+    """Yield the costs for each number of shards in ``numbers``."""
     with ClusterGroup(replicas=False) as group, RedisServer() as broker:
         for shards in numbers:
             yield measure(group, broker, count, shards, rounds)
@@ -148,7 +149,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--shards", type=int, nargs="+", default=[1, 16, 64])
     options = parser.parse_args(argv)
-    print("shards  beat         broker       masters      busiest master, per run", flush=True)
+    print("shards  beat         broker       masters      busiest master (per run)", flush=True)
     for cost in rows(options.entries, options.shards, options.rounds):
         print(cost.line, flush=True)
 

@@ -24,14 +24,14 @@ __all__ = (
 #: The release of RedBeat 2 that RedBeat 3 replaces.
 PEER_VERSION = "2.4.2"
 
-#: Name of another scheduler -> its package and version.
+#: Name of a scheduler -> its package and version.
 PEERS = {
     "peer": ("celery-redbeat", PEER_VERSION),
     "django": ("django-celery-beat", "2.9.0"),
     "redisbeat": ("redisbeat", "1.2.6"),
 }
 
-#: The directory of the scripts. They run with the Python interpreter of each compared scheduler.
+#: The directory of the scripts that run in the Python environments of the compared schedulers.
 SCRIPTS = Path(__file__).parent
 
 #: The directory for virtual environments and results. Git ignores this directory.
@@ -53,9 +53,9 @@ class Side:
     python: str
 
     def environment(self, **more: str) -> dict[str, str]:
-        """Return the environment variables for its processes, including ``more``.
+        """Return the environment variables for processes of this scheduler, including ``more``.
 
-        Processes of RedBeat 3 import the package from this checkout.
+        Processes of RedBeat 3 import ``redbeat`` from this checkout.
         """
         path = {"PYTHONPATH": str(SCRIPTS.parent)} if self.name == "ours" else {}
         return environment(**path, **more)
@@ -64,8 +64,8 @@ class Side:
 def environment(**more: str) -> dict[str, str]:
     """Return the environment variables of this process and ``more``, for a subprocess.
 
-    ``PYTHONPATH`` is removed, so that the subprocess does not import this checkout.
-    ``PYTHONDONTWRITEBYTECODE`` is removed, so that the subprocess caches compiled modules.
+    The result has no ``PYTHONPATH``, so that the subprocess does not import this checkout. The
+    result has no ``PYTHONDONTWRITEBYTECODE``, so that the subprocess caches compiled modules.
     """
     removed = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
     inherited = {name: value for name, value in os.environ.items() if name not in removed}
@@ -84,7 +84,7 @@ def versions() -> dict[str, str]:
 
 
 def ours() -> Side:
-    """Return RedBeat 3 with the running interpreter."""
+    """Return RedBeat 3, which runs with the Python interpreter of this process."""
     return Side("ours", metadata.version("celery-redbeat"), sys.executable)
 
 

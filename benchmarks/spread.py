@@ -1,7 +1,8 @@
-"""``python -m benchmarks.spread`` measures how evenly ``spread=3600`` spreads hourly entries.
+"""``python -m benchmarks.spread`` measures how evenly ``spread=3600`` distributes hourly entries.
 
-For each kind of name, the table has the peak divided by the mean of the 60 minutes of an hour: the
-smallest, the median and the largest ratio of 100 sets of 10,000 names.
+The ratio of a set of names is the number of entries in the fullest minute of the hour, divided by
+the mean of all 60 minutes. For each kind of name, the table has the smallest, the median and the
+largest ratio of 100 sets of 10,000 names.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ __all__ = ("KINDS", "main", "ratio")
 
 ENTRIES, SETS, MINUTES = 10_000, 100, 60
 
-#: The kind of the names -> a function that returns the names of a set.
+#: Kind of names -> a function that returns a set of names of this kind.
 KINDS: dict[str, Callable[[int], list[str]]] = {
     "entry-42": lambda number: [f"entry-{at}" for at in _numbers(number)],
     "tenant-0042:report": lambda number: [f"tenant-{at:04}:report" for at in _numbers(number)],
@@ -35,15 +36,18 @@ def _uuids(numbers: random.Random) -> list[str]:
 
 
 def ratio(names: Iterable[str]) -> float:
-    """Return the entries in the fullest minute of the hour, divided by the mean of all minutes."""
+    """Return the number of entries in the fullest minute, divided by the mean of all minutes."""
     counts = Counter(int(spread_fraction(name) * MINUTES) for name in names)
     return max(counts.values()) / (counts.total() / MINUTES)
 
 
 def main(argv: Sequence[str]) -> None:
-    """Measure and print the table."""
+    """Measure the ratios and print the table."""
     count = int(argv[0]) if argv else SETS
-    print(f"peak to mean of {ENTRIES:,} hourly entries: minimum, median, maximum, sets above 1.2")
+    print(
+        f"ratio of the peak to the mean of {ENTRIES:,} hourly entries: "
+        "minimum, median, maximum, number of sets with a ratio above 1.2"
+    )
     for kind, names in KINDS.items():
         found = sorted(ratio(names(number)) for number in range(count))
         above = sum(value > 1.2 for value in found)

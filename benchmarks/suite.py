@@ -1,4 +1,4 @@
-"""Runs one workload with one of the compared schedulers in a subprocess."""
+"""Runs a workload with RedBeat 3 or RedBeat 2 in a subprocess."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Case:
     lock: bool = True
 
     def command(self, url: str) -> list[str]:
-        """Return the command that runs ``workload.py``."""
+        """Return the command-line arguments for ``workload.py``."""
         sizes = ["--entries", str(self.entries), "--repeat", str(self.repeat)]
         lock = [] if self.lock else ["--no-lock"]
         return [url, self.workload, *sizes, "--schedule", self.schedule, *lock]
@@ -38,7 +38,7 @@ class Case:
 def run_case(side: Side, url: str, case: Case) -> Metrics:
     """Run a workload in a subprocess and return its metrics.
 
-    Raises RuntimeError with the stderr of the subprocess if it fails.
+    Raises RuntimeError with the stderr of the subprocess if the subprocess fails.
     """
     command = [side.python, str(SCRIPTS / "workload.py"), *case.command(url)]
     with tempfile.TemporaryDirectory(prefix="redbeat-benchmark-") as empty:

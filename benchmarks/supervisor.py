@@ -25,7 +25,7 @@ __all__ = ("RESTART_SECONDS", "Supervisor")
 #: Seconds from the exit of a beat to its restart.
 RESTART_SECONDS = 1.0
 POLL = 0.02
-#: Signals after which an exit is expected.
+#: Signals after which the exit of a beat is expected.
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGKILL)
 
 
@@ -33,8 +33,8 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGKILL)
 class Slot:
     """One supervised beat, which may run in several processes one after the other.
 
-    ``start_at`` is the monotonic time of the next start. It is None while the process runs, and
-    after the beat was retired. ``stop_requested`` is whether the process got a signal to stop.
+    ``start_at`` is the monotonic time of the next start, or None while the process runs and after
+    the beat was retired. ``stop_requested`` is true if the process got a signal to stop.
     """
 
     start_at: float | None

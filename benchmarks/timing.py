@@ -1,4 +1,4 @@
-"""``python -m benchmarks.timing`` compares the time to compute a next run with Celery."""
+"""``python -m benchmarks.timing`` compares how fast RedBeat 3 and Celery compute a next run."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from redbeat.schedules.next_run import next_run
 __all__ = ("CASES", "Case", "Result", "as_text", "measure")
 
 UTC = timezone.utc
-#: The first instant, and the distance between two instants. The distance is irregular, so that the
-#: instants cover different times of the day.
+#: The first measured instant, and the distance between two consecutive measured instants.
+#: The distance is not a multiple of one hour, so the instants cover different times of the day.
 START = datetime(2026, 1, 5, 6, 0, 30, tzinfo=UTC)
 APART = timedelta(hours=37, minutes=11, seconds=3)
 
-#: The target: Celery's time divided by the time of RedBeat 3.
+#: The target for Celery's time divided by the time of RedBeat 3.
 AIM = 5.0
 
 #: A function that computes the next run after an instant.
@@ -38,7 +38,7 @@ class Case:
 
     Attributes:
         title: the title in the table.
-        make: returns the schedule; the arguments are ``app`` and optionally ``nowfun``.
+        make: a function of ``app`` and, optionally, ``nowfun`` that returns the schedule.
         zone: the time zone of the app.
     """
 
@@ -49,7 +49,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The median times per call, in seconds."""
+    """The median times that RedBeat 3 and Celery need per call, in seconds."""
 
     title: str
     ours: float
@@ -95,7 +95,7 @@ def instants(calls: int) -> list[datetime]:
 
 
 def seconds_per_call(next_run_after: NextRun, moments: Sequence[datetime]) -> float:
-    """Return the mean CPU seconds of one call."""
+    """Return the mean CPU seconds of one call of ``next_run_after``."""
     started = time.process_time()
     for moment in moments:
         next_run_after(moment)
@@ -115,7 +115,7 @@ def measure(case: Case, rounds: int, calls: int) -> Result:
 
 
 def as_text(results: Sequence[Result]) -> str:
-    """Return the table for a terminal."""
+    """Return the results as a text table for a terminal."""
     lines = [f"{'schedule':<30} {'ours':>9} {'Celery':>9} {'ratio':>6}   target {AIM:.0f}"]
     for result in results:
         ours, celery = (f"{value * 1e6:.1f} µs" for value in (result.ours, result.celery))
@@ -128,9 +128,11 @@ def main(argv: Sequence[str]) -> None:
     """Measure each case and print the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.timing", description=__doc__)
     parser.add_argument(
-        "--rounds", type=int, default=15, help="number of rounds; the median is shown"
+        "--rounds", type=int, default=15, help="number of rounds; the table shows the medians"
     )
-    parser.add_argument("--calls", type=int, default=1000, help="calls per side and round")
+    parser.add_argument(
+        "--calls", type=int, default=1000, help="calls of RedBeat 3 and of Celery in each round"
+    )
     options = parser.parse_args(argv)
     print(as_text([measure(case, options.rounds, options.calls) for case in CASES]))
 

@@ -1,12 +1,12 @@
 """Runs one workload with the version of RedBeat that the running interpreter imports.
 
-Run this file as a script, in the environment of RedBeat 3 or RedBeat 2. It uses only functions that
-both versions have::
+The script uses only functions that RedBeat 3 and RedBeat 2 have. Run the script in the Python
+environment of RedBeat 3 or RedBeat 2::
 
     python workload.py URL tick --entries 1000
 
-``URL`` is the URL of a Redis server whose data may be deleted. The script prints one JSON object,
-metric -> number. Times are in seconds, for the whole operation, or per entry if the name of the
+The script deletes all data of the Redis server at ``URL``. The script prints one JSON object,
+metric -> number. Times are in seconds per operation, or in seconds per entry if the name of the
 metric ends in ``_each``.
 """
 
@@ -25,7 +25,7 @@ from typing import Any
 from celery import Celery
 from celery.schedules import crontab, schedule
 
-# Modules in the directory of a script are imported without a package.
+# A script imports the modules in its own directory without a package.
 from metering import Meter, Metrics, median  # type: ignore[import-not-found,unused-ignore]
 from prepared import (  # type: ignore[import-not-found,unused-ignore]
     EVERY,
@@ -43,8 +43,8 @@ from redbeat import RedBeatSchedulerEntry
 #: Maximum number of ticks in which all due entries must be sent.
 MAX_TICKS = 1000
 
-#: Number of idle ticks of which the commands and the CPU time of Redis are counted. The CPU time is
-#: precise to a few milliseconds.
+#: Number of idle ticks during which the commands and the CPU time of Redis are measured.
+#: Many ticks are necessary, because the CPU time of Redis is precise to only a few milliseconds.
 IDLE_TICKS = 2000
 
 #: Name of a kind of schedule -> a function that returns a schedule.
@@ -95,8 +95,8 @@ def server_cpu(client: Any) -> float:
 def run_startup(client: Any, options: argparse.Namespace) -> Metrics:
     """Measure two starts of a beat with static entries.
 
-    At the first start (cold), no entry is stored; at the second start (warm), all entries are. The
-    times include the shutdown of the beat.
+    At the first start (cold), no entry is stored. At the second start (warm), all entries are
+    stored. The times include the shutdown of the beat.
     """
     make = SCHEDULES[options.schedule]
     statics = {
@@ -124,11 +124,11 @@ def start(app: Celery) -> None:
 
 
 def run_idle(client: Any, options: argparse.Namespace) -> Metrics:
-    """Measure idle ticks of a beat; for comparison, also of a beat with an empty schedule.
+    """Measure idle ticks of two beats; the schedule of the second beat is empty.
 
-    The ticks of the two beats alternate. ``commands`` includes the Redis commands in scripts, and
-    ``redis_each`` is the mean CPU time of Redis per tick. With the option ``--no-lock``, the beats
-    use no lock.
+    The ticks of the two beats alternate. ``commands`` is the number of Redis commands per tick,
+    including the commands in scripts, and ``redis_each`` is the mean CPU time of Redis per tick.
+    With the option ``--no-lock``, the beats use no lock.
     """
     now = datetime.now(timezone.utc)
     seed(client, options.entries, options.schedule, now, int(now.timestamp()) + EVERY)
@@ -204,7 +204,7 @@ def bulk_saver(app: Celery) -> Callable[[list[RedBeatSchedulerEntry]], Any]:
 
 
 def expect(actual: int, expected: int, what: str) -> None:
-    """Exit with an error if a count is not as expected, because the measurement is invalid."""
+    """Exit with an error if a count differs from the expected count."""
     if actual != expected:
         raise SystemExit(f"{actual} instead of {expected} {what}")
 
@@ -214,7 +214,7 @@ def run_memory(client: Any, options: argparse.Namespace) -> Metrics:
     app = make_app(options.url)
     make_entries(app, 1, options.schedule)[0].save()
     start(app)
-    client.flushdb()  # keeps the loaded scripts, so their memory is not measured
+    client.flushdb()  # FLUSHDB keeps loaded scripts, so their memory is not measured
     before = used_memory(client)
     save_each(make_entries(app, options.entries, options.schedule))
     saved = used_memory(client)
@@ -232,7 +232,7 @@ def used_memory(client: Any) -> int:
     """Return the size of the data in Redis in bytes.
 
     Redis resizes a hash table in small steps, one step per access. This function first accesses all
-    keys, so that no table is being resized.
+    keys, so that Redis finishes resizing its hash tables.
     """
     members = client.zrange("redbeat::schedule", 0, -1)
     pipe = client.pipeline(transaction=False)
@@ -260,14 +260,18 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--entries", type=int, default=1000)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--schedule", choices=sorted(SCHEDULES), default="interval")
-    parser.add_argument("--broker", metavar="URL", help="tick: publish the messages to this broker")
-    parser.add_argument("--no-lock", action="store_true", help="idle: no lock of the beat")
+    parser.add_argument(
+        "--broker", metavar="URL", help="publish the messages of the workload tick to this broker"
+    )
+    parser.add_argument(
+        "--no-lock", action="store_true", help="run the beats of the workload idle without a lock"
+    )
     parser.add_argument("--profile", action="store_true", help="print a profile")
     return parser.parse_args(argv)
 
 
 def main(argv: list[str]) -> None:
-    """Empty the Redis, run a workload and print its metrics."""
+    """Delete all data of the Redis server, run a workload and print its metrics."""
     options = arguments(argv)
     Meter.profile = cProfile.Profile() if options.profile else None
     client = emptied(options.url, decode_responses=True)

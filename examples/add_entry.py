@@ -14,11 +14,11 @@ def main() -> None:
         name="added-while-running",
         task="exampleconf.show",
         schedule=2.0,
-        kwargs={"text": "hello from an entry that was added while beat runs"},
+        kwargs={"text": "hello from an entry that was added while beat was running"},
         app=app,
     )
     entry.save()
-    print(f"added the entry {entry.name!r}, every 2 seconds, to the running beat")
+    print(f"added the entry {entry.name!r}, which the running beat sends every 2 seconds")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""RedBeat in one command: starts a Redis server, a Celery worker and a beat, until Ctrl-C.
+"""Runs RedBeat with a Redis server and a Celery worker until you press Ctrl-C.
 
 The tasks and the schedule are in ``exampleconf.py``. After a few seconds, the demo adds another
 entry without restarting the beat. All files are in a temporary directory, which the demo deletes.
@@ -39,7 +39,7 @@ def print_line(process: str, text: str) -> None:
 
 
 class Child:
-    """A child process of the demo; each line of its output is printed after the process name.
+    """A child process of the demo; each output line is printed after the name of the process.
 
     The child process runs in its own session, so Ctrl-C in the terminal reaches only the demo.
     """
@@ -67,7 +67,7 @@ class Child:
         return self._process.poll()
 
     def stop(self) -> None:
-        """Stop the process with SIGTERM; after ``STOP_SECONDS``, kill all processes it started."""
+        """Stop the process with SIGTERM; after ``STOP_SECONDS``, kill its whole process group."""
         self._process.terminate()
         try:
             self._process.wait(STOP_SECONDS)
@@ -84,7 +84,7 @@ class Child:
 
 
 class Demo:
-    """A worker and a beat that use one Redis server, and an entry that is added later."""
+    """Runs a worker and a beat with one Redis server, and adds an entry a few seconds later."""
 
     def __init__(self, server: EmbeddedRedis, stop: threading.Event) -> None:
         self._environment = {**os.environ, "REDIS_URL": server.url, **no_root_warning()}
@@ -95,8 +95,8 @@ class Demo:
     def run(self, seconds: float | None) -> int:
         """Run the demo and return its exit code.
 
-        The demo ends when the stop event is set, after ``seconds``, or when a process exits. The
-        exit code is 1 if a process exited unexpectedly.
+        The demo ends when the stop event is set, after ``seconds`` seconds, or when a process
+        exits. The exit code is 1 if a process exited unexpectedly.
         """
         with ExitStack() as stack:
             self._start(stack, "worker", [*WORKER, *QUIET_WORKER])
@@ -145,7 +145,7 @@ class Demo:
 
 @contextmanager
 def stopping_on_signals(stop: threading.Event) -> Iterator[None]:
-    """Set the event ``stop`` on Ctrl-C or SIGTERM while the context is active."""
+    """Set the event ``stop`` on Ctrl-C or SIGTERM during the ``with`` block."""
     old_handlers = {number: signal.signal(number, lambda *_: stop.set()) for number in STOP_SIGNALS}
     try:
         yield
@@ -162,7 +162,7 @@ def no_root_warning() -> dict[str, str]:
 def main(arguments: list[str] | None = None) -> int:
     """Run the demo and return its exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, help="stop after this many seconds")
+    parser.add_argument("--seconds", type=float, help="stop the demo after this many seconds")
     options = parser.parse_args(arguments)
     stop = threading.Event()
     try:

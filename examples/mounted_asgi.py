@@ -1,7 +1,7 @@
-"""The dashboard as a part of an ASGI application, such as Starlette or FastAPI, behind its login.
+"""Mounts the dashboard behind the login of an ASGI application, such as Starlette or FastAPI.
 
-``pip install a2wsgi starlette uvicorn``, start it with ``uvicorn examples.mounted_asgi:app``, and
-open http://127.0.0.1:8000/schedule/.
+Run ``pip install a2wsgi starlette uvicorn``, start the example with
+``uvicorn examples.mounted_asgi:app``, and open http://127.0.0.1:8000/schedule/.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from redbeat.web.site import dashboard
 
 celery = Celery("proj", broker=os.environ.get("REDIS_URL", "redis://localhost"))
 
-#: The users of this example; a real application has its own login.
+#: The users of this example and their passwords; a real application has its own login.
 USERS = {"ann": "secret of ann"}
 
 
@@ -34,7 +34,7 @@ class Passwords(AuthenticationBackend):
     async def authenticate(
         self, connection: HTTPConnection
     ) -> tuple[AuthCredentials, SimpleUser] | None:
-        """Return the user whose name and password the request has."""
+        """Return the user if the request has a correct name and password, otherwise None."""
         kind, _, text = connection.headers.get("Authorization", "").partition(" ")
         try:
             name, _, password = base64.b64decode(text).decode().partition(":")
@@ -46,7 +46,7 @@ class Passwords(AuthenticationBackend):
 
 
 def user_of(environ: dict[str, Any]) -> str | None:
-    """Return the user that the middleware has found, None for a stranger, who is refused."""
+    """Return the user that the middleware found; for None, the dashboard refuses the request."""
     user = environ["asgi.scope"]["user"]
     return user.username if user.is_authenticated else None
 

@@ -1,7 +1,8 @@
-"""The dashboard as a view of a Django project, behind the login of that project.
+"""Mounts the dashboard as a view of a Django project, behind the login of that project.
 
-Start it with ``python -m examples.mounted_django``, and open http://127.0.0.1:8000/schedule/. The
-view is all that a project needs; the rest of this file makes a small project.
+Start the example with ``python -m examples.mounted_django``, and open
+http://127.0.0.1:8000/schedule/. Your project needs only the view; the rest of this file is a small
+example project.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ schedule = dashboard(celery, secret_key=SECRET_KEY)
 @csrf_exempt
 @user_passes_test(lambda user: user.is_staff, login_url="/login")
 def serve_schedule(request: HttpRequest) -> HttpResponse:
-    """Serve the dashboard to members of the staff."""
+    """Serve the dashboard to staff users."""
     environ = mounted(request.META, "/schedule", request.user.get_username())
     environ["wsgi.input"] = BytesIO(request.body)
     response = Response.from_app(schedule, environ, buffered=True)
@@ -48,7 +49,7 @@ def serve_schedule(request: HttpRequest) -> HttpResponse:
     return answer
 
 
-# -- a small project -------------------------------------------------------------------------------
+# -- example project -------------------------------------------------------------------------------
 
 
 @csrf_exempt
@@ -69,7 +70,7 @@ urlpatterns = [re_path("^schedule/", serve_schedule), re_path("^login$", sign_in
 
 
 def project() -> Any:
-    """Return the WSGI application of a project with the user ann."""
+    """Return the WSGI application of a project with the users ann and bob."""
     settings.configure(
         ALLOWED_HOSTS=["127.0.0.1"],
         DATABASES={

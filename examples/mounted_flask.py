@@ -1,6 +1,7 @@
-"""The dashboard as a part of a Flask application, behind the login of that application.
+"""Mounts the dashboard in a Flask application, behind the login of that application.
 
-Start it with ``python -m examples.mounted_flask``, and open http://127.0.0.1:8000/schedule/.
+Start the example with ``python -m examples.mounted_flask``, and open
+http://127.0.0.1:8000/schedule/.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ celery = Celery("proj", broker=os.environ.get("REDIS_URL", "redis://localhost"))
 app = Flask(__name__)
 app.secret_key = os.environ.get("SECRET_KEY", "change me")
 
-#: The users of this example; a real application has its own login.
+#: The users of this example and their passwords; a real application has its own login.
 USERS = {"ann": "secret of ann"}
 
 schedule = dashboard(celery, secret_key=app.secret_key)
