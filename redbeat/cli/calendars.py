@@ -53,7 +53,7 @@ def _row(one: Calendar) -> tuple[str, ...]:
     example="'FREQ=WEEKLY;BYDAY=SA,SU'",
     help="RFC 5545 rule whose occurrences are excluded days. Repeat the option for several rules.",
 )
-@option("--zone", metavar="ZONE", example="Europe/Paris", help="Time zone of the days.")
+@option("--zone", metavar="ZONE", example="Europe/Paris", help="Time zone of the excluded days.")
 @option(
     "--ical", type=click.File("rb"), help="Exclude the days of the events in this iCalendar file."
 )

@@ -32,8 +32,8 @@ MAX_CLOCK_OFFSET: Final = 1.0
 def status(console: Console, max_late: float) -> None:
     """Show active beats, entry counts and lateness.
 
-    The exit code is 1 if there is a problem. For example, no beat is active, an entry is late by
-    more than --max-late, or an entry had no success within its expect_within.
+    The exit code is 1 if there is a problem. Examples of problems are that no beat is active, that
+    an entry is late by more than --max-late, or that an entry had no success within expect_within.
     """
     current = console.schedule.status()
     problems = list(problems_of(current, max_late))
