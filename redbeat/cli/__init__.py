@@ -1,7 +1,7 @@
 """The commands of ``celery -A proj redbeat``, which Celery finds through a package entry point.
 
 Celery imports this module for every command, such as ``celery worker``. The import is fast, because
-RedBeat imports the module of each own command only when the user runs the command.
+RedBeat imports the module of a RedBeat command only when a user runs the command.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def rate_from(text: str) -> float:
     example="10/s",
     help="Maximum rate: N runs per second (N/s), per minute (N/m) or per hour (N/h).",
 )
-@option("--dry-run", is_flag=True, help="List the runs, but send nothing.")
+@option("--dry-run", is_flag=True, help="List the runs to send, but send nothing.")
 @option("--again", is_flag=True, help="Also send runs that finished backfills have already sent.")
 @option("--wait", is_flag=True, help="Wait until all runs are sent, and show the progress.")
 @option("--cancel", is_flag=True, help="Cancel the remaining runs of the backfills of NAME.")

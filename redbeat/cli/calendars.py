@@ -69,8 +69,8 @@ def calendar(
 ) -> None:
     """Store or delete the calendar NAME.
 
-    A stored calendar replaces an earlier calendar of the same name. The change takes effect at
-    once on all entries that use the calendar.
+    A stored calendar replaces an earlier calendar of the same name. A changed calendar takes effect
+    at once on all entries that use the calendar.
     """
     if delete:
         _delete(console, name)

@@ -66,7 +66,7 @@ DJANGO: Final = "django_celery_beat."
 def entry_class_of(app: Celery) -> type[RedBeatSchedulerEntry]:
     """Return the ``Entry`` class of the scheduler that the setting ``beat_scheduler`` names.
 
-    Returns :class:`RedBeatSchedulerEntry` if that scheduler is not based on RedBeat. The function
+    Returns :class:`RedBeatSchedulerEntry` if the scheduler is not based on RedBeat. The function
     ignores a scheduler that you select only with ``celery beat -S NAME``, because ``-S`` does not
     change the setting ``beat_scheduler``.
     """
@@ -145,8 +145,8 @@ class Console:
     Data goes to standard output. Messages, warnings and errors go to standard error. ``--quiet``
     suppresses messages and warnings, but not errors.
 
-    All printing methods escape control characters, so callers pass names and texts unescaped. Other
-    modules print text only through this class.
+    All printing methods escape control characters, so callers pass names and texts unescaped.
+    Commands print text only through :class:`Console`.
     """
 
     def __init__(self, ctx: click.Context, as_json: bool = False) -> None:
@@ -320,7 +320,7 @@ EXIT_CODES: Final[dict[int, str]] = {
 
 
 def failure(message: str, exit_code: int) -> CeleryCommandException:
-    """Return an exception that makes a command exit with this message and exit code."""
+    """Return an exception that makes a command exit with the given message and exit code."""
     return CeleryCommandException(printable(message), exit_code)
 
 
@@ -369,7 +369,7 @@ def command(
             return function(Console(ctx, as_json), **options)
 
         wrapped = update_wrapper(call, function)
-        # Click stores parameters in reverse order, so --json is first here and last in the help.
+        # Click stores parameters in reverse order, so the help shows the first one, --json, last.
         wrapped.__dict__["__click_params__"] = [JSON, *getattr(function, "__click_params__", ())]
         decorated: click.Command = click.command(name, cls=cls)(wrapped)
         return decorated

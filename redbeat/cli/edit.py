@@ -20,7 +20,7 @@ from .options import load, option, option_error
 
 __all__ = ("edit",)
 
-#: Options whose values contain times. ``--timezone`` is the zone of times without a UTC offset.
+#: Options whose values contain times; ``--timezone`` sets the zone of times without a UTC offset.
 READ_IN_ZONE: Final = ("rrule", "at", "start", "end")
 
 #: The fields that the command ``edit`` can change.

@@ -147,7 +147,7 @@ def as_option_errors(ctx: click.Context, values: dict[str, Any]) -> Iterator[Non
 
 
 def table_from(console: Console, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schedule and the policy fields of the option values, in the form of an entry file.
+    """Return the schedule and policy fields that the options set, in the format of an entry file.
 
     The value None resets a field to its default. :func:`call_from` returns the remaining
     fields: the arguments and options of the task call.
@@ -166,7 +166,7 @@ def table_from(console: Console, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def call_from(values: Mapping[str, Any], options: Mapping[str, Any] | None = None) -> Any:
-    """Return the task arguments and options of the option values.
+    """Return the task arguments and task options that the command-line options set.
 
     ``options`` are the task options that are stored already.
     """

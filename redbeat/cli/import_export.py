@@ -128,7 +128,7 @@ def _report_export(
         console.note(f"Exported {plural(calendar_count, 'calendar')}; {ROLLBACK}")
     if unreadable:
         some = plural(len(unreadable), "unreadable entry", "unreadable entries")
-        raise failure(f"{some} not exported; list causes with: celery redbeat doctor", EX_FAILED)
+        raise failure(f"{some} not exported; to list causes, run: celery redbeat doctor", EX_FAILED)
 
 
 @contextmanager
@@ -195,7 +195,7 @@ def import_(
 
     jsonlines is the output of "celery redbeat export".
 
-    crontab is lines of minute, hour, day, month, weekday, TASK and optional KWARGS as JSON.
+    crontab has lines with minute, hour, day, month, weekday, TASK and optional KWARGS as JSON.
 
     django-celery-beat is the output of "manage.py dumpdata django_celery_beat". Without FILE, the
     command reads the database of the Django project that DJANGO_SETTINGS_MODULE names.

@@ -91,7 +91,7 @@ def report(console: Console, action: str, names: Iterable[str], **details: str) 
 def report_changed(
     console: Console, action: str, names: Iterable[str], changed: Container[str]
 ) -> None:
-    """Report the entries whose keys are in ``changed``; fail if an entry in ``names`` is not."""
+    """Report the entries in ``names`` whose keys are in ``changed``; fail if a key is missing."""
     entry_key = console.store.keys.entry
     left = [name for name in names if entry_key(name) not in changed]
     report(console, action, (name for name in names if entry_key(name) in changed))

@@ -171,7 +171,7 @@ MAX_COMPARED: Final = 200
 
 
 def load(console: Console, name: str) -> RedBeatSchedulerEntry:
-    """Return the entry named ``name``; end the command if there is none. Takes one round trip."""
+    """Return the entry ``name``; end the command if the name is unknown. Takes one round trip."""
     with existing(console, name):
         return console.schedule[name]
 

@@ -272,7 +272,7 @@ def _entry_json(name: str, entry: EntrySimulation) -> dict[str, Any]:
 
 
 def _draw(console: Console, found: Simulation) -> None:
-    """Draw one row per entry, or two rows if the rules change: before and after the change."""
+    """Draw a row for each entry, and a second row for an entry whose rules change."""
     rows: dict[str, list[datetime]] = {}
     for name, entry in found.entries.items():
         rows[name] = [run.scheduled_at for run in entry.before]

@@ -64,7 +64,7 @@ def _fields(console: Console, status: Status) -> Iterator[tuple[str, str | list[
     yield "Entries", f"{', '.join(counts)}; {status.statics} static" if counts else "none"
     yield "Due now", str(status.due_now)
     yield "Most late", "" if status.most_late is None else duration(status.most_late)
-    yield "Clock", f"{round(status.clock_offset, 3) + 0.0:+.3f} s, this host to Redis"
+    yield "Clock", f"this host is {round(status.clock_offset, 3) + 0.0:+.3f} s ahead of Redis"
     yield "Redis", " ".join((status.redis_url, *status.server.values()))
     yield "Prefix", status.key_prefix
     if status.shards:

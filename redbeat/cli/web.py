@@ -69,10 +69,11 @@ def web(
 ) -> None:
     """Serve the web dashboard.
 
-    The dashboard shows entries, upcoming runs and active beats. Users can also change entries.
+    The dashboard shows entries, upcoming runs and active beats. In the dashboard, users can also
+    change entries.
     """
     try:
-        # Import in the function, because the help needs this module without the extra ``web``.
+        # Import inside the function, because the help must work without the extra ``web``.
         from redbeat.web.auth import Access, host_in, is_loopback, read_users  # noqa: PLC0415
         from redbeat.web.site import Served  # noqa: PLC0415
     except ModuleNotFoundError as error:

@@ -177,7 +177,7 @@ def overdue_text(item: Overdue) -> str:
 
 
 def result_text(result: RunResult | None) -> str:
-    """Return the result of a run as text, such as ``success in 1.2 s after 2 retries``.
+    """Return the result of a run as text, such as ``failed in 1.2 s after 2 retries``.
 
     Returns "" if the result is unknown.
     """

@@ -105,7 +105,7 @@ def time_from(text: str) -> datetime:
 
 
 def make_schedule(kind: str, value: Any, zone: tzinfo, app: Celery, name: str = "") -> BaseSchedule:
-    """Return the schedule of a kind that ``value`` describes.
+    """Return the schedule that ``value`` describes as a rule of the kind ``kind``.
 
     ``value`` is an :class:`Interval` for ``every``, a datetime for ``at``, and a string for all
     other kinds. ``zone`` is the time zone of times and rules that do not name a time zone. ``name``
@@ -114,7 +114,7 @@ def make_schedule(kind: str, value: Any, zone: tzinfo, app: Celery, name: str = 
     """
     if kind == "cron" and has_hash(value):
         if not name:
-            raise ValueError("H in a crontab depends on the entry name; name one entry")
+            raise ValueError("H in a crontab depends on the entry name; give the name of one entry")
         return hashed_crontab(name, **_cron_fields(value), app=app)
     return MAKERS[kind](value, zone, app)
 
@@ -157,7 +157,7 @@ def _cron_fields(text: str) -> dict[str, str]:
     fields = (without_nickname(text) if text.startswith("@") else text).split()
     if len(fields) != 5:
         raise ValueError(
-            f"{text!r} has {plural(len(fields), 'field')}, not 5: minute, hour, day "
+            f"{text!r} has {plural(len(fields), 'field')}, but a crontab has 5: minute, hour, day "
             "of month, month, day of week"
         )
     texts = dict(zip(CRON_FIELDS, fields, strict=True))
@@ -202,5 +202,5 @@ MAKERS: Final[dict[str, Callable[[Any, tzinfo, Any], BaseSchedule]]] = {
 KINDS: Final = tuple(MAKERS)
 
 #: Kind -> the function that converts the text of a rule to the value for make_schedule().
-#: For a kind without such a function, the value is the text itself.
+#: For a kind that has no function, the value is the text itself.
 READERS: Final[dict[str, Callable[[str], Any]]] = {"every": interval_from, "at": time_from}

@@ -412,8 +412,8 @@ def _weekdays(rule: Recurrence) -> str:
 def _within(rule: Recurrence) -> str:
     """Return the minutes of an hourly rule, or "" if the rule runs at the minute of its start.
 
-    Returns "" for minutely and secondly rules. Raises ``TooComplex`` if the rule also restricts
-    larger or smaller units, such as the hours of an hourly rule.
+    Returns "" for minutely and secondly rules. Raises ``TooComplex`` if the rule has restrictions
+    that no short phrase describes, such as the hours of an hourly rule.
     """
     start = rule.start
     restricted = (rule.hours, rule.minutes, rule.seconds)[: rule.freq - DAILY]
@@ -438,8 +438,8 @@ ANY_DAY = datetime(2000, 1, 1)  # noqa: DTZ001 - a wall-clock time
 
 def cron_words(schedule: crontab) -> str:
     """Return a crontab in English, or its five fields if the crontab is too complex."""
-    # The package cron-descriptor describes other rules: in Celery, both the day of the month and
-    # the day of the week must match.
+    # RedBeat cannot use the package cron-descriptor, because in Celery both the day of the month
+    # and the day of the week must match.
     if cron_rule(schedule).next_wall(ANY_DAY) is None:
         return f"never: no time matches {schedule_text(schedule)}"
     try:

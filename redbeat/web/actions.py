@@ -37,7 +37,7 @@ def _redirect_to_entry(message: str, category: str = "done") -> Response:
 
 @contextmanager
 def _acting(past_tense: str) -> Iterator[Any]:
-    """Yield the entry that the URL names; show the reason of a failed action on its page."""
+    """Yield the entry that the URL names; if the action fails, show why on the entry's page."""
     try:
         with existing(entry_name()):
             yield entry_or_error(entry_name())

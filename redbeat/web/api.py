@@ -68,7 +68,7 @@ MAX_LATE: Final = 60.0
 MAX_SPAN: Final = 7 * 86_400
 
 #: Fields that keep their stored values if they are missing in the body of a PUT request.
-#: No reset of ``queue`` is needed, because ``options`` contains the queue and is reset.
+#: A PUT request resets ``options``, which contains the queue, so ``queue`` needs no reset.
 KEPT: Final = frozenset((*KINDS, "queue", "enabled", "task"))
 
 
@@ -312,7 +312,7 @@ def alive() -> ResponseReturnValue:
 def ready() -> ResponseReturnValue:
     """Return 200 if Redis answers and the beats report no problem, otherwise 503 with the reason.
 
-    Takes two round trips. The reason contains no host name, because this URL needs no credentials.
+    Takes two round trips. The reason contains no host name, because the URL needs no credentials.
     """
     try:
         current = schedule.status()
@@ -326,7 +326,7 @@ def ready() -> ResponseReturnValue:
 
 # -- OpenAPI ---------------------------------------------------------------------------------------
 
-#: Type of a policy field -> its JSON schema. A field whose type is missing here is a string.
+#: Type of a policy field -> its JSON schema; a field of a type without a schema is a string.
 SCHEMAS: Final[dict[str, dict[str, Any]]] = {
     "count": {"type": "integer", "minimum": 1},
     "seconds": {"type": "number"},

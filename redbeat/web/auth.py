@@ -135,9 +135,9 @@ class Access:
 
         If the dashboard listens on a loopback address, a foreign host name is a sign of DNS
         rebinding: the host name of an attacker resolves to this machine, so the browser lets the
-        attacker's page read the dashboard. On a network address the dashboard requires credentials,
-        so this method checks the host name only if ``allowed_hosts`` is set. If the dashboard is
-        part of another application, that application checks the host name.
+        attacker's page read the dashboard. If the dashboard listens on a network address, it
+        requires credentials, so the host name is checked only if ``allowed_hosts`` is set. If the
+        dashboard is part of another application, that application checks the host name.
         """
         if self.user is not None or (not is_loopback(self.host) and not self.allowed_hosts):
             return True
@@ -222,7 +222,7 @@ class Guesses:
         self._lock = Lock()
 
     def check(self, find: Callable[[], str | None]) -> tuple[str | None, int]:
-        """Return the result of ``find`` and 0 seconds to wait.
+        """Return the result of ``find``, and 0 as the number of seconds to wait.
 
         ``find`` returns the user name for the credentials of the request, or None if the
         credentials are wrong. After too many wrong credentials, ``find`` is not called, and the

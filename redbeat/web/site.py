@@ -65,7 +65,7 @@ MAX_BODY: Final = 1 << 20
 MAX_FIELDS: Final = 50
 
 #: The security headers of each response.
-#: Only the proxy can set Strict-Transport-Security, which affects all ports of the host.
+#: The proxy must set Strict-Transport-Security, because that header affects all ports of a host.
 HEADERS: Final = Secure(
     csp=ContentSecurityPolicy()
     .default_src("'none'")
