@@ -1,7 +1,7 @@
 """The commands of ``celery -A proj redbeat``, which Celery finds through a package entry point.
 
-Celery imports this module whenever it runs any command, such as ``celery worker``. To keep this
-import fast, the module of a RedBeat command is imported only when the module is needed.
+Celery imports this module for every command, such as ``celery worker``. The import is fast, because
+RedBeat imports the module of a RedBeat command only when a user runs the command.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class LazyGroup(DYMGroup):
         ctx: click.Context,  # noqa: ARG002 - click's signature
         cmd_name: str,
     ) -> click.Command | None:
-        """Return the command with this name, or None if the name is unknown."""
+        """Return the command with the given name, or None if the name is unknown."""
         if cmd_name not in COMMANDS:
             return None
         module, _, attribute = COMMANDS[cmd_name].partition(":")
@@ -69,7 +69,7 @@ class LazyGroup(DYMGroup):
         ctx: click.Context,  # noqa: ARG002 - click's signature
         formatter: click.HelpFormatter,
     ) -> None:
-        """Write the exit codes below the list of commands."""
+        """Write the exit codes into the help, below the list of commands."""
         codes: dict[int, str] = import_module("redbeat.cli.command").EXIT_CODES
         with formatter.section("Exit codes of all commands"):
             formatter.write_dl([(str(code), meaning) for code, meaning in codes.items()])

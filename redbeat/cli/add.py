@@ -43,14 +43,14 @@ def add(console: Console, name: str, task: str, **values: Any) -> None:
             entry = new_entry(console.schedule, name, fields, **call, **owner)
             save_unchanged(entry)
     except ConflictError as error:
-        hint = f"change it with: celery redbeat edit {name}"
-        raise failure(f"There is an entry {name!r} already; {hint}", EX_CONFLICT) from error
+        hint = f"change the entry with: celery redbeat edit {name}"
+        raise failure(f"The entry {name!r} already exists; {hint}", EX_CONFLICT) from error
     warn_of_unknown_names(console, entry)
     report(console, entry, "Added")
 
 
 def report(console: Console, entry: RedBeatSchedulerEntry, action: str) -> None:
-    """Print the saved entry; ``action`` is a verb such as ``Added``."""
+    """Print the saved entry; ``action`` is what was done, such as ``Added``."""
     due = "paused"
     if entry.enabled:
         instant = entry.due_at

@@ -1,4 +1,4 @@
-"""The commands ``celery redbeat plan`` and ``celery redbeat apply`` for a file of entries."""
+"""The commands ``celery redbeat plan`` and ``celery redbeat apply``, which read an entry file."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ FILE: Final = click.argument("file", type=click.Path(allow_dash=True))
 ADOPT: Final = option(
     "--adopt",
     is_flag=True,
-    help="Also change stored entries that FILE does not manage yet, so that FILE manages them.",
+    help="Take over the entries of FILE that are stored with another owner or without an owner.",
 )
 
 
@@ -49,7 +49,7 @@ class DetailedCommand(RedBeatCommand):
     """A command that exits with 1 for any error if ``--detailed-exitcode`` is given."""
 
     def make_context(self, info_name: str | None, args: list[str], *rest: Any, **extra: Any) -> Any:
-        """Return the context; with ``--detailed-exitcode``, exit with 1 for a usage error."""
+        """Return the click context; with ``--detailed-exitcode``, exit with 1 for a usage error."""
         detailed = DETAILED in args
         try:
             return super().make_context(info_name, args, *rest, **extra)
@@ -99,8 +99,9 @@ def plan(console: Console, file: str, adopt: bool, detailed_exitcode: bool) -> N
 def apply(console: Console, file: str, adopt: bool, dry_run: bool, yes: bool) -> None:
     """Make the stored entries match FILE.
 
-    The command creates and changes the entries of FILE. The command removes stored entries
-    with the managed_by of FILE that are no longer in FILE. Other entries are never changed.
+    The command stores new and changed entries of FILE. The command removes stored entries that
+    belong to the owner of FILE but are not in FILE any more. Without --adopt, the command never
+    changes entries that have another owner or no owner.
     """
     planned = _plan(console, file, adopt)
     _fail_on_problems(console, planned)
@@ -140,8 +141,8 @@ def _fail_on_invalid(console: Console, file: str, content: EntryFile) -> None:
     for problem in content.problems:
         console.error(f"{problem.where}: {problem.text}")
     if content.problems:
-        entries = plural(len(content.problems), "entry is", "entries are")
-        raise failure(f"{file}: nothing was written, because {entries} invalid", EX_FAILED)
+        entries = plural(len(content.problems), "invalid entry", "invalid entries")
+        raise failure(f"{file}: nothing was written, because the file has {entries}", EX_FAILED)
 
 
 def _fail_on_problems(console: Console, planned: list[PlannedChange]) -> None:
@@ -175,7 +176,7 @@ def _write(console: Console, item: PlannedChange) -> bool:
 
 # -- output ------------------------------------------------------------------------------------
 
-#: The colours of actions that write something, or that need attention.
+#: The colour of each action that writes something or needs attention.
 COLORS: Final = {
     "created": "green",
     "copied": "green",
@@ -226,6 +227,6 @@ def _text(value: Any) -> str:
 
 
 def summary(counts: Mapping[str, int]) -> str:
-    """Return counts by action as text: ``2 created, 1 removed``, or ``nothing`` for only zeros."""
+    """Return the counts as text, such as ``2 created, 1 removed``, or ``nothing`` if all are 0."""
     parts = [f"{count} {action}" for action, count in counts.items() if count]
     return ", ".join(parts) or "nothing"

@@ -47,9 +47,15 @@ def rate_from(text: str) -> float:
     "since",
     type=TIME,
     example="2026-10-24T00:00",
-    help="Start of the span (ISO 8601).",
+    help="Start of the time span to backfill (ISO 8601).",
 )
-@option("--to", "until", type=TIME, example="2026-10-27T00:00", help="End of the span (ISO 8601).")
+@option(
+    "--to",
+    "until",
+    type=TIME,
+    example="2026-10-27T00:00",
+    help="End of the time span to backfill (ISO 8601).",
+)
 @option(
     "--rate",
     type=Parsed("rate", rate_from),
@@ -58,7 +64,7 @@ def rate_from(text: str) -> float:
     example="10/s",
     help="Maximum rate: N runs per second (N/s), per minute (N/m) or per hour (N/h).",
 )
-@option("--dry-run", is_flag=True, help="List the runs, but send nothing.")
+@option("--dry-run", is_flag=True, help="List the runs to send, but send nothing.")
 @option("--again", is_flag=True, help="Also send runs that finished backfills have already sent.")
 @option("--wait", is_flag=True, help="Wait until all runs are sent, and show the progress.")
 @option("--cancel", is_flag=True, help="Cancel the remaining runs of the backfills of NAME.")
@@ -75,13 +81,14 @@ def backfill(
 ) -> None:
     """Send the missed runs of the entry NAME in a span of time.
 
-    A beat sends the runs. Each run has the task id that it would have had on time. Runs that
-    were already sent, according to the history or an earlier backfill, are not sent again.
+    The command requests the runs, and a beat sends them. Each run has the same task id as if a
+    beat had sent the run on time. Runs that were already sent, according to the history or an
+    earlier backfill, are not sent again.
     Without --from and --to, the command shows the progress of the backfills of NAME.
     """
     entry = load(console, name)
     if (since is None) != (until is None):
-        problem = "Give both --from and --to, or neither option to see the progress"
+        problem = "Give both --from and --to to send runs, or neither option to see the progress"
         raise click.UsageError(problem, console.ctx)
     if cancel and since is not None:
         raise option_error(console.ctx, "cancel", "cannot be combined with --from and --to")
@@ -113,7 +120,7 @@ def _request(
     try:
         return entry.backfill(*span, rate, again, dry_run)
     except ConflictError as error:
-        problem = f"Beats keep recording runs of {entry.name!r}; try again"
+        problem = f"Beats keep recording runs of {entry.name!r}; try again later"
         raise failure(problem, EX_CONFLICT) from error
     except InvalidEntryError as error:
         if error.field not in ("since", "until", "rate"):
@@ -157,7 +164,9 @@ def _report_plan(
     if not entry.enabled and plan.instants and not dry_run:
         console.warn(f"{name} is paused: a beat sends the runs after you resume the entry")
     left_out = (
-        f", {plural(plan.left_out, 'run')} already sent or requested" if plan.left_out else ""
+        f", {plural(plan.left_out, 'run')} skipped (sent or requested earlier)"
+        if plan.left_out
+        else ""
     )
     verb = "would be sent" if dry_run else "will be sent"
     console.note(f"{name}: {plural(len(plan.instants), 'run')} {verb}{left_out}")

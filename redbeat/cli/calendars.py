@@ -53,7 +53,7 @@ def _row(one: Calendar) -> tuple[str, ...]:
     example="'FREQ=WEEKLY;BYDAY=SA,SU'",
     help="RFC 5545 rule whose occurrences are excluded days. Repeat the option for several rules.",
 )
-@option("--zone", metavar="ZONE", example="Europe/Paris", help="Time zone of the days.")
+@option("--zone", metavar="ZONE", example="Europe/Paris", help="Time zone of the excluded days.")
 @option(
     "--ical", type=click.File("rb"), help="Exclude the days of the events in this iCalendar file."
 )
@@ -69,8 +69,8 @@ def calendar(
 ) -> None:
     """Store or delete the calendar NAME.
 
-    A stored calendar replaces an earlier calendar of the same name. The change takes effect at
-    once on all entries that use the calendar.
+    A stored calendar replaces an earlier calendar of the same name. A changed calendar takes effect
+    at once on all entries that use the calendar.
     """
     if delete:
         _delete(console, name)

@@ -57,7 +57,7 @@ class NameWarnings:
 
 
 def warn_of_unknown_names(console: Console, *entries: RedBeatSchedulerEntry) -> None:
-    """Print a warning for each unknown task or option of these entries."""
+    """Print a warning for each unknown task name and option name of the entries."""
     warnings = NameWarnings(console)
     for entry in entries:
         warnings.check(entry)

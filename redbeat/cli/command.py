@@ -58,17 +58,17 @@ __all__ = (
     "save_unchanged",
 )
 
-#: The package of the scheduler for Django. The entry class in this package is not a subclass of
-#: ``RedBeatSchedulerEntry``, and the package cannot be imported outside of a Django project.
+#: The package of django-celery-beat, whose entry class is not based on RedBeat.
+#: The package cannot be imported outside of a Django project.
 DJANGO: Final = "django_celery_beat."
 
 
 def entry_class_of(app: Celery) -> type[RedBeatSchedulerEntry]:
     """Return the ``Entry`` class of the scheduler that the setting ``beat_scheduler`` names.
 
-    Returns :class:`RedBeatSchedulerEntry` if the named scheduler is not based on RedBeat. A
-    scheduler that you select only with ``celery beat -S NAME`` has no effect here, because that
-    option does not change the setting.
+    Returns :class:`RedBeatSchedulerEntry` if the scheduler is not based on RedBeat. The function
+    ignores a scheduler that you select only with ``celery beat -S NAME``, because ``-S`` does not
+    change the setting ``beat_scheduler``.
     """
     aliases = dict(load_extension_class_names("celery.beat_schedulers"))
     name = app.conf.beat_scheduler
@@ -76,7 +76,7 @@ def entry_class_of(app: Celery) -> type[RedBeatSchedulerEntry]:
         return RedBeatSchedulerEntry
     try:
         entry_class = getattr(_import_scheduler(name, aliases), "Entry", None)
-    except (ImportError, AttributeError):  # ``celery beat`` will report this error at its start
+    except (ImportError, AttributeError):  # ``celery beat`` reports the import error at its start
         entry_class = None
     if inspect.isclass(entry_class) and issubclass(entry_class, RedBeatSchedulerEntry):
         return entry_class
@@ -120,8 +120,9 @@ STATE_COLORS: Final = {
 class Styled(str):
     """A text with a style, such as ``fg="red"``; the console prints the text in this style.
 
-    The text contains no terminal sequences. The console first escapes the text, and then adds the
-    sequences of the style. String operations, such as ``+``, return a text without a style.
+    A styled text itself contains no terminal sequences. The console escapes control characters in
+    the text before it adds the terminal sequences of the style. String operations, such as ``+``,
+    return a text without a style.
     """
 
     __slots__ = ("style",)
@@ -144,8 +145,8 @@ class Console:
     Data goes to standard output. Messages, warnings and errors go to standard error. ``--quiet``
     suppresses messages and warnings, but not errors.
 
-    All printing methods escape control characters, so callers pass names and texts unescaped. Other
-    modules print text only through this class.
+    All printing methods escape control characters, so callers pass names and texts unescaped.
+    Commands print text only through :class:`Console`.
     """
 
     def __init__(self, ctx: click.Context, as_json: bool = False) -> None:
@@ -153,7 +154,7 @@ class Console:
         self.app = ctx.obj.app
         self.as_json = as_json
         if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
-            # Celery ignores NO_COLOR=0, but https://no-color.org says that any value counts.
+            # Celery ignores NO_COLOR=0, but by https://no-color.org any value disables colours.
             ctx.obj.no_color = True
 
     @cached_property
@@ -230,7 +231,7 @@ class Console:
     def warn(self, text: str) -> None:
         """Print a warning to standard error, unless ``--quiet`` is given."""
         if not self.ctx.obj.quiet:
-            # Add the style here, because with --no-color Celery's error() does not accept a style.
+            # Style the text first, because Celery's error() accepts no style with --no-color.
             self.ctx.obj.error(self._printed(Styled(f"Warning: {text}", fg="yellow")))
 
     def error(self, text: str) -> None:
@@ -259,7 +260,7 @@ class Console:
                 self.write(f"{'':<{width}}  ", line)
 
     def name(self, name: object) -> str:
-        """Return the printed form of an entry name, so that callers can measure the width."""
+        """Return an entry name as it is printed, so that callers can measure the printed width."""
         return printable(str(name))
 
     def time(self, instant: datetime | None) -> str:
@@ -268,7 +269,7 @@ class Console:
 
 
 def _escaped(cell: str) -> str:
-    """Return the printed form of a table cell, so that the measured width is correct."""
+    """Return a table cell as it is printed, so that callers can measure the printed width."""
     return Styled(printable(cell), **cell.style) if isinstance(cell, Styled) else printable(cell)
 
 
@@ -277,8 +278,8 @@ def progress(console: Console, label: str, length: int | None) -> Iterator[Calla
     """Show a progress bar; yield a function that advances the bar by a number of entries.
 
     The bar is shown only if standard error is a terminal. ``length`` is the total number of
-    entries, or None if the total is unknown. ``length`` may be wrong, because other programs add
-    and remove entries. If the context ends without an error, the bar therefore jumps to 100 %.
+    entries, or None if the total is unknown. If the context ends without an error, the bar jumps
+    to 100 %, because ``length`` is wrong if other programs have added or removed entries.
     """
     if console.ctx.obj.quiet or not sys.stderr.isatty():
         yield lambda _count: None
@@ -299,17 +300,17 @@ def progress(console: Console, label: str, length: int | None) -> Iterator[Calla
 EX_FAILED: Final = 1
 EX_UNHEALTHY: Final = EX_FAILED
 EX_USAGE: Final = 2
-#: The code of ``plan --detailed-exitcode`` if something would change.
+#: The exit code of ``plan --detailed-exitcode`` if something would change.
 EX_DIFFERENT: Final = EX_USAGE
 EX_NOT_FOUND: Final = 3
 EX_CONFLICT: Final = 4
 EX_UNREADABLE: Final = 5
 
-#: The exit codes of all commands, with their meanings. The help and the manual list the codes.
+#: The exit codes of all commands, with their meanings, as listed in the help and the manual.
 EXIT_CODES: Final[dict[int, str]] = {
     EX_OK: "done",
     EX_FAILED: "the command found problems, failed, or was not confirmed with yes",
-    EX_USAGE: "the command line is invalid; with plan --detailed-exitcode: something would change",
+    EX_USAGE: "the command line is invalid, or plan --detailed-exitcode found planned changes",
     EX_NOT_FOUND: "the entry or calendar does not exist; nothing was written",
     EX_CONFLICT: "another program changed the entry, or a different entry is stored already",
     EX_UNREADABLE: "an entry or a file cannot be read",
@@ -319,7 +320,7 @@ EXIT_CODES: Final[dict[int, str]] = {
 
 
 def failure(message: str, exit_code: int) -> CeleryCommandException:
-    """Return an exception that makes a command exit with this message and exit code."""
+    """Return an exception that makes a command exit with the given message and exit code."""
     return CeleryCommandException(printable(message), exit_code)
 
 
@@ -348,7 +349,7 @@ def _translated_errors(app: Celery) -> Iterator[None]:
     except RedisError as error:
         reason = described(explained(error, store_of(app)))
         raise failure(f"Redis cannot be used: {reason}", EX_UNAVAILABLE) from error
-    except OSError as error:  # the error of a file, or of an address to listen on
+    except OSError as error:  # for example, a file cannot be read, or an address is in use
         if isinstance(error, BrokenPipeError):
             raise
         raise failure(str(error), EX_FAILED) from error
@@ -359,7 +360,7 @@ def command(
 ) -> Callable[[Callable[..., Any]], click.Command]:
     """Turn a function into a command with the option ``--json``.
 
-    The first argument of the function is a :class:`Console`.
+    The command calls the function with a :class:`Console` as the first argument.
     """
 
     def decorate(function: Callable[..., Any]) -> click.Command:
@@ -368,7 +369,7 @@ def command(
             return function(Console(ctx, as_json), **options)
 
         wrapped = update_wrapper(call, function)
-        # Click stores parameters in reverse order, so --json is first here and last in the help.
+        # Click stores parameters in reverse order, so the help shows the first one, --json, last.
         wrapped.__dict__["__click_params__"] = [JSON, *getattr(function, "__click_params__", ())]
         decorated: click.Command = click.command(name, cls=cls)(wrapped)
         return decorated

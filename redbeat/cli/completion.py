@@ -44,8 +44,8 @@ Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 def _complete(names_of: Callable[[Any, str], Iterable[str]]) -> Complete:
     """Return a completion function; ``names_of`` gets the app and the text typed so far.
 
-    If the app cannot be loaded or Redis cannot be reached, the function offers no names. The
-    function does not report the error, because a message would appear in the user's command line.
+    If the app cannot be loaded or Redis cannot be reached, the completion function offers no names.
+    Errors are not reported, because a message would appear in the user's command line.
     """
 
     def complete(
@@ -63,7 +63,7 @@ def _complete(names_of: Callable[[Any, str], Iterable[str]]) -> Complete:
 
 
 def _app_of(ctx: click.Context) -> Any:
-    """Load and return the app of the command line, because Celery has not loaded the app yet."""
+    """Return the app that the command line names; Celery loads no app during a completion."""
     options = ctx.find_root().params
     for name, variable in VARIABLES.items():
         if options.get(name):
@@ -85,7 +85,7 @@ def _quoted(name: str) -> str:
 
 def _entries(app: Celery, start: str) -> Iterator[str]:
     store = store_of(app, unretried(client_of(app)))
-    # Shards have different prefixes, so the pattern begins with a wildcard instead of the prefix.
+    # Shards have different prefixes, so the pattern begins with a wildcard instead of a prefix.
     prefix = "" if ensure_conf(app).shards > 1 else store.keys.prefix
     glob = f"{'' if prefix else '*'}{GLOB_SPECIAL.sub(ESCAPED, prefix + start)}*"
     cursor = START

@@ -18,7 +18,7 @@ __all__ = ("doctor",)
 @option(
     "--fix",
     is_flag=True,
-    help="Repair problems where possible. Without this option, nothing is changed.",
+    help="Repair problems where possible. Without --fix, the command changes nothing.",
 )
 def doctor(console: Console, fix: bool) -> None:
     """Check the schedule for problems.

@@ -20,10 +20,11 @@ from .options import load, option, option_error
 
 __all__ = ("edit",)
 
-#: Options whose values contain times. ``--timezone`` is the zone of times without a UTC offset.
+#: Options whose values contain times; ``--timezone`` sets the zone of times without a UTC offset.
 READ_IN_ZONE: Final = ("rrule", "at", "start", "end")
 
-#: The fields that the command can change. A file of entries cannot set ``managed_by`` per entry.
+#: The fields that the command ``edit`` can change.
+#: ``FIELDS`` lacks ``managed_by``, because a file of entries sets this field for all its entries.
 KNOWN: Final = (*FIELDS, "managed_by")
 
 

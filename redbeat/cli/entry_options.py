@@ -36,7 +36,7 @@ OPTION_OF: Final = {"start_time": "start", "end_time": "end", "enabled": "paused
 #: The policy fields whose options the help lists below the heading ``Schedule``.
 SCHEDULE_FIELDS: Final = ("timezone", "start_time", "end_time")
 
-#: Type of policy field -> type of its option. A field with choices has a ``click.Choice``.
+#: Type of policy field -> type of its option; the option of a field with choices is a Choice.
 TYPES: Final = {
     "zone": click.STRING,
     "instant": TIME,
@@ -62,7 +62,7 @@ def field_option(name: str) -> Callable[[Any], Any]:
 
 
 def call_option(name: str) -> Callable[[Any], Any]:
-    """Return the option for a field of the task call: ``args``, ``kwargs`` or ``options``."""
+    """Return the option for ``args``, ``kwargs`` or ``options`` of the task call."""
     about = CALL[name]
     type_ = ARRAY if about.type is list else OBJECT
     return task_option(
@@ -89,7 +89,8 @@ SCHEDULE_OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
         multiple=True,
         metavar="LINE",
         example="'RRULE:FREQ=DAILY;BYHOUR=9;BYMINUTE=0'",
-        help="RFC 5545 line: DTSTART, RRULE, RDATE or EXDATE. Repeat the option for several lines.",
+        help="RFC 5545 line with DTSTART, RRULE, RDATE or EXDATE. Repeat the option for several "
+        "lines.",
     ),
     schedule_option(
         "--at",
@@ -146,9 +147,9 @@ def as_option_errors(ctx: click.Context, values: dict[str, Any]) -> Iterator[Non
 
 
 def table_from(console: Console, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schedule and the policy in the option values as a table of :mod:`.entry_file`.
+    """Return the schedule and policy fields that the options set, in the format of an entry file.
 
-    In the table, None resets a field to its default. :func:`call_from` returns the remaining
+    The value None resets a field to its default. :func:`call_from` returns the remaining
     fields: the arguments and options of the task call.
     """
     kinds = [kind for kind in KINDS if values[kind] not in (None, ())]
@@ -165,7 +166,10 @@ def table_from(console: Console, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def call_from(values: Mapping[str, Any], options: Mapping[str, Any] | None = None) -> Any:
-    """Return the entry attributes of the task call; ``options`` are the stored options."""
+    """Return the task arguments and task options that the command-line options set.
+
+    ``options`` are the task options that are stored already.
+    """
     call = {name: values[name] for name in CALL if values[name] is not None}
     queue = values["queue"]
     if queue is not None:

@@ -45,7 +45,7 @@ READERS: Final[dict[str, Callable[[Schedule, IO[bytes]], Iterator[Incoming]]]] =
     DJANGO: read_fixture,
 }
 
-#: All import formats; the first one is the default.
+#: All import formats; the first format is the default.
 FORMATS: Final = (*READERS, SHELVE)
 
 
@@ -90,7 +90,7 @@ PROGRESS_STEP: Final = 500
 
 @command("export")
 @click.argument("file", default="-")
-@option("--history", is_flag=True, help="Include the last runs and the number of runs.")
+@option("--history", is_flag=True, help="Include the last runs and the number of runs per entry.")
 def export(console: Console, file: str, history: bool) -> None:
     """Write all calendars and entries to FILE as JSON lines.
 
@@ -116,7 +116,7 @@ def export(console: Console, file: str, history: bool) -> None:
 def _report_export(
     console: Console, file: str, count: int, calendar_count: int, unreadable: list[Exported]
 ) -> None:
-    """Print what was exported; end the command with an error if something was unreadable."""
+    """Print the numbers of exported entries and calendars; fail if ``unreadable`` is not empty."""
     for exported in unreadable[:MAX_PRINTED]:
         console.warn(f"{exported.label} is not exported: {exported.problem}")
     if console.as_json and file != "-":
@@ -128,7 +128,7 @@ def _report_export(
         console.note(f"Exported {plural(calendar_count, 'calendar')}; {ROLLBACK}")
     if unreadable:
         some = plural(len(unreadable), "unreadable entry", "unreadable entries")
-        raise failure(f"{some} not exported; list causes with: celery redbeat doctor", EX_FAILED)
+        raise failure(f"{some} not exported; to list causes, run: celery redbeat doctor", EX_FAILED)
 
 
 @contextmanager
@@ -188,18 +188,19 @@ def import_(
 ) -> None:
     """Import the calendars and entries of FILE.
 
-    If FILE is -, the command reads standard input. All entries are checked first. If any entry is
-    invalid, nothing is written and the exit code is 1.
+    If FILE is -, the command reads standard input. The command checks all entries before it writes
+    the first entry. If any entry is invalid, nothing is written and the exit code is 1.
 
     Formats:
 
-    \b
-    jsonlines           the output of: celery redbeat export
-    crontab             lines of: minute hour day month weekday TASK [KWARGS as JSON]
-    django-celery-beat  the output of: manage.py dumpdata django_celery_beat
-                        without FILE: the database of the Django project that
-                        DJANGO_SETTINGS_MODULE names
-    celery-shelve       celerybeat-schedule, the file of Celery's own scheduler
+    jsonlines is the output of "celery redbeat export".
+
+    crontab has lines with minute, hour, day, month, weekday, TASK and optional KWARGS as JSON.
+
+    django-celery-beat is the output of "manage.py dumpdata django_celery_beat". Without FILE, the
+    command reads the database of the Django project that DJANGO_SETTINGS_MODULE names.
+
+    celery-shelve is celerybeat-schedule, the file of Celery's own scheduler.
     """
     source_name, incoming = _source(console, file, file_format, database)
     note = partial(print_change, console) if dry_run else None

@@ -74,7 +74,7 @@ CHUNK: Final = 10_000
     type=click.Choice(SORTS),
     default="due",
     example="name",
-    help="Sort order. Except for 'due', the command first reads all names or entries.",
+    help="Sort order. For any order except 'due', the command must read all names or entries.",
 )
 def list_(
     console: Console,

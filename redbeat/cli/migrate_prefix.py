@@ -36,10 +36,10 @@ def migrate_prefix(
 ) -> None:
     """Copy all entries from key prefix OLD to key prefix NEW.
 
-    The copy includes run histories, the quarantine, and which entries are static. Entries that
-    exist under NEW are never changed, so you can repeat the command.
+    The command also copies run histories, the quarantine, and the list of static entries. Entries
+    that exist under NEW are never changed, so you can repeat the command.
 
-    Stop all beats on both prefixes first. Set redbeat_key_prefix to NEW afterwards.
+    Before the copy, stop all beats on both prefixes. After the copy, set redbeat_key_prefix to NEW.
     """
     if not old or not new or old == new:
         raise click.UsageError(
@@ -79,7 +79,7 @@ def _print_outcome(console: Console, outcome: str, name: str, score: float) -> N
 
 
 def _report_nothing_left(console: Console, old: str, new: str, moved: int, dry_run: bool) -> None:
-    """Report an old prefix without data; end the command with an error if both are empty."""
+    """Report that the old prefix has no data; fail if the new prefix has no entries either."""
     if not moved:
         message = f"There are no entries under {old!r}; check the prefix, for example: redbeat:"
         raise failure(message, EX_NOT_FOUND)
@@ -110,6 +110,6 @@ def refuse_running_beat(console: Console, client: Any, prefix: str) -> None:
         process = beat.token if beat.pid is None else f"process {beat.pid} on {beat.host}"
         message = (
             f"A beat runs on {prefix!r}: {process}. Stop that beat first. The lock of a killed "
-            "beat remains until its timeout; --force copies anyway"
+            "beat remains until its timeout; use --force to ignore the lock"
         )
         raise failure(message, EX_CONFLICT)

@@ -61,7 +61,7 @@ def select_names(
                 raise not_found(console, name)
         return list(dict.fromkeys(names))
     found, name_of = console.schedule.records(pattern=match, **filters), console.store.keys.name_of
-    # The name of a record is escaped, and an escaped name may be the name of another entry.
+    # Read the names from the keys: the name of a record is escaped, and may name another entry.
     matching = [name_of(record.key) for record in found]
     if not matching:
         raise failure(f"No entry matches {match!r}", EX_NOT_FOUND)
@@ -91,7 +91,7 @@ def report(console: Console, action: str, names: Iterable[str], **details: str) 
 def report_changed(
     console: Console, action: str, names: Iterable[str], changed: Container[str]
 ) -> None:
-    """Report the entries whose keys are in ``changed``; end the command if others are left."""
+    """Report the entries in ``names`` whose keys are in ``changed``; fail if a key is missing."""
     entry_key = console.store.keys.entry
     left = [name for name in names if entry_key(name) not in changed]
     report(console, action, (name for name in names if entry_key(name) in changed))
@@ -158,7 +158,7 @@ def delete(console: Console, names: tuple[str, ...], match: str | None, yes: boo
     statics = console.store.static_among(selected)
     count = console.schedule.delete_all(selected)
     if count < len(selected):
-        message = f"Deleted {count} of {len(selected)} entries; the others do not exist any more"
+        message = f"Deleted {count} of {len(selected)} entries; the other entries are already gone"
         raise failure(message, EX_CONFLICT)
     report(console, "deleted", selected)
     for name in [name for name in selected if name in statics][:1]:

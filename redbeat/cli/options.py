@@ -59,7 +59,7 @@ class StoredJson(click.ParamType):  # type: ignore[type-arg]
             stored = decode(value, "value") if isinstance(value, str) else plain
         except DecodeError as error:
             self.fail(error.problem, param, ctx)
-        # A text that is one tagged object, such as a datetime, remains a plain dict.
+        # A JSON object that stands for another type, such as a datetime, remains a plain dict.
         return stored if isinstance(stored, type(plain)) else plain
 
 
@@ -113,7 +113,7 @@ def options(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 class Parsed(click.ParamType):  # type: ignore[type-arg]
-    """An option type. ``parse`` converts the text, and raises ValueError for an invalid text."""
+    """An option type. ``parse`` converts the option text, or raises ValueError for invalid text."""
 
     def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
         self.name = name
@@ -133,11 +133,11 @@ def checked_interval(text: str) -> str:
     return text
 
 
-#: A duration, converted to seconds.
+#: The type of an option that accepts a duration; the value is a number of seconds.
 SECONDS = Parsed("duration", seconds_from)
-#: The text of an interval: a duration, optionally followed by the word ``relative``.
+#: The type of an option that accepts a duration, optionally followed by the word ``relative``.
 INTERVAL = Parsed("duration", checked_interval)
-#: A time, converted to a datetime. The datetime is naive if the text has no UTC offset.
+#: The type of an option that accepts a time; the datetime is naive if the text has no UTC offset.
 TIME = Parsed("time", time_from)
 
 
@@ -150,9 +150,9 @@ def option_error(ctx: click.Context, name: str, problem: object) -> click.BadPar
 
 
 def instant_of_option(console: Console, name: str, moment: datetime) -> datetime:
-    """Return the time in an option in UTC; ``name`` is the parameter name of the option.
+    """Return the value ``moment`` of an option in UTC; ``name`` is the option's parameter name.
 
-    A naive time is a wall-clock time in the time zone of the app. Raises the error of the option
+    A naive time is a wall-clock time in the time zone of the app. Raises an error about the option
     for a time outside of the years 1 to 9999.
     """
     try:
@@ -162,7 +162,7 @@ def instant_of_option(console: Console, name: str, moment: datetime) -> datetime
 
 
 def with_example(message: str, example: str) -> str:
-    """Return the message, followed by the example if there is one."""
+    """Return the message, followed by the example unless the example is empty."""
     return f"{message.rstrip('.')}; for example: {example}" if example else message
 
 
@@ -171,7 +171,7 @@ MAX_COMPARED: Final = 200
 
 
 def load(console: Console, name: str) -> RedBeatSchedulerEntry:
-    """Return the entry with this name; end the command if the name is unknown. One round trip."""
+    """Return the entry ``name``; end the command if the name is unknown. Takes one round trip."""
     with existing(console, name):
         return console.schedule[name]
 
@@ -187,21 +187,21 @@ def not_found(console: Console, name: str) -> CeleryCommandException:
     similar = difflib.get_close_matches(name, known, cutoff=0.5)
     hint = f"; did you mean {' or '.join(map(repr, similar))}?" if similar else ""
     if name in known:
-        hint = f", although the schedule lists it: {problem_of(console, name)}"
+        hint = f", although the schedule lists the name: {problem_of(console, name)}"
     elif not known:
         hint = "; the schedule is empty"
     return failure(f"There is no entry {name!r}{hint}", EX_NOT_FOUND)
 
 
 def problem_of(console: Console, name: str) -> str:
-    """Return why an entry that the schedule lists cannot be loaded. One round trip."""
+    """Return the reason why a listed entry cannot be loaded. Takes one round trip."""
     record = record_of(console.schedule, name)[1]
     return (record and record.problem) or "the entry was saved or deleted just now"
 
 
 @contextmanager
 def existing(console: Console, name: str) -> Iterator[None]:
-    """End the command if the context raises KeyError, because the entry does not exist."""
+    """End the command with an error if the ``with`` block raises KeyError for a missing entry."""
     try:
         yield
     except KeyError:

@@ -37,10 +37,11 @@ def shard(console: Console, shards: int, delete: bool, dry_run: bool, force: boo
     """Change the number of shards of the schedule to SHARDS.
 
     Each shard has its own key prefix. The prefixes are spread evenly over the slots of a Redis
-    Cluster. If SHARDS is 1, the schedule has no shards. The copy includes run histories, the
-    quarantine, and which entries are static. If the command is interrupted, run it again.
+    Cluster. If SHARDS is 1, the schedule has no shards. The command also copies run histories, the
+    quarantine, and the list of static entries. If the command is interrupted, run it again.
 
-    Stop all beats first. Set redbeat_shards to SHARDS in all programs afterwards.
+    Before the command, stop all beats. After the command, set redbeat_shards to SHARDS in all
+    programs.
     """
     conf, client = ensure_conf(console.app), unretried(client_of(console.app))
     base = base_store(conf, client)
@@ -76,14 +77,14 @@ def shard(console: Console, shards: int, delete: bool, dry_run: bool, force: boo
 def _copy(
     console: Console, client: Any, source: Layout, target: Layout, force: bool
 ) -> dict[str, int]:
-    """Copy all entries and counters; return the numbers of entries by outcome."""
+    """Copy all entries and counters; return the number of entries for each outcome."""
     with progress(console, "Copying", sum(_sizes(client, source))) as advance:
         counts = asdict(copy_to_shards(client, source, target, advance))
     if not force and (counts["different"] or counts["unreadable"]):
         message = (
             f"Not all entries were copied: {counts['different']} different from the entry of the "
             f"same name in the new shards, {counts['unreadable']} unreadable. Correct or delete "
-            "these entries and run the command again, or use --force"
+            "the entries that were not copied, and run the command again; or use --force"
         )
         raise failure(message, EX_CONFLICT)
     sums = total_stats(Store(client, Keys.under(prefix)) for prefix in source.prefixes)
@@ -111,7 +112,7 @@ def _refuse_leftovers(note: LayoutNote, shards: int, base_entries: int) -> None:
 
 
 def _sizes(client: Any, places: Layout) -> list[int]:
-    """Return the number of entries of each shard. One round trip per shard."""
+    """Return the number of entries of each shard. Takes one round trip per shard."""
     return [Store(client, Keys.under(prefix)).members() for prefix in places.prefixes]
 
 
@@ -152,13 +153,13 @@ def _report(
     if note.left:
         earlier = ", ".join(map(str, note.left))
         console.note(
-            f"The entries of earlier numbers of shards still exist ({earlier}). To delete these "
-            f"entries: celery redbeat shard {target.shards} --delete"
+            f"Entries of earlier shard counts still exist ({earlier}). To delete the earlier "
+            f"entries, run: celery redbeat shard {target.shards} --delete"
         )
 
 
 def _master(client: Any, prefix: str) -> str:
-    """Return the address of the server with the keys of a prefix, "" if unknown."""
+    """Return the address of the server with the keys of a prefix, or "" if it is unknown."""
     try:
         pool = node_of(client, Keys.under(prefix).schedule).connection_pool
     except (RedisError, OSError, AttributeError):

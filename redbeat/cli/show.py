@@ -65,7 +65,7 @@ def _fields(
     static: bool,
 ) -> Iterator[tuple[str, str | list[str]]]:
     yield "Name", str(entry.name)
-    # Each of the following texts is a valid value for the command-line option of the same name.
+    # Print the values in the syntax of command-line options, such as --task and --args.
     yield "Task", str(entry.task)
     yield "Schedule", schedule_text(entry.schedule)
     definition = stored(entry)

@@ -69,7 +69,7 @@ MAX_ROWS: Final = 40
     "--file",
     metavar="FILE",
     example="billing.toml",
-    help="Compare with the entries in FILE, a file for the command apply or import.",
+    help="Compare the stored rules with the rules in FILE, a file for the command apply or import.",
 )
 @option(
     "--format",
@@ -128,7 +128,7 @@ def _changes(
     file_format: str,
     values: dict[str, Any],
 ) -> dict[str, Any]:
-    """Return entry name -> the new rules of the entry, from the options or the file."""
+    """Return the new rules of each entry by entry name, from the options or the file."""
     given = [name for name, value in values.items() if value not in (None, ())]
     if given and file is not None:
         problem = f"give --file or --{given[0]}, not both"
@@ -204,8 +204,8 @@ def _print(console: Console, found: Simulation) -> None:
         if entry.after is not None:
             counts = entry.count()
             console.note(
-                f"{name}: {counts[SAME]} the same, "
-                f"{counts[REMOVED]} only before, {counts[ADDED]} only after"
+                f"Runs of {name}: {counts[SAME]} unchanged, "
+                f"{counts[REMOVED]} only before the change, {counts[ADDED]} only after"
             )
 
 
@@ -272,7 +272,7 @@ def _entry_json(name: str, entry: EntrySimulation) -> dict[str, Any]:
 
 
 def _draw(console: Console, found: Simulation) -> None:
-    """Draw one row per entry, or two rows if the rules change: before and after the change."""
+    """Draw a row for each entry, and a second row for an entry whose rules change."""
     rows: dict[str, list[datetime]] = {}
     for name, entry in found.entries.items():
         rows[name] = [run.scheduled_at for run in entry.before]

@@ -32,8 +32,8 @@ MAX_CLOCK_OFFSET: Final = 1.0
 def status(console: Console, max_late: float) -> None:
     """Show active beats, entry counts and lateness.
 
-    The exit code is 1 if there is a problem. For example, no beat is active, an entry is late by
-    more than --max-late, or an entry had no success within its expect_within.
+    The exit code is 1 if there is a problem. Examples of problems are that no beat is active, that
+    an entry is late by more than --max-late, or that an entry had no success within expect_within.
     """
     current = console.schedule.status()
     problems = list(problems_of(current, max_late))
@@ -64,7 +64,7 @@ def _fields(console: Console, status: Status) -> Iterator[tuple[str, str | list[
     yield "Entries", f"{', '.join(counts)}; {status.statics} static" if counts else "none"
     yield "Due now", str(status.due_now)
     yield "Most late", "" if status.most_late is None else duration(status.most_late)
-    yield "Clock", f"{round(status.clock_offset, 3) + 0.0:+.3f} s, this host to Redis"
+    yield "Clock", f"this host is {round(status.clock_offset, 3) + 0.0:+.3f} s ahead of Redis"
     yield "Redis", " ".join((status.redis_url, *status.server.values()))
     yield "Prefix", status.key_prefix
     if status.shards:

@@ -38,7 +38,7 @@ ASCII_BARS: Final = " .:-=+*#@"
 
 
 def bars(load: Sequence[int], minutes: int, levels: str) -> str:
-    """Return one character of ``levels`` per column: the load of the column's busiest minute."""
+    """Return one character of ``levels`` per column, for the load of its busiest minute."""
     peak = max(load, default=0) or 1
     highest = (max(load[first : first + minutes]) for first in range(0, len(load), minutes))
     return "".join(levels[ceil(count * (len(levels) - 1) / peak)] for count in highest)
@@ -127,7 +127,7 @@ def draw(
     busiest = load.index(max(load))
     at = f"{in_zone(periods.start + busiest * MINUTE, console.zone):{clock}}"
     runs = sum(load)
-    peak = f"{load[busiest]} of them in the minute from {at}"
+    peak = f"{load[busiest]} in the busiest minute, from {at}"
     count = f"1 run, at {at}" if runs == 1 else f"{runs} runs, {peak}"
     console.write(f"Each column is {duration(minutes * 60)}; {count} ({console.zone})")
 

@@ -56,6 +56,6 @@ def _of_one(
 ) -> list[tuple[datetime, str]]:
     entry = load(console, name)
     if not entry.enabled:
-        console.warn(f"{name} is paused: these runs take place only if you resume the entry first")
+        console.warn(f"{name} is paused: the runs take place only if you resume the entry first")
     instants = entry.upcoming(number)
     return [(instant, name) for instant in instants if until is None or instant <= until]

@@ -36,8 +36,8 @@ MIN_TOKEN: Final = 16
     envvar="REDBEAT_WEB_BASIC_AUTH",
     show_envvar=True,
     example="ann:secret",
-    help="User and password to sign in with. Repeat the option for several users. In the "
-    "environment variable, separate users by spaces.",
+    help="User and password to sign in with. Repeat the option for several users. In "
+    "REDBEAT_WEB_BASIC_AUTH, separate users by spaces.",
 )
 @option(
     "--token",
@@ -46,7 +46,7 @@ MIN_TOKEN: Final = 16
     envvar="REDBEAT_WEB_TOKEN",
     show_envvar=True,
     example="b1946ac92492d2347c6235b4",
-    help="Token to sign in with, or to send as 'Authorization: Bearer'. At least 16 characters.",
+    help="Token to sign in with, or to send as a bearer token. At least 16 characters.",
 )
 @option(
     "--allowed-host",
@@ -69,14 +69,15 @@ def web(
 ) -> None:
     """Serve the web dashboard.
 
-    The dashboard shows entries, upcoming runs and active beats. You can also change entries.
+    The dashboard shows entries, upcoming runs and active beats. In the dashboard, users can also
+    change entries.
     """
     try:
-        # Import here: without the extra, the help must still be able to import this module.
+        # Import inside the function, because the help must work without the extra ``web``.
         from redbeat.web.auth import Access, host_in, is_loopback, read_users  # noqa: PLC0415
         from redbeat.web.site import Served  # noqa: PLC0415
     except ModuleNotFoundError as error:
-        if (error.name or "").startswith("redbeat"):  # a module of RedBeat itself
+        if (error.name or "").startswith("redbeat"):  # the missing module belongs to RedBeat
             raise
         problem = f"{error.name} is missing; install it with: pip install 'celery-redbeat[web]'"
         raise failure(problem, EX_UNHEALTHY) from error

@@ -51,7 +51,7 @@ def iso(instant: datetime | None) -> str | None:
 
 
 def plain(value: Any) -> Any:
-    """Convert a value to JSON values.
+    """Return a value in the form that is written as JSON.
 
     An instant becomes an ISO 8601 string. A dataclass or a named tuple becomes a dict.
     """
@@ -77,7 +77,7 @@ def schedule_text(when: Any) -> str:
     kind, text = rule_of(when) or ("", str(when))
     if kind == "rrule":
         start, *rest = text.splitlines()
-        return " ".join((*rest, start))  # moves DTSTART to the end
+        return " ".join((*rest, start))  # DTSTART is printed after the rules
     return f"{kind} {text}".lstrip()
 
 
@@ -119,7 +119,7 @@ def rule_of(when: Any) -> tuple[str, str] | None:
 
 
 def call_text(entry: RedBeatSchedulerEntry) -> str:
-    """Return the task and the arguments of an entry as a call: ``proj.tasks.add(1, y=2)``."""
+    """Return the task of an entry with its arguments, such as ``proj.tasks.add(1, y=2)``."""
     call = stored(entry)
     arguments = [json.dumps(value) for value in call["args"] or ()]
     arguments += [f"{name}={json.dumps(value)}" for name, value in (call["kwargs"] or {}).items()]
@@ -169,7 +169,7 @@ def as_json(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
 
 def overdue_text(item: Overdue) -> str:
     """Return why an entry is overdue, such as ``had no success for 3 h, ...``."""
-    since = "since it was saved or resumed" if item.last_success is None else ""
+    since = "since the entry was saved or resumed" if item.last_success is None else ""
     if item.last_success is not None:
         since = f"since {as_utc(item.last_success).isoformat(timespec='seconds')}"
     ago, within = duration(round(item.seconds)), duration(item.expect_within)
@@ -177,7 +177,7 @@ def overdue_text(item: Overdue) -> str:
 
 
 def result_text(result: RunResult | None) -> str:
-    """Return the result of a run as text, such as ``failed in 1.2 s: ValueError: 3``.
+    """Return the result of a run as text, such as ``failed in 1.2 s after 2 retries``.
 
     Returns "" if the result is unknown.
     """
@@ -194,9 +194,9 @@ def result_text(result: RunResult | None) -> str:
 def last_run(entry: RedBeatSchedulerEntry, history: Iterable[Occurrence] = ()) -> datetime | None:
     """Return the time of the last run, or None for an entry that never ran.
 
-    The attribute ``last_run_at`` is not sufficient. If the entry never ran, ``last_run_at`` may be
-    the time from which the first run is computed. A triggered run does not change ``last_run_at``,
-    so the time of a triggered run comes from ``history``.
+    If the entry never ran, its ``last_run_at`` may be the time from which the first run is
+    computed. A triggered run does not change ``last_run_at``, so the time of a triggered run comes
+    from ``history``.
     """
     ran = entry.total_run_count or entry.scheduled_at is not None
     runs = [run.dispatched_at for run in history if run.outcome == TRIGGERED]

@@ -8,13 +8,13 @@ __all__ = ("joined", "ordinal", "plural")
 
 
 def joined(items: Sequence[str], word: str = "and") -> str:
-    """Return the items as a list in English: ``a, b and c``."""
+    """Return the items as a list in English, such as ``a, b and c``."""
     *most, last = items
     return f"{', '.join(most)} {word} {last}" if most else last
 
 
 def plural(count: int, noun: str, nouns: str = "") -> str:
-    """Return a number with a noun: ``1 hour`` or ``2 hours``.
+    """Return a number with a noun, such as ``1 hour`` or ``2 hours``.
 
     ``nouns`` is the plural of the noun if the plural is irregular.
     """
@@ -22,7 +22,7 @@ def plural(count: int, noun: str, nouns: str = "") -> str:
 
 
 def ordinal(number: int) -> str:
-    """Return a positive number as an ordinal: ``1st``, ``2nd``, ``11th``."""
+    """Return a positive number as an ordinal, such as ``1st``, ``2nd`` or ``11th``."""
     endings = {1: "st", 2: "nd", 3: "rd"}
     ending = "th" if 10 <= number % 100 <= 20 else endings.get(number % 10, "th")
     return f"{number}{ending}"

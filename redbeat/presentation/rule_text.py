@@ -46,7 +46,7 @@ UNITS: Final = {"w": 604800, "d": 86400, "h": 3600, "m": 60, "min": 60, "s": 1}
 #: Matches a number with a unit, such as ``1.5 h``.
 QUANTITY: Final = re.compile(r"(\d+(?:\.\d*)?|\.\d+) *(min|[wdhms])")
 
-#: Matches the space before ``RRULE:``, ``DTSTART:`` and so on in a rule that is on a single line.
+#: Matches the white space before each part, such as ``RRULE:``, of a rule on a single line.
 BETWEEN_LINES: Final = re.compile(
     r"\s+(?=(?:DTSTART|RRULE|RDATE|EXRULE|EXDATE)[:;])", re.IGNORECASE
 )
@@ -58,7 +58,7 @@ SOLAR_FIELDS: Final = 3
 def seconds_from(text: str) -> float:
     """Return a duration such as ``30``, ``30s``, ``1h30m``, ``2 d 12 h`` or ``1w`` in seconds.
 
-    A number without a unit is a number of seconds. Raises ValueError for any other text.
+    A number without a unit is a number of seconds. Raises ValueError if the text is not a duration.
     """
     text = text.strip()
     with_unit = f"{text}s" if re.fullmatch(r"[0-9.]+", text) else text
@@ -66,8 +66,11 @@ def seconds_from(text: str) -> float:
     sizes = [UNITS[unit] for _, unit in quantities]
     is_whole = re.fullmatch(rf"(?:{QUANTITY.pattern} *)+", with_unit) is not None
     if not is_whole or sizes != sorted(set(sizes), reverse=True):
-        problem = "is not a duration: use seconds, or numbers with w, d, h, m or s"
-        raise ValueError(f"{text!r} {problem}, the longest unit first")
+        problem = (
+            "is not a duration: use seconds, or numbers with w, d, h, m or s, the longest unit "
+            "first"
+        )
+        raise ValueError(f"{text!r} {problem}")
     seconds = sum(Decimal(number) * UNITS[unit] for number, unit in quantities)
     return int(seconds) if seconds == int(seconds) else float(seconds)
 
@@ -80,9 +83,9 @@ class Interval(NamedTuple):
 
 
 def interval_from(text: str) -> Interval:
-    """Return the interval for a duration, such as ``1h``, or for ``1h relative``.
+    """Return the interval that a text describes, such as ``1h`` or ``1h relative``.
 
-    Raises ValueError for any other text.
+    Raises ValueError if the text is not an interval.
     """
     length, found, rest = text.strip().partition("relative")
     if found and not rest.strip(" )"):
@@ -93,7 +96,7 @@ def interval_from(text: str) -> Interval:
 def time_from(text: str) -> datetime:
     """Return a time in ISO 8601 as a datetime, which is naive if the text has no UTC offset.
 
-    Raises ValueError for any other text.
+    Raises ValueError if the text is not a time in ISO 8601.
     """
     try:
         return isoparse(text.strip().replace(" ", "T", 1))
@@ -102,7 +105,7 @@ def time_from(text: str) -> datetime:
 
 
 def make_schedule(kind: str, value: Any, zone: tzinfo, app: Celery, name: str = "") -> BaseSchedule:
-    """Return a schedule of this kind.
+    """Return the schedule that ``value`` describes as a rule of the kind ``kind``.
 
     ``value`` is an :class:`Interval` for ``every``, a datetime for ``at``, and a string for all
     other kinds. ``zone`` is the time zone of times and rules that do not name a time zone. ``name``
@@ -111,7 +114,7 @@ def make_schedule(kind: str, value: Any, zone: tzinfo, app: Celery, name: str = 
     """
     if kind == "cron" and has_hash(value):
         if not name:
-            raise ValueError("H in a crontab depends on the entry name; name one entry")
+            raise ValueError("H in a crontab depends on the entry name; give the name of one entry")
         return hashed_crontab(name, **_cron_fields(value), app=app)
     return MAKERS[kind](value, zone, app)
 
@@ -126,7 +129,7 @@ def parse_rule(kind: str, text: str, zone: tzinfo, app: Celery, name: str = "") 
         raise InvalidEntryError("kind", f"must be one of {', '.join(KINDS)}, not {kind!r:.60}")
     text = text.strip()
     if not text:
-        raise InvalidEntryError("rule", "is empty; enter when the entry runs")
+        raise InvalidEntryError("rule", "is empty; enter the rule by which the entry runs")
     try:
         return make_schedule(kind, READERS.get(kind, str)(text), zone, app, name)
     except InvalidEntryError as error:
@@ -154,7 +157,7 @@ def _cron_fields(text: str) -> dict[str, str]:
     fields = (without_nickname(text) if text.startswith("@") else text).split()
     if len(fields) != 5:
         raise ValueError(
-            f"{text!r} has {plural(len(fields), 'field')}, not 5: minute, hour, day "
+            f"{text!r} has {plural(len(fields), 'field')}, but a crontab has 5: minute, hour, day "
             "of month, month, day of week"
         )
     texts = dict(zip(CRON_FIELDS, fields, strict=True))
@@ -168,8 +171,8 @@ def _cron_fields(text: str) -> dict[str, str]:
 def _rrule(text: str, zone: tzinfo, _app: Celery) -> BaseSchedule:
     text = BETWEEN_LINES.sub("\n", text.strip())
     key = zone_key(zone)
-    # Only DTSTART can contain a time zone. Therefore a rule without a start gets a DTSTART at the
-    # epoch. A rule with COUNT needs a start from the user, because COUNT counts from the start.
+    # A rule without a start gets a DTSTART at the epoch, because only DTSTART can contain the time
+    # zone. A rule with COUNT needs a start from the user, because COUNT counts from the start.
     if "DTSTART" not in text.upper() and "COUNT" not in text.upper() and key not in (None, "UTC"):
         text = f"DTSTART;TZID={key}:19700101T000000\n{text}"
     return from_ical(text)
@@ -198,6 +201,6 @@ MAKERS: Final[dict[str, Callable[[Any, tzinfo, Any], BaseSchedule]]] = {
 #: The kinds of rules.
 KINDS: Final = tuple(MAKERS)
 
-#: For a kind, the function that converts the text of a rule to the value for make_schedule().
-#: Kinds without a function use the text unchanged.
+#: Kind -> the function that converts the text of a rule to the value for make_schedule().
+#: For a kind that has no function, the value is the text itself.
 READERS: Final[dict[str, Callable[[str], Any]]] = {"every": interval_from, "at": time_from}

@@ -41,15 +41,15 @@ MONTHS: Final = (
 )
 #: Maximum number of items that a phrase lists.
 MAX_ITEMS: Final = 8
-#: Consecutive numbers are shortened to "1 to 3" if there are at least this many numbers.
+#: Minimum number of consecutive numbers that a phrase shortens to "1 to 3".
 MIN_RANGE: Final = 3
-#: Equally spaced numbers are shortened to "every 2nd" if there are at least this many numbers.
+#: Minimum number of equally spaced numbers that a phrase shortens to "every 2nd".
 MIN_STEPS: Final = 4
 SPAN_UNITS: Final = (("day", 86400), ("hour", 3600), ("minute", 60))
 
 
 class TooComplex(Exception):  # noqa: N818 - control flow, not an error
-    """Raised if a rule is too complex for a short phrase; callers show the rule itself instead."""
+    """Raised if a rule is too complex for a short phrase; callers show the rule text instead."""
 
 
 def progression(values: Sequence[int]) -> int:
@@ -62,7 +62,7 @@ def progression(values: Sequence[int]) -> int:
 
 
 def numbered(noun: str, values: Sequence[int]) -> str:
-    """Return sorted numbers with a noun: ``days 1 to 5 and 9``, ``every 2nd day from 1 to 31``.
+    """Return sorted numbers with a noun, such as ``days 1 to 5 and 9``.
 
     Raises ``TooComplex`` if the text would list too many items.
     """
@@ -74,7 +74,7 @@ def numbered(noun: str, values: Sequence[int]) -> str:
 
 
 def names(words: Sequence[str], indexes: Iterable[int]) -> str:
-    """Return the words at the sorted indexes as a list: ``Monday to Friday and Sunday``."""
+    """Return the words at the sorted indexes as a list, such as ``Monday to Friday and Sunday``."""
     values = list(indexes)
     return _joined_ranges(values, [words[index] for index in values])
 
@@ -97,7 +97,7 @@ def _joined_ranges(values: Sequence[int], words: Sequence[str]) -> str:
 
 
 def span(length: timedelta) -> str:
-    """Return a duration as text that follows "every": ``hour``, ``1 minute and 30.5 seconds``."""
+    """Return a duration as text that can follow "every", such as ``1 minute and 30.5 seconds``."""
     rest, parts = length // timedelta(microseconds=1), []
     for unit, size in SPAN_UNITS:
         count, rest = divmod(rest, size * 1_000_000)
@@ -110,7 +110,7 @@ def span(length: timedelta) -> str:
 
 
 def zone_label(zone: tzinfo) -> str:
-    """Return the IANA name of a time zone, or its UTC offset: ``UTC+05:30``."""
+    """Return the IANA name of a time zone, or its UTC offset, such as ``UTC+05:30``."""
     name, offset = zone_key(zone), fixed_offset(zone)
     if name is not None or offset is None:
         return name or str(zone)
@@ -118,7 +118,7 @@ def zone_label(zone: tzinfo) -> str:
 
 
 def moment(instant: datetime) -> str:
-    """Return an aware datetime as text without the time zone: ``2026-01-01 09:00``.
+    """Return an aware datetime as text without the time zone, such as ``2026-01-01 09:00``.
 
     Seconds and microseconds are included if they are not 0. The UTC offset is included if the
     wall-clock time occurs twice, at the end of DST.
@@ -134,17 +134,18 @@ def moment(instant: datetime) -> str:
 
 ALL_MINUTES: Final = tuple(range(60))
 ALL_HOURS: Final = tuple(range(24))
-#: Maximum number of times that a phrase lists. MAX_MIXED_TIMES applies if the minutes differ.
+#: Maximum number of times that a phrase lists.
 MAX_TIMES: Final = 6
+#: Maximum number of times with different minutes that a phrase lists.
 MAX_MIXED_TIMES: Final = 4
 WORKDAYS: Final = (0, 1, 2, 3, 4)
 
 
 def clock(minutes: Sequence[int], hours: Sequence[int]) -> str:
-    """Return a phrase for all times of day with one of these minutes and one of these hours.
+    """Return a phrase for all times of day with a minute in ``minutes`` and an hour in ``hours``.
 
-    Both arguments are sorted and not empty. A list of times begins with ``at``:
-    ``at 09:00 and 17:00``. Raises ``TooComplex`` if the phrase would be too long.
+    ``minutes`` and ``hours`` are sorted and not empty. A phrase that lists times begins with
+    ``at``, as in ``at 09:00 and 17:00``. Raises ``TooComplex`` if the phrase would be too long.
     """
     if len(minutes) == 1 and (hourly := _hourly(minutes[0], hours)):
         return hourly
@@ -156,7 +157,7 @@ def clock(minutes: Sequence[int], hours: Sequence[int]) -> str:
 
 
 def _hourly(minute: int, hours: Sequence[int]) -> str:
-    """Return a phrase for the same minute in equally spaced hours, or "" for irregular hours."""
+    """Return a phrase for one minute in equally spaced hours, or "" if the hours are irregular."""
     first, last, size = hours[0], hours[-1], len(hours)
     if size == 24:
         return f"every hour at minute {minute}" if minute else "every hour"
@@ -222,9 +223,9 @@ def times_on_days(times: str, days: str, weekdays: Sequence[int], months: Sequen
     """Return a phrase for runs at ``times`` on certain days.
 
     ``days`` is a phrase such as ``on day 1 of January``. If ``days`` is empty, the runs are on the
-    ``weekdays`` in the ``months``. If ``weekdays`` is empty or complete, the runs are on every
-    weekday; the same is true for ``months``. If ``days`` is not empty, ``weekdays`` and ``months``
-    are ignored, because ``days`` already contains them.
+    ``weekdays`` in the ``months``. An empty or complete list of weekdays or months restricts
+    nothing. If ``days`` is not empty, ``weekdays`` and ``months`` are ignored, because the phrase
+    ``days`` already contains the weekdays and months.
     """
     listed = times.startswith("at ") and "minute" not in times
     if days:
@@ -240,7 +241,7 @@ def times_on_days(times: str, days: str, weekdays: Sequence[int], months: Sequen
     return f"{every.replace('on ', 'every ', 1)} {times}{season}"
 
 
-#: A phrase lists at most this number of nth weekdays, days counted from the end, or Easter days.
+#: Maximum number of nth weekdays, days counted from the end, or Easter days that a phrase lists.
 MAX_DAYS = 4
 
 
@@ -310,7 +311,7 @@ def _from_easter(days: int) -> str:
 
 
 def position_name(number: int) -> str:
-    """Return a position in English: ``first``, ``2nd``, ``last`` or ``2nd last``."""
+    """Return a position in English, such as ``first``, ``2nd``, ``last`` or ``2nd last``."""
     if number in (1, -1):
         return "first" if number > 0 else "last"
     return ordinal(number) if number > 0 else f"{ordinal(-number)} last"
@@ -322,7 +323,7 @@ MAX_DATES: Final = 3
 
 
 def rule_words(rule: rrule) -> str:
-    """Return a rule in English with its start and time zone, or as RFC 5545 if it is complex."""
+    """Return a rule in English with its start and time zone, or a complex rule as RFC 5545."""
     try:
         return _rule_phrase(rule)
     except TooComplex:
@@ -411,8 +412,8 @@ def _weekdays(rule: Recurrence) -> str:
 def _within(rule: Recurrence) -> str:
     """Return the minutes of an hourly rule, or "" if the rule runs at the minute of its start.
 
-    Also returns "" for minutely and secondly rules. Raises ``TooComplex`` if the rule restricts
-    its times in any other way.
+    Returns "" for minutely and secondly rules. Raises ``TooComplex`` if the rule has restrictions
+    that no short phrase describes, such as the hours of an hourly rule.
     """
     start = rule.start
     restricted = (rule.hours, rule.minutes, rule.seconds)[: rule.freq - DAILY]
@@ -437,8 +438,8 @@ ANY_DAY = datetime(2000, 1, 1)  # noqa: DTZ001 - a wall-clock time
 
 def cron_words(schedule: crontab) -> str:
     """Return a crontab in English, or its five fields if the crontab is too complex."""
-    # The package cron-descriptor would be wrong: in Celery, both the day of the month and the day
-    # of the week must match.
+    # RedBeat cannot use the package cron-descriptor, because in Celery both the day of the month
+    # and the day of the week must match.
     if cron_rule(schedule).next_wall(ANY_DAY) is None:
         return f"never: no time matches {schedule_text(schedule)}"
     try:

@@ -34,7 +34,7 @@ def width_of(text: str) -> int:
 
 
 def _cells(char: str) -> int:
-    # The package wcwidth also knows rare marks and emoji, but it is not worth a dependency.
+    # The package wcwidth also knows rare marks and emoji, but RedBeat avoids the dependency.
     if unicodedata.combining(char):
         return 0
     return 2 if unicodedata.east_asian_width(char) in "WF" else 1
@@ -71,13 +71,13 @@ def _line(row: Sequence[str], sizes: Sequence[int], widths: Sequence[int]) -> li
     line: list[str] = []
     for cell, size, width in zip(row, sizes, widths, strict=True):
         line += cell, " " * (width - size) + GAP
-    while line and not line[-1].strip():  # no white space at the end of a line
+    while line and not line[-1].strip():  # remove white space at the end of the line
         line.pop()
     return line
 
 
 def in_zone(instant: datetime, zone: tzinfo) -> datetime:
-    """Return an instant in a time zone, or unchanged if its year would not be from 1 to 9999."""
+    """Return an instant in a time zone, or unchanged if its local year is not from 1 to 9999."""
     try:
         return instant.astimezone(zone)
     except OverflowError:
@@ -97,16 +97,16 @@ def moment(instant: datetime | None, zone: tzinfo) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a duration as text with at most two units: ``1 h 30 min``, ``0.5 s``."""
+    """Return a duration as text with at most two units, such as ``1 h 30 min`` or ``0.5 s``."""
     if seconds < 0:
         return f"-{duration(-seconds)}"
     return " ".join(_quantities(seconds, 3)[:2])
 
 
 def exact_duration(seconds: float) -> str:
-    """Return a duration as text that is exact to the microsecond: ``1 d 2 h 3 min``.
+    """Return a duration as text that is exact to the microsecond, such as ``1 d 2 h 3 min``.
 
-    ``seconds_from`` parses this text.
+    ``seconds_from`` parses the text.
     """
     return " ".join(_quantities(seconds, 6))
 
@@ -124,13 +124,13 @@ def _quantities(seconds: float, digits: int) -> list[str]:
 
 
 def plain_number(number: float | Decimal) -> str:
-    """Return a number without an exponent and without zeros at the end: ``0.000001``, ``60``."""
+    """Return a number without an exponent and without zeros at the end, such as ``0.000001``."""
     text = f"{Decimal(str(number)):f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def plain_text(value: object) -> str:
-    """Return the value of a field as a text that a person can type: lists with commas."""
+    """Return the value of a field as text that a person can type; commas separate list items."""
     if isinstance(value, float):
         return plain_number(value)
     return ", ".join(value) if isinstance(value, (list, tuple)) else str(value)

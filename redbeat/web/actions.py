@@ -1,6 +1,6 @@
 """Actions on one entry or several entries: pause, resume, trigger, delete, retry.
 
-Actions are POST requests; a successful action redirects to a page.
+Actions are POST requests; a successful action redirects to the page of the entry or to the list.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _acting(past_tense: str) -> Iterator[Any]:
 
 
 def _note() -> str | None:
-    """Return the note that the user entered in the form, None if the note is empty."""
+    """Return the note that the user entered in the form, or None if the note is empty."""
     return request.form.get("note", "").strip()[:MAX_NOTE] or None
 
 
@@ -118,7 +118,8 @@ def retry() -> ResponseReturnValue:
         return _redirect_to_entry(problem, "failed")
     audit("retried", name)
     return _redirect_to_entry(
-        "A beat will read the entry again. If this fails, the entry returns to the quarantine."
+        "A beat will read the entry again. If the beat cannot read the entry, the entry returns to "
+        "the quarantine."
     )
 
 
@@ -180,7 +181,7 @@ def _act_on(action: str, names: list[str]) -> ResponseReturnValue:
     notify(f"{ACTIONS[action]} {plural(done, 'entry', 'entries')}.")
     rest = len(names) - done
     if rest:
-        reason = problems[0] if problems else "these entries were deleted, or cannot be read"
+        reason = problems[0] if problems else "skipped entries were deleted, or cannot be read"
         notify(f"{rest:,} of {len(names):,} selected entries were skipped: {reason}", "failed")
     return redirect(url_for("listing.index"), 303)
 

@@ -67,8 +67,8 @@ MAX_LATE: Final = 60.0
 #: Maximum length of a timeline in seconds.
 MAX_SPAN: Final = 7 * 86_400
 
-#: Fields that a PUT request does not reset if they are missing in its body: for example, a paused
-#: entry stays paused. The queue is one of the ``options``, and a PUT request resets these options.
+#: Fields that keep their stored values if they are missing in the body of a PUT request.
+#: A PUT request resets ``options``, which contains the queue, so ``queue`` needs no reset.
 KEPT: Final = frozenset((*KINDS, "queue", "enabled", "task"))
 
 
@@ -116,7 +116,7 @@ def _only_json() -> ResponseReturnValue | None:
 
 
 def _body() -> Any:
-    """Return the JSON object in the body of the request, {} for an empty body."""
+    """Return the JSON object in the body of the request, or {} for an empty body."""
     text = request.get_data()
     try:
         body = json_in(text, "body") if text else {}
@@ -213,9 +213,10 @@ def _check_version(entry: Any) -> None:
 
 @api.put("/entry")
 def put() -> ResponseReturnValue:
-    """Create an entry, or replace its fields: a missing field gets its default value.
+    """Create an entry, or replace the fields of a stored entry.
 
-    If the entry exists, a missing schedule and a missing ``enabled`` keep their stored values.
+    A field that is missing in the body gets its default value. If the entry is already stored, a
+    missing schedule and a missing ``enabled`` keep their stored values.
     """
     name, table = entry_name(), _body()
     entry = schedule.get(name)
@@ -311,7 +312,7 @@ def alive() -> ResponseReturnValue:
 def ready() -> ResponseReturnValue:
     """Return 200 if Redis answers and the beats report no problem, otherwise 503 with the reason.
 
-    Takes two round trips. The reason contains no host name, because this URL needs no credentials.
+    Takes two round trips. The reason contains no host name, because the URL needs no credentials.
     """
     try:
         current = schedule.status()
@@ -325,7 +326,7 @@ def ready() -> ResponseReturnValue:
 
 # -- OpenAPI ---------------------------------------------------------------------------------------
 
-#: Type of a policy field -> its JSON schema. Fields of all other types are strings.
+#: Type of a policy field -> its JSON schema; a field of a type without a schema is a string.
 SCHEMAS: Final[dict[str, dict[str, Any]]] = {
     "count": {"type": "integer", "minimum": 1},
     "seconds": {"type": "number"},
@@ -339,7 +340,7 @@ TEXT_TOO: Final = ("number", "array")
 def _policy_schema(name: str, sent: bool) -> dict[str, Any]:
     """Return the JSON schema of a policy field.
 
-    If ``sent`` is true, the schema is that of requests, otherwise that of responses.
+    ``sent`` is true for the schema of requests, and false for the schema of responses.
     """
     about = POLICY_FIELDS[name].metadata
     schema = {"type": "string", **SCHEMAS.get(about["type"].name, {})}
@@ -379,7 +380,7 @@ def document(root: str) -> dict[str, Any]:
         **{name: {"type": [JSON_NAMES[each.type], "null"]} for name, each in CALL.items()},
         "queue": {
             "type": ["string", "null"],
-            "description": "The queue, stored in the options; null removes the queue.",
+            "description": "The queue to publish to, one of the options; null removes the queue.",
         },
         "enabled": {"type": "boolean"},
         **{name: _policy_schema(name, True) for name in FIELDS if name in POLICY_FIELDS},

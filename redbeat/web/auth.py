@@ -57,7 +57,7 @@ logger = get_logger("redbeat.web")
 
 
 def user_name() -> str | None:
-    """Return the user name of this request, or None for an anonymous request."""
+    """Return the user name of the current request, or None for an anonymous request."""
     name: str | None = getattr(current_user, "name", None)
     return name
 
@@ -69,7 +69,7 @@ def audit(action: str, name: str) -> None:
 
 
 def client_address() -> str:
-    """Return the client's address as safe text for the log: a proxy may send any text."""
+    """Return the client's address as safe text for the log, because a proxy may send any text."""
     return printable(request.remote_addr or "unknown")
 
 
@@ -83,12 +83,18 @@ class Access:
 
     Attributes:
         host: the address that the dashboard listens on.
+
         users: pairs of user name and password, for basic authentication.
-        tokens: secrets for ``Authorization: Bearer`` and for the login form.
+
+        tokens: secrets for bearer authentication and for the login form.
+
         allowed_hosts: host names that browsers may use, in addition to the names of this machine. A
             name that starts with a dot, such as ``.example.org``, also allows all its subdomains.
+
         read_only: whether the dashboard refuses all actions that change something.
-        behind_proxy: whether to trust the ``X-Forwarded-*`` headers of one proxy.
+
+        behind_proxy: whether the dashboard trusts the ``X-Forwarded-*`` headers of one proxy.
+
         user: if the dashboard is part of another application, the function that returns the name of
             the user from the WSGI environment, or None to refuse the request.
     """
@@ -129,9 +135,9 @@ class Access:
 
         If the dashboard listens on a loopback address, a foreign host name is a sign of DNS
         rebinding: the host name of an attacker resolves to this machine, so the browser lets the
-        attacker's page read the dashboard. On other addresses the dashboard requires credentials,
-        so this method checks the host name only if ``allowed_hosts`` is set. If the dashboard is
-        part of another application, that application checks the host name.
+        attacker's page read the dashboard. If the dashboard listens on a network address, it
+        requires credentials, so the host name is checked only if ``allowed_hosts`` is set. If the
+        dashboard is part of another application, that application checks the host name.
         """
         if self.user is not None or (not is_loopback(self.host) and not self.allowed_hosts):
             return True
@@ -157,7 +163,7 @@ def host_in(header: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a server on this address is reachable only from this machine."""
+    """Return whether a server that listens on ``host`` is reachable only from its own machine."""
     name = host_in(host)
     if name == "localhost":
         return True
@@ -170,8 +176,8 @@ def is_loopback(host: str) -> bool:
 def read_users(texts: Iterable[str]) -> tuple[tuple[str, str], ...]:
     """Return pairs of user name and password from strings such as ``ann:secret``.
 
-    Raises ValueError for a malformed string. The message does not contain the string, because the
-    string may contain a password.
+    Raises ValueError for a malformed string. The error message does not contain the string, because
+    the string may contain a password.
     """
     pairs = []
     for text in texts:
@@ -184,7 +190,7 @@ def read_users(texts: Iterable[str]) -> tuple[tuple[str, str], ...]:
 
 @dataclass(frozen=True, slots=True)
 class User(UserMixin):
-    """The user of a request; ``id`` is the id of the sign-in, "" if the request has credentials."""
+    """The user of a request; ``id`` is the id of the sign-in, or "" without a sign-in."""
 
     name: str
     id: str = ""
@@ -216,11 +222,11 @@ class Guesses:
         self._lock = Lock()
 
     def check(self, find: Callable[[], str | None]) -> tuple[str | None, int]:
-        """Return the result of ``find``, and 0; or None, and the number of seconds to wait.
+        """Return the result of ``find``, and 0 as the number of seconds to wait.
 
-        ``find`` returns the user name for the credentials of this request, or None if the
+        ``find`` returns the user name for the credentials of the request, or None if the
         credentials are wrong. After too many wrong credentials, ``find`` is not called, and the
-        client must wait.
+        method returns None and the number of seconds that the client must wait.
         """
         limits = _limits_of_client()
         with self._lock:
@@ -324,7 +330,7 @@ SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 def wants_json() -> bool:
-    """Return whether the request is for the API, so that its errors are JSON."""
+    """Return whether the request is for the API, which returns errors as JSON."""
     return request.path.startswith("/api/")
 
 
@@ -337,7 +343,7 @@ class SessionCookies(SecureCookieSessionInterface):
 
 
 def install_auth(app: Flask, rules: Access) -> None:
-    """Add access control by ``rules`` to an app; call this before you add the CSRF protection."""
+    """Add access control by ``rules`` to an app that has no CSRF protection yet."""
     sign_ins: deque[str] = deque(maxlen=MAX_SIGN_INS)
     app.extensions.update(access=rules, guesses=Guesses(), sign_ins=sign_ins)
     # Addresses of clients may change, so a session is not bound to an address.
@@ -351,7 +357,7 @@ def install_auth(app: Flask, rules: Access) -> None:
 
 
 def _refusal() -> ResponseReturnValue | None:
-    """Return the response to a request that is not allowed, None for an allowed request."""
+    """Return the response to a request that is not allowed, or None for an allowed request."""
     # Flask cannot build URLs for a malformed host name, so the response is text without links.
     malformed = isinstance(request.routing_exception, BadRequest)
     if malformed or not access.admits_host(request.host):
@@ -359,7 +365,7 @@ def _refusal() -> ResponseReturnValue | None:
         return Response(text, 421, mimetype="text/plain")
     is_public = request.endpoint in PUBLIC_ENDPOINTS
     if access.user is not None and not is_public and not current_user.is_authenticated:
-        text = "The application that this dashboard is part of has not signed you in."
+        text = "You are not signed in to the application that contains this dashboard."
         return problem(403, text, "Not signed in")
     needs_user = access.required and not is_public
     if needs_user and not current_user.is_authenticated:
@@ -372,9 +378,9 @@ def _refusal() -> ResponseReturnValue | None:
 
 
 def _user_of_request(_request: Any) -> User | None:
-    """Return the user of a request from its headers, None without valid credentials.
+    """Return the user of a request from its headers, or None without valid credentials.
 
-    Sets ``g.wait`` if there were too many wrong credentials.
+    After too many wrong credentials, ``g.wait`` is the number of seconds that the client must wait.
     """
     if access.user is not None:
         name = access.user(request.environ)
@@ -390,7 +396,7 @@ def _user_of_request(_request: Any) -> User | None:
 
 
 def _name_in_header() -> str | None:
-    """Return the user name in the ``Authorization`` header, None for wrong credentials."""
+    """Return the user name in the ``Authorization`` header, or None for wrong credentials."""
     credentials = request.authorization
     if credentials is not None and credentials.type == "basic":
         return access.user_with(credentials.username or "", credentials.password or "")
@@ -420,9 +426,9 @@ def _too_many(seconds: int) -> ResponseReturnValue:
 
 
 def problem(code: int, text: str, title: str = "", field: str | None = None) -> tuple[Any, int]:
-    """Return the response to a request that failed: JSON for the API, otherwise a page.
+    """Return the response to a failed request, as JSON for the API and as a page for browsers.
 
-    Only JSON contains ``field``, the invalid field, and only a page contains ``title``.
+    Only JSON contains ``field``, the name of the invalid field; only a page contains ``title``.
     """
     if wants_json():
         return jsonify(error={"field": field, "message": text}), code

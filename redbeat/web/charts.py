@@ -36,7 +36,7 @@ MAX_TICKS: Final = 9
 MAX_VALUES: Final = 4
 #: A lane has 400 slots; runs in the same slot or in adjacent slots share one mark.
 SLOTS: Final = 400
-#: If more than this number of bars share the highest value, no bar is highlighted.
+#: Maximum number of bars to highlight; if more bars have the highest value, none is highlighted.
 MAX_PEAKS: Final = 3
 #: The smallest range of the lateness axis, in seconds.
 MIN_LATENESS: Final = 0.001
@@ -68,7 +68,7 @@ class Chart(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """A mark in a lane: one run (then ``width`` is 0), or a group of runs."""
+    """A mark in a lane for one run or a group of runs; the ``width`` of one run is 0."""
 
     left: float
     width: float
@@ -139,8 +139,8 @@ def time_ticks(start: datetime, seconds: float) -> list[Tick]:
 def _round_times(wall: datetime, step: int) -> Iterator[datetime]:
     """Yield wall-clock times that are multiples of ``step`` seconds after midnight.
 
-    The first time is ``wall``, or the last multiple before ``wall``. The iteration ends after the
-    year 9999.
+    The iteration starts at the last multiple that is not after ``wall``, and ends after the year
+    9999.
     """
     midnight = wall.replace(hour=0, minute=0, second=0, microsecond=0)
     number = (wall - midnight) // timedelta(seconds=step)
@@ -174,7 +174,7 @@ def lanes(rows: Sequence[Row], start: datetime, seconds: float) -> Lanes:
     positive.
     """
     if start.tzinfo is None or seconds <= 0:
-        raise ValueError("start must be aware, and seconds positive")
+        raise ValueError("start must be aware, and seconds must be positive")
     each = [_lane(row, start, seconds) for row in rows]
     return Lanes(time_ticks(start, seconds), f"{start:%Z}", each)
 
@@ -219,11 +219,12 @@ def load_chart(counts: Sequence[int], start: datetime, seconds_per_bar: int) -> 
     """Return a bar chart of the number of runs in consecutive periods.
 
     The first period begins at ``start``, and times are shown in the zone of ``start``. The highest
-    bars are highlighted, unless all bars are equally high or more than :data:`MAX_PEAKS` bars are
-    the highest. Raises ``ValueError`` if ``start`` is naive or ``seconds_per_bar`` is not positive.
+    bars are highlighted, unless all bars are equally high or more than :data:`MAX_PEAKS` bars have
+    the highest value. Raises ``ValueError`` if ``start`` is naive or ``seconds_per_bar`` is not
+    positive.
     """
     if start.tzinfo is None or seconds_per_bar <= 0:
-        raise ValueError("start must be aware, and seconds_per_bar positive")
+        raise ValueError("start must be aware, and seconds_per_bar must be positive")
     seconds = max(len(counts), 1) * seconds_per_bar
     highest = max(counts, default=0)
     top, values = value_axis(max(highest, 1), 1, "")

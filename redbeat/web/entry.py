@@ -69,7 +69,8 @@ def get_or_404(name: str) -> tuple[float, Row, Record]:
 def entry_or_error(name: str) -> Any:
     """Return an entry, or abort the request if the entry is missing or unreadable.
 
-    The status is 404 for a missing entry and 409 for an unreadable entry. Takes one round trip.
+    The HTTP status is 404 for a missing entry and 409 for an unreadable entry. Takes one round
+    trip.
     """
     _, _, record = get_or_404(name)
     return record.entry or abort(409, f"The entry cannot be read: {record.problem}")

@@ -43,8 +43,8 @@ SUGGESTED: Final = 500
 class FormField(NamedTuple):
     """A field of the form.
 
-    ``kind`` is ``task``, ``json``, or the type of a policy field. ``choices`` are the valid values,
-    the default first; () if the field allows any value of its type.
+    ``kind`` is ``task``, ``json``, or the type of a policy field. ``choices`` contains the valid
+    values, the default first; ``choices`` is empty if the field allows any value of its type.
     """
 
     name: str
@@ -59,7 +59,7 @@ class FormField(NamedTuple):
         return self.name.replace("timezone", "time zone").replace("_", " ").capitalize()
 
     def value_of(self, text: str) -> Any:
-        """Return the JSON value of the text that a user entered, None for an empty text.
+        """Return the JSON value of the text that a user entered, or None for an empty text.
 
         Raises :exc:`InvalidEntryError` if the text is invalid.
         """
@@ -110,19 +110,22 @@ RULED_FIELDS: Final = tuple(
 )
 FIELDS: Final = {each.name: each for each in (*TASK_FIELDS, *SCHEDULE_FIELDS, *RULED_FIELDS)}
 
-#: The names of further texts of the form, which are not in :data:`FIELDS`.
+#: The names of the texts in the form that are not in :data:`FIELDS`.
 TEXTS: Final = ("name", "kind", "rule", "paused")
 
 
 @dataclass(slots=True)
 class EntryForm:
-    """What a user entered in the form, with its errors.
+    """The texts that a user entered in the form, with the errors of the form.
 
     Attributes:
         texts: the fields as the user entered them, by name.
+
         seen: the digest of the stored entry when the user opened the form, to detect a concurrent
             change.
+
         errors: field name -> error message; the key "" is for errors of the whole form.
+
         conflict: what saving the form would change, if somebody else has changed the entry.
     """
 
@@ -143,7 +146,7 @@ class EntryForm:
 
     @classmethod
     def of_rule(cls, data: Mapping[str, str]) -> EntryForm:
-        """Return a form that contains only the rule in the query of a URL and its time zone."""
+        """Return a form that contains only the rule and the time zone in the query of a URL."""
         names = ("kind", "rule", "timezone")
         return cls({name: data[name].strip() for name in names if name in data})
 
@@ -160,9 +163,9 @@ class EntryForm:
 
     @property
     def opens_policy(self) -> bool:
-        """Whether the page shows the policy fields at once.
+        """Whether the page opens with the policy fields unfolded.
 
-        A policy field is shown at once if it has an error, or a value that is not the default.
+        The fields are unfolded if a policy field has an error, or a value that is not the default.
         """
         return any(
             self[each.name] not in ("", *each.choices[:1]) and self._differs(each)
@@ -173,7 +176,7 @@ class EntryForm:
         return self[each.name] != each.text_of(getattr(DEFAULT, each.name))
 
     def add_error(self, error: InvalidEntryError | DecodeError) -> None:
-        """Add an error to the field that caused it, or to the form if a calendar is unreadable."""
+        """Add an error to the invalid field, or to the whole form if no field is the cause."""
         if isinstance(error, DecodeError):
             self.errors[""] = str(error)
             return
@@ -185,11 +188,11 @@ class EntryForm:
             self.errors[""] = str(error)
 
     def table(self, has_rule: bool = True) -> dict[str, Any]:
-        """Return field name -> JSON value, or None for a field with its default value.
+        """Return the JSON values of the fields by name; None stands for the default value.
 
-        ``has_rule`` is false if no rule can describe the stored schedule, because it is of a custom
-        class. If ``has_rule`` is false, an empty rule does not change the schedule. Raises
-        :exc:`InvalidEntryError` for an invalid field.
+        ``has_rule`` is false if no rule can describe the stored schedule, because the schedule is
+        of a custom class. If ``has_rule`` is false, an empty rule does not change the schedule.
+        Raises :exc:`InvalidEntryError` for an invalid field.
         """
         table = {
             name: each.value_of(self.texts[name])
@@ -201,7 +204,7 @@ class EntryForm:
                 problem = f"must be one of {', '.join(KINDS)}, not {self['kind']!r:.60}"
                 raise InvalidEntryError("kind", problem)
             if not self["rule"]:
-                raise InvalidEntryError("rule", "is empty; enter when the entry runs")
+                raise InvalidEntryError("rule", "is empty; enter the rule by which the entry runs")
             table[self["kind"]] = self["rule"]
         for name, about in CALL.items():
             if table.get(name) == about.type():
@@ -222,11 +225,11 @@ class EntryForm:
         if form["paused"]:
             table["enabled"] = False
         if not any(kind in table for kind in KINDS):
-            raise InvalidEntryError("rule", "is empty; enter when the entry runs")
+            raise InvalidEntryError("rule", "is empty; enter the rule by which the entry runs")
         return new_entry(schedule, form["name"], table)
 
     def preview(self, entry: Any) -> list[datetime]:
-        """Return the next runs of an entry with the values of this form.
+        """Return the next runs of an entry with the values of the form.
 
         ``entry`` is the stored entry, or None for a new entry. If a value is invalid, the error is
         added to the form, and the result is empty.
@@ -273,7 +276,7 @@ def edit() -> ResponseReturnValue:
 
 @forms.post("/entry/preview")
 def preview() -> ResponseReturnValue:
-    """Show the next runs of the form without saving."""
+    """Show the next runs of the entry in the form, without saving the entry."""
     name = entry_name()
     return _page(name, entry_or_error(name), EntryForm.read(request.form))
 
@@ -335,7 +338,7 @@ def preview_new() -> ResponseReturnValue:
 
 @forms.post("/new")
 def create() -> ResponseReturnValue:
-    """Save a new entry, unless an entry with this name exists."""
+    """Save a new entry, unless an entry with the same name is already stored."""
     form = EntryForm.read(request.form)
     try:
         entry = form.new_entry()
@@ -364,5 +367,5 @@ def _warn_of_unknown_names(entry: Any) -> None:
 
 @forms.get("/new/preview")
 def preview_new_reloaded() -> ResponseReturnValue:
-    """Redirect to the empty form if a browser sends GET for the URL of its preview."""
+    """Redirect to the empty form if a browser sends GET for the URL of a preview."""
     return redirect(url_for("forms.new"), 303)

@@ -55,7 +55,7 @@ def poll_after(seconds: float) -> float:
 
 
 def query_of(args: Mapping[str, str]) -> Query:
-    """Return the query from the URL parameters.
+    """Return the query for entries that the URL parameters describe.
 
     Raises :exc:`InvalidEntryError` for an invalid parameter.
     """
@@ -73,12 +73,12 @@ def query_of(args: Mapping[str, str]) -> Query:
 
 
 def size_of(text: str) -> int:
-    """Return the number of entries per page; the default number if ``text`` is not valid."""
+    """Return the number of entries per page, or the default number if ``text`` is not valid."""
     return next((size for size in SIZES if text == str(size)), SIZE)
 
 
 def first_of(text: str) -> int:
-    """Return the number of the first entry on the page, 1 if ``text`` is not valid."""
+    """Return the number of the first entry on the page, or 1 if ``text`` is not valid."""
     return int(text) if re.fullmatch("[1-9][0-9]{0,8}", text) else 1
 
 

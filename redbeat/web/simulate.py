@@ -27,7 +27,7 @@ simulate = Blueprint("simulate", __name__)
 #: Maximum number of runs in the table.
 MAX_ROWS: Final = 500
 
-#: By default, the simulated period begins this time before now, and ends this time after now.
+#: The default time from the start of the simulated period to now, and from now to its end.
 DEFAULT_SPAN: Final = timedelta(days=1)
 
 

@@ -64,8 +64,8 @@ MAX_BODY: Final = 1 << 20
 #: Maximum number of fields in a query string.
 MAX_FIELDS: Final = 50
 
-#: The security headers of each response. The proxy must set
-#: ``Strict-Transport-Security``, because that header affects all ports of the host.
+#: The security headers of each response.
+#: The proxy must set Strict-Transport-Security, because that header affects all ports of a host.
 HEADERS: Final = Secure(
     csp=ContentSecurityPolicy()
     .default_src("'none'")
@@ -142,10 +142,14 @@ def dashboard(
 
     Arguments:
         app: the Celery app.
-        secret_key: signs the sessions; all processes of your application need the same key.
+
+        secret_key: the key that signs the sessions; all processes of your application need the same
+            key.
+
         read_only: whether the dashboard refuses all actions that change something.
-        user: returns the name of the user from the WSGI environment, or None to refuse the request.
-            By default the user is in ``REMOTE_USER``.
+
+        user: the function that returns the name of the user from the WSGI environment, or None to
+            refuse the request. By default the user is in ``REMOTE_USER``.
     """
     site = create_app(Schedule(app), Access(read_only=read_only, user=user or remote_user))
     site.config["SECRET_KEY"] = secret_key
@@ -155,8 +159,8 @@ def dashboard(
 def mounted(environ: Mapping[str, Any], prefix: str, user: str) -> dict[str, Any]:
     """Return the WSGI environment for a dashboard at ``prefix``, such as ``/schedule``.
 
-    ``environ`` is the environment of the request to your application, whose path starts with
-    ``prefix``. ``user`` is the name of the user, for the log.
+    ``environ`` is the environment of a request to your application; the path of the request starts
+    with ``prefix``. ``user`` is the name of the user, for the log.
     """
     return {
         **environ,
@@ -231,8 +235,8 @@ def internal_error(error: Exception) -> ResponseReturnValue:
     return problem(500, text, "Something went wrong")
 
 
-#: The limits of the server, as arguments of waitress. Many processes may open only 1,024 files, and
-#: the limit of connections leaves enough of these files for other purposes.
+#: The limits of the server, as arguments of waitress.
+#: The connection limit leaves files for other purposes if the process may open only 1,024 files.
 LIMITS: Final[dict[str, Any]] = {
     "threads": 8,
     "connection_limit": 500,
@@ -246,8 +250,8 @@ LIMITS: Final[dict[str, Any]] = {
 class Channel(HTTPChannel):
     """A connection that is closed if a request takes longer than ``channel_timeout`` to arrive.
 
-    Waitress itself closes only connections without any activity for that time. Without this class,
-    a client could keep its connection open for ever by sending a byte now and then.
+    Waitress itself closes only connections without any activity for ``channel_timeout``. Without
+    this class, a client could keep its connection open for ever by sending a byte now and then.
     """
 
     last_activity: float
@@ -264,7 +268,7 @@ class Channel(HTTPChannel):
 class Served:
     """The dashboard and its server socket; raises OSError if the address is not available.
 
-    The values in ``limits`` replace those in :data:`LIMITS`.
+    The values in ``limits`` replace the values in :data:`LIMITS`.
     """
 
     def __init__(self, schedule: Schedule, access: Access, port: int, **limits: int) -> None:

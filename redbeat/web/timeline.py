@@ -58,7 +58,7 @@ SPANS: Final = {
 class Forecasts:
     """A thread-safe cache of the last forecast for each span.
 
-    A forecast that took longer to compute is cached longer.
+    The longer the computation of a forecast took, the longer the forecast is cached.
     """
 
     def __init__(self, schedule: Schedule) -> None:

@@ -37,8 +37,9 @@ __all__ = (
 #: The schedule of the dashboard that handles the current request.
 schedule: Schedule = LocalProxy(lambda: current_app.extensions["schedule"])  # type: ignore[assignment]
 
-#: Maximum number of characters to show of a stored string, and of a message.
+#: Maximum number of characters that a page shows of a stored string.
 MAX_TEXT: Final = 4000
+#: Maximum number of characters of a message.
 MAX_NOTICE: Final = 200
 
 
@@ -65,11 +66,11 @@ def notify(message: str, category: str = "done") -> None:
     flash(clipped(message, MAX_NOTICE), category)
 
 
-#: Pages show a run as late after this many seconds. Pages refresh only every few seconds, so with a
-#: smaller value punctual runs would appear late.
+#: Number of seconds after which pages show a run as late.
+#: Pages refresh only every few seconds, so a smaller number would show punctual runs as late.
 LATE: Final = 10
 
-#: Pages show two clocks as in sync if they differ by at most this many seconds.
+#: Maximum difference in seconds between two clocks that pages show as in sync.
 IN_STEP: Final = 0.01
 
 #: The cookie in which redbeat.js stores the time zone of the browser.
@@ -135,13 +136,13 @@ def to_the_second(instant: datetime, of: tzinfo) -> str:
 
 
 def until(instant: datetime, now: datetime) -> str:
-    """Return the time until or since an instant as text: ``in 5 min``, ``2 h ago``."""
+    """Return the time until or since an instant as text, such as ``in 5 min`` or ``2 h ago``."""
     seconds = round((instant - now).total_seconds())
     return f"in {duration(seconds)}" if seconds >= 0 else f"{duration(-seconds)} ago"
 
 
 def due(instant: datetime, now: datetime) -> str:
-    """Return the time until a run as text: ``in 5 min``, ``now``, or ``20 s late``."""
+    """Return the time until a run as text, such as ``in 5 min``, ``now`` or ``20 s late``."""
     seconds = round((instant - now).total_seconds())
     if seconds > 0:
         return f"in {duration(seconds)}"
@@ -189,7 +190,7 @@ def name_in(text: str) -> str:
 
 
 def with_query(**changes: Any) -> str:
-    """Return the query string of this request with changed fields; None removes a field."""
+    """Return the query string of the current request with changed fields; None removes a field."""
     fields = {**request.args.to_dict(), **changes}
     query = {name: value for name, value in fields.items() if value not in (None, "")}
     return "?" + urlencode(query, errors="surrogateescape")

@@ -241,7 +241,7 @@ def test_an_invalid_entry_is_named_and_nothing_is_written(
     ran = run("apply", write(tmp_path, {"good": hourly(), "bad": fields}), "--yes")
     assert ran.code == EX_FAILED
     assert f"bad: {problem}" in ran.err or problem in ran.err
-    assert "nothing was written, because 1 entry is invalid" in ran.err
+    assert "nothing was written, because the file has 1 invalid entry" in ran.err
     assert redis_client.keys() == []
 
 

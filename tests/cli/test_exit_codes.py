@@ -132,7 +132,7 @@ def test_a_conflict(run: Run, make: Make) -> None:
 
 def test_the_table_names_the_code_of_a_plan_with_changes(run: Run) -> None:
     table = " ".join(run("--help").out.partition("Exit codes")[2].split())
-    assert f"{EX_DIFFERENT} the command line is invalid; with plan --detailed-exitcode:" in table
+    assert f"{EX_DIFFERENT} the command line is invalid, or plan --detailed-exitcode" in table
 
 
 def test_a_question_without_an_answer(run: Run, make: Make) -> None:

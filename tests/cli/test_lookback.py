@@ -65,7 +65,7 @@ def test_simulate_shows_zones_and_clock_changes(run: Run) -> None:
 def test_simulate_compares_with_other_rules(run: Run) -> None:
     arguments = ("simulate", "n", *BERLIN, "--cron", "30 2,4 * * *", "--timezone", "Europe/Berlin")
     ran = run(*arguments)
-    assert "n: 2 the same, 0 only before, 2 only after" in ran.err
+    assert "Runs of n: 2 unchanged, 0 only before the change, 2 only after" in ran.err
     assert sum("+ only after" in line for line in ran.lines) == 2
     (entry,) = run(*arguments, "--json").json[0]["entries"]
     changes = [one["change"] for one in entry["runs"]]
@@ -115,7 +115,7 @@ def test_simulate_compares_with_a_file_to_apply(run: Run, app: Celery, tmp_path:
     plan.write_text('{"managed_by": "x", "entries": {"a": {"task": "t", "cron": "30 * * * *"}}}')
     span = ("--from", "2027-01-01T00:00", "--to", "2027-01-01T05:00")
     ran = run("simulate", *span, "--file", str(plan))
-    assert "a: 0 the same, 5 only before, 5 only after" in ran.err
+    assert "Runs of a: 0 unchanged, 5 only before the change, 5 only after" in ran.err
     plan.write_text('{"managed_by": "x", "entries": {"a": {"task": "t", "cron": "soon"}}}')
     assert run("simulate", *span, "--file", str(plan)).code == EX_USAGE
     assert run("simulate", *span, "--file", "/nonexistent").code == EX_UNREADABLE
@@ -207,7 +207,7 @@ def test_backfill_shows_its_progress(run: Run) -> None:
     assert "a has no backfills" in run("backfill", "a").err
     assert "a: 4 runs will be sent" in run("backfill", "a", *SPAN, "--rate", "30/m").err
     found = run("backfill", "a", *SPAN)
-    assert "a: 0 runs will be sent, 4 runs already sent or requested" in found.err
+    assert "a: 0 runs will be sent, 4 runs skipped (sent or requested earlier)" in found.err
     (line,) = run("backfill", "a").lines
     assert line.endswith("12:00:00: 0 of 4 runs sent, about 8 s left")
     (found_json,) = run("backfill", "a", "--json").json

@@ -183,7 +183,9 @@ def test_a_name_without_a_definition_is_not_its_own_suggestion(
 ) -> None:
     redis_client.zadd("redbeat::schedule", {"redbeat:gone": 4e9})
     ran = run(*arguments)
-    expected = "There is no entry 'gone', although the schedule lists it: the definition is missing"
+    expected = (
+        "There is no entry 'gone', although the schedule lists the name: the definition is missing"
+    )
     assert (ran.code, ran.err) == (EX_NOT_FOUND, f"Error: {expected}\n")
 
 

@@ -130,7 +130,7 @@ def test_a_timeline_of_more_than_100000_runs_is_complete(
     ran = run("timeline", "--span", span)
     assert ran.err == ""
     assert [line.split()[0] for line in ran.lines[1:3]] == ["often", "hourly"]
-    assert f"; {2 * seconds + seconds // 3600} runs, 121 of them in the minute" in ran.lines[-1]
+    assert f"; {2 * seconds + seconds // 3600} runs, 121 in the busiest minute" in ran.lines[-1]
     (found,) = run("timeline", "--span", span, "--json").json
     assert len(found["per_minute"]) in (seconds // 60, seconds // 60 + 1)
     assert {entry["name"]: (entry["count"], entry["runs"]) for entry in found["entries"]} == {

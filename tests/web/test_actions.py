@@ -128,7 +128,7 @@ def test_every_kind_of_rule_can_be_saved(
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"kind": "cron", "rule": "*/5 * *"}, "3 fields, not 5"),
+        ({"kind": "cron", "rule": "*/5 * *"}, "3 fields, but a crontab has 5"),
         ({"kind": "every", "rule": "often"}, "is not a duration"),
         ({"kind": "every", "rule": "0"}, "above 0"),
         ({"kind": "every", "rule": ""}, "is empty"),

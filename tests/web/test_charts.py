@@ -179,7 +179,7 @@ def test_axes_of_time_name_their_zone() -> None:
 def test_load_refuses_an_empty_span() -> None:
     with pytest.raises(ValueError, match="start must be aware"):
         load_chart([1], datetime(2026, 1, 1), 60)
-    with pytest.raises(ValueError, match="seconds_per_bar positive"):
+    with pytest.raises(ValueError, match="seconds_per_bar must be positive"):
         load_chart([1], START, 0)
 
 

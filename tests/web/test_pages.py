@@ -277,7 +277,7 @@ def test_tiles_with_a_count_of_0_are_left_out(
 def test_the_preview_of_a_wrong_rule_has_no_runs(browser: Browser, make: Make) -> None:
     make("orders")
     page = browser.send("/entry/preview", "orders", kind="cron", rule="*/5").text
-    assert "has 1 field, not 5" in page
+    assert "has 1 field, but a crontab has 5" in page
     assert "<li" not in part_of(page, "preview")
     assert "No preview" in page
 
