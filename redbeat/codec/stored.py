@@ -5,7 +5,7 @@ Only this module decodes bytes and JSON from Redis.
 Stored data can be invalid, because any program may write any bytes into a Redis key. A function
 that decodes a definition, a meta or a policy raises :exc:`DecodeError` for invalid data, and the
 beat quarantines the entry. A function that decodes one of RedBeat's own records returns an empty
-value for invalid data, because a beat can work without its records.
+value for invalid data, because a beat can work without the record.
 """
 
 from __future__ import annotations
@@ -47,19 +47,20 @@ __all__ = (
 #: Maximum number of characters in a JSON text.
 MAX_TEXT: Final = 1024 * 1024
 
-#: Maximum number of characters in a number. A number that RedBeat or Redis writes has at most 24.
+#: Maximum number of characters in a number. RedBeat and Redis write numbers with at most 24
+#: characters.
 MAX_DIGITS: Final = 64
 
 #: The largest valid integer in stored data, which is also the largest integer that Redis supports.
 MAX_WHOLE: Final = 2**63 - 1
 
 #: The first and the last instant that RedBeat accepts, in UNIX seconds. RedBeat accepts the years 1
-#: to 9999 except the first two and the last two days: in some time zones, a datetime cannot
-#: represent these four days.
+#: to 9999 except the first two and the last two days, because a datetime cannot represent these
+#: four days in some time zones.
 EARLIEST: Final = -62_135_424_000.0
 LATEST: Final = 253_402_128_000.0
 
-TOO_DEEP: Final = f"is nested more than {MAX_DEPTH} levels deep; flatten it"
+TOO_DEEP: Final = f"is nested more than {MAX_DEPTH} levels deep; flatten the data"
 
 
 def text_of(value: Any) -> str:
@@ -180,12 +181,12 @@ def exceeded_limit(text: str) -> str:
 
 def _too_long(text: str) -> str:
     return (
-        f"has {len(text)} characters of JSON; the maximum is {MAX_TEXT}, store large data elsewhere"
+        f"has {len(text)} characters of JSON; the maximum is {MAX_TEXT}; store large data elsewhere"
     )
 
 
 def _brackets(text: str) -> int:
-    """Return the number of opening brackets, the maximum nesting depth of a JSON text."""
+    """Return the number of opening brackets in a JSON text, at least its nesting depth."""
     return text.count("[") + text.count("{")
 
 
@@ -207,7 +208,7 @@ def _children(value: Any) -> Iterable[Any]:
 
 
 def number_in(value: Any) -> float | None:
-    """Return a text or a JSON number as a float, or None if ``value`` is not a finite number."""
+    """Return ``value`` as a float, or None if it is neither a finite number nor the text of one."""
     if isinstance(value, bool) or not isinstance(value, (str, bytes, int, float)):
         return None
     try:

@@ -59,8 +59,7 @@ ZERO: Final = timedelta(0)
 #: that lists all minutes has 169 characters, and a rule set may have 1000 dates.
 LONGEST_PART: Final = 1000
 
-#: The fields to which ``LONGEST_PART`` does not apply: iCalendar text, and the pairs of a user's
-#: dict.
+#: The fields without the limit ``LONGEST_PART``: iCalendar text, and the pairs of a user's dict.
 UNLIMITED: Final = frozenset({"ical", "items"})
 
 Tagged = Mapping[str, Any]
@@ -231,7 +230,7 @@ def _written_zone(moment: datetime) -> tuple[str | float, int]:
     if zone is None:
         return "UTC", 0
     key = zone_key(zone)
-    if key is None or isinstance(zone, tzfile):  # RedBeat 2 writes the UTC offset of a tzfile
+    if key is None or isinstance(zone, tzfile):  # like RedBeat 2, write the UTC offset of a tzfile
         return _offset_seconds(moment), moment.fold
     if isinstance(zone, ZoneInfo):
         return key, moment.fold
@@ -326,7 +325,7 @@ def _encode_interval(interval: schedule) -> dict[str, Any]:
 
 def _decode_interval(tagged: Tagged) -> schedule:
     relative = tagged.get("relative")
-    if relative not in (None, 0, 1):  # RedBeat 2 accepts null, 0 and 1, too
+    if relative not in (None, 0, 1):  # RedBeat 2 accepts null, 0 and 1 as booleans
         raise MalformedError("relative", f"{relative!r} is neither true nor false")
     seconds = _read_number(tagged, "every")
     try:
@@ -372,7 +371,7 @@ def _decode_cron_field(key: str, value: Any) -> Any:
     if value is None:
         return "*"
     if isinstance(value, str):
-        # The text may be in brackets, as in an example in the manual of RedBeat 2.
+        # The text of a field may be in brackets, as in an example in the manual of RedBeat 2.
         bracketed = value.startswith("[") and value.endswith("]")
         return value[1:-1] if bracketed else value
     if isinstance(value, list):
@@ -425,7 +424,7 @@ def _decode_clocked(tagged: Tagged) -> clocked:
 
 # -- rules -----------------------------------------------------------------------------------------
 
-#: The fields between freq and the datetimes in a stored rrule. RedBeat 2 writes the same order.
+#: The fields that a stored rrule has between freq and the datetimes, in the order of RedBeat 2.
 RULE_PARTS: Final = tuple(name for name in RRULE_FIELDS if name not in ("freq", "dtstart", "until"))
 RULE_ZONES: Final = ("dtstart_tz", "until_tz", "dtstart_zone", "until_zone")
 
@@ -503,7 +502,7 @@ def _encode_weekday(day: Any) -> dict[str, Any]:
 
 
 def _decode_weekday(tagged: Tagged) -> weekday:
-    """Return the weekday of a tagged dict; ``n`` selects one of these days in a month or year."""
+    """Return the weekday of a tagged dict, or with ``n`` the ``n``-th one of a month or year."""
     day, nth = _read_whole("wkday", tagged["wkday"]), tagged.get("n")
     if not 0 <= day <= 6:
         raise MalformedError("wkday", f"{day} is not a weekday: use 0 (Monday) to 6 (Sunday)")
@@ -533,7 +532,7 @@ def _encode_rule_of_set(index: int, rule: rrule) -> dict[str, Any]:
 
 
 def _decode_rruleset(tagged: Tagged) -> rruleset:
-    """Return the rruleset of a tagged dict, which has lists or an RFC 5545 text in ``ical``."""
+    """Return the rruleset of a tagged dict with lists of rules and dates, or with RFC 5545 text."""
     try:
         if "ical" in tagged:
             return _decode_ical(tagged)
@@ -593,8 +592,8 @@ def _decode_verbatim(tagged: Tagged) -> dict[str, Any]:
 
 # -- the table -------------------------------------------------------------------------------------
 
-#: Stores a user's dict as a list of pairs if the dict looks like a tagged dict, because its
-#: ``__type__`` is a known tag.
+#: Stores a user's dict as a list of pairs if the dict looks like a tagged dict: if a known tag is
+#: the value of the key ``__type__``.
 VERBATIM: Final = StoredType("verbatim", _encode_verbatim, _decode_verbatim, ("items",))
 
 TYPES: Final[dict[type, StoredType]] = {
@@ -613,7 +612,7 @@ BY_TAG: Final = {kind.tag: kind for kind in (*TYPES.values(), VERBATIM)}
 
 
 def type_of_class(cls: type) -> StoredType | None:
-    """Return the ``StoredType`` for objects of exactly the class ``cls``, or None."""
+    """Return the ``StoredType`` for objects of exactly the class ``cls``, or None without one."""
     registered = of_class(cls)
     return TYPES.get(cls) if registered is None else _of_registered(registered)
 

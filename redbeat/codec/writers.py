@@ -82,7 +82,7 @@ def warn_of_loss(value: BaseSchedule, written: Any = None) -> None:
     zone = ", or give the entry timezone='Area/City'" if CLOCK_PARTS & {*parts} else ""
     logger.warning(
         "beat: A schedule of class %s.%s is stored as a plain %s, without its %s, and a beat "
-        "runs it without these parts. To store these parts too, register a class of your own with "
+        "runs it without these parts. To store all parts, register a class of your own with "
         "redbeat.register_schedule_type()%s",
         *(cls.__module__, cls.__qualname__, base.__name__, lost, zone),
     )
@@ -212,7 +212,7 @@ def _object(value: Any, default: Default, depth: int) -> Any:
     except UnstorableError:
         raise
     except TypeError as error:
-        # A subclass overrides default(), which raised TypeError or called json's default().
+        # The default() method of a subclass may raise TypeError.
         raise UnstorableError(f"{unstorable_reason(value)} ({error})") from error
     if isinstance(value, BaseSchedule):
         warn_of_loss(value, written)

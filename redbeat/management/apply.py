@@ -1,6 +1,6 @@
 """Plans and applies the changes that make the stored entries match given definitions.
 
-The class :class:`Change` also describes the changes of imports and migrations.
+The class :class:`Change` also describes each change that an import or a migration makes.
 """
 
 from __future__ import annotations
@@ -286,9 +286,9 @@ class Change(NamedTuple):
 
     Attributes:
         name: the name of the entry or calendar.
-        action: what happens: ``created``, ``changed``, ``unchanged``, ``kept`` (the stored entry
-            differs, but is not changed) or ``removed``; in a migration ``copied``, ``same``,
-            ``different``, ``unreadable`` or ``deleted``.
+        action: one of ``created``, ``changed``, ``unchanged``, ``kept`` (the stored entry differs,
+            but is not changed) or ``removed``; in a migration ``copied``, ``same``, ``different``,
+            ``unreadable`` or ``deleted``.
         fields: field name -> the old and the new value, for each field that differs; all fields of
             a new entry differ, with None as the old value.
         next_run: when the entry is due next, in UTC; None if the entry is never due.

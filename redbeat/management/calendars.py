@@ -50,7 +50,7 @@ def delete_calendar(schedule: Schedule, name: str) -> bool:
 
 
 class _Users:
-    """Finds the entries that name a calendar, and computes the scores of entries."""
+    """Finds the entries that name a calendar, and updates the scores of these entries."""
 
     def __init__(self, schedule: Schedule) -> None:
         self._app, self._entry_class = schedule.app, schedule.entry_class
@@ -59,9 +59,9 @@ class _Users:
     def of(self, name: str) -> Iterator[list[RedBeatSchedulerEntry]]:
         """Yield lists of the entries that name a calendar.
 
-        RedBeat stores the keys of entries with calendars in a Redis set. This method removes the
-        key of an entry that no longer has calendars from the Redis set. Takes two round trips per
-        500 keys of the Redis set.
+        RedBeat stores the keys of entries with calendars in a Redis set. If an entry no longer has
+        calendars, this method removes the key of the entry from the Redis set. Takes two round
+        trips per 500 keys of the Redis set.
         """
         cursor = START
         while True:

@@ -61,9 +61,9 @@ KINDS: Final = (
 #: Maximum rounding error between the stored and the computed score, in seconds.
 SCORE_TOLERANCE: Final = 0.002
 
-#: RedBeat 2 rounds scores down to whole seconds. A score that is early by less than
-#: ``EARLY_TOLERANCE`` seconds is harmless: a beat finds that the entry is not due yet, and sets the
-#: correct score.
+#: RedBeat 2 rounds scores down to whole seconds. A score that is early, but by less than
+#: ``EARLY_TOLERANCE`` seconds, is harmless: a beat finds that the entry is not due yet, and sets
+#: the correct score.
 EARLY_TOLERANCE: Final = 1.0
 
 #: Maximum time until a beat checks a failed or waiting run again, in seconds.
@@ -224,7 +224,9 @@ def _entry_of(row: Row, templates: Templates) -> RedBeatSchedulerEntry:
         raise DecodeError("definition", row.problem)
     entry = templates.with_history(row)
     if entry.key != row.key:
-        raise DecodeError("definition.name", f"is {entry.name!r:.60}, which does not match its key")
+        raise DecodeError(
+            "definition.name", f"is {entry.name!r:.60}, which does not match the key of the entry"
+        )
     entry.check_allowed()
     return entry
 
@@ -292,7 +294,7 @@ def _busy(minutes: Counter[int]) -> Iterator[Finding]:
         if count < max(BUSY, BUSY_FACTOR * mean):
             return
         at = from_timestamp(minute * 60).isoformat(" ", "minutes")
-        times = f"{count / mean:.0f} times the mean per minute in that hour"
+        times = f"{count / mean:.0f} times the mean per minute of the hour"
         problem = f"{count} entries are due in the minute of {at}, {times}"
         effect = f"then about {mean:.0f} entries are due in each minute of the hour"
         remedy = f"set spread=3600 for these entries, or use H in their crontabs: {effect}"
@@ -322,4 +324,6 @@ def _of_orphan(row: Row, templates: Templates) -> Finding:
     except Exception as error:  # a schedule class may raise any error
         problem = f"{problem}, and cannot be read: {error}"
         return Finding("unreadable", encodable(row.key), problem, CORRECT)
-    return Finding("orphan", row.key, problem, "add the entry again, due at once", fixable=True)
+    return Finding(
+        "orphan", row.key, problem, "add the entry to the schedule, due at once", fixable=True
+    )

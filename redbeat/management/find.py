@@ -210,7 +210,7 @@ class Query:
             ignored.
         task: text that the task name must contain, or a pattern as in ``name``.
         state: one of :data:`~redbeat.entries.status.STATES`, or None for all states.
-        static: whether to find static or dynamic entries, or None for all entries.
+        static: whether to find static (true) or dynamic (false) entries, or None for all entries.
         sort: one of :data:`SORTS`.
     """
 

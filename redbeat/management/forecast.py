@@ -61,9 +61,9 @@ def agenda(
 ) -> Iterator[tuple[datetime, str]]:
     """Yield the nominal instant and the entry name of each run after ``after``, in order of time.
 
-    ``pages`` contains the entries in due order. Each page is a pair: a list of entries, and the due
-    time of its last entry (None for the last page). An entry on a later page is not due before the
-    last entry of an earlier page.
+    ``pages`` contains the entries in due order. Each page is a pair of a list of entries and the
+    due time of the last entry (None for the last page). An entry on a later page is not due before
+    the last entry of an earlier page.
 
     A page is read only when the iteration reaches the due time of the previous page. If the jitter
     of an entry exceeds :data:`SLACK`, a run of the entry may be yielded out of order.
@@ -239,7 +239,7 @@ class Periods:
     ) -> Sequence[int]:
         """Return the number of runs of an entry in each period.
 
-        ``known`` is a cache of the counts of crontabs.
+        ``known`` is a cache of the counts of entries with crontabs.
         """
         runs = self.grid(entry)
         if runs is not None:
@@ -314,7 +314,7 @@ class Periods:
     def _edges(self) -> Iterator[int]:
         """Yield the start of each period, and the end of the last period.
 
-        Each edge is a number of microseconds after the start of the first period.
+        Each result is a number of microseconds after the start of the first period.
         """
         length, end = self.length // TICK, (self.end - self.start) // TICK
         return (min(index * length, end) for index in range(self.number + 1))

@@ -44,8 +44,8 @@ NOT_COPIED = frozenset({b"definition", b"claim"})
 #: The fields of an entry's hash.
 Fields = dict[bytes, bytes]
 
-#: A function that counts one entry. The arguments of the function are a field of
-#: :class:`PrefixCopy`, the entry name, and the score of the entry under the old prefix.
+#: A function that counts one entry. The function receives a field of the class :class:`PrefixCopy`,
+#: the entry name, and the score of the entry under the old prefix.
 Count = Callable[[str, bytes, float], None]
 
 

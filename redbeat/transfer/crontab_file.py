@@ -38,7 +38,7 @@ WITH_SEVEN: Final = re.compile(r"([0-7])(?:-([0-7]))?(?:/([1-9]))?")
 
 
 def read_crontab(schedule: Schedule, lines: Iterable[bytes]) -> Iterator[Incoming]:
-    """Yield an entry per line; its name is the task and a number, such as ``proj.sync-1``."""
+    """Yield an entry per line; the entry name is the task and a number, such as ``proj.sync-1``."""
     task_counts: Counter[str] = Counter()
     zone: str | None = None
     for number, line in enumerate(lines, 1):

@@ -255,8 +255,8 @@ class Importer:
         """Write the calendars that :meth:`check` has planned to write, then the planned entries.
 
         Takes one round trip per 500 entries, one more if some of the entries are static, and one
-        more if some of the entries have calendars. For each calendar, also takes the round trips of
-        :func:`~redbeat.management.calendars.save_calendar`.
+        more if some of the entries have calendars. The method also takes the round trips of
+        :func:`~redbeat.management.calendars.save_calendar` for each calendar.
         """
         for calendar in self._planned_calendars:
             save_calendar(self._schedule, calendar)

@@ -203,7 +203,7 @@ def _with_name(line: dict[str, Any]) -> dict[str, Any]:
     name = line.get("name", definition.get("name"))
     inner_name = definition.setdefault("name", name)
     if str(inner_name) != str(name):
-        problem = f"is {name!r:.60}, but {inner_name!r:.60} in the definition; remove one name"
+        problem = f"is {name!r:.60}, but the definition has {inner_name!r:.60}; remove one name"
         raise InvalidEntryError("name", problem)
     definition["name"] = str(name) if isinstance(name, int) else name
     return line
@@ -257,7 +257,7 @@ def _exported(templates: Templates, keys: Keys, row: Row, history: bool) -> Expo
     try:
         entry = templates.loaded(row.definition, row.policy)
         if keys.entry(str(entry.name)) != row.key:
-            problem = f"is {entry.name!r:.60}, which does not match its key"
+            problem = f"is {entry.name!r:.60}, which does not match the key of the entry"
             raise DecodeError("definition.name", problem)
         if history:
             History.read(row.meta, row.runtime)  # an invalid history raises DecodeError

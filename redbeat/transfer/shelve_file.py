@@ -1,9 +1,9 @@
 """Reads entries from ``celerybeat-schedule``, the file of Celery's own scheduler.
 
 The file contains pickles, and a pickle can run any code while Python loads the pickle. This module
-loads only the classes in :data:`KNOWN`. An object of an unknown class becomes an :class:`Unknown`,
-and no code of the class runs. A :class:`StandIn` replaces each class that a pickle uses, because a
-pickle could set attributes of the class itself.
+loads only the classes in :data:`KNOWN`. An object of a class outside of :data:`KNOWN` becomes an
+:class:`Unknown`, and no code of the class runs. A :class:`StandIn` replaces each class that a
+pickle uses, because a pickle could set attributes of the class itself.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Unknown:
 
 
 class StandIn(type):
-    """Replaces an allowed class or function to which a pickle refers, while the pickle is loaded.
+    """Replaces a class or function that a pickle may use, while the pickle is loaded.
 
     A call of a stand-in returns the result of ``original``. A pickle that tries to set an attribute
     of a stand-in raises an error.

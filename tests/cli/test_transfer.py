@@ -678,11 +678,7 @@ BAD_ROWS: list[dict[str, Any]] = [
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
-        (
-            {},
-            "schedule: must be exactly one of interval, crontab, solar, clocked; "
-            "this task has 0 of them",
-        ),
+        ({}, "must be exactly one of interval, crontab, solar, clocked; this task has 0 of them"),
         ({"interval": 9}, "interval: the file has no django_celery_beat.intervalschedule 9"),
         ({"interval": 1, "args": "{"}, "args: cannot be read as JSON"),
         ({"interval": 1, "kwargs": "[]"}, "kwargs: must be a JSON object"),
@@ -890,7 +886,7 @@ def test_a_bad_entry_of_a_shelf_is_an_error(
         ({"a": Own()}, "entry 'a': entry: is a tests.cli.test_transfer.Own, not a ScheduleEntry"),
         ({"a": 5}, "entry 'a': entry: is a int, not a ScheduleEntry"),
         ({5: ScheduleEntry("a", "t", schedule=60)}, "entry 5: name: must be a string, not 5"),
-        ([], "its entries are not a dict"),
+        ([], "the entries are not a dict"),
     ],
 )
 def test_other_objects_in_a_shelf_are_an_error(
