@@ -90,7 +90,7 @@ def test_each_finding_names_its_fix(run: Run, make: Make, redis_client: Any) -> 
     told = run("doctor").out
     assert "missing: redbeat:gone" in told
     assert "--fix would remove the key from the schedule" in told
-    assert "--fix would add the entry again" in told
+    assert "--fix would add the entry to the schedule" in told
 
 
 def test_an_unreadable_hash_outside_of_the_schedule_is_reported(

@@ -307,7 +307,7 @@ def test_a_file_is_replaced_only_when_all_is_written(
         (line("x", policy={"jitter": -1}), "policy.jitter: must be a number of seconds"),
         (line("x", meta={"last_run_at": 3}), "meta.last_run_at: must be a datetime"),
         (line("x", static="yes"), "static: must be true or false"),
-        ({**line("x"), "name": "y"}, "name: is 'y', but 'x' in the definition"),
+        ({**line("x"), "name": "y"}, "name: is 'y', but the definition has 'x'"),
         (
             {**line("x"), "definition": {"name": "x", "task": "t"}},
             "definition.schedule: is missing",
