@@ -186,7 +186,7 @@ def _too_long(text: str) -> str:
 
 
 def _brackets(text: str) -> int:
-    """Return the number of opening brackets in a JSON text, at least its nesting depth."""
+    """Return the number of opening brackets, which is at least the nesting depth of the JSON."""
     return text.count("[") + text.count("{")
 
 

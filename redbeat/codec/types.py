@@ -612,7 +612,7 @@ BY_TAG: Final = {kind.tag: kind for kind in (*TYPES.values(), VERBATIM)}
 
 
 def type_of_class(cls: type) -> StoredType | None:
-    """Return the ``StoredType`` for objects of exactly the class ``cls``, or None without one."""
+    """Return the ``StoredType`` of exactly the class ``cls``, or None if ``cls`` has none."""
     registered = of_class(cls)
     return TYPES.get(cls) if registered is None else _of_registered(registered)
 

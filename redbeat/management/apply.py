@@ -241,7 +241,7 @@ def _claim_of_others(managed_by: str, entry: RedBeatSchedulerEntry, row: Row) ->
 def stored_entry(
     app: Celery, entry_class: type[RedBeatSchedulerEntry], row: Row
 ) -> RedBeatSchedulerEntry | None:
-    """Return the entry in a row without its history, or None for a missing or unreadable entry."""
+    """Return the entry of a ``Row`` without its history, or None if missing or unreadable."""
     if row.definition is None:
         return None
     try:

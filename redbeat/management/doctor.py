@@ -219,7 +219,7 @@ OTHER: Final = "start a beat that can run the entry, or correct or delete the en
 
 
 def _entry_of(row: Row, templates: Templates) -> RedBeatSchedulerEntry:
-    """Return the entry in a row; raise an error if this app cannot read or run the entry."""
+    """Return the entry of a ``Row``; raise an error if this app cannot read or run the entry."""
     if row.problem or row.definition is None:
         raise DecodeError("definition", row.problem)
     entry = templates.with_history(row)

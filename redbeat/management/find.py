@@ -109,7 +109,7 @@ class Filter(NamedTuple):
         return self.due_before is None or score < self.due_before
 
     def may_take(self, row: Row) -> bool:
-        """Return whether the record of a row can meet the conditions of :meth:`takes`.
+        """Return whether the record of a ``Row`` can meet the conditions of :meth:`takes`.
 
         This method does not decode the row. Call this method only for RedBeat's own entry class and
         codec.

@@ -51,7 +51,8 @@ __all__ = ("ON_CONFLICT", "Checked", "Importer", "Written")
 #: What to do with an entry if Redis has a different entry with the same name.
 ON_CONFLICT: Final = ("fail", "keep", "replace")
 
-#: Maximum number of problems to keep in memory. Further problems are only counted.
+#: Maximum number of problems to keep in memory. Problems beyond this maximum are counted, but not
+#: kept.
 MAX_KEPT: Final = 100
 
 #: Maximum lengths of the position and of the text of a problem, in characters.
