@@ -147,9 +147,9 @@ class StoredType(NamedTuple):
         return self.decode(tagged)
 
     def read_item(self, path: str, fields: Tagged) -> Any:
-        """Return the object of a dict inside a tagged dict. The inner dict needs no tag.
+        """Return the object that a nested dict describes. The nested dict needs no tag.
 
-        ``path`` is the path to the inner dict. The key of a :exc:`MalformedError` begins with
+        ``path`` is the path to the nested dict. The key of a :exc:`MalformedError` begins with
         ``path``.
         """
         try:
@@ -449,7 +449,7 @@ def _encode_rule_moment(name: str, moment: datetime) -> dict[str, Any]:
 
 
 def _decode_rrule(tagged: Tagged) -> rrule:
-    """Return the rrule of a tagged dict.
+    """Return the rrule that a tagged dict describes.
 
     An rrule without ``dtstart`` starts in 1970 and must not have a ``count``.
     """

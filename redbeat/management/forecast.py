@@ -299,7 +299,7 @@ class Periods:
         A grid contains the entries with the same step and the same ``first // step``, where
         ``first`` is the first run in microseconds after the start. The key of a grid is
         ``(step, first // step)``. The value of a grid is a list with ``first % step`` of each
-        entry. All entries of a grid are counted together, which is faster than to count each entry.
+        entry. All entries of a grid are counted together, which is faster than counting each entry.
         """
         sums = [0] * self.number
         for (step, block), phases in grids.items():

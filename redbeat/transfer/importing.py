@@ -416,7 +416,7 @@ class Importer:
             self._store.note_calendar_users(users)
         results = self._store.save_all([plan.writing for plan in plans])
         for plan, saved in zip(plans, results, strict=True):
-            # The script refuses to write the entry if another program created an entry with the
+            # The Lua script refuses to write the entry if another program created an entry with the
             # same name after the check, or if the clock of this host is ahead of the clock of
             # Redis.
             if saved.code != SAVED:
