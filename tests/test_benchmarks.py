@@ -173,7 +173,13 @@ TARGET = Row("a real beat sends 5,000 due entries", 1.0, "s", 0.9, "bare", 0.9, 
 FINDINGS = {
     "entry": Finding(
         [
-            Row("scheduler time per due entry, 5,000 entries due (interval)", 2e-5, "us", 4e-4, "2.4.2"),
+            Row(
+                "scheduler time per due entry, 5,000 entries due (interval)",
+                2e-5,
+                "us",
+                4e-4,
+                "2.4.2",
+            ),
             Row("time of Redis per due entry, 5,000 entries due (interval)", 1e-5, "us"),
         ],
         facts="CPython 1, redis-server 1.2",

@@ -1,9 +1,11 @@
-"""Parse the data in Redis. No other module decodes bytes or JSON that come from Redis.
+"""Parses the data that RedBeat reads from Redis.
 
-Any program may write any bytes into any key. The functions for definitions, metas and policies
-raise :exc:`DecodeError`, after which a beat quarantines the entry. The functions for RedBeat's own
-records return an empty value if the record is invalid, because a beat can continue without the
-record.
+Only this module decodes bytes and JSON from Redis.
+
+Stored data can be invalid, because any program may write any bytes into a Redis key. A function
+that decodes a definition, a meta or a policy raises :exc:`DecodeError` for invalid data, and the
+beat quarantines the entry. A function that decodes one of RedBeat's own records returns an empty
+value for invalid data, because a beat can work without the record.
 """
 
 from __future__ import annotations
@@ -42,26 +44,27 @@ __all__ = (
     "whole_in",
 )
 
-#: Maximum number of characters of a JSON text.
+#: Maximum number of characters in a JSON text.
 MAX_TEXT: Final = 1024 * 1024
 
-#: Maximum number of characters of a number. RedBeat and Redis write at most 24 characters.
+#: Maximum number of characters in a number. RedBeat and Redis write numbers with at most 24
+#: characters.
 MAX_DIGITS: Final = 64
 
-#: The largest valid count, which is also the largest integer that Redis can store.
+#: The largest valid integer in stored data, which is also the largest integer that Redis supports.
 MAX_WHOLE: Final = 2**63 - 1
 
-#: The first and the last instant that RedBeat accepts, in UNIX seconds. The range is the years 1 to
-#: 9999 without the first two and the last two days, because in some time zones these four days
-#: exceed the range of a datetime.
+#: The first and the last instant that RedBeat accepts, in UNIX seconds. RedBeat accepts the years 1
+#: to 9999 except the first two and the last two days, because a datetime cannot represent these
+#: four days in some time zones.
 EARLIEST: Final = -62_135_424_000.0
 LATEST: Final = 253_402_128_000.0
 
-TOO_DEEP: Final = f"is nested more than {MAX_DEPTH} levels deep; flatten it"
+TOO_DEEP: Final = f"is nested more than {MAX_DEPTH} levels deep; flatten the data"
 
 
 def text_of(value: Any) -> str:
-    """Return a reply of Redis as ``str``, "" for None.
+    """Return a reply of Redis as a ``str``; the reply None becomes "".
 
     Bytes that are not UTF-8 become surrogates, which :func:`bytes_of` converts back.
     """
@@ -69,12 +72,12 @@ def text_of(value: Any) -> str:
 
 
 def bytes_of(text: str) -> bytes:
-    """Return a text as the bytes to send to Redis; the inverse of :func:`text_of`."""
+    """Return the bytes to send to Redis for a text; :func:`text_of` does the inverse."""
     return text.encode("utf-8", "surrogateescape")
 
 
 def byte_count(text: str) -> int:
-    """Return the number of bytes of a text in Redis."""
+    """Return the number of bytes that a text needs in Redis."""
     return len(text) if text.isascii() else len(bytes_of(text))
 
 
@@ -88,9 +91,9 @@ def valid_text(value: Any) -> str:
 
 
 def is_valid_text(text: str) -> bool:
-    """Return whether a text is valid Unicode, which means that the text has no surrogates.
+    """Return whether a text is valid Unicode, without surrogates.
 
-    In a text from :func:`text_of`, bytes that are not UTF-8 are surrogates.
+    In a result of :func:`text_of`, each byte that was not UTF-8 is a surrogate.
     """
     return text.isascii() or SURROGATES.search(text) is None
 
@@ -99,7 +102,7 @@ def is_valid_text(text: str) -> bool:
 
 
 def json_in(text: str | bytes, field: str, decoder: type[json.JSONDecoder] | None = None) -> Any:
-    """Return the value in the JSON ``text``; ``decoder`` creates objects from tagged dicts.
+    """Return the value of the JSON ``text``; ``decoder`` creates objects from tagged dicts.
 
     Raises ``DecodeError`` if ``text`` is not JSON, is not UTF-8, has more than ``MAX_TEXT``
     characters, or is nested more than ``MAX_DEPTH`` levels deep. The error names ``field``.
@@ -108,7 +111,7 @@ def json_in(text: str | bytes, field: str, decoder: type[json.JSONDecoder] | Non
     if len(text) > MAX_TEXT:
         raise DecodeError(field, _too_long(text))
     if not is_valid_text(text):
-        raise DecodeError(field, "cannot be read as JSON: it is not UTF-8")
+        raise DecodeError(field, "cannot be read as JSON: the text is not UTF-8")
     try:
         value = json.loads(text, cls=decoder)
     except RecursionError as error:
@@ -152,10 +155,10 @@ def string_in(value: object, longest: int) -> str:
 
 
 def text_in(stored: str, longest: int = MAX_TEXT) -> str:
-    """Return the JSON string in a stored field.
+    """Return the decoded text of a stored field that contains a JSON string.
 
     If the field is not JSON, returns the whole field, because early versions of RedBeat 3 stored
-    strings without quotes. Returns "" for any other JSON value, and for a field with more than
+    strings without quotes. Returns "" for JSON that is not a string, and for a field with more than
     ``longest`` characters.
     """
     if not stored or len(stored) > longest:
@@ -168,7 +171,7 @@ def text_in(stored: str, longest: int = MAX_TEXT) -> str:
 
 
 def exceeded_limit(text: str) -> str:
-    """Return a message about the limit that a JSON text exceeds, or "" for a valid text."""
+    """Return a message if a JSON text is too long or nested too deep, otherwise ""."""
     if len(text) > MAX_TEXT:
         return _too_long(text)
     if _brackets(text) > MAX_DEPTH and _deeper_than(json.loads(text), MAX_DEPTH):
@@ -178,12 +181,12 @@ def exceeded_limit(text: str) -> str:
 
 def _too_long(text: str) -> str:
     return (
-        f"has {len(text)} characters of JSON; the maximum is {MAX_TEXT}, store large data elsewhere"
+        f"has {len(text)} characters of JSON; the maximum is {MAX_TEXT}; store large data elsewhere"
     )
 
 
 def _brackets(text: str) -> int:
-    """Return the number of opening brackets. JSON is never nested deeper than this number."""
+    """Return the number of opening brackets, which is at least the nesting depth of the JSON."""
     return text.count("[") + text.count("{")
 
 
@@ -205,7 +208,7 @@ def _children(value: Any) -> Iterable[Any]:
 
 
 def number_in(value: Any) -> float | None:
-    """Return ``value``, a text or a JSON number, as a float; None if it is not a finite number."""
+    """Return ``value`` as a float, or None if it is neither a finite number nor the text of one."""
     if isinstance(value, bool) or not isinstance(value, (str, bytes, int, float)):
         return None
     try:
@@ -220,7 +223,7 @@ def number_in(value: Any) -> float | None:
 def whole_in(text: str) -> int | None:
     """Return the integer in a text of decimal digits.
 
-    Returns None if the text is anything else, or if the integer is above ``MAX_WHOLE``.
+    Returns None if the text does not consist of digits, or if the integer is above ``MAX_WHOLE``.
     """
     if not (text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS):
         return None
@@ -231,16 +234,16 @@ def whole_in(text: str) -> int | None:
 def score_in(reply: Any) -> float:
     """Return the score in a reply of Redis. The score may be infinite.
 
-    The reply is not checked, because Redis accepts only numbers as scores. If the score is an
-    instant, use :func:`seconds_in` or :func:`instant_in` instead.
+    The reply is not checked, because Redis accepts only numbers as scores. For a score that must be
+    an instant, use :func:`seconds_in` or :func:`instant_in`.
     """
     return float(reply)
 
 
 def seconds_in(value: Any) -> float | None:
-    """Return an instant in UNIX seconds, or None if ``value`` is not an instant within the limits.
+    """Return ``value`` as UNIX seconds, or None if ``value`` is not a valid instant.
 
-    The limits are ``EARLIEST`` and ``LATEST``.
+    A valid instant is a number from ``EARLIEST`` to ``LATEST``.
     """
     seconds = number_in(value)
     return seconds if seconds is not None and EARLIEST <= seconds <= LATEST else None
@@ -253,7 +256,7 @@ def instant_in(value: Any) -> datetime | None:
 
 
 def moment_in(value: Any) -> datetime | None:
-    """Return the datetime in UTC for an ISO 8601 string, or None if ``value`` is not valid.
+    """Return the datetime in UTC for an ISO 8601 string, or None if ``value`` is not a valid time.
 
     A time without a UTC offset is interpreted as UTC.
     """

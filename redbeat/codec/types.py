@@ -1,7 +1,7 @@
-"""The types that can be stored as JSON, each with its tag: the value of ``__type__``.
+"""Converts objects such as schedules to tagged dicts (JSON objects with a ``__type__``) and back.
 
-The table :data:`TYPES` has a row for each type. A row contains the functions that convert an object
-to the fields of a tagged dict and back.
+The table :data:`TYPES` maps each class whose objects can be stored to a :class:`StoredType`. A
+:class:`StoredType` contains the functions that convert an object to a tagged dict and back.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ TAG: Final = "__type__"
 MAX_EVERY: Final = timedelta(days=365_250)  # a thousand years
 ZERO: Final = timedelta(0)
 
-#: Maximum number of characters or items in one field of a schedule. A minute field that lists all
-#: minutes has 169 characters, and a rule set may have 1000 dates.
+#: Maximum number of characters or items in one field of a schedule. For example, a crontab field
+#: that lists all minutes has 169 characters, and a rule set may have 1000 dates.
 LONGEST_PART: Final = 1000
 
-#: Fields that have other limits: iCalendar text, and the pairs of a user's dict.
+#: The fields without the limit ``LONGEST_PART``: iCalendar text, and the pairs of a user's dict.
 UNLIMITED: Final = frozenset({"ical", "items"})
 
 Tagged = Mapping[str, Any]
@@ -72,10 +72,10 @@ def path_text(path: Iterable[str | int]) -> str:
 
 
 class UnstorableError(TypeError):
-    """A value cannot be stored.
+    """Raised if a value cannot be stored as JSON.
 
-    ``path`` is the list of keys and indexes that lead to this value inside the encoded value.
-    ``problem`` describes why the value cannot be stored.
+    ``path`` is the list of keys and indexes that lead from the encoded value to the value that
+    cannot be stored. ``problem`` describes why the value cannot be stored.
     """
 
     def __init__(self, problem: str, *path: str | int) -> None:
@@ -92,7 +92,7 @@ class UnstorableError(TypeError):
 
 
 class MalformedError(ValueError):
-    """The fields of a tagged dict are invalid for its tag.
+    """Raised if the fields of a tagged dict are invalid for its tag.
 
     ``key`` is the key of the invalid field, or "" if the error is not about a single field.
     """
@@ -104,11 +104,11 @@ class MalformedError(ValueError):
 
 
 class MissingError(MalformedError):
-    """A tagged dict needs a package that is not installed."""
+    """Raised if a tagged dict needs a package that is not installed."""
 
 
 class LoadError(MalformedError):
-    """The ``load()`` function that is registered for a tag failed in this process."""
+    """Raised if the ``load()`` function that is registered for a tag fails in this process."""
 
 
 class StoredType(NamedTuple):
@@ -121,8 +121,8 @@ class StoredType(NamedTuple):
         decode: the function that converts a tagged dict to an object; raises
             :exc:`MalformedError`.
         required: the keys that a tagged dict must have.
-        optional: the keys that a tagged dict can also have. None means that keys and lengths are
-            not checked.
+        optional: the other keys that a tagged dict can have, or None if keys and lengths are not
+            checked.
     """
 
     tag: str
@@ -132,7 +132,7 @@ class StoredType(NamedTuple):
     optional: tuple[str, ...] | None = ()
 
     def write(self, value: Any) -> dict[str, Any]:
-        """Return ``value`` as a tagged dict; raises :exc:`UnstorableError`."""
+        """Return ``value`` as a tagged dict; raise :exc:`UnstorableError` on failure."""
         written = {TAG: self.tag, **self.encode(value)}
         for key, field in written.items() if self.optional is not None else ():
             problem = _oversized(key, field)
@@ -141,15 +141,16 @@ class StoredType(NamedTuple):
         return written
 
     def read(self, tagged: Tagged) -> Any:
-        """Return the object for a tagged dict; raises :exc:`MalformedError`."""
+        """Return the object of a tagged dict; raise :exc:`MalformedError` on failure."""
         if self.optional is not None:
             _check_keys(tagged, self.required, self.optional)
         return self.decode(tagged)
 
     def read_item(self, path: str, fields: Tagged) -> Any:
-        """Return the object for a dict inside a tagged dict. The inner dict may have no tag.
+        """Return the object that a nested dict describes. The nested dict needs no tag.
 
-        ``path`` leads to the inner dict. The key of a :exc:`MalformedError` begins with ``path``.
+        ``path`` is the path to the nested dict. The key of a :exc:`MalformedError` begins with
+        ``path``.
         """
         try:
             return self.read({TAG: self.tag, **fields})
@@ -158,7 +159,7 @@ class StoredType(NamedTuple):
 
 
 def _oversized(key: str, value: Any) -> str:
-    """Return a message if a field of a tagged dict is too long, otherwise ""."""
+    """Return an error message if a field of a tagged dict is too long, or "" if not."""
     if not isinstance(value, (str, list)) or len(value) <= LONGEST_PART or key in UNLIMITED:
         return ""
     unit = "characters" if isinstance(value, str) else "items"
@@ -182,7 +183,7 @@ def _check_keys(tagged: Tagged, required: tuple[str, ...], optional: tuple[str, 
 
 
 def _read_number(tagged: Tagged, key: str) -> float:
-    """Return the number at ``key``; booleans are not accepted."""
+    """Return the number that ``tagged`` has under ``key``; booleans are not accepted."""
     value = tagged.get(key)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise MalformedError(key, f"{value!r} is not a number")
@@ -196,7 +197,7 @@ def _read_whole(key: str, value: object) -> int:
 
 
 def _read_list(tagged: Tagged, key: str) -> list[Any]:
-    """Return the list at ``key``, an empty list if the key is missing."""
+    """Return the list that ``tagged`` has under ``key``, or an empty list if ``key`` is missing."""
     value = tagged.get(key) or []
     if not isinstance(value, list):
         raise MalformedError(key, f"{value!r:.60} is not a list")
@@ -206,7 +207,7 @@ def _read_list(tagged: Tagged, key: str) -> list[Any]:
 def _malformed(error: Exception, keys: tuple[str, ...]) -> MalformedError:
     """Convert an error that a constructor raised into a :exc:`MalformedError`.
 
-    If the message starts with one of ``keys`` and a colon, the error names that key as invalid.
+    If the message of ``error`` starts with one of ``keys`` and a colon, the result names this key.
     """
     key, _, problem = str(error).partition(": ")
     return MalformedError(key, problem) if key in keys else MalformedError("", str(error))
@@ -229,7 +230,7 @@ def _written_zone(moment: datetime) -> tuple[str | float, int]:
     if zone is None:
         return "UTC", 0
     key = zone_key(zone)
-    if key is None or isinstance(zone, tzfile):  # RedBeat 2 also writes a UTC offset for tzfile
+    if key is None or isinstance(zone, tzfile):  # like RedBeat 2, write the UTC offset of a tzfile
         return _offset_seconds(moment), moment.fold
     if isinstance(zone, ZoneInfo):
         return key, moment.fold
@@ -237,9 +238,9 @@ def _written_zone(moment: datetime) -> tuple[str | float, int]:
 
 
 def _legacy_zone(moment: datetime, key: str, zone: tzinfo) -> tuple[str | float, int]:
-    """Return the name and the ``fold`` of a datetime with a ``pytz`` zone.
+    """Return the zone name or UTC offset, and the ``fold``, of a datetime with a ``pytz`` zone.
 
-    A datetime with a ``pytz`` zone does not use ``fold``: its ``tzinfo`` has a fixed UTC offset.
+    A datetime with a ``pytz`` zone has no ``fold``, because its ``tzinfo`` has a fixed UTC offset.
     """
     offsets = [moment.replace(tzinfo=zone, fold=fold).utcoffset() for fold in (0, 1)]
     if moment.utcoffset() not in offsets:
@@ -252,7 +253,7 @@ def _offset_seconds(moment: datetime) -> float:
 
 
 def _decode_datetime(tagged: Tagged) -> datetime:
-    """Return an aware datetime, in UTC if the dict has no time zone."""
+    """Return the aware datetime of a tagged dict; a dict without a time zone means UTC."""
     fields = {key: _read_whole(key, tagged.get(key, 0)) for key in (*DATE, *CLOCK, "fold")}
     zone = _read_zone("timezone", tagged.get("timezone"))
     try:
@@ -262,7 +263,7 @@ def _decode_datetime(tagged: Tagged) -> datetime:
 
 
 def _read_zone(key: str, value: object) -> tzinfo:
-    """Return the time zone for an IANA name or for a UTC offset in seconds; UTC for None."""
+    """Return the time zone for an IANA name or a UTC offset in seconds; None means UTC."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return _offset_zone(key, value)
     if value is not None and not isinstance(value, str):
@@ -280,7 +281,7 @@ def _offset_zone(key: str, seconds: float) -> tzinfo:
         return timezone(timedelta(seconds=seconds)) if seconds else UTC
     except (ValueError, OverflowError) as error:
         raise MalformedError(
-            key, f"{seconds!r} is not a UTC offset: it must be less than a day, in seconds"
+            key, f"{seconds!r} is not a UTC offset in seconds: the offset must be less than a day"
         ) from error
 
 
@@ -316,13 +317,15 @@ def _encode_interval(interval: schedule) -> dict[str, Any]:
         raise UnstorableError(f"{every!r} must be above 0 and at most 1000 years", "every")
     if every < MIN_EVERY:
         seconds, shortest = every.total_seconds(), MIN_EVERY.total_seconds()
-        raise UnstorableError(f"{seconds:g} s is too short; the shortest is {shortest} s", "every")
+        raise UnstorableError(
+            f"{seconds:g} s is too short; the shortest interval is {shortest} s", "every"
+        )
     return {"every": every.total_seconds(), "relative": bool(interval.relative)}
 
 
 def _decode_interval(tagged: Tagged) -> schedule:
     relative = tagged.get("relative")
-    if relative not in (None, 0, 1):  # RedBeat 2 also accepts null, 0 and 1
+    if relative not in (None, 0, 1):  # RedBeat 2 accepts null, 0 and 1 as booleans
         raise MalformedError("relative", f"{relative!r} is neither true nor false")
     seconds = _read_number(tagged, "every")
     try:
@@ -347,7 +350,8 @@ def _encode_cron_field(cron: crontab, name: str) -> Any:
     written = getattr(cron, f"_orig_{name}")
     if isinstance(written, (str, list)) or type(written) is int:
         return written
-    # A set or an iterator cannot be stored as JSON. A crontab made of the parsed values is equal.
+    # A set or an iterator cannot be stored as JSON. A crontab made of the parsed values equals the
+    # original crontab.
     values = sorted(map(int, getattr(cron, name)))
     if not values:
         raise UnstorableError("is empty, so the crontab would never run", name)
@@ -359,7 +363,7 @@ def _decode_crontab(tagged: Tagged) -> crontab:
     try:
         return crontab(**fields)
     except Exception as error:
-        # Celery's parser raises ParseException and several built-in errors.
+        # Celery's crontab parser raises ParseException and several built-in errors.
         raise MalformedError(_wrong_cron_field(fields), str(error).strip()) from error
 
 
@@ -367,7 +371,7 @@ def _decode_cron_field(key: str, value: Any) -> Any:
     if value is None:
         return "*"
     if isinstance(value, str):
-        # The text may have brackets, because an example in the manual of RedBeat 2 has brackets.
+        # The text of a field may be in brackets, as in an example in the manual of RedBeat 2.
         bracketed = value.startswith("[") and value.endswith("]")
         return value[1:-1] if bracketed else value
     if isinstance(value, list):
@@ -420,7 +424,7 @@ def _decode_clocked(tagged: Tagged) -> clocked:
 
 # -- rules -----------------------------------------------------------------------------------------
 
-#: The fields of an rrule that are written after freq and before the datetimes, as in RedBeat 2.
+#: The fields that a stored rrule has between freq and the datetimes, in the order of RedBeat 2.
 RULE_PARTS: Final = tuple(name for name in RRULE_FIELDS if name not in ("freq", "dtstart", "until"))
 RULE_ZONES: Final = ("dtstart_tz", "until_tz", "dtstart_zone", "until_zone")
 
@@ -445,9 +449,9 @@ def _encode_rule_moment(name: str, moment: datetime) -> dict[str, Any]:
 
 
 def _decode_rrule(tagged: Tagged) -> rrule:
-    """Return the rule of a tagged dict.
+    """Return the rrule that a tagged dict describes.
 
-    A rule without ``dtstart`` starts in 1970 and must not have a ``count``.
+    An rrule without ``dtstart`` starts in 1970 and must not have a ``count``.
     """
     fields = {key: tagged[key] for key in RRULE_FIELDS if key in tagged}
     fields.update(until=_decode_rule_moment(tagged, "until"), dtstart=_rule_start(tagged))
@@ -461,12 +465,12 @@ def _decode_rrule(tagged: Tagged) -> rrule:
 
 
 def _rule_start(tagged: Tagged) -> datetime:
-    """Return ``dtstart``. The default is in 1970, so that each call returns the same start."""
+    """Return ``dtstart``, or the start of 1970 for a rule without ``dtstart``."""
     start = _decode_rule_moment(tagged, "dtstart")
     if start is not None:
         return start
     if tagged.get("count") is not None:
-        raise MalformedError("dtstart", "is missing; a rule with a count needs a start")
+        raise MalformedError("dtstart", "is missing; a rule with a count needs a dtstart")
     return datetime(1970, 1, 1, tzinfo=_read_zone("dtstart_zone", tagged.get("dtstart_zone")))
 
 
@@ -498,14 +502,14 @@ def _encode_weekday(day: Any) -> dict[str, Any]:
 
 
 def _decode_weekday(tagged: Tagged) -> weekday:
-    """Return a weekday; if ``tagged`` has ``n``, the ``n``-th such weekday of a month or year."""
+    """Return the weekday of a tagged dict, or with ``n`` the ``n``-th one of a month or year."""
     day, nth = _read_whole("wkday", tagged["wkday"]), tagged.get("n")
     if not 0 <= day <= 6:
-        raise MalformedError("wkday", f"{day} is not a weekday: use 0 (Monday) to 6")
+        raise MalformedError("wkday", f"{day} is not a weekday: use 0 (Monday) to 6 (Sunday)")
     if nth is None:
         return weekday(day)
     if not _read_whole("n", nth):
-        raise MalformedError("n", "0 is not valid; leave n out for every week")
+        raise MalformedError("n", "0 is not valid; leave n out to run every week")
     return weekday(day, nth)
 
 
@@ -528,7 +532,7 @@ def _encode_rule_of_set(index: int, rule: rrule) -> dict[str, Any]:
 
 
 def _decode_rruleset(tagged: Tagged) -> rruleset:
-    """Return a set of rules and dates, either from lists or from RFC 5545 text in ``ical``."""
+    """Return the rruleset of a tagged dict with lists of rules and dates, or with RFC 5545 text."""
     try:
         if "ical" in tagged:
             return _decode_ical(tagged)
@@ -588,8 +592,8 @@ def _decode_verbatim(tagged: Tagged) -> dict[str, Any]:
 
 # -- the table -------------------------------------------------------------------------------------
 
-#: A user's dict that looks like a tagged dict, because its ``__type__`` is a known tag. RedBeat
-#: stores this dict as a list of pairs.
+#: Stores a user's dict as a list of pairs if the dict looks like a tagged dict: if a known tag is
+#: the value of the key ``__type__``.
 VERBATIM: Final = StoredType("verbatim", _encode_verbatim, _decode_verbatim, ("items",))
 
 TYPES: Final[dict[type, StoredType]] = {
@@ -608,13 +612,13 @@ BY_TAG: Final = {kind.tag: kind for kind in (*TYPES.values(), VERBATIM)}
 
 
 def type_of_class(cls: type) -> StoredType | None:
-    """Return the type that stores objects of exactly the class ``cls``, None if no type does."""
+    """Return the ``StoredType`` of exactly the class ``cls``, or None if ``cls`` has none."""
     registered = of_class(cls)
     return TYPES.get(cls) if registered is None else _of_registered(registered)
 
 
 def type_of_tag(tag: object) -> StoredType | None:
-    """Return the type that is stored with this tag, None if the tag is unknown."""
+    """Return the ``StoredType`` with the tag ``tag``, or None for an unknown tag."""
     registered = named(tag)
     if registered is not None:
         return _of_registered(registered)

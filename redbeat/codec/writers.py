@@ -1,4 +1,4 @@
-"""Converts Python values to JSON. Each object in a value becomes a tagged dict."""
+"""Converts Python values to JSON; objects such as datetimes become tagged dicts."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ ANY_HINT = "use JSON values, datetimes, schedules or weekdays"
 
 
 def stored_type_of(cls: type) -> tuple[type, StoredType | None]:
-    """Return the nearest base class that can be stored, and its ``StoredType``.
+    """Return the first class in the MRO of ``cls`` that can be stored, and its ``StoredType``.
 
-    An object of a subclass is stored like an object of this base class, as in RedBeat 2. Returns
+    An object of a subclass is stored like an object of its base class, as in RedBeat 2. Returns
     ``(object, None)`` if no base class can be stored.
     """
     for base in cls.__mro__:
@@ -52,11 +52,11 @@ def stored_type_of(cls: type) -> tuple[type, StoredType | None]:
     return object, None
 
 
-#: The warnings that this process has logged, as (class, lost attributes). RedBeat logs each warning
-#: only once.
+#: The warnings that this process has logged: pairs of a schedule class and the lost attributes.
+#: RedBeat logs each warning only once.
 _warned: set[tuple[type, str]] = set()
-#: The attributes that set a clock or a time zone. If an attribute in ``CLOCK_PARTS`` is lost, the
-#: warning suggests a time zone for the entry.
+#: The attributes of a schedule that set its clock or time zone. If an attribute in ``CLOCK_PARTS``
+#: is lost, the warning suggests a time zone for the entry.
 CLOCK_PARTS = frozenset(
     {"nowfun", "now", "tz", "app", "maybe_make_aware", "to_local", "utc_enabled"}
 )
@@ -66,7 +66,7 @@ def warn_of_loss(value: BaseSchedule, written: Any = None) -> None:
     """Log a warning if the JSON of a schedule lacks attributes that influence its runs.
 
     ``written`` is the output of a custom encoder. If ``written`` differs from the output of
-    RedBeat's encoder, there is no warning: ``written`` may contain the lost attributes.
+    RedBeat's encoder, no warning is logged, because ``written`` may contain all attributes.
     """
     cls = type(value)
     if not asks_itself(value) or of_class(cls) is not None:
@@ -82,14 +82,14 @@ def warn_of_loss(value: BaseSchedule, written: Any = None) -> None:
     zone = ", or give the entry timezone='Area/City'" if CLOCK_PARTS & {*parts} else ""
     logger.warning(
         "beat: A schedule of class %s.%s is stored as a plain %s, without its %s, and a beat "
-        "runs it without these parts. To store these parts too, register a class of your own with "
+        "runs it without these parts. To store all parts, register a class of your own with "
         "redbeat.register_schedule_type()%s",
         *(cls.__module__, cls.__qualname__, base.__name__, lost, zone),
     )
 
 
 def warn_of_app(value: BaseSchedule, app: Celery) -> None:
-    """Log a warning if a crontab was made for an app whose time zone differs from ``app``'s.
+    """Log a warning if a crontab was made for another app, with another time zone than ``app``.
 
     ``app`` is the app of the entry. RedBeat uses the time zone of ``app``, as Celery and RedBeat 2
     do.
@@ -110,7 +110,7 @@ def warn_of_app(value: BaseSchedule, app: Celery) -> None:
 
 
 def unstorable_reason(value: Any) -> str:
-    """Return why ``value`` cannot be stored, and what to store instead."""
+    """Return a message that says why ``value`` cannot be stored, and what to store instead."""
     hint = next((hint for types, hint in HINTS if isinstance(value, types)), ANY_HINT)
     return f"a value of type {type(value).__name__} cannot be stored as JSON; {hint}"
 
@@ -121,10 +121,10 @@ Default = Callable[[Any], Any]
 
 
 class RedBeatJSONEncoder(json.JSONEncoder):
-    """The JSON encoder for datetimes, schedules and weekdays: ``json.dumps(value, cls=...)``.
+    """Encodes datetimes, schedules and weekdays; pass this class as ``cls`` to ``json.dumps()``.
 
-    Raises ``TypeError`` for a value that could not be read back unchanged. Subclasses may add types
-    by overriding ``default(obj)``, which is called for each object that is not plain JSON. If
+    Raises ``TypeError`` for a value that a decoder could not restore. Subclasses may add types by
+    overriding ``default(obj)``, which is called for each object that is not plain JSON. If
     ``default()`` returns a dict, the encoder writes this dict unchanged.
     """
 
@@ -147,10 +147,11 @@ class RedBeatJSONEncoder(json.JSONEncoder):
 
 
 def storable(value: Any, default: Default, depth: int = 0) -> Any:
-    """Return ``value`` as plain JSON values; raise ``UnstorableError`` if this is impossible.
+    """Convert ``value`` to plain JSON values; raise ``UnstorableError`` on failure.
 
-    As in ``json``, instances of subclasses of ``str``, ``int``, ``float``, ``list`` and ``dict``
-    lose their class. For example, an ``Enum`` member that is a ``str`` is read back as ``str``.
+    As in the ``json`` module, objects of subclasses of ``str``, ``int``, ``float``, ``list`` and
+    ``dict`` lose their class. For example, an ``Enum`` member that is a ``str`` is read back as
+    ``str``.
     """
     walk = WALKERS.get(type(value))
     if walk is None:
@@ -172,7 +173,7 @@ def _dict(value: dict[Any, Any], default: Default, depth: int) -> dict[str, Any]
     if not STRING.issuperset(map(type, value)):
         _check_keys(value)
     items = _items(value, default, depth)
-    # A user's dict may look like a tagged dict, and must not be decoded as a tagged dict.
+    # A user's dict that looks like a tagged dict must not be decoded as a tagged dict.
     return VERBATIM.write(items) if TAG in value and type_of_tag(value[TAG]) else items
 
 
@@ -211,7 +212,7 @@ def _object(value: Any, default: Default, depth: int) -> Any:
     except UnstorableError:
         raise
     except TypeError as error:
-        # default() of a subclass raised TypeError, or called json's default(), which raised it.
+        # The default() method of a subclass may raise TypeError.
         raise UnstorableError(f"{unstorable_reason(value)} ({error})") from error
     if isinstance(value, BaseSchedule):
         warn_of_loss(value, written)

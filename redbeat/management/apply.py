@@ -1,6 +1,6 @@
 """Plans and applies the changes that make the stored entries match given definitions.
 
-This module also describes the change of an entry or a calendar, for imports and migrations.
+The class :class:`Change` also describes each change that an import or a migration makes.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def checked(entry: RedBeatSchedulerEntry) -> Writing:
 
 # -- the plan --------------------------------------------------------------------------------------
 
-#: The actions that write an entry.
+#: The actions of a planned change that write an entry.
 TO_WRITE: Final = ("created", "changed")
 
 
@@ -127,8 +127,8 @@ class PlannedChange(NamedTuple):
 
     Attributes:
         name: the name of the entry.
-        action: ``created``, ``changed``, ``unchanged`` or ``removed``.
-        entry: the entry to save or to remove; None if an entry to remove cannot be read. A save
+        action: one of ``created``, ``changed``, ``unchanged`` or ``removed``.
+        entry: the entry to save or to remove, or None if an entry to remove cannot be read; a save
             with ``if_unchanged`` fails if the stored entry has changed since the plan was made.
         problem: why the change is not allowed; "" if the change is allowed.
         row: the data that is stored under this name; None for an entry to remove.
@@ -142,7 +142,7 @@ class PlannedChange(NamedTuple):
 
     @property
     def change(self) -> Change:
-        """The change as a :class:`Change`, for display."""
+        """A :class:`Change` that describes the planned change for display."""
         if self.row is None:
             return Change(self.name, self.action)
         if self.action == "unchanged":
@@ -169,16 +169,16 @@ def plan_entries(
     """Yield the changes that make the stored entries of an owner match ``entries``.
 
     The owner is ``managed_by``. The field ``managed_by`` of a stored entry names the entry's owner.
-    Stored entries of this owner that are not in ``entries`` are removed. Entries without an owner,
-    and entries of other owners, are never removed. If an entry in ``entries`` is already stored
-    with another owner, or without an owner, its change has a problem. With ``adopt``, there is no
-    problem, and the owner of the entry changes. A paused entry stays paused.
+    A stored entry of the owner that is not in ``entries`` is removed. Entries without an owner, and
+    entries of other owners, are never removed. If an entry in ``entries`` is already stored with
+    another owner, or without an owner, ``managed_by`` becomes its owner if ``adopt`` is true;
+    otherwise the planned change has a problem. A paused entry stays paused.
 
     If ``managed_by`` is None, owners are ignored: all dynamic entries that are not in ``entries``
     are removed, and a paused entry stays paused unless its definition changes.
 
-    Without ``prune``, no entry is removed. This function writes nothing. Takes one round trip per
-    500 ``entries``, and with ``prune`` one more round trip per 500 stored entries.
+    If ``prune`` is false, no entry is removed. This function writes nothing. Takes one round trip
+    per 500 ``entries``, and with ``prune`` one more round trip per 500 stored entries.
     """
     for batch in batches(entries.items()):
         rows = schedule._store.read([entry.writable_key() for _, entry in batch]).rows
@@ -210,7 +210,7 @@ def _planned(
         entry = paused
         texts = (row.definition, row.policy)
         entry.saved_state = entry.saved_state._replace(texts=texts)
-        with suppress(DecodeError):  # errors are ignored: a beat reports an unreadable history
+        with suppress(DecodeError):  # ignore an unreadable history: a beat reports the problem
             entry.recall(row.meta, row.runtime)
         if not (problem or unchanged or adopt):
             problem = _claim_of_others(managed_by, entry, row)
@@ -218,7 +218,7 @@ def _planned(
 
 
 def obstacle(row: Row, static: bool = False) -> str:
-    """Return why the entry in a row must not be overwritten, or "" if overwriting is allowed.
+    """Return the reason why a stored entry must not be overwritten, or "" if there is no reason.
 
     ``static`` is true if the new entry is a static entry.
     """
@@ -241,7 +241,7 @@ def _claim_of_others(managed_by: str, entry: RedBeatSchedulerEntry, row: Row) ->
 def stored_entry(
     app: Celery, entry_class: type[RedBeatSchedulerEntry], row: Row
 ) -> RedBeatSchedulerEntry | None:
-    """Return the entry in a row without its history; None for a missing or unreadable entry."""
+    """Return the entry of a ``Row`` without its history, or None if missing or unreadable."""
     if row.definition is None:
         return None
     try:
@@ -259,12 +259,12 @@ def _same_texts(row: Row, entry: RedBeatSchedulerEntry) -> bool:
 
 
 def json_or_none(text: str) -> Any:
-    """Return the value of a JSON string, or None for an empty string."""
+    """Return the decoded value of a JSON text, or None for an empty text."""
     return json.loads(text) if text else None
 
 
 def _score_of(entry: RedBeatSchedulerEntry) -> float | None:
-    """Return the score that a save would store, without changing the entry."""
+    """Return the score that a save of the entry would store; the entry is not changed."""
     preview = copy(entry)
     with suppress(DecodeError):
         restart_if_finished(preview, preview.texts(), datetime.now(UTC))
@@ -275,7 +275,7 @@ def _score_of(entry: RedBeatSchedulerEntry) -> float | None:
 
 
 class Difference(NamedTuple):
-    """The old and the new value of a field, as JSON values; None if the field has no value."""
+    """The old and the new JSON value of a field; None means that the field has no value."""
 
     old: Any
     new: Any
@@ -286,13 +286,13 @@ class Change(NamedTuple):
 
     Attributes:
         name: the name of the entry or calendar.
-        action: ``created``, ``changed``, ``unchanged``, ``kept`` (the stored entry differs, but is
-            not changed) or ``removed``; for a migration ``copied``, ``same``, ``different``,
+        action: one of ``created``, ``changed``, ``unchanged``, ``kept`` (the stored entry differs,
+            but is not changed) or ``removed``; in a migration ``copied``, ``same``, ``different``,
             ``unreadable`` or ``deleted``.
-        fields: field name -> difference, for the fields that differ. A new entry has all of its
-            fields, with old values of None.
+        fields: field name -> the old and the new value, for each field that differs; all fields of
+            a new entry differ, with None as the old value.
         next_run: when the entry is due next, in UTC; None if the entry is never due.
-        is_calendar: True for a calendar, False for an entry.
+        is_calendar: whether the change is a change of a calendar.
     """
 
     name: str
@@ -343,7 +343,7 @@ def _values(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
 
 
 def next_run_of(score: float | None, now: datetime | None = None) -> datetime | None:
-    """Return when an entry with this score is due next; None for a parked entry.
+    """Return when an entry with a given score is due next, or None if the entry is never due.
 
     An entry without a score is due at once: the result is ``now``, or the current time if ``now``
     is None.

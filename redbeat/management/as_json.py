@@ -1,6 +1,6 @@
 """Builds the JSON objects of entries, runs and the status, for the commands and the web API.
 
-``docs/json.rst`` documents the fields of these objects.
+``docs/json.rst`` documents the fields of the JSON objects.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ MAX_OVERDUE: Final = 20
 
 
 def record_json(record: Record) -> dict[str, Any]:
-    """Return the JSON object of an entry in a list of entries."""
+    """Return the JSON object of an entry for a list of entries."""
     stored = {"name": record.name} if record.entry is None else as_json(record.entry)
     return {
         **stored,
@@ -63,7 +63,7 @@ def record_json(record: Record) -> dict[str, Any]:
 def entry_json(entry: RedBeatSchedulerEntry, static: bool) -> dict[str, Any]:
     """Return the JSON object of an entry with its state and its runs.
 
-    Takes three round trips, and more if the entry has calendars, or if workers report the ends of
+    Takes three round trips, or more if the entry has calendars or if workers report the ends of its
     runs. Raises KeyError for an entry that is not stored.
     """
     status, (upcoming, problem) = entry.status, upcoming_or_problem(entry, UPCOMING)
@@ -99,9 +99,10 @@ def upcoming_json(at: datetime, name: str) -> dict[str, Any]:
 
 
 def timeline_json(minutes: Periods, load: Load) -> dict[str, Any]:
-    """Return the JSON object with the number of runs in each minute and of each entry.
+    """Return a JSON object with the number of runs per minute and the number of runs per entry.
 
-    The object also has the instants of all runs, unless there are more than :data:`MAX_RUNS` runs.
+    The JSON object also contains the instants of all runs, unless there are more than
+    :data:`MAX_RUNS` runs.
     """
     listed = sum(load.counts) <= MAX_RUNS
     runs = {
@@ -161,7 +162,7 @@ def problems_of(status: Status, max_late: float) -> Iterator[str]:
     failing = status.entries["failing"]
     if failing:
         entries = plural(failing, "entry fails", "entries fail")
-        yield f"{entries}, see celery redbeat list --state failing"
+        yield f"{entries}; run celery redbeat list --state failing"
     if status.most_late is not None and status.most_late > max_late:
         yield f"an entry is {duration(status.most_late)} late"
     for item in status.overdue[:MAX_OVERDUE]:
@@ -171,7 +172,7 @@ def problems_of(status: Status, max_late: float) -> Iterator[str]:
 
 
 def status_json(status: Status, problems: list[str]) -> dict[str, Any]:
-    """Return the JSON object of a status with its problems."""
+    """Return the JSON object of a schedule's status and problems."""
     return {
         "healthy": not problems,
         "problems": problems,
@@ -194,7 +195,7 @@ def status_json(status: Status, problems: list[str]) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of the packages in use."""
+    """Return the versions of RedBeat, Celery, redis-py and Python."""
     packages = {"redbeat": "celery-redbeat", "celery": "celery", "redis": "redis"}
     versions = {name: version(package) for name, package in packages.items()}
     return {**versions, "python": python_version()}

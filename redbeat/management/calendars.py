@@ -24,7 +24,7 @@ logger = get_logger("celery.beat")
 def save_calendar(schedule: Schedule, calendar: Calendar) -> int:
     """Store a calendar, and compute the next run of each entry that names the calendar.
 
-    Returns the number of entries that name the calendar. If the call is interrupted, call the
+    Returns the number of entries that name the calendar. After an interrupted call, call the
     function again. Takes one round trip, and five more round trips per 500 entries with calendars.
     """
     store_of(schedule.app).save_calendar(calendar.name, calendar.to_json())
@@ -50,7 +50,7 @@ def delete_calendar(schedule: Schedule, name: str) -> bool:
 
 
 class _Users:
-    """Finds the entries that name calendars, and computes their scores."""
+    """Finds the entries that name a calendar, and updates the scores of these entries."""
 
     def __init__(self, schedule: Schedule) -> None:
         self._app, self._entry_class = schedule.app, schedule.entry_class
@@ -59,9 +59,9 @@ class _Users:
     def of(self, name: str) -> Iterator[list[RedBeatSchedulerEntry]]:
         """Yield lists of the entries that name a calendar.
 
-        Redis stores a set of the keys of entries with calendars. If a key in the
-        set belongs to an entry that no longer has calendars, this method removes the key. Takes two
-        round trips per 500 keys of the set.
+        RedBeat stores the keys of entries with calendars in a Redis set. If an entry no longer has
+        calendars, this method removes the key of the entry from the Redis set. Takes two round
+        trips per 500 keys of the Redis set.
         """
         cursor = START
         while True:
@@ -77,7 +77,7 @@ class _Users:
                 return
 
     def _among(self, keys: list[str]) -> tuple[list[RedBeatSchedulerEntry], list[str]]:
-        """Return the entries that have calendars, and the keys of entries without calendars.
+        """Return the entries with calendars among ``keys``, and the keys of the other entries.
 
         A missing entry counts as an entry without calendars.
         """

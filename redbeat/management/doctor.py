@@ -61,23 +61,24 @@ KINDS: Final = (
 #: Maximum rounding error between the stored and the computed score, in seconds.
 SCORE_TOLERANCE: Final = 0.002
 
-#: RedBeat 2 rounds scores down to whole seconds. A score that is early by less than this number of
-#: seconds is harmless: a beat sees that the entry is not due yet, and sets the correct score.
+#: RedBeat 2 rounds scores down to whole seconds. A score that is early, but by less than
+#: ``EARLY_TOLERANCE`` seconds, is harmless: a beat finds that the entry is not due yet, and sets
+#: the correct score.
 EARLY_TOLERANCE: Final = 1.0
 
-#: Maximum seconds until a beat checks a failed or waiting run again.
+#: Maximum time until a beat checks a failed or waiting run again, in seconds.
 MAX_WAIT: Final = 65.0
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One problem of a schedule.
+    """A problem of a schedule that ``celery redbeat doctor`` reports.
 
     Attributes:
         kind: one of :data:`KINDS`.
-        key: the Redis key of the entry, "" for a problem of the whole schedule.
+        key: the Redis key of the entry, or "" for a problem of the whole schedule.
         problem: what is wrong.
-        remedy: what ``--fix`` does if ``fixable`` is true, otherwise what you can do.
+        remedy: what ``--fix`` does if ``fixable`` is true, otherwise what the operator can do.
         fixable: whether ``--fix`` repairs the problem.
         fixed: whether ``--fix`` has repaired the problem.
     """
@@ -110,8 +111,8 @@ def examine(schedule: Schedule, fix: bool = False) -> Iterator[Finding]:
     """Yield the problems of a schedule; if ``fix`` is true, repair the fixable problems.
 
     Raises :exc:`ConfigurationError` for invalid settings. Takes one round trip for the calendars,
-    and one for the number of shards. Takes one more round trip per 500 entries, per 1000 keys of
-    the database, per 500 repairs, and per 500 entries that are missing from the sorted set.
+    one for the number of shards, and one each per 500 entries, per 1000 keys of the database, per
+    500 repairs, and per 500 entries that are missing from the sorted set.
     """
     conf, store = ensure_conf(schedule.app), store_of(schedule.app)
     for problem, remedy in conf.dubious_settings():
@@ -187,13 +188,13 @@ def _of_row(
     try:
         entry = _entry_of(row, templates)
         entry.use_calendars(decode_calendars(calendars, entry.policy.exclude))
-        entry.occurrence_plan()  # raises an error if a calendar does not exist
+        entry.occurrence_plan()  # a missing calendar raises an error here
         problem = wrong_score(row, entry, now)
     except CannotRunHereError as error:
         yield Finding("unreadable", key, f"cannot run with this code and settings: {error}", OTHER)
         return
     except Exception as error:
-        # The error is a DecodeError, or any error that a schedule class raised.
+        # The class of a custom schedule may raise any error.
         yield Finding("unreadable", key, f"cannot be read: {error}", CORRECT)
         return
     failing = Failing.read(row.failing, row.score, claimed=True)
@@ -218,12 +219,14 @@ OTHER: Final = "start a beat that can run the entry, or correct or delete the en
 
 
 def _entry_of(row: Row, templates: Templates) -> RedBeatSchedulerEntry:
-    """Return the entry in a row; raise an error if this app cannot read or run the entry."""
+    """Return the entry of a ``Row``; raise an error if this app cannot read or run the entry."""
     if row.problem or row.definition is None:
         raise DecodeError("definition", row.problem)
     entry = templates.with_history(row)
     if entry.key != row.key:
-        raise DecodeError("definition.name", f"is {entry.name!r:.60}, which does not match its key")
+        raise DecodeError(
+            "definition.name", f"is {entry.name!r:.60}, which does not match the key of the entry"
+        )
     entry.check_allowed()
     return entry
 
@@ -231,9 +234,9 @@ def _entry_of(row: Row, templates: Templates) -> RedBeatSchedulerEntry:
 def wrong_score(row: Row, entry: RedBeatSchedulerEntry, now: float) -> str:
     """Return a description of what is wrong with an entry's score, or "" for a correct score.
 
-    The score counts as correct in three special cases. If the score is in the past, a beat will
-    check the entry and set a new score. If a run of the entry is in progress, a beat will set a new
-    score after the run. If the schedule is a custom class, any score may be correct.
+    A score in the past counts as correct, because a beat will check the entry and set a new score.
+    While a run of the entry is in progress, any score counts as correct, because a beat will set a
+    new score after the run. For a schedule of a custom class, any score counts as correct.
     """
     score = row.score
     if score is None or 0 <= score <= now or _is_busy(row, now) or asks_itself(entry.schedule):
@@ -269,8 +272,8 @@ def _score_text(score: float) -> str:
 
 # -- entries that are due at the same time ---------------------------------------------------------
 
-#: A minute is busy if at least ``BUSY`` entries are due in this minute, and if this number is at
-#: least ``BUSY_FACTOR`` times the mean number per minute of the same hour.
+#: A minute is busy if at least ``BUSY`` entries are due in the minute, and at least ``BUSY_FACTOR``
+#: times as many entries as in the average minute of the same hour.
 BUSY: Final = 600
 BUSY_FACTOR: Final = 5
 
@@ -281,7 +284,7 @@ MAX_BUSY: Final = 3
 def _busy(minutes: Counter[int]) -> Iterator[Finding]:
     """Yield a finding for each of the busiest minutes.
 
-    ``minutes`` contains UNIX minute -> the number of entries that are due next in this minute.
+    ``minutes`` maps each UNIX minute to the number of entries that are due next in the minute.
     """
     hours: Counter[int] = Counter()
     for minute, count in minutes.items():
@@ -291,18 +294,18 @@ def _busy(minutes: Counter[int]) -> Iterator[Finding]:
         if count < max(BUSY, BUSY_FACTOR * mean):
             return
         at = from_timestamp(minute * 60).isoformat(" ", "minutes")
-        times = f"{count / mean:.0f} times the mean per minute in that hour"
+        times = f"{count / mean:.0f} times the mean per minute of the hour"
         problem = f"{count} entries are due in the minute of {at}, {times}"
-        effect = f"then about {mean:.0f} are due in each minute of the hour"
+        effect = f"then about {mean:.0f} entries are due in each minute of the hour"
         remedy = f"set spread=3600 for these entries, or use H in their crontabs: {effect}"
         yield Finding("busy", "", problem, remedy)
 
 
-# -- keys without a member -------------------------------------------------------------------------
+# -- entries that the sorted set lacks -------------------------------------------------------------
 
 
 def _orphans(store: Store, templates: Templates, fix: bool) -> Iterator[Finding]:
-    """Yield a finding for each entry that is stored as a hash but missing in the sorted set."""
+    """Yield a finding for each entry that is stored as a hash but missing from the sorted set."""
     cursor = START
     while True:
         swept = store.sweep(cursor, DISABLED, 0, 0, ())
@@ -318,7 +321,9 @@ def _of_orphan(row: Row, templates: Templates) -> Finding:
     problem = "is stored, but not in the schedule"
     try:
         _entry_of(row, templates)
-    except Exception as error:  # a DecodeError, or any error that a schedule class raised
+    except Exception as error:  # a schedule class may raise any error
         problem = f"{problem}, and cannot be read: {error}"
         return Finding("unreadable", encodable(row.key), problem, CORRECT)
-    return Finding("orphan", row.key, problem, "add the entry again, due at once", fixable=True)
+    return Finding(
+        "orphan", row.key, problem, "add the entry to the schedule, due at once", fixable=True
+    )

@@ -54,10 +54,10 @@ __all__ = (
 
 
 class Filter(NamedTuple):
-    """The conditions of :meth:`~redbeat.schedule.Schedule.records`; None means no condition.
+    """A filter for :meth:`~redbeat.schedule.Schedule.records`; a field with None matches all.
 
-    ``due_before`` is in UNIX seconds. If ``fold`` is true, :func:`like` compares the patterns with
-    names and tasks, and ignores case.
+    ``due_before`` is in UNIX seconds. If ``fold`` is true, names and tasks are compared with the
+    patterns by :func:`like`, which ignores case.
     """
 
     pattern: str | None = None
@@ -103,15 +103,16 @@ class Filter(NamedTuple):
         return score is not None and 0 <= score < self.due_before
 
     def admits_score(self, score: float) -> bool:
-        """Return whether an entry with this score can meet the conditions."""
+        """Return whether an entry with a given score can meet the conditions of the filter."""
         if score < 0:
             return self.due_before is None and not self.only_scheduled
         return self.due_before is None or score < self.due_before
 
     def may_take(self, row: Row) -> bool:
-        """Return whether the record of a row can meet the conditions of :meth:`takes`.
+        """Return whether the record of a ``Row`` can meet the conditions of :meth:`takes`.
 
-        The row is not decoded. Call this method only for RedBeat's own entry class and codec.
+        This method does not decode the row. Call this method only for RedBeat's own entry class and
+        codec.
         """
         text = row.definition
         if text is None or row.note or "\\" in text:
@@ -141,7 +142,7 @@ class Filter(NamedTuple):
 
     @property
     def only_parked(self) -> bool:
-        """Whether the filter selects only states of entries that are never due."""
+        """Whether the filter selects only entries that are never due."""
         return self.states is not None and self.states <= PARKED_STATES
 
     def takes(self, record: Record) -> bool:
@@ -154,10 +155,7 @@ class Filter(NamedTuple):
         return self.task is None or (entry is not None and self.matches(str(entry.task), self.task))
 
     def ends_before(self, after: Cursor) -> bool:
-        """Return whether all entries after this cursor are due at ``due_before`` or later.
-
-        Entries that are never due count as later.
-        """
+        """Return whether each entry after a cursor is due at ``due_before``, later or never."""
         score = score_in(after[0])
         return self.due_before is not None and (score < 0 or score >= self.due_before)
 
@@ -165,7 +163,7 @@ class Filter(NamedTuple):
 #: The name of the field ``enabled`` in the JSON of a definition.
 ENABLED: Final = '"enabled"'
 
-#: A cursor before all entries that are never due.
+#: The cursor that comes before all entries that are never due.
 PARKED_START: Final[Cursor] = "-1e300", ""
 
 #: Maximum number of matching names in memory.
@@ -174,8 +172,8 @@ MAX_MATCHES: Final = 20_000
 #: Maximum number of entries to read for one page.
 MAX_READ: Final = 2_000
 
-#: Maximum number of entries to sort by a key that only the entries contain, because such a sort
-#: reads all entries.
+#: Maximum number of entries to sort by a value that the sorted set lacks, because all entries are
+#: read before the sort.
 SORTED: Final = 5_000
 
 #: The states whose entries have a negative score.
@@ -184,14 +182,15 @@ PARKED_STATES: Final = frozenset({PAUSED, FINISHED, QUARANTINED})
 #: The sort keys; a leading ``-`` reverses the order.
 SORTS: Final = ("due", "-due", "name", "-name", "task", "-task", "state", "-state", "last", "-last")
 
-#: Sort keys that need only the sorted set, so the number of entries to sort is not limited.
+#: The sort keys for which the number of entries is not limited, because no entries are read before
+#: the sort.
 CHEAP: Final = ("due", "name")
 
-#: Maximum number of characters of a search text. The text is compared with the names of all
+#: Maximum number of characters of a search text. A search compares the text with the names of all
 #: entries, so a long text would be slow.
 MAX_SEARCH: Final = 500
 
-#: Matches a cursor: a score as Redis or Python formats a number, a space, and a key.
+#: Matches a cursor, which consists of a score (as formatted by Redis or Python), a space and a key.
 CURSOR: Final = re.compile(
     r"(-?(?:inf|[0-9]{1,20}(?:\.[0-9]{1,30})?(?:e[+-]?[0-9]{1,3})?)) (.+)", re.S
 )
@@ -207,10 +206,11 @@ class Query:
     """A search of the dashboard.
 
     Attributes:
-        name: text that the name must contain, or a pattern with ``*`` or ``?``. Case is ignored.
-        task: text that the task name must contain, or a pattern; see ``name``.
+        name: text that the entry name must contain, or a pattern with ``*`` or ``?``; case is
+            ignored.
+        task: text that the task name must contain, or a pattern as in ``name``.
         state: one of :data:`~redbeat.entries.status.STATES`, or None for all states.
-        static: True for static entries only, False for dynamic entries only, None for both.
+        static: whether to find static (true) or dynamic (false) entries, or None for all entries.
         sort: one of :data:`SORTS`.
     """
 
@@ -239,7 +239,7 @@ class Query:
 
     @property
     def filters(self) -> Filter:
-        """The conditions of the query."""
+        """The conditions of the query as a :class:`Filter`."""
         states = frozenset({self.state}) if self.state else None
         return Filter(self.name or None, self.task or None, None, self.static, None, states, True)
 
@@ -280,14 +280,15 @@ def literal_in(pattern: str, fold: bool = False) -> str:
     """Return the longest ASCII text that all matches of a wildcard pattern contain.
 
     If ``fold`` is true, case is ignored, and the result does not contain letters that can equal a
-    character outside of ASCII. For example, "ss" equals "ß" if case is ignored.
+    non-ASCII character. For example, "ss" equals "ß" if case is ignored.
     """
-    # A bracket expression can match any character, so only the text before the bracket is used.
+    # A bracket expression can match several characters, so only the text before the bracket is
+    # used.
     return max(LITERALS[fold].findall(pattern.partition("[")[0]), key=len, default="")
 
 
-#: Patterns that match ASCII text without wildcards. The second pattern, for ``fold``, also excludes
-#: the letters that :func:`literal_in` describes.
+#: Patterns that match ASCII text without wildcards. The second pattern, which is used if ``fold``
+#: is true, also excludes the letters that can equal a non-ASCII character.
 LITERALS: Final = (
     re.compile(r"[ -)+->@-~]+"),
     re.compile(r"[ -)+->@BCDEGMOPQRUVXZ\\-`bcdegmopqruvxz{-~]+"),
@@ -297,8 +298,8 @@ LITERALS: Final = (
 def glob_of(pattern: str, fold: bool = False) -> str:
     """Return a Redis glob pattern that matches all keys whose name can match ``pattern``.
 
-    The glob pattern has wildcards only at its ends, because Redis needs much time for some patterns
-    with more wildcards.
+    The glob pattern has wildcards only at its ends, because Redis is slow for some patterns with
+    wildcards in the middle.
     """
     text = GLOB_SPECIAL.sub(ESCAPED, literal_in(pattern, fold))
     if fold:
@@ -317,8 +318,8 @@ class KeySet:
     HEAD, REST = 2, 6
 
     def __init__(self) -> None:
-        # A bytearray would reserve memory for more keys. A bytes object is copied when a key is
-        # added, but a bucket is short.
+        # The buckets are bytes objects, because a bytearray would reserve memory for more keys. A
+        # new key copies its bucket, which is fast because the bucket is short.
         self._buckets = [b""] * 256**self.HEAD
 
     def __contains__(self, key: str) -> bool:
@@ -348,7 +349,7 @@ class KeySet:
 def pages_of(store: Reading, after: Cursor | None = None, history: bool = False) -> Iterator[Page]:
     """Yield the pages of a schedule in due order, from a cursor to the end.
 
-    Only one page is in memory at a time. One round trip per 500 entries.
+    Only one page is in memory at a time. Takes one round trip per 500 entries.
     """
     page = store.page(after, history=history)
     yield page
@@ -375,7 +376,8 @@ class Search:
         self._seen = KeySet()
         #: The number of members that :meth:`members` has yielded.
         self.count = 0
-        #: Whether several pages were read, so that an entry may have moved to another page.
+        #: Whether several pages were read: an entry may have moved to another page between two
+        #: reads.
         self._moving = False
         own = schedule.entry_class is RedBeatSchedulerEntry
         self._reads_text = own and active_codec() == DEFAULT_CODEC
@@ -396,7 +398,7 @@ class Search:
             yield from map(self.read, batches(self._missed()))
 
     def members(self) -> Iterator[Member]:
-        """Yield the members that meet the conditions on name and static flag, in no special order.
+        """Yield the members that meet the conditions on name and static flag, in any order.
 
         Takes one round trip per 2000 entries, and one more round trip if the filter has a condition
         on the static flag.
@@ -413,7 +415,7 @@ class Search:
                 yield key, score
 
     def read(self, keys: Sequence[str]) -> list[Record]:
-        """Return the matching records of ``keys``, in the order of ``keys``. One round trip."""
+        """Return the matching records in the order of ``keys``. Takes one round trip."""
         return self._new_records(self._store.read(keys))
 
     def _matching_keys(self) -> list[str] | None:
@@ -442,7 +444,7 @@ class Search:
             self._moving = True
 
     def _ends_before(self, after: Cursor) -> bool:
-        """Return whether every entry after the cursor was read before or cannot match."""
+        """Return whether every entry after the cursor was already read or cannot match."""
         if score_in(after[0]) < 0 and (self._filters.only_parked or self._filters.only_scheduled):
             return True
         return self._filters.ends_before(after)
@@ -454,7 +456,7 @@ class Search:
                 yield key
 
     def _new_records(self, page: Page) -> list[Record]:
-        """Return the matching records of a page, without entries that were read before."""
+        """Return the matching records of a page, without entries that were already read."""
         filters, name_of, self.now = self._filters, self.keys.name_of, page.now
         rows = [
             row
@@ -467,7 +469,7 @@ class Search:
         return list(filter(filters.takes, found))
 
 
-#: Name of a sort order -> a function that returns the value to sort by.
+#: Maps the name of each sort order to a function that returns the value to sort by.
 ORDERS: Final[dict[str, Callable[[Record], str]]] = {
     "name": lambda record: record.name,
     "task": lambda record: "" if record.entry is None else str(record.entry.task),
@@ -481,8 +483,8 @@ def in_order(
     """Yield the records that match ``filters``, sorted by ``order`` (see :data:`ORDERS`) and name.
 
     Needs memory for about ``limit`` records. Without a limit, the keys are sorted in a temporary
-    file, and the entries are read again in this order. Entries that were deleted in the
-    meantime are omitted. The records may share schedule objects. Takes as many round trips as
+    file, and the entries are read again in sorted order. Entries that were deleted during the sort
+    are omitted. The records may share schedule objects. Takes as many round trips as
     :meth:`~redbeat.Schedule.records`, and without ``limit`` one more round trip per 500 matching
     entries.
     """
@@ -556,9 +558,9 @@ def browse(
 
 
 def record_of(schedule: Schedule, name: str) -> tuple[Page, Record | None]:
-    """Return a page that contains only this entry, and its record (None for an unknown name).
+    """Return a page with only the entry ``name``, and its record (None for an unknown name).
 
-    An unreadable entry has a record too. Takes one round trip.
+    An unreadable entry also has a record. Takes one round trip.
     """
     page = store_of(schedule.app).read([schedule._key(name)])
     return page, next(iter(_records(schedule, page)), None)
@@ -590,7 +592,7 @@ def _cursor(after: str | None) -> Cursor | None:
 
 
 def _cursor_at(member: Member) -> str:
-    """Return the cursor of a page that begins after a member."""
+    """Return the cursor of the page that begins after a member of the sorted set."""
     key, score = member
     return f"{score!r} {key}"
 
@@ -599,7 +601,7 @@ def _member_sort_key(query: Query, name_of: Callable[[str], str]) -> Callable[[M
     if query.sort.endswith("name"):
         return lambda member: name_of(member[0])
     parked_first = query.state in PARKED_STATES
-    # Paused entries have the score DISABLED. A search for paused entries reads this score first.
+    # Paused entries have the score DISABLED, so a search for paused entries reads this score first.
     first_score = DISABLED if query.state == PAUSED else None
     return lambda member: (
         member[1] != first_score,
@@ -663,7 +665,7 @@ def _sorted_by_text(
     return Found(matching[first : first + limit], search.now, next_cursor, total=len(matching))
 
 
-#: Sort key -> a function that returns the value of a record to sort by.
+#: Maps each sort key to a function that returns the value of a record to sort by.
 RECORD_VALUES: Final[dict[str, Callable[[Record], Any]]] = {
     **ORDERS,
     "last": lambda record: (record.entry and last_run(record.entry)) or EPOCH,

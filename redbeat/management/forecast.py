@@ -1,4 +1,4 @@
-"""Computes runs of entries: upcoming runs, forecasts of a period, and simulations of any period."""
+"""Computes the runs of entries for lists of upcoming runs, forecasts and simulations."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ def agenda(
 ) -> Iterator[tuple[datetime, str]]:
     """Yield the due time and the entry name of each run after ``after``, in order of time.
 
-    ``pages`` contains the entries in due order. Each page is a pair: a list of entries, and the due
-    time of its last entry (None for the last page). The entries on later pages are not due before
-    this last entry.
+    ``pages`` contains the entries in due order. Each page is a pair of a list of entries and the
+    due time of the last entry (None for the last page). An entry on a later page is not due before
+    the last entry of an earlier page.
 
     A page is read only when the iteration reaches the due time of the previous page.
     """
@@ -80,7 +80,7 @@ def agenda(
 
 
 def pop(heap: list[Next]) -> tuple[datetime, str]:
-    """Remove and return the earliest run, and add the next run of the same entry."""
+    """Remove and return the earliest run of the heap, and add the next run of the same entry."""
     at, number, name, later = heapq.heappop(heap)
     push(heap, number, name, later)
     return at, name
@@ -117,7 +117,7 @@ MAX_RUNS: Final = 100_000
 
 MINUTE: Final = timedelta(minutes=1)
 
-#: A forecast reads no further page after this number of entries.
+#: Maximum number of entries in a forecast, rounded up to a whole page.
 MAX_ENTRIES: Final = 5_000
 
 Pages = Iterable[tuple[list[RedBeatSchedulerEntry], datetime | None]]
@@ -131,8 +131,8 @@ class Forecast:
         since: the start of the period.
         until: the end of the period; ``runs`` contains all runs before this time.
         runs: entry name -> the due times of its runs; entries are ordered by their first run.
-        complete: False if the forecast ends earlier than requested, because there are too many
-            runs or entries.
+        complete: whether the forecast covers the requested period; if there are too many runs or
+            entries, the forecast ends earlier.
     """
 
     since: datetime
@@ -142,11 +142,11 @@ class Forecast:
 
 
 def forecast(pages: Pages, since: datetime, until: datetime) -> Forecast:
-    """Return the runs after ``since`` and before ``until``.
+    """Return a forecast of the runs after ``since`` and before ``until``.
 
-    See :func:`agenda` for the form of ``pages``. Reads only the pages that can have runs in the
-    period. If there are more than :data:`MAX_RUNS` runs or :data:`MAX_ENTRIES` entries, the
-    forecast ends before ``until``.
+    See :func:`agenda` for the form of ``pages``. The function reads only the pages whose entries
+    can have runs in the period. If there are more than :data:`MAX_RUNS` runs or :data:`MAX_ENTRIES`
+    entries, the forecast ends before ``until``.
     """
     runs: dict[str, list[datetime]] = {}
     end, entry_count, run_count = until, 0, 0
@@ -182,7 +182,7 @@ def _drop_later_half(runs: dict[str, list[datetime]]) -> tuple[datetime, int]:
     return end, sum(map(len, runs.values()))
 
 
-#: :func:`load` reads no further page after this number of entries.
+#: Maximum number of entries that :func:`load` reads, rounded up to a whole page.
 MAX_LOADED: Final = 50_000
 
 
@@ -195,11 +195,11 @@ class Load:
         length: the length of one period.
         counts: the number of runs in each period.
         entries: entry name -> its number of runs in each period, or a list with one number for all
-            periods together. Entries without runs are omitted. Entries are ordered by their first
-            period with a run.
+            periods together; entries without runs are omitted, the others are ordered by their
+            first period with a run.
         found: entry name -> the entry, for the names in ``entries``.
-        complete: False if some entries are missing because there are more than :data:`MAX_LOADED`
-            entries.
+        complete: whether all entries were counted; if there are more than :data:`MAX_LOADED`
+            entries, some entries are missing.
     """
 
     start: datetime
@@ -222,7 +222,7 @@ class Periods:
         since: only runs after this time count.
         start: the start of the first period.
         length: the length of one period.
-        end: the end of the last period, which may be shorter than the others.
+        end: the end of the last period, which may be shorter than ``length``.
     """
 
     since: datetime
@@ -279,10 +279,10 @@ class Periods:
         return instants
 
     def grid(self, entry: RedBeatSchedulerEntry) -> range | None:
-        """Return the runs of an interval as a range of microseconds after ``start``.
+        """Return the runs of an entry with an interval, as a range of microseconds after ``start``.
 
-        Returns None for any other schedule, and for an entry with a start time, an end time or
-        calendars.
+        Returns None for a schedule that is not an interval, and for an entry with a start time, an
+        end time or calendars.
         """
         when = entry.schedule
         if type(when) is not interval or when.relative or not _has_only_a_rule(entry):
@@ -318,12 +318,12 @@ class Periods:
         return [later - earlier for earlier, later in pairwise(before)]
 
     def count_grids(self, grids: Mapping[tuple[int, int], list[int]]) -> list[int]:
-        """Return the number of runs of many intervals in each period.
+        """Return the number of runs that many entries with intervals have in each period.
 
         A grid contains the entries with the same step and the same ``first // step``, where
         ``first`` is the first run in microseconds after the start. The key of a grid is
         ``(step, first // step)``. The value of a grid is a list with ``first % step`` of each
-        entry. All entries of a grid are counted together, which is faster.
+        entry. All entries of a grid are counted together, which is faster than counting each entry.
         """
         sums = [0] * self.number
         for (step, block), phases in grids.items():
@@ -338,7 +338,7 @@ class Periods:
     def _edges(self) -> Iterator[int]:
         """Yield the start of each period, and the end of the last period.
 
-        The unit is microseconds after the start of the first period.
+        Each result is a number of microseconds after the start of the first period.
         """
         length, end = self.length // TICK, (self.end - self.start) // TICK
         return (min(index * length, end) for index in range(self.number + 1))
@@ -358,12 +358,12 @@ def minutes_between(since: datetime, until: datetime) -> Periods:
 
 
 def load(pages: Pages, periods: Periods, totals: bool = False) -> Load:
-    """Return how many runs are in each period.
+    """Return the number of runs in each period.
 
-    See :func:`agenda` for the form of ``pages``. The cost hardly grows with the number of runs: the
-    runs of an interval are not listed, and the runs of entries with the same crontab are counted
-    only once. With ``totals``, each entry has a single count of its runs in all periods, so the
-    memory does not grow with the number of periods.
+    See :func:`agenda` for the form of ``pages``. The computing time hardly grows with the number of
+    runs: the runs of an interval are not listed, and the runs of entries with the same crontab are
+    counted only once. If ``totals`` is true, each entry has a single count of its runs in all
+    periods, so the memory does not grow with the number of periods.
     """
     found: dict[str, RedBeatSchedulerEntry] = {}
     counts: dict[str, Sequence[int]] = {}
@@ -412,8 +412,9 @@ class EntrySimulation:
     Attributes:
         zone: the time zone of the entry's rule, or of the app.
         before: the runs under the stored rules; empty for an entry that is not stored.
-        after: the runs under the other rules; None if there are no other rules for this entry.
-        enabled: whether the entry is enabled, according to the other rules if there are any.
+        after: the runs under the changed rules; None if the rules of the entry are not changed.
+        enabled: whether the entry is enabled in the changed rules, or in the stored rules if
+            nothing is changed.
     """
 
     zone: tzinfo
@@ -425,7 +426,7 @@ class EntrySimulation:
         """Yield each run in order of time, with ``"removed"``, ``"added"`` or ``"same"``.
 
         A run is removed if it takes place only under the stored rules, and added if it takes place
-        only under the other rules.
+        only under the changed rules.
         """
         before = {run.scheduled_at: run for run in self.before}
         after = before if self.after is None else {run.scheduled_at: run for run in self.after}
@@ -459,9 +460,10 @@ class Simulation:
 
     Attributes:
         entries: entry name -> its runs.
-        complete: False if some entries are missing, or if the simulation ends earlier than
-            requested because there are more than 100,000 runs.
-        all_entries: False if some entries are missing because there are more than 50,000 entries.
+        complete: whether the simulation covers all entries and the requested period; if there are
+            more than 100,000 runs, the simulation ends earlier.
+        all_entries: whether the simulation covers all entries; if there are more than 50,000
+            entries, some entries are missing.
     """
 
     since: datetime
@@ -471,7 +473,7 @@ class Simulation:
     all_entries: bool = True
 
     def clock_changes(self) -> dict[str, list[ClockChange]]:
-        """Return time zone name -> the changes of its UTC offset in the period.
+        """Return the changes of UTC offsets in the period, by the name of the time zone.
 
         Time zones without a change are omitted.
         """
@@ -484,7 +486,7 @@ def _changes(zone: tzinfo, since: datetime, until: datetime) -> Iterator[ClockCh
     if fixed_offset(zone) is not None:
         return
     before: timedelta | None = None
-    # Outside of these times, the wall-clock time may be outside of the years 1 to 9999.
+    # At the very start of year 1 or end of year 9999, the wall-clock time may be out of range.
     start = min(max(since, BEGINNING + DAY), END - DAY)
     for begin, _, offset in offset_spans(zone, start):
         if begin >= until:
@@ -494,22 +496,24 @@ def _changes(zone: tzinfo, since: datetime, until: datetime) -> Iterator[ClockCh
         before = offset
 
 
-#: :func:`simulate` reads at most this number of entries.
+#: Maximum number of entries that :func:`simulate` reads.
 MAX_SIMULATED: Final = 50_000
 
-#: An entry with the stored rules, and the entry with other rules. One of the entries may be None.
+#: An entry with its stored rules, and the same entry with changed rules. One item of the pair may
+#: be None.
 Pair = tuple[RedBeatSchedulerEntry | None, RedBeatSchedulerEntry | None]
 
 
 def simulate(pairs: Iterable[Pair], since: datetime, until: datetime, now: datetime) -> Simulation:
-    """Return the runs from ``since`` to before ``until`` under the stored and the other rules.
+    """Return the runs from ``since`` to before ``until`` under the stored and the changed rules.
 
-    ``now`` is the time at which the entries were loaded. The period contains a run if it contains
-    the nominal instant of the run. Paused entries have runs, too. The other rules are simulated as
-    if they were saved at ``since``, with the history that the stored entry has at ``since``. If
-    there are more than :data:`MAX_RUNS` runs, the simulation ends before ``until``. Pairs after the
-    first :data:`MAX_SIMULATED` pairs are ignored. At most four times :data:`MAX_RUNS` runs are in
-    memory at a time. Raises :exc:`InvalidEntryError` if ``since`` is too close to year 1 or 9999.
+    ``now`` is the time at which the entries were loaded. A run is in the period if its nominal
+    instant is in the period. Paused entries are simulated like enabled entries. The changed rules
+    are simulated as if they were saved at ``since``, with the history that the stored entry has at
+    ``since``. If there are more than :data:`MAX_RUNS` runs, the simulation ends before ``until``.
+    Only the first :data:`MAX_SIMULATED` pairs are simulated. At most four times :data:`MAX_RUNS`
+    runs are in memory at a time. Raises :exc:`InvalidEntryError` if ``since`` is too close to year
+    1 or 9999.
     """
     entries: dict[str, EntrySimulation] = {}
     end, count, pairs = until, 0, iter(pairs)
@@ -553,7 +557,7 @@ def _drop_latest(entries: dict[str, EntrySimulation]) -> tuple[datetime, int]:
 
 
 def zone_of(entry: RedBeatSchedulerEntry) -> tzinfo:
-    """Return the time zone of an entry's rule, or the time zone of the app."""
+    """Return the time zone in an entry's rule, else the time zone of the entry or of the app."""
     rule = entry.schedule
     start = getattr(rule, "dtstart", None) or getattr(rule, "clocked_time", None)
     return getattr(start, "tzinfo", None) or entry.policy.zone or entry.app.timezone
@@ -577,9 +581,10 @@ def _saved_at(
 def _runs_in(
     entry: RedBeatSchedulerEntry, since: datetime, end: datetime, now: datetime
 ) -> list[Expected]:
-    """Return the runs before ``end``, at most one more than :data:`MAX_RUNS`.
+    """Return the runs of an entry before ``end``, at most one more than :data:`MAX_RUNS`.
 
-    An additional run shows that there are too many runs; :func:`_drop_latest` removes this run.
+    A run after the first :data:`MAX_RUNS` runs shows that there are too many runs, and
+    :func:`_drop_latest` removes the run.
     """
     runs = takewhile(lambda run: run.scheduled_at < end, entry.runs_from(since, now))
     return list(islice(runs, MAX_RUNS + 1))

@@ -1,4 +1,4 @@
-"""Copies a whole schedule from one key prefix to another, or to shards, in the same Redis."""
+"""Copies a whole schedule to another key prefix, or to shards, in the same Redis."""
 
 from __future__ import annotations
 
@@ -37,28 +37,28 @@ __all__ = (
 #: Number of entries per batch.
 PAGE = 500
 
-#: The fields that are not copied together with the other fields: the definition is written first,
-#: and a claim belongs to a beat that uses the old prefix.
+#: The fields that are not copied with the other fields: the definition is written first, and a
+#: claim is valid only under the old prefix.
 NOT_COPIED = frozenset({b"definition", b"claim"})
 
 #: The fields of an entry's hash.
 Fields = dict[bytes, bytes]
 
-#: A function that counts one entry. Arguments: a field of :class:`PrefixCopy`, the entry name, and
-#: the score of the entry under the old prefix.
+#: A function that counts one entry. The function receives a field of the class :class:`PrefixCopy`,
+#: the entry name, and the score of the entry under the old prefix.
 Count = Callable[[str, bytes, float], None]
 
 
 @dataclass
 class PrefixCopy:
-    """The number of entries for each outcome; deleted entries also count as copied or same.
+    """The number of entries for each outcome; a deleted entry also counts as copied or same.
 
     Attributes:
         copied: entries that were copied.
-        same: entries that already existed under the new prefix with the same definition. Their
+        same: entries that already existed under the new prefix with the same definition; their
             history under the new prefix was not changed.
-        different: entries that already existed under the new prefix with another definition.
-            Nothing was changed under either prefix.
+        different: entries that already existed under the new prefix with another definition, and
+            were not changed under either prefix.
         unreadable: entries that have no definition, or that are not stored as a hash.
         deleted: entries that were deleted under the old prefix.
     """
@@ -90,14 +90,15 @@ def copy_prefix(  # noqa: C901 - a dry run takes the same steps, but writes noth
     note: Callable[[str, str, float], object] | None = None,
     dry_run: bool = False,
 ) -> PrefixCopy:
-    """Copy all entries, with all data about them, and the counters to another prefix.
+    """Copy all entries, all data about the entries, and the counters to another prefix.
 
-    Stop all beats on both prefixes first. Existing data under ``new`` is never changed, so you can
-    repeat an interrupted copy. If ``delete`` is true, the copied data under ``old`` is deleted.
+    Before the copy, stop all beats on both prefixes. Existing data under ``new`` is never changed,
+    so you can repeat an interrupted copy. If ``delete`` is true, the copied data under ``old`` is
+    deleted.
 
     ``progress`` is called with the number of entries in each batch. ``note`` is called for each
-    entry, with the outcome (a field of :class:`PrefixCopy`), the entry name and its score. With
-    ``dry_run``, nothing is written.
+    entry, with the outcome (a field of :class:`PrefixCopy`), the entry name and the score of the
+    entry. If ``dry_run`` is true, nothing is written.
 
     Each command uses only one key, so the two prefixes may be in different slots of a cluster.
     Takes about five round trips per 500 entries. Raises ``ValueError`` for empty or equal prefixes.
@@ -143,12 +144,12 @@ def copy_to_shards(
     target: Layout,
     progress: Callable[[int], Any] = int,
 ) -> PrefixCopy:
-    """Copy all entries, with all data about them, to the shards of another layout.
+    """Copy all entries, and all data about the entries, to the shards of another layout.
 
-    Stop all beats first. Existing entries in the target are never changed, so you can repeat an
-    interrupted copy. The counters of all source shards are added up in the first target shard.
-    ``progress`` is called with the number of entries in each batch. Takes about five round trips
-    per 500 entries and target shard. Redis errors are not caught.
+    Before the copy, stop all beats. Existing entries in the target are never changed, so you can
+    repeat an interrupted copy. The counters of all source shards are added up in the first target
+    shard. ``progress`` is called with the number of entries in each batch. Takes about five round
+    trips per 500 entries and target shard. Redis errors are not caught.
     """
     result = PrefixCopy()
     targets, count = [Keys.under(prefix) for prefix in target.prefixes], _counter(result)
@@ -170,10 +171,10 @@ def copy_to_shards(
 
 
 def delete_layout(client: Any, layout: Layout, progress: Callable[[int], Any] = int) -> int:
-    """Delete all entries of a layout, and all data about them; return the number of entries.
+    """Delete all entries of a layout, and all data about the entries; return the number of entries.
 
     The stored number of shards is not deleted. Takes about two round trips per 500 entries, and one
-    more round trip per other key of the schedule.
+    more round trip per key of the schedule that is not an entry.
     """
     deleted = 0
     for prefix in layout.prefixes:
@@ -193,7 +194,7 @@ def delete_layout(client: Any, layout: Layout, progress: Callable[[int], Any] = 
 
 
 def _pages(client: Any, keys: Keys) -> Iterator[list[tuple[bytes, float]]]:
-    """Yield pages of members with their scores; ZSCAN may return a member twice."""
+    """Yield pages of members and scores; a member can occur twice, because ZSCAN may repeat it."""
     cursor: Any = 0
     while True:
         cursor, reply = _raw(client, "ZSCAN", keys.schedule, cursor, "COUNT", PAGE)
@@ -237,7 +238,7 @@ def _read(
 def _with_task_ids(keys: Keys, name: bytes, fields: Fields) -> Fields:
     """Return the fields, with the task id of each run added to the run history.
 
-    A task id is computed from the prefix, so with the new prefix the result would differ.
+    RedBeat computes task ids from the prefix, so the new prefix would change the task ids.
     """
     if b"history" not in fields:
         return fields
@@ -255,7 +256,7 @@ def _write(
 ) -> list[SourceEntry]:
     """Store entries under the new prefix; return the entries that count as copied or same.
 
-    With ``dry_run``, nothing is written.
+    If ``dry_run`` is true, nothing is written.
     """
     prefix = key_of(keys.prefix)
     pipe = client.pipeline(transaction=False)
@@ -287,9 +288,9 @@ def _write(
 
 
 def _outcome(stored: Fields, entry: SourceEntry, is_new: bool) -> str:
-    """Return ``copied``; or ``same`` or ``different`` if the target already has the entry."""
-    # An earlier copy may have stopped after it had written the definition. If so, this copy writes
-    # the other fields.
+    """Return ``copied``, or ``same`` or ``different`` if the target already has the entry."""
+    # If an earlier copy stopped after it had written only the definition, this copy writes the
+    # other fields.
     stopped = stored == _definition_of(entry) and len(entry.fields) > 1
     if is_new or stopped:
         return "copied"
@@ -305,7 +306,7 @@ def _definition_of(entry: SourceEntry) -> Fields:
 def _write_rest(pipe: Any, keys: Keys, entry: SourceEntry, with_fields: bool) -> None:
     """Store all data of an entry except its definition.
 
-    The other fields of the entry's hash are written only if ``with_fields`` is true.
+    The fields of the entry's hash are written only if ``with_fields`` is true.
     """
     key = key_of(keys.prefix) + entry.name
     others = [pair for pair in entry.fields.items() if pair[0] not in NOT_COPIED]
@@ -323,7 +324,7 @@ def _write_rest(pipe: Any, keys: Keys, entry: SourceEntry, with_fields: bool) ->
 
 
 def _copy_hash(client: Any, source: str, target: str, delete: bool) -> None:
-    """Copy the fields of a hash that are missing in the target; skip a source that is no hash."""
+    """Copy the fields of a hash that the target lacks; skip a source that is not a hash."""
     try:
         fields = dict(pairs_of(_raw(client, "HGETALL", source)))
     except ResponseError as error:
@@ -379,10 +380,10 @@ class Copied:
 def copy_untagged(app: App | None = None, prefix: str | None = None) -> Copied:
     """Copy the entries under ``prefix`` to the app's key prefix, with history and score.
 
-    The default ``prefix`` is the app's key prefix without braces: ``redbeat:`` for ``{redbeat}:``.
-    Stop the beats on both prefixes first. Existing entries under the app's key prefix are never
-    changed, so you can repeat an interrupted copy. The old keys are kept, so you can undo the
-    migration. See :func:`.copy_prefix`.
+    By default, ``prefix`` is the app's key prefix without braces, such as ``redbeat:`` for
+    ``{redbeat}:``. Before the copy, stop the beats on both prefixes. Existing entries under the
+    app's key prefix are never changed, so you can repeat an interrupted copy. The old keys are
+    kept, so you can undo the migration. See :func:`.copy_prefix`.
 
     Raises :exc:`ConfigurationError` if the two prefixes are the same. Redis errors are not caught.
     """

@@ -34,9 +34,9 @@ class Shard(NamedTuple):
     """One shard of a schedule.
 
     Attributes:
-        prefix: the prefix of its keys.
-        entries: the number of its entries.
-        beat: the token of the beat that holds the lock of the shard, "" if no beat holds this lock.
+        prefix: the prefix of the shard's keys.
+        entries: the number of entries in the shard.
+        beat: the token of the beat that holds the lock of the shard, or "" if the lock is free.
     """
 
     prefix: str
@@ -51,22 +51,21 @@ class Status:
     Attributes:
         now: the time of Redis, in UTC.
         leader: the beat that holds the lock, or None if no beat holds the lock or the lock is off.
-        beats: the beats that publish runs: the leader, all beats that run without a lock, and all
-            beats that hold the lock of a shard. The leader holds the lock of the first shard.
-        standbys: the beats that wait for the lock. Standbys of RedBeat 2 are not listed, because
-            they store nothing in Redis. A killed standby is listed for another minute; see its
-            ``last_seen``.
-        entries: the number of entries by state. An entry counts as ``scheduled`` while a beat
+        beats: the beats that publish runs: the leader (which holds the lock of the first shard),
+            all beats that run without a lock, and all beats that hold the lock of a shard.
+        standbys: the beats that wait for the lock, except standbys of RedBeat 2, which store
+            nothing in Redis; a killed standby is listed for another minute.
+        entries: the number of entries by state; an entry counts as ``scheduled`` while a beat
             publishes its run.
         statics: the number of entries from ``beat_schedule``.
         due_now: the number of entries that are due and not yet claimed, or whose run could not be
             sent.
-        most_late: the maximum lateness of a due entry in seconds, or None if no entry is due.
-            Lateness counts from the time when the run was due, even after failed attempts to send
-            the run. A delay by the entry's jitter does not count as lateness.
-        clock_offset: seconds by which the clock of this host is ahead of the clock of Redis. The
-            error of ``clock_offset`` is at most half the time of a round trip.
-        server: ``version`` and ``mode`` of Redis; empty if Redis refuses the command ``INFO``.
+        most_late: the maximum lateness of a due entry in seconds, or None if no entry is due; the
+            lateness counts from the time when the run was due, even after failed attempts to send
+            the run, but without the entry's jitter.
+        clock_offset: the number of seconds by which the clock of this host is ahead of the clock of
+            Redis; the error is at most half the time of a round trip.
+        server: the ``version`` and ``mode`` of Redis; empty if Redis refuses the command ``INFO``.
         quarantined: the number of quarantined entries.
         key_prefix: the prefix of all keys.
         redis_url: the URL of Redis, without a password.
@@ -74,7 +73,7 @@ class Status:
         problem: the reason why beats publish nothing, such as an unavailable broker with its
             address, or a lock key that is not a lock; "" if there is no such problem.
         overdue: the entries without a successful run within their ``expect_within``.
-        shards: the shards; empty if the schedule has only one.
+        shards: the shards of the schedule; empty if the schedule has only one shard.
     """
 
     now: datetime
@@ -103,7 +102,7 @@ def status_of(app: Celery, clock: Callable[[], float] = time.time) -> Status:
     :func:`~redbeat.entries.overdue.overdue_entries`.
     """
     conf, store = ensure_conf(app), store_of(app)
-    server = store.server()  # also opens the connection, before the clock offset is measured
+    server = store.server()  # open the connection before the clock offset is measured
     counts, clock_offset = measured_counts(store, conf, FORGET_AFTER, clock)
     leader, lockless, standbys = beats_of(counts)
     return Status(
@@ -128,7 +127,7 @@ def status_of(app: Celery, clock: Callable[[], float] = time.time) -> Status:
 
 
 def _lock_problem(counts: Counts, conf: RedBeatConfig) -> str:
-    """Return the name of the first lock key that is not a lock, and what to do; "" if none."""
+    """Return a message about the first lock key that is not a lock, or "" if all keys are locks."""
     if not (conf.lock_key and counts.not_locks):
         return ""
     key = layout_of(conf).lock_key(counts.not_locks[0], conf.lock_key)
@@ -152,5 +151,5 @@ def beats_of(counts: Counts) -> tuple[BeatInfo | None, list[BeatInfo], list[Beat
 
 
 def _info_of(beat: Presence) -> BeatInfo:
-    # The score may be invalid, because another program may have written it.
+    # The time ``beat.seen`` may be invalid, because another program may have written it.
     return BeatInfo.read(beat.token)._replace(last_seen=instant_in(beat.seen))

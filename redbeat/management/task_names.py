@@ -17,7 +17,7 @@ from redbeat.entry import RedBeatSchedulerEntry
 
 __all__ = ("NameChecker", "UnknownName", "registered_tasks")
 
-#: Prefix of the tasks that every app has.
+#: Prefix of the names of Celery's own tasks, which every app has.
 BUILT_IN: Final = "celery."
 
 #: Parameters of the functions in :func:`known_options` that an entry cannot set.
@@ -37,7 +37,7 @@ PROPERTIES: Final = frozenset(
 def registered_tasks(app: Celery) -> set[str]:
     """Import the task modules of the app, and return the names of the registered tasks.
 
-    Raises any error of these imports. The result does not contain the tasks of Celery itself.
+    Raises any error that an import raises. The result does not contain the tasks of Celery itself.
     """
     app.loader.import_default_modules()
     return {name for name in app.tasks if not name.startswith(BUILT_IN)}
@@ -46,7 +46,8 @@ def registered_tasks(app: Celery) -> set[str]:
 def known_options(app: Celery, task: str) -> set[str]:
     """Return the names of the options of ``apply_async``.
 
-    If the class of the task overrides ``apply_async``, the parameters of its method are included.
+    If the class of the task overrides ``apply_async``, the result includes the parameters of the
+    overriding method.
     """
     functions = [
         *(Task.apply_async, Celery.send_task, AMQP.as_task_v2, Producer.publish),
@@ -69,8 +70,8 @@ class NameChecker:
     """Finds tasks that are not registered, and unknown options.
 
     If an app registers no tasks, it only sends tasks of other programs, so all task names are
-    accepted. The constructor imports the task modules of the app, and raises any error of these
-    imports.
+    accepted. The constructor imports the task modules of the app, and raises any error that an
+    import raises.
     """
 
     def __init__(self, app: Celery) -> None:
@@ -90,7 +91,7 @@ class NameChecker:
             yield UnknownName(task, str(name))
 
     def warning(self, unknown: UnknownName) -> str:
-        """Return a warning about an unknown name, which suggests a similar name if there is one."""
+        """Return a warning about an unknown name. The warning suggests a similar known name."""
         task, option = unknown
         if option:
             similar = _closest(option, self._options(task))

@@ -1,8 +1,8 @@
 """Reads entries from a crontab file that names tasks instead of shell commands.
 
-A line is ``minute hour day-of-month month day-of-week task [kwargs]`` or ``@daily task [kwargs]``;
-``kwargs`` is a JSON object. ``CRON_TZ=Europe/Paris`` sets the time zone of the following lines.
-Empty lines and lines that begin with ``#`` are ignored.
+A line of the file is ``minute hour day-of-month month day-of-week task [kwargs]`` or ``@daily task
+[kwargs]``, with ``kwargs`` as a JSON object. The line ``CRON_TZ=Europe/Paris`` sets the time zone
+of the following lines. Empty lines and lines that begin with ``#`` are ignored.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ MAX_LINE: Final = MAX_TEXT
 
 ASSIGNMENT: Final = re.compile(r"(\w+)\s*=\s*(.*)")
 
-#: Matches an item of the weekday field. cron accepts 7 for Sunday in this field, Celery does not.
+#: Matches an item of the weekday field, in which cron accepts 7 for Sunday, but Celery does not.
 WITH_SEVEN: Final = re.compile(r"([0-7])(?:-([0-7]))?(?:/([1-9]))?")
 
 
 def read_crontab(schedule: Schedule, lines: Iterable[bytes]) -> Iterator[Incoming]:
-    """Yield an entry per line, named after its task and a number, such as ``proj.sync-1``."""
+    """Yield an entry per line; the entry name is the task and a number, such as ``proj.sync-1``."""
     task_counts: Counter[str] = Counter()
     zone: str | None = None
     for number, line in enumerate(lines, 1):

@@ -41,7 +41,7 @@ __all__ = (
 LABEL: Final = "django_celery_beat."
 TASK: Final = f"{LABEL}periodictask"
 
-#: Field of ``PeriodicTask`` -> the label of the model that the field refers to.
+#: Maps a field of ``PeriodicTask`` to the label of the model that the field refers to.
 TABLES: Final = {
     "interval": f"{LABEL}intervalschedule",
     "crontab": f"{LABEL}crontabschedule",
@@ -51,8 +51,8 @@ TABLES: Final = {
 
 PERIODS: Final = ("days", "hours", "minutes", "seconds", "microseconds")
 
-#: Field of ``PeriodicTask`` -> the kind of its value. The code that reads the other fields checks
-#: their values.
+#: Maps a field of ``PeriodicTask`` to the kind of its value. The code that reads a field without a
+#: kind checks the value of the field.
 KINDS: Final[dict[str, Kind]] = {
     "name": (str, "a string", True),
     "task": (str, "a string", True),
@@ -64,7 +64,7 @@ KINDS: Final[dict[str, Kind]] = {
     "expire_seconds": ((int, float), "a number of seconds", False),
 }
 
-#: Kind of schedule -> field of its database row -> the kind of the value.
+#: Maps each kind of schedule to the fields of its database row, with the kinds of their values.
 ROW_KINDS: Final[dict[str, dict[str, Kind]]] = {
     "interval": {},
     "crontab": {"timezone": (object, "the name of a time zone", False)},
@@ -131,7 +131,7 @@ def _convert(schedule: Schedule, where: str, fields: Any, tables: Tables) -> Inc
 def _schedule_row(fields: Fields, tables: Tables) -> tuple[str, Fields]:
     kinds = [kind for kind in TABLES if fields.get(kind) is not None]
     if len(kinds) != 1:
-        problem = f"must be exactly one of {', '.join(TABLES)}; this task has {len(kinds)}"
+        problem = f"must be exactly one of {', '.join(TABLES)}; this task has {len(kinds)} of them"
         raise InvalidEntryError("schedule", problem)
     kind = kinds[0]
     row = tables.get((TABLES[kind], _primary_key(fields[kind])))
@@ -228,7 +228,7 @@ def read_fixture(schedule: Schedule, file: IO[bytes]) -> Iterator[Incoming]:
 def _objects(file: IO[bytes]) -> list[dict[str, Any]]:
     try:
         text = file.read().decode("utf-8-sig")
-        is_array = text.lstrip().startswith("[")  # otherwise the file contains JSON lines
+        is_array = text.lstrip().startswith("[")  # a file without an array has JSON lines
         lines = (line for line in text.splitlines() if line.strip())
         objects = json.loads(text) if is_array else [json.loads(line) for line in lines]
     except (ValueError, RecursionError) as error:

@@ -1,7 +1,8 @@
-"""Reads TOML and JSON files of entries that people keep under version control.
+"""Reads entries from TOML and JSON files that people keep under version control.
 
-A file names its owner and has a table of entries. An entry in a file has the fields of an entry
-object, but a rule of the command line, such as ``cron``, replaces the field ``schedule``::
+A file names its owner and contains a table of entries. An entry in a file has the fields of an
+entry in JSON, except that a rule of the command line, such as ``cron``, replaces the field
+``schedule``::
 
     managed_by = "billing"
 
@@ -12,7 +13,7 @@ object, but a rule of the command line, such as ``cron``, replaces the field ``s
     max_runs = 100
 
 A TOML file can have comments and has a line per field, so that a review shows which fields change.
-A JSON file has the same structure. JSON is for files that programs write.
+A JSON file has the same structure as a TOML file. Use JSON for files that programs write.
 """
 
 from __future__ import annotations
@@ -61,8 +62,8 @@ class CallField(NamedTuple):
     description: str
 
 
-#: The fields of the task call. The command line creates an option for each of these fields, and the
-#: dashboard creates a form field.
+#: The fields of the task call, for which the command line has options, and the dashboard has form
+#: fields.
 CALL: Final = {
     "args": CallField(list, "[1, 2]", "Positional arguments of the task, as a JSON array."),
     "kwargs": CallField(dict, '{"user": 7}', "Keyword arguments of the task, as a JSON object."),
@@ -79,7 +80,7 @@ FIELDS: Final = ("task", *KINDS, *CALL, "queue", "enabled", *POLICY)
 
 
 class EntryFile(NamedTuple):
-    """The content of a file: the owner that it names, its valid entries, and its problems."""
+    """The content of a file: the name of the owner, the valid entries, and the problems."""
 
     managed_by: str
     entries: dict[str, RedBeatSchedulerEntry]
@@ -100,7 +101,7 @@ def read_entry_file(schedule: Schedule, path: str, stdin: IO[bytes]) -> EntryFil
     if not isinstance(owner, str) or not owner:
         raise UnreadableSourceError(
             'managed_by: is missing; name the owner of this file, such as managed_by = "billing". '
-            "The file owns all entries with this managed_by"
+            "The file owns all entries with the same managed_by"
         )
     tables = content.get("entries", {})
     if not isinstance(tables, dict):
@@ -133,7 +134,9 @@ def _toml() -> ModuleType:
     for name in ("tomllib", "tomli"):  # Python 3.11 and later include tomllib
         with suppress(ImportError):
             return import_module(name)
-    raise UnreadableSourceError("TOML needs Python 3.11, or: pip install 'celery-redbeat[toml]'")
+    raise UnreadableSourceError(
+        "TOML needs Python 3.11 or a package: pip install 'celery-redbeat[toml]'"
+    )
 
 
 def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
@@ -149,7 +152,7 @@ def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def new_entry(schedule: Schedule, name: str, table: Any, **arguments: Any) -> RedBeatSchedulerEntry:
-    """Return an entry with the fields of a table; ``arguments`` are passed to the entry class, too.
+    """Return a new entry with the fields of a table; the entry class also receives ``arguments``.
 
     Makes the same checks as ``save()``. Raises :exc:`InvalidEntryError` with the name of the
     invalid field.
@@ -171,10 +174,10 @@ def new_entry(schedule: Schedule, name: str, table: Any, **arguments: Any) -> Re
 def change_entry(entry: RedBeatSchedulerEntry, table: Any, known: Collection[str] = FIELDS) -> None:
     """Set the fields of a table on an entry; the value None resets a field to its default.
 
-    A field is not set if the table contains its current value, because a value in a table may lack
-    details of the current value. Makes the same checks as ``save()``. Raises
-    :exc:`InvalidEntryError` with the name of a field that is invalid or not in ``known``. After an
-    error, some fields of the entry may have new values.
+    A field whose current value is in the table is not set, because the value in the table may lack
+    details. Makes the same checks as ``save()``. Raises :exc:`InvalidEntryError` with the name of a
+    field that is invalid or not in ``known``. After an error, some fields of the entry may have new
+    values.
     """
     _check_fields(table, known)
     old = current_fields(entry)
@@ -219,9 +222,9 @@ def attributes_of(
 ) -> dict[str, Any]:
     """Return the attributes that a table sets on an entry.
 
-    Times without a UTC offset are wall-clock times in ``timezone``, by default the time zone of the
-    app. The entry ``name`` determines the numbers that replace ``H`` in a crontab. Raises
-    :exc:`InvalidEntryError`.
+    Times without a UTC offset are wall-clock times in ``timezone``, or in the time zone of the app
+    if ``timezone`` is None. The entry ``name`` determines the numbers that replace ``H`` in a
+    crontab. Raises :exc:`InvalidEntryError`.
     """
     zone = app.timezone if timezone is None else zone_from("timezone", timezone)
     values: dict[str, Any] = {}
@@ -286,7 +289,7 @@ def _call_value(field: str, value: Any) -> Any:
 
 
 def _with_queue(options: Mapping[str, Any], queue: Any) -> dict[str, Any]:
-    """Return options with this queue, or without a queue if ``queue`` is None."""
+    """Return ``options`` with the given queue, or without a queue if ``queue`` is None."""
     others = {name: value for name, value in options.items() if name != "queue"}
     return others if queue is None else {**others, "queue": queue}
 

@@ -51,10 +51,11 @@ __all__ = ("ON_CONFLICT", "Checked", "Importer", "Written")
 #: What to do with an entry if Redis has a different entry with the same name.
 ON_CONFLICT: Final = ("fail", "keep", "replace")
 
-#: Maximum number of problems to keep in memory. Further problems are only counted.
+#: Maximum number of problems to keep in memory. Problems beyond this maximum are counted, but not
+#: kept.
 MAX_KEPT: Final = 100
 
-#: Maximum length of a position and of the text of a problem, in characters.
+#: Maximum lengths of the position and of the text of a problem, in characters.
 MAX_WHERE: Final = 200
 MAX_PROBLEM: Final = 700
 
@@ -77,7 +78,7 @@ class Problems:
 class Checked:
     """The result of a check: the names of valid entries, the problems and the conflicts.
 
-    A conflict is an entry for which Redis has a different entry with the same name.
+    A conflict is an entry whose name belongs to a different entry in Redis.
     """
 
     names: KeySet = field(default_factory=KeySet)
@@ -106,7 +107,7 @@ class Written:
 
 
 class Ready(NamedTuple):
-    """A valid entry, its definition and policy as JSON, and the row that is stored for its name."""
+    """A valid entry, its definition and policy as JSON, and the row that Redis has for its name."""
 
     incoming: Incoming
     entry: RedBeatSchedulerEntry
@@ -116,17 +117,17 @@ class Ready(NamedTuple):
 
     @property
     def is_new(self) -> bool:
-        """Whether no entry with this name is stored."""
+        """Whether Redis has no entry with the name of the imported entry."""
         return self.row.definition is None
 
     @property
     def has_same_texts(self) -> bool:
-        """Whether the stored entry has the same definition and policy; its history may differ."""
+        """Whether the stored entry has the definition and policy of the imported entry."""
         return (self.row.definition, self.row.policy) == (self.definition, self.policy)
 
     @property
     def is_same(self) -> bool:
-        """Whether the stored entry is already the same, so that no write is needed."""
+        """Whether the stored entry equals the imported entry, so that no write is needed."""
         incoming, row = self.incoming, self.row
         if not self.has_same_texts:
             return False
@@ -137,7 +138,7 @@ class Ready(NamedTuple):
     def change(
         self, action: str, plan: Planned | None, old: RedBeatSchedulerEntry | None
     ) -> Change:
-        """Return the change of this entry; ``old`` is the stored entry, None if unreadable."""
+        """Return the change of the entry; ``old`` is the stored entry, or None if unreadable."""
         incoming, row = self.incoming, self.row
         fields = {} if action == "unchanged" else differences(old, self.entry)
         if incoming.meta and incoming.meta != row.meta:
@@ -148,10 +149,10 @@ class Ready(NamedTuple):
         return Change(str(self.entry.name), action, fields, next_run_of(score))
 
     def plan(self) -> Planned:
-        """Return the planned write of this entry.
+        """Return the planned write of the imported entry.
 
-        The write includes the imported run history. If the source has no history, an existing entry
-        keeps its stored history, and a new entry gets a new history.
+        The planned write includes the imported run history. If the source has no history, an
+        existing entry keeps its stored history, and a new entry gets a new history.
 
         A finished entry starts again if the import changes its schedule, time zone, start or end,
         but not if the import also changes its run history.
@@ -190,17 +191,18 @@ class Planned(NamedTuple):
 class Importer:
     """A context manager that imports the calendars and entries of a source into a schedule.
 
-    ``on_conflict`` applies if Redis has a different entry or calendar with the same name: ``fail``
-    reports a conflict, ``keep`` does not change the stored entry or calendar, and ``replace``
-    overwrites it. If only the history of an entry differs, ``fail`` does not change the stored
-    entry and reports no conflict. ``note`` is called with the planned change of each valid line,
-    and with the deletion of each entry to prune.
+    ``on_conflict`` applies if Redis has a different entry or calendar with the same name. The value
+    ``fail`` reports a conflict, ``keep`` keeps the stored entry or calendar, and ``replace``
+    overwrites the stored entry or calendar. The value ``fail`` reports no conflict and keeps the
+    stored entry if only the run history differs. ``note`` is called with the planned change of each
+    valid line, and with the deletion of each entry to prune.
 
-    A calendar must come before the entries that name it, unless the calendar is already stored.
+    A calendar must precede the entries that name the calendar, unless the calendar is already
+    stored.
 
-    :meth:`check` saves the planned writes in a temporary file, and :meth:`write` reads that file.
-    At most 500 entries are in memory at a time. In addition, the importer stores a hash of each
-    entry name, about 8 bytes per entry.
+    :meth:`check` saves the planned writes in a temporary file, and :meth:`write` reads the file. At
+    most 500 entries are in memory at a time. In addition, the importer stores a hash of each entry
+    name, about 8 bytes per entry.
     """
 
     def __init__(
@@ -231,9 +233,9 @@ class Importer:
         progress: Callable[[int], Any] | None = None,
         examine: Callable[[RedBeatSchedulerEntry], Any] | None = None,
     ) -> Checked:
-        """Check all lines without writing to Redis.
+        """Check all lines of the source without writing to Redis.
 
-        Takes one round trip per 500 lines, or two if some of these lines define or name calendars.
+        Takes one round trip per 500 lines, or two if some of the lines define or name calendars.
 
         ``examine`` is called with each entry that :meth:`write` will write.
         """
@@ -253,9 +255,9 @@ class Importer:
     def write(self, progress: Callable[[int], Any] | None = None) -> None:
         """Write the calendars that :meth:`check` has planned to write, then the planned entries.
 
-        Takes one to three round trips per 500 entries: one always, one if some of these entries are
-        static, and one if some of these entries have calendars. Each calendar takes the round trips
-        of :func:`~redbeat.management.calendars.save_calendar`.
+        Takes one round trip per 500 entries, one more if some of the entries are static, and one
+        more if some of the entries have calendars. The method also takes the round trips of
+        :func:`~redbeat.management.calendars.save_calendar` for each calendar.
         """
         for calendar in self._planned_calendars:
             save_calendar(self._schedule, calendar)
@@ -269,7 +271,10 @@ class Importer:
                 progress(len(plans))
 
     def prune(self, names: KeySet, dry_run: bool = False) -> None:
-        """Delete dynamic entries that are not in ``names``. Two round trips per 500 entries."""
+        """Delete dynamic entries that are not in ``names``.
+
+        Takes two round trips per 500 entries.
+        """
         name_of = self._store.keys.name_of
         for page in pages_of(self._store):
             surplus_keys = [
@@ -310,8 +315,8 @@ class Importer:
     def _entries_of(self, batch: Sequence[Incoming]) -> Iterator[Incoming]:
         """Plan the writes of the calendars in a batch, and yield the other lines of the batch.
 
-        Each entry receives the calendars that it names. Takes one round trip if a line of the batch
-        defines or names a calendar, else none.
+        The method passes to each entry the calendars that the entry names. Takes one round trip if
+        a line of the batch defines or names a calendar, else none.
         """
         names = {name for incoming in batch for name in _calendar_names(incoming)}
         stored = self._store.calendars(names) if names else {}
@@ -339,7 +344,9 @@ class Importer:
         elif name not in stored:
             action = "created"
         elif self._on_conflict == "fail":
-            self._checked.conflicts.add(where, f"calendar {name!r} is already stored and differs")
+            self._checked.conflicts.add(
+                where, f"calendar {name!r} is already stored with other content"
+            )
             action = "different"
         else:
             action = "kept" if self._on_conflict == "keep" else "changed"
@@ -375,10 +382,10 @@ class Importer:
         self._checked.problems.add(incoming.where, problem)
 
     def _action(self, ready: Ready) -> str | None:
-        """Count the planned action for an entry, and return its field name in :class:`Written`.
+        """Count the planned action for an entry; return the action, a field of :class:`Written`.
 
-        For a problem, records the problem and returns None. For a conflict, records the conflict
-        and returns "different".
+        If the entry has a problem, records the problem and returns None. If the entry is a
+        conflict, records the conflict and returns "different".
         """
         where, name, mode = ready.incoming.where, ready.entry.name, self._on_conflict
         problem = obstacle(ready.row, ready.incoming.static)
@@ -394,7 +401,7 @@ class Importer:
             )
             return None
         elif mode == "fail":
-            self._checked.conflicts.add(where, f"{name!r} is already stored and differs")
+            self._checked.conflicts.add(where, f"{name!r} is already stored with other content")
             return "different"
         else:
             action = "changed"
@@ -409,8 +416,9 @@ class Importer:
             self._store.note_calendar_users(users)
         results = self._store.save_all([plan.writing for plan in plans])
         for plan, saved in zip(plans, results, strict=True):
-            # The script refuses to write the entry if another program created an entry with this
-            # name after the check, or if the clock of this host is ahead of the clock of Redis.
+            # The Lua script refuses to write the entry if another program created an entry with the
+            # same name after the check, or if the clock of this host is ahead of the clock of
+            # Redis.
             if saved.code != SAVED:
                 self._save_again(plan.writing)
         statics = [_static_row(plan) for plan in plans if plan.static]
@@ -429,21 +437,21 @@ def _default_history(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
 
 
 def _exclude_of(entry: RedBeatSchedulerEntry) -> Sequence[str]:
-    """Return the names of the calendars of an entry, () if the policy of the entry is invalid."""
+    """Return the names of the calendars of an entry, or () for an entry with an invalid policy."""
     with suppress(InvalidEntryError):
         return entry.policy.exclude if entry.policy_field("exclude") else ()
     return ()
 
 
 def _calendar_names(incoming: Incoming) -> Sequence[str]:
-    """Return the name of the calendar that a line defines, or the names that its entry uses."""
+    """Return the names of the calendars that a line defines or that the entry in the line names."""
     if incoming.calendar is not None:
         return (incoming.calendar.name,)
     return () if incoming.entry is None else _exclude_of(incoming.entry)
 
 
 def _readable(stored: Mapping[str, str], names: Iterable[str]) -> dict[str, Calendar]:
-    """Return the calendars with these names whose stored JSON can be read."""
+    """Return the calendars among ``names`` whose stored JSON can be read."""
     found = {}
     for name in names:
         with suppress(DecodeError, KeyError):

@@ -1,4 +1,4 @@
-"""The code that all readers share: the class :class:`Incoming`, and checks of values."""
+"""The code that all readers of import sources share, such as the class :class:`Incoming`."""
 
 from __future__ import annotations
 
@@ -36,19 +36,20 @@ class UnreadableSourceError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """One entry or calendar from an import source, or the reason why it is unreadable.
+    """An entry or calendar from an import source, or the reason why a line is unreadable.
 
     Attributes:
         where: the position in the source, such as ``line 3``.
         entry: the entry, or None for a calendar or an unreadable line.
-        problem: the field name and what is wrong; "" if there is no problem.
+        problem: the name of the invalid field and what is wrong, or "" if there is no problem.
         static: whether the entry belongs to ``beat_schedule``.
-        meta: the JSON of the field ``meta`` (last run and run count). If ``meta`` is "", the import
-            does not change the history in Redis.
+        meta: the JSON of the field ``meta`` (last run and run count), or "" if the import does not
+            change the history in Redis.
         runtime: the JSON of the field ``runtime``; used only if ``meta`` is not "".
         history: the last runs, one per line.
         identity: the identity of an exported entry, from which its task ids are computed.
-        texts: the JSON of definition and policy, if the source contains both as JSON.
+        texts: the JSON of definition and policy, or None if the source does not contain both as
+            JSON.
         calendar: the calendar, or None for an entry or an unreadable line.
     """
 
@@ -72,8 +73,9 @@ def fail(where: str, error: Exception) -> Incoming:
 def read_safely(where: str, read: Callable[[], Incoming]) -> Incoming:
     """Return the result of ``read()``, or an unreadable entry with the error of ``read()``.
 
-    Readers detect the known errors, and name the invalid field. Other invalid values make Celery's
-    classes raise errors of any type. An error in one entry must not end the whole import.
+    A reader names the invalid field if the reader checks its value. Invalid values that no reader
+    checks can make Celery's classes raise errors of any type. An error in one entry must not end
+    the whole import.
     """
     try:
         return read()
@@ -96,18 +98,18 @@ class Problem(NamedTuple):
 
 # -- checks of the values in a file ----------------------------------------------------------------
 
-#: The accepted types of a field's value, a description of these types, and whether the field is
-#: required.
+#: The kind of a field: the accepted types of the value, a description of the types, and whether the
+#: field is required.
 Kind = tuple[Any, str, bool]
 
-#: Python type -> the name of this type in JSON.
+#: Maps a Python type to the name of the type in JSON.
 JSON_NAMES: Final[dict[type, str]] = {dict: "object", list: "array"}
 
 
 def check_kinds(parent: str, fields: Mapping[str, Any], kinds: Mapping[str, Kind]) -> None:
     """Raise :exc:`InvalidEntryError` for a field that is missing or has the wrong type.
 
-    ``parent`` is the path of the object that contains the fields, with a dot at its end, or "".
+    ``parent`` is "" or the path of the object that contains the fields, with a dot at the end.
     """
     for name, (types, expected, required) in kinds.items():
         value = fields.get(name)
@@ -118,9 +120,9 @@ def check_kinds(parent: str, fields: Mapping[str, Any], kinds: Mapping[str, Kind
 
 
 def json_from(field: str, text: Any, kind: type) -> Any:
-    """Return the dict or list in a JSON text; raise :exc:`InvalidEntryError` for anything else.
+    """Return the dict or list in a JSON text; raise :exc:`InvalidEntryError` for other values.
 
-    If ``text`` is neither a string nor bytes, it is checked as a value that is already decoded.
+    A ``text`` that is neither a string nor bytes counts as an already decoded value.
     """
     try:
         value = json.loads(text) if isinstance(text, (str, bytes)) else text
@@ -132,7 +134,7 @@ def json_from(field: str, text: Any, kind: type) -> Any:
 
 
 def zone_from(field: str, name: Any) -> tzinfo:
-    """Return the time zone with this name; raise :exc:`InvalidEntryError` if there is none."""
+    """Return the time zone ``name``; raise :exc:`InvalidEntryError` for an unknown name."""
     try:
         return zone_named(name)
     except (ValueError, TypeError) as error:

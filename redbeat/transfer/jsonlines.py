@@ -1,12 +1,12 @@
 """Exports and imports a schedule as JSON lines: an object per calendar, then an object per entry.
 
-A calendar has the fields ``calendar`` (its name), ``days``, ``rules`` and ``zone``. An older
-RedBeat refuses the line of a calendar, because that version does not know the field ``calendar``.
+A calendar has the fields ``calendar`` (its name), ``days``, ``rules`` and ``zone``. A RedBeat
+version without calendars refuses the line of a calendar, because the field ``calendar`` is unknown.
 
-An entry has the fields ``name``, ``definition`` and ``policy``. The field ``static`` is true for
-an entry of ``beat_schedule``; all other entries have no field ``static``. An export with run
-history adds four fields: ``meta`` and ``runtime`` as in Redis, ``history`` with the last runs and
-their task ids, and ``identity``.
+An entry has the fields ``name``, ``definition`` and ``policy``. The field ``static`` is true for an
+entry of ``beat_schedule``; all other entries have no field ``static``. An export with run history
+adds four fields to each entry: the fields ``meta`` and ``runtime`` as in Redis, ``history`` with
+the last runs and their task ids, and ``identity``.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ MAX_LINE: Final = 8 * MAX_TEXT
 #: Maximum length of an identity, in characters. RedBeat creates much shorter identities.
 MAX_IDENTITY: Final = 200
 
-#: Field -> the kind of its value.
+#: Maps a field to the kind of its value.
 KINDS: Final[dict[str, Kind]] = {
     **dict.fromkeys(("definition", "policy", "meta", "runtime"), (dict, "an object", False)),
     **dict.fromkeys(("days", "rules"), (list, "a list", False)),
@@ -130,7 +130,7 @@ def _read(templates: Templates, where: str, text: bytes) -> Incoming:
     if entry.name != name:
         raise InvalidEntryError("name", f"must be a string, not {name!r:.60}")
     if meta:
-        History.read(meta, runtime)  # raises DecodeError for an invalid history
+        History.read(meta, runtime)  # an invalid history raises DecodeError
     history = "".join([f"{text}\n" for text in line.get("history") or ()])
     return Incoming(
         where,
@@ -162,7 +162,7 @@ def _object(text: bytes) -> dict[str, Any]:
 
 
 def _checked_entry(line: dict[str, Any]) -> dict[str, Any]:
-    """Check the field values of an entry; return the line with the name also in its definition."""
+    """Check the field values of an entry; return the line with the name also in the definition."""
     _check_fields("policy.", line.get("policy") or {}, POLICY)
     _check_history(line.get("history"))
     identity = line.get("identity") or ""
@@ -193,9 +193,9 @@ def _check_history(lines: Any) -> None:
 
 
 def _with_name(line: dict[str, Any]) -> dict[str, Any]:
-    """Return the line of an entry, after adding the entry name to its definition.
+    """Return the line of an entry, after adding the entry name to the definition.
 
-    A number as a name becomes a string.
+    A name that is a number becomes a string.
     """
     definition = line.get("definition")
     if not definition:
@@ -203,7 +203,7 @@ def _with_name(line: dict[str, Any]) -> dict[str, Any]:
     name = line.get("name", definition.get("name"))
     inner_name = definition.setdefault("name", name)
     if str(inner_name) != str(name):
-        problem = f"is {name!r:.60}, but {inner_name!r:.60} in the definition; remove one name"
+        problem = f"is {name!r:.60}, but the definition has {inner_name!r:.60}; remove one name"
         raise InvalidEntryError("name", problem)
     definition["name"] = str(name) if isinstance(name, int) else name
     return line
@@ -214,9 +214,9 @@ class Exported(NamedTuple):
 
     Attributes:
         label: the name of the calendar or the entry in messages.
-        line: the line, "" if the calendar or the entry cannot be read.
-        problem: why the calendar or the entry cannot be read; "" for a line.
-        is_calendar: whether this is a calendar.
+        line: the line, or "" if the calendar or the entry cannot be read.
+        problem: why the calendar or the entry cannot be read, or "" if there is a line.
+        is_calendar: whether the line or the problem belongs to a calendar.
     """
 
     label: str
@@ -257,10 +257,10 @@ def _exported(templates: Templates, keys: Keys, row: Row, history: bool) -> Expo
     try:
         entry = templates.loaded(row.definition, row.policy)
         if keys.entry(str(entry.name)) != row.key:
-            problem = f"is {entry.name!r:.60}, which does not match its key"
+            problem = f"is {entry.name!r:.60}, which does not match the key of the entry"
             raise DecodeError("definition.name", problem)
         if history:
-            History.read(row.meta, row.runtime)  # raises DecodeError if the history is invalid
+            History.read(row.meta, row.runtime)  # an invalid history raises DecodeError
             entry.saved_state = entry.saved_state._replace(identity=row.identity)
             row = row._replace(history=with_ids(row.history, entry.own_task_id))
         return Exported(key, write_line(str(entry.name), row, history))

@@ -1,9 +1,9 @@
 """Reads entries from ``celerybeat-schedule``, the file of Celery's own scheduler.
 
-The file contains pickles, and a pickle can run any code when it is loaded. This module loads only
-the classes in :data:`KNOWN`. For any other class, this module creates an :class:`Unknown` and runs
-no code of the class. A pickle gets a :class:`StandIn` in place of each class, because a pickle
-could set attributes of the class itself.
+The file contains pickles, and a pickle can run any code while Python loads the pickle. This module
+loads only the classes in :data:`KNOWN`. An object of a class outside of :data:`KNOWN` becomes an
+:class:`Unknown`, and no code of the class runs. A :class:`StandIn` replaces each class that a
+pickle uses, because a pickle could set attributes of the class itself.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ class Unknown:
 
 
 class StandIn(type):
-    """Replaces an allowed class or function to which a pickle refers, while the pickle is loaded.
+    """Replaces a class or function that a pickle may use, while the pickle is loaded.
 
-    A call of a stand-in returns the result of ``original``. A pickle can contain instructions to
-    set attributes of an object; for a stand-in, these instructions raise an error.
+    A call of a stand-in returns the result of ``original``. A pickle that tries to set an attribute
+    of a stand-in raises an error.
     """
 
     original: Any
@@ -90,9 +90,9 @@ class StandIn(type):
 
 
 def _attribute(owner: Any, name: str) -> Any:
-    """Return ``ZoneInfo._unpickle``, which a pickle finds with ``getattr``.
+    """Return ``ZoneInfo._unpickle``, which a pickle reads with ``getattr``.
 
-    For any other attribute, return a placeholder class.
+    For any attribute except ``ZoneInfo._unpickle``, return a placeholder class.
     """
     if owner is KNOWN["zoneinfo", "ZoneInfo"] and name == "_unpickle":
         return KNOWN["zoneinfo", "ZoneInfo._unpickle"]
@@ -130,7 +130,7 @@ KNOWN: Final[Mapping[tuple[str, str], StandIn]] = {
 
 
 def _unknown(module: str, name: str) -> type[Unknown]:
-    """Return a placeholder class for the class with this module and name."""
+    """Return a placeholder class for the class ``name`` of the module ``module``."""
     names = {"__module__": module, "__qualname__": name, "path": f"{module}.{name}"}
     return type("Unknown", (Unknown,), names)
 
@@ -144,7 +144,7 @@ class SafeUnpickler(pickle.Unpickler):
 
     def persistent_load(self, pid: Any) -> Any:
         """Raise an error for a reference to an object outside of the file."""
-        raise pickle.UnpicklingError(f"it refers to {pid!r}, which is outside of the file")
+        raise pickle.UnpicklingError(f"the pickle refers to {pid!r}, which is outside of the file")
 
 
 def load_safely(pickled: bytes) -> Any:
@@ -156,24 +156,24 @@ def load_safely(pickled: bytes) -> Any:
         _check_memo(pickled)
         return SafeUnpickler(io.BytesIO(pickled)).load()
     except Exception as error:  # an invalid pickle may raise any error
-        raise UnreadableSourceError(f"its entries cannot be loaded: {error}") from error
+        raise UnreadableSourceError(f"the entries cannot be loaded: {error}") from error
 
 
 def _check_memo(pickled: bytes) -> None:
     """Raise an error if a memo index in the pickle is larger than the pickle's length in bytes.
 
-    Python allocates memory for all indexes up to the largest index. For the index 2 ** 32 - 1,
+    Python allocates memory for all memo indexes up to the largest index. For the index 2 ** 32 - 1,
     Python allocates more than 32 GiB.
     """
     for opcode, number, _ in pickletools.genops(pickled):
         if opcode.name in {"PUT", "BINPUT", "LONG_BINPUT"} and int(number or 0) > len(pickled):
             raise pickle.UnpicklingError(
-                f"it gives an object the number {number}, which is too large"
+                f"the pickle gives an object the number {number}, which is too large"
             )
 
 
 def read_shelve(schedule: Schedule, path: str) -> Iterator[Incoming]:
-    """Yield the entries of the file with their run histories.
+    """Yield the entries of a ``celerybeat-schedule`` file with their run histories.
 
     All entries are static, because Celery's scheduler has only the entries of ``beat_schedule``.
     Raises :exc:`UnreadableSourceError` if the file cannot be read.
@@ -181,7 +181,7 @@ def read_shelve(schedule: Schedule, path: str) -> Iterator[Incoming]:
     entries = load_safely(_pickled_entries(path))
     if not isinstance(entries, dict):
         raise UnreadableSourceError(
-            "is not a file of Celery's scheduler: its entries are not a dict"
+            "is not a file of Celery's scheduler: the entries are not a dict"
         )
     for name, entry in entries.items():
         where = f"entry {name!r:.80}"
@@ -195,7 +195,7 @@ def _pickled_entries(path: str) -> bytes:
             return database[b"entries"]
     except KeyError as error:
         raise UnreadableSourceError(
-            "is not a file of Celery's scheduler: it has no 'entries'"
+            "is not a file of Celery's scheduler: the key 'entries' is missing"
         ) from error
     except dbm.error as error:
         problem = f"cannot be opened: {error}. Stop the beat that uses the file, or copy the file"
@@ -203,7 +203,7 @@ def _pickled_entries(path: str) -> bytes:
 
 
 def _database(path: str) -> str:
-    """Return the name under which ``dbm`` opens a database; ``path`` is one of its files."""
+    """Return the name under which ``dbm`` opens the database to which the file ``path`` belongs."""
     for suffix in ("", *SUFFIXES):
         name = path.removesuffix(suffix) if suffix else path
         if dbm.whichdb(name):
@@ -251,8 +251,8 @@ def _type_of(value: Any) -> str:
 def _refuse_unknown(field: str, value: Any) -> None:
     """Raise :exc:`InvalidEntryError` if a value contains an :class:`Unknown`.
 
-    The function of a ``BeatLazyFunc`` in the file may be unknown: a beat never calls this function,
-    but the function that ``beat_schedule`` contains.
+    The function of a ``BeatLazyFunc`` in the file may be unknown, because a beat calls only the
+    function that ``beat_schedule`` contains.
     """
     if isinstance(value, StandIn):
         raise InvalidEntryError(field, f"must be a value, not the class {value.__name__}")

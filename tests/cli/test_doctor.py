@@ -90,7 +90,7 @@ def test_each_finding_names_its_fix(run: Run, make: Make, redis_client: Any) -> 
     told = run("doctor").out
     assert "missing: redbeat:gone" in told
     assert "--fix would remove the key from the schedule" in told
-    assert "--fix would add the entry again" in told
+    assert "--fix would add the entry to the schedule" in told
 
 
 def test_an_unreadable_hash_outside_of_the_schedule_is_reported(
@@ -304,7 +304,7 @@ def test_the_busiest_minutes_are_named_with_what_a_spread_would_do(
     assert [finding["kind"] for finding in ran.json] == ["busy"]
     assert "1200 entries are due in the minute of" in ran.json[0]["problem"]
     assert "60 times the mean" in ran.json[0]["problem"]
-    assert "about 20 are due in each minute" in ran.json[0]["remedy"]
+    assert "about 20 entries are due in each minute" in ran.json[0]["remedy"]
 
 
 def test_every_kind_of_finding_is_listed() -> None:

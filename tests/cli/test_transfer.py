@@ -120,7 +120,7 @@ def test_an_export_restores_calendars_before_the_entries_that_name_them(
     again = run("import", file, "--json")
     assert (again.code, Schedule(app).calendars["hol"].days) == (4, (due_at.date().isoformat(),))
     (problem,) = again.json
-    assert problem["problem"] == "calendar 'hol' is already stored and differs"
+    assert problem["problem"] == "calendar 'hol' is already stored with other content"
     assert run("import", "--on-conflict", "keep", file).code == 0
     assert Schedule(app).calendars != calendars
     assert run("import", "--on-conflict", "replace", file).code == 0
@@ -307,7 +307,7 @@ def test_a_file_is_replaced_only_when_all_is_written(
         (line("x", policy={"jitter": -1}), "policy.jitter: must be a number of seconds"),
         (line("x", meta={"last_run_at": 3}), "meta.last_run_at: must be a datetime"),
         (line("x", static="yes"), "static: must be true or false"),
-        ({**line("x"), "name": "y"}, "name: is 'y', but 'x' in the definition"),
+        ({**line("x"), "name": "y"}, "name: is 'y', but the definition has 'x'"),
         (
             {**line("x"), "definition": {"name": "x", "task": "t"}},
             "definition.schedule: is missing",
@@ -364,7 +364,7 @@ def test_an_entry_that_differs_is_a_conflict(
     file = write(tmp_path / "f", line("a", 20), line("b", 20))
     ran = run("import", file)
     assert ran.code == EX_CONFLICT
-    assert "line 1: 'a' is already stored and differs" in ran.err
+    assert "line 1: 'a' is already stored with other content" in ran.err
     assert "b" not in RedBeatNames(app)
 
     assert (
@@ -678,7 +678,7 @@ BAD_ROWS: list[dict[str, Any]] = [
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
-        ({}, "schedule: must be exactly one of interval, crontab, solar, clocked; this task has 0"),
+        ({}, "must be exactly one of interval, crontab, solar, clocked; this task has 0 of them"),
         ({"interval": 9}, "interval: the file has no django_celery_beat.intervalschedule 9"),
         ({"interval": 1, "args": "{"}, "args: cannot be read as JSON"),
         ({"interval": 1, "kwargs": "[]"}, "kwargs: must be a JSON object"),
@@ -886,7 +886,7 @@ def test_a_bad_entry_of_a_shelf_is_an_error(
         ({"a": Own()}, "entry 'a': entry: is a tests.cli.test_transfer.Own, not a ScheduleEntry"),
         ({"a": 5}, "entry 'a': entry: is a int, not a ScheduleEntry"),
         ({5: ScheduleEntry("a", "t", schedule=60)}, "entry 5: name: must be a string, not 5"),
-        ([], "its entries are not a dict"),
+        ([], "the entries are not a dict"),
     ],
 )
 def test_other_objects_in_a_shelf_are_an_error(
