@@ -169,6 +169,10 @@ def app(redis_url: str, deployment: Deployment) -> Iterator[Celery]:
     app.conf.result_expires = None
     yield app
     app.close()
+    # Otherwise the garbage collector may warn of the client's open sockets.
+    client = getattr(app, "redbeat_redis", None)
+    if client is not None:
+        client.close()
 
 
 @pytest.fixture
