@@ -21,7 +21,7 @@ __all__ = ("as_rst", "as_text", "facts", "write_docs")
 
 COMMAND = "python -m benchmarks"
 
-#: Name of a scheduler in the rows -> heading of its column, if the heading differs.
+#: Maps the name of a scheduler to the heading of its column, if the heading is not the name.
 HEADINGS = {PEER_VERSION: f"RedBeat {PEER_VERSION}", "PersistentScheduler": "Celery's own"}
 
 

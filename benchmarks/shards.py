@@ -1,7 +1,7 @@
 """``python -m benchmarks.shards`` measures how much CPU time a run costs with several shards.
 
 The schedule is in a Redis Cluster with three masters, and the broker is another Redis server. A
-beat in this process sends the runs of all entries, which are due at once. The table has the CPU
+beat in this process sends the runs of all entries, which are due at once. The table shows the CPU
 time of the beat and of the servers per run, because CPU time varies less than elapsed time on a
 busy machine.
 """

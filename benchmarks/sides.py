@@ -84,7 +84,7 @@ def versions() -> dict[str, str]:
 
 
 def ours() -> Side:
-    """Return RedBeat 3, which runs with the Python interpreter of this process."""
+    """Return the description of RedBeat 3, which runs with the Python of this process."""
     return Side("ours", metadata.version("celery-redbeat"), sys.executable)
 
 

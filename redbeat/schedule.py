@@ -166,7 +166,10 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         return Items(self)
 
     def clear(self) -> None:
-        """Remove all entries, two round trips per 500; a beat adds the static entries again."""
+        """Remove all entries; a beat adds the static entries again.
+
+        The method takes two round trips per 500 entries.
+        """
         # The names to delete come from the keys, because the names in records are escaped.
         self.delete_all(self._store.keys.name_of(record.key) for record in self.records())
 

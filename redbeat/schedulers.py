@@ -377,7 +377,7 @@ class RedBeatScheduler(Scheduler):
         return self.Entry(app=self.app, **kwargs).save()
 
     def get_schedule(self) -> dict[str, RedBeatSchedulerEntry]:
-        """Return the entries that are due now, and the entry that is due next, by name.
+        """Return name -> entry, for the entries that are due now and the entry that is due next.
 
         This method does not claim the due entries; :meth:`maybe_due` claims an entry. This method
         first writes the static entries if :meth:`setup_schedule` could not write them, or if Redis

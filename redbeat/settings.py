@@ -39,11 +39,11 @@ __all__ = (
 EXACTLY_ONCE: Final = "exactly_once"
 
 #: A beat publishes a run and then records the run.
-#: If the beat crashes between the publish and the record, the run is sent again.
+#: If the beat crashes before it records a published run, the run is sent again.
 AT_LEAST_ONCE: Final = "at_least_once"
 
 #: A beat records a run and then publishes the run.
-#: If the beat crashes between the record and the publish, the run is lost.
+#: If the beat crashes before it publishes a recorded run, the run is lost.
 AT_MOST_ONCE: Final = "at_most_once"
 
 

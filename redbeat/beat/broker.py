@@ -147,7 +147,7 @@ BROKER_MODULES: Final = ("kombu.", "redbeat.beat.redis_pipe")
 
 
 def means_no_broker(error: BaseException, connection: Any = None) -> bool:
-    """Return whether an error of a run means that the broker is not available.
+    """Return whether an error from sending a run means that the broker is not available.
 
     The result is True for a broker error, unless the error concerns only one message (see
     :func:`is_about_one_message`). The result is False for an error of user code. The builtin

@@ -90,7 +90,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request to Redis: its body, its records, and the local time at which the beat sends it."""
+    """A request to Redis with its body, the records of runs, and the local time of sending."""
 
     body: ClaimRequest
     records: list[Record]

@@ -191,8 +191,8 @@ class Ticker:
         """Claim one entry, send it if it is due, and record the run.
 
         ``options`` are arguments of ``apply_async``. Returns the seconds until the entry is due
-        again, None if it is never due again. Returns at most 1 while another beat leads or has
-        claimed the entry. Takes no round trip for an entry that is not due, else two.
+        again, None if it is never due again. While another beat leads or has claimed the entry,
+        the method returns at most 1 second. Takes two round trips, or none if the entry is not due.
 
         If a subclass calls this method within a tick, the method only sends the entry, because the
         tick has already claimed the entry.

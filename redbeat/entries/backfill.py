@@ -260,7 +260,7 @@ def with_backfill(waiting: str, backfill: Backfill, again: bool) -> str:
     """Return ``waiting``, the text of a field ``trigger``, with ``backfill`` added.
 
     Finished backfills whose spans overlap or touch are combined into one backfill. If ``again`` is
-    true, finished backfills are removed, and not combined. Raises :exc:`InvalidEntryError` if the
+    true, finished backfills are removed instead. Raises :exc:`InvalidEntryError` if the
     field would contain too many backfills.
     """
     others = [token for token in _tokens(waiting) if not token.endswith(f":{DONE}")]

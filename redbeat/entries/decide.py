@@ -494,13 +494,13 @@ def runs_from(
 def history_before(
     plan: Plan, anchor: datetime, runs: int, since: datetime, now: datetime
 ) -> tuple[datetime, int]:
-    """Return the anchor and the run count that an entry has just before ``since``.
+    """Return the anchor and the run count of an entry at the moment before ``since``.
 
     ``anchor`` and ``runs`` are the anchor and the run count at ``now``. If ``since`` is before
-    ``anchor``, the occurrences between ``since`` and ``anchor`` are subtracted from the run count.
-    If ``since`` is after ``now``, the occurrences between ``now`` and ``since`` are added to the
-    run count. Occurrences between ``anchor`` and ``now`` do not count, because these occurrences
-    were missed or are overdue.
+    ``anchor``, the run count is reduced by the number of occurrences between ``since`` and
+    ``anchor``. If ``since`` is after ``now``, the run count is increased by the number of
+    occurrences between ``now`` and ``since``. Occurrences between ``anchor`` and ``now`` do not
+    count, because these occurrences were missed or are overdue.
     """
     latest, limit = latest_before(plan, anchor, since), plan.policy.max_runs
     if limit is None:
@@ -512,7 +512,7 @@ def history_before(
 
 
 def latest_before(plan: Plan, anchor: datetime, instant: datetime) -> datetime:
-    """Return the anchor that an entry without delayed runs has just before ``instant``.
+    """Return the anchor of an entry without delayed runs at the moment before ``instant``.
 
     The runs of an interval schedule are a whole number of intervals before or after ``anchor``. For
     a schedule that is not an interval, the result is the last moment before ``instant``.

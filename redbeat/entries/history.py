@@ -242,7 +242,8 @@ def _scheduled_at(runtime: str, last_run_at: datetime | None) -> datetime | None
 #: The policy fields that decide when and how often an entry runs.
 FIELDS: Final = ("timezone", "start_time", "end_time", "max_runs")
 
-#: A tuple of the schedule with its times in comparable form, the schedule object, and ``max_runs``.
+#: A tuple of three values: the schedule as comparable data, the schedule as an object of Celery or
+#: RedBeat, and ``max_runs``.
 #: All values in a ``Timing`` are None if the stored entry is unreadable.
 Timing = tuple[Any, Any, "int | None"]
 

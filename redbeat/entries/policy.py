@@ -91,7 +91,7 @@ def _positive_seconds(name: str, value: Any) -> float:
 
 def _text(name: str, value: Any) -> str:
     if not isinstance(value, str) or not value:
-        raise InvalidEntryError(name, f"must be a text that is not empty, not {value!r:.60}")
+        raise InvalidEntryError(name, f"must be a non-empty text, not {value!r:.60}")
     return value
 
 

@@ -66,7 +66,7 @@ class Failing:
 
     @classmethod
     def read(cls, text: str, score: float | None, claimed: bool) -> Failing | None:
-        """Return the failed attempts in ``text``, None if ``text`` is empty or invalid.
+        """Return the data about failed attempts in ``text``, None if ``text`` is empty or invalid.
 
         ``score`` is the score of the entry. ``claimed`` is true if a beat has claimed the entry.
         """

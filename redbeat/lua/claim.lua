@@ -1,5 +1,5 @@
--- Handle one request of a beat (a turn): extend or acquire the lock, record completions, and claim
--- due entries.
+-- Handle one request of a beat. A request is called a turn. The script extends or acquires the lock,
+-- records completions, and claims due entries.
 --
 -- KEYS[1]  The schedule (zset: entry key -> due, UNIX seconds). An entry with a score below 0 is
 --          parked, that is, never due.
@@ -248,7 +248,7 @@ local function remaining_triggers(waiting, id, successor)
   return table.concat(left, ' ')
 end
 
--- Returns when the first of the waiting runs may be sent, or nil if no waiting run may be sent.
+-- Returns the time from which the first waiting run may be sent, nil if no run may be sent.
 -- While an entry is disabled, its backfills are not sent. A run that was triggered manually may be
 -- sent at once.
 local function first_ready(waiting, disabled)

@@ -107,7 +107,7 @@ end
 local function add_entry(member, score)
   local key = member
   if string.sub(member, 1, #prefix) ~= prefix then
-    key = prefix .. member  -- another program added the entry name instead of the entry key
+    key = prefix .. member  -- another program added an entry name instead of an entry key
   end
   local found, err = read(key)
   local row = {key, score, err or '', '', '', '', '', '', '', ''}

@@ -1,4 +1,4 @@
-"""Stores and deletes calendars, and computes the next runs of the entries that name a calendar."""
+"""Stores and deletes calendars, and computes the next runs of the entries that use a calendar."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def delete_calendar(schedule: Schedule, name: str) -> bool:
 
 
 class _Users:
-    """Finds the entries that name a calendar, and updates the scores of these entries."""
+    """Finds the entries that use a calendar, and updates the scores of these entries."""
 
     def __init__(self, schedule: Schedule) -> None:
         self._app, self._entry_class = schedule.app, schedule.entry_class
         self._store = store_of(schedule.app)
 
     def of(self, name: str) -> Iterator[list[RedBeatSchedulerEntry]]:
-        """Yield lists of the entries that name a calendar.
+        """Yield the entries that use the calendar ``name``, as lists of at most 500 entries.
 
         RedBeat stores the keys of entries with calendars in a Redis set. If an entry no longer has
         calendars, this method removes the key of the entry from the Redis set. Takes two round

@@ -646,7 +646,7 @@ def _first_page(search: Search, members: list[Member], limit: int, size: int) ->
 def _sorted_by_text(
     search: Search, query: Query, members: list[Member], after: str | None, limit: int
 ) -> Found:
-    """Return a page of entries sorted by a value that the sorted set does not contain.
+    """Return a page of entries in the order of a value that only the hashes contain.
 
     Reads all matching entries, in one round trip per batch of members. The cursor is the number of
     entries on all previous pages.

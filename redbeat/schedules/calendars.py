@@ -358,7 +358,7 @@ class Exclusion:
         return best
 
     def _last_to_search(self, best: datetime) -> datetime:
-        """Return the instant after which no occurrence can move to a time before ``best``."""
+        """Return a bound: occurrences after the bound cannot move to a time before ``best``."""
         if self.on_excluded == "next":
             return best
         return (self._end(best + DAY) or best) + DAY

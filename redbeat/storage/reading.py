@@ -275,9 +275,9 @@ class Reading:
     def _with_missing_key(self, *keys: Any) -> list[Any]:
         """Return the keys and a key that never exists, for scripts that use undeclared keys.
 
-        While a Redis Cluster moves a slot, the keys of the slot are spread over two nodes. A key
-        that never exists makes a node answer TRYAGAIN while the slot moves. Without the key that
-        never exists, the script could run on a node that lacks some entries.
+        While a Redis Cluster moves a slot, the keys of the slot are spread over two nodes. A node
+        that lacks one of the keys of a script refuses the script with the error TRYAGAIN. Without
+        the key that never exists, the script could run on a node that lacks some entries.
         """
         return [*keys, self.keys.wakeup]
 

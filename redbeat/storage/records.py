@@ -562,7 +562,7 @@ def read_claims(kinds: bytes, sizes: bytes, packed: bytes, turn_id: str) -> list
 
 
 def _unreadable(kind: str, claim: Claim) -> Claim:
-    """Return the claim of a key that is not a hash.
+    """Return a claim whose problem is that the key of the entry is not a hash.
 
     ``kind`` is "x" if the key has another type, and "g" if the key does not exist.
     """

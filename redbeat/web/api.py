@@ -312,7 +312,8 @@ def alive() -> ResponseReturnValue:
 def ready() -> ResponseReturnValue:
     """Return 200 if Redis answers and the beats report no problem, otherwise 503 with the reason.
 
-    Takes two round trips. The reason contains no host name, because the URL needs no credentials.
+    Takes two round trips. The reason contains no host name, because clients without credentials
+    can read it.
     """
     try:
         current = schedule.status()

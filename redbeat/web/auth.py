@@ -222,7 +222,7 @@ class Guesses:
         self._lock = Lock()
 
     def check(self, find: Callable[[], str | None]) -> tuple[str | None, int]:
-        """Return the result of ``find``, and 0 as the number of seconds to wait.
+        """Return the pair of the result of ``find`` and 0, or None and a number of seconds.
 
         ``find`` returns the user name for the credentials of the request, or None if the
         credentials are wrong. After too many wrong credentials, ``find`` is not called, and the

@@ -39,7 +39,7 @@ COLUMNS: Final = (
     ("State", "state"),
 )
 
-#: Maximum number of quarantined entries on the page of the beats.
+#: Maximum number of quarantined entries on the page about beats.
 MAX_QUARANTINED: Final = 50
 
 #: Shortest and longest interval between two refreshes of an open page, in seconds.

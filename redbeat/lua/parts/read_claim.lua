@@ -11,8 +11,8 @@
 -- more than LONGEST_CLAIM seconds after `now` counts as ended. No lease is longer than
 -- LONGEST_CLAIM, so the clock of Redis must have been ahead when such a claim was made.
 --
--- put_back_head(due, decided) returns the head of a released claim. `decided` contains two words:
--- when the occurrence was first claimed, and the delivery.
+-- put_back_head(due, decided) returns the head of a released claim. `decided` is value 4 and
+-- value 5 of the claim, separated by a space.
 --
 -- A time in a claim that is not a plain number of seconds is read as nil, because another program
 -- may have written the claim. LATEST, the latest valid time, is near the end of the year 9999.
