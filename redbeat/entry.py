@@ -753,7 +753,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
     @property
     def due_at(self) -> datetime | None:
-        """The time of the next run in UTC: now if a run is due, None if no run is left."""
+        """The time of the next run in UTC, now if a run is due, None if no run is left."""
         decision = self.decision()
         return self._current_time() if decision.due else decision.next_at
 

@@ -315,7 +315,7 @@ class WithClock(RedBeatSchedulerEntry):
 def test_a_schedule_with_its_own_clock_is_refused(make: Make, world: World) -> None:
     last = last_run(make("a").save())
     entry = WithClock.from_key("redbeat:a", app=world.app)
-    with pytest.raises(InvalidEntryError, match="schedule: has its own is_due"):
+    with pytest.raises(InvalidEntryError, match="schedule: the class has its own is_due"):
         entry.backfill(last - HOUR, last)
 
 
