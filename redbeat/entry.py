@@ -247,7 +247,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         clsargs: dict[str, Any] = {**fields}
         clsargs["app"] = real_app(clsargs.get("app"))
         if self.foreign_fields:
-            # If a subclass passes a field to this constructor, the field is a policy field.
+            # A field that a subclass passes to this constructor means the policy field of RedBeat.
             self.foreign_fields = self.foreign_fields.difference(clsargs)
         policy = {field: clsargs.pop(field, None) for field in FIELDS}
         if clsargs.pop("one_off", False):

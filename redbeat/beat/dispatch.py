@@ -73,7 +73,7 @@ class Dispatcher:
     takes only these round trips to Redis:
 
     - one round trip per group of at-most-once runs
-    - one round trip if user code in this beat saves or deletes the entry during the publish
+    - one round trip if user code, such as a signal handler, saves or deletes the published entry
     - the round trips of :meth:`CommonServer.broker_of`
 
     ``statics`` contains the functions that ``beat_schedule`` passes to tasks as arguments.

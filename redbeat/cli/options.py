@@ -152,8 +152,8 @@ def option_error(ctx: click.Context, name: str, problem: object) -> click.BadPar
 def instant_of_option(console: Console, name: str, moment: datetime) -> datetime:
     """Return the value ``moment`` of an option in UTC; ``name`` is the option's parameter name.
 
-    A naive time is a wall-clock time in the time zone of the app. Raises an error about the option
-    for a time outside of the years 1 to 9999.
+    A naive time is a wall-clock time in the time zone of the app. If the time is outside of the
+    years 1 to 9999, the function raises an error that names the option.
     """
     try:
         return instant_from(name, moment, console.zone)

@@ -65,8 +65,8 @@ CLOCK_PARTS = frozenset(
 def warn_of_loss(value: BaseSchedule, written: Any = None) -> None:
     """Log a warning if the JSON of a schedule lacks attributes that influence its runs.
 
-    ``written`` is the output of a custom encoder. If ``written`` differs from the output of
-    RedBeat's encoder, no warning is logged, because ``written`` may contain all attributes.
+    ``written`` is the output of a custom encoder. A custom encoder may store the attributes that
+    RedBeat's encoder omits, so there is no warning if the outputs of the two encoders differ.
     """
     cls = type(value)
     if not asks_itself(value) or of_class(cls) is not None:

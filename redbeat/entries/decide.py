@@ -146,7 +146,7 @@ class Plan:
         return None if end is not None and at > end else at
 
     def estimates(self, anchor: datetime, since: datetime) -> Iterator[datetime]:
-        """Yield the instants after ``since`` that the schedule's ``remaining_estimate`` returns.
+        """Yield the instants after ``since``, computed with the schedule's ``remaining_estimate``.
 
         This method is only for schedules with their own ``is_due``. The iteration ends when an
         estimate is not later than the previous estimate. Raises any error that

@@ -1,5 +1,5 @@
--- Handle one request of a beat. A request is called a turn. The script extends or acquires the lock,
--- records completions, and claims due entries.
+-- Handle one request of a beat. A request is called a turn. The script extends or acquires the
+-- lock, records completions, and claims due entries.
 --
 -- KEYS[1]  The schedule (zset: entry key -> due, UNIX seconds). An entry with a score below 0 is
 --          parked, that is, never due.
@@ -59,12 +59,15 @@
 -- If the Redis user has no access to a key, the caller passes the schedule key in place of this
 -- key; see aside.lua.
 --
--- Returns {standing, now, next score or '', members, statics, quarantined, holder, PTTL of the lock
--- in ms, codes, texts, kinds, sizes, fields, expires}.
+-- Returns a list of fourteen values, which this comment names in their order.
 --   `standing` is 1 for the leader or without a lock, 2 for a new leader (which gets no claims
 --     yet), 0 for a standby.
---   `members`, `statics` and `quarantined` are numbers of entries.
+--   `now` is the time of Redis, in UNIX seconds.
+--   `next_score` is the score of the entry that is due next, or ''.
+--   `members`, `statics` and `quarantined` are the numbers of all entries, of static entries and of
+--     quarantined entries.
 --   `holder` is the token of the beat that holds the lock.
+--   `pttl` is the number of milliseconds until the lock expires.
 --   `codes` has a digit per completion, and `texts` has the strings that belong to the codes.
 --   Code 0 means that nothing is recorded, because the caller no longer holds the claim.
 --   Code 1 means that the completion is recorded, by this call or by an earlier call whose reply
@@ -111,8 +114,8 @@
 --   `definition` is the new definition if the end is 'disable'.
 --   `running` is the task id of the run and its time limit in seconds, or ''. If the occurrence
 --     waits until an earlier run ends, `running` is '-'.
---   `trigger` is the id of the waiting run to remove, or ''; a space and a waiting run that
---     replaces the removed run may follow.
+--   `trigger` is the id of the waiting run to remove, or ''. A space and a new waiting run after
+--     the id mean that the new run replaces the removed run.
 --   `line` is a line for the history, or ''.
 --   `messages` has the Redis commands that publish the run, in the form '<command> <size>...;...',
 --     a line feed, and the joined arguments; '' for no message.

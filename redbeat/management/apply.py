@@ -118,7 +118,7 @@ def checked(entry: RedBeatSchedulerEntry) -> Writing:
 
 # -- the plan --------------------------------------------------------------------------------------
 
-#: The actions of a planned change that write an entry.
+#: A planned change with one of these actions writes an entry.
 TO_WRITE: Final = ("created", "changed")
 
 

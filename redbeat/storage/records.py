@@ -543,7 +543,7 @@ def read_claims(kinds: bytes, sizes: bytes, packed: bytes, turn_id: str) -> list
     """Return the claims in the reply of ``claim.lua``."""
     fields = unpack(sizes, packed)
     keys, dues, *texts = (fields[first::10] for first in range(10))
-    # A single map() over all rows is faster than a loop. A loop replaces only the few claims of
+    # A single map() over all rows is faster than a loop. The loop below changes only the claims of
     # unreadable entries.
     rows = zip(
         keys,

@@ -9,7 +9,7 @@
 -- A claim of RedBeat 3.0 has only the first three values. A claim in an unknown format counts as
 -- ended only PATIENCE seconds after the end that it contains. If `now` is passed, a claim that ends
 -- more than LONGEST_CLAIM seconds after `now` counts as ended. No lease is longer than
--- LONGEST_CLAIM, so the clock of Redis must have been ahead when such a claim was made.
+-- LONGEST_CLAIM, so the clock of Redis must have been ahead when a claim with a later end was made.
 --
 -- put_back_head(due, decided) returns the head of a released claim. `decided` is value 4 and
 -- value 5 of the claim, separated by a space.

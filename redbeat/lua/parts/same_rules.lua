@@ -1,7 +1,7 @@
 -- same_rules(claim, definition, policy, meta) returns whether the decision of a claim is still
 -- valid: whether the meta, and all fields that decide when the entry runs, are unchanged since the
--- claim. For a long JSON text, the claim contains only a digest, so any change of the text counts
--- as a change of its fields, unless note_edit() has compared the fields.
+-- claim. For a long JSON text, the claim contains only a digest. A text with another digest counts
+-- as changed, unless note_edit() has compared the fields of both texts.
 --
 -- note_edit(entry, claim, definition, policy, meta, new_definition, new_policy) must be called when
 -- a claimed entry is edited. If the claim has only a digest of the JSON, and the edit changes no
