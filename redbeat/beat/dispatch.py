@@ -519,9 +519,9 @@ class Dispatcher:
         line = run_line(nominal(trigger.at), now, TRIGGERED, run.task_id)
         completion = claim.put_back(now)._replace(trigger=trigger.id, history=line)
         if trigger.at.timestamp() <= (seconds_in(claim.since) or 0.0):
-            # The trigger was already waiting when a beat first claimed the run of the schedule.
-            # Triggered runs come first, so a beat can have sent only the triggered run. The next
-            # claim decides on the run of the schedule.
+            # The trigger was already waiting when a beat first claimed the scheduled run. Triggered
+            # runs come first, so a beat can have sent only the triggered run. The next claim of the
+            # entry decides whether to send the scheduled run.
             completion = completion._replace(operation=RETRY)
         self._send_waiting(attempt, completion)
 

@@ -359,7 +359,8 @@ def decide(
         anchor: the instant from which to compute the next run: the nominal instant of the last run,
             or ``last_run_at`` if an application wrote it.
         now: the instant for which to decide.
-        due: the time at which the entry became due, which is the nominal instant of a first run.
+        due: the time at which the entry became due. The first run of an entry has this time as its
+            nominal instant.
         runs: the run count.
     """
     schedule, zone, policy = plan.schedule, plan.zone, plan.policy

@@ -277,7 +277,7 @@ end
 -- end of a line.
 local function trimmed_history(history)
   if text_in(history) == history then
-    -- A history without quotes is from another program, and may also lack the escapes of JSON.
+    -- Another program wrote the history as plain text instead of a JSON string.
     history = '"' .. string.gsub(history, '[%c"\\]', escaped) .. '"'
   end
   local at = 1
@@ -473,8 +473,8 @@ local function was_sent_before(claim)
   return delivery == 'l' and (tonumber(since) or now) < ends - lease - 0.00001
 end
 
--- A cache: field `calendars` of a completion -> whether a calendar in the field was changed after
--- the beat read the calendar.
+-- A cache of the results of have_changed(). The function returns whether a calendar was changed
+-- after the beat read the calendar.
 local changed = {['']=false}
 
 local function have_changed(named)

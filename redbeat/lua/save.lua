@@ -247,8 +247,8 @@ local function save(
     return -3, string.format('%.6f', now)
   end
   if definition ~= '' and stored[4] and not stored[7] then
-    -- If the claimed run may have been sent while the entry had no identity, an empty identity
-    -- keeps the task id of the run.
+    -- A run of this claim may have been sent while the entry had no identity. The task id of a run
+    -- depends on the identity, so this script stores an empty identity instead of a new identity.
     redis.call('HSET', entry, 'identity', '""')
     stored[7] = '""'
   end

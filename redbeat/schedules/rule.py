@@ -291,9 +291,9 @@ class rrule(RuleSchedule):  # noqa: N801 - the name users import
         """Return the first occurrence after the aware datetime ``after``, in UTC.
 
         If ``inclusive`` is true, the occurrence may also equal ``after``. Returns None if ``count``
-        or ``until`` has ended the rule, or if no time matches within about a century. An old
-        ``dtstart`` does not make the search slower, except that a rule with ``count`` and a ``by``
-        argument must count the occurrences since ``dtstart`` once.
+        or ``until`` has ended the rule, or if no time matches within about a century. A long
+        time since ``dtstart`` slows down only the first search of a rule with ``count`` and a
+        ``by`` argument.
         """
         since = after - TICK if inclusive else after
         if self._ended is not None and since >= self._ended:
