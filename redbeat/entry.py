@@ -15,7 +15,6 @@ from celery import Celery
 from celery.beat import ScheduleEntry
 from celery.schedules import crontab, schedstate
 
-from redbeat.calendar.walltime import TICK
 from redbeat.calendar.zones import UTC, as_utc, from_timestamp
 from redbeat.codec.stored import bytes_of, is_valid_text, text_of
 from redbeat.codec.writers import warn_of_app
@@ -672,11 +671,10 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         A run whose nominal instant has passed is included if ``spread`` or ``jitter`` delays the
         run beyond ``instant``. See also :meth:`runs_from`. No round trip.
         """
-        since, anchor = as_utc(instant), self.anchor
-        offsets = self.policy_field("spread") + self.policy_field("jitter")
-        if offsets and anchor is not None:
-            earliest = since - timedelta(seconds=offsets)
-            since = min(since, max(earliest, anchor + TICK)) if anchor < since else earliest
+        since = as_utc(instant)
+        delayed = self.policy_field("spread") or self.policy_field("jitter")
+        if delayed and not asks_itself(self.schedule):
+            since = self.occurrence_plan().last_before(self.anchor, since) or since
         return (run for run in self.runs_from(since) if run.due_at > instant)
 
     def runs_from(self, since: datetime, now: datetime | None = None) -> Iterator[Expected]:

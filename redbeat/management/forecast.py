@@ -95,7 +95,8 @@ def push(heap: list[Next], number: int, name: str, later: Iterator[datetime]) ->
 
 def due_times(entry: RedBeatSchedulerEntry, after: datetime) -> Iterator[datetime]:
     """Yield the due times of an entry that are later than ``after``."""
-    return (run.due_at for run in entry.due_after(after))
+    for run in entry.due_after(after):
+        yield run.due_at
 
 
 def upcoming_or_problem(
@@ -256,12 +257,12 @@ class Periods:
         spread = entry.policy.spread
         key = (schedule_text(entry.schedule), entry.timezone or "", spread)
         if key not in known:
-            instants = self._nominal_instants(entry, self.since - timedelta(seconds=spread))
+            instants = self._nominal_instants(entry)
             known[key] = instants, self.count(instants)
         instants, counts = known[key]
         if not spread:
             return counts
-        plan, ran_at = entry.occurrence_plan(), entry.anchor or self.since
+        plan, ran_at = entry.occurrence_plan(), min(entry.anchor or self.since, self.since)
         due = (
             at + plan.spread_offset(following - at - TICK)
             for at, following in pairwise(instants)
@@ -269,10 +270,13 @@ class Periods:
         )
         return self.count(at for at in due if at > self.since)
 
-    def _nominal_instants(self, entry: RedBeatSchedulerEntry, begin: datetime) -> list[datetime]:
-        """Return the nominal instants from ``begin`` to the first instant after the periods."""
+    def _nominal_instants(self, entry: RedBeatSchedulerEntry) -> list[datetime]:
+        """Return the nominal instants in the periods, the instant before, and the instant after."""
+        plan = entry.occurrence_plan()
+        earliest = self.since - timedelta(seconds=entry.policy.spread)
+        begin = plan.latest_run(earliest, self.since) or self.since + TICK
         instants = []
-        for run in islice(entry.runs_from(begin + TICK), MAX_RUNS):
+        for run in islice(entry.runs_from(begin), MAX_RUNS):
             instants.append(run.scheduled_at)
             if run.scheduled_at >= self.end:
                 break
