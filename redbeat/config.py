@@ -171,7 +171,7 @@ class RedBeatConfig:
     lock_key: str | None
     #: The lock timeout in seconds, None if unset; see :meth:`resolve_lock_timeout`.
     lock_timeout: float | None
-    #: The URL of Redis may contain a password, so log only the result of ``safe_url``.
+    #: One or several URLs of Redis, perhaps with passwords, so log only the result of ``safe_url``.
     redis_url: str
     redis_use_ssl: Any
     redbeat_redis_options: dict[str, Any]
@@ -307,8 +307,8 @@ class RedBeatConfig:
     ) -> float:
         """Return the number of seconds after which the lock expires if no beat renews the lock.
 
-        The result is ``argument``, else the setting ``redbeat_lock_timeout``, else five times
-        ``max_interval``, else 1500; None and 0 count as missing. Raises
+        The result is ``argument``, else the setting ``redbeat_lock_timeout``, else the larger of
+        1500 and five times ``max_interval``; None and 0 count as missing. Raises
         :exc:`~redbeat.ConfigurationError` if ``argument`` or ``max_interval`` is invalid.
         """
         if not _is_unset(argument):

@@ -972,11 +972,12 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     def trigger(self) -> str:
         """Request one run as soon as possible, in addition to the schedule; return the task id.
 
-        The message has the headers ``triggered`` and ``scheduled_at``; ``scheduled_at`` is the time
-        of the request. A triggered run does not change the schedule, last run or run count of the
-        entry. You can also trigger a paused entry. At most 100 triggered runs of an entry can wait
-        for a beat. Raises KeyError if the entry does not exist, and :exc:`InvalidEntryError` if 100
-        triggered runs are waiting or if the entry is quarantined. One round trip.
+        The message has the header ``triggered``, and the time of the request as ``scheduled_at``. A
+        triggered run does not change the schedule, last run or run count of the entry. You can also
+        trigger a paused entry. Each call requests one run; at most 100 triggered runs of an entry
+        can wait for a beat. Raises KeyError if the entry does not exist, and
+        :exc:`InvalidEntryError` if 100 triggered runs are waiting or if the entry is quarantined.
+        One round trip.
         """
         return request_run(self)
 

@@ -277,7 +277,7 @@ class RedBeatScheduler(Scheduler):
 
     @property
     def _lease(self) -> float:
-        """The seconds until a claim expires: the lock timeout, with a minimum and a maximum."""
+        """The seconds until a claim expires, from the lock timeout with a minimum and a maximum."""
         return min(max(self.lock_timeout, SHORTEST_LEASE), LONGEST_LEASE)
 
     @cached_property

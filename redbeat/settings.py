@@ -165,7 +165,7 @@ SETTINGS: Final[Mapping[str, Setting]] = {
         Kind("dict"),
         "options of the Redis client and its connections",
         since="2",
-        default_text="``broker_transport_options``, where RedBeat ignores unknown keys",
+        default_text="``broker_transport_options``, of which RedBeat uses only the keys below",
     ),
     "redbeat_key_prefix": Setting(
         Kind("string"),

@@ -117,7 +117,8 @@ def _ended(
 ) -> None:
     """Report the end of a run in the process that executed the task.
 
-    A requeued task is not reported, because its run has not ended. ``state`` is None if the process
+    A task that no beat sent is not reported. A requeued task is not reported either, because its
+    run has not ended. ``state`` is None if the process
     is about to exit, or if Celery had an internal error. If ``state`` is None, this function
     reports nothing, because the receiver of another signal may report the end.
     """

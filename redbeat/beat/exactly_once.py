@@ -48,7 +48,8 @@ CHECK_INTERVAL: Final = 30.0
 #: A check before each message would take too much time.
 OPEN_CHECK_INTERVAL: Final = 0.01
 
-#: Seconds for which no script sends messages after Redis refused the message of a script.
+#: After Redis refused the message of a script, runs are published before their records for this
+#: number of seconds, unless exactly-once delivery is set.
 REFUSED_FOR: Final = 300.0
 
 #: The reasons why a message is sent before its record.
@@ -199,7 +200,8 @@ class CommonServer:
         self._checked_at = 0.0
         self._logged_reason = ""
         self._was_common = False
-        #: The last server where no script could send messages, the reason, and the time.
+        #: The last server where no script could send messages, the reason, and the time in
+        #: monotonic seconds.
         self._failed_server: tuple[Broker | None, str, float] = (None, "", 0.0)
         #: The last server on which a script has sent a message, None if there is none.
         self._sends_on: Broker | None = None

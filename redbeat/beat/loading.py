@@ -49,7 +49,7 @@ class Attempt:
     Attributes:
         entry: the loaded entry.
         claim: the claim, with the calendars that the entry depends on.
-        way: the order in which the claim allows to send the message and record the run.
+        way: the order of sending the message and recording the run, as far as the claim decides.
         now: the time of Redis at which the entry is dispatched, UNIX seconds.
         seconds: the seconds until the next run, as returned by ``is_due`` of the entry.
         error: why the message was not sent, None for success.

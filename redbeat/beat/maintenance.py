@@ -82,7 +82,7 @@ class Sweep:
 
     The scan finds entries that are missing in the sorted set of the schedule. Redis may have lost
     the set, or a program may have died after it wrote an entry and before it added the entry to the
-    set. A missing entry becomes due only if it is still missing some seconds later, because a
+    set. A missing entry becomes due only if a later scan finds it missing again, because a
     program may be about to add the entry to the set. The scan also finds disabled entries that
     another program has enabled without a change of their scores.
 

@@ -89,7 +89,7 @@ class RedisPipe(ClientStandIn):
         self._connection = connection_like(self._commands.connection_pool)
         #: Maps each queue to its messages and to their positions in the list of operations.
         self._queues: dict[str, tuple[list[Any], list[int]]] = {}
-        #: For each command, the positions of the messages that the command pushes.
+        #: For each command, the positions of the results of the command in the list of results.
         self._positions: list[list[int]] = []
         self._in_flight: SentCommands | None = None
 

@@ -197,8 +197,8 @@ class Session:
         """Renew the lock, record pending completions and claim up to ``limit`` due entries.
 
         If ``only`` is the key of an entry, this method claims only this entry, even if the entry is
-        not due. If ``limit`` is 0, :meth:`finish` returns the claims of an earlier request whose
-        reply was lost. One round trip.
+        not due. If ``limit`` is 0, and the reply contains the claims of an earlier request whose
+        reply was lost, :meth:`finish` returns these claims. One round trip.
         """
         response = self._request(limit, only)
         if not limit and response.reply.claims:

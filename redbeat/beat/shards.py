@@ -83,8 +83,8 @@ class ShardLock(BeatLock):
     """The lock of one shard; all locks of a beat have the same token.
 
     The holder of the lock also counts as dead if it has sent no request to the first shard for
-    :data:`SILENCE` seconds. A standby can therefore take over a shard at once, even if the standby
-    has never watched the lock of the shard.
+    :data:`SILENCE` seconds. A standby can therefore take over a shard without watching the
+    lock of the shard first.
     """
 
     def __init__(

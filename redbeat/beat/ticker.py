@@ -612,7 +612,7 @@ class Ticker:
             del self._rescan_at[0]
 
     def _still_leads(self, batches: Iterator[None]) -> bool:
-        """Process batches; renew the lock after each batch and return False if the lock is lost."""
+        """Process batches, and renew the lock after each; return False if the lock is lost."""
         return all(self._renew_lock().standing != STANDBY for _ in batches)
 
     def _prune_without_lock(self) -> None:

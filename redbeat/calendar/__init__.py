@@ -1,1 +1,1 @@
-"""Compute the times of recurrence rules, crontabs and solar events, and convert time zones."""
+"""Compute times of recurrence rules, crontabs and solar events; convert between time zones."""

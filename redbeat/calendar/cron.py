@@ -145,7 +145,7 @@ class CronRule:
 
     @cached_property
     def _day_tables(self) -> dict[tuple[int, int], tuple[int, ...]]:
-        """Day tables for the 28 kinds of months: 7 weekdays of the first day times 4 lengths."""
+        """Day tables for the 28 kinds of months, with 7 first weekdays and 4 lengths."""
         return {}
 
 

@@ -51,7 +51,7 @@ class NameWarnings:
         more = self._counts[None]
         if more:
             entries = "1 entry" if more == 1 else f"{more:,} entries"
-            warn(f"{entries} with other unknown names: not listed")
+            warn(f"{entries} with other unknown names {'is' if more == 1 else 'are'} not listed")
         if self._problem:
             warn(f"task names are not checked, because the tasks cannot be loaded: {self._problem}")
 

@@ -170,7 +170,7 @@ class Console:
 
     @property
     def zone(self) -> tzinfo:
-        """The time zone of input and output: the ``timezone`` setting of the app."""
+        """The time zone of input and output, from the ``timezone`` setting of the app."""
         zone: tzinfo = self.app.timezone
         return zone
 

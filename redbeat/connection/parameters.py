@@ -101,7 +101,8 @@ def _redbeat_or_broker(app: Celery, setting: str, broker_setting: str) -> tuple[
     """Return value and name of ``setting``, or of ``broker_setting`` if ``setting`` is not set."""
     value = find_setting(app, setting)
     if value is None or value is MISSING:
-        # The attribute app.conf.broker_url includes a URL from the environment.
+        # This code reads the attribute of app.conf, because only the attribute includes a URL from
+        # the environment.
         return getattr(app.conf, broker_setting), broker_setting
     return value, setting
 

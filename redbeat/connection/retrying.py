@@ -194,7 +194,7 @@ class RetryingConnection:
         return partial(self._command, name, value)
 
     def pipeline(self, *args: Any, **kwargs: Any) -> RetryingPipeline:
-        """Return a pipeline that sends all its commands again if ``execute()`` fails."""
+        """Return a pipeline whose ``execute()`` is retried, unless the pipeline watches keys."""
         return RetryingPipeline(
             self.call, partial(self.wrapped_connection.pipeline, *args, **kwargs)
         )

@@ -132,7 +132,7 @@ _read_moment, _read_count = (
 _meta_pattern = re.compile(f"{_read_moment}(?:{_read_count})?}}", re.ASCII)
 
 
-#: The text before the nominal instant in a ``runtime`` field, and before the actual instant.
+#: In a ``runtime`` field, the text before the nominal instant, and the text before the last run.
 RUNTIME, RUNTIME_THEN = '{"scheduled_at":', ',"last_run_at":'
 
 
@@ -242,8 +242,8 @@ def _scheduled_at(runtime: str, last_run_at: datetime | None) -> datetime | None
 #: The policy fields that decide when and how often an entry runs.
 FIELDS: Final = ("timezone", "start_time", "end_time", "max_runs")
 
-#: A tuple of three values: the schedule as comparable data, the schedule as an object of Celery or
-#: RedBeat, and ``max_runs``.
+#: A tuple of three values: the schedule, time zone, start time and end time as comparable data;
+#: the schedule object; and ``max_runs``.
 #: All values in a ``Timing`` are None if the stored entry is unreadable.
 Timing = tuple[Any, Any, "int | None"]
 

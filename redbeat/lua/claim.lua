@@ -40,8 +40,8 @@
 --          of the stats, and the amount to add to this field.
 -- ARGV[16] The key of the only entry to claim, even if this entry is not due; '' to claim all due
 --          entries.
--- ARGV[17] The default delivery: 'l' (at least once) if a run may be sent before it is recorded,
---          'x' (at most once) if no run may be sent before it is recorded.
+-- ARGV[17] The default delivery: 'l' if a run may be sent before it is recorded, 'x' if a run may
+--          be sent only together with its record or after its record.
 -- ARGV[18] The Redis server of the broker: '<run id of the server> <database of the broker>
 --          <database of the schedule>', or '' if this script cannot send messages.
 -- ARGV[19] The maximum number of claims for entries that are more than a second late; '' for no
@@ -59,7 +59,8 @@
 -- If the Redis user has no access to a key, the caller passes the schedule key in place of this
 -- key; see aside.lua.
 --
--- Returns a list of fourteen values, which this comment names in their order.
+-- Returns a list of fourteen values: standing, now, next_score, members, statics, quarantined,
+-- holder, pttl, codes, texts, kinds, sizes, fields and expires.
 --   `standing` is 1 for the leader or without a lock, 2 for a new leader (which gets no claims
 --     yet), 0 for a standby.
 --   `now` is the time of Redis, in UNIX seconds.
@@ -88,11 +89,12 @@
 --     bytes.
 --   `fields` has ten strings per claim: key, due, definition (for kind x, the error), meta, policy,
 --     runtime, running, trigger, identity, since.
---   `running` is the time after which an earlier run counts as ended, or ''. If an earlier claim
---     may have sent the run, and a worker reported the end of the run, `running` is '0'.
---   `trigger` has the waiting triggered runs in the format of trigger.lua, or is ''.
---   `since` is when the occurrence was first claimed, or '' if no earlier claim can have sent its
---     run.
+--     The string `running` is the time after which an earlier run counts as ended, or ''. If an
+--       earlier claim may have sent the run, and a worker reported the end of the run, `running` is
+--       '0'.
+--     The string `trigger` has the waiting triggered runs in the format of trigger.lua, or is ''.
+--     The string `since` is when the occurrence was first claimed, or '' if no earlier claim can
+--       have sent its run.
 --   `expires` is when the claims end.
 --
 -- A completion has fifteen fields: key, claim id, operation, end, score, meta, runtime, seen,
@@ -473,8 +475,8 @@ local function was_sent_before(claim)
   return delivery == 'l' and (tonumber(since) or now) < ends - lease - 0.00001
 end
 
--- A cache of the results of have_changed(). The function returns whether a calendar was changed
--- after the beat read the calendar.
+-- A cache of the results of have_changed(). The function gets the field `calendars` of a
+-- completion, and returns whether a calendar was changed after the beat read the calendar.
 local changed = {['']=false}
 
 local function have_changed(named)

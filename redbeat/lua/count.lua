@@ -14,8 +14,8 @@
 -- KEYS[9]  The lock (string), omitted if locking is off.
 -- ARGV[1]  The score of disabled entries.
 -- ARGV[2]  The number of seconds for which a beat counts as active after it was last seen. A beat
---          whose "last seen" time is too far in the future is not active, because another program
---          must have written that time.
+--          whose "last seen" time is more than this number of seconds in the future is not active,
+--          because another program must have written that time.
 -- ARGV[3]  The maximum number of possibly overdue entries to return.
 --
 -- If the Redis user has no access to a key, the caller passes the schedule key in place of this

@@ -247,8 +247,8 @@ local function save(
     return -3, string.format('%.6f', now)
   end
   if definition ~= '' and stored[4] and not stored[7] then
-    -- A run of this claim may have been sent while the entry had no identity. The task id of a run
-    -- depends on the identity, so this script stores an empty identity instead of a new identity.
+    -- If a run of this claim was sent while the entry had no identity, a repeated run must have the
+    -- same task id. The task id depends on the identity, so the stored identity must be empty.
     redis.call('HSET', entry, 'identity', '""')
     stored[7] = '""'
   end

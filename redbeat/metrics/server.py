@@ -33,7 +33,8 @@ __all__ = (
 
 logger = get_logger("celery.beat")
 
-#: The limits of the server. After ``channel_timeout`` seconds without data, a connection is closed.
+#: The limits of the server.
+#: A connection without a complete request is closed after ``channel_timeout`` seconds without data.
 #: While ``connection_limit`` connections are open, new connections wait.
 LIMITS: Final[dict[str, Any]] = {
     "threads": 4,
@@ -44,8 +45,8 @@ LIMITS: Final[dict[str, Any]] = {
     "max_request_body_size": 1024,
 }
 
-#: The maximum age of an idle connection, and of any connection, in seconds.
-#: ``MAX_AGE`` also applies to a client that never completes its request.
+#: The maximum age of a connection without a complete request, and of any connection, in seconds.
+#: ``MAX_AGE`` applies while a request runs or a response is being sent.
 IDLE_AGE: Final = 30.0
 MAX_AGE: Final = 60.0
 

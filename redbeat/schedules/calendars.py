@@ -23,7 +23,8 @@ from .rule import RuleSchedule
 __all__ = ("MAX_DAYS", "Calendar", "Exclusion", "OnExcluded")
 
 #: Whether to skip an occurrence on an excluded day, or to move the occurrence to another day.
-#: A moved occurrence keeps its wall-clock time and is on the next or previous day not excluded.
+#: A moved occurrence keeps its wall-clock time. Its new day is the next or the previous day that is
+#: not excluded.
 OnExcluded = Literal["skip", "next", "previous"]
 
 #: Maximum number of days and rules in one calendar.

@@ -1,8 +1,8 @@
 """Redis commands that only read the schedule.
 
-Redis commands that change the schedule are in ``store.py``. Most Redis errors pass through
-unchanged. Loading a key that is not a hash raises :exc:`~redbeat.errors.DecodeError`. If a key of
-the schedule has the wrong Redis type, the error message names the key.
+Redis commands that change the schedule are in ``store.py``. Redis errors pass through unchanged,
+with two exceptions. Loading a key that is not a hash raises :exc:`~redbeat.errors.DecodeError`. If
+a key of the schedule has the wrong Redis type, the error message names the key.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class Reading:
     #: ``claim.lua`` checks the time often, and takes at most 2 ms more than ``max_claim_seconds``.
     #: Every script takes at most 10 ms.
     #:
-    #: A completion needs no time limit, because a request records at most 50 runs or 1 MiB.
+    #: Completions need no time limit, because a request records at most 50 runs or 1 MiB.
     #: Redis records 50 runs or 1 MiB within a few milliseconds.
     #: A request that only puts back claims takes less time than the request that made the claims.
     max_seconds: ClassVar[float] = 0.004
@@ -426,7 +426,7 @@ class Reading:
         return [pair for part in self._scan_all("HSCAN", key, count) for pair in pairs_of(part)]
 
     def calendar_users(self, cursor: str) -> tuple[str, list[str]]:
-        """Return the next cursor, and a page of the keys of all entries with calendars.
+        """Return the next cursor, and a page of the keys of entries with calendars.
 
         Pass the cursor "0" to start. A returned cursor "0" means that no page follows. One round
         trip.

@@ -101,7 +101,8 @@ CONFLICT, CLOCK_AHEAD, NOT_A_HASH, GONE, HISTORY_DIFFERS, SAVED, SAME = -4, -3, 
 #: The value of ``Completion.running`` if the occurrence waits until an earlier run ends.
 WAITS = "-"
 
-#: The value of ``Claim.running_until`` if a worker reported that the occurrence has already run.
+#: The value of ``Claim.running_until`` if an earlier claim may have sent the run, and a worker
+#: reported the end of the run.
 RUN_ENDED = "0"
 
 

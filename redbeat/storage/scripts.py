@@ -121,8 +121,8 @@ def exchange(client: Any, key: str, commands: bytes, count: int) -> list[Any]:
 def packed(command: Sequence[Argument], encoding: str = "utf-8", errors: str = "strict") -> bytes:
     """Return a command as the bytes to send.
 
-    The packing function of redis-py takes about three times as long as this function, which is a
-    tenth of the time of an idle tick.
+    The packing function of redis-py takes about three times as long as this function. The
+    difference would be almost a tenth of the time of an idle tick.
     """
     pieces = [b"*%d\r\n" % len(command)]
     for argument in command:

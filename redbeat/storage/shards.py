@@ -311,7 +311,7 @@ class ShardedStore:
             yield from store.scan_all(text)
 
     def calendar_users(self, cursor: str) -> tuple[str, list[str]]:
-        """Return the next cursor, and a page of the keys of all entries with calendars."""
+        """Return the next cursor, and a page of the keys of entries with calendars."""
         return self._chained(cursor, lambda store, own: store.calendar_users(own))
 
     def sweep(

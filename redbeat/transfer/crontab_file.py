@@ -1,8 +1,8 @@
 """Reads entries from a crontab file that names tasks instead of shell commands.
 
-A line of the file is ``minute hour day-of-month month day-of-week task [kwargs]`` or ``@daily task
-[kwargs]``, with ``kwargs`` as a JSON object. The line ``CRON_TZ=Europe/Paris`` sets the time zone
-of the following lines. Empty lines and lines that begin with ``#`` are ignored.
+A line of the file is ``minute hour day-of-month month day-of-week task [kwargs]`` or
+``@daily task [kwargs]``, with ``kwargs`` as a JSON object. The line ``CRON_TZ=Europe/Paris`` sets
+the time zone of the following lines. Empty lines and lines that begin with ``#`` are ignored.
 """
 
 from __future__ import annotations
