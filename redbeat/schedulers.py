@@ -638,7 +638,7 @@ class RedBeatScheduler(Scheduler):
         """Connect to the broker, or fail within seconds so that the tick can do other work."""
         connection = self.connection
         try:
-            # Connection attempts have no pauses, because the beat backs off after a failed tick.
+            # There is no pause between attempts, because the beat backs off after a failed tick.
             return connection.ensure_connection(
                 max_retries=BROKER_CONNECT_RETRIES, interval_start=0, interval_step=0
             )

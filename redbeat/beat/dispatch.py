@@ -271,7 +271,7 @@ class Dispatcher:
     def _record_sent(
         self, attempt: Attempt, completion: Completion, capture: Capture | None
     ) -> None:
-        """Add the completion of a run whose message was captured for a script or already sent."""
+        """Record the run in the session. If the message was captured, also send the message."""
         if capture is not None and self._leaves_with_record(attempt.claim, capture):
             self._send_with_record(attempt, completion._replace(messages=capture.messages))
             return

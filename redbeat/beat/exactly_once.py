@@ -242,7 +242,7 @@ class CommonServer:
         return not is_idle(self._watched_connection)
 
     def script_ran_elsewhere(self, broker: Broker | None) -> None:
-        """Check the servers again after a script did not run on the server of ``broker``."""
+        """Stop the use of ``broker``, because a script found that it runs on another server."""
         if broker == self.broker:
             self.refuse("scripts cannot use INFO to read the run_id of their server")
 

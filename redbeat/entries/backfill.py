@@ -266,7 +266,7 @@ def with_backfill(waiting: str, backfill: Backfill, again: bool) -> str:
     others = [token for token in _tokens(waiting) if not token.endswith(f":{DONE}")]
     finished = [] if again else _merged([one for one in backfills_in(waiting) if one.finished])
     if len(finished) + len(others) > MAX_SPANS:
-        problem = f"{MAX_SPANS} backfills are stored; use 'again' to remove finished backfills"
+        problem = f"has {MAX_SPANS} backfills; the option 'again' removes finished backfills"
         raise InvalidEntryError("backfill", problem)
     return " ".join([*(one.token for one in finished), *others, backfill.token])
 

@@ -174,8 +174,8 @@ def plan_entries(
     another owner, or without an owner, ``managed_by`` becomes its owner if ``adopt`` is true;
     otherwise the planned change has a problem. A paused entry stays paused.
 
-    If ``managed_by`` is None, owners are ignored: all dynamic entries that are not in ``entries``
-    are removed, and a paused entry stays paused unless its definition changes.
+    If ``managed_by`` is None, owners are ignored, and all dynamic entries that are not in
+    ``entries`` are removed. A paused entry whose definition changes is then resumed.
 
     If ``prune`` is false, no entry is removed. This function writes nothing. Takes one round trip
     per 500 ``entries``, and with ``prune`` one more round trip per 500 stored entries.

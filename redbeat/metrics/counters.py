@@ -126,7 +126,7 @@ class Counters:
 
     @property
     def has_new_runs(self) -> bool:
-        """Whether there are counts of runs that no batch contains yet."""
+        """Whether runs were counted after the last batch."""
         return bool(self._late) or not self._new.keys().isdisjoint(KINDS)
 
     # -- counting ------------------------------------------------------------------------------

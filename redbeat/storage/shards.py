@@ -317,7 +317,7 @@ class ShardedStore:
     def sweep(
         self, cursor: str, disabled: float, offset: int, limit: int, known: Sequence[str]
     ) -> Swept:
-        """Scan a page of keys, and add the ``known`` keys; see :meth:`Store.sweep`."""
+        """Scan a page of keys, and check the keys in ``known``; see :meth:`Store.sweep`."""
         returned = []
         for store, part in self._parts(known, str):
             keys = [key for _, key in part]

@@ -146,7 +146,7 @@ class EntryForm:
 
     @classmethod
     def of_rule(cls, data: Mapping[str, str]) -> EntryForm:
-        """Return a form that contains only the rule and the time zone in the query of a URL."""
+        """Return a form with only the rule and the time zone, from the query of a URL."""
         names = ("kind", "rule", "timezone")
         return cls({name: data[name].strip() for name in names if name in data})
 
