@@ -15,6 +15,7 @@ from celery import Celery
 from celery.beat import ScheduleEntry
 from celery.schedules import crontab, schedstate
 
+from redbeat.calendar.walltime import TICK
 from redbeat.calendar.zones import UTC, as_utc, from_timestamp
 from redbeat.codec.stored import bytes_of, is_valid_text, text_of
 from redbeat.codec.writers import warn_of_app
@@ -642,10 +643,13 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
     @property
     def spread_offset(self) -> float:
-        """The number of seconds by which ``spread`` delays the next run.
+        """The number of seconds by which ``spread`` delays the next run, 0 without a spread.
 
+        A schedule class with its own ``is_due`` decides itself when it is due, so the result is 0.
         The property takes one round trip if the entry has calendars that were not loaded.
         """
+        if not self.policy_field("spread") or asks_itself(self.schedule):
+            return 0.0
         entry = self._with_readable_calendars()
         plan = entry.occurrence_plan()
         plan = replace(plan, policy=replace(plan.policy, jitter=0.0))
@@ -671,10 +675,15 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         A run whose nominal instant has passed is included if ``spread`` or ``jitter`` delays the
         run beyond ``instant``. See also :meth:`runs_from`. No round trip.
         """
-        since = as_utc(instant)
+        since, anchor = as_utc(instant), self.anchor
         delayed = self.policy_field("spread") or self.policy_field("jitter")
         if delayed and not asks_itself(self.schedule):
-            since = self.occurrence_plan().last_before(self.anchor, since) or since
+            plan = self.occurrence_plan()
+            last = plan.last_before(anchor, since)
+            if last is not None and plan.due_at(last) > since:
+                since = last
+            elif anchor == since:
+                since += TICK
         return (run for run in self.runs_from(since) if run.due_at > instant)
 
     def runs_from(self, since: datetime, now: datetime | None = None) -> Iterator[Expected]:

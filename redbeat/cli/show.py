@@ -74,8 +74,8 @@ def _fields(
     for name, value in policy(entry).items():
         label = OPTION_OF.get(name, name).replace("_", " ").capitalize()
         yield label, plain_text(value)
-    offset = duration(entry.spread_offset) if entry.spread else ""
-    yield "Offset", f"{offset} after each nominal time" if offset else ""
+    offset = entry.spread_offset
+    yield "Offset", f"{duration(offset)} after each nominal time" if offset else ""
     yield "Kind", "static, from beat_schedule" if static else "dynamic"
     yield "State", console.state(status.state)
     yield "Reason", status.reason or ""

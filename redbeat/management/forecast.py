@@ -18,10 +18,11 @@ from celery.schedules import schedule as interval
 
 from redbeat.calendar.walltime import BEGINNING, DAY, END, TICK, offset_spans
 from redbeat.calendar.zones import fixed_offset
-from redbeat.entries.decide import Expected
+from redbeat.entries.decide import Expected, Plan
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import DecodeError, InvalidEntryError
 from redbeat.presentation.describe import schedule_text
+from redbeat.schedules.hashed import spread_fraction
 from redbeat.schedules.next_run import MIN_EVERY, asks_itself
 
 __all__ = (
@@ -211,8 +212,12 @@ class Load:
     complete: bool
 
 
-#: What determines the nominal instants of a crontab, and the ``spread`` of the entry.
+#: The text of a crontab, the time zone, and the ``spread`` of the entry.
 Rule = tuple[str, str, float]
+
+#: The runs of a crontab: the number of runs in each period, or for entries with a spread, pairs of
+#: a nominal instant and the longest delay.
+Known = list[int] | tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,12 +244,12 @@ class Periods:
     def counts(
         self,
         entry: RedBeatSchedulerEntry,
-        known: dict[Rule, tuple[list[datetime], list[int]]] | None = None,
+        known: dict[Rule, Known] | None = None,
     ) -> Sequence[int]:
         """Return the number of runs of an entry in each period.
 
-        ``known`` is a cache of the nominal instants and the counts of crontabs. The runs of
-        intervals and crontabs are counted without ``jitter``.
+        ``known`` is a cache of the runs of crontabs. The runs of intervals and crontabs are counted
+        without ``jitter``.
         """
         runs = self.grid(entry)
         if runs is not None:
@@ -257,30 +262,45 @@ class Periods:
         spread = entry.policy.spread
         key = (schedule_text(entry.schedule), entry.timezone or "", spread)
         if key not in known:
-            instants = self._nominal_instants(entry)
-            known[key] = instants, self.count(instants)
-        instants, counts = known[key]
-        if not spread:
-            return counts
-        plan, ran_at = entry.occurrence_plan(), min(entry.anchor or self.since, self.since)
-        due = (
-            at + plan.spread_offset(following - at - TICK)
-            for at, following in pairwise(instants)
-            if at > ran_at
-        )
-        return self.count(at for at in due if at > self.since)
+            instants = self._nominal_instants(entry.occurrence_plan())
+            known[key] = self._delays(instants, spread) if spread else self.count(instants)
+        found = known[key]
+        return self._count_delayed(entry, found) if isinstance(found, tuple) else found
 
-    def _nominal_instants(self, entry: RedBeatSchedulerEntry) -> list[datetime]:
+    def _nominal_instants(self, plan: Plan) -> list[datetime]:
         """Return the nominal instants in the periods, the instant before, and the instant after."""
-        plan = entry.occurrence_plan()
-        earliest = self.since - timedelta(seconds=entry.policy.spread)
-        begin = plan.latest_run(earliest, self.since) or self.since + TICK
-        instants = []
-        for run in islice(entry.runs_from(begin), MAX_RUNS):
-            instants.append(run.scheduled_at)
-            if run.scheduled_at >= self.end:
-                break
-        return instants
+        reach = min(timedelta(seconds=plan.policy.spread), self.since - BEGINNING)
+        at = plan.latest_run(self.since - reach, self.since) or plan.next_run(self.since)
+        instants: list[datetime] = []
+        while at is not None and len(instants) < MAX_RUNS:
+            instants.append(at)
+            if at >= self.end:
+                return instants
+            at = plan.next_run(at)
+        return [*instants, END]
+
+    def _delays(self, instants: list[datetime], spread: float) -> tuple[tuple[int, int], ...]:
+        """Return each nominal instant with its longest delay, in microseconds after ``start``."""
+        longest = timedelta(seconds=spread) // TICK
+        times = [(at - self.start) // TICK for at in instants]
+        return tuple((at, min(longest, next_at - at - 1)) for at, next_at in pairwise(times))
+
+    def _count_delayed(
+        self, entry: RedBeatSchedulerEntry, delays: tuple[tuple[int, int], ...]
+    ) -> list[int]:
+        fraction = spread_fraction(entry.occurrence_plan().identity)
+        since, last, end, length = (
+            (self.since - self.start) // TICK,
+            (min(entry.anchor or self.since, self.since) - self.start) // TICK,
+            (self.end - self.start) // TICK,
+            self.length // TICK,
+        )
+        counts = [0] * self.number
+        for at, longest in delays:
+            due = at + round(longest * fraction)
+            if at > last and since < due < end and due >= 0:
+                counts[due // length] += 1
+        return counts
 
     def grid(self, entry: RedBeatSchedulerEntry) -> range | None:
         """Return the runs of an entry with an interval, as a range of microseconds after ``start``.
@@ -365,14 +385,14 @@ def load(pages: Pages, periods: Periods, totals: bool = False) -> Load:
     """Return the number of runs in each period.
 
     See :func:`agenda` for the form of ``pages``. The computing time hardly grows with the number of
-    runs: the runs of an interval are not listed, and the runs of entries with the same crontab are
-    counted only once. If ``totals`` is true, each entry has a single count of its runs in all
-    periods, so the memory does not grow with the number of periods.
+    runs: the runs of an interval are not listed, and the runs of a crontab are computed only once
+    for all entries with this crontab. If ``totals`` is true, each entry has a single count of its
+    runs in all periods, so the memory does not grow with the number of periods.
     """
     found: dict[str, RedBeatSchedulerEntry] = {}
     counts: dict[str, Sequence[int]] = {}
     firsts: dict[str, int] = {}
-    known: dict[Rule, tuple[list[datetime], list[int]]] = {}
+    known: dict[Rule, Known] = {}
     grids: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
     length, sums = periods.length // TICK, [0] * periods.number
     entry_count, complete = 0, True

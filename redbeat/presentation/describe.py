@@ -18,6 +18,7 @@ from redbeat.entries.overdue import Overdue
 from redbeat.entries.runs import TRIGGERED, Occurrence, RunResult
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import InvalidEntryError
+from redbeat.schedules.next_run import asks_itself
 from redbeat.schedules.one_time import clocked
 from redbeat.schedules.rule import rrule
 from redbeat.schedules.rule_set import rruleset
@@ -84,9 +85,10 @@ def schedule_text(when: Any) -> str:
 def timing_text(entry: RedBeatSchedulerEntry) -> str:
     """Return the text of an entry's schedule, with the spread if the entry has a spread."""
     text = schedule_text(entry.schedule)
-    if not entry.spread:
+    spread = entry.policy_field("spread")
+    if not spread or asks_itself(entry.schedule):
         return text
-    return f"{text} +{duration(round(entry.spread_offset))} (spread {duration(entry.spread)})"
+    return f"{text} +{duration(round(entry.spread_offset))} (spread {duration(spread)})"
 
 
 def _cron_field(when: crontab, name: str) -> str:

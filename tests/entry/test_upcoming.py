@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 from celery import Celery
+from celery.schedules import BaseSchedule as Schedule
 from celery.schedules import crontab
 
 from redbeat import RedBeatSchedulerEntry, clocked, rrule
+from redbeat.presentation.describe import timing_text
 
 UTC = timezone.utc
 NOON = datetime(2036, 3, 2, 12, tzinfo=UTC)
@@ -67,6 +69,45 @@ def test_a_run_that_took_place_is_not_upcoming(app: Celery) -> None:
     one = entry(app, crontab(minute="0"), last_run_at=NOON, spread=3600)
     offset = timedelta(seconds=one.spread_offset)
     assert one.upcoming(1, NOON + timedelta(seconds=1)) == [NOON + HOUR + offset]
+
+
+def test_after_the_last_run_comes_the_next_run(app: Celery) -> None:
+    one = entry(app, crontab(minute="0"), last_run_at=NOON, spread=3600)
+    assert one.upcoming(1, NOON) == one.upcoming(1, NOON + timedelta(seconds=1))
+
+
+@pytest.mark.parametrize("schedule", [3600, crontab(minute="0")])
+def test_an_overdue_run_does_not_count_as_upcoming(app: Celery, schedule: Any) -> None:
+    last = NOON - timedelta(hours=5.5)
+    one = entry(app, schedule, last_run_at=last, max_runs=1, spread=60, enabled=False)
+    (found,) = one.upcoming(9, NOON + timedelta(minutes=20))
+    assert NOON + timedelta(minutes=20) < found < NOON + timedelta(minutes=62)
+
+
+class Tide(Schedule):
+    """A schedule that decides itself when it is due."""
+
+    def is_due(self, *_args: Any) -> tuple[bool, float]:
+        return False, 60.0
+
+
+def test_a_spread_does_not_delay_a_schedule_that_decides_itself(app: Celery) -> None:
+    one = entry(app, Tide(app=app), spread=3600)
+    assert one.spread_offset == 0
+    assert "spread" not in timing_text(one)
+
+
+class Region(RedBeatSchedulerEntry):
+    """A subclass with its own attribute ``spread``."""
+
+    def __init__(self, *args: Any, spread: Any = "north", **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.spread = spread
+
+
+def test_an_attribute_of_a_subclass_is_no_spread(app: Celery) -> None:
+    one = Region("key", "t", 60, app=app)
+    assert (one.spread_offset, timing_text(one)) == (0, "every 1 min")
 
 
 def test_a_large_spread_of_an_entry_that_has_not_run_for_long(app: Celery) -> None:

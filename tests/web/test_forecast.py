@@ -8,7 +8,7 @@ from itertools import chain, takewhile
 import pytest
 from celery.schedules import crontab
 
-from redbeat.management.forecast import Periods
+from redbeat.management.forecast import Periods, minutes_between
 from redbeat.schedule import Schedule
 from tests.conftest import Make
 
@@ -161,6 +161,19 @@ def test_counts_include_the_spread(schedule: Schedule, spread_out: datetime) -> 
             periods = [(at - start) // length for at in found.runs[name]]
             expected = [periods.count(period) for period in range(number)]
             assert list(counts) == ([sum(expected)] if totals else expected), name
+
+
+@pytest.mark.parametrize("spread", [0, 600])
+def test_entries_that_never_ran_share_no_run_with_others(
+    schedule: Schedule, make: Make, spread: float
+) -> None:
+    for name, ran in (("a", None), ("b", NOON - timedelta(hours=1))):
+        make(name, crontab(minute="0"), last_run_at=ran, spread=spread)
+    since = NOON + timedelta(minutes=20)
+    found = schedule.forecast(since + timedelta(hours=3), since)
+    load = schedule.load(minutes_between(since, found.until), totals=True)
+    assert {name: len(runs) for name, runs in found.runs.items()} == {"a": 3, "b": 3}
+    assert {name: sum(counts) for name, counts in load.entries.items()} == {"a": 3, "b": 3}
 
 
 def test_the_last_period_may_be_shorter(schedule: Schedule, make: Make) -> None:
