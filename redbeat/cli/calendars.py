@@ -73,12 +73,18 @@ def calendar(
     at once on all entries that use the calendar.
     """
     if delete:
+        if days or rules or zone or ical is not None:
+            problem = "--delete deletes the whole calendar; give no other option, or omit --delete"
+            raise click.UsageError(problem, console.ctx)
         _delete(console, name)
         return
     given: list[Any] = [day.split("/") if "/" in day else day for day in days]
     try:
         if ical is not None:
-            given += Calendar.from_ical(name, ical.read()).days
+            events = Calendar.from_ical(name, ical.read()).days
+            if not events:
+                raise InvalidEntryError("ical", "contains no event; use another file")
+            given += events
         one = Calendar(name, given, rules, zone)
     except InvalidEntryError as error:
         field = "ical" if ical is not None and error.field == "days" else error.field

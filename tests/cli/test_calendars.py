@@ -63,10 +63,20 @@ def test_the_days_come_from_an_icalendar_file(run: Run, app: Celery, tmp_path: P
     assert [year for year in range(2026, 2031) if calendar.excludes(date(year, 5, 1))] == [
         *(2026, 2027, 2028)
     ]
-    path.write_text("BEGIN:NOTHING")
-    ran = run("calendar", "de", "--ical", str(path))
+    for wrong in ("BEGIN:NOTHING", "BEGIN:VCALENDAR\nEND:VCALENDAR\n"):
+        path.write_text(wrong)
+        ran = run("calendar", "de", "--ical", str(path))
+        assert ran.code == 2
+        assert "--ical" in ran.err
+    assert Schedule(app).calendars["de"] == calendar
+
+
+def test_a_calendar_is_not_deleted_with_other_options(run: Run, app: Celery) -> None:
+    run("calendar", "de", "--day", "2026-12-25")
+    ran = run("calendar", "de", "--delete", "--day", "2026-12-25")
     assert ran.code == 2
-    assert "--ical" in ran.err
+    assert "--delete" in ran.err
+    assert set(Schedule(app).calendars) == {"de"}
 
 
 @pytest.mark.parametrize(
