@@ -314,11 +314,10 @@ class Periods:
         run = next(entry.due_after(self.since), None)
         if run is None:
             return range(0)
-        every = max(when.run_every, MIN_EVERY) // TICK
-        offset = entry.occurrence_plan().spread_offset(when.run_every - TICK)
-        first = run.scheduled_at + offset
+        every = max(when.run_every, MIN_EVERY)
+        first = run.scheduled_at + entry.occurrence_plan().spread_offset(every - TICK)
         begin, end = (first - self.start) // TICK, (self.end - self.start) // TICK
-        return range(begin, end, every)[: entry.runs_left]
+        return range(begin, end, every // TICK)[: entry.runs_left]
 
     def count(self, instants: Iterable[datetime]) -> list[int]:
         """Return the number of ``instants`` in each period."""
