@@ -15,7 +15,7 @@ from celery import Celery
 from celery.beat import ScheduleEntry
 from celery.schedules import crontab, schedstate
 
-from redbeat.calendar.walltime import TICK
+from redbeat.calendar.walltime import END, TICK
 from redbeat.calendar.zones import UTC, as_utc, from_timestamp
 from redbeat.codec.stored import bytes_of, is_valid_text, text_of
 from redbeat.codec.writers import warn_of_app
@@ -679,9 +679,11 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         delayed = self.policy_field("spread") or self.policy_field("jitter")
         if delayed and not asks_itself(self.schedule):
             plan = self.occurrence_plan()
-            last = plan.last_before(anchor, since)
-            if last is not None and plan.due_at(last) > since:
-                since = last
+            first = plan.first_occurrence(since) if anchor is None else plan.after(anchor)
+            later = min(since, END - TICK) + TICK
+            pending = None if first is None else plan.first_due_since(first, later)
+            if pending is not None and pending <= since:
+                since = pending
             elif anchor == since:
                 since += TICK
         return (run for run in self.runs_from(since) if run.due_at > instant)

@@ -197,22 +197,6 @@ class Plan:
             return None
         return self.latest_run(first, latest - TICK) or first
 
-    def last_before(self, anchor: datetime | None, instant: datetime) -> datetime | None:
-        """Return the last nominal instant after ``anchor`` and up to ``instant``, or None.
-
-        Each occurrence is due before the next nominal instant. So of the occurrences up to
-        ``instant``, only the last occurrence can be due later than ``instant``.
-        """
-        end, first = self.policy.end_time, None
-        if anchor is not None:
-            first = self.after(anchor)
-        elif has_start(self.schedule):
-            first = self.first_occurrence(instant)
-        until = instant if end is None else min(instant, end)
-        if first is None or first > until:
-            return None
-        return self.latest_run(first, until) or first
-
     def first_due_since(self, first: datetime, instant: datetime) -> datetime | None:
         """Return the first occurrence, from ``first`` on, that is due at or after ``instant``."""
         if instant <= first:
