@@ -196,7 +196,7 @@ def make(app: Celery) -> Make:
 def registry(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The registered schedule types by tag: none at first. What a test registers is forgotten."""
     types: dict[str, Any] = {}
-    monkeypatch.setattr("redbeat.schedules.registry._types", types)
+    monkeypatch.setattr("redbeat.schedules.registry.CUSTOM", types)
     return types
 
 

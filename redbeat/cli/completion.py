@@ -83,7 +83,7 @@ def _quoted(name: str) -> str:
     return SPECIAL.sub(r"\\\\\1", name) if is_bash else name
 
 
-def _entries(app: Celery, start: str) -> Iterator[str]:
+def complete_entries(app: Celery, start: str) -> Iterator[str]:
     store = store_of(app, unretried(client_of(app)))
     # Shards have different prefixes, so the pattern begins with a wildcard instead of a prefix.
     prefix = "" if ensure_conf(app).shards > 1 else store.keys.prefix
@@ -105,5 +105,5 @@ def _tasks(app: Celery, start: str) -> Iterator[str]:
 
 
 #: Completion functions for command parameters that are names of entries or tasks.
-entry_names: Final = _complete(_entries)
+entry_names: Final = _complete(complete_entries)
 task_names: Final = _complete(_tasks)

@@ -323,12 +323,12 @@ class KeySet:
         self._buckets = [b""] * 256**self.HEAD
 
     def __contains__(self, key: str) -> bool:
-        number, rest = self._hash(key)
+        number, rest = self.hash_of(key)
         return self._has(self._buckets[number], rest)
 
     def add(self, key: str) -> bool:
         """Add a key and return True, or return False if the set already contains the key."""
-        number, rest = self._hash(key)
+        number, rest = self.hash_of(key)
         bucket = self._buckets[number]
         if self._has(bucket, rest):
             return False
@@ -341,7 +341,8 @@ class KeySet:
             at = bucket.find(rest, at + 1)
         return at >= 0
 
-    def _hash(self, key: str) -> tuple[int, bytes]:
+    def hash_of(self, key: str) -> tuple[int, bytes]:
+        """Return the number of the bucket of a key, and the part of the hash in the bucket."""
         digest = blake2b(bytes_of(key), digest_size=self.HEAD + self.REST).digest()
         return int.from_bytes(digest[: self.HEAD], "big"), digest[self.HEAD :]
 

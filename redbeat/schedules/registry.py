@@ -46,7 +46,8 @@ class RegisteredType(NamedTuple):
     load: Load
 
 
-_types: dict[str, RegisteredType] = {}
+#: The custom schedule classes by tag.
+CUSTOM: Final[dict[str, RegisteredType]] = {}
 
 
 def register_schedule_type(tag: str, cls: type[BaseSchedule], dump: Dump, load: Load) -> None:
@@ -66,7 +67,7 @@ def register_schedule_type(tag: str, cls: type[BaseSchedule], dump: Dump, load: 
     for name, function in (("dump", dump), ("load", load)):
         if not callable(function):
             raise TypeError(f"{name}: {function!r} is not callable; give a function")
-    _types[tag] = RegisteredType(tag, cls, dump, load)
+    CUSTOM[tag] = RegisteredType(tag, cls, dump, load)
 
 
 def _check_tag(tag: object) -> None:
@@ -74,8 +75,8 @@ def _check_tag(tag: object) -> None:
         raise ValueError(f"tag: {tag!r} is not a string; use a tag such as 'business_days'")
     if tag in BUILT_IN:
         raise ValueError(f"tag: {tag!r} is built in; use another tag")
-    if tag in _types:
-        raise ValueError(f"tag: {tag!r} is registered for {_types[tag].cls!r}; use another tag")
+    if tag in CUSTOM:
+        raise ValueError(f"tag: {tag!r} is registered for {CUSTOM[tag].cls!r}; use another tag")
 
 
 def _check_class(cls: object) -> None:
@@ -90,14 +91,14 @@ def _check_class(cls: object) -> None:
 
 def tags() -> tuple[str, ...]:
     """Return all valid values of ``__type__`` for a schedule."""
-    return (*SCHEDULES, *_types)
+    return (*SCHEDULES, *CUSTOM)
 
 
 def named(tag: object) -> RegisteredType | None:
     """Return the type that is registered with ``tag``, or None."""
-    return _types.get(tag) if isinstance(tag, str) else None
+    return CUSTOM.get(tag) if isinstance(tag, str) else None
 
 
 def of_class(cls: type) -> RegisteredType | None:
     """Return the type that is registered for exactly ``cls`` (not for a base class), or None."""
-    return next((item for item in tuple(_types.values()) if item.cls is cls), None)
+    return next((item for item in tuple(CUSTOM.values()) if item.cls is cls), None)

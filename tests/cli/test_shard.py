@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from contextlib import ExitStack
 from datetime import datetime, timezone
 from typing import Any
 
 import pytest
 from celery import Celery
+from redis.client import Pipeline
 
 from redbeat import Calendar, RedBeatSchedulerEntry, Schedule
 from redbeat.beat.lock import new_token
 from redbeat.cli.command import EX_CONFLICT
 from redbeat.errors import ConfigurationError
-from redbeat.management import prefixes
 from redbeat.storage.layout import Layout
 from redbeat.storage.store import store_of
 from tests.cli.conftest import Run
@@ -123,14 +124,14 @@ def test_a_dry_run_writes_nothing(run: Run, redis_client: Any, filled: Any) -> N
 
 def interrupt(run: Run) -> None:
     """Run the command, which ends with an error when it has copied some entries."""
-    write, calls = prefixes._write, iter(range(6))  # noqa: SLF001
+    execute, calls = Pipeline.execute, itertools.count(1)
 
-    def failing(*args: Any) -> Any:
-        return 1 / 0 if next(calls) == 5 else write(*args)
+    def failing(*args: Any, **options: Any) -> Any:
+        return 1 / 0 if next(calls) == 12 else execute(*args, **options)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("redbeat.management.prefixes.PAGE", 5)
-        patch.setattr("redbeat.management.prefixes._write", failing)
+        patch.setattr(Pipeline, "execute", failing)
         with pytest.raises(ZeroDivisionError):
             run("shard", str(SHARDS))
 

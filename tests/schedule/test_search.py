@@ -196,7 +196,7 @@ def test_a_set_of_keys() -> None:
 
 def test_a_hash_that_is_found_across_two_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
     hashes = {"a": b"121212", "b": b"123456", "c": b"212123", "d": b"345612", "e": b"999999"}
-    monkeypatch.setattr(KeySet, "_hash", lambda _self, key: (7, hashes[key]))
+    monkeypatch.setattr(KeySet, "hash_of", lambda _self, key: (7, hashes[key]))
     keys = KeySet()
     for key in "abcd":
         assert key not in keys

@@ -13,6 +13,9 @@ import pytest
 import redis
 from celery import Celery
 
+from redbeat.beat.shards import ShardedTicker
+from redbeat.beat.ticker import Ticker
+from redbeat.beat.wakeup import WakeUp
 from redbeat.schedulers import RedBeatScheduler
 from tests import workers
 from tests.deployments import PREFIX
@@ -84,6 +87,18 @@ class RecordingScheduler(RedBeatScheduler):
         assert producer is not None
         self.before_send(name)
         self.sent.append(Sent(name, args, kwargs, options))
+
+    @property
+    def ticker(self) -> Ticker | ShardedTicker:
+        """The ticker of this beat, for tests that look at its locks or health."""
+        ticker: Ticker | ShardedTicker = self._ticker
+        return ticker
+
+    @property
+    def wakeup(self) -> WakeUp:
+        """The connection on which this beat hears of changes."""
+        wakeup: WakeUp = self._wakeup
+        return wakeup
 
     @property
     def names(self) -> list[str]:

@@ -11,7 +11,7 @@ import pytest
 from celery.schedules import crontab
 
 from redbeat import Calendar, RedBeatSchedulerEntry, Schedule
-from redbeat.beat.ticker import Ticker
+from redbeat.beat.session import Session
 from redbeat.errors import DecodeError, InvalidEntryError
 from redbeat.schedulers import RedBeatScheduler
 from redbeat.storage.records import Keys
@@ -293,7 +293,7 @@ def test_no_stored_text_ends_a_tick(world: World, log: Any, monkeypatch: Any) ->
             raise error
 
         with monkeypatch.context() as patch:
-            patch.setattr(Ticker, "_work", fail)
+            patch.setattr(Session, "next_response", fail)
             assert scheduler.tick() > 0
     assert "The tick failed" in log.text
 

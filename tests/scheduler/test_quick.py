@@ -158,7 +158,7 @@ def test_a_lock_that_becomes_another_type_is_seen_at_the_next_tick(
     world.client.lpush(LOCK, "x")
     standby.tick()
     assert not standby.sent
-    problem = standby._ticker.health.ready()  # noqa: SLF001
+    problem = standby.ticker.health.ready()
     assert "lock" in str(problem)
 
 

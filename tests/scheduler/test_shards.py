@@ -69,7 +69,7 @@ def _shards(world: World) -> None:
 
 
 def shards_of(scheduler: RecordingScheduler) -> ShardedTicker:
-    ticker = scheduler._ticker  # noqa: SLF001
+    ticker = scheduler.ticker
     assert isinstance(ticker, ShardedTicker)
     return ticker
 

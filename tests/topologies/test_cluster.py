@@ -147,7 +147,7 @@ def test_no_error_of_the_client_of_the_user_ends_a_beat(cluster: Site) -> None:
         scheduler = RecordingScheduler(app)
         assert scheduler.tick() > 0
     assert 0 < scheduler.tick() <= 2
-    assert not scheduler._wakeup.listen()  # noqa: SLF001 - only a service calls it itself
+    assert not scheduler.wakeup.listen()
     with pytest.raises(RedisError):
         RedBeatSchedulerEntry("a", "t", 60.0, app=app).save()
 

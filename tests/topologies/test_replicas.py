@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from redbeat.beat.ticker import Ticker
 from redbeat.config import RedBeatConfig
 from redbeat.connection.cluster import node_of
 from redbeat.errors import ConfigurationError
@@ -27,7 +28,8 @@ def run(site: Site, scheduler: RecordingScheduler, name: str) -> None:
     put(site.store(), name)
     count = len(scheduler.sent)
     wait_until(lambda: scheduler.tick() is not None and len(scheduler.sent) > count)
-    scheduler._ticker.flush()  # noqa: SLF001 - a tick records at a time of its choice
+    assert isinstance(scheduler.ticker, Ticker)
+    scheduler.ticker.flush()  # A tick records at a time of its choice.
 
 
 @pytest.mark.long
