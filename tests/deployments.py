@@ -152,9 +152,12 @@ def acl_rules(block: int = 0) -> list[str]:
 
 @contextmanager
 def acl() -> Iterator[Deployment]:
-    """A server with the ACL user of the manual, who has only the rights that the manual lists."""
+    """A server with the ACL user of the manual, who has only the rights that it lists.
+
+    These include the rights for shards.
+    """
     with RedisServer() as server, redis.Redis.from_url(server.url) as admin:
-        admin.execute_command("ACL", "SETUSER", USER, *acl_rules())
+        admin.execute_command("ACL", "SETUSER", USER, *acl_rules(), *acl_rules(3))
         url = f"redis://{USER}:PASSWORD@127.0.0.1:{server.port}/0"
         yield Deployment(server.url, {"redbeat_redis_url": url})
 

@@ -45,7 +45,7 @@ def test_a_slice_of_the_suites(kind: str, files: tuple[str, ...]) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-n", "0", "-m", "", "-q", "--tb=short", *files],
         cwd=ROOT,
-        env={**os.environ, VARIABLE: kind},
+        env={**os.environ, VARIABLE: kind, "PYTEST_ADDOPTS": ""},
         capture_output=True,
         text=True,
         check=False,
