@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from redbeat.schedulers import get_redis
 from tests.waiting import wait_until
 
 from .conftest import Clock, RecordingScheduler, World
@@ -70,20 +69,18 @@ def test_a_stopping_beat_waits_for_the_reply(world: World, clock: Clock) -> None
 
 
 class Slow(RecordingScheduler):
-    """A scheduler with a fake service. It can pause Redis for ``pause`` ms after each tick."""
-
-    pause = 0
+    """A scheduler with a fake service. It calls ``after_tick`` after each tick."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.service = SimpleNamespace(_is_shutdown=threading.Event())
         self.ticks = 0
+        self.after_tick: Callable[[], object] = lambda: None
 
     def should_sync(self) -> bool:
-        """Count the tick, and pause Redis. Celery calls this method after each tick."""
+        """Count the tick. Celery calls this method after each tick."""
         self.ticks += 1
-        if self.pause:
-            get_redis(self.app).client_pause(self.pause)
+        self.after_tick()
         return False
 
 
@@ -95,7 +92,7 @@ def test_a_stop_during_a_subscription_raises_no_connection_error(world: World) -
     Invariant: the tick raises the exception of the signal handler, not a connection error.
     """
     scheduler = world.scheduler_of(Slow)
-    scheduler.pause = 500
+    scheduler.after_tick = lambda: world.client.client_pause(500)
 
     def stop(*_: object) -> None:
         scheduler.close()
