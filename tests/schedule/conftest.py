@@ -81,10 +81,9 @@ def make(world: World) -> Make:
 @pytest.fixture
 def trips(world: World, monkeypatch: pytest.MonkeyPatch) -> RoundTrips:
     """The counter of round trips. Redis has already loaded the scripts."""
-    client = get_redis(world.app)
     for script in ("save", "page", "delete", "count", "trigger"):
-        client.script_load(load_script(script).text)
-    return RoundTrips(client, monkeypatch)
+        world.client.script_load(load_script(script).text)
+    return RoundTrips(get_redis(world.app), monkeypatch)
 
 
 def overdue(seconds: float = 5000) -> timedelta:
