@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
-from typing import Any, Final
+from typing import Final
 
 import click
 
@@ -45,12 +45,13 @@ def select_names(
     names: Sequence[str],
     match: str | None,
     yes: bool,
-    **filters: Any,
+    paused: bool | None = None,
 ) -> list[str]:
     """Return the names of the selected entries; end the command if no entry is selected.
 
-    With ``match``, the user must confirm the action ``verb``, unless ``yes`` is true. ``filters``
-    apply only with ``match``, and exclude, for example, entries that are already paused.
+    With ``match``, the user must confirm the action ``verb``, unless ``yes`` is true. With
+    ``match``, ``paused=True`` selects only paused entries, and ``paused=False`` all others,
+    including unreadable entries.
     """
     if bool(names) == bool(match):
         problem = "Give either names or --match; for example: --match 'billing-*'"
@@ -60,7 +61,10 @@ def select_names(
             if name not in console.schedule:
                 raise not_found(console, name)
         return list(dict.fromkeys(names))
-    found, name_of = console.schedule.records(pattern=match, **filters), console.store.keys.name_of
+    found = console.schedule.records(pattern=match, enabled=False if paused else None)
+    if paused is False:
+        found = (record for record in found if record.entry is None or record.entry.enabled)
+    name_of = console.store.keys.name_of
     # Read the names from the keys: the name of a record is escaped, and may name another entry.
     matching = [name_of(record.key) for record in found]
     if not matching:
@@ -114,7 +118,7 @@ def pause(
     console: Console, names: tuple[str, ...], match: str | None, yes: bool, note: str | None
 ) -> None:
     """Pause entries until they are resumed."""
-    paused = select_names(console, "Pause", names, match, yes, enabled=True)
+    paused = select_names(console, "Pause", names, match, yes, paused=False)
     store = console.store
     changed = pause_entries(store, map(store.keys.entry, paused), note)
     report_changed(console, "paused", paused, changed)
@@ -127,7 +131,7 @@ def resume(console: Console, names: tuple[str, ...], match: str | None, yes: boo
 
     An entry that missed runs during the pause catches up only one run.
     """
-    resumed = select_names(console, "Resume", names, match, yes, enabled=False)
+    resumed = select_names(console, "Resume", names, match, yes, paused=True)
     store, schedule = console.store, console.schedule
     keys = map(store.keys.entry, resumed)
     changed = resume_entries(store, keys, schedule.app, schedule.entry_class)

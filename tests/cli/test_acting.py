@@ -67,6 +67,21 @@ def test_a_pattern_matches_only_entries_that_can_be_paused_or_resumed(run: Run) 
 
 
 @pytest.mark.usefixtures("three")
+def test_a_pattern_pauses_all_and_reports_an_unreadable_entry(
+    run: Run, app: Celery, redis_client: redis.Redis
+) -> None:
+    redis_client.hset("redbeat:other", "definition", "{")
+    ran = run("pause", "--match", "*", "--yes")
+    assert ran.code == EX_UNREADABLE
+    assert "'other' was not paused: definition: " in ran.err
+    assert {name for name, state in states(app).items() if state == "paused"} == {
+        "billing-day",
+        "billing-month",
+    }
+    assert run("resume", "--match", "*", "--yes").code == 0
+
+
+@pytest.mark.usefixtures("three")
 def test_delete_needs_a_confirmation_or_the_option_yes(run: Run, app: Celery) -> None:
     assert run("delete", "other").code == 1  # the prompt gets no input
     assert len(Schedule(app)) == 3
