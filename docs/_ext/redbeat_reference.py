@@ -74,16 +74,11 @@ def evaluate_annotations() -> None:
     """
     public = {name: getattr(redbeat, name) for name in redbeat.__all__}
     for value in public.values():
-        if hasattr(value, "_fields"):
-            constructor = vars(value)["__new__"]
-        elif is_dataclass(value):
-            constructor = vars(value)["__init__"]
-        else:
-            continue
-        hints = get_type_hints(value, localns=public)
-        constructor.__annotations__.update(
-            {name: hints[name] for name in constructor.__annotations__ if name in hints}
-        )
+        is_tuple = hasattr(value, "_fields")
+        if is_tuple or is_dataclass(value):
+            annotations = getattr(value, "__new__" if is_tuple else "__init__").__annotations__
+            hints = get_type_hints(value, localns=public)
+            annotations.update({name: hints[name] for name in annotations if name in hints})
 
 
 def show_defaults(*event: Any) -> tuple[str, str | None] | None:
