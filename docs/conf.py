@@ -20,17 +20,24 @@ extensions = [
     "sphinx.ext.intersphinx",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
+    "redbeat_reference",
     "redbeat_settings",
 ]
 exclude_patterns = ["_build"]
 autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
 napoleon_use_ivar = True
 # Links into other manuals need a list of the names there. Without a network, Sphinx reads the list
 # in _inventories, which has the names that this manual uses.
 intersphinx_mapping = {
     "python": ("https://docs.python.org/3", (None, "_inventories/python.inv")),
     "celery": ("https://docs.celeryq.dev/en/stable", (None, "_inventories/celery.inv")),
+    "dateutil": ("https://dateutil.readthedocs.io/en/stable", (None, "_inventories/dateutil.inv")),
     "flask": ("https://flask.palletsprojects.com/en/stable", (None, "_inventories/flask.inv")),
+    "kombu": (
+        "https://docs.celeryq.dev/projects/kombu/en/stable",
+        (None, "_inventories/kombu.inv"),
+    ),
     "redis": ("https://redis.readthedocs.io/en/stable", (None, "_inventories/redis.inv")),
 }
 intersphinx_timeout = 5
@@ -39,14 +46,17 @@ nitpicky = True
 nitpick_ignore_regex = [
     # Celery's manual has no such names.
     ("py:class", r"(celery\.schedules\.)?BaseSchedule|celery\.schedules\.schedstate"),
-    # Type variables, and names that exist for type checkers only.
-    ("py:class", r"redbeat\.[\w.]+\.(Self|T)"),
-    ("py:class", r"EntryArguments|EntryState|RunState|Span|TypedSignal|Receiver|Dispatched|Ended"),
-    ("py:class", r"Failed|Finished|FoundRedis|Lost(Lock|Redis|Schedule)|Missed|Quarantined|Synced"),
+    # dateutil's manual has no such name.
+    ("py:class", r"dateutil\._common\.weekday"),
+    # Type variables.
+    ("py:class", r"redbeat\.entry\.Self|redbeat\.schedules\.registry\.S"),
 ]
 #: Names in annotations that other manuals list under another name.
 LISTED_AS = {
+    "AsyncResult": "celery.result.AsyncResult",
+    "Producer": "kombu.Producer",
     "celery.app.base.Celery": "celery.Celery",
+    "celery.utils.dispatch.signal.Signal": "celery.utils.dispatch.Signal",
     "datetime": "datetime.datetime",
     "flask.app.Flask": "flask.Flask",
     "redis.client.Redis": "redis.Redis",

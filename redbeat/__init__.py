@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .entries.policy import Policy
     from .entries.runs import Occurrence, RunResult
     from .entries.status import EntryStatus, Failing, Record
-    from .entry import RedBeatSchedulerEntry
+    from .entry import EntryArguments, RedBeatSchedulerEntry
     from .errors import (
         CannotRunHereError,
         ConfigurationError,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from .management.forecast import ClockChange, EntrySimulation, Forecast, Simulation
     from .management.prefixes import Copied, PrefixCopy, copy_prefix, copy_untagged
     from .management.status import Shard, Status
-    from .schedule import Schedule
+    from .schedule import EntryFilters, Schedule
     from .schedulers import RedBeatScheduler
     from .schedules.calendars import Calendar
     from .schedules.hashed import hashed_crontab
@@ -54,6 +54,8 @@ __all__ = (
     "ConflictError",
     "Copied",
     "DecodeError",
+    "EntryArguments",
+    "EntryFilters",
     "EntrySimulation",
     "EntryStatus",
     "Expected",
@@ -108,6 +110,7 @@ _MODULES: Final = {
     "EntryStatus": "entries.status",
     "Failing": "entries.status",
     "Record": "entries.status",
+    "EntryArguments": "entry",
     "RedBeatSchedulerEntry": "entry",
     "CannotRunHereError": "errors",
     "ConfigurationError": "errors",
@@ -129,6 +132,7 @@ _MODULES: Final = {
     "copy_untagged": "management.prefixes",
     "Shard": "management.status",
     "Status": "management.status",
+    "EntryFilters": "schedule",
     "Schedule": "schedule",
     "RedBeatScheduler": "schedulers",
     "rrule": "schedules",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from celery import Celery
 from celery.app import app_or_default
-from redis.cluster import RedisCluster
+from redis import Redis, RedisCluster
 
 from redbeat.connection.parameters import Endpoint, read_endpoint
 from redbeat.connection.urls import safe_url
@@ -249,7 +249,7 @@ class RedBeatConfig:
     def schedule(self, value: dict[str, Any]) -> None:
         self.app.conf.beat_schedule = value
 
-    def adopt(self, client: Any) -> None:
+    def adopt(self, client: Redis | RedisCluster) -> None:
         """Adapt the Redis keys to ``client``, because a program may set its own client at any time.
 
         The default of ``key_prefix`` depends on whether ``client`` is a Redis Cluster client.

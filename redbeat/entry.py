@@ -108,7 +108,7 @@ from redbeat.storage.layout import layout_of
 from redbeat.storage.records import SAVED, Writing
 from redbeat.storage.store import store_of
 
-__all__ = ("PARKED", "RedBeatSchedulerEntry", "store_of")
+__all__ = ("PARKED", "EntryArguments", "RedBeatSchedulerEntry", "store_of")
 
 logger = get_logger("celery.beat")
 
@@ -134,33 +134,39 @@ if TYPE_CHECKING:
     from celery.schedules import BaseSchedule
     from typing_extensions import Unpack
 
-    class EntryArguments(TypedDict, total=False):
-        """The keyword arguments of the entry's constructor, for type checkers and editors."""
 
-        app: App | None
-        last_run_at: datetime | None
-        total_run_count: int | None
-        relative: bool
-        one_off: bool
-        timezone: str | tzinfo | None
-        start_time: datetime | str | None
-        end_time: datetime | str | None
-        max_runs: int | None
-        on_finish: OnFinish | None
-        misfire_grace_time: float | None
-        coalesce: Coalesce | None
-        catch_up_limit: int | None
-        jitter: float | None
-        spread: float | None
-        exclude: Iterable[str] | None
-        on_excluded: OnExcluded | None
-        overlap: Overlap | None
-        overlap_timeout: float | None
-        delivery: Delivery | None
-        pause_after_failures: int | None
-        expect_within: float | None
-        description: str | None
-        managed_by: str | None
+class EntryArguments(TypedDict, total=False):
+    """The keyword arguments of :class:`RedBeatSchedulerEntry` that can follow ``options``.
+
+    A subclass can annotate its own keyword arguments with ``**fields: Unpack[EntryArguments]``, so
+    that type checkers and editors know the arguments. :class:`Policy` explains the arguments from
+    ``timezone`` on.
+    """
+
+    app: App | None
+    last_run_at: datetime | None
+    total_run_count: int | None
+    relative: bool
+    one_off: bool
+    timezone: str | tzinfo | None
+    start_time: datetime | str | None
+    end_time: datetime | str | None
+    max_runs: int | None
+    on_finish: OnFinish | None
+    misfire_grace_time: float | None
+    coalesce: Coalesce | None
+    catch_up_limit: int | None
+    jitter: float | None
+    spread: float | None
+    exclude: Iterable[str] | None
+    on_excluded: OnExcluded | None
+    overlap: Overlap | None
+    overlap_timeout: float | None
+    delivery: Delivery | None
+    pause_after_failures: int | None
+    expect_within: float | None
+    description: str | None
+    managed_by: str | None
 
 
 class RedBeatSchedulerEntry(ScheduleEntry):

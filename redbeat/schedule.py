@@ -9,7 +9,7 @@ from copy import copy
 from datetime import datetime, timezone
 from fnmatch import fnmatchcase
 from itertools import chain, islice
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from redbeat.entries.decide import aware
 from redbeat.entries.pauses import pause_entries, resume_entries
@@ -44,9 +44,23 @@ from .settings import MISSING
 from .storage.records import key_of
 from .storage.store import Store, batches
 
-__all__ = ("Applied", "EntryStatus", "Record", "Schedule", "Simulation", "Status")
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+__all__ = ("Applied", "EntryFilters", "EntryStatus", "Record", "Schedule", "Simulation", "Status")
 
 Entry = RedBeatSchedulerEntry
+
+
+class EntryFilters(TypedDict, total=False):
+    """The keyword arguments of :meth:`Schedule.find`, as :meth:`Schedule.records` explains them."""
+
+    task: str | None
+    enabled: bool | None
+    static: bool | None
+    due_before: datetime | None
+    states: Iterable[EntryState] | None
+    limit: int | None
 
 
 class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
@@ -175,7 +189,9 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
 
     # -- reading ---------------------------------------------------------------------------------
 
-    def find(self, pattern: str | None = None, **filters: Any) -> Iterator[Entry]:
+    def find(
+        self, pattern: str | None = None, **filters: Unpack[EntryFilters]
+    ) -> Iterator[RedBeatSchedulerEntry]:
         """Yield the matching readable entries; the arguments are those of :meth:`records`."""
         records = self.records(pattern, **filters)
         return (record.entry for record in records if record.entry is not None)
@@ -243,7 +259,7 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         since: datetime,
         until: datetime,
         names: Iterable[str] | None = None,
-        changes: Mapping[str, Any] | None = None,
+        changes: Mapping[str, Mapping[str, Any] | Entry] | None = None,
     ) -> Simulation:
         """Return the runs with nominal instants from ``since`` to before ``until``.
 

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import MINYEAR, datetime
 from time import monotonic
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import redis
 from celery import Celery
@@ -64,6 +64,10 @@ from .metrics.extra import check_installed, serve_beat
 from .storage.checks import layout_problem
 from .storage.scripts import load_script
 from .storage.store import Store
+
+if TYPE_CHECKING:
+    from celery.result import AsyncResult
+    from kombu.messaging import Producer
 
 __all__: tuple[str, ...] = (
     "DEFAULT_MAX_INTERVAL",
@@ -537,10 +541,10 @@ class RedBeatScheduler(Scheduler):
     def apply_async(
         self,
         entry: RedBeatSchedulerEntry,
-        producer: Any = None,
+        producer: Producer | None = None,
         advance: bool = True,
         **kwargs: Any,  # noqa: ARG002 - Celery's arguments
-    ) -> Any:
+    ) -> AsyncResult:
         """Send the task of an entry, with the task id and the headers of the run."""
         run = entry.run
         if advance:

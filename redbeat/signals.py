@@ -97,12 +97,12 @@ if TYPE_CHECKING:
     class LostSchedule(Protocol):
         def __call__(self, *, signal: Any, sender: Any, count: int, **more: Any) -> Any: ...
 
-    class LostRedis(Protocol):
+    class Lost(Protocol):
         def __call__(
             self, *, signal: Any, sender: Any, error: BaseException, **more: Any
         ) -> Any: ...
 
-    class FoundRedis(Protocol):
+    class Back(Protocol):
         def __call__(self, *, signal: Any, sender: Any, failures: int, **more: Any) -> Any: ...
 
     class Ended(Protocol):
@@ -196,17 +196,17 @@ run_failed: TypedSignal[Ended] = Signal(
 
 #: The broker is not available; the argument is ``error``.
 #: ``broker_lost`` is sent once per outage of the broker.
-broker_lost = Signal(name="broker_lost", providing_args={"error"})
+broker_lost: TypedSignal[Lost] = Signal(name="broker_lost", providing_args={"error"})
 
 #: The broker is available again after an outage.
 #: The argument ``failures`` is the number of failed attempts to send a message.
-broker_back = Signal(name="broker_back", providing_args={"failures"})
+broker_back: TypedSignal[Back] = Signal(name="broker_back", providing_args={"failures"})
 
 #: Redis is not available; the argument is ``error``.
-redis_lost: TypedSignal[LostRedis] = Signal(name="redis_lost", providing_args={"error"})
+redis_lost: TypedSignal[Lost] = Signal(name="redis_lost", providing_args={"error"})
 
 #: Redis is available again; the argument ``failures`` is the number of failed ticks.
-redis_back: TypedSignal[FoundRedis] = Signal(name="redis_back", providing_args={"failures"})
+redis_back: TypedSignal[Back] = Signal(name="redis_back", providing_args={"failures"})
 
 
 def emit(signal: Any, sender: Any, **arguments: Any) -> None:

@@ -537,7 +537,7 @@ def _decode_rruleset(tagged: Tagged) -> rruleset:
         if "ical" in tagged:
             return _decode_ical(tagged)
         rules = [_rule(*item) for item in enumerate(_read_list(tagged, "rrules")[: MAX_RULES + 1])]
-        dates = {
+        dates: dict[str, Any] = {
             key: [_read_moment(key, moment) for moment in _read_list(tagged, key)]
             for key in SET_KEYS[1:]
         }

@@ -18,7 +18,8 @@ from redbeat.printing import encodable
 
 from .ical import from_ical
 from .next_run import find_latest, latest_run, next_run
-from .rule import RuleSchedule
+from .rule import RuleSchedule, rrule
+from .rule_set import rruleset
 
 __all__ = ("MAX_DAYS", "Calendar", "Exclusion", "OnExcluded")
 
@@ -51,8 +52,8 @@ class Calendar:
         name: the name of the calendar.
         days: excluded days, each as a ``date`` or a string in ISO 8601, and excluded spans, each as
             a pair of the first and the last day.
-        rules: the RFC 5545 rules whose occurrences are excluded days, such as
-            ``"FREQ=WEEKLY;BYDAY=SA,SU"``.
+        rules: the rules whose occurrences are excluded days, each as RFC 5545 text such as
+            ``"FREQ=WEEKLY;BYDAY=SA,SU"``, or as an ``rrule`` or ``rruleset``.
         zone: the IANA name of the time zone in which the days begin and end; None for the time zone
             of each entry.
 
@@ -61,7 +62,7 @@ class Calendar:
 
     name: str
     days: Sequence[Days] = ()
-    rules: Sequence[Any] = ()
+    rules: Sequence[str | rrule | rruleset] = ()
     zone: str | None = None
     _spans: list[tuple[date, date]] = field(init=False, repr=False, compare=False)
     _schedules: list[RuleSchedule] = field(init=False, repr=False, compare=False)

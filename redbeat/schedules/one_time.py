@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
 from redbeat.calendar.walltime import instant_of
 from redbeat.calendar.zones import EPOCH, as_utc
+from redbeat.config import App
 
 from .rule import RuleSchedule, aware_moment
 
@@ -18,11 +20,18 @@ class clocked(RuleSchedule):  # noqa: N801 - the name users import
 
     If ``clocked_time`` is in the past and the entry has not run since ``clocked_time``, the entry
     runs immediately. A naive ``clocked_time`` is interpreted as UTC. Raises ``ValueError`` if
-    ``clocked_time`` is not a datetime or is before 1970.
+    ``clocked_time`` is not a datetime or is before 1970. ``nowfun`` and ``app`` have the same
+    meaning as in :class:`celery.schedules.crontab`.
     """
 
-    def __init__(self, clocked_time: datetime, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+    def __init__(
+        self,
+        clocked_time: datetime,
+        *,
+        nowfun: Callable[[], datetime] | None = None,
+        app: App | None = None,
+    ) -> None:
+        super().__init__(nowfun=nowfun, app=app)
         self.clocked_time = aware_moment("clocked_time", clocked_time)
         self._instant = instant_of(self.clocked_time)
         if self._instant < EPOCH:

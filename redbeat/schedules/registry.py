@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from celery.schedules import BaseSchedule, crontab, schedule, solar
 
@@ -33,6 +33,9 @@ SCHEDULES: Final[dict[str, type[BaseSchedule]]] = {
 #: All built-in values of ``__type__``.
 BUILT_IN = frozenset({*SCHEDULES, "datetime", "weekday", "verbatim"})
 
+#: A registered schedule class.
+S = TypeVar("S", bound=BaseSchedule)
+
 Dump = Callable[[Any], Mapping[str, Any]]
 Load = Callable[[dict[str, Any]], Any]
 
@@ -50,7 +53,12 @@ class RegisteredType(NamedTuple):
 CUSTOM: Final[dict[str, RegisteredType]] = {}
 
 
-def register_schedule_type(tag: str, cls: type[BaseSchedule], dump: Dump, load: Load) -> None:
+def register_schedule_type(
+    tag: str,
+    cls: type[S],
+    dump: Callable[[S], Mapping[str, Any]],
+    load: Callable[[dict[str, Any]], S],
+) -> None:
     """Register the schedule class ``cls`` for entries, with ``tag`` as ``__type__`` in Redis.
 
     ``dump(schedule)`` returns a dict of the fields to store. The values of the dict may have the

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, tzinfo
 from functools import cached_property, partial
@@ -10,6 +10,7 @@ from inspect import signature
 from typing import Any, ClassVar
 
 from celery.schedules import BaseSchedule, schedstate
+from dateutil.relativedelta import weekday
 from dateutil.rrule import rrule as dateutil_rrule
 
 from redbeat.calendar.counting import is_computed, nth_from, number_between
@@ -28,6 +29,7 @@ from redbeat.calendar.zones import (
     zone_key,
     zone_named,
 )
+from redbeat.config import App
 from redbeat.errors import DecodeError
 
 __all__ = (
@@ -210,6 +212,10 @@ class rrule(RuleSchedule):  # noqa: N801 - the name users import
     interpreted as UTC. The default of ``dtstart`` is the current time. The rule uses wall-clock
     time in the time zone of ``dtstart``: a run at 09:00 in New York stays at 09:00 in summer and
     winter. Microseconds are ignored. Raises ``ValueError`` with the name of the invalid argument.
+
+    ``byweekday`` and ``wkst`` accept numbers from 0 (Monday) to 6, and the weekdays of
+    ``dateutil``, such as ``MO``. ``nowfun`` and ``app`` have the same meaning as in
+    :class:`celery.schedules.crontab`.
     """
 
     FREQ_MAP: ClassVar[dict[str, int]] = FREQUENCIES
@@ -219,22 +225,24 @@ class rrule(RuleSchedule):  # noqa: N801 - the name users import
         freq: int | Frequency,
         dtstart: datetime | None = None,
         interval: int = 1,
-        wkst: Any = None,
+        wkst: int | weekday | None = None,
         count: int | None = None,
         until: datetime | None = None,
-        bysetpos: Any = None,
-        bymonth: Any = None,
-        bymonthday: Any = None,
-        byyearday: Any = None,
-        byeaster: Any = None,
-        byweekno: Any = None,
-        byweekday: Any = None,
-        byhour: Any = None,
-        byminute: Any = None,
-        bysecond: Any = None,
-        **kwargs: Any,
+        bysetpos: int | Iterable[int] | None = None,
+        bymonth: int | Iterable[int] | None = None,
+        bymonthday: int | Iterable[int] | None = None,
+        byyearday: int | Iterable[int] | None = None,
+        byeaster: int | Iterable[int] | None = None,
+        byweekno: int | Iterable[int] | None = None,
+        byweekday: int | weekday | Iterable[int | weekday] | None = None,
+        byhour: int | Iterable[int] | None = None,
+        byminute: int | Iterable[int] | None = None,
+        bysecond: int | Iterable[int] | None = None,
+        *,
+        nowfun: Callable[[], datetime] | None = None,
+        app: App | None = None,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(nowfun=nowfun, app=app)
         self.freq = frequency(freq)
         self.dtstart = self._now() if dtstart is None else aware_moment("dtstart", dtstart)
         self.interval = positive("interval", interval)
@@ -317,8 +325,8 @@ class rrule(RuleSchedule):  # noqa: N801 - the name users import
         return f"<rrule: {fields}>"
 
 
-#: The names of the arguments of ``rrule``, in order.
-RRULE_FIELDS = tuple(signature(rrule).parameters)[:-1]
+#: The names of the arguments of ``rrule`` that a rule stores, in order.
+RRULE_FIELDS = tuple(signature(rrule).parameters)[:-2]
 
 
 def zone_extension(schedule: object) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from functools import cached_property
 from typing import Any
@@ -14,6 +14,7 @@ from dateutil.rrule import rruleset as dateutil_rruleset
 from redbeat.calendar.ical_text import set_to_ical
 from redbeat.calendar.walltime import TICK, instant_of
 from redbeat.calendar.zones import EPOCH, as_utc
+from redbeat.config import App
 
 from .rule import RRULE_FIELDS, RuleSchedule, aware_moment, rrule
 
@@ -37,6 +38,8 @@ class rruleset(RuleSchedule):  # noqa: N801 - the name in dateutil
     dates contain the same instant, the entry runs once. Raises ``ValueError`` with the name of the
     invalid argument. The maximum is ``MAX_RULES`` rules, ``MAX_DATES`` ``rdates`` and ``MAX_DATES``
     ``exdates``.
+
+    ``nowfun`` and ``app`` have the same meaning as in :class:`celery.schedules.crontab`.
     """
 
     def __init__(
@@ -44,9 +47,11 @@ class rruleset(RuleSchedule):  # noqa: N801 - the name in dateutil
         rrules: Iterable[rrule] = (),
         rdates: Iterable[datetime] = (),
         exdates: Iterable[datetime] = (),
-        **kwargs: Any,
+        *,
+        nowfun: Callable[[], datetime] | None = None,
+        app: App | None = None,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(nowfun=nowfun, app=app)
         self.rrules = _rules(rrules)
         self.rdates = _dates("rdates", rdates)
         self.exdates = _dates("exdates", exdates)
@@ -121,16 +126,17 @@ class rruleset(RuleSchedule):  # noqa: N801 - the name in dateutil
         return f"<rruleset: rrules: {list(self.rrules)}, {dates}>"
 
 
-def from_dateutil(recurring: Any) -> rrule | rruleset:
+def from_dateutil(recurring: dateutil_rrule | dateutil_rruleset) -> rrule | rruleset:
     """Convert an ``rrule`` or ``rruleset`` of ``dateutil`` to an equal schedule of RedBeat.
 
     Raises ``ValueError`` if ``recurring`` has a different type, or is a set with an EXRULE.
     """
     if isinstance(recurring, dateutil_rrule):
         return _rule_of(recurring)
-    if not isinstance(recurring, dateutil_rruleset):
-        raise ValueError(f"{recurring!r} is neither an rrule nor an rruleset of dateutil")
-    parts: Any = recurring
+    given: object = recurring
+    if not isinstance(given, dateutil_rruleset):
+        raise ValueError(f"{given!r} is neither an rrule nor an rruleset of dateutil")
+    parts: Any = given
     if parts._exrule:
         raise ValueError("exrule: RFC 5545 has removed EXRULE; use exdate")
     return rruleset(map(_rule_of, parts._rrule), parts._rdate, parts._exdate)

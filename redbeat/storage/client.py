@@ -7,6 +7,7 @@ from threading import RLock
 from typing import Any, Final
 
 from celery import Celery
+from redis import Redis, RedisCluster
 
 from redbeat.config import App, RedBeatConfig, ensure_conf, real_app
 from redbeat.connection.parameters import client_parameters
@@ -35,7 +36,7 @@ REDBEAT_SENTINEL_KEY: Final = "redbeat_sentinel"
 _creation_lock = RLock()
 
 
-def get_redis(app: App | None = None) -> Any:
+def get_redis(app: App | None = None) -> Redis | RedisCluster:
     """Return the Redis client of ``app`` (default: the current app).
 
     The first call of the function creates the client. The client decodes replies to ``str``, and
@@ -45,11 +46,12 @@ def get_redis(app: App | None = None) -> Any:
     """
     app = real_app(app)
     with _creation_lock:
-        client = getattr(app, REDBEAT_REDIS_KEY, None)
+        client: Any = getattr(app, REDBEAT_REDIS_KEY, None)
         if client is None:
             client = _make_client(app)
             setattr(app, REDBEAT_REDIS_KEY, client)
-    return client
+    created: Redis | RedisCluster = client
+    return created
 
 
 _provider: Callable[[Celery], Any] = get_redis

@@ -333,7 +333,8 @@ def test_sentinel(use_ssl: Any) -> None:
             "min_other_sentinels": 1,
         },
     )
-    pool = get_redis(app).connection_pool
+    client: Any = get_redis(app)
+    pool = client.connection_pool
     expected = SentinelManagedSSLConnection if use_ssl else SentinelManagedConnection
     assert pool.connection_class is expected
     assert pool.service_name == "mine"
@@ -353,7 +354,8 @@ def test_sentinel_in_celerys_spelling() -> None:
         broker="sentinel://:p@a:1/3;sentinel://:p@b",
         broker_transport_options={"master_name": "mine"},
     )
-    pool = get_redis(app).connection_pool
+    client: Any = get_redis(app)
+    pool = client.connection_pool
     assert pool.service_name == "mine"
     assert pool.connection_kwargs["db"] == 3
     sentinel_options = [
@@ -501,7 +503,7 @@ def test_no_repr_shows_a_password(url: str) -> None:
         "retry_period": 1,
     }
     app = make_app(redbeat_redis_url=url, redbeat_redis_options=options)
-    client = get_redis(app)
+    client: Any = get_redis(app)
     pool = client.connection_pool
     parameters = client_parameters(ensure_conf(app).endpoint)
     texts = [repr(client), repr(unretried(client)), repr(pool), str(pool.connection_kwargs)]

@@ -394,7 +394,8 @@ def test_an_entry_deletes_itself(app: Celery, redis_client: redis.Redis) -> None
 def test_list_with_zrange(app: Celery) -> None:
     for name in ("b", "a"):
         entry(app, name).save()
-    conf, client = redbeat.schedulers.ensure_conf(app), redbeat.schedulers.get_redis(app)
+    conf = redbeat.schedulers.ensure_conf(app)
+    client: Any = redbeat.schedulers.get_redis(app)
     found = [Entry.from_key(key, app=app) for key in client.zrange(conf.schedule_key, 0, -1)]
     assert [each.name for each in found] == ["b", "a"]
     assert app.redbeat_conf.key_prefix + "a" == found[1].key
@@ -552,7 +553,8 @@ def brought(request: pytest.FixtureRequest, redis_url: str, app: Celery) -> Iter
 
 def test_all_operations_work_with_a_client_of_the_user(app: Celery, brought: Any) -> None:
     made = entry(app, "naïve", args=["☂"], last_run_at=RAN, schedule=86400.0 * 365_000).save()
-    assert redbeat.schedulers.get_redis(app) is brought
+    client: Any = redbeat.schedulers.get_redis(app)
+    assert client is brought
     found = Entry.from_key(brought.zrange(SCHEDULE, 0, -1)[0], app=app)
     assert (found.name, found.args, found.last_run_at) == ("naïve", ["☂"], RAN)
     assert (found.rank, found.save(), found.next().total_run_count) == (0, found, 1)

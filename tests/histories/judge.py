@@ -60,7 +60,8 @@ def judge(url: str, zone: str) -> dict[str, Any]:
     app.conf.update(redbeat_redis_url=url, redbeat_lock_key=None, timezone=zone)
     app.conf.result_expires = None  # otherwise Celery adds an entry
     scheduler = Scheduler(app=app, lazy=True)
-    keys = get_redis(app).zrange("redbeat::schedule", 0, -1)
+    client: Any = get_redis(app)
+    keys = client.zrange("redbeat::schedule", 0, -1)
     found = {key.removeprefix("redbeat:"): reading(app, key) for key in keys}
     error = None
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from copy import copy
 from datetime import datetime, timedelta, timezone
+from typing import Any
 
 import pytest
 from celery.schedules import crontab
@@ -37,7 +38,10 @@ def test_an_interval_keeps_its_grid_in_the_past(make: Make, schedule: Schedule) 
 def test_changes_keep_the_history(make: Make, schedule: Schedule) -> None:
     make("a", last_run_at=START, max_runs=5).save()
     until = START + timedelta(hours=9)
-    changes = {"a": {"schedule": 7200}, "new": {"task": "t", "schedule": 3600 * 4}}
+    changes: dict[str, dict[str, Any]] = {
+        "a": {"schedule": 7200},
+        "new": {"task": "t", "schedule": 3600 * 4},
+    }
     found = schedule.simulate(START, until, changes=changes)
     assert hours(found.entries["a"].before) == [0, 1, 2, 3, 4]
     # Two hours after the last run under the stored rules, which is an hour before the start.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from typing import Any
 
 import pytest
 import redis
@@ -90,7 +91,8 @@ def test_a_connection_that_breaks_during_a_request_loses_nothing(
 
     Invariant: every run is sent exactly once.
     """
-    pool = get_redis(world.app).connection_pool
+    client: Any = get_redis(world.app)
+    pool = client.connection_pool
     scheduler.before_send = once(lambda: pool.disconnect(inuse_connections=True))
     for _ in range(3):
         scheduler.tick()

@@ -398,7 +398,7 @@ def test_more_overdue_entries_in_a_shard_than_in_a_page(
 def test_the_metrics_add_up_the_shards(schedules: tuple[Schedule, Schedule]) -> None:
     for schedule in schedules:
         fill(schedule)
-        client = get_redis(schedule.app)
+        client: Any = get_redis(schedule.app)
         shards: Any = getattr(store_of(schedule.app), "shards", None) or [store_of(schedule.app)]
         for number, shard in enumerate(shards):
             stats = {"dispatched": 10 // len(shards), "last_tick": f"{100 + number}.5"}

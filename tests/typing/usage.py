@@ -7,7 +7,10 @@ from typing import Any
 
 from celery import Celery, current_app
 from celery.schedules import BaseSchedule, crontab
-from typing_extensions import assert_type
+from dateutil.rrule import DAILY, FR, MO
+from dateutil.rrule import rrule as dateutil_rrule
+from redis import Redis, RedisCluster
+from typing_extensions import Unpack, assert_type
 
 import redbeat
 import redbeat.worker
@@ -15,12 +18,15 @@ from redbeat import (
     Applied,
     Backfill,
     BeatInfo,
+    Calendar,
     CannotRunHereError,
     ClockChange,
     ConfigurationError,
     ConflictError,
     Copied,
     DecodeError,
+    EntryArguments,
+    EntryFilters,
     EntrySimulation,
     EntryStatus,
     Expected,
@@ -72,13 +78,19 @@ def configure() -> None:
     assert_type(conf.schedule_key, str)
     assert_type(conf.lock_key, str | None)
     assert_type(conf.lock_timeout, float | None)
-    get_redis(app).zcard(conf.schedule_key)
+    client = get_redis(app)
+    assert_type(client, Redis | RedisCluster)
+    client.zcard(conf.schedule_key)
+    conf.adopt(client)
 
 
 def create() -> RedBeatSchedulerEntry:
     """Create entries with every kind of schedule and every argument."""
     start = datetime(2030, 1, 1, 9, tzinfo=timezone.utc)
     rule = rrule("MONTHLY", start, bymonthday=1, count=12)
+    rrule("WEEKLY", start, wkst=MO, byweekday=[MO, FR(1), 2], byhour=range(9, 17), app=app)
+    Calendar("weekends", ["2030-12-25"], [rule, "FREQ=WEEKLY;BYDAY=SA,SU"])
+    assert_type(from_dateutil(dateutil_rrule(DAILY)), rrule | rruleset)
     kinds: list[float | timedelta | BaseSchedule] = [30, 0.5, timedelta(hours=1), crontab(hour=7)]
     kinds += [rule, rruleset([rule], exdates=[start]), clocked(start), hashed_crontab("entry")]
     for number, kind in enumerate(kinds):
@@ -144,8 +156,8 @@ class LoggedEntry(RedBeatSchedulerEntry):
 class OwnedEntry(RedBeatSchedulerEntry):
     """A subclass with an additional argument; its methods return the subclass."""
 
-    def __init__(self, *args: Any, owner: str = "", **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, *args: Any, owner: str = "", **fields: Unpack[EntryArguments]) -> None:
+        super().__init__(*args, **fields)
         self.owner = owner
 
     def definition(self) -> dict[str, Any]:
@@ -218,13 +230,13 @@ def extend() -> None:
     assert issubclass(RedBeatKeyExpiryError, RedBeatError)
     assert issubclass(UnknownTypeError, CannotRunHereError)
     assert issubclass(NotAllowedError, RedBeatError)
-    assert callable(from_dateutil)
 
 
 def operate() -> list[str]:
     """Pause, save and trigger entries; return the outcomes of the recorded runs."""
     schedule = Schedule(app)
-    for entry in schedule.find(pattern="report-*", enabled=True):
+    filters: EntryFilters = {"enabled": True, "states": ["scheduled"]}
+    for entry in schedule.find(pattern="report-*", **filters):
         entry.pause("the disk is full")
     try:
         schedule["report"].save(if_unchanged=True)
@@ -280,6 +292,12 @@ def alert(name: str, result: RunResult, **_more: Any) -> str:
     """Report a failed run."""
     assert_type(result.error, str | None)
     return f"{name}: {result.error}"
+
+
+@signals.broker_lost.connect
+def warn(error: BaseException, **_more: Any) -> str:
+    """Report an outage of the broker."""
+    return repr(error)
 
 
 @signals.entry_dispatched.connect(weak=False)
