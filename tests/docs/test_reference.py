@@ -16,6 +16,7 @@ import redbeat
 from tests.docs.blocks import ROOT
 
 pytest.importorskip("sphinx", reason="Sphinx builds the reference")
+pytestmark = pytest.mark.long
 
 #: Builds only the reference, without source code and without links into other manuals.
 BUILD = """
