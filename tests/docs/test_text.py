@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import csv
 import inspect
 import json
 import re
@@ -190,8 +191,63 @@ def test_the_limits_are_those_of_the_code() -> None:
     ) in page_text("guarantees")
 
 
+def measured(name: str) -> dict[str, list[str]]:
+    """Return the rows of the tables in a file with results: title -> other cells."""
+    text = (ROOT / "docs" / f"{name}.inc").read_text(encoding="utf-8")
+    lines = [line.strip() for line in text.splitlines() if line.startswith('   "')]
+    return {title: cells for title, *cells in csv.reader(lines, skipinitialspace=True)}
+
+
+#: Seconds to start a command, as the page says.
+START = 0.6
+MILLIONS = 4
+
+
+def per_name(title: str) -> float:
+    """Return the CPU time of a command per entry, with four million entries, in microseconds."""
+    process, server = re.findall(r"[\d.]+", measured("scale-commands")[title][2])
+    start = 0 if title.startswith("page") else START
+    return (float(process) + float(server) - start) / MILLIONS
+
+
+def test_the_times_on_the_page_about_scale_are_those_in_its_table() -> None:
+    text = page_text("scale")
+    assert f"with {START} s for imports" in text
+    assert "a search by name 0.8 µs for each name" in text
+    for title in ("page, search by name", "list --pattern 'tenant-0042:\\*'"):
+        assert per_name(title) == pytest.approx(0.8, abs=0.05)
+    assert "by name, state or task, 8 to 9 µs for each entry" in text
+    for title in (
+        *("list --sort name --limit 20", "page, sorted by name", "page, paused", "page, by task"),
+    ):
+        assert 7.5 <= per_name(title) < 9
+    assert "take 30 to 110 µs for each entry" in text
+    slow = [
+        *map(per_name, ("list --state paused", "list --task proj.rare", "doctor", "export")),
+        *map(per_name, ("list --sort task --limit 20", "import, nothing differs")),
+        per_name("import, a new schedule"),
+    ]
+    assert 30 <= min(slow) <= max(slow) < 111
+
+
+def test_the_time_to_plan_with_is_about_twice_the_measured_time() -> None:
+    (cell,) = measured("scale-results")["time of a real beat per message, including publishing"]
+    assert 500 / float(cell.removesuffix(" µs")) == pytest.approx(2, abs=0.4)
+    assert "With 0.5 ms per message, about twice the time" in page_text("howto/sizing")
+    assert "With 0.5 ms of a beat" in page_text("scale")
+
+
+def test_the_page_about_scale_has_the_measured_bytes_per_entry() -> None:
+    saved, ran = (
+        measured("benchmarks-results")[f"memory of Redis per entry after {what}"][0]
+        for what in ("save()", "a run")
+    )
+    sizes = f"({saved.replace('B', 'bytes')}, and {ran.removesuffix(' B')} after a run)"
+    assert sizes in page_text("scale")
+
+
 def test_the_help_of_a_note_names_the_commands_that_show_notes() -> None:
-    (help_text,) = (param.help for param in pause.params if param.name == "note")
+    help_text = pause.get_help(click.Context(pause)).partition("--note")[2].partition("--")[0]
     assert "'show'" in help_text
     assert "status" not in help_text
 
