@@ -22,7 +22,7 @@ import redbeat
 from redbeat import RedBeatSchedulerEntry, Schedule, errors, signals
 from redbeat.beat import at_most_once, publisher
 from redbeat.cli.add import add
-from redbeat.cli.edit import edit
+from redbeat.cli.edit import READ_IN_ZONE, edit
 from redbeat.cli.operate import pause
 from redbeat.config import ensure_conf
 from redbeat.entries.pauses import LONGEST
@@ -163,6 +163,11 @@ def test_the_list_of_the_kinds_of_findings_is_complete() -> None:
     assert repaired == {*REPAIRS}
     other = listed(text, "It does not correct", " keys and ``settings``.")
     assert other | {"settings"} == {*KINDS} - repaired
+
+
+def test_the_list_of_options_that_are_read_in_the_zone_of_an_entry_is_complete() -> None:
+    options = listed(page_text("cli"), "times without an offset that you enter. Only", "are in the")
+    assert options == {f"--{name}" for name in READ_IN_ZONE}
 
 
 def test_the_list_of_reserved_names_is_complete(app: Celery) -> None:
