@@ -307,8 +307,8 @@ class RedBeatConfig:
     ) -> float:
         """Return the number of seconds after which the lock expires if no beat renews the lock.
 
-        The result is ``argument``, else the setting ``redbeat_lock_timeout``, else the larger of
-        1500 and five times ``max_interval``; None and 0 count as missing. Raises
+        The result is ``argument``, else the setting ``redbeat_lock_timeout``, else five times
+        ``max_interval`` (300 if missing), but at least 1. None and 0 count as missing. Raises
         :exc:`~redbeat.ConfigurationError` if ``argument`` or ``max_interval`` is invalid.
         """
         if not _is_unset(argument):

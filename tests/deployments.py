@@ -142,12 +142,15 @@ def tls() -> Iterator[Deployment]:
 
 
 def acl_rules(block: int = 0) -> list[str]:
-    """Return the rules of an ``ACL SETUSER`` command in the manual; ``block`` is its number."""
+    """Return the rules of an ``ACL SETUSER`` command in the manual; ``block`` is its number.
+
+    The second command adds rights to those of the first command.
+    """
     text = ACL_PAGE.read_text(encoding="utf-8")
     found = re.findall(r"redis-cli ACL SETUSER (.*?)\n\n", text, re.DOTALL)
     name, *rules = shlex.split(found[block].replace("\\\n", " "))
     assert name == (USER, SENDER, USER, USER)[block]
-    return rules
+    return [*acl_rules(), *rules] if name == SENDER else rules
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import math
 import re
 import runpy
 import sys
@@ -144,13 +145,36 @@ def test_the_links_of_the_readme_work_on_the_package_index(
     assert [target for target in targets if not target.startswith("https://")] == []
 
 
+def plotted(plot: str, scheduler: str, count: str) -> float:
+    """Return the time that a plot of the benchmarks shows, in microseconds.
+
+    ``count`` is a label of the horizontal axis.
+    """
+    svg = (ROOT / "docs" / "_static" / "benchmarks" / f"{plot}.svg").read_text(encoding="utf-8")
+    (x,) = re.findall(rf'<text x="([\d.]+)" y="362.0" text-anchor="middle">{count}<', svg)
+    (colour,) = re.findall(rf'fill="(#\w+)">{re.escape(scheduler)}<', svg)
+    (y,) = re.findall(rf'<circle cx="{x}" cy="([\d.]+)" r="3" fill="{colour}"/>', svg)
+    labels = re.findall(r'<text x="72.0" y="([\d.]+)" text-anchor="end">(\d+) (µs|ms)<', svg)
+    (low, first), *_, (high, last) = (
+        (float(at) - 4, math.log10(int(value) * {"µs": 1, "ms": 1000}[unit]))
+        for at, value, unit in labels
+    )
+    return float(10 ** (first + (float(y) - low) / (high - low) * (last - first)))
+
+
 def test_the_numbers_of_the_readme_are_those_measured() -> None:
     reports = ("benchmarks-results.inc", "faults-results.inc")
     measured = "".join((ROOT / "docs" / name).read_text(encoding="utf-8") for name in reports)
     table = README.partition("Compared with")[2].partition(".. [1]")[0]
-    numbers = re.findall(r"[\d,.]+ µs", table) + re.findall(r"after (\d+\.\d) s", table)
-    assert len(numbers) == 9
+    numbers, of_release = re.findall(r"after (\d+\.\d) s", table), []
+    for times in re.findall(r"^\w.* \[11\]_" + 4 * r" +([\d,.]+ µs).*?", table, re.MULTILINE):
+        numbers += [*times[:2], times[3]]
+        of_release.append(int(times[2].removesuffix(" µs")))
+    assert len(numbers) == 10
     assert [number for number in numbers if f'"{number}"' not in measured] == []
+    points = [("due", "1,000"), ("due", "10,000"), ("stored", "10,000")]
+    for time, (plot, count) in zip(of_release, points, strict=True):
+        assert time == pytest.approx(plotted(plot, "RedBeat 2.4.2", count), rel=0.002)
 
 
 def test_the_readme_has_the_versions_that_are_tested(arguments_of_setup: dict[str, Any]) -> None:

@@ -44,7 +44,7 @@ def documented() -> list[Fields]:
     return [dict(FIELD.findall(table.split(".. list-table::")[0])) for table in tables]
 
 
-ENTRY, LISTED, SHOWN, PAST, COMING, TIMELINE, DONE, STATUS = documented()
+ENTRY, LISTED, SHOWN, PAST, COMING, TIMELINE, DONE, FINDING, STATUS = documented()
 
 
 def check(value: dict[str, Any], fields: Fields) -> None:
@@ -121,6 +121,16 @@ def test_results_have_the_documented_fields(run: Run) -> None:
     for verb in ("pause", "resume", "delete"):
         (done,) = run(verb, "a\x1b日", "--yes", "--json").json
         check(done, without_id)
+
+
+@pytest.mark.usefixtures("entry")
+def test_findings_have_the_documented_fields(run: Run, redis_client: redis.Redis) -> None:
+    redis_client.zadd("redbeat::schedule", {"redbeat:gone": 1})
+    (found,) = run("doctor", "--json").json
+    check(found, FINDING)
+    assert (found["kind"], found["key"], found["fixable"]) == ("missing", "redbeat:gone", True)
+    (repaired,) = run("doctor", "--fix", "--json").json
+    assert repaired == {**found, "fixed": True}
 
 
 def test_the_status_has_the_documented_fields(

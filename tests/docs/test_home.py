@@ -23,7 +23,7 @@ def test_the_code_fits_a_phone() -> None:
 
 @pytest.mark.long
 def test_a_reader_gets_a_first_schedule(reader: Reader) -> None:
-    install, project, program, servers, add = blocks_of(HOME)
+    project, program, install, servers, add = blocks_of(HOME)
     assert install.text.startswith("pip install ")  # .ci/check_package.py tests the installation
     reader.save(project.caption, project.text)
     reader.save(program.caption, program.text)

@@ -17,6 +17,8 @@ import yaml  # type: ignore[import-untyped]
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry, Schedule
+from redbeat.cli import COMMANDS
+from redbeat.cli.list import list_
 from tests.acceptance.processes import Process
 from tests.docs.blocks import PAGES, ROOT, Block, blocks_of
 from tests.docs.reader import Reader
@@ -110,6 +112,48 @@ def test_the_pipeline_applies_a_change(reader: Reader, redis_client: redis.Redis
     follow(reader, "deploy-from-ci")
     definition = json.loads(str(redis_client.hget("redbeat:poll", "definition")))
     assert definition["schedule"]["every"] == 600
+
+
+def test_a_pull_request_only_plans_a_change() -> None:
+    (text,) = (
+        block.text for block in blocks_of(HOWTO / "deploy-from-ci.rst") if block.language == "yaml"
+    )
+    workflow = yaml.safe_load(text)
+    triggers = workflow[True]  # YAML 1.1 reads the key "on" as true
+    assert triggers["pull_request"]["paths"] == triggers["push"]["paths"] == ["schedule.toml"]
+    last = {name: job["steps"][-1]["run"] for name, job in workflow["jobs"].items()}
+    assert last == {
+        "plan": "celery -A proj redbeat plan schedule.toml",
+        "apply": "celery -A proj redbeat apply schedule.toml --yes",
+    }
+    assert {name: job["if"] for name, job in workflow["jobs"].items()} == {
+        "plan": "github.event_name == 'pull_request'",
+        "apply": "github.event_name == 'push'",
+    }
+    assert "apply" not in str(workflow["jobs"]["plan"])
+
+
+def test_the_page_has_a_command_for_each_action_of_the_admin() -> None:
+    page = (HOWTO / "django.rst").read_text(encoding="utf-8")
+    table = page.partition("Admin of django-celery-beat\n")[2].partition("\n\n")[0]
+    rows = re.findall(r"   \* - (.+)\n     - (.+)", table)
+    named = [re.findall(r"``([^`]+)``", cell) for _, cell in rows]
+    assert len(rows) == 6
+    assert all(named)
+    commands = {text.split()[0] for texts in named for text in texts if not text.startswith("--")}
+    assert commands <= {*COMMANDS}
+    options = {text.split()[-1] for texts in named for text in texts if "--" in text}
+    assert options <= {name for param in list_.params for name in param.opts}
+
+
+def test_each_answer_to_a_frequent_question_has_a_link() -> None:
+    page = (HOWTO / "troubleshooting.rst").read_text(encoding="utf-8")
+    faq = page.partition("FAQ\n---\n\n")[2].partition("\n\n")[0]
+    answers = dict(re.findall(r"^(\w.+\?)\n((?: {3}.+(?:\n|$))+)", faq, re.MULTILINE))
+    assert len(answers) >= 10
+    assert len(answers) == faq.count("?\n")
+    without = [question for question, answer in answers.items() if ":doc:" not in answer]
+    assert without == ["How do I delete the whole schedule?"]  # the answer is a command
 
 
 def test_every_server_is_in_a_page() -> None:

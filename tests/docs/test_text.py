@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import csv
 import inspect
 import json
 import re
@@ -19,12 +20,19 @@ from celery import Celery
 
 import redbeat
 from redbeat import RedBeatSchedulerEntry, Schedule, errors, signals
+from redbeat.beat import at_most_once, publisher
 from redbeat.cli.add import add
-from redbeat.cli.edit import edit
+from redbeat.cli.edit import READ_IN_ZONE, edit
+from redbeat.cli.operate import pause
+from redbeat.config import ensure_conf
+from redbeat.entries.pauses import LONGEST
+from redbeat.entries.policy import MAX_CALENDARS
+from redbeat.management.doctor import KINDS, REPAIRS
 from redbeat.schedules.registry import BUILT_IN
 from redbeat.schedules.rule import RuleSchedule
 from redbeat.settings import SETTINGS
 from redbeat.transfer.entry_file import read_entry_file
+from redbeat.web.actions import MAX_NOTE
 from tests.docs.blocks import PAGES, ROOT, Block, blocks, blocks_of
 from tests.metrics.scrapes import own_names
 
@@ -132,10 +140,126 @@ def test_the_reference_has_every_method_of_a_schedule() -> None:
     assert own - internal == documented_members(redbeat.Schedule) & own
 
 
-@pytest.mark.parametrize("page", ["languages", "differences", "deployment/security"])
-def test_the_list_of_stored_types_is_complete(page: str) -> None:
-    text = (ROOT / "docs" / f"{page}.rst").read_text(encoding="utf-8")
-    assert [tag for tag in BUILT_IN if f"``{tag}``" not in text] == []
+def page_text(name: str) -> str:
+    """Return the text of a page of the manual, with single spaces instead of line breaks."""
+    return " ".join((ROOT / "docs" / f"{name}.rst").read_text(encoding="utf-8").split())
+
+
+def listed(text: str, begin: str, end: str) -> set[str]:
+    """Return the literals between two texts, each of which occurs once."""
+    _, after = text.split(begin)
+    return {*re.findall(r"``([^`]+)``", after[: after.index(end)])}
+
+
+def test_the_list_of_stored_types_is_complete() -> None:
+    text = page_text("deployment/security")
+    types = listed(text, "The decoder accepts these values of ``__type__``:", "and the tags of")
+    assert types == {*BUILT_IN}
+
+
+def test_the_list_of_the_kinds_of_findings_is_complete() -> None:
+    text = page_text("cli")
+    repaired = listed(text, "``--fix`` repairs", ".")
+    assert repaired == {*REPAIRS}
+    other = listed(text, "It does not correct", " keys and ``settings``.")
+    assert other | {"settings"} == {*KINDS} - repaired
+
+
+def test_the_list_of_options_that_are_read_in_the_zone_of_an_entry_is_complete() -> None:
+    options = listed(page_text("cli"), "times without an offset that you enter. Only", "are in the")
+    assert options == {f"--{name}" for name in READ_IN_ZONE}
+
+
+def test_the_list_of_reserved_names_is_complete(app: Celery) -> None:
+    conf = ensure_conf(app)
+    prefix = conf.key_prefix
+    reserved = {key for key in conf.reserved_keys if key.startswith(prefix)}
+    names = listed(
+        page_text("tasks"), "Names may contain any character.", "and the name of the lock"
+    )
+    assert {prefix + name for name in names} == reserved
+
+
+def test_the_limits_are_those_of_the_code() -> None:
+    text = page_text("deployment/security")
+    note = (
+        f"note of a pause; reason in the log - {LONGEST} characters ({MAX_NOTE} in the dashboard)"
+    )
+    assert note in text
+    assert f"calendars of an entry - {MAX_CALENDARS} " in text
+    assert f"a list of up to {MAX_CALENDARS} names" in page_text("policies")
+    window = SETTINGS["redbeat_publish_window"].value
+    assert window == 2 * publisher.SETTLE_BATCH
+    assert (
+        f"SIGKILL loses at most {at_most_once.GROUP} runs with ``at_most_once``. With "
+        f"``at_least_once`` it doubles at most {window}, or ``redbeat_publish_window`` if that"
+    ) in page_text("guarantees")
+
+
+def measured(name: str) -> dict[str, list[str]]:
+    """Return the rows of the tables in a file with results: title -> other cells."""
+    text = (ROOT / "docs" / f"{name}.inc").read_text(encoding="utf-8")
+    lines = [line.strip() for line in text.splitlines() if line.startswith('   "')]
+    return {title: cells for title, *cells in csv.reader(lines, skipinitialspace=True)}
+
+
+#: Seconds to start a command, as the page says.
+START = 0.6
+MILLIONS = 4
+
+
+def per_name(title: str) -> float:
+    """Return the CPU time of a command per entry, with four million entries, in microseconds."""
+    process, server = re.findall(r"[\d.]+", measured("scale-commands")[title][2])
+    start = 0 if title.startswith("page") else START
+    return (float(process) + float(server) - start) / MILLIONS
+
+
+def test_the_times_on_the_page_about_scale_are_those_in_its_table() -> None:
+    text = page_text("scale")
+    assert f"with {START} s for imports" in text
+    assert "a search by name 0.8 µs for each name" in text
+    for title in ("page, search by name", "list --pattern 'tenant-0042:\\*'"):
+        assert per_name(title) == pytest.approx(0.8, abs=0.05)
+    assert "by name, state or task, 8 to 9 µs for each entry" in text
+    for title in (
+        *("list --sort name --limit 20", "page, sorted by name", "page, paused", "page, by task"),
+    ):
+        assert 7.5 <= per_name(title) < 9
+    assert "take 30 to 110 µs for each entry" in text
+    slow = [
+        *map(per_name, ("list --state paused", "list --task proj.rare", "doctor", "export")),
+        *map(per_name, ("list --sort task --limit 20", "import, nothing differs")),
+        per_name("import, a new schedule"),
+    ]
+    assert 30 <= min(slow) <= max(slow) < 111
+
+
+def test_the_time_to_plan_with_is_about_twice_the_measured_time() -> None:
+    (cell,) = measured("scale-results")["time of a real beat per message, including publishing"]
+    assert 500 / float(cell.removesuffix(" µs")) == pytest.approx(2, abs=0.4)
+    assert "With 0.5 ms per message, about twice the time" in page_text("howto/sizing")
+    assert "With 0.5 ms of a beat" in page_text("scale")
+
+
+def test_the_page_about_scale_has_the_measured_bytes_per_entry() -> None:
+    saved, ran = (
+        measured("benchmarks-results")[f"memory of Redis per entry after {what}"][0]
+        for what in ("save()", "a run")
+    )
+    sizes = f"({saved.replace('B', 'bytes')}, and {ran.removesuffix(' B')} after a run)"
+    assert sizes in page_text("scale")
+
+
+def test_the_help_of_a_note_names_the_commands_that_show_notes() -> None:
+    help_text = pause.get_help(click.Context(pause)).partition("--note")[2].partition("--")[0]
+    assert "'show'" in help_text
+    assert "status" not in help_text
+
+
+def test_the_manual_stores_solar_schedules() -> None:
+    assert "solar" not in page_text("tasks")
+    assert "``solar``" in page_text("schedules")
 
 
 def test_every_page_is_in_one_part_of_the_manual() -> None:
