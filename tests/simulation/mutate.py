@@ -54,6 +54,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.mutate", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="mutants; see --list")
     parser.add_argument("--all", action="store_true", help="all mutants")
+    parser.add_argument(
+        "--piece", default="1/1", help="of the mutants, only those of piece NUMBER/PIECES"
+    )
     parser.add_argument("--list", action="store_true", help="print the names of all mutants")
     parser.add_argument("--profile", action="append", help="search with these profiles only")
     parser.add_argument("--seeds", default="1:4", help="search with these seeds: first:last")
@@ -68,6 +71,8 @@ def main() -> None:
     if arguments.list:
         print(*(f"{mutant.name}: {mutant.broken}" for mutant in MUTANTS), sep="\n")
         return
+    number, pieces = map(int, arguments.piece.split("/"))
+    mutants = mutants[number - 1 :: pieces]
     known = {} if arguments.again else known_killers()
     with ThreadPoolExecutor(arguments.jobs) as pool:
         trials = pool.map(lambda mutant: Trial(mutant, known, arguments).run(), mutants)
