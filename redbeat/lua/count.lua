@@ -6,7 +6,7 @@
 -- KEYS[3]  The quarantine (hash).
 -- KEYS[4]  The beats (zset: token -> last seen, UNIX seconds), see claim.lua.
 -- KEYS[5]  The stats (hash), see claim.lua. The field `problem` of the stats is the reason why a
---          beat sends no runs.
+--          beat sends no runs, and `last_tick` is the time of the last tick.
 -- KEYS[6]  The entries whose run could not be sent (zset: entry key -> when the run was due), see
 --          still_fails.lua.
 -- KEYS[7]  The entries with `expect_within` (zset), see ended.lua.
@@ -22,7 +22,8 @@
 -- key; see aside.lua.
 --
 -- Returns {now, members, static, quarantined, disabled, parked (never due), due, first due, leader,
--- active beats, problem or '', failing, keys of possibly overdue entries}. `first due` is when the
+-- active beats, problem or '', failing, keys of possibly overdue entries, last tick (UNIX seconds)
+-- or ''}. `first due` is when the
 -- first of the due entries was due, or ''. `leader` is the token of the leader, '' without a
 -- leader, or 'a key that is not a lock'. `active beats` has the token of each active beat, followed
 -- by when the beat was last seen. An entry whose run could not be sent counts as due, although its
@@ -75,11 +76,12 @@ for at = 1, late ~= 0 and #late or 0, 2 do
 end
 failing = failing + math.max(listed - MOST_FAILING, 0)
 
-local problem = KEYS[5] ~= schedule and redis.pcall('HGET', KEYS[5], 'problem')
+local stats = KEYS[5] ~= schedule and redis.pcall('HMGET', KEYS[5], 'problem', 'last_tick') or {}
+local problem, last_tick = stats[1] or '', stats[2] or ''
 local beats = aside('ZRANGEBYSCORE', KEYS[4], since, latest, 'WITHSCORES')
 local expected = aside('ZRANGEBYSCORE', KEYS[7], '-inf', now, 'LIMIT', 0, ARGV[3])
 return {
   now, redis.call('ZCARD', schedule), redis.call('SCARD', KEYS[2]), aside('HLEN', KEYS[3]),
   redis.call('ZCOUNT', schedule, disabled, disabled), redis.call('ZCOUNT', schedule, '-inf', '(0'),
-  due, first_due, holder, beats ~= 0 and beats or {}, type(problem) == 'string' and problem or '',
-  failing, expected ~= 0 and expected or {}}
+  due, first_due, holder, beats ~= 0 and beats or {}, problem, failing,
+  expected ~= 0 and expected or {}, last_tick}

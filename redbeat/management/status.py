@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from celery import Celery
 
-from redbeat.beat.lock import FORGET_AFTER, SEEN_WITHIN, BeatInfo
+from redbeat.beat.lock import FORGET_AFTER, SEEN_WITHIN, SILENCE, BeatInfo
 from redbeat.calendar.zones import from_timestamp
 from redbeat.codec.stored import instant_in
 from redbeat.config import RedBeatConfig, ensure_conf
@@ -18,6 +18,7 @@ from redbeat.connection.urls import safe_url
 from redbeat.entries.overdue import Overdue, overdue_entries
 from redbeat.entries.status import entries_of
 from redbeat.metrics.snapshot import measured_counts
+from redbeat.presentation.text import duration
 from redbeat.printing import encodable
 from redbeat.storage.layout import layout_of
 from redbeat.storage.store import store_of
@@ -71,7 +72,8 @@ class Status:
         redis_url: the URL of Redis, without a password.
         lock_key: the key of the lock, or None if the lock is off.
         problem: the reason why beats publish nothing, such as an unavailable broker with its
-            address, or a lock key that is not a lock; "" if there is no such problem.
+            address, a leader that no longer reaches Redis, or a lock key that is not a lock; "" if
+            there is no such problem.
         overdue: the entries without a successful run within their ``expect_within``.
         shards: the shards of the schedule; empty if the schedule has only one shard.
     """
@@ -120,7 +122,9 @@ def status_of(app: Celery, clock: Callable[[], float] = time.time) -> Status:
         key_prefix=conf.key_prefix,
         redis_url=safe_url(conf.redis_url),
         lock_key=conf.lock_key,
-        problem=encodable(_lock_problem(counts, conf) or counts.problem),
+        problem=encodable(
+            _lock_problem(counts, conf) or silent_leader(leader, counts) or counts.problem
+        ),
         overdue=overdue_entries(store, counts),
         shards=[*map(Shard, layout_of(conf).prefixes, counts.sizes, counts.holders)],
     )
@@ -134,9 +138,27 @@ def _lock_problem(counts: Counts, conf: RedBeatConfig) -> str:
     return f"the key {key} is not a lock; rename or delete it, or set redbeat_lock_key"
 
 
+def silent_leader(leader: BeatInfo | None, counts: Counts) -> str:
+    """Return a message if the leader is probably dead, or "".
+
+    A killed leader holds the lock until another beat takes over.
+    """
+    if leader is None or leader.last_seen is None or leader.since is None:
+        return ""
+    # A leader that is starting has the last tick of the leader before it.
+    silence = counts.now - max(leader.last_seen, leader.since).timestamp()
+    if silence <= SILENCE:
+        return ""
+    name = f"{leader.host}, pid {leader.pid}"
+    return f"the leader ({name}) has not reached Redis for {duration(silence)}; start a beat"
+
+
 def beats_of(counts: Counts) -> tuple[BeatInfo | None, list[BeatInfo], list[BeatInfo]]:
     """Return the leader, the other beats that publish runs, and the standbys."""
     leader = BeatInfo.read(counts.holder) if counts.holder else None
+    if leader and leader.host is not None and counts.last_tick is not None:
+        # Redis forgets when a beat was seen, but not when the leader last ticked.
+        leader = leader._replace(last_seen=instant_in(counts.last_tick))
     lockless, standbys = [], []
     for beat in counts.beats:
         if beat.token == counts.holder:

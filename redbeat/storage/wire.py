@@ -7,7 +7,15 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate, chain
 from typing import Any, NamedTuple
 
-from redbeat.codec.stored import bytes_of, is_valid_text, score_in, text_in, text_of, valid_text
+from redbeat.codec.stored import (
+    bytes_of,
+    is_valid_text,
+    score_in,
+    seconds_in,
+    text_in,
+    text_of,
+    valid_text,
+)
 
 __all__ = (
     "Counts",
@@ -173,6 +181,8 @@ class Counts(NamedTuple):
     failing: int = 0
     #: The keys of at most 500 entries that may be overdue.
     expected: Sequence[str] = ()
+    #: When the leader last completed a tick, None if unknown.
+    last_tick: float | None = None
     #: For each of several shards, the token of the lock holder and the number of entries.
     holders: Sequence[str] = ()
     sizes: Sequence[int] = ()
@@ -211,10 +221,11 @@ def _row(kind: str, key: str, score: str, definition: str, *texts: str) -> Row:
 def read_counts(reply: Sequence[Any]) -> Counts:
     """Return the parsed reply of ``count.lua``."""
     now, members, statics, quarantined, disabled, parked, due, first_due, *rest = reply
-    holder, beats, problem, failing, expected = rest
+    holder, beats, problem, failing, expected, last_tick = rest
     first = score_in(first_due) if first_due else None
     numbers = (members, statics, quarantined, disabled, parked, due)
     pairs = zip(beats[::2], beats[1::2], strict=True)
     present = [Presence.read(valid_text(beat), score_in(seen)) for beat, seen in pairs]
     state = (valid_text(holder), present, valid_text(problem), failing)
-    return Counts(score_in(now), *numbers, first, *state, [text_of(key) for key in expected])
+    keys = [text_of(key) for key in expected]
+    return Counts(score_in(now), *numbers, first, *state, keys, seconds_in(text_of(last_tick)))

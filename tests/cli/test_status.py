@@ -13,6 +13,7 @@ import redis
 from celery import Celery
 from celery.platforms import EX_UNAVAILABLE
 
+from redbeat import Schedule
 from redbeat.beat.lock import new_token
 from redbeat.cli.command import EX_CONFIG, EX_UNHEALTHY
 from redbeat.connection.retrying import RetryingConnection
@@ -59,6 +60,36 @@ def test_a_leader_and_its_entries(run: Run, make: Make, redis_client: redis.Redi
     assert found["redis"]["version"] == server.get("valkey_version", server["redis_version"])
     assert found["redis"]["mode"] in ("standalone", "cluster")
     assert found["versions"]["redbeat"] == "3.0.0.dev0"
+
+
+@pytest.mark.parametrize("since", ["a presence", "a tick"])
+def test_a_leader_that_is_dead(
+    run: Run, app: Celery, redis_client: redis.Redis, since: str
+) -> None:
+    """A killed leader holds the lock for a long time, although it does nothing."""
+    redis_client.set("redbeat::lock", TOKEN, ex=1500)
+    now = int(redis_client.time()[0])
+    if since == "a presence":
+        redis_client.zadd(".redbeat::beats", {f"{TOKEN} lock": now - 19})
+    else:
+        redis_client.hset(".redbeat::stats", "last_tick", str(now - 19))
+    assert run("status").code == 0
+    if since == "a presence":
+        redis_client.zadd(".redbeat::beats", {f"{TOKEN} lock": now - 40})
+    else:
+        redis_client.hset(".redbeat::stats", "last_tick", str(now - 40))
+    ran = run("status", "--json")
+    assert ran.code == EX_UNHEALTHY
+    (problem,) = ran.json[0]["problems"]
+    dead = r"the leader \(web-1, pid 4711\) has not reached Redis for 4\d.* s; start a beat"
+    assert re.fullmatch(dead, problem)
+    assert re.fullmatch(dead, Schedule(app).status().problem)
+
+
+def test_a_leader_that_starts_has_not_ticked_yet(run: Run, redis_client: redis.Redis) -> None:
+    redis_client.hset(".redbeat::stats", "last_tick", "1700000000")
+    redis_client.set("redbeat::lock", new_token(), ex=1500)
+    assert run("status").code == 0
 
 
 def test_a_beat_of_redbeat_2_leads(run: Run, redis_client: redis.Redis) -> None:
