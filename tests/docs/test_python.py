@@ -20,13 +20,20 @@ PROJECTS = {block.page for block in blocks("python") if block.caption}
 
 COMMON = """
 import os
+import sys
+from types import ModuleType
 import redis
 from celery import Celery
 from redbeat import RedBeatSchedulerEntry
 app = Celery("proj", broker="memory://")
 app.conf.redbeat_redis_url = os.environ["REDIS_URL"]
 app.conf.beat_schedule = {}
+sys.modules["proj"] = ModuleType("proj")
+sys.modules["proj"].app = app
 """
+#: The examples of these pages import all that they use.
+COMPLETE = "docs/howto/"
+FORGET = "\ndel app, Celery, ModuleType, RedBeatSchedulerEntry, os, redis, sys\n"
 #: Code that a page expects to exist before its first example.
 BEFORE = {
     "docs/configuration.rst": "class TokenProvider(redis.CredentialProvider): pass",
@@ -81,6 +88,7 @@ def test_the_examples_of_a_page_run(
     certificates = write_certificates(tmp_path)
     written = [with_files(block, certificates) for block in pages()[page]]
     environment = {"REDIS_URL": redis_url, **ENVIRONMENT.get(page, {})}
-    told = (environment, COMMON + BEFORE.get(page, ""), written)
+    before = COMMON + (FORGET if page.startswith(COMPLETE) else BEFORE.get(page, ""))
+    told = (environment, before, written)
     with processes.Pool(1) as pool:
         assert pool.apply_async(run_page, told).get(timeout=60) == ""
