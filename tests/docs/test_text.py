@@ -317,7 +317,9 @@ def test_a_page_begins_with_what_the_reader_can_do(page: Path) -> None:
 def test_no_page_installs_version_2_from_the_package_index(page: Path) -> None:
     if "dev" in redbeat.__version__:
         # The way back to version 2 names that version.
-        assert not re.search(r"pip install '?celery-redbeat(?!<3')", page.read_text(encoding="utf-8"))
+        assert not re.search(
+            r"pip install '?celery-redbeat(?!<3')", page.read_text(encoding="utf-8")
+        )
         lines = [line for block in blocks_of(page) for line in block.text.splitlines()]
         assert [line for line in lines if re.match(r"\s*celery-redbeat\b(?!\s*@)", line)] == []
         version = f"celery_redbeat-{redbeat.__version__}-"
