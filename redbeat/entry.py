@@ -16,7 +16,7 @@ from celery.beat import ScheduleEntry
 from celery.schedules import crontab, schedstate
 
 from redbeat.calendar.walltime import END, TICK
-from redbeat.calendar.zones import UTC, as_utc, from_timestamp
+from redbeat.calendar.zones import EPOCH, UTC, as_utc, from_timestamp
 from redbeat.codec.stored import bytes_of, is_valid_text, text_of
 from redbeat.codec.writers import warn_of_app
 from redbeat.config import App, ensure_conf, real_app
@@ -76,6 +76,7 @@ from redbeat.entries.policy import (
     OnFinish,
     Overlap,
     Policy,
+    in_utc,
 )
 from redbeat.entries.runs import (
     TRIGGERED,
@@ -672,7 +673,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         computes the instants; if it has no ``remaining_estimate``, the list contains only the next
         instant. No round trip.
         """
-        since = aware(after) if after else self._current_time()
+        since = in_utc("after", after) if after else self._current_time()
         return [run.due_at for run in islice(self.due_after(since), n)]
 
     def due_after(self, instant: datetime) -> Iterator[Expected]:
@@ -681,7 +682,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         A run whose nominal instant has passed is included if ``spread`` or ``jitter`` delays the
         run beyond ``instant``. See also :meth:`runs_from`. No round trip.
         """
-        since, anchor = as_utc(instant), self.anchor
+        since, anchor = max(as_utc(instant), EPOCH), self.anchor
         delayed = self.policy_field("spread") or self.policy_field("jitter")
         if delayed and not asks_itself(self.schedule):
             plan = self.occurrence_plan()

@@ -11,9 +11,8 @@ from fnmatch import fnmatchcase
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from redbeat.entries.decide import aware
 from redbeat.entries.pauses import pause_entries, resume_entries
-from redbeat.entries.policy import FIELDS
+from redbeat.entries.policy import FIELDS, in_utc
 from redbeat.entries.runs import Occurrence
 from redbeat.entries.status import EntryState, EntryStatus, Record, quarantine_note
 from redbeat.management import calendars
@@ -235,8 +234,8 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         method reads pages of 500 entries, one round trip per page, until no later page can contain
         one of the next ``n`` runs.
         """
-        since = aware(after) if after else datetime.now(timezone.utc)
-        last = aware(until) if until else None
+        since = in_utc("after", after) if after else datetime.now(timezone.utc)
+        last = in_utc("until", until) if until else None
         runs: list[tuple[datetime, str]] = []
         for at, name in agenda(self._agenda_pages(), since):
             if len(runs) >= n or (last is not None and at > last):
@@ -251,8 +250,8 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         trip per page, until no later page can contain a run before ``until``. If there are too many
         entries or runs, the forecast ends before ``until``; see :class:`~redbeat.Forecast`.
         """
-        since = aware(after) if after else datetime.now(timezone.utc)
-        return forecast(self._agenda_pages(), since, aware(until))
+        since = in_utc("after", after) if after else datetime.now(timezone.utc)
+        return forecast(self._agenda_pages(), since, in_utc("until", until))
 
     def simulate(
         self,
@@ -283,7 +282,8 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         if names is None and changes:
             names = changes
         pairs = self._pairs(names, changes or {})
-        return simulate(pairs, aware(since), aware(until), datetime.now(timezone.utc))
+        begin, end = in_utc("since", since), in_utc("until", until)
+        return simulate(pairs, begin, end, datetime.now(timezone.utc))
 
     def _pairs(self, names: Iterable[str] | None, changes: Mapping[str, Any]) -> Iterator[Pair]:
         """Yield a pair for each entry: the stored entry, and the entry after the changes."""

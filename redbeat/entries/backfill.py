@@ -30,7 +30,8 @@ from redbeat.storage.reading import not_an_entry
 from redbeat.storage.store import store_of
 from redbeat.storage.wire import Row
 
-from .decide import LONGEST_ID, aware
+from .decide import LONGEST_ID
+from .policy import in_utc
 from .runs import SENT_OUTCOMES, nominal, read_history
 from .save import SAVE_ATTEMPTS
 from .status import Record
@@ -319,7 +320,7 @@ def request_backfill(
     dry_run: bool,
 ) -> Planned:
     """Request a backfill of a span; see :meth:`RedBeatSchedulerEntry.backfill`."""
-    span = (aware(since), aware(until))
+    span = (in_utc("since", since), in_utc("until", until))
     if not span[0] < span[1]:
         raise InvalidEntryError("until", f"{until} must be later than {since}")
     if span[0] < EPOCH:

@@ -22,6 +22,7 @@ __all__ = (
     "OnFinish",
     "Overlap",
     "Policy",
+    "in_utc",
 )
 
 OnFinish = Literal["keep", "disable", "delete"]
@@ -60,10 +61,18 @@ def _instant(name: str, value: Any) -> datetime:
             value = datetime.fromisoformat(value.replace("Z", "+00:00"))
     if not isinstance(value, datetime):
         raise InvalidEntryError(name, f"must be a datetime or ISO 8601, not {value!r:.60}")
+    return in_utc(name, value)
+
+
+def in_utc(name: str, moment: datetime) -> datetime:
+    """Return the argument ``name``, a datetime, in UTC; a naive datetime counts as UTC.
+
+    Raises :exc:`InvalidEntryError` for a time outside of the years 1 to 9999.
+    """
     try:
-        return as_utc(value if value.tzinfo else value.replace(tzinfo=UTC))
+        return as_utc(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
     except OverflowError as error:
-        problem = f"{value.isoformat()} is not between the years 1 and 9999 in UTC; correct it"
+        problem = f"{moment.isoformat()} is not between the years 1 and 9999 in UTC; correct it"
         raise InvalidEntryError(name, problem) from error
 
 

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from redbeat.calendar.zones import EPOCH
 from redbeat.codec.stored import bytes_of, score_in, text_of
 from redbeat.decoder import active_codec
-from redbeat.entries.decide import DISABLED, aware
+from redbeat.entries.decide import DISABLED
+from redbeat.entries.policy import in_utc
 from redbeat.entries.status import (
     FAILING,
     FINISHED,
@@ -78,8 +79,8 @@ class Filter(NamedTuple):
         due_before: datetime | None,
         states: Iterable[str] | None,
     ) -> Filter:
-        """Return a filter; raise :exc:`InvalidEntryError` for an unknown state."""
-        before = None if due_before is None else aware(due_before).timestamp()
+        """Return a filter; raise :exc:`InvalidEntryError` for an invalid state or time."""
+        before = None if due_before is None else in_utc("due_before", due_before).timestamp()
         state_set = (
             None if states is None else frozenset((states,) if isinstance(states, str) else states)
         )

@@ -378,11 +378,18 @@ def _named_zone(zone: tzinfo | None) -> str | None:
 def aware_moment(name: str, moment: object) -> datetime:
     """Return ``moment`` as an aware datetime; a naive datetime is interpreted as UTC.
 
-    Raises ``ValueError`` with the argument name ``name`` if ``moment`` is not a datetime.
+    Raises ``ValueError`` with the argument name ``name`` if ``moment`` is not a datetime, or not
+    between the years 1 and 9999 in UTC.
     """
     if not isinstance(moment, datetime):
         raise ValueError(f"{name}: {moment!r} is not a datetime")
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    try:
+        as_utc(aware)
+    except OverflowError as error:
+        problem = f"{name}: {moment!r} is not between the years 1 and 9999 in UTC; correct it"
+        raise ValueError(problem) from error
+    return aware
 
 
 def _storable(value: Any) -> Any:

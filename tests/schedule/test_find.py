@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from celery.schedules import crontab
@@ -13,6 +15,8 @@ from redbeat.errors import InvalidEntryError
 from tests.scheduler.conftest import SCHEDULE, World, once
 
 from .conftest import Make, RoundTrips
+
+DAY = timedelta(days=1)
 
 
 def names(found: Any) -> list[str]:
@@ -182,6 +186,38 @@ def test_status_of_beats_without_a_lock(schedule: Schedule, world: World) -> Non
     status = schedule.status()
     assert (status.leader, status.lock_key, status.most_late) == (None, None, None)
     assert len(status.beats) == 2
+
+
+NO_INSTANT = datetime.max.replace(tzinfo=ZoneInfo("America/New_York"))
+
+
+@pytest.mark.parametrize(
+    ("field", "call"),
+    [
+        ("after", lambda schedule: schedule.upcoming(after=NO_INSTANT)),
+        ("until", lambda schedule: schedule.upcoming(until=NO_INSTANT)),
+        ("until", lambda schedule: schedule.forecast(NO_INSTANT)),
+        ("since", lambda schedule: schedule.simulate(NO_INSTANT, NO_INSTANT)),
+        ("due_before", lambda schedule: list(schedule.records(due_before=NO_INSTANT))),
+        ("after", lambda schedule: schedule["a"].upcoming(after=NO_INSTANT)),
+        ("until", lambda schedule: schedule["a"].backfill(NO_INSTANT - DAY, NO_INSTANT)),
+    ],
+)
+def test_a_time_after_the_year_9999_is_an_error(
+    schedule: Schedule, make: Make, field: str, call: Callable[[Schedule], object]
+) -> None:
+    make("a").save()
+    with pytest.raises(InvalidEntryError, match=f"^{field}: .* 1 and 9999 in UTC; correct it"):
+        call(schedule)
+
+
+@pytest.mark.parametrize("kind", [3600, crontab(minute=0)])
+def test_the_year_1_is_before_all_runs(schedule: Schedule, make: Make, kind: object) -> None:
+    entry = make("a", schedule=kind).save()
+    first = datetime.min.replace(tzinfo=timezone.utc)
+    (due,) = entry.upcoming(1, after=first)
+    assert due.year == 1970
+    assert schedule.upcoming(1, after=first) == [(due, "a")]
 
 
 def test_status_of_an_empty_schedule(schedule: Schedule) -> None:

@@ -48,6 +48,8 @@ def test_a_frequency_is_a_name_or_a_number() -> None:
 
 WRONG: tuple[tuple[str, Any], ...] = (
     ("freq", "FORTNIGHTLY"),
+    ("dtstart", datetime.min.replace(tzinfo=ZoneInfo("Asia/Tokyo"))),
+    ("until", datetime.max.replace(tzinfo=NEW_YORK)),
     ("freq", 7),
     ("freq", True),
     ("freq", None),
