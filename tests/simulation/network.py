@@ -13,7 +13,7 @@ from typing import Any
 import redis.connection
 
 from redbeat.storage.scripts import Script, load_script
-from tests.simulation.clocks import SECOND, microseconds
+from tests.simulation.clocks import SECOND
 from tests.simulation.engine import Engine, commands_in
 from tests.simulation.world import Fault, Process, World
 
@@ -270,7 +270,9 @@ class SimulatedSocket:
         if self.timeout == 0:
             raise BlockingIOError(11, "nothing to read")
         self.process.step("wait")
-        until = None if self.timeout is None else self.world.now + microseconds(self.timeout)
+        until = None
+        if self.timeout is not None:
+            until = self.world.now + self.process.host.lasting(self.timeout)
         while not self._inbox and self._error is None:
             if until is not None and self.world.now >= until:
                 if self.subscribed:

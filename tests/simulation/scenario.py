@@ -18,6 +18,7 @@ from zoneinfo import ZoneInfo
 from tests.simulation.clock_changes import instants_of_changes
 
 __all__ = (
+    "CLOCK_FAULTS",
     "PROFILES",
     "SERVER_FAULTS",
     "STEP_FAULTS",
@@ -56,7 +57,7 @@ SERVER_FAULTS: Final = {
 #: Faults of servers that a broker does not have.
 OF_SCHEDULE: Final = frozenset(("older data", "no data", "server clock", "lock deleted"))
 
-#: Faults of clocks; ``seconds`` is the size of the jump.
+#: Faults of clocks; ``seconds`` is the size of the jump, or the gain in 10,000 seconds.
 CLOCK_FAULTS: Final = {
     "host clock": "the wall clock of one host jumps",
     "host drift": "the clock of one host runs too fast or too slow from then on",

@@ -136,6 +136,34 @@ class TestFaults:
         assert any("has 2 ids" in line for line in wrong)
 
 
+class TestHostClocks:
+    """Tests that the clocks of hosts explain almost nothing, because the clock of Redis decides."""
+
+    def test_a_jump_of_a_host_clock_explains_no_missing_run(self) -> None:
+        jump = [(25.0, 25.0, "host clock")]
+        assert judge(record(grid(), disturbances=jump)) == []
+        assert has(record(grid(3, 12, 13), disturbances=jump), "was not sent")
+
+    def test_the_size_of_a_jump_is_no_duration(self) -> None:
+        jump = [(25.0, 425.0, "host clock")]
+        assert has(record(grid(12, 13), disturbances=jump), "was not sent")
+
+    @pytest.mark.parametrize("by", ["beat-1", "beat-2"])
+    def test_a_drift_makes_only_messages_of_that_host_late(self, by: str) -> None:
+        late = [replace(sent(n * 10.0, n * 10.0 + 1.1), sender=by) for n in range(1, 21)]
+        drifting = record(late, drifts={"beat-1": [(5.0, 0.04)]})
+        assert has(drifting, "1.100 s late") is (by == "beat-2")
+
+    def test_a_drift_makes_messages_late_by_its_share_of_a_wait_only(self) -> None:
+        late = [replace(sent(n * 10.0, n * 10.0 + 1.4), sender="beat-1") for n in range(1, 21)]
+        assert has(record(late, drifts={"beat-1": [(5.0, 0.04)]}), "1.400 s late")
+
+    def test_a_drift_explains_no_missing_run(self) -> None:
+        drift = {"beat-1": [(5.0, -0.04)]}
+        faults = [(5.0, 405.0, "host drift")]
+        assert has(record(grid(12, 13), drifts=drift, disturbances=faults), "was not sent")
+
+
 class TestOneStep:
     """Tests that faults explain less when broker and schedule share a server.
 
