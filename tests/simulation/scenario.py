@@ -155,11 +155,6 @@ class Scenario:
         values["steps"] = tuple(Step(**step) for step in values["steps"])
         return cls(**values)
 
-    def without(self, steps: set[int]) -> Scenario:
-        """Return the scenario without the steps with these numbers."""
-        kept = tuple(step for number, step in enumerate(self.steps) if number not in steps)
-        return replace(self, steps=kept)
-
     def __str__(self) -> str:
         mode = "one leader" if self.locked else "no lock"
         broker = "separate broker" if self.separate_broker else "one Redis"
