@@ -38,6 +38,14 @@ TIMING: Final = frozenset(
 )
 MADE: Final = "made_at"
 
+#: Fields of the policy. A program without RedBeat writes them into the definition.
+POLICY: Final = frozenset(
+    (
+        *("catch_up_limit", "coalesce", "delivery", "end", "exclude", "jitter", "max_runs"),
+        *("misfire_grace_time", "on_finish", "overlap", "spread", "start", "timezone"),
+    )
+)
+
 #: Disturbances after which an interval starts a new series of runs.
 NEW_GRID: Final = ("server clock", "legacy")
 #: Disturbances that belong to a switch to or from a RedBeat 2.4.2 beat.
@@ -67,6 +75,10 @@ class State:
     new: bool = False
     #: Whether the entry runs immediately, like every entry without a history.
     at_once: bool = False
+    #: Whether the entry must run immediately, because its history was just deleted.
+    now: bool = False
+    #: The policy that RedBeat stored, which a program without RedBeat leaves as it is.
+    policy: dict[str, Any] = field(default_factory=dict)
     #: Whether the entry starts to count its runs from zero.
     armed: bool = False
     #: Whether the entry was saved with another schedule, which makes a finished entry run again.
@@ -265,29 +277,81 @@ def after(action: Action, last: State, certain: bool) -> State | None:
     fresh = State(action.began, action.ended, returned=action.ended)
     if what == "trigger":
         return None
-    if what in {"save", "rearm", "raw save"}:
-        if not certain:
-            return replace(fresh, versions=last.versions | versions, certain=False)
+    in_place = what == "raw save" and not action.step.fields.get("anew")
+    if what in {"save", "rearm", "raw save"} and certain and (last.certain or not in_place):
         new = last.certain and last.definition is None
         state = replace(fresh, definition=action.definition, versions=versions, new=new)
-        # Without a wakeup, beats find a change at their next check for due entries.
-        since = action.ended + (LOOK if action.definition.get("quiet") else 0)
-        anew = action.definition.get("anew", False)
-        state = replace(state, since=since, armed=what == "rearm", at_once=anew)
-        known = what == "save" and last.certain and last.definition is not None
-        return replace(state, changed=known and timing(last) != timing(state))
-    kept = replace(last, began=action.began, since=action.ended, until=INFINITY, new=False)
-    kept = replace(kept, returned=action.ended, changed=False)
+        return (
+            after_raw_save(action, last, state) if what == "raw save" else saved(what, last, state)
+        )
     if not certain or not last.certain:
+        kept = fresh if what in {"save", "rearm", "raw save"} else kept_by(action, last)
         return replace(kept, certain=False, versions=last.versions | versions)
     if what in {"delete", "raw delete"}:
         return fresh
-    if what == "reset" and last.definition is not None:
-        state = replace(fresh, definition={**last.definition}, versions=versions)
-        return replace(state, paused=last.paused, armed=True)
+    if what in {"reset", "raw run"}:
+        return without_history(action, last)
+    return after_change(action, kept_by(action, last))
+
+
+def saved(what: str, last: State, state: State) -> State:
+    """Return the state ``state`` after RedBeat saved a whole entry."""
+    state = replace(state, armed=what == "rearm", policy=policy_in(state.definition))
+    known = what == "save" and last.certain and last.definition is not None
+    return replace(state, changed=known and timing(last) != timing(state))
+
+
+def after_raw_save(action: Action, last: State, state: State) -> State:
+    """Return the state ``state`` after a program without RedBeat saved an entry.
+
+    Unless the program deletes the entry first, history and stored policy stay.
+    """
+    anew = state.new or action.step.fields.get("anew", False)
+    policy = {} if anew else last.policy
+    state = replace(state, definition={**action.definition, **policy}, policy=policy)
+    return replace(state, since=seen(action), at_once=anew or last.at_once, now=anew)
+
+
+def kept_by(action: Action, last: State) -> State:
+    """Return the state after an operation that changes neither schedule nor history."""
+    kept = replace(last, began=action.began, since=action.ended, until=INFINITY, new=False)
+    return replace(kept, returned=action.ended, changed=False, now=False)
+
+
+def without_history(action: Action, last: State) -> State:
+    """Return the state after an operation that sets the count of runs to zero.
+
+    A program without RedBeat deletes the whole history.
+    """
+    definition = None if last.definition is None else {**last.definition}
+    state = replace(kept_by(action, last), definition=definition, armed=True)
+    if action.step.what == "raw run":
+        return replace(state, since=seen(action), at_once=True, now=not last.paused)
+    versions = frozenset({action.version})
+    return replace(state, versions=versions, at_once=False, policy=policy_in(definition))
+
+
+def after_change(action: Action, kept: State) -> State:
+    """Return the state after an edit, or after an entry was disabled or enabled."""
+    what = action.step.what
     if what == "edit":
-        return replace(kept, versions=versions)
-    return replace(kept, paused=what == "pause")
+        versions = frozenset({action.version})
+        return replace(kept, versions=versions, policy=policy_in(kept.definition))
+    since = seen(action) if what == "raw enable" else kept.since
+    return replace(kept, since=since, paused=what in {"pause", "raw disable"})
+
+
+def seen(action: Action) -> float:
+    """Return when beats have seen what a program without RedBeat wrote.
+
+    Without a wakeup, beats find it at their next check for due entries.
+    """
+    return action.ended + (LOOK if action.step.fields.get("quiet") else 0)
+
+
+def policy_in(definition: dict[str, Any] | None) -> dict[str, Any]:
+    """Return the fields of the policy in a definition, which RedBeat stores separately."""
+    return {name: text for name, text in (definition or {}).items() if name in POLICY}
 
 
 def timing(state: State) -> dict[str, Any]:
@@ -389,9 +453,18 @@ class Entry:
                 continue
             if self.judgement.clock_changed(first.at, arrival.at):
                 continue  # A run whose record lies in the future by then may run again.
+            if self.history_was_deleted(first.at, arrival.at):
+                continue  # A rule or a crontab then repeats its latest run, with the same id.
             once = self.leaves_with_record(arrival) or self.is_at_most_once(arrival)
             if once or not self.may_repeat(first, arrival):
                 self.fail(arrival.at, f"the run of {arrival.nominal:.6f} was sent again")
+
+    def history_was_deleted(self, begin: float, end: float) -> bool:
+        """Return whether a program may have deleted the history of the entry in a period."""
+        return any(
+            action.step.what == "raw run" and begin <= action.ended and action.began <= end
+            for action in self.actions
+        )
 
     def is_at_most_once(self, arrival: Arrival) -> bool:
         """Return whether the run of a message is recorded before it is sent."""
@@ -585,11 +658,20 @@ class Coverage:
         #: seconds.
         self.earliest, self.begin = unix(state.began), unix(state.since)
         self.end = unix(min(state.until, self.judgement.record.scenario.duration))
+        #: When the history of these runs was deleted, so that later messages begin a new one.
+        self.deleted = min(
+            (
+                action.ended
+                for action in entry.actions
+                if action.step.what == "raw run" and action.began >= state.until
+            ),
+            default=INFINITY,
+        )
         self.sent = [
             arrival
             for arrival in sorted(entry.scheduled, key=lambda arrival: arrival.nominal)
             if arrival.version in state.versions
-            and arrival.at >= state.began
+            and state.began <= arrival.at <= self.deleted
             and arrival.nominal <= self.end + SAME
         ]
         self.nominals = [arrival.nominal for arrival in self.sent]
@@ -639,6 +721,7 @@ class Coverage:
     def judge(self) -> None:
         if is_bad(self.definition) or "past" in self.definition:
             return  # The policies of entries with missed runs are tested elsewhere.
+        self.judge_first_run()
         slots = list(self.slots())
         judge_delays(self)
         limit = self.definition.get("max_runs")
@@ -649,6 +732,16 @@ class Coverage:
         judge_lateness(self, slots)
         for slot in slots:
             self.judge_slot(slot)
+
+    def judge_first_run(self) -> None:
+        """Check that an entry without a history runs immediately."""
+        state, latest = self.state, self.state.since + self.jitter + PROMPT
+        required = state.now and not self.may_skip and not self.definition.keys() & {"start", "end"}
+        calm = not self.judgement.disturbed(state.began - PROMPT, latest)
+        if not required or not calm or min(state.until, self.duration) <= latest:
+            return
+        if not any(arrival.at <= latest for arrival in self.sent):
+            self.entry.fail(state.since, "did not run at once although it has no history")
 
     def judge_limit(self, limit: int, slots: list[float]) -> None:
         """Check that an entry with a limit of N runs has exactly N runs."""

@@ -330,7 +330,7 @@ class Profile:
 
 
 EVERYDAY: Final = (_every, _crontab, _rule, _once, _jitter, _misfire, _window, _at_most_once)
-RAW: Final = ("raw save", "raw delete")
+RAW: Final = ("raw save", "raw delete", "raw save", "raw disable", "raw enable", "raw run")
 EDITS: Final = ("edit", "save", "pause", "resume", "trigger", "delete")
 
 PROFILES: Final = {
@@ -369,7 +369,7 @@ PROFILES: Final = {
         duration=(60.0, 150.0),
     ),
     "raw": Profile(
-        (_every, _crontab),
+        (_every, _crontab, _rule, _jitter, _misfire, _at_most_once),
         (*EDITS, *RAW, *RAW),
         ("kill", "request lost", "reset before"),
         ("restart", "scripts forgotten"),
@@ -565,7 +565,8 @@ def _operations(chance: Chance, made: Profile, active: float) -> list[Step]:
             if what == "rearm":
                 fields = {**_limited(chance), "max_runs": 1000, "on_finish": "keep"}
             if what == "raw save":
-                fields = {**chance.choice(made.kinds)(chance), "anew": True}
+                fields = {**chance.choice(made.kinds)(chance), "anew": chance.random() < 0.4}
+            if what in {"raw save", "raw enable", "raw run"}:
                 fields["quiet"] = chance.random() < 0.3
             if what == "backfill":
                 fields = {"since": round(chance.uniform(-400, 0), 3)}

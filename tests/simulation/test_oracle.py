@@ -280,6 +280,52 @@ class TestEdits:
         assert judge(record(grid()[:3], *actions, stored={"poll": True})) == []
 
 
+def raw(what: str, at: float, version: int = 9, **fields: Any) -> Action:
+    """Return an operation of a program without RedBeat."""
+    step = Step(at, what, "web-1", "poll", fields=fields)
+    return Action(step, version, at, at, "done", definition={**fields, "made_at": at})
+
+
+class TestProgramsWithoutRedBeat:
+    """Tests that the beats follow programs that write entries as the manual describes."""
+
+    @pytest.mark.parametrize("quiet", [False, True])
+    def test_an_entry_saved_in_place_keeps_its_stored_policy(self, quiet: bool) -> None:
+        first = saved(0.0, **EVERY, jitter=5)
+        late = [sent(10.0 * number, 10.0 * number + 4.0) for number in range(1, 21)]
+        late = [replace(one, version=9) if one.at > 95 else one for one in late]
+        assert judge(record(late, first, raw("raw save", 95.0, **EVERY, quiet=quiet))) == []
+        anew = raw("raw save", 95.0, **EVERY, quiet=quiet, anew=True)
+        assert has(record(late, first, anew), "4.000 s late")
+
+    def test_a_policy_that_no_beat_stored_goes_with_the_definition(self) -> None:
+        first = raw("raw save", 0.0, version=1, **EVERY, jitter=5)
+        runs = [sent(10.0 * number, 10.0 * number + 4.0) for number in range(20)]
+        late = [replace(one, version=9) if one.at > 95 else one for one in runs]
+        assert has(record(late, first, raw("raw save", 95.0, **EVERY)), "4.000 s late")
+
+    def test_a_disabled_entry_sends_nothing_until_it_is_enabled(self) -> None:
+        actions = saved(0.0), raw("raw disable", 51.0), raw("raw enable", 79.0)
+        silent = [arrival for arrival in grid() if not 50 < arrival.at < 80]
+        assert judge(record(silent, *actions)) == []
+        assert has(record(grid(), *actions), "sent although the entry was paused")
+        assert has(record(silent[:4], *actions), "never ran")
+
+    @pytest.mark.parametrize(("quiet", "at"), [(False, 52.5), (True, 57.5)])
+    def test_an_entry_whose_history_is_deleted_runs_at_once(self, quiet: bool, at: float) -> None:
+        actions = saved(0.0), raw("raw run", 51.0, quiet=quiet)
+        runs = [*grid()[:5], *(sent(51.5 + 10 * number) for number in range(15))]
+        assert judge(record(runs, *actions)) == []
+        late = [*grid()[:5], *(sent(at + 10 * number) for number in range(15))]
+        assert has(record(late, *actions), "did not run at once although it has no history")
+
+    def test_a_rule_may_repeat_a_run_after_its_history_was_deleted(self) -> None:
+        rule = saved(0.0, kind="rrule", freq="SECONDLY", interval=100)
+        runs = [sent(1.0), sent(1.0, 20.5), sent(101.0)]
+        assert judge(record(runs, rule, raw("raw run", 20.0))) == []
+        assert has(record(runs, rule), "was sent again")
+
+
 def test_after_older_data_the_older_schedule_counts() -> None:
     deleted = saved(0.0), done("delete", 99.0)
     silent = [arrival for arrival in grid() if not 99 < arrival.at < 120]
