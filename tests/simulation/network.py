@@ -29,6 +29,8 @@ class Service:
         #: The error reply to every command; empty if commands are executed.
         self.answer = b""
         self.stalled_until = 0
+        #: Microseconds from the arrival of a request to its execution.
+        self.delay = 0
         self.sockets: list[SimulatedSocket] = []
         self.channels: dict[bytes, list[SimulatedSocket]] = {}
         #: Called after each write that may have added messages.
@@ -202,7 +204,7 @@ class SimulatedSocket:
             return
         self._under_way += 1
         delay = extra if kind == "request delayed" else 0
-        self._later(0, delay, self._deliver, commands, kind, extra)
+        self._later(0, delay + self.service.delay, self._deliver, commands, kind, extra)
         if kind == "request reset":
             # The bytes still arrive, but the connection breaks before the reply.
             self._fail(ConnectionResetError)

@@ -240,11 +240,15 @@ def crontab_of(fields: dict[str, Any], _now: datetime) -> crontab:
 
 
 def rrule_of(fields: dict[str, Any], now: datetime) -> rrule:
-    more = {name: fields[name] for name in ("count",) if name in fields}
+    more = {name: fields[name] for name in ("count", *BY) if name in fields}
     start = now.replace(microsecond=0) + timedelta(seconds=1 - fields.get("past", 0))
     if "zone" in fields:
         start = start.astimezone(ZoneInfo(fields["zone"]))
     return rrule(fields["freq"], start, interval=fields["interval"], **more)
+
+
+#: The fields that choose some times of a rule.
+BY: Final = ("byhour", "byminute", "bysecond")
 
 
 def rruleset_of(fields: dict[str, Any], now: datetime) -> rruleset:
@@ -273,7 +277,8 @@ def schedule_text(fields: dict[str, Any], now: int) -> dict[str, Any]:
     if fields["kind"] == "every":
         return {"__type__": "interval", "every": fields["seconds"]}
     if fields["kind"] == "rrule":
-        text = {"freq": fields["freq"], "interval": fields["interval"], "dtstart_tz": 0}
+        names = ("freq", "interval", "count", *BY)
+        text = {**{name: fields[name] for name in names if name in fields}, "dtstart_tz": 0}
         return {"__type__": "rrule", **text, "dtstart": now // SECOND + 1 - fields.get("past", 0)}
     return {"__type__": "crontab", "minute": fields["minute"]}
 

@@ -34,6 +34,7 @@ TIMING: Final = frozenset(
     (
         *("kind", "seconds", "freq", "interval", "count", "after", "timezone", "start", "end"),
         *("minute", "hour", "day_of_week", "day_of_month", "month_of_year"),
+        *("byhour", "byminute", "bysecond", "zone"),
     )
 )
 MADE: Final = "made_at"
@@ -45,6 +46,7 @@ POLICY: Final = frozenset(
         *("misfire_grace_time", "on_finish", "overlap", "spread", "start", "timezone"),
     )
 )
+WINDOW: Final = frozenset(("start", "end"))
 
 #: Disturbances after which an interval starts a new series of runs.
 NEW_GRID: Final = ("server clock", "legacy")
@@ -52,6 +54,9 @@ NEW_GRID: Final = ("server clock", "legacy")
 LEGACY: Final = ("legacy", "stop")
 
 INFINITY: Final = float("inf")
+
+#: Seconds between the instants of a rule with an interval of 1.
+UNITS: Final = {"SECONDLY": 1, "MINUTELY": 60}
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +122,7 @@ class Judgement:
     def held_up(self, begin: float, end: float) -> bool:
         """Return whether a written message can have arrived late, because no beat can recall it."""
         return any(
-            kind in {"freeze", "request delayed"} and begin <= last and first <= end
+            kind in {"freeze", "request delayed", "slow"} and begin <= last and first <= end
             for first, last, kind in self.record.disturbances
         )
 
@@ -242,7 +247,12 @@ def states_of(name: str, actions: list[Action], record: Record) -> list[State]:
         last = states[-1]
         if isinstance(action, float):
             states[-1] = replace(last, until=at)
-            back = written_again(last) if name in statics else at_time(states, action)
+            deployed = [one.ended for one in actions if one.step.who == "beats" and one.began <= at]
+            if name in statics or deployed:
+                since = max(deployed, default=0.0)
+                back = written_again(last, since <= (at if action == 0.0 else action))
+            else:
+                back = at_time(states, action)
             states.append(replace(back, began=at, since=at, until=INFINITY, returned=at))
             continue
         overlapping = action.began <= busy_until
@@ -257,10 +267,14 @@ def states_of(name: str, actions: list[Action], record: Record) -> list[State]:
     return states
 
 
-def written_again(last: State) -> State:
-    """Return the state of a static entry after a beat wrote it again, with a new first run."""
+def written_again(last: State, deployed: bool) -> State:
+    """Return the state of a static entry after a beat wrote it again, with a new first run.
+
+    The state is uncertain unless the last deployment ended before the data that came back.
+    """
     definition = None if last.definition is None else {**last.definition}
-    return replace(last, new=False, definition=definition)
+    certain = last.certain and deployed
+    return replace(last, new=False, definition=definition, certain=certain)
 
 
 def at_time(states: list[State], at: float) -> State:
@@ -308,7 +322,10 @@ def after_raw_save(action: Action, last: State, state: State) -> State:
     """
     anew = state.new or action.step.fields.get("anew", False)
     policy = {} if anew else last.policy
-    state = replace(state, definition={**action.definition, **policy}, policy=policy)
+    # Beginning and end of a window stay the same instants.
+    made = action.definition[MADE]
+    window = {name: policy[name] - made for name in WINDOW & {*policy}}
+    state = replace(state, definition={**action.definition, **policy, **window}, policy=policy)
     return replace(state, since=seen(action), at_once=anew or last.at_once, now=anew)
 
 
@@ -326,7 +343,10 @@ def without_history(action: Action, last: State) -> State:
     definition = None if last.definition is None else {**last.definition}
     state = replace(kept_by(action, last), definition=definition, armed=True)
     if action.step.what == "raw run":
-        return replace(state, since=seen(action), at_once=True, now=not last.paused)
+        # The entry may be disabled or deleted already, because it finished.
+        stays = (definition or {}).get("on_finish", "keep") == "keep"
+        now = stays and not last.paused
+        return replace(state, since=seen(action), at_once=True, now=now, armed=stays)
     versions = frozenset({action.version})
     return replace(state, versions=versions, at_once=False, policy=policy_in(definition))
 
@@ -350,8 +370,13 @@ def seen(action: Action) -> float:
 
 
 def policy_in(definition: dict[str, Any] | None) -> dict[str, Any]:
-    """Return the fields of the policy in a definition, which RedBeat stores separately."""
-    return {name: text for name, text in (definition or {}).items() if name in POLICY}
+    """Return the fields of the policy in a definition, which RedBeat stores separately.
+
+    The beginning and the end of a window become seconds since the beginning of the simulation.
+    """
+    fields = definition or {}
+    policy = {name: value for name, value in fields.items() if name in POLICY}
+    return {**policy, **{name: policy[name] + fields[MADE] for name in WINDOW & {*policy}}}
 
 
 def timing(state: State) -> dict[str, Any]:
@@ -736,7 +761,11 @@ class Coverage:
     def judge_first_run(self) -> None:
         """Check that an entry without a history runs immediately."""
         state, latest = self.state, self.state.since + self.jitter + PROMPT
-        required = state.now and not self.may_skip and not self.definition.keys() & {"start", "end"}
+        required = state.now and not self.may_skip and not self.definition.keys() & WINDOW
+        if self.definition["kind"] in {"clocked", "rrule"}:
+            made = self.judgement.unix(self.definition[MADE])
+            past = slots_between(self.definition, made, made - 1, self.earliest)
+            required = required and next(past, None) is not None
         calm = not self.judgement.disturbed(state.began - PROMPT, latest)
         if not required or not calm or min(state.until, self.duration) <= latest:
             return
@@ -882,15 +911,39 @@ def slots_between(
 def rule_slots(
     definition: dict[str, Any], made: float, begin: float, end: float
 ) -> Iterator[float]:
-    """Yield the instants of a rule in seconds, from the first whole second after its creation."""
-    step = definition["interval"]
+    """Yield the instants of a rule, from the first whole second after its creation.
+
+    A rule of hours without ``byhour`` follows real time, as a crontab with a wildcard does; a rule
+    of days contains wall-clock times.
+    """
     first = int(made) + 1
+    if "byminute" in definition:
+        hour, minute = definition.get("byhour", ["*"]), definition["byminute"]
+        fields = {"hour": hour[0], "minute": minute[0], "timezone": definition["zone"]}
+        yield from crontab_slots(fields, max(begin, first - SAME), end)
+        return
+    if "bysecond" in definition:
+        yield from seconds_of_minutes(definition, first, begin, end)
+        return
+    step = definition["interval"] * UNITS[definition["freq"]]
     last = first + step * (definition["count"] - 1) if "count" in definition else INFINITY
     number = max(int((begin - first) // step), 0)
     while (instant := first + number * step) <= min(end, last):
         if instant > begin:
             yield float(instant)
         number += 1
+
+
+def seconds_of_minutes(
+    definition: dict[str, Any], first: int, begin: float, end: float
+) -> Iterator[float]:
+    """Yield some seconds of each minute, or of every second minute, from ``first``."""
+    minute = first - first % 60
+    while minute <= end:
+        for second in definition["bysecond"]:
+            if minute + second >= first and begin < minute + second <= end:
+                yield float(minute + second)
+        minute += 60 * definition["interval"]
 
 
 def crontab_slots(definition: dict[str, Any], begin: float, end: float) -> Iterator[float]:

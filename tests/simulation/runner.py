@@ -409,7 +409,9 @@ class Simulation:
             return
         self.world.note(step.who, f"fault: {step.what} {step.seconds:g} s")
         # The clock of a host changes at once; ``seconds`` is then the size of the change.
-        self._disturbed(step.what, 0.0 if step.what in CLOCK_FAULTS else step.seconds)
+        lasts = 0.0 if step.what in CLOCK_FAULTS else step.seconds
+        # The last request to a slow server is carried out after the server became fast again.
+        self._disturbed(step.what, lasts + step.fields.get("delay", 0.0))
         self.world.struck[step.what] += 1
         if step.what == "stop":
             self.down_for[step.who] = step.seconds

@@ -43,6 +43,7 @@ STEP_FAULTS: Final = {
 SERVER_FAULTS: Final = {
     "restart": "it is away, and comes back with all its data and no scripts",
     "stall": "it answers nobody",
+    "slow": "it carries out each request ``delay`` seconds late",
     "memory full": "it refuses writes that need memory",
     "replica": "it refuses all writes, as after a failover behind the same address",
     "loading": "it answers that it is loading its data",
@@ -170,6 +171,7 @@ Chance = random.Random
 #: A function that returns random fields for a new entry.
 Kind = Callable[[Chance], dict[str, Any]]
 
+FIELDS_OF_CRONTAB: Final = frozenset(("kind", "hour", "minute", "timezone"))
 ZONES: Final = ("UTC", "Europe/Berlin", "America/New_York", "Asia/Kolkata", "Australia/Lord_Howe")
 
 
@@ -187,6 +189,33 @@ def _crontab(chance: Chance) -> dict[str, Any]:
 
 def _rule(chance: Chance) -> dict[str, Any]:
     return {"kind": "rrule", "freq": "SECONDLY", "interval": chance.choice((2, 5, 9, 30))}
+
+
+def _rule_of_minutes(chance: Chance) -> dict[str, Any]:
+    rules: tuple[dict[str, Any], ...] = (
+        {},
+        {"bysecond": [0, 20, 45]},
+        {"bysecond": [7]},
+        {"bysecond": [0, 1, 2, 3, 30]},
+    )
+    fields = {"kind": "rrule", "freq": "MINUTELY", "interval": chance.choice((1, 2))}
+    return {**fields, **chance.choice(rules)}
+
+
+def _counted_rule(chance: Chance) -> dict[str, Any]:
+    return {**_rule(chance), "count": chance.choice((1, 3, 8))}
+
+
+def _rule_near_change(chance: Chance, zone: str, change: float) -> dict[str, Any]:
+    """Return a rule with times that a clock change of a zone skips, repeats or follows."""
+    crontab = _near_change(chance, zone, change)
+    policy = {name: crontab[name] for name in crontab.keys() - FIELDS_OF_CRONTAB}
+    minutes = {"byminute": [chance.choice((0, 1, 15, 30, 45, 58))], "bysecond": [0], "zone": zone}
+    if isinstance(crontab["hour"], int):
+        times = {"freq": "DAILY", "byhour": [crontab["hour"]], **minutes}
+    else:
+        times = {"freq": "HOURLY", **minutes}
+    return {"kind": "rrule", "interval": 1, **times, **policy}
 
 
 def _once(chance: Chance) -> dict[str, Any]:
@@ -309,6 +338,8 @@ class Profile:
     entries: tuple[int, int] = (2, 6)
     #: The operations that may add an entry.
     added_by: tuple[str, ...] = ("save",)
+    #: The kinds that ``raw save`` writes; empty for all kinds.
+    raw_kinds: tuple[Kind, ...] = ()
     settings: dict[str, Any] = field(default_factory=dict)
     beats: tuple[int, ...] = (2, 2, 3, 4)
     separate_broker: tuple[bool, ...] = (False, False, True)
@@ -331,6 +362,10 @@ class Profile:
 
 EVERYDAY: Final = (_every, _crontab, _rule, _once, _jitter, _misfire, _window, _at_most_once)
 RAW: Final = ("raw save", "raw delete", "raw save", "raw disable", "raw enable", "raw run")
+RAW_KINDS: Final = (
+    *(_every, _crontab, _rule, _rule_of_minutes, _counted_rule),
+    *(_jitter, _misfire, _at_most_once),
+)
 EDITS: Final = ("edit", "save", "pause", "resume", "trigger", "delete")
 
 PROFILES: Final = {
@@ -369,7 +404,7 @@ PROFILES: Final = {
         duration=(60.0, 150.0),
     ),
     "raw": Profile(
-        (_every, _crontab, _rule, _jitter, _misfire, _at_most_once),
+        RAW_KINDS,
         (*EDITS, *RAW, *RAW),
         ("kill", "request lost", "reset before"),
         ("restart", "scripts forgotten"),
@@ -386,12 +421,29 @@ PROFILES: Final = {
         legacy=True,
     ),
     "everything": Profile(
-        (*EVERYDAY, _all_missed, _limited, _overlap, _one_off),
-        EDITS,
+        (
+            *(*EVERYDAY, _all_missed, _limited, _overlap, _one_off),
+            *(_rule_of_minutes, _counted_rule),
+        ),
+        (*EDITS, *EDITS, *RAW, "rearm"),
         tuple(STEP_FAULTS),
-        ("restart", "stall", "memory full", "replica", "demoted", "loading", "scripts forgotten"),
+        tuple(SERVER_FAULTS),
         tuple(CLOCK_FAULTS),
         many_faults=(1, 8),
+        raw_kinds=RAW_KINDS,
+        statics=(0, 3),
+        deployments=(0, 2),
+    ),
+    # Servers that are slow.
+    "slow": Profile(
+        (_often, _every, _rule_of_minutes, _all_missed, _often_at_most_once),
+        EDITS,
+        (),
+        ("slow",),
+        entries=(3, 6),
+        many_faults=(1, 3),
+        many_broker_faults=3,
+        lock_timeouts=(5.0, 10.0),
     ),
     # Outages that make runs late or missed; no faults that repeat runs.
     "policies": Profile(
@@ -505,6 +557,8 @@ PROFILES: Final = {
     ),
 }
 
+#: Seconds by which a slow server is late: less and more than a program waits for a reply.
+DELAYS: Final = (0.02, 0.2, 1.0, 3.0, 7.0)
 #: The year of the clock changes.
 YEAR: Final = 2030
 
@@ -532,7 +586,8 @@ def generate(seed: int, profile: str) -> Scenario:
         zone, change = chance.choice(instants_of_changes(YEAR))
         scenario = replace(scenario, start=change - chance.randrange(60, 240))
         near = partial(_near_change, zone=zone, change=change)
-        made = replace(made, kinds=(*made.kinds, *[near] * 6))
+        rules = partial(_rule_near_change, zone=zone, change=change)
+        made = replace(made, kinds=(*made.kinds, *[near] * 6, *[rules] * 3))
         if chance.random() < 0.2:
             active += 3600
             scenario = replace(scenario, duration=active + calm)
@@ -565,7 +620,8 @@ def _operations(chance: Chance, made: Profile, active: float) -> list[Step]:
             if what == "rearm":
                 fields = {**_limited(chance), "max_runs": 1000, "on_finish": "keep"}
             if what == "raw save":
-                fields = {**chance.choice(made.kinds)(chance), "anew": chance.random() < 0.4}
+                kinds = made.raw_kinds or made.kinds
+                fields = {**chance.choice(kinds)(chance), "anew": chance.random() < 0.4}
             if what in {"raw save", "raw enable", "raw run"}:
                 fields["quiet"] = chance.random() < 0.3
             if what == "backfill":
@@ -626,6 +682,8 @@ def _faults(chance: Chance, made: Profile, active: float, beats: int) -> list[St
                 fields = {"age": round(chance.uniform(0.01, 8), 3)}
             elif what == "server clock":
                 fields = {"jump": chance.choice((-400.0, -3.0, 3.0, 400.0))}
+            elif what == "slow":
+                fields = {"delay": chance.choice(DELAYS)}
             steps.append(Step(at, what, "redis", seconds=seconds, fields=fields))
         else:
             jump = chance.choice((-400.0, -3.0, 3.0, 400.0))
@@ -639,4 +697,6 @@ def _broker_faults(chance: Chance, made: Profile, active: float) -> list[Step]:
         return []
     seconds = round(chance.uniform(0.5, 12), 3)
     at = round(chance.uniform(2, active), 3)
-    return [Step(at, chance.choice(kinds), "broker", seconds=seconds)]
+    what = chance.choice(kinds)
+    fields = {"delay": chance.choice(DELAYS)} if what == "slow" else {}
+    return [Step(at, what, "broker", seconds=seconds, fields=fields)]

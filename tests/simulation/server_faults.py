@@ -21,6 +21,16 @@ def _stall(simulation: Simulation, step: Step, service: Service) -> None:
     service.stalled_until = simulation.world.now + int(step.seconds * SECOND)
 
 
+def _slow(simulation: Simulation, step: Step, service: Service) -> None:
+    delay = int(step.fields["delay"] * SECOND)
+
+    def fast() -> None:
+        service.delay -= delay
+
+    service.delay += delay
+    simulation.after(step.seconds, fast)
+
+
 def _memory_full(simulation: Simulation, step: Step, service: Service) -> None:
     service.engine.fill_memory(True)
     simulation.after(step.seconds, service.engine.fill_memory, False)
@@ -96,5 +106,6 @@ SERVER_FAULTS: Final[dict[str, Callable[[Simulation, Step, Service], None]]] = {
     "restart": _restart,
     "scripts forgotten": _scripts_forgotten,
     "server clock": _clock,
+    "slow": _slow,
     "stall": _stall,
 }

@@ -319,6 +319,14 @@ class TestProgramsWithoutRedBeat:
         late = [*grid()[:5], *(sent(at + 10 * number) for number in range(15))]
         assert has(record(late, *actions), "did not run at once although it has no history")
 
+    def test_a_rule_without_a_history_waits_for_its_first_run(self) -> None:
+        rule: dict[str, Any]
+        rule = {"kind": "rrule", "freq": "MINUTELY", "interval": 1, "bysecond": [50]}
+        runs = [sent(50.0), sent(110.0), sent(170.0)]
+        assert judge(record(runs, raw("raw save", 0.0, version=1, **rule))) == []
+        actions = saved(0.0, **rule), raw("raw run", 60.0)
+        assert has(record(runs, *actions), "did not run at once")
+
     def test_a_rule_may_repeat_a_run_after_its_history_was_deleted(self) -> None:
         rule = saved(0.0, kind="rrule", freq="SECONDLY", interval=100)
         runs = [sent(1.0), sent(1.0, 20.5), sent(101.0)]
