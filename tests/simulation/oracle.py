@@ -48,6 +48,9 @@ POLICY: Final = frozenset(
 )
 WINDOW: Final = frozenset(("start", "end"))
 
+#: The error with which RedBeat refuses an entry.
+INVALID: Final = "InvalidEntryError"
+
 #: Disturbances after which an interval starts a new series of runs.
 NEW_GRID: Final = ("server clock", "legacy")
 #: Disturbances that belong to a switch to or from a RedBeat 2.4.2 beat.
@@ -175,6 +178,7 @@ def judge(record: Record) -> list[str]:
     judge_quarantine(judgement)
     judge_lead(judgement)
     judge_names(judgement)
+    judge_refusals(judgement)
     arrivals = defaultdict(list)
     for arrival in record.arrivals:
         arrivals[arrival.entry].append(arrival)
@@ -203,6 +207,13 @@ def judge_names(judgement: Judgement) -> None:
         other = names.setdefault(arrival.task_id, arrival.entry)
         if other != arrival.entry:
             judgement.fail(arrival.entry, arrival.at, f"has an id of {other}")
+
+
+def judge_refusals(judgement: Judgement) -> None:
+    """Check that no good entry is refused as invalid."""
+    for action in judgement.record.actions:
+        if INVALID in action.outcome:
+            judgement.fail(action.step.entry, action.began, f"was refused: {action.outcome}")
 
 
 def judge_leader(judgement: Judgement) -> None:
@@ -700,13 +711,16 @@ class Coverage:
             and arrival.nominal <= self.end + SAME
         ]
         self.nominals = [arrival.nominal for arrival in self.sent]
-        #: The ids of runs that were sent while the clock of the server was wrong.
-        self.sent_by_wrong_clock = {
-            arrival.task_id
+        by_wrong_clock = [
+            arrival
             for arrival in entry.arrivals
             if not (arrival.triggered or arrival in entry.scheduled)
             and arrival.version in state.versions
-        }
+        ]
+        #: The ids of runs that were sent while the clock of the server was wrong.
+        self.sent_by_wrong_clock = {arrival.task_id for arrival in by_wrong_clock}
+        #: The nominal instants of these runs.
+        self.nominals_by_wrong_clock = sorted(arrival.nominal for arrival in by_wrong_clock)
         #: The ids of runs whose records were lost when older data came back.
         self.lost = {
             arrival.task_id
@@ -818,6 +832,9 @@ class Coverage:
         up = slot + self.jitter
         if slot < self.begin + SAME or is_among(self.nominals, slot):
             return
+        once = self.definition["kind"] == "clocked"
+        if once and is_among(self.nominals_by_wrong_clock, slot):
+            return  # A one-off that ran too early stays finished.
         at = slot - self.judgement.record.scenario.start
         if self.calm(slot - PROMPT, up + PROMPT):
             if up + PROMPT < self.end and "overlap" not in self.definition:
@@ -920,6 +937,9 @@ def rule_slots(
     if "byminute" in definition:
         hour, minute = definition.get("byhour", ["*"]), definition["byminute"]
         fields = {"hour": hour[0], "minute": minute[0], "timezone": definition["zone"]}
+        if "byhour" in definition:
+            again = second_instant(first, hour[0], minute[0], ZoneInfo(definition["zone"]))
+            yield from (at for at in again if begin < at <= end)
         yield from crontab_slots(fields, max(begin, first - SAME), end)
         return
     if "bysecond" in definition:
@@ -932,6 +952,17 @@ def rule_slots(
         if instant > begin:
             yield float(instant)
         number += 1
+
+
+def second_instant(first: int, hour: int, minute: int, zone: ZoneInfo) -> list[float]:
+    """Return the second instant of a wall-clock time if a rule began after the first one.
+
+    The list is empty unless the time exists twice on the day on which the rule began.
+    """
+    day = datetime.fromtimestamp(first, zone)
+    wall = day.replace(hour=hour, minute=minute, second=0, fold=0)
+    once, again = wall.timestamp(), wall.replace(fold=1).timestamp()
+    return [again] if once < first <= again else []
 
 
 def seconds_of_minutes(

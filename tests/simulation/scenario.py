@@ -287,7 +287,10 @@ def _near_change(chance: Chance, zone: str, change: float) -> dict[str, Any]:
         "minute": chance.choice((0, 1, 2, 5, 30, 31, 45, 57, 58, 59, "*/2", "*/30", "*")),
         "timezone": zone,
         **chance.choice(
-            ({}, {}, {"coalesce": "all"}, {"delivery": "at_most_once"}, {"misfire_grace_time": 40})
+            (
+                *({}, {}, {"coalesce": "all", "catch_up_limit": 100}),
+                *({"delivery": "at_most_once"}, {"misfire_grace_time": 40}),
+            )
         ),
     }
 

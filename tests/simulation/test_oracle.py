@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.simulation.oracle import crontab_slots, judge
+from tests.simulation.oracle import crontab_slots, judge, rule_slots
 from tests.simulation.record import Action, Arrival, Record
 from tests.simulation.scenario import Scenario, Step
 
@@ -370,6 +370,12 @@ def test_a_deleted_entry_must_not_be_stored() -> None:
     assert any("is stored although it is gone" in line for line in wrong)
 
 
+def test_a_good_entry_must_not_be_refused() -> None:
+    refused = saved(55.0, version=2)
+    refused.outcome = "failed: InvalidEntryError('catch_up_limit: is missing')"
+    assert has(record(grid(), saved(0.0), refused), "was refused")
+
+
 def test_a_busy_loop_is_wrong() -> None:
     assert any(
         "busy loop" in line for line in judge(record(grid(), loops=[(5.0, "beat-1", "poll")]))
@@ -381,6 +387,14 @@ def test_a_beat_that_exits_and_an_entry_in_quarantine_are_wrong() -> None:
         record(grid(), exits=[(5.0, "beat-1", "OSError()")], quarantined=["redbeat:poll"])
     )
     assert len(wrong) == 2
+
+
+def test_a_one_off_that_ran_by_a_wrong_clock_needs_no_other_run() -> None:
+    once = saved(0.0, kind="clocked", after=30.0)
+    jump = [(20.0, 40.0, "server clock")]
+    early = sent(30.0, 27.5, clock=SCENARIO.start + 30.5)
+    assert judge(record([early], once, disturbances=jump)) == []
+    assert has(record([], once, disturbances=jump), "nothing was sent")
 
 
 class TestClockChanges:
@@ -399,6 +413,13 @@ class TestClockChanges:
 
     def test_a_time_that_exists_twice_is_the_first(self) -> None:
         assert self.times(datetime(2027, 10, 31), hour=2, minute=30) == ["00:30"]
+
+    def test_a_rule_that_begins_between_both_runs_at_the_second(self) -> None:
+        rule = {"interval": 1, "byhour": [2], "byminute": [30], "zone": "Europe/Berlin"}
+        for minute, runs in ((20, [0, 25]), (40, [1, 25])):
+            made = datetime(2027, 10, 31, 0, minute, tzinfo=timezone.utc).timestamp()
+            found = [*rule_slots(rule, made, made, made + 86400 + 7200)]
+            assert [(at - made + 60 * minute - 1800) / 3600 for at in found] == runs
 
     def test_a_wildcard_follows_real_time(self) -> None:
         assert len(self.times(datetime(2027, 10, 31), hour="*", minute=30)) == 24
