@@ -94,8 +94,7 @@ def work(arguments: argparse.Namespace) -> int:
             scenario = selection.scenario
             if arguments.stop:
                 print(f"begins {scenario.profile} {scenario.seed}", flush=True)
-            record = simulate(scenario, engines)
-            wrong = judged(record)
+            record, wrong = examined(selection, arguments, engines)
             summary.add(record, bool(wrong))
             show(record, wrong, arguments)
             if wrong and not arguments.json:
@@ -106,6 +105,18 @@ def work(arguments: argparse.Namespace) -> int:
         return 0
     print(summary)
     return 1 if summary.failed else 0
+
+
+def examined(
+    selection: Selection, arguments: argparse.Namespace, engines: dict[str, Engine]
+) -> tuple[Record, list[str]]:
+    """Run a scenario and return its record and its violations."""
+    try:
+        record = simulate(selection.scenario, engines)
+        return record, judged(record)
+    except Exception:
+        print(f"The simulator failed:\n{commands(selection.options, arguments)}", flush=True)
+        raise
 
 
 def show(record: Record, wrong: list[str], arguments: argparse.Namespace) -> None:

@@ -135,6 +135,8 @@ def judge_missed(coverage: Coverage, slots: list[float]) -> None:
 def judge_gaps(coverage: Coverage) -> None:
     """Check that entries without overlapping runs continue after the end of each run."""
     definition, state = coverage.definition, coverage.state
+    if "seconds" not in definition:
+        return
     arrivals = [one for one in coverage.entry.arrivals if state.since <= one.at <= state.until]
     instants = [*(one.at for one in arrivals), min(state.until, coverage.duration)]
     longest = float(definition.get("takes", 0)) + float(definition["seconds"]) + 2.0

@@ -69,7 +69,8 @@ def _scripts_forgotten(_simulation: Simulation, _step: Step, service: Service) -
 
 
 def _lock_deleted(_simulation: Simulation, _step: Step, service: Service) -> None:
-    service.engine.client.delete("redbeat::lock")
+    with service.engine.writable():
+        service.engine.client.delete("redbeat::lock")
 
 
 def _restart(simulation: Simulation, step: Step, service: Service) -> None:
@@ -83,14 +84,16 @@ def _restart(simulation: Simulation, step: Step, service: Service) -> None:
 
 def _no_data(simulation: Simulation, step: Step, service: Service) -> None:
     _restart(simulation, step, service)
-    service.engine.client.flushall()
+    with service.engine.writable():
+        service.engine.client.flushall()
     simulation.record.rollbacks.append((simulation.seconds, 0.0))
 
 
 def _older_data(simulation: Simulation, step: Step, service: Service) -> None:
     _restart(simulation, step, service)
     taken_at, stored = simulation.snapshots[step]
-    service.engine.restore(stored)
+    with service.engine.writable():
+        service.engine.restore(stored)
     simulation.record.rollbacks.append((simulation.seconds, taken_at))
 
 
