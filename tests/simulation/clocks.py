@@ -29,19 +29,30 @@ def microseconds(seconds: float) -> int:
 
 @dataclass
 class Host:
-    """A machine with a clock that differs from the true time by ``offset`` and by ``drift``.
+    """A machine with a clock that differs from the true time by ``offset`` and by its drift.
 
-    ``offset`` is in microseconds, ``drift`` in microseconds per second.
+    ``offset`` is in microseconds. The clock drifts by ``drift`` microseconds per second since
+    ``since``, and by ``gained`` microseconds before.
     """
 
     name: str
     offset: int = 0
     drift: int = 0
     since: int = 0
+    gained: int = 0
+
+    def drift_from(self, now: int, drift: int) -> None:
+        """Drift by ``drift`` microseconds per second from now on."""
+        self.gained += (now - self.since) * self.drift // SECOND
+        self.since, self.drift = now, drift
+
+    def lasting(self, seconds: float) -> int:
+        """Return the true microseconds, at least 1, in which this clock counts some seconds."""
+        return max(microseconds(seconds) * SECOND // (SECOND + self.drift), 1)
 
     def monotonic(self, now: int) -> int:
         """Return the monotonic clock at a true time, in microseconds; jumps do not change it."""
-        return now + (now - self.since) * self.drift // SECOND
+        return now + self.gained + (now - self.since) * self.drift // SECOND
 
     def wall(self, now: int) -> int:
         """Return the wall clock at a true time, in microseconds since 1970."""

@@ -7,24 +7,26 @@ import json
 import logging
 import os
 import resource
+import shlex
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.simulation.clock_changes import ZONES
 from tests.simulation.engine import Engine
-from tests.simulation.exhaustive import explore
+from tests.simulation.exhaustive import Case, explore, judged
 from tests.simulation.lookback import SPANS, violations
-from tests.simulation.oracle import judge
 from tests.simulation.record import Record
 from tests.simulation.runner import simulate
 from tests.simulation.scenario import PROFILES, STEP_FAULTS, Scenario, generate
 from tests.simulation.shim import ShimmedEngine
-from tests.simulation.shrink import shrunk
+from tests.simulation.shrink import kind_of, shrunk
 from tests.simulation.world import WINDOW
 from tests.simulation.years import changing_zones, years
 
@@ -51,6 +53,7 @@ def main() -> None:
     parser.add_argument(
         "--piece", default="1/1", help="of the orders, only those of piece NUMBER/PIECES"
     )
+    parser.add_argument("--case", help="one case of the exhaustive search, as it prints it")
     parser.add_argument("--years", type=int, help="live through this many years with one beat")
     parser.add_argument("--zones", help="in these zones only, separated by commas")
     parser.add_argument("--all-zones", action="store_true", help="in all zones whose clocks change")
@@ -87,21 +90,33 @@ def work(arguments: argparse.Namespace) -> int:
             return explore_all(engines, arguments)
         if arguments.look_back is not None:
             return look_back(engines, arguments.look_back)
-        for scenario in scenarios(arguments):
+        for selection in selections(arguments):
+            scenario = selection.scenario
             if arguments.stop:
                 print(f"begins {scenario.profile} {scenario.seed}", flush=True)
-            record = simulate(scenario, engines)
-            wrong = judge(record)
+            record, wrong = examined(selection, arguments, engines)
             summary.add(record, bool(wrong))
             show(record, wrong, arguments)
             if wrong and not arguments.json:
-                report(scenario, wrong, arguments, engines)
+                report(selection, wrong, arguments, engines)
             if wrong and arguments.stop:
                 break
     if arguments.json:
         return 0
     print(summary)
     return 1 if summary.failed else 0
+
+
+def examined(
+    selection: Selection, arguments: argparse.Namespace, engines: dict[str, Engine]
+) -> tuple[Record, list[str]]:
+    """Run a scenario and return its record and its violations."""
+    try:
+        record = simulate(selection.scenario, engines)
+        return record, judged(record)
+    except Exception:
+        print(f"The simulator failed:\n{commands(selection.options, arguments)}", flush=True)
+        raise
 
 
 def show(record: Record, wrong: list[str], arguments: argparse.Namespace) -> None:
@@ -113,24 +128,51 @@ def show(record: Record, wrong: list[str], arguments: argparse.Namespace) -> Non
             print(f"{at / 1e6 - record.scenario.start:10.6f} {who}: {what}")
 
 
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """A scenario, the options that select it, and the name of a file for it."""
+
+    scenario: Scenario
+    options: tuple[str, ...]
+    name: str
+
+
+def commands(options: Sequence[str], arguments: argparse.Namespace) -> str:
+    """Return the command that replays a selected scenario, and the one that shrinks it."""
+    words = [".venv/bin/python", "-m", "tests.simulation", *options]
+    words += ["--shim"] if arguments.shim else []
+    replay = shlex.join([*words, "--no-shrink", "--trace"])
+    shrink = shlex.join([*words, "--keep", str(arguments.keep or tempfile.gettempdir())])
+    return f"    replay: {replay}\n    shrink: {shrink}"
+
+
 def report(
-    scenario: Scenario,
+    selection: Selection,
     wrong: list[str],
     arguments: argparse.Namespace,
     engines: dict[str, Engine],
 ) -> None:
-    """Print the violations of a scenario, and the smallest scenario that still fails."""
+    """Print the violations of a scenario, and the smallest scenario that fails like the first."""
+    scenario = selection.scenario
     print(f"FAILED {scenario.profile} seed {scenario.seed}")
     for line in wrong[:6]:
         print("   ", line)
+    print(commands(selection.options, arguments))
     if not arguments.no_shrink:
-        small = shrunk(scenario, lambda one: bool(judge(simulate(one, engines))))
+        kind = kind_of(wrong[0])
+
+        def fails(one: Scenario) -> bool:
+            return kind in map(kind_of, judged(simulate(one, engines)))
+
+        small = shrunk(scenario, fails)
         print(small)
-        for line in judge(simulate(small, engines)):
+        for line in judged(simulate(small, engines)):
             print("   ", line)
         if arguments.keep:
-            name = f"{scenario.profile}-{scenario.seed}.json"
-            (arguments.keep / name).write_text(small.to_json())
+            arguments.keep.mkdir(parents=True, exist_ok=True)
+            path = arguments.keep / f"{selection.name}.json"
+            path.write_text(small.to_json())
+            print(f"    kept: {path}")
     sys.stdout.flush()
 
 
@@ -187,6 +229,7 @@ def explore_all(engines: dict[str, Engine], arguments: argparse.Namespace) -> in
         print(f"FAILED {case}")
         for line in wrong:
             print("   ", line)
+        print(commands(("--case", case.text), arguments))
     spent = time.process_time() - began
     struck = found.struck.total()
     print(
@@ -207,17 +250,29 @@ def look_back(engines: dict[str, Engine], count: int) -> int:
     return 1 if wrong else 0
 
 
-def scenarios(arguments: argparse.Namespace) -> list[Scenario]:
+def selections(arguments: argparse.Namespace) -> list[Selection]:
     """Return the scenarios that the command line selects."""
+    if arguments.case:
+        return [
+            Selection(Case.from_text(arguments.case).scenario(), ("--case", arguments.case), "case")
+        ]
     if arguments.years:
         zones: Sequence[str] = ZONES
         if arguments.zones:
             zones = arguments.zones.split(",")
         elif arguments.all_zones:
             zones = changing_zones(FIRST_YEAR, arguments.years)
-        return [years(FIRST_YEAR, arguments.years, zones)]
+        options = "--years", str(arguments.years), "--zones", ",".join(zones)
+        return [Selection(years(FIRST_YEAR, arguments.years, zones), options, "years")]
     if arguments.replay:
-        return [Scenario.from_json(path.read_text()) for path in arguments.replay]
+        return [
+            Selection(Scenario.from_json(path.read_text()), ("--replay", str(path)), path.stem)
+            for path in arguments.replay
+        ]
     first, _, last = arguments.seeds.partition(":")
     seeds = range(int(first), int(last or first) + 1)
-    return [generate(seed, name) for seed in seeds for name in arguments.profile or PROFILES]
+    return [
+        Selection(generate(seed, name), ("--profile", name, "--seeds", str(seed)), f"{name}-{seed}")
+        for seed in seeds
+        for name in arguments.profile or PROFILES
+    ]

@@ -14,6 +14,7 @@ import hashlib
 import re
 import socket
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -362,6 +363,20 @@ class Engine:
             self.client.replicaof("127.0.0.1", 1)
         else:
             self.client.replicaof("NO", "ONE")
+
+    @contextmanager
+    def writable(self) -> Iterator[None]:
+        """Let the simulation change the data of a server that refuses writes."""
+        full, replica = self._is_full, self._is_replica
+        if full:
+            self.fill_memory(False)
+        if replica:
+            self.make_replica(False)
+        yield
+        if full:
+            self.fill_memory(True)
+        if replica:
+            self.make_replica(True)
 
     def forget_scripts(self) -> None:
         """Delete all cached scripts, as a restart does."""

@@ -21,8 +21,10 @@ from tests.simulation.record import Record
 from tests.simulation.runner import Simulation
 from tests.simulation.scenario import STEP_FAULTS, Scenario, Step
 
-__all__ = ("Case", "Exploration", "explore")
+__all__ = ("Case", "Exploration", "explore", "judged")
 
+#: The profile in the scenario of a case.
+PROFILE: Final = "exhaustive"
 #: When both entries are due and the counting of steps ends, in seconds since the beginning.
 DUE: Final = 4.0
 COUNTED: Final = 0.001
@@ -48,6 +50,21 @@ class Case:
         mode = "one leader" if self.locked else "no lock"
         broker = "separate broker" if self.separate else "one Redis"
         return f"{mode}, {broker}, {fault}, switches before steps {list(self.switches)}"
+
+    @property
+    def text(self) -> str:
+        """Return the case in the form that :meth:`from_text` reads."""
+        mode = "lock" if self.locked else "no-lock"
+        broker = "separate" if self.separate else "same"
+        switches = ",".join(map(str, self.switches))
+        return f"{mode}/{broker}/{self.fault}/{self.beat}/{self.step}/{switches}"
+
+    @classmethod
+    def from_text(cls, text: str) -> Case:
+        """Return the case from the text that a failed search prints."""
+        mode, broker, fault, beat, step, switches = text.split("/")
+        numbers = tuple(int(number) for number in switches.split(",") if number)
+        return cls(mode == "lock", broker == "separate", fault, beat, int(step), numbers)
 
     def scenario(self) -> Scenario:
         """Return the case in the form of a scenario."""
@@ -84,7 +101,7 @@ class Case:
             calm=REST - 1.0,
             lock_timeout=5.0,
             steps=tuple(steps),
-            profile="exhaustive",
+            profile=PROFILE,
             order=(DUE - 0.005, DUE + COUNTED, *self.switches),
         )
 
@@ -119,7 +136,7 @@ class Exploration:
         self.runs += 1
         self.points += record.points
         self.struck.update(record.struck)
-        wrong = [*judge(record), *judge_case(case, record)]
+        wrong = judged(record)
         if wrong:
             self.failures.append((case, wrong))
         return simulation
@@ -154,17 +171,25 @@ def fault_matters(case: Case, record: Record) -> bool:
     )
 
 
-def judge_case(case: Case, record: Record) -> list[str]:
+def judged(record: Record) -> list[str]:
+    """Return the violations in a record; a case of the search has more rules."""
+    more = judge_case(record) if record.scenario.profile == PROFILE else []
+    return [*judge(record), *more]
+
+
+def judge_case(record: Record) -> list[str]:
     """Return the violations that the oracle tolerates after faults, but that are wrong here."""
+    scenario = record.scenario
+    faulty = any(step.at > DUE - 1.0 for step in scenario.steps)
     ids = [arrival.task_id for arrival in record.arrivals if arrival.entry == "entry-0"]
     wrong = []
     if not ids:
-        wrong.append("the run of entry-0 was lost")
+        wrong.append("entry-0: the run was lost")
     if len(set(ids)) > 1:
-        wrong.append(f"the run of entry-0 has {len(set(ids))} ids")
-    most = 2 if case.fault and case.separate else 1
+        wrong.append(f"entry-0: the run has {len(set(ids))} ids")
+    most = 2 if faulty and scenario.separate_broker else 1
     if len(ids) > most:
-        wrong.append(f"the run of entry-0 was sent {len(ids)} times, at most {most} are explained")
+        wrong.append(f"entry-0: the run was sent {len(ids)} times, at most {most} are explained")
     return wrong
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import redis.connection
 
 from redbeat.storage.scripts import Script, load_script
-from tests.simulation.clocks import SECOND, microseconds
+from tests.simulation.clocks import SECOND
 from tests.simulation.engine import Engine, commands_in
 from tests.simulation.world import Fault, Process, World
 
@@ -29,6 +29,8 @@ class Service:
         #: The error reply to every command; empty if commands are executed.
         self.answer = b""
         self.stalled_until = 0
+        #: Microseconds from the arrival of a request to its execution.
+        self.delay = 0
         self.sockets: list[SimulatedSocket] = []
         self.channels: dict[bytes, list[SimulatedSocket]] = {}
         #: Called after each write that may have added messages.
@@ -202,7 +204,7 @@ class SimulatedSocket:
             return
         self._under_way += 1
         delay = extra if kind == "request delayed" else 0
-        self._later(0, delay, self._deliver, commands, kind, extra)
+        self._later(0, delay + self.service.delay, self._deliver, commands, kind, extra)
         if kind == "request reset":
             # The bytes still arrive, but the connection breaks before the reply.
             self._fail(ConnectionResetError)
@@ -270,7 +272,9 @@ class SimulatedSocket:
         if self.timeout == 0:
             raise BlockingIOError(11, "nothing to read")
         self.process.step("wait")
-        until = None if self.timeout is None else self.world.now + microseconds(self.timeout)
+        until = None
+        if self.timeout is not None:
+            until = self.world.now + self.process.host.lasting(self.timeout)
         while not self._inbox and self._error is None:
             if until is not None and self.world.now >= until:
                 if self.subscribed:

@@ -126,8 +126,8 @@ def delete(by: Application, step: Step, _action: Action) -> None:
 def raw_save(by: Application, step: Step, action: Action) -> None:
     """Write an entry as the manual describes for other languages.
 
-    With ``anew``, the same transaction deletes the old entry first. With ``quiet``, no beat is
-    woken.
+    An existing entry is changed in place and keeps its history and its stored policy. With
+    ``anew``, the same transaction deletes the old entry first. With ``quiet``, no beat is woken.
     """
     fields = by.define(step, action)
     key = PREFIX + step.entry
@@ -142,9 +142,7 @@ def raw_save(by: Application, step: Step, action: Action) -> None:
         if step.fields.get("anew"):
             pipe.delete(key)
         pipe.hset(key, "definition", json.dumps(definition))
-        pipe.zadd(SCHEDULE, {key: 0})
-        if not step.fields.get("quiet"):
-            pipe.publish(WAKEUP, "due")
+        look_at(pipe, step)
         pipe.execute()
 
 
@@ -154,6 +152,45 @@ def raw_delete(by: Application, step: Step, _action: Action) -> None:
         pipe.zrem(SCHEDULE, PREFIX + step.entry)
         pipe.delete(PREFIX + step.entry)
         pipe.execute()
+
+
+def raw_disable(by: Application, step: Step, _action: Action) -> None:
+    """Disable an entry as the manual describes for other languages."""
+    by.client.hset(PREFIX + step.entry, "definition", definition_with(by, step, enabled=False))
+
+
+def raw_enable(by: Application, step: Step, _action: Action) -> None:
+    """Enable an entry as the manual describes for other languages."""
+    text = definition_with(by, step, enabled=True)
+    with by.client.pipeline() as pipe:
+        pipe.hset(PREFIX + step.entry, "definition", text)
+        look_at(pipe, step)
+        pipe.execute()
+
+
+def definition_with(by: Application, step: Step, enabled: bool) -> str:
+    """Return a stored definition with ``enabled``; raise ``KeyError`` if the entry is missing."""
+    text = by.client.hget(PREFIX + step.entry, "definition")
+    if text is None:
+        raise KeyError(step.entry)
+    return json.dumps({**json.loads(text), "enabled": enabled})
+
+
+def raw_run(by: Application, step: Step, _action: Action) -> None:
+    """Run an entry now as the manual describes for other languages: delete its run history."""
+    if not by.client.exists(PREFIX + step.entry):
+        raise KeyError(step.entry)
+    with by.client.pipeline() as pipe:
+        pipe.hdel(PREFIX + step.entry, "meta")
+        look_at(pipe, step)
+        pipe.execute()
+
+
+def look_at(pipe: Any, step: Step) -> None:
+    """Add the commands that make beats look at an entry now."""
+    pipe.zadd(SCHEDULE, {PREFIX + step.entry: 0})
+    if not step.fields.get("quiet"):
+        pipe.publish(WAKEUP, "due")
 
 
 OPERATIONS: Final[dict[str, Callable[[Application, Step, Action], Any]]] = {
@@ -169,6 +206,9 @@ OPERATIONS: Final[dict[str, Callable[[Application, Step, Action], Any]]] = {
     "delete": delete,
     "raw save": raw_save,
     "raw delete": raw_delete,
+    "raw disable": raw_disable,
+    "raw enable": raw_enable,
+    "raw run": raw_run,
 }
 
 
@@ -200,11 +240,15 @@ def crontab_of(fields: dict[str, Any], _now: datetime) -> crontab:
 
 
 def rrule_of(fields: dict[str, Any], now: datetime) -> rrule:
-    more = {name: fields[name] for name in ("count",) if name in fields}
+    more = {name: fields[name] for name in ("count", *BY) if name in fields}
     start = now.replace(microsecond=0) + timedelta(seconds=1 - fields.get("past", 0))
     if "zone" in fields:
         start = start.astimezone(ZoneInfo(fields["zone"]))
     return rrule(fields["freq"], start, interval=fields["interval"], **more)
+
+
+#: The fields that choose some times of a rule.
+BY: Final = ("byhour", "byminute", "bysecond")
 
 
 def rruleset_of(fields: dict[str, Any], now: datetime) -> rruleset:
@@ -233,8 +277,9 @@ def schedule_text(fields: dict[str, Any], now: int) -> dict[str, Any]:
     if fields["kind"] == "every":
         return {"__type__": "interval", "every": fields["seconds"]}
     if fields["kind"] == "rrule":
-        text = {"freq": fields["freq"], "interval": fields["interval"], "dtstart_tz": 0}
-        return {"__type__": "rrule", **text, "dtstart": now // SECOND + 1 - fields["past"]}
+        names = ("freq", "interval", "count", *BY)
+        text = {**{name: fields[name] for name in names if name in fields}, "dtstart_tz": 0}
+        return {"__type__": "rrule", **text, "dtstart": now // SECOND + 1 - fields.get("past", 0)}
     return {"__type__": "crontab", "minute": fields["minute"]}
 
 

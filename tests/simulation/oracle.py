@@ -14,9 +14,9 @@ from itertools import pairwise
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
-from tests.simulation.lateness import PROMPT, SAME, judge_delays, judge_lateness
+from tests.simulation.lateness import LOOK, PROMPT, SAME, judge_delays, judge_lateness
 from tests.simulation.record import Action, Arrival, Record
-from tests.simulation.scenario import STEP_FAULTS
+from tests.simulation.scenario import CLOCK_FAULTS, STEP_FAULTS
 
 __all__ = ("judge", "slots_between")
 
@@ -34,19 +34,32 @@ TIMING: Final = frozenset(
     (
         *("kind", "seconds", "freq", "interval", "count", "after", "timezone", "start", "end"),
         *("minute", "hour", "day_of_week", "day_of_month", "month_of_year"),
+        *("byhour", "byminute", "bysecond", "zone"),
     )
 )
 MADE: Final = "made_at"
+
+#: Fields of the policy. A program without RedBeat writes them into the definition.
+POLICY: Final = frozenset(
+    (
+        *("catch_up_limit", "coalesce", "delivery", "end", "exclude", "jitter", "max_runs"),
+        *("misfire_grace_time", "on_finish", "overlap", "spread", "start", "timezone"),
+    )
+)
+WINDOW: Final = frozenset(("start", "end"))
+
+#: The error with which RedBeat refuses an entry.
+INVALID: Final = "InvalidEntryError"
 
 #: Disturbances after which an interval starts a new series of runs.
 NEW_GRID: Final = ("server clock", "legacy")
 #: Disturbances that belong to a switch to or from a RedBeat 2.4.2 beat.
 LEGACY: Final = ("legacy", "stop")
 
-#: Maximum seconds between two checks for due entries when no wakeup arrives.
-LOOK: Final = 5.0
-
 INFINITY: Final = float("inf")
+
+#: Seconds between the instants of a rule with an interval of 1.
+UNITS: Final = {"SECONDLY": 1, "MINUTELY": 60}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +83,10 @@ class State:
     new: bool = False
     #: Whether the entry runs immediately, like every entry without a history.
     at_once: bool = False
+    #: Whether the entry must run immediately, because its history was just deleted.
+    now: bool = False
+    #: The policy that RedBeat stored, which a program without RedBeat leaves as it is.
+    policy: dict[str, Any] = field(default_factory=dict)
     #: Whether the entry starts to count its runs from zero.
     armed: bool = False
     #: Whether the entry was saved with another schedule, which makes a finished entry run again.
@@ -108,7 +125,7 @@ class Judgement:
     def held_up(self, begin: float, end: float) -> bool:
         """Return whether a written message can have arrived late, because no beat can recall it."""
         return any(
-            kind in {"freeze", "request delayed"} and begin <= last and first <= end
+            kind in {"freeze", "request delayed", "slow"} and begin <= last and first <= end
             for first, last, kind in self.record.disturbances
         )
 
@@ -149,6 +166,9 @@ class Judgement:
 
 def judge(record: Record) -> list[str]:
     """Return the violations, one line each; an empty list means that the record is correct."""
+    # The clock of Redis decides, so a changed clock of a host explains no violation.
+    faults = [fault for fault in record.disturbances if fault[2] not in CLOCK_FAULTS]
+    record = replace(record, disturbances=faults)
     judgement = Judgement(record)
     for at, beat, error in record.exits:
         judgement.fail(beat, at, f"the beat exited: {error}")
@@ -158,6 +178,7 @@ def judge(record: Record) -> list[str]:
     judge_quarantine(judgement)
     judge_lead(judgement)
     judge_names(judgement)
+    judge_refusals(judgement)
     arrivals = defaultdict(list)
     for arrival in record.arrivals:
         arrivals[arrival.entry].append(arrival)
@@ -186,6 +207,13 @@ def judge_names(judgement: Judgement) -> None:
         other = names.setdefault(arrival.task_id, arrival.entry)
         if other != arrival.entry:
             judgement.fail(arrival.entry, arrival.at, f"has an id of {other}")
+
+
+def judge_refusals(judgement: Judgement) -> None:
+    """Check that no good entry is refused as invalid."""
+    for action in judgement.record.actions:
+        if INVALID in action.outcome:
+            judgement.fail(action.step.entry, action.began, f"was refused: {action.outcome}")
 
 
 def judge_leader(judgement: Judgement) -> None:
@@ -230,7 +258,12 @@ def states_of(name: str, actions: list[Action], record: Record) -> list[State]:
         last = states[-1]
         if isinstance(action, float):
             states[-1] = replace(last, until=at)
-            back = written_again(last) if name in statics else at_time(states, action)
+            deployed = [one.ended for one in actions if one.step.who == "beats" and one.began <= at]
+            if name in statics or deployed:
+                since = max(deployed, default=0.0)
+                back = written_again(last, since <= (at if action == 0.0 else action))
+            else:
+                back = at_time(states, action)
             states.append(replace(back, began=at, since=at, until=INFINITY, returned=at))
             continue
         overlapping = action.began <= busy_until
@@ -245,10 +278,14 @@ def states_of(name: str, actions: list[Action], record: Record) -> list[State]:
     return states
 
 
-def written_again(last: State) -> State:
-    """Return the state of a static entry after a beat wrote it again, with a new first run."""
+def written_again(last: State, deployed: bool) -> State:
+    """Return the state of a static entry after a beat wrote it again, with a new first run.
+
+    The state is uncertain unless the last deployment ended before the data that came back.
+    """
     definition = None if last.definition is None else {**last.definition}
-    return replace(last, new=False, definition=definition)
+    certain = last.certain and deployed
+    return replace(last, new=False, definition=definition, certain=certain)
 
 
 def at_time(states: list[State], at: float) -> State:
@@ -265,29 +302,92 @@ def after(action: Action, last: State, certain: bool) -> State | None:
     fresh = State(action.began, action.ended, returned=action.ended)
     if what == "trigger":
         return None
-    if what in {"save", "rearm", "raw save"}:
-        if not certain:
-            return replace(fresh, versions=last.versions | versions, certain=False)
+    in_place = what == "raw save" and not action.step.fields.get("anew")
+    if what in {"save", "rearm", "raw save"} and certain and (last.certain or not in_place):
         new = last.certain and last.definition is None
         state = replace(fresh, definition=action.definition, versions=versions, new=new)
-        # Without a wakeup, beats find a change at their next check for due entries.
-        since = action.ended + (LOOK if action.definition.get("quiet") else 0)
-        anew = action.definition.get("anew", False)
-        state = replace(state, since=since, armed=what == "rearm", at_once=anew)
-        known = what == "save" and last.certain and last.definition is not None
-        return replace(state, changed=known and timing(last) != timing(state))
-    kept = replace(last, began=action.began, since=action.ended, until=INFINITY, new=False)
-    kept = replace(kept, returned=action.ended, changed=False)
+        return (
+            after_raw_save(action, last, state) if what == "raw save" else saved(what, last, state)
+        )
     if not certain or not last.certain:
+        kept = fresh if what in {"save", "rearm", "raw save"} else kept_by(action, last)
         return replace(kept, certain=False, versions=last.versions | versions)
     if what in {"delete", "raw delete"}:
         return fresh
-    if what == "reset" and last.definition is not None:
-        state = replace(fresh, definition={**last.definition}, versions=versions)
-        return replace(state, paused=last.paused, armed=True)
+    if what in {"reset", "raw run"}:
+        return without_history(action, last)
+    return after_change(action, kept_by(action, last))
+
+
+def saved(what: str, last: State, state: State) -> State:
+    """Return the state ``state`` after RedBeat saved a whole entry."""
+    state = replace(state, armed=what == "rearm", policy=policy_in(state.definition))
+    known = what == "save" and last.certain and last.definition is not None
+    return replace(state, changed=known and timing(last) != timing(state))
+
+
+def after_raw_save(action: Action, last: State, state: State) -> State:
+    """Return the state ``state`` after a program without RedBeat saved an entry.
+
+    Unless the program deletes the entry first, history and stored policy stay.
+    """
+    anew = state.new or action.step.fields.get("anew", False)
+    policy = {} if anew else last.policy
+    # Beginning and end of a window stay the same instants.
+    made = action.definition[MADE]
+    window = {name: policy[name] - made for name in WINDOW & {*policy}}
+    state = replace(state, definition={**action.definition, **policy, **window}, policy=policy)
+    return replace(state, since=seen(action), at_once=anew or last.at_once, now=anew)
+
+
+def kept_by(action: Action, last: State) -> State:
+    """Return the state after an operation that changes neither schedule nor history."""
+    kept = replace(last, began=action.began, since=action.ended, until=INFINITY, new=False)
+    return replace(kept, returned=action.ended, changed=False, now=False)
+
+
+def without_history(action: Action, last: State) -> State:
+    """Return the state after an operation that sets the count of runs to zero.
+
+    A program without RedBeat deletes the whole history.
+    """
+    definition = None if last.definition is None else {**last.definition}
+    state = replace(kept_by(action, last), definition=definition, armed=True)
+    if action.step.what == "raw run":
+        # The entry may be disabled or deleted already, because it finished.
+        stays = (definition or {}).get("on_finish", "keep") == "keep"
+        now = stays and not last.paused
+        return replace(state, since=seen(action), at_once=True, now=now, armed=stays)
+    versions = frozenset({action.version})
+    return replace(state, versions=versions, at_once=False, policy=policy_in(definition))
+
+
+def after_change(action: Action, kept: State) -> State:
+    """Return the state after an edit, or after an entry was disabled or enabled."""
+    what = action.step.what
     if what == "edit":
-        return replace(kept, versions=versions)
-    return replace(kept, paused=what == "pause")
+        versions = frozenset({action.version})
+        return replace(kept, versions=versions, policy=policy_in(kept.definition))
+    since = seen(action) if what == "raw enable" else kept.since
+    return replace(kept, since=since, paused=what in {"pause", "raw disable"})
+
+
+def seen(action: Action) -> float:
+    """Return when beats have seen what a program without RedBeat wrote.
+
+    Without a wakeup, beats find it at their next check for due entries.
+    """
+    return action.ended + (LOOK if action.step.fields.get("quiet") else 0)
+
+
+def policy_in(definition: dict[str, Any] | None) -> dict[str, Any]:
+    """Return the fields of the policy in a definition, which RedBeat stores separately.
+
+    The beginning and the end of a window become seconds since the beginning of the simulation.
+    """
+    fields = definition or {}
+    policy = {name: value for name, value in fields.items() if name in POLICY}
+    return {**policy, **{name: policy[name] + fields[MADE] for name in WINDOW & {*policy}}}
 
 
 def timing(state: State) -> dict[str, Any]:
@@ -389,9 +489,18 @@ class Entry:
                 continue
             if self.judgement.clock_changed(first.at, arrival.at):
                 continue  # A run whose record lies in the future by then may run again.
+            if self.history_was_deleted(first.at, arrival.at):
+                continue  # A rule or a crontab then repeats its latest run, with the same id.
             once = self.leaves_with_record(arrival) or self.is_at_most_once(arrival)
             if once or not self.may_repeat(first, arrival):
                 self.fail(arrival.at, f"the run of {arrival.nominal:.6f} was sent again")
+
+    def history_was_deleted(self, begin: float, end: float) -> bool:
+        """Return whether a program may have deleted the history of the entry in a period."""
+        return any(
+            action.step.what == "raw run" and begin <= action.ended and action.began <= end
+            for action in self.actions
+        )
 
     def is_at_most_once(self, arrival: Arrival) -> bool:
         """Return whether the run of a message is recorded before it is sent."""
@@ -585,21 +694,33 @@ class Coverage:
         #: seconds.
         self.earliest, self.begin = unix(state.began), unix(state.since)
         self.end = unix(min(state.until, self.judgement.record.scenario.duration))
+        #: When the history of these runs was deleted, so that later messages begin a new one.
+        self.deleted = min(
+            (
+                action.ended
+                for action in entry.actions
+                if action.step.what == "raw run" and action.began >= state.until
+            ),
+            default=INFINITY,
+        )
         self.sent = [
             arrival
             for arrival in sorted(entry.scheduled, key=lambda arrival: arrival.nominal)
             if arrival.version in state.versions
-            and arrival.at >= state.began
+            and state.began <= arrival.at <= self.deleted
             and arrival.nominal <= self.end + SAME
         ]
         self.nominals = [arrival.nominal for arrival in self.sent]
-        #: The ids of runs that were sent while the clock of the server was wrong.
-        self.sent_by_wrong_clock = {
-            arrival.task_id
+        by_wrong_clock = [
+            arrival
             for arrival in entry.arrivals
             if not (arrival.triggered or arrival in entry.scheduled)
             and arrival.version in state.versions
-        }
+        ]
+        #: The ids of runs that were sent while the clock of the server was wrong.
+        self.sent_by_wrong_clock = {arrival.task_id for arrival in by_wrong_clock}
+        #: The nominal instants of these runs.
+        self.nominals_by_wrong_clock = sorted(arrival.nominal for arrival in by_wrong_clock)
         #: The ids of runs whose records were lost when older data came back.
         self.lost = {
             arrival.task_id
@@ -639,6 +760,7 @@ class Coverage:
     def judge(self) -> None:
         if is_bad(self.definition) or "past" in self.definition:
             return  # The policies of entries with missed runs are tested elsewhere.
+        self.judge_first_run()
         slots = list(self.slots())
         judge_delays(self)
         limit = self.definition.get("max_runs")
@@ -649,6 +771,20 @@ class Coverage:
         judge_lateness(self, slots)
         for slot in slots:
             self.judge_slot(slot)
+
+    def judge_first_run(self) -> None:
+        """Check that an entry without a history runs immediately."""
+        state, latest = self.state, self.state.since + self.jitter + PROMPT
+        required = state.now and not self.may_skip and not self.definition.keys() & WINDOW
+        if self.definition["kind"] in {"clocked", "rrule"}:
+            made = self.judgement.unix(self.definition[MADE])
+            past = slots_between(self.definition, made, made - 1, self.earliest)
+            required = required and next(past, None) is not None
+        calm = not self.judgement.disturbed(state.began - PROMPT, latest)
+        if not required or not calm or min(state.until, self.duration) <= latest:
+            return
+        if not any(arrival.at <= latest for arrival in self.sent):
+            self.entry.fail(state.since, "did not run at once although it has no history")
 
     def judge_limit(self, limit: int, slots: list[float]) -> None:
         """Check that an entry with a limit of N runs has exactly N runs."""
@@ -696,6 +832,9 @@ class Coverage:
         up = slot + self.jitter
         if slot < self.begin + SAME or is_among(self.nominals, slot):
             return
+        once = self.definition["kind"] == "clocked"
+        if once and is_among(self.nominals_by_wrong_clock, slot):
+            return  # A one-off that ran too early stays finished.
         at = slot - self.judgement.record.scenario.start
         if self.calm(slot - PROMPT, up + PROMPT):
             if up + PROMPT < self.end and "overlap" not in self.definition:
@@ -789,15 +928,53 @@ def slots_between(
 def rule_slots(
     definition: dict[str, Any], made: float, begin: float, end: float
 ) -> Iterator[float]:
-    """Yield the instants of a rule in seconds, from the first whole second after its creation."""
-    step = definition["interval"]
+    """Yield the instants of a rule, from the first whole second after its creation.
+
+    A rule of hours without ``byhour`` follows real time, as a crontab with a wildcard does; a rule
+    of days contains wall-clock times.
+    """
     first = int(made) + 1
+    if "byminute" in definition:
+        hour, minute = definition.get("byhour", ["*"]), definition["byminute"]
+        fields = {"hour": hour[0], "minute": minute[0], "timezone": definition["zone"]}
+        if "byhour" in definition:
+            again = second_instant(first, hour[0], minute[0], ZoneInfo(definition["zone"]))
+            yield from (at for at in again if begin < at <= end)
+        yield from crontab_slots(fields, max(begin, first - SAME), end)
+        return
+    if "bysecond" in definition:
+        yield from seconds_of_minutes(definition, first, begin, end)
+        return
+    step = definition["interval"] * UNITS[definition["freq"]]
     last = first + step * (definition["count"] - 1) if "count" in definition else INFINITY
     number = max(int((begin - first) // step), 0)
     while (instant := first + number * step) <= min(end, last):
         if instant > begin:
             yield float(instant)
         number += 1
+
+
+def second_instant(first: int, hour: int, minute: int, zone: ZoneInfo) -> list[float]:
+    """Return the second instant of a wall-clock time if a rule began after the first one.
+
+    The list is empty unless the time exists twice on the day on which the rule began.
+    """
+    day = datetime.fromtimestamp(first, zone)
+    wall = day.replace(hour=hour, minute=minute, second=0, fold=0)
+    once, again = wall.timestamp(), wall.replace(fold=1).timestamp()
+    return [again] if once < first <= again else []
+
+
+def seconds_of_minutes(
+    definition: dict[str, Any], first: int, begin: float, end: float
+) -> Iterator[float]:
+    """Yield some seconds of each minute, or of every second minute, from ``first``."""
+    minute = first - first % 60
+    while minute <= end:
+        for second in definition["bysecond"]:
+            if minute + second >= first and begin < minute + second <= end:
+                yield float(minute + second)
+        minute += 60 * definition["interval"]
 
 
 def crontab_slots(definition: dict[str, Any], begin: float, end: float) -> Iterator[float]:

@@ -54,6 +54,8 @@ class Record:
     actions: list[Action] = field(default_factory=list)
     #: Beginning and end of each fault in seconds, and its kind.
     disturbances: list[tuple[float, float, str]] = field(default_factory=list)
+    #: When the clock of each host began to drift: time, and seconds gained per second.
+    drifts: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     #: The periods in which each process had a fault.
     hit: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     #: When stored data was replaced by older data, and the time of the older data.

@@ -27,7 +27,7 @@ from tests.simulation.network import Network, Service
 from tests.simulation.operations import OPERATIONS, PREFIX, Application, OwnScheduler, fields_of
 from tests.simulation.progress import Progress
 from tests.simulation.record import Action, Arrival, Record
-from tests.simulation.scenario import STEP_FAULTS, Scenario, Step
+from tests.simulation.scenario import CLOCK_FAULTS, STEP_FAULTS, Scenario, Step
 from tests.simulation.server_faults import SERVER_FAULTS
 from tests.simulation.world import Fault, Order, Process, World
 from tests.workers import end_run
@@ -37,6 +37,8 @@ __all__ = ("Simulation", "simulate")
 QUEUE: Final = "celery"
 #: Seconds after which a beat that exited is restarted.
 RESTART: Final = 2.0
+#: Microseconds per second by which a clock drifts, for each second in the step of a scenario.
+DRIFT: Final = 100
 #: Seconds within which a starting beat has written its static entries.
 SETTLED: Final = 1.0
 
@@ -406,7 +408,10 @@ class Simulation:
             )
             return
         self.world.note(step.who, f"fault: {step.what} {step.seconds:g} s")
-        self._disturbed(step.what, step.seconds)
+        # The clock of a host changes at once; ``seconds`` is then the size of the change.
+        lasts = 0.0 if step.what in CLOCK_FAULTS else step.seconds
+        # The last request to a slow server is carried out after the server became fast again.
+        self._disturbed(step.what, lasts + step.fields.get("delay", 0.0))
         self.world.struck[step.what] += 1
         if step.what == "stop":
             self.down_for[step.who] = step.seconds
@@ -418,8 +423,10 @@ class Simulation:
         elif step.what == "host clock":
             self.hosts[step.who].offset += int(step.seconds * SECOND)
         elif step.what == "host drift":
-            host = self.hosts[step.who]
-            host.since, host.drift = self.world.now, int(step.seconds * 100)
+            drift = int(step.seconds * DRIFT)
+            self.hosts[step.who].drift_from(self.world.now, drift)
+            drifts = self.record.drifts.setdefault(step.who, [])
+            drifts.append((self.seconds, drift / SECOND))
         else:
             SERVER_FAULTS[step.what](self, step, self.services[step.who])
 
@@ -430,7 +437,7 @@ class Simulation:
             hit.append((self.seconds, self.seconds + fault.seconds))
 
     def _disturbed(self, what: str, seconds: float) -> None:
-        self.record.disturbances.append((self.seconds, self.seconds + abs(seconds), what))
+        self.record.disturbances.append((self.seconds, self.seconds + seconds, what))
 
     def _disarm(self) -> None:
         """Cancel all faults that have not happened, so that everything recovers."""

@@ -18,6 +18,7 @@ from zoneinfo import ZoneInfo
 from tests.simulation.clock_changes import instants_of_changes
 
 __all__ = (
+    "CLOCK_FAULTS",
     "PROFILES",
     "SERVER_FAULTS",
     "STEP_FAULTS",
@@ -42,6 +43,7 @@ STEP_FAULTS: Final = {
 SERVER_FAULTS: Final = {
     "restart": "it is away, and comes back with all its data and no scripts",
     "stall": "it answers nobody",
+    "slow": "it carries out each request ``delay`` seconds late",
     "memory full": "it refuses writes that need memory",
     "replica": "it refuses all writes, as after a failover behind the same address",
     "loading": "it answers that it is loading its data",
@@ -56,7 +58,7 @@ SERVER_FAULTS: Final = {
 #: Faults of servers that a broker does not have.
 OF_SCHEDULE: Final = frozenset(("older data", "no data", "server clock", "lock deleted"))
 
-#: Faults of clocks; ``seconds`` is the size of the jump.
+#: Faults of clocks; ``seconds`` is the size of the jump, or the gain in 10,000 seconds.
 CLOCK_FAULTS: Final = {
     "host clock": "the wall clock of one host jumps",
     "host drift": "the clock of one host runs too fast or too slow from then on",
@@ -154,11 +156,6 @@ class Scenario:
         values["steps"] = tuple(Step(**step) for step in values["steps"])
         return cls(**values)
 
-    def without(self, steps: set[int]) -> Scenario:
-        """Return the scenario without the steps with these numbers."""
-        kept = tuple(step for number, step in enumerate(self.steps) if number not in steps)
-        return replace(self, steps=kept)
-
     def __str__(self) -> str:
         mode = "one leader" if self.locked else "no lock"
         broker = "separate broker" if self.separate_broker else "one Redis"
@@ -174,6 +171,7 @@ Chance = random.Random
 #: A function that returns random fields for a new entry.
 Kind = Callable[[Chance], dict[str, Any]]
 
+FIELDS_OF_CRONTAB: Final = frozenset(("kind", "hour", "minute", "timezone"))
 ZONES: Final = ("UTC", "Europe/Berlin", "America/New_York", "Asia/Kolkata", "Australia/Lord_Howe")
 
 
@@ -191,6 +189,33 @@ def _crontab(chance: Chance) -> dict[str, Any]:
 
 def _rule(chance: Chance) -> dict[str, Any]:
     return {"kind": "rrule", "freq": "SECONDLY", "interval": chance.choice((2, 5, 9, 30))}
+
+
+def _rule_of_minutes(chance: Chance) -> dict[str, Any]:
+    rules: tuple[dict[str, Any], ...] = (
+        {},
+        {"bysecond": [0, 20, 45]},
+        {"bysecond": [7]},
+        {"bysecond": [0, 1, 2, 3, 30]},
+    )
+    fields = {"kind": "rrule", "freq": "MINUTELY", "interval": chance.choice((1, 2))}
+    return {**fields, **chance.choice(rules)}
+
+
+def _counted_rule(chance: Chance) -> dict[str, Any]:
+    return {**_rule(chance), "count": chance.choice((1, 3, 8))}
+
+
+def _rule_near_change(chance: Chance, zone: str, change: float) -> dict[str, Any]:
+    """Return a rule with times that a clock change of a zone skips, repeats or follows."""
+    crontab = _near_change(chance, zone, change)
+    policy = {name: crontab[name] for name in crontab.keys() - FIELDS_OF_CRONTAB}
+    minutes = {"byminute": [chance.choice((0, 1, 15, 30, 45, 58))], "bysecond": [0], "zone": zone}
+    if isinstance(crontab["hour"], int):
+        times = {"freq": "DAILY", "byhour": [crontab["hour"]], **minutes}
+    else:
+        times = {"freq": "HOURLY", **minutes}
+    return {"kind": "rrule", "interval": 1, **times, **policy}
 
 
 def _once(chance: Chance) -> dict[str, Any]:
@@ -262,7 +287,10 @@ def _near_change(chance: Chance, zone: str, change: float) -> dict[str, Any]:
         "minute": chance.choice((0, 1, 2, 5, 30, 31, 45, 57, 58, 59, "*/2", "*/30", "*")),
         "timezone": zone,
         **chance.choice(
-            ({}, {}, {"coalesce": "all"}, {"delivery": "at_most_once"}, {"misfire_grace_time": 40})
+            (
+                *({}, {}, {"coalesce": "all", "catch_up_limit": 100}),
+                *({"delivery": "at_most_once"}, {"misfire_grace_time": 40}),
+            )
         ),
     }
 
@@ -313,6 +341,8 @@ class Profile:
     entries: tuple[int, int] = (2, 6)
     #: The operations that may add an entry.
     added_by: tuple[str, ...] = ("save",)
+    #: The kinds that ``raw save`` writes; empty for all kinds.
+    raw_kinds: tuple[Kind, ...] = ()
     settings: dict[str, Any] = field(default_factory=dict)
     beats: tuple[int, ...] = (2, 2, 3, 4)
     separate_broker: tuple[bool, ...] = (False, False, True)
@@ -334,7 +364,11 @@ class Profile:
 
 
 EVERYDAY: Final = (_every, _crontab, _rule, _once, _jitter, _misfire, _window, _at_most_once)
-RAW: Final = ("raw save", "raw delete")
+RAW: Final = ("raw save", "raw delete", "raw save", "raw disable", "raw enable", "raw run")
+RAW_KINDS: Final = (
+    *(_every, _crontab, _rule, _rule_of_minutes, _counted_rule),
+    *(_jitter, _misfire, _at_most_once),
+)
 EDITS: Final = ("edit", "save", "pause", "resume", "trigger", "delete")
 
 PROFILES: Final = {
@@ -373,7 +407,7 @@ PROFILES: Final = {
         duration=(60.0, 150.0),
     ),
     "raw": Profile(
-        (_every, _crontab),
+        RAW_KINDS,
         (*EDITS, *RAW, *RAW),
         ("kill", "request lost", "reset before"),
         ("restart", "scripts forgotten"),
@@ -390,12 +424,29 @@ PROFILES: Final = {
         legacy=True,
     ),
     "everything": Profile(
-        (*EVERYDAY, _all_missed, _limited, _overlap, _one_off),
-        EDITS,
+        (
+            *(*EVERYDAY, _all_missed, _limited, _overlap, _one_off),
+            *(_rule_of_minutes, _counted_rule),
+        ),
+        (*EDITS, *EDITS, *RAW, "rearm"),
         tuple(STEP_FAULTS),
-        ("restart", "stall", "memory full", "replica", "demoted", "loading", "scripts forgotten"),
+        tuple(SERVER_FAULTS),
         tuple(CLOCK_FAULTS),
         many_faults=(1, 8),
+        raw_kinds=RAW_KINDS,
+        statics=(0, 3),
+        deployments=(0, 2),
+    ),
+    # Servers that are slow.
+    "slow": Profile(
+        (_often, _every, _rule_of_minutes, _all_missed, _often_at_most_once),
+        EDITS,
+        (),
+        ("slow",),
+        entries=(3, 6),
+        many_faults=(1, 3),
+        many_broker_faults=3,
+        lock_timeouts=(5.0, 10.0),
     ),
     # Outages that make runs late or missed; no faults that repeat runs.
     "policies": Profile(
@@ -509,6 +560,8 @@ PROFILES: Final = {
     ),
 }
 
+#: Seconds by which a slow server is late: less and more than a program waits for a reply.
+DELAYS: Final = (0.02, 0.2, 1.0, 3.0, 7.0)
 #: The year of the clock changes.
 YEAR: Final = 2030
 
@@ -536,7 +589,8 @@ def generate(seed: int, profile: str) -> Scenario:
         zone, change = chance.choice(instants_of_changes(YEAR))
         scenario = replace(scenario, start=change - chance.randrange(60, 240))
         near = partial(_near_change, zone=zone, change=change)
-        made = replace(made, kinds=(*made.kinds, *[near] * 6))
+        rules = partial(_rule_near_change, zone=zone, change=change)
+        made = replace(made, kinds=(*made.kinds, *[near] * 6, *[rules] * 3))
         if chance.random() < 0.2:
             active += 3600
             scenario = replace(scenario, duration=active + calm)
@@ -569,7 +623,9 @@ def _operations(chance: Chance, made: Profile, active: float) -> list[Step]:
             if what == "rearm":
                 fields = {**_limited(chance), "max_runs": 1000, "on_finish": "keep"}
             if what == "raw save":
-                fields = {**chance.choice(made.kinds)(chance), "anew": True}
+                kinds = made.raw_kinds or made.kinds
+                fields = {**chance.choice(kinds)(chance), "anew": chance.random() < 0.4}
+            if what in {"raw save", "raw enable", "raw run"}:
                 fields["quiet"] = chance.random() < 0.3
             if what == "backfill":
                 fields = {"since": round(chance.uniform(-400, 0), 3)}
@@ -629,6 +685,8 @@ def _faults(chance: Chance, made: Profile, active: float, beats: int) -> list[St
                 fields = {"age": round(chance.uniform(0.01, 8), 3)}
             elif what == "server clock":
                 fields = {"jump": chance.choice((-400.0, -3.0, 3.0, 400.0))}
+            elif what == "slow":
+                fields = {"delay": chance.choice(DELAYS)}
             steps.append(Step(at, what, "redis", seconds=seconds, fields=fields))
         else:
             jump = chance.choice((-400.0, -3.0, 3.0, 400.0))
@@ -642,4 +700,6 @@ def _broker_faults(chance: Chance, made: Profile, active: float) -> list[Step]:
         return []
     seconds = round(chance.uniform(0.5, 12), 3)
     at = round(chance.uniform(2, active), 3)
-    return [Step(at, chance.choice(kinds), "broker", seconds=seconds)]
+    what = chance.choice(kinds)
+    fields = {"delay": chance.choice(DELAYS)} if what == "slow" else {}
+    return [Step(at, what, "broker", seconds=seconds, fields=fields)]

@@ -21,6 +21,16 @@ def _stall(simulation: Simulation, step: Step, service: Service) -> None:
     service.stalled_until = simulation.world.now + int(step.seconds * SECOND)
 
 
+def _slow(simulation: Simulation, step: Step, service: Service) -> None:
+    delay = int(step.fields["delay"] * SECOND)
+
+    def fast() -> None:
+        service.delay -= delay
+
+    service.delay += delay
+    simulation.after(step.seconds, fast)
+
+
 def _memory_full(simulation: Simulation, step: Step, service: Service) -> None:
     service.engine.fill_memory(True)
     simulation.after(step.seconds, service.engine.fill_memory, False)
@@ -59,7 +69,8 @@ def _scripts_forgotten(_simulation: Simulation, _step: Step, service: Service) -
 
 
 def _lock_deleted(_simulation: Simulation, _step: Step, service: Service) -> None:
-    service.engine.client.delete("redbeat::lock")
+    with service.engine.writable():
+        service.engine.client.delete("redbeat::lock")
 
 
 def _restart(simulation: Simulation, step: Step, service: Service) -> None:
@@ -73,14 +84,16 @@ def _restart(simulation: Simulation, step: Step, service: Service) -> None:
 
 def _no_data(simulation: Simulation, step: Step, service: Service) -> None:
     _restart(simulation, step, service)
-    service.engine.client.flushall()
+    with service.engine.writable():
+        service.engine.client.flushall()
     simulation.record.rollbacks.append((simulation.seconds, 0.0))
 
 
 def _older_data(simulation: Simulation, step: Step, service: Service) -> None:
     _restart(simulation, step, service)
     taken_at, stored = simulation.snapshots[step]
-    service.engine.restore(stored)
+    with service.engine.writable():
+        service.engine.restore(stored)
     simulation.record.rollbacks.append((simulation.seconds, taken_at))
 
 
@@ -96,5 +109,6 @@ SERVER_FAULTS: Final[dict[str, Callable[[Simulation, Step, Service], None]]] = {
     "restart": _restart,
     "scripts forgotten": _scripts_forgotten,
     "server clock": _clock,
+    "slow": _slow,
     "stall": _stall,
 }

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.simulation.oracle import crontab_slots, judge
+from tests.simulation.oracle import crontab_slots, judge, rule_slots
 from tests.simulation.record import Action, Arrival, Record
 from tests.simulation.scenario import Scenario, Step
 
@@ -136,6 +136,34 @@ class TestFaults:
         assert any("has 2 ids" in line for line in wrong)
 
 
+class TestHostClocks:
+    """Tests that the clocks of hosts explain almost nothing, because the clock of Redis decides."""
+
+    def test_a_jump_of_a_host_clock_explains_no_missing_run(self) -> None:
+        jump = [(25.0, 25.0, "host clock")]
+        assert judge(record(grid(), disturbances=jump)) == []
+        assert has(record(grid(3, 12, 13), disturbances=jump), "was not sent")
+
+    def test_the_size_of_a_jump_is_no_duration(self) -> None:
+        jump = [(25.0, 425.0, "host clock")]
+        assert has(record(grid(12, 13), disturbances=jump), "was not sent")
+
+    @pytest.mark.parametrize("by", ["beat-1", "beat-2"])
+    def test_a_drift_makes_only_messages_of_that_host_late(self, by: str) -> None:
+        late = [replace(sent(n * 10.0, n * 10.0 + 1.1), sender=by) for n in range(1, 21)]
+        drifting = record(late, drifts={"beat-1": [(5.0, 0.04)]})
+        assert has(drifting, "1.100 s late") is (by == "beat-2")
+
+    def test_a_drift_makes_messages_late_by_its_share_of_a_wait_only(self) -> None:
+        late = [replace(sent(n * 10.0, n * 10.0 + 1.4), sender="beat-1") for n in range(1, 21)]
+        assert has(record(late, drifts={"beat-1": [(5.0, 0.04)]}), "1.400 s late")
+
+    def test_a_drift_explains_no_missing_run(self) -> None:
+        drift = {"beat-1": [(5.0, -0.04)]}
+        faults = [(5.0, 405.0, "host drift")]
+        assert has(record(grid(12, 13), drifts=drift, disturbances=faults), "was not sent")
+
+
 class TestOneStep:
     """Tests that faults explain less when broker and schedule share a server.
 
@@ -252,6 +280,60 @@ class TestEdits:
         assert judge(record(grid()[:3], *actions, stored={"poll": True})) == []
 
 
+def raw(what: str, at: float, version: int = 9, **fields: Any) -> Action:
+    """Return an operation of a program without RedBeat."""
+    step = Step(at, what, "web-1", "poll", fields=fields)
+    return Action(step, version, at, at, "done", definition={**fields, "made_at": at})
+
+
+class TestProgramsWithoutRedBeat:
+    """Tests that the beats follow programs that write entries as the manual describes."""
+
+    @pytest.mark.parametrize("quiet", [False, True])
+    def test_an_entry_saved_in_place_keeps_its_stored_policy(self, quiet: bool) -> None:
+        first = saved(0.0, **EVERY, jitter=5)
+        late = [sent(10.0 * number, 10.0 * number + 4.0) for number in range(1, 21)]
+        late = [replace(one, version=9) if one.at > 95 else one for one in late]
+        assert judge(record(late, first, raw("raw save", 95.0, **EVERY, quiet=quiet))) == []
+        anew = raw("raw save", 95.0, **EVERY, quiet=quiet, anew=True)
+        assert has(record(late, first, anew), "4.000 s late")
+
+    def test_a_policy_that_no_beat_stored_goes_with_the_definition(self) -> None:
+        first = raw("raw save", 0.0, version=1, **EVERY, jitter=5)
+        runs = [sent(10.0 * number, 10.0 * number + 4.0) for number in range(20)]
+        late = [replace(one, version=9) if one.at > 95 else one for one in runs]
+        assert has(record(late, first, raw("raw save", 95.0, **EVERY)), "4.000 s late")
+
+    def test_a_disabled_entry_sends_nothing_until_it_is_enabled(self) -> None:
+        actions = saved(0.0), raw("raw disable", 51.0), raw("raw enable", 79.0)
+        silent = [arrival for arrival in grid() if not 50 < arrival.at < 80]
+        assert judge(record(silent, *actions)) == []
+        assert has(record(grid(), *actions), "sent although the entry was paused")
+        assert has(record(silent[:4], *actions), "never ran")
+
+    @pytest.mark.parametrize(("quiet", "at"), [(False, 52.5), (True, 57.5)])
+    def test_an_entry_whose_history_is_deleted_runs_at_once(self, quiet: bool, at: float) -> None:
+        actions = saved(0.0), raw("raw run", 51.0, quiet=quiet)
+        runs = [*grid()[:5], *(sent(51.5 + 10 * number) for number in range(15))]
+        assert judge(record(runs, *actions)) == []
+        late = [*grid()[:5], *(sent(at + 10 * number) for number in range(15))]
+        assert has(record(late, *actions), "did not run at once although it has no history")
+
+    def test_a_rule_without_a_history_waits_for_its_first_run(self) -> None:
+        rule: dict[str, Any]
+        rule = {"kind": "rrule", "freq": "MINUTELY", "interval": 1, "bysecond": [50]}
+        runs = [sent(50.0), sent(110.0), sent(170.0)]
+        assert judge(record(runs, raw("raw save", 0.0, version=1, **rule))) == []
+        actions = saved(0.0, **rule), raw("raw run", 60.0)
+        assert has(record(runs, *actions), "did not run at once")
+
+    def test_a_rule_may_repeat_a_run_after_its_history_was_deleted(self) -> None:
+        rule = saved(0.0, kind="rrule", freq="SECONDLY", interval=100)
+        runs = [sent(1.0), sent(1.0, 20.5), sent(101.0)]
+        assert judge(record(runs, rule, raw("raw run", 20.0))) == []
+        assert has(record(runs, rule), "was sent again")
+
+
 def test_after_older_data_the_older_schedule_counts() -> None:
     deleted = saved(0.0), done("delete", 99.0)
     silent = [arrival for arrival in grid() if not 99 < arrival.at < 120]
@@ -288,6 +370,12 @@ def test_a_deleted_entry_must_not_be_stored() -> None:
     assert any("is stored although it is gone" in line for line in wrong)
 
 
+def test_a_good_entry_must_not_be_refused() -> None:
+    refused = saved(55.0, version=2)
+    refused.outcome = "failed: InvalidEntryError('catch_up_limit: is missing')"
+    assert has(record(grid(), saved(0.0), refused), "was refused")
+
+
 def test_a_busy_loop_is_wrong() -> None:
     assert any(
         "busy loop" in line for line in judge(record(grid(), loops=[(5.0, "beat-1", "poll")]))
@@ -299,6 +387,14 @@ def test_a_beat_that_exits_and_an_entry_in_quarantine_are_wrong() -> None:
         record(grid(), exits=[(5.0, "beat-1", "OSError()")], quarantined=["redbeat:poll"])
     )
     assert len(wrong) == 2
+
+
+def test_a_one_off_that_ran_by_a_wrong_clock_needs_no_other_run() -> None:
+    once = saved(0.0, kind="clocked", after=30.0)
+    jump = [(20.0, 40.0, "server clock")]
+    early = sent(30.0, 27.5, clock=SCENARIO.start + 30.5)
+    assert judge(record([early], once, disturbances=jump)) == []
+    assert has(record([], once, disturbances=jump), "nothing was sent")
 
 
 class TestClockChanges:
@@ -317,6 +413,13 @@ class TestClockChanges:
 
     def test_a_time_that_exists_twice_is_the_first(self) -> None:
         assert self.times(datetime(2027, 10, 31), hour=2, minute=30) == ["00:30"]
+
+    def test_a_rule_that_begins_between_both_runs_at_the_second(self) -> None:
+        rule = {"interval": 1, "byhour": [2], "byminute": [30], "zone": "Europe/Berlin"}
+        for minute, runs in ((20, [0, 25]), (40, [1, 25])):
+            made = datetime(2027, 10, 31, 0, minute, tzinfo=timezone.utc).timestamp()
+            found = [*rule_slots(rule, made, made, made + 86400 + 7200)]
+            assert [(at - made + 60 * minute - 1800) / 3600 for at in found] == runs
 
     def test_a_wildcard_follows_real_time(self) -> None:
         assert len(self.times(datetime(2027, 10, 31), hour="*", minute=30)) == 24

@@ -76,4 +76,5 @@ def test_a_stored_scenario(
     wrong = judgement_of(name, directory)
     if EXPECTED[name] and any(EXPECTED[name] in line for line in wrong):
         raise KnownDefectError(*wrong)
-    assert wrong == []
+    path = f"tests/simulation/seeds/{name}.json"
+    assert wrong == [], f".venv/bin/python -m tests.simulation --replay {path} --no-shrink --trace"

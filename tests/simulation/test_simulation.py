@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -10,8 +11,9 @@ import pytest
 
 from tests.samples import long
 from tests.simulation.scenario import PROFILES, Scenario, Step, generate
-from tests.simulation.shrink import shrunk
+from tests.simulation.shrink import kind_of, shrunk
 
+ROOT = Path(__file__).parents[2]
 #: Real seconds after which a simulation is considered hanging.
 LONGEST = 300
 #: Number of processes that share all profiles.
@@ -23,9 +25,8 @@ SHORT = {1, 4}
 def simulation(*arguments: str, command: str = "tests.simulation", longest: float = LONGEST) -> str:
     """Run a command and return its output; if the command fails, fail with its output."""
     words = [sys.executable, "-m", command, *arguments]
-    root = Path(__file__).parents[2]
     ended = subprocess.run(
-        words, cwd=root, capture_output=True, text=True, timeout=longest, check=False
+        words, cwd=ROOT, capture_output=True, text=True, timeout=longest, check=False
     )
     assert ended.returncode == 0, f"{' '.join(words[1:])}\n{ended.stdout}\n{ended.stderr}"
     return ended.stdout
@@ -65,6 +66,67 @@ def test_steps_that_do_not_matter_are_left_out() -> None:
 
     small = shrunk(Scenario(seed=1, steps=steps), fails)
     assert [step.entry for step in small.steps] == ["entry-3", "entry-31"]
+
+
+def test_static_entries_that_do_not_matter_are_left_out() -> None:
+    statics = {f"static-{number}": {"kind": "every", "seconds": 5} for number in range(20)}
+    steps = (Step(1.0, "no data", "redis"), Step(2.0, "stall", "redis"))
+
+    def fails(scenario: Scenario) -> bool:
+        return "static-7" in scenario.statics
+
+    small = shrunk(Scenario(seed=1, statics=statics, steps=steps), fails)
+    assert [*small.statics] == ["static-7"]
+    assert small.steps == ()
+
+
+def test_a_violation_of_the_same_kind_may_have_other_numbers() -> None:
+    one = "    20.002 s  entry-1: the run of 1893456020.000000 was not sent"
+    two = "   110.002 s  entry-2: the run of 1893456110.000000 was not sent"
+    other = "   110.002 s  entry-1: the run of 1893456020.000000 was sent again"
+    assert kind_of(one) == kind_of(two) != kind_of(other)
+
+
+class TestFailure:
+    """Tests what a failing run prints."""
+
+    #: A scenario that fails, because there is no such beat.
+    failing = Scenario(
+        seed=3,
+        leader="beat-9",
+        duration=6.0,
+        calm=2.0,
+        steps=tuple(Step(at, "stall", "redis", seconds=0.1) for at in (1.5, 2.0, 2.5)),
+    )
+
+    def commands(self, path: Path) -> dict[str, list[str]]:
+        """Run the failing scenario, and return the commands that it prints, by purpose."""
+        words = [sys.executable, "-m", "tests.simulation", "--replay", str(path), "--no-shrink"]
+        ended = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert ended.returncode == 1
+        lines = [line.strip().partition(": ") for line in ended.stdout.splitlines()]
+        return {
+            what: shlex.split(command)
+            for what, _, command in lines
+            if "tests.simulation" in command
+        }
+
+    def test_it_prints_commands_that_replay_and_shrink_it(self, tmp_path: Path) -> None:
+        path = tmp_path / "scenario.json"
+        path.write_text(self.failing.to_json())
+        commands = self.commands(path)
+        assert [*commands] == ["replay", "shrink"]
+        assert "--trace" in commands["replay"]
+        words = [sys.executable, *commands["shrink"][1:-1], str(tmp_path / "kept")]
+        ended = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert ended.returncode == 1
+        small = Scenario.from_json((tmp_path / "kept" / "scenario.json").read_text())
+        assert len(small.steps) == 1
+
+    def test_a_case_of_the_exhaustive_search_can_be_replayed(self) -> None:
+        printed = simulation("--case", "no-lock/separate/reply lost/beat-1/2/3,5")
+        assert "1 scenarios, 0 failed" in printed
+        assert "1 reply lost" in printed
 
 
 @pytest.mark.long

@@ -406,7 +406,7 @@ class World(Source):
         if process is None:
             raise RuntimeError("only processes of the simulation sleep")
         process.step("sleep")
-        process.wait_until(self.now + microseconds(seconds))
+        process.wait_until(self.now + process.host.lasting(seconds))
 
     def host_name(self) -> str:
         return self.nowhere.name if self.current is None else self.current.host.name
