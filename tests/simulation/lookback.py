@@ -63,6 +63,16 @@ POLICIES: Final[tuple[dict[str, Any], ...]] = (
 OWN_TOLERANCE: Final = 0.5
 
 
+#: Entries of the long run only; the short run has others of the same kind.
+LONG_ONLY: Final = frozenset(
+    (
+        *("every", "every odd", "every with jitter", "every with spread", "jitter"),
+        *("relative day", "relative two days", "rrule count", "rrule excluded"),
+        *("cron limit", "cron window"),
+    )
+)
+
+
 def entries(zone: str, short: bool = False) -> dict[str, dict[str, Any]]:
     """Return an entry for each type of schedule, and for each policy that changes the runs."""
     cron = {"kind": "crontab", "timezone": zone}
@@ -98,6 +108,8 @@ def entries(zone: str, short: bool = False) -> dict[str, dict[str, Any]]:
         "misfire": {**cron, "minute": "45", "misfire_grace_time": 600},
         "own class": {"kind": "subclass", "seconds": 5000},
     }
+    if short:
+        found = {name: entry for name, entry in found.items() if name not in LONG_ONLY}
     if zone == HALF_HOUR:
         # After such a change, the past of this interval is unknown: its runs are at full hours.
         del found["relative hours"]

@@ -9,22 +9,22 @@ from pathlib import Path
 
 import pytest
 
-from tests.samples import long
 from tests.simulation.scenario import PROFILES, Scenario, Step, generate
 from tests.simulation.shrink import kind_of, shrunk
 
 ROOT = Path(__file__).parents[2]
 #: Real seconds after which a simulation is considered hanging.
 LONGEST = 300
-#: Number of processes that share all profiles.
-PARTS = 5
-#: The processes that also run in the short run, because they are the fastest.
-SHORT = {1, 4}
+pytestmark = pytest.mark.timeout(LONGEST)
+#: Profiles of the long run only, because they are the slowest.
+SLOW = {"crowded", "everything"}
+#: Number of tests that share the other profiles.
+PARTS = 6
 
 
-def simulation(*arguments: str, command: str = "tests.simulation", longest: float = LONGEST) -> str:
-    """Run a command and return its output; if the command fails, fail with its output."""
-    words = [sys.executable, "-m", command, *arguments]
+def simulation(*arguments: str, longest: float = LONGEST) -> str:
+    """Run the simulator and return its output; if it fails, fail with its output."""
+    words = [sys.executable, "-m", "tests.simulation", *arguments]
     ended = subprocess.run(
         words, cwd=ROOT, capture_output=True, text=True, timeout=longest, check=False
     )
@@ -32,15 +32,17 @@ def simulation(*arguments: str, command: str = "tests.simulation", longest: floa
     return ended.stdout
 
 
-@pytest.mark.parametrize("part", [part if part in SHORT else long(part) for part in range(PARTS)])
+@pytest.mark.parametrize("part", range(PARTS))
 def test_random_scenarios_recover_from_faults(part: int) -> None:
-    profiles = [word for name in sorted(PROFILES)[part::PARTS] for word in ("--profile", name)]
+    names = sorted({*PROFILES} - SLOW)[part::PARTS]
+    profiles = [word for name in names for word in ("--profile", name)]
     assert ", 0 failed" in simulation(*profiles, "--seeds", "1", "--no-shrink")
 
 
-def test_one_fault_at_every_step() -> None:
-    cases = simulation("--exhaustive", "--switches", "0", "--mode", "no-lock", "--fault", "kill")
-    assert ", 0 failed" in cases
+@pytest.mark.parametrize("broker", ["same", "separate"])
+def test_one_fault_at_every_step(broker: str) -> None:
+    options = ("--switches", "0", "--mode", "no-lock", "--fault", "kill", "--broker", broker)
+    assert ", 0 failed" in simulation("--exhaustive", *options)
 
 
 def test_a_year_of_wall_clocks() -> None:
@@ -149,6 +151,3 @@ class TestAtLength:
 
     def test_simulations_and_backfills_in_all_zones(self) -> None:
         assert "4 spans, 0 wrong" in simulation("--look-back", "4", longest=900)
-
-    def test_every_mutant_is_killed(self) -> None:
-        simulation("--all", "-j", "2", command="tests.simulation.mutate", longest=1700)
