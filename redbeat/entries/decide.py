@@ -26,6 +26,7 @@ from redbeat.errors import described
 from redbeat.schedules.calendars import Exclusion
 from redbeat.schedules.hashed import hash_fraction, spread_fraction
 from redbeat.schedules.next_run import (
+    CLOCK_NOISE,
     MIN_EVERY,
     asks_itself,
     count_runs,
@@ -69,10 +70,6 @@ LONGEST_ID = 200
 #: ``PARKED`` is the score of finished and quarantined entries.
 #: ``DISABLED`` is the score of disabled entries.
 PARKED, DISABLED = -1.0, -2.0
-
-
-#: The largest difference between two estimates of one instant by a schedule that reads a clock.
-CLOCK_NOISE = timedelta(milliseconds=1)
 
 #: An instant before all occurrences of all schedules.
 #: No rule has an occurrence at ``BEFORE_EPOCH``, which is not a whole second.

@@ -23,6 +23,7 @@ from .registry import SCHEDULES
 from .rule import RuleSchedule
 
 __all__ = (
+    "CLOCK_NOISE",
     "MIN_EVERY",
     "asks_itself",
     "count_runs",
@@ -37,6 +38,10 @@ __all__ = (
 )
 
 ZERO = timedelta(0)
+#: The largest difference between two estimates of one instant by a schedule that reads a clock.
+CLOCK_NOISE = timedelta(milliseconds=1)
+#: Maximum number of attempts to read a clock without an interruption.
+CLOCK_READS = 5
 
 #: The shortest allowed interval, which is the precision with which Celery's beat waits.
 #: RedBeat uses ``MIN_EVERY`` in place of a shorter interval that RedBeat 2 stored.
@@ -232,10 +237,25 @@ def _next_solar(schedule: Any, after: datetime, _timezone: tzinfo | None) -> dat
     return next_event(schedule, after)
 
 
+def _lead_of(schedule: Any) -> timedelta:
+    """Return how far the clock of a schedule is ahead of UTC; zero if it has a time zone.
+
+    Like Celery, this treats a naive time as UTC. A process that is interrupted between the two
+    clocks measures again, because with a wrong lead a run would follow itself.
+    """
+    lead = ZERO
+    for _ in range(CLOCK_READS):
+        before, clock = datetime.now(UTC), schedule.now()
+        if clock.tzinfo is not None:
+            return ZERO
+        lead = clock.replace(tzinfo=UTC) - before
+        if datetime.now(UTC) - before < CLOCK_NOISE:
+            break
+    return lead
+
+
 def _next_of_custom(schedule: Any, after: datetime, _timezone: tzinfo | None) -> datetime | None:
-    clock, ahead = schedule.now(), ZERO
-    if clock.tzinfo is None:  # like Celery, treat a naive time as UTC
-        ahead = clock.replace(tzinfo=UTC) - datetime.now(UTC)
+    ahead = _lead_of(schedule)
     wait = schedule.remaining_estimate(on_clock_of(schedule, after + ahead))
     now = schedule.now()
     aware = now if now.tzinfo else now.replace(tzinfo=UTC)

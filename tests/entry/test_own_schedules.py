@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import time
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -82,6 +84,34 @@ def test_a_clock_in_another_zone_is_the_zone_of_its_crontab(app: Celery) -> None
     assert round(due_at.timestamp()) % 86400 == 0
     found = [round(instant.timestamp()) for instant in made.upcoming(3)]
     assert [second - round(due_at.timestamp()) for second in found] == [0, 86400, 2 * 86400]
+
+
+@pytest.mark.parametrize(
+    ("early", "every", "first"), [(True, 8, 4), (False, 4, 0), (False, 5, 2), (False, 7, 4)]
+)
+def test_a_run_follows_once_although_reading_the_clock_takes_long(
+    app: Celery, early: bool, every: int, first: int
+) -> None:
+    """Setup: a crontab with a clock without a time zone.
+
+    Fault: the process is interrupted for 20 ms at some reads, before or after it reads this clock.
+
+    Invariant: ``upcoming()`` has each run once.
+    """
+    reads = itertools.count()
+
+    def wall() -> datetime:
+        interrupted = next(reads) % every == first
+        if interrupted and early:
+            time.sleep(0.02)
+        now = datetime.now(TOKYO).replace(tzinfo=None)
+        if interrupted and not early:
+            time.sleep(0.02)
+        return now
+
+    made = entry(app, crontab(0, 9, nowfun=wall), last_run_at=datetime.now(UTC))
+    begin, *following = (round(instant.timestamp()) for instant in made.upcoming(4))
+    assert [second - begin for second in following] == [86400, 2 * 86400, 3 * 86400]
 
 
 def test_a_run_that_was_just_made_is_not_due_again() -> None:
