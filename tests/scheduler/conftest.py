@@ -169,6 +169,13 @@ class World:
         most = (self.now() - self.began) / 2
         return pytest.approx(self.began + most + seconds, abs=most + 0.001)
 
+    def backs_off(self, name: str) -> bool:
+        """Return whether a failed run is tried again a second after a moment of this test, or later.
+
+        A tick that took long may have tried it again already, and doubled the delay.
+        """
+        return self.began + 1 <= (self.score(name) or 0) <= self.now() + 60
+
     def ago(self, seconds: float) -> datetime:
         """Return the instant that was ``seconds`` ago, by the clock of Redis."""
         return datetime.fromtimestamp(self.now(), timezone.utc) - timedelta(seconds=seconds)

@@ -563,7 +563,7 @@ class TestIsDue:
         scheduler.tick()
         assert scheduler.names == ["a"]
         assert world.run_count("b") == 0
-        assert world.score("b") == world.later(1)
+        assert world.backs_off("b")
 
     def test_an_is_due_with_changing_results_loses_nothing_silently(
         self, world: World, log: pytest.LogCaptureFixture

@@ -89,7 +89,7 @@ class TestScheduler:
         scheduler.before_send = refuse
         scheduler.tick()
         assert world.run_count("a") == 0
-        assert world.score("a") == world.later(1)
+        assert world.backs_off("a")
 
     def test_maybe_due_that_reserves_and_sends_by_itself(self, world: World) -> None:
         sent: list[str] = []

@@ -142,7 +142,7 @@ class TestOwnTick:
         scheduler.before_send = once(refuse)
         scheduler.tick()
         assert world.run_count("a") == 0
-        assert world.score("a") == world.later(1)
+        assert world.backs_off("a")
         world.client.zadd(f"{PREFIX}:schedule", {f"{PREFIX}a": 1})
         scheduler.tick()
         assert scheduler.names == ["a"]

@@ -116,7 +116,7 @@ class TestOneEntry:
         scheduler = world.scheduler_of(Angry)
         scheduler.tick()
         assert scheduler.names == ["a", "c"]
-        assert world.score("b") == world.later(1)
+        assert world.backs_off("b")
 
 
 class TestBroker:
