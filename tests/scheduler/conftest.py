@@ -170,7 +170,7 @@ class World:
         return pytest.approx(self.began + most + seconds, abs=most + 0.001)
 
     def backs_off(self, name: str) -> bool:
-        """Return whether a failed run is tried again a second after a moment of this test, or later.
+        """Return whether a failed run waits for at least a second before the next attempt.
 
         A tick that took long may have tried it again already, and doubled the delay.
         """
