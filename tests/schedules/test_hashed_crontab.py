@@ -40,7 +40,8 @@ def test_the_fields_do_not_follow_from_each_other() -> None:
 )
 def test_the_values_fill_their_range(field: str, text: str, lowest: int, highest: int) -> None:
     fields: dict[str, Any] = {"minute": 0, field: text}
-    found = {value for name in NAMES for value in getattr(hashed_crontab(name, **fields), field)}
+    rules = (hashed_crontab(name, **fields) for name in NAMES[:1000])
+    found = {value for rule in rules for value in getattr(rule, field)}
     assert found == set(range(lowest, highest + 1))
 
 
