@@ -70,9 +70,9 @@ def test_a_leader_that_is_dead(
     redis_client.set("redbeat::lock", TOKEN, ex=1500)
     now = int(redis_client.time()[0])
     if since == "a presence":
-        redis_client.zadd(".redbeat::beats", {f"{TOKEN} lock": now - 19})
+        redis_client.zadd(".redbeat::beats", {f"{TOKEN} lock": now})
     else:
-        redis_client.hset(".redbeat::stats", "last_tick", str(now - 19))
+        redis_client.hset(".redbeat::stats", "last_tick", str(now))
     assert run("status").code == 0
     if since == "a presence":
         redis_client.zadd(".redbeat::beats", {f"{TOKEN} lock": now - 40})
@@ -81,7 +81,7 @@ def test_a_leader_that_is_dead(
     ran = run("status", "--json")
     assert ran.code == EX_UNHEALTHY
     (problem,) = ran.json[0]["problems"]
-    dead = r"the leader \(web-1, pid 4711\) has not reached Redis for 4\d.* s; start a beat"
+    dead = r"the leader \(web-1, pid 4711\) has not reached Redis for .* s; start a beat"
     assert re.fullmatch(dead, problem)
     assert re.fullmatch(dead, Schedule(app).status().problem)
 
