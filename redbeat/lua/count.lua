@@ -23,11 +23,10 @@
 --
 -- Returns {now, members, static, quarantined, disabled, parked (never due), due, first due, leader,
 -- active beats, problem or '', failing, keys of possibly overdue entries, last tick (UNIX seconds)
--- or ''}. `first due` is when the
--- first of the due entries was due, or ''. `leader` is the token of the leader, '' without a
--- leader, or 'a key that is not a lock'. `active beats` has the token of each active beat, followed
--- by when the beat was last seen. An entry whose run could not be sent counts as due, although its
--- score is the later time of the next attempt.
+-- or ''}. `first due` is when the first of the due entries was due, or ''. `leader` is the token of
+-- the leader, '' without a leader, or 'a key that is not a lock'. `active beats` has the token of
+-- each active beat, followed by when the beat was last seen. An entry whose run could not be sent
+-- counts as due, although its score is the later time of the next attempt.
 
 -- include: aside
 

@@ -158,7 +158,7 @@ def beats_of(counts: Counts) -> tuple[BeatInfo | None, list[BeatInfo], list[Beat
     leader = BeatInfo.read(counts.holder) if counts.holder else None
     if leader and leader.host is not None and counts.last_tick is not None:
         # Redis forgets when a beat was seen, but not when the leader last ticked.
-        leader = leader._replace(last_seen=instant_in(counts.last_tick))
+        leader = leader._replace(last_seen=from_timestamp(counts.last_tick))
     lockless, standbys = [], []
     for beat in counts.beats:
         if beat.token == counts.holder:

@@ -69,15 +69,16 @@ def test_a_leader_that_is_dead(
     """A killed leader holds the lock for a long time, although it does nothing."""
     redis_client.set("redbeat::lock", TOKEN, ex=1500)
     now = int(redis_client.time()[0])
-    if since == "a presence":
-        redis_client.zadd(".redbeat::beats", {f"{TOKEN} lock": now})
-    else:
-        redis_client.hset(".redbeat::stats", "last_tick", str(now))
+
+    def last_seen(at: int) -> None:
+        if since == "a presence":
+            redis_client.zadd(".redbeat::beats", {f"{TOKEN} lock": at})
+        else:
+            redis_client.hset(".redbeat::stats", "last_tick", str(at))
+
+    last_seen(now)
     assert run("status").code == 0
-    if since == "a presence":
-        redis_client.zadd(".redbeat::beats", {f"{TOKEN} lock": now - 40})
-    else:
-        redis_client.hset(".redbeat::stats", "last_tick", str(now - 40))
+    last_seen(now - 40)
     ran = run("status", "--json")
     assert ran.code == EX_UNHEALTHY
     (problem,) = ran.json[0]["problems"]
