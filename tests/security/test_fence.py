@@ -132,7 +132,10 @@ NUMBERS: dict[str, tuple[str, ...]] = {
     "management/doctor.py": ("the time of Redis", "from_timestamp(now)"),
     "management/find.py": ("what a regular expression has checked", "int(after or 0)"),
     "management/prefixes.py": ("a cursor of Redis", "int(cursor)"),
-    "management/status.py": ("the time of Redis", "from_timestamp(counts.now)"),
+    "management/status.py": (
+        "the time of Redis; what seconds_in has checked",
+        *("from_timestamp(counts.now)", "from_timestamp(counts.last_tick)"),
+    ),
     "metrics/families.py": (
         "bounds in a table of the package; conditions",
         *("float(text)", "float(leads)", "float(redis_up)"),
