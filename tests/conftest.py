@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import resource
 import sys
@@ -85,6 +86,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     others = [item for item in items if item.get_closest_marker("standalone")]
     items[:] = [item for item in items if item not in others]
     config.hook.pytest_deselected(items=others)
+
+
+def pytest_collection() -> None:
+    """Collect the tests without garbage collection, which would take a third of the time."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Exempt the collected tests from garbage collection: they all exist until the end."""
+    gc.freeze()
+    gc.enable()
 
 
 def cpu_seconds() -> float:
