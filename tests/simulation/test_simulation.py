@@ -22,7 +22,7 @@ QUICK = (
     *("limits", "network", "policies", "processes", "raw", "unrecorded"),
 )
 #: Number of tests that share these profiles.
-PARTS = 4
+PARTS = 6
 
 
 def simulation(*arguments: str, longest: float = LONGEST) -> str:
