@@ -22,7 +22,7 @@ from redbeat import RedBeatSchedulerEntry
 from redbeat.storage.reading import Reading
 from tests.acceptance.processes import Project
 from tests.deployments import KINDS, STANDALONE, Deployment, chosen_kind, single
-from tests.servers import RedisServer, free_port
+from tests.servers import RedisServer, closed_port, free_port
 
 # Allow .pyc files: many tests start Python programs, which would compile all imports each time.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -191,8 +191,15 @@ def app(redis_url: str, deployment: Deployment) -> Iterator[Celery]:
 
 @pytest.fixture
 def unused_port() -> int:
-    """A loopback port on which no server listens."""
+    """A loopback port on which a test can start a server."""
     return free_port()
+
+
+@pytest.fixture(name="closed_port")
+def reserved_port() -> Iterator[int]:
+    """A loopback port that refuses connections."""
+    with closed_port() as port:
+        yield port
 
 
 @pytest.fixture

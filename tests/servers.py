@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import signal
 import socket
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from examples.embedded import EmbeddedRedis, free_port
 from tests.certificates import CertificateFiles
 
-__all__ = ("RedisServer", "free_port", "port_with_bus")
+__all__ = ("RedisServer", "closed_port", "free_port", "port_with_bus")
 
 #: The bus port of a cluster node is its port plus this number.
 BUS: Final = 10000
 HIGHEST_PORT: Final = 65535
+
+
+@contextmanager
+def closed_port() -> Iterator[int]:
+    """Reserve a loopback port that refuses connections.
+
+    Until the context ends, no other process gets this port for a server or a connection.
+    """
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        yield reserved.getsockname()[1]
 
 
 def port_with_bus() -> int:

@@ -61,3 +61,11 @@ def test_a_server_that_ends_while_clients_connect_leaves_nothing_open(
                 callers.join()
             gc.collect()
     assert [str(warning.message) for warning in left] == []
+
+
+def test_a_closed_port_refuses_connections_and_stays_reserved(closed_port: int) -> None:
+    """Another test may look for a port of its own server at the same time."""
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", closed_port), timeout=10)
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind(("127.0.0.1", closed_port))

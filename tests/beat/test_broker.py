@@ -162,11 +162,11 @@ class TestRetryOptions:
         assert retry_options({name: None}, once)[name] is None
 
     @pytest.mark.parametrize("once", [True, False])
-    def test_a_stored_policy_does_not_delay_a_publish(self, unused_port: int, once: bool) -> None:
+    def test_a_stored_policy_does_not_delay_a_publish(self, closed_port: int, once: bool) -> None:
         """Setup: no broker. Fault: the retry policy allows hours of retries. Invariant: the error
         is raised at once.
         """
-        app = make_app(f"amqp://127.0.0.1:{unused_port}//")
+        app = make_app(f"amqp://127.0.0.1:{closed_port}//")
         hours = dict.fromkeys(("interval_start", "interval_step", "interval_max"), 36000)
         options_given = {"retry_policy": {"max_retries": 10**6, **hours}, "timeout": 36000}
         started = time.monotonic()

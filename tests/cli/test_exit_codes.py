@@ -23,7 +23,6 @@ from redbeat.cli.command import (
 from tests.acceptance.processes import ROOT
 from tests.cli.conftest import Run
 from tests.conftest import Make
-from tests.servers import free_port
 
 #: Valid arguments of each command, for the entry ``one``.
 WORDS = {
@@ -85,8 +84,8 @@ def test_an_invalid_command_line(run: Run, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", WORDS)
-def test_redis_is_away(run: Run, app: Celery, words: list[str]) -> None:
-    app.conf.redbeat_redis_url = f"redis://127.0.0.1:{free_port()}"
+def test_redis_is_away(run: Run, app: Celery, closed_port: int, words: list[str]) -> None:
+    app.conf.redbeat_redis_url = f"redis://127.0.0.1:{closed_port}"
     ran = run(*words)
     assert ran.code == EX_UNAVAILABLE, ran.err
     assert ran.err.startswith("Error: Redis cannot be used: ConnectionError")

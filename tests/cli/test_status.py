@@ -20,7 +20,6 @@ from redbeat.connection.retrying import RetryingConnection
 from redbeat.storage.layout import Layout
 from tests.cli.conftest import Run
 from tests.conftest import Make
-from tests.servers import free_port
 
 TOKEN = "redbeat3:web-1:4711:1700000000:" + "0" * 32
 
@@ -204,8 +203,8 @@ def test_status_lists_standbys(run: Run, redis_client: redis.Redis) -> None:
     assert datetime.fromisoformat(found["standbys"][0]["last_seen"]).timestamp() == seconds - 20
 
 
-def test_redis_is_away(run: Run, app: Celery) -> None:
-    app.conf.redbeat_redis_url = f"redis://:secret@127.0.0.1:{free_port()}"
+def test_redis_is_away(run: Run, app: Celery, closed_port: int) -> None:
+    app.conf.redbeat_redis_url = f"redis://:secret@127.0.0.1:{closed_port}"
     for command in ("status", "list"):
         ran = run(command)
         assert ran.code == EX_UNAVAILABLE
@@ -213,8 +212,8 @@ def test_redis_is_away(run: Run, app: Celery) -> None:
         assert "secret" not in ran.err
 
 
-def test_a_command_does_not_retry_redis(run: Run, app: Celery) -> None:
-    app.conf.redbeat_redis_url = f"redis://127.0.0.1:{free_port()}"
+def test_a_command_does_not_retry_redis(run: Run, app: Celery, closed_port: int) -> None:
+    app.conf.redbeat_redis_url = f"redis://127.0.0.1:{closed_port}"
     app.conf.redbeat_redis_options = {"retry_period": -1}
     assert run("status").code == EX_UNAVAILABLE
     assert not isinstance(app.redbeat_redis, RetryingConnection)

@@ -381,11 +381,11 @@ def test_tls_to_the_sentinels_is_verified_too() -> None:
     assert pool.connection_kwargs["ssl_check_hostname"] is True
 
 
-def test_cluster_that_is_away_is_a_connection_error_of_each_command(unused_port: int) -> None:
-    client = client_of(redbeat_redis_url=f"redis-cluster://localhost:{unused_port}")
-    options = {"cluster": True, "startup_nodes": [("127.0.0.1", unused_port)]}
+def test_cluster_that_is_away_is_a_connection_error_of_each_command(closed_port: int) -> None:
+    client = client_of(redbeat_redis_url=f"redis-cluster://localhost:{closed_port}")
+    options = {"cluster": True, "startup_nodes": [("127.0.0.1", closed_port)]}
     for away in (client, client, client_of(redbeat_redis_options=options)):
-        with pytest.raises(redis.exceptions.ConnectionError, match=str(unused_port)):
+        with pytest.raises(redis.exceptions.ConnectionError, match=str(closed_port)):
             away.get("k")
     client.close()
 
@@ -396,16 +396,16 @@ def test_a_cluster_client_that_has_not_connected_yet() -> None:
     assert not hasattr(client, "connection_pool")
 
 
-def test_nodes_of_a_cluster_in_each_form(unused_port: int) -> None:
+def test_nodes_of_a_cluster_in_each_form(closed_port: int) -> None:
     host = "127.0.0.1"
     cluster_node: Any = ClusterNode
     for node in (
-        cluster_node(host, unused_port),
-        {"host": host, "port": unused_port},
-        (host, unused_port),
+        cluster_node(host, closed_port),
+        {"host": host, "port": closed_port},
+        (host, closed_port),
     ):
         away = client_of(redbeat_redis_options={"cluster": True, "startup_nodes": [node]})
-        with pytest.raises(redis.exceptions.ConnectionError, match=str(unused_port)):
+        with pytest.raises(redis.exceptions.ConnectionError, match=str(closed_port)):
             away.get("k")
 
 

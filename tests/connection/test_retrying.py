@@ -187,26 +187,26 @@ def test_server_that_starts_late(server: RedisServer) -> None:
     assert client.ping()
 
 
-def test_retries_stop_after_the_period(unused_port: int) -> None:
+def test_retries_stop_after_the_period(closed_port: int) -> None:
     slept: list[float] = []
-    client = retrying(f"redis://localhost:{unused_port}", slept.append, period=30)
-    with pytest.raises(redis.ConnectionError, match=str(unused_port)):
+    client = retrying(f"redis://localhost:{closed_port}", slept.append, period=30)
+    with pytest.raises(redis.ConnectionError, match=str(closed_port)):
         client.get("k")
     assert sum(slept) == pytest.approx(30, abs=2)
     assert max(slept) <= RetryingConnection.RETRY_MAX_WAIT
     assert slept[0] <= 2 * RetryingConnection.RETRY_MIN_WAIT
 
 
-def test_waits_grow_and_differ(unused_port: int) -> None:
+def test_waits_grow_and_differ(closed_port: int) -> None:
     slept: list[float] = []
-    client = retrying(f"redis://localhost:{unused_port}", slept.append, period=120)
+    client = retrying(f"redis://localhost:{closed_port}", slept.append, period=120)
     with pytest.raises(redis.ConnectionError):
         client.get("k")
     assert len(set(slept)) > len(slept) / 2
     assert max(slept) > 1
 
 
-def test_retries_without_a_limit_go_on_for_long(unused_port: int) -> None:
+def test_retries_without_a_limit_go_on_for_long(closed_port: int) -> None:
     class EnoughError(Exception):
         pass
 
@@ -218,7 +218,7 @@ def test_retries_without_a_limit_go_on_for_long(unused_port: int) -> None:
             raise EnoughError
 
     with pytest.raises(EnoughError):
-        retrying(f"redis://localhost:{unused_port}", sleep, period=-1).get("k")
+        retrying(f"redis://localhost:{closed_port}", sleep, period=-1).get("k")
 
 
 def test_a_wrong_password_is_not_retried(redis_url: str) -> None:

@@ -165,10 +165,10 @@ def errors_of(actions: list[Callable[[], Any]]) -> str:
 
 @pytest.mark.parametrize("place", PLACES)
 def test_no_output_contains_the_password(
-    place: str, unused_port: int, caplog: pytest.LogCaptureFixture, capsys: Any
+    place: str, closed_port: int, caplog: pytest.LogCaptureFixture, capsys: Any
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    app = app_of(filled(PLACES[place], unused_port))
+    app = app_of(filled(PLACES[place], closed_port))
     assert CANARY not in "\n".join(shown(app))
     beat = RedBeatScheduler(app)
     entry = RedBeatSchedulerEntry("a", "t", 60, app=app)
@@ -214,11 +214,11 @@ def test_an_authentication_error_does_not_contain_the_password(
 
 @pytest.mark.long
 def test_a_real_beat_at_log_level_debug_prints_no_password(
-    tmp_path: Path, redis_url: str, unused_port: int
+    tmp_path: Path, redis_url: str, closed_port: int
 ) -> None:
     project = Project(tmp_path, redis_url)
     try:
-        url = f"rediss://user:{CANARY}@localhost:{unused_port}/0?ssl_password={CANARY}"
+        url = f"rediss://user:{CANARY}@localhost:{closed_port}/0?ssl_password={CANARY}"
         options = {"password": CANARY, "socket_connect_timeout": 1}
         settings = {"redbeat_redis_url": url, "redbeat_redis_options": options}
         beat = project.beat("-l", "debug", settings=settings)
@@ -226,7 +226,7 @@ def test_a_real_beat_at_log_level_debug_prints_no_password(
         assert beat.stop() == 0
         output = beat.output()
         assert "DEBUG/" in output
-        assert f"localhost:{unused_port}" in output
+        assert f"localhost:{closed_port}" in output
         assert CANARY not in output
     finally:
         project.end()

@@ -217,9 +217,9 @@ def test_a_name_may_contain_anything(app: Celery, name: str) -> None:
         Entry.from_key(found.key, app=app)
 
 
-def test_making_an_entry_needs_no_redis(unused_port: int) -> None:
+def test_making_an_entry_needs_no_redis(closed_port: int) -> None:
     app = Celery("tests", broker="memory://", set_as_current=False)
-    app.conf.redbeat_redis_url = f"redis://127.0.0.1:{unused_port}"
+    app.conf.redbeat_redis_url = f"redis://127.0.0.1:{closed_port}"
     app.conf.redbeat_key_prefix = PREFIX
     made = entry(app, "a", last_run_at=RAN, total_run_count=7, relative=True)
     assert (made.key, made.last_run_at, made.total_run_count) == (f"{PREFIX}a", RAN, 7)

@@ -22,7 +22,7 @@ from tests.faults.links import RESET
 from tests.faults.oracle import Report
 from tests.faults.profile import Profile
 from tests.faults.trial import Grid, settle
-from tests.servers import RedisServer, free_port
+from tests.servers import RedisServer, closed_port
 from tests.waiting import wait_until
 
 HOUR = 3600.0
@@ -373,8 +373,9 @@ def a_copy(schedule: Schedule, server: RedisServer) -> Iterator[int]:
 
 @contextmanager
 def nobody(_schedule: Schedule, _server: RedisServer) -> Iterator[int]:
-    """Return a port on which nothing listens."""
-    yield free_port()
+    """Return a port that refuses connections."""
+    with closed_port() as port:
+        yield port
 
 
 @pytest.mark.long

@@ -241,7 +241,7 @@ def refused(port: int) -> None:
         client.socket.close()
 
 
-def test_clients_of_a_stopped_server_are_reset(unused_port: int) -> None:
+def test_clients_of_a_stopped_server_are_reset(closed_port: int) -> None:
     # The proxy may already reset the connection while it is being opened.
-    with Proxy(unused_port) as proxy, pytest.raises(ConnectionResetError):
+    with Proxy(closed_port) as proxy, pytest.raises(ConnectionResetError):
         refused(proxy.port)

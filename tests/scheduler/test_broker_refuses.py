@@ -220,9 +220,9 @@ def test_no_password_is_in_the_log(
 
 @pytest.mark.parametrize("attempts", [[1, 32, 64], long([1, 32, 64, 128])], ids=len)
 def test_the_log_line_is_repeated_at_growing_intervals(
-    world: World, unused_port: int, log: pytest.LogCaptureFixture, attempts: list[int]
+    world: World, closed_port: int, log: pytest.LogCaptureFixture, attempts: list[int]
 ) -> None:
-    world.app.conf.broker_url = f"redis://127.0.0.1:{unused_port}/0"
+    world.app.conf.broker_url = f"redis://127.0.0.1:{closed_port}/0"
     world.put("a")
     scheduler = world.scheduler_of(RedBeatScheduler, clock=Clock())
     attempts_logged = []

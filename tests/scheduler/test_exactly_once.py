@@ -1459,9 +1459,9 @@ class TestImpossibleFromTheStart:
         assert queues.url == world.app.conf.broker_url
         assert "task_always_eager" in self.refused(world, task_always_eager=True)
 
-    def test_a_schedule_in_a_cluster(self, world: World, unused_port: int) -> None:
-        url = f"redis://127.0.0.1:{unused_port}/0"
-        options = {"cluster": True, "startup_nodes": [{"host": "127.0.0.1", "port": unused_port}]}
+    def test_a_schedule_in_a_cluster(self, world: World, closed_port: int) -> None:
+        url = f"redis://127.0.0.1:{closed_port}/0"
+        options = {"cluster": True, "startup_nodes": [{"host": "127.0.0.1", "port": closed_port}]}
         settings = {"broker_url": url, "redbeat_redis_options": options}
         cluster = "redis-cluster://"
         assert "Cluster" in self.refused(world, redbeat_redis_url=cluster, **settings)

@@ -32,9 +32,9 @@ def test_a_beat_works_on_a_fake_client_of_the_user(decode_responses: bool) -> No
     scheduler.close()
 
 
-def test_a_replaced_get_redis_provides_the_client_of_all_parts(unused_port: int) -> None:
+def test_a_replaced_get_redis_provides_the_client_of_all_parts(closed_port: int) -> None:
     app = Celery("fake", broker="memory://", set_as_current=False)
-    app.conf.redbeat_redis_url = f"redis://127.0.0.1:{unused_port}"
+    app.conf.redbeat_redis_url = f"redis://127.0.0.1:{closed_port}"
     fake = fakeredis.FakeRedis(decode_responses=True)
     with mock.patch("redbeat.schedulers.get_redis", return_value=fake) as get_redis:
         entry = RedBeatSchedulerEntry("a", "t", 60.0, app=app)

@@ -512,10 +512,10 @@ def test_other_tasks_cost_no_round_trip(worker: Worker) -> None:
 
 
 def test_a_worker_without_redis_logs_that_and_goes_on(
-    worker: Worker, unused_port: int, caplog: pytest.LogCaptureFixture
+    worker: Worker, closed_port: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     away = Celery("away", broker="memory://", set_as_current=False)
-    away.conf.redbeat_redis_url = f"redis://127.0.0.1:{unused_port}/0"
+    away.conf.redbeat_redis_url = f"redis://127.0.0.1:{closed_port}/0"
     away.conf.redbeat_redis_options = {"retry_period": -1}
     worker.task.app = away
     worker.postrun(states.SUCCESS)

@@ -178,8 +178,8 @@ class TestBroker:
         assert sorted(scheduler.names) == ["a", "c", "e"]
         assert sorted(world.quarantine()) == [f"{PREFIX}b", f"{PREFIX}d"]
 
-    def test_a_broker_that_cannot_be_reached(self, world: World, unused_port: int) -> None:
-        world.app.conf.broker_url = f"amqp://127.0.0.1:{unused_port}//"
+    def test_a_broker_that_cannot_be_reached(self, world: World, closed_port: int) -> None:
+        world.app.conf.broker_url = f"amqp://127.0.0.1:{closed_port}//"
         world.put("a")
         scheduler = world.scheduler()
         assert scheduler.tick() > 0
