@@ -894,6 +894,12 @@ local function claim(key, found, due)
   return lease_end
 end
 
+-- Returns a score without an exponent: since version 7.2, Redis returns the score
+-- 1795662649.8554249 as 1.7956626498554249e+9.
+local function plain_score(score)
+  return string.find(score, 'e', 1, true) and string.format('%.17g', tonumber(score)) or score
+end
+
 local function due_members()
   if only ~= '' then
     return {only, redis.call('ZSCORE', schedule, only) or now_text}
@@ -923,7 +929,7 @@ if standing == 1 and limit > 0 and not (earlier and repeat_claims()) then
       break
     end
     local key, found, err = resolve(members[i])
-    local due = members[i + 1]
+    local due = plain_score(members[i + 1])
     if not instant(due) or tonumber(due) == 0 then
       due = now_text
     end
