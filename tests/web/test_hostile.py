@@ -391,7 +391,9 @@ def test_odd_stored_data_is_shown(
     for name in names:
         assert name in browser.get(f"/entry?name={name}")
         browser.get(f"/entry/delete?name={name}")
-    for path in ("/", "/?sort=-last", "/?task=t", "/timeline", "/beats"):
+    for query in ("", "&sort=-last", "&task=t"):
+        browser.get(f"/?per=200{query}")
+    for path in ("/timeline", "/beats"):
         browser.get(path)
 
 
