@@ -64,7 +64,7 @@ def test_a_server_that_ends_while_clients_connect_leaves_nothing_open(
 
 
 def test_a_closed_port_refuses_connections_and_stays_reserved(closed_port: int) -> None:
-    """Another test may look for a port of its own server at the same time."""
+    """Another test may choose a port for its own server at the same time."""
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", closed_port), timeout=10)
     with socket.socket() as other, pytest.raises(OSError, match="in use"):

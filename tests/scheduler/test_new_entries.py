@@ -85,19 +85,21 @@ def test_a_new_entry_with_a_last_run_counts_from_it(world: World) -> None:
     assert scheduler.sent == []
 
 
-@pytest.mark.parametrize("coalesce", ["latest", "all"])
-def test_the_first_run_is_due_at_a_score_with_many_digits(world: World, coalesce: str) -> None:
+@pytest.mark.parametrize(
+    ("policy", "runs"), [({}, 1), ({"coalesce": "all", "catch_up_limit": 10}, 3)]
+)
+def test_the_first_run_is_due_at_a_score_with_many_digits(
+    world: World, policy: dict[str, Any], runs: int
+) -> None:
     """Since version 7.2, Redis returns some scores to scripts in the form 1.7956626498554249e+9.
 
     Nearly every ``time.time()`` of another program is such a score.
     """
     due = int(world.now()) - 150 + 0.3333333
     world.put("new", score=due)
-    policy = {"coalesce": coalesce, "catch_up_limit": 10}
-    world.client.hset(f"{PREFIX}new", "policy", json.dumps(policy if coalesce == "all" else {}))
+    world.client.hset(f"{PREFIX}new", "policy", json.dumps(policy))
     scheduler = world.scheduler()
     for _ in range(4):
         scheduler.tick()
     sent = [message.scheduled_at.timestamp() for message in scheduler.sent]
-    expected = [due, due + 60, due + 120] if coalesce == "all" else [due]
-    assert sent == pytest.approx(expected, abs=1e-5)
+    assert sent == pytest.approx([due + 60 * number for number in range(runs)], abs=1e-5)

@@ -391,9 +391,8 @@ def test_odd_stored_data_is_shown(
     for name in names:
         assert name in browser.get(f"/entry?name={name}")
         browser.get(f"/entry/delete?name={name}")
-    for query in ("", "&sort=-last", "&task=t"):
-        browser.get(f"/?per=200{query}")
-    for path in ("/timeline", "/beats"):
+    lists = "/?per=200", "/?per=200&sort=-last", "/?per=200&task=t"
+    for path in (*lists, "/timeline", "/beats"):
         browser.get(path)
 
 
