@@ -62,10 +62,9 @@ class Deployment:
         return [redis.Redis.from_url(url) for url in self.servers or [self.url]]
 
     def empty(self) -> None:
-        """Delete all data and scripts."""
+        """Delete all data. Scripts stay in the cache: to compile them again takes long."""
         for client in self._clients:
             client.flushall()
-            client.script_flush()
 
 
 def single(server: RedisServer, **options: Any) -> Deployment:
