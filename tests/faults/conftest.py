@@ -52,7 +52,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Set the timeout of the tests in this directory according to the profile."""
     timeout = profile_of(config).pick(TIMEOUT_SHORT, TIMEOUT_FULL)
     for item in items:
-        if Path(__file__).parent in item.path.parents:
+        if item.nodeid.startswith("tests/faults/"):
             item.add_marker(pytest.mark.timeout(timeout))
 
 

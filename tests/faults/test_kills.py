@@ -251,7 +251,7 @@ def test_no_run_is_doubled_by_a_kill(life: Life, broker: redis.Redis, note: Note
     Invariant: each occurrence and each trigger has one message or is coalesced. No entry exceeds
     its run limit.
     """
-    life.steady = STEADY[:80]
+    life.steady = STEADY[:40]
     assert not check_kills(life, broker, note, 1, len(life.steady) // 2, locked=False)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -36,10 +37,20 @@ JSON_PARSERS = {"loads", "raw_decode", "JSONDecoder", "scan_once"}
 CODECS = {"surrogateescape", "surrogatepass"}
 
 
+@cache
+def nodes_of(text: str) -> list[ast.AST]:
+    """Return all nodes of the syntax tree of a module."""
+    return list(ast.walk(ast.parse(text)))
+
+
+def calls_in(path: Path) -> list[ast.Call]:
+    """Return all calls in a module."""
+    return [node for node in nodes_of(path.read_text()) if isinstance(node, ast.Call)]
+
+
 def parsers_in(path: Path) -> list[str]:
     """Return the places in a module that parse JSON, decode bytes or handle invalid bytes."""
-    nodes = [node for node in ast.walk(ast.parse(path.read_text())) if parses(node)]
-    return [ast.unparse(node) for node in nodes]
+    return [ast.unparse(node) for node in nodes_of(path.read_text()) if parses(node)]
 
 
 def parses(node: ast.AST) -> bool:
@@ -176,8 +187,7 @@ NUMBERS: dict[str, tuple[str, ...]] = {
 
 def numbers_in(path: Path) -> list[str]:
     """Return the calls in a module that parse numbers or instants, except arithmetic."""
-    calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
-    return [ast.unparse(call) for call in calls if parses_number(call)]
+    return [ast.unparse(call) for call in calls_in(path) if parses_number(call)]
 
 
 def parses_number(call: ast.Call) -> bool:
@@ -269,8 +279,7 @@ STREAMS = {"stdout", "stderr", "obj", "out", "click"}
 
 def prints_in(path: Path) -> list[str]:
     """Return the calls in a module that print, or that make a logger."""
-    calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
-    return [ast.unparse(call) for call in calls if prints(call)]
+    return [ast.unparse(call) for call in calls_in(path) if prints(call)]
 
 
 def prints(call: ast.Call) -> bool:

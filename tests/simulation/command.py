@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import logging
 import os
@@ -18,10 +19,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+import redis
+
 from tests.simulation.clock_changes import ZONES
 from tests.simulation.engine import Engine
-from tests.simulation.exhaustive import Case, explore, judged
-from tests.simulation.lookback import SPANS, violations
+from tests.simulation.exhaustive import BEATS, Case, explore, judged
+from tests.simulation.lookback import SPANS, first_backfills, violations
 from tests.simulation.record import Record
 from tests.simulation.runner import simulate
 from tests.simulation.scenario import PROFILES, STEP_FAULTS, Scenario, generate
@@ -31,6 +34,9 @@ from tests.simulation.world import WINDOW
 from tests.simulation.years import changing_zones, years
 
 __all__ = ("main",)
+
+# redis-py reads its own version from the disk for each new connection, which takes 1 ms.
+redis.utils.get_lib_version = functools.cache(redis.utils.get_lib_version)
 
 #: The modes of the exhaustive search (with a lock, without a lock), by option value.
 MODES = {"both": (True, False), "lock": (True,), "no-lock": (False,)}
@@ -50,6 +56,7 @@ def main() -> None:
     parser.add_argument("--mode", choices=("both", "lock", "no-lock"), default="both")
     parser.add_argument("--broker", choices=sorted(BROKERS), default="both")
     parser.add_argument("--fault", choices=sorted(STEP_FAULTS), action="append", default=[])
+    parser.add_argument("--beat", choices=BEATS, action="append", help="only faults of this beat")
     parser.add_argument(
         "--piece", default="1/1", help="of the orders, only those of piece NUMBER/PIECES"
     )
@@ -59,6 +66,12 @@ def main() -> None:
     parser.add_argument("--all-zones", action="store_true", help="in all zones whose clocks change")
     parser.add_argument(
         "--look-back", type=int, metavar="N", help="simulate and backfill N spans; 0: a short one"
+    )
+    parser.add_argument(
+        "--first-backfills",
+        type=int,
+        metavar="N",
+        help="of new entries, in N spans; 0: short",
     )
     parser.add_argument("--replay", type=Path, nargs="+", help="scenarios in files")
     parser.add_argument("--json", action="store_true", help="print one line of JSON a scenario")
@@ -88,8 +101,8 @@ def work(arguments: argparse.Namespace) -> int:
         engines = {name: stack.enter_context(kind(name)) for name in ("redis", "broker")}
         if arguments.exhaustive:
             return explore_all(engines, arguments)
-        if arguments.look_back is not None:
-            return look_back(engines, arguments.look_back)
+        if arguments.look_back is not None or arguments.first_backfills is not None:
+            return look_back(engines, arguments)
         for selection in selections(arguments):
             scenario = selection.scenario
             if arguments.stop:
@@ -222,9 +235,10 @@ def explore_all(engines: dict[str, Engine], arguments: argparse.Namespace) -> in
     """Run all cases of the exhaustive search and return the exit code."""
     began = time.process_time()
     modes = MODES[arguments.mode], BROKERS[arguments.broker]
+    faults = arguments.fault, arguments.beat or BEATS
     number, _, pieces = arguments.piece.partition("/")
     piece = (int(number), int(pieces))
-    found = explore(engines, arguments.switches, *modes, arguments.fault, piece)
+    found = explore(engines, arguments.switches, *modes, *faults, piece)
     for case, wrong in found.failures[:10]:
         print(f"FAILED {case}")
         for line in wrong:
@@ -240,10 +254,13 @@ def explore_all(engines: dict[str, Engine], arguments: argparse.Namespace) -> in
     return 1 if found.failures else 0
 
 
-def look_back(engines: dict[str, Engine], count: int) -> int:
-    """Compare simulations and backfills with beats; return the exit code."""
+def look_back(engines: dict[str, Engine], arguments: argparse.Namespace) -> int:
+    """Compare simulations or backfills with beats in some spans; return the exit code."""
+    check, count = violations, arguments.look_back
+    if count is None:
+        check, count = first_backfills, arguments.first_backfills
     spans = SPANS[: count or 1]
-    wrong = [line for span in spans for line in violations(engines, *span, short=not count)]
+    wrong = [line for span in spans for line in check(engines, *span, short=not count)]
     for line in wrong:
         print(f"FAILED {line}")
     print(f"{len(spans)} spans, {len(wrong)} wrong")

@@ -21,10 +21,12 @@ from tests.simulation.record import Record
 from tests.simulation.runner import Simulation
 from tests.simulation.scenario import STEP_FAULTS, Scenario, Step
 
-__all__ = ("Case", "Exploration", "explore", "judged")
+__all__ = ("BEATS", "Case", "Exploration", "explore", "judged")
 
 #: The profile in the scenario of a case.
 PROFILE: Final = "exhaustive"
+#: The beats of a case.
+BEATS: Final = ("beat-1", "beat-2")
 #: When both entries are due and the counting of steps ends, in seconds since the beginning.
 DUE: Final = 4.0
 COUNTED: Final = 0.001
@@ -118,10 +120,11 @@ class Exploration:
         engines: dict[str, Engine],
         switches: int = 2,
         kinds: Sequence[str] = (),
+        beats: Sequence[str] = BEATS,
         piece: tuple[int, int] = (1, 1),
     ) -> None:
         self._engines, self._most = engines, switches
-        self._kinds = kinds or tuple(STEP_FAULTS)
+        self._kinds, self._beats = kinds or tuple(STEP_FAULTS), beats
         self._number, self._pieces = piece
         #: The number of cases with switches, of all pieces.
         self.with_switches = 0
@@ -144,7 +147,7 @@ class Exploration:
     def explore(self, locked: bool, separate: bool) -> None:
         """Run all cases of a mode: without a fault, then with each fault at each step."""
         self._orders(self.run(Case(locked, separate)), Case(locked, separate))
-        for beat in ("beat-1", "beat-2"):
+        for beat in self._beats:
             for kind in self._kinds:
                 for step in count(1):
                     case = Case(locked, separate, kind, beat, step)
@@ -199,13 +202,14 @@ def explore(
     locks: Sequence[bool],
     brokers: Sequence[bool],
     kinds: Sequence[str] = (),
+    beats: Sequence[str] = BEATS,
     piece: tuple[int, int] = (1, 1),
 ) -> Exploration:
-    """Run all cases with a lock (True in ``locks``) or without, and with some kinds of faults.
+    """Run all cases with a lock (True in ``locks``) or without, and with some faults of some beats.
 
     True in ``brokers`` means a separate broker. For ``piece`` see :class:`Exploration`.
     """
-    exploration = Exploration(engines, switches, kinds, piece)
+    exploration = Exploration(engines, switches, kinds, beats, piece)
     for locked, separate in product(locks, brokers):
         exploration.explore(locked, separate)
     return exploration

@@ -17,7 +17,7 @@ from tests.simulation.record import Record
 from tests.simulation.runner import Simulation
 from tests.simulation.scenario import Scenario, Step
 
-__all__ = ("SPANS", "violations")
+__all__ = ("SPANS", "first_backfills", "violations")
 
 DAY: Final = 86400.0
 HOUR: Final = 3600
@@ -173,14 +173,17 @@ def entries_without_history(short: bool) -> dict[str, dict[str, Any]]:
 
 
 def scenario_of(
-    statics: dict[str, dict[str, Any]], day: tuple[int, int, int], steps: Sequence[Step] = ()
+    statics: dict[str, dict[str, Any]],
+    day: tuple[int, int, int],
+    duration: float,
+    steps: Sequence[Step] = (),
 ) -> Scenario:
-    """Return four days with one beat."""
+    """Return ``duration`` seconds since the beginning of a day with one beat."""
     return Scenario(
         seed=1,
         beats=1,
         locked=False,
-        duration=4 * DAY,
+        duration=duration,
         calm=DAY,
         start=datetime(*day, tzinfo=timezone.utc).timestamp(),
         statics=statics,
@@ -195,8 +198,8 @@ def violations(
     engines: dict[str, Engine], zone: str, day: tuple[int, int, int], short: bool = False
 ) -> list[str]:
     """Return how simulations and backfills differ from what a beat sends; empty if they agree."""
-    statics = entries(zone, short)
-    ran = LookBack(scenario_of(statics, day), engines, None)
+    statics, duration = entries(zone, short), 3.25 * DAY if short else 4 * DAY
+    ran = LookBack(scenario_of(statics, day, duration), engines, None)
     record = ran.run()
     wrong = [*defects(record), *wrong_simulations(ran, record)]
     since, until = 0.7 * DAY, 2.6 * DAY
@@ -206,10 +209,9 @@ def violations(
         for name in statics
         if name != "own class"
     ]
-    slept = LookBack(scenario_of(statics, day, steps), engines, (since, until))
+    slept = LookBack(scenario_of(statics, day, duration, steps), engines, (since, until))
     slept_record = slept.run()
     wrong += [*defects(slept_record), *wrong_backfills(record, slept_record)]
-    wrong += wrong_first_backfills(engines, day, short)
     return [f"{zone} {day}: {line}" for line in wrong]
 
 
@@ -223,8 +225,9 @@ def defects(record: Record) -> list[str]:
 
 def wrong_simulations(ran: LookBack, record: Record) -> Iterator[str]:
     start = datetime.fromtimestamp(record.scenario.start, timezone.utc)
-    stored, now = list(ran.entries()), start + timedelta(days=4)
-    for begin, end in ((BEGIN, 4 * DAY - 1200), (1.4 * DAY, 3.1 * DAY)):
+    stored, duration = list(ran.entries()), record.scenario.duration
+    now = start + timedelta(seconds=duration)
+    for begin, end in ((BEGIN, duration - 1200), (1.4 * DAY, 3.1 * DAY)):
         since, until = (start + timedelta(seconds=seconds) for seconds in (begin, end))
         found = simulated([(entry, None) for entry in stored], since, until, now)
         for name, entry in found.entries.items():
@@ -281,10 +284,10 @@ def wrong_backfills(awake: Record, slept: Record) -> Iterator[str]:
             yield f"backfill {name}: sent twice: {twice}"
 
 
-def wrong_first_backfills(
-    engines: dict[str, Engine], day: tuple[int, int, int], short: bool
-) -> Iterator[str]:
-    """Yield how backfills of entries without a history differ from their schedules.
+def first_backfills(
+    engines: dict[str, Engine], zone: str, day: tuple[int, int, int], short: bool = False
+) -> list[str]:
+    """Return how backfills of entries without a history differ from their schedules.
 
     Each run since the first one must be sent once, by the schedule or by the backfill. A crontab
     without a history also runs when it is added.
@@ -300,15 +303,14 @@ def wrong_first_backfills(
             ("web-2", 60.0, "backfill", {"since": since}),
         )
     ]
-    scenario = scenario_of({}, day, steps)
-    scenario = replace(scenario, duration=1.25 * HOUR, embedded=False)
+    scenario = replace(scenario_of({}, day, 0.75 * HOUR, steps), embedded=False)
     record = LookBack(scenario, engines, None).run()
-    yield from defects(record)
-    start, end = int(scenario.start), int(scenario.start + 1.1 * HOUR)
+    wrong = defects(record)
+    start, end = int(scenario.start), int(scenario.start + 0.6 * HOUR)
     for action in record.actions:
         name = action.step.entry
         if action.outcome != "done":
-            yield f"{action.step.what} {name}: {action.outcome}"
+            wrong.append(f"{action.step.what} {name}: {action.outcome}")
         if action.step.what != "raw save":
             continue
         added_at = start + int(action.began)
@@ -316,8 +318,10 @@ def wrong_first_backfills(
         first = start + since + (one_run - start - since) % HOUR
         got = sorted(one.nominal for one in record.arrivals if one.entry == name)
         got = [at for at in got if at < end and not (at % 1 and added_at <= at <= added_at + 1)]
-        if got != [*range(first, end, HOUR)]:
-            yield f"first backfill of {name}: {differences([*range(first, end, HOUR)], got)}"
+        expected = [*range(first, end, HOUR)]
+        if got != expected:
+            wrong.append(f"first backfill of {name}: {differences(expected, got)}")
+    return [f"{zone} {day}: {line}" for line in wrong]
 
 
 def ids(record: Record, name: str) -> Counter[tuple[float, str]]:

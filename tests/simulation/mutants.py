@@ -789,7 +789,7 @@ MUTANTS: Final = (
         "beat/dispatch.py",
         "            missed = decision.anchor is not None and entry.last_run_at is not None\n",
         "            missed = decision.anchor is not None\n",
-        ("--look-back 0",),
+        ("--first-backfills 0",),
     ),
     Mutant(
         "backfill-of-runs-to-catch-up",
@@ -797,7 +797,7 @@ MUTANTS: Final = (
         "entries/backfill.py",
         "    if due is not None:\n        return min(due, present)\n    plan",
         "    plan",
-        ("--look-back 0",),
+        ("--first-backfills 0",),
     ),
     Mutant(
         "backfill-without-check",

@@ -18,11 +18,11 @@ LONGEST = 300
 pytestmark = pytest.mark.timeout(LONGEST)
 #: Profiles of the short run; the others take longer, or occur in tests/faults too.
 QUICK = (
-    *("brokers", "calm", "data", "dst", "failovers", "legacy"),
-    *("limits", "network", "policies", "processes", "raw", "unrecorded"),
+    *("brokers", "calm", "data", "failovers", "legacy", "limits"),
+    *("network", "policies", "processes", "raw", "unrecorded"),
 )
 #: Number of tests that share these profiles.
-PARTS = 6
+PARTS = 5
 
 
 def simulation(*arguments: str, longest: float = LONGEST) -> str:
@@ -43,7 +43,8 @@ def test_random_scenarios_recover_from_faults(part: int) -> None:
 
 @pytest.mark.parametrize("broker", ["same", "separate"])
 def test_one_fault_at_every_step(broker: str) -> None:
-    options = ("--switches", "0", "--mode", "no-lock", "--fault", "kill", "--broker", broker)
+    faults = ("--fault", "kill", "--beat", "beat-1")
+    options = ("--switches", "0", "--mode", "no-lock", "--broker", broker, *faults)
     assert ", 0 failed" in simulation("--exhaustive", *options)
 
 
@@ -53,6 +54,10 @@ def test_a_year_of_wall_clocks() -> None:
 
 def test_simulations_and_backfills_equal_what_beats_send() -> None:
     assert "1 spans, 0 wrong" in simulation("--look-back", "0")
+
+
+def test_backfills_of_new_entries() -> None:
+    assert "1 spans, 0 wrong" in simulation("--first-backfills", "0")
 
 
 def test_a_scenario_follows_from_its_seed() -> None:
@@ -153,3 +158,6 @@ class TestAtLength:
 
     def test_simulations_and_backfills_in_all_zones(self) -> None:
         assert "4 spans, 0 wrong" in simulation("--look-back", "4", longest=900)
+
+    def test_backfills_of_new_entries(self) -> None:
+        assert "4 spans, 0 wrong" in simulation("--first-backfills", "4", longest=900)

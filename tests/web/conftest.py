@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import redis
 from celery import Celery
+from flask import Flask
 from flask.testing import FlaskClient
 from jinja2 import BytecodeCache, FileSystemBytecodeCache
 from werkzeug.test import TestResponse
@@ -17,6 +18,7 @@ from werkzeug.test import TestResponse
 from redbeat.schedule import Schedule
 from redbeat.web.auth import Access
 from redbeat.web.site import create_app
+from redbeat.web.timeline import Forecasts
 
 Open = Callable[..., "Browser"]
 
@@ -77,23 +79,38 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> BytecodeCache:
     return FileSystemBytecodeCache(str(tmp_path_factory.mktemp("templates")))
 
 
+def create_site(schedule: Schedule, compiled: BytecodeCache, **access: Any) -> Flask:
+    """Create the dashboard with :class:`Access` options; an error gives a page, as for users."""
+    site = create_app(schedule, Access(**access))
+    site.config["PROPAGATE_EXCEPTIONS"] = False
+    site.jinja_env.bytecode_cache = compiled
+    return site
+
+
 @pytest.fixture
 def open_page(schedule: Schedule, compiled: BytecodeCache) -> Open:
     """Return a function that creates the dashboard with `Access` options and returns a browser."""
 
     def open_page(headers: dict[str, str] | None = None, **access: Any) -> Browser:
-        site = create_app(schedule, Access(**access))
-        site.config["PROPAGATE_EXCEPTIONS"] = False
-        site.jinja_env.bytecode_cache = compiled
-        return Browser(site.test_client(), headers or {})
+        return Browser(create_site(schedule, compiled, **access).test_client(), headers or {})
 
     return open_page
 
 
+@pytest.fixture(scope="session")
+def shared_site(compiled: BytecodeCache) -> Flask:
+    """Return a dashboard without access control. Creating it takes longer than most tests."""
+    return create_site(Schedule(Celery(set_as_current=False)), compiled)
+
+
 @pytest.fixture
-def browser(open_page: Open) -> Browser:
-    """Return a browser that sends no credentials."""
-    return open_page()
+def browser(shared_site: Flask, schedule: Schedule) -> Browser:
+    """Return a browser that sends no credentials.
+
+    All tests share its dashboard. A test that changes a setting of the dashboard needs `open_page`.
+    """
+    shared_site.extensions.update(schedule=schedule, forecasts=Forecasts(schedule))
+    return Browser(shared_site.test_client(), {})
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from tests.conftest import Make
 from tests.fuzz.hostile import definitions, metas, policies, runtimes, scores
 from tests.fuzz.test_imports import cases
 from tests.samples import one_in
-from tests.web.conftest import Browser
+from tests.web.conftest import Browser, Open
 
 TOKEN = "0123456789abcdef"
 
@@ -178,7 +178,8 @@ def test_every_name_has_one_url(
 
 
 @pytest.mark.parametrize("name", [b"nm\xff", b"a\xed\xa0\x80", "naïve ☃".encode(), b"\x1b[31m\r\n"])
-def test_actions_on_any_name(browser: Browser, redis_client: redis.Redis, name: bytes) -> None:
+def test_actions_on_any_name(open_page: Open, redis_client: redis.Redis, name: bytes) -> None:
+    browser = open_page()
     browser.client.application.config["WTF_CSRF_ENABLED"] = False
     text = name.decode("utf-8", "surrogateescape")
     definition = {"name": text, "task": "t", "schedule": {"__type__": "interval", "every": 60}}
@@ -200,7 +201,8 @@ def test_actions_on_any_name(browser: Browser, redis_client: redis.Redis, name: 
     assert redis_client.exists(b"redbeat:" + name) == 0
 
 
-def test_messages_that_no_page_shows_do_not_fill_the_cookie(browser: Browser, make: Make) -> None:
+def test_messages_that_no_page_shows_do_not_fill_the_cookie(open_page: Open, make: Make) -> None:
+    browser = open_page()
     browser.client.application.config["WTF_CSRF_ENABLED"] = False
     name = "☃" * 300
     make(name)
