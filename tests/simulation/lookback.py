@@ -77,6 +77,7 @@ def entries(zone: str, short: bool = False) -> dict[str, dict[str, Any]]:
     """Return an entry for each type of schedule, and for each policy that changes the runs."""
     cron = {"kind": "crontab", "timezone": zone}
     hours = ["2", "*/5"] if short else ["0", "1", "2", "*", "*/5", "2,3"]
+    pace, often = (4, "*/4") if short else (1, "*")
     minutes = ["30"] if short else ["0", "30", "*/20"]
     found: dict[str, dict[str, Any]] = {
         "every": {"kind": "every", "seconds": 5400},
@@ -101,11 +102,11 @@ def entries(zone: str, short: bool = False) -> dict[str, dict[str, Any]]:
         "cron limit": {**cron, "minute": "15", "max_runs": 7},
         "window": {"kind": "every", "seconds": 3600, "start": DAY, "end": 2 * DAY},
         "cron window": {**cron, "minute": "25", "start": DAY, "end": 2 * DAY},
-        "spread": {**cron, "hour": "*", "minute": "20", "spread": 900},
-        "every with spread": {"kind": "every", "seconds": 3300, "spread": 600},
+        "spread": {**cron, "hour": often, "minute": "20", "spread": 900},
+        "every with spread": {"kind": "every", "seconds": 3300 * pace, "spread": 600},
         "excluded": {**cron, "hour": "*/3", "minute": "35", "exclude": HOLIDAYS},
         "rrule excluded": {"kind": "rrule", "freq": "HOURLY", "interval": 4, "exclude": HOLIDAYS},
-        "misfire": {**cron, "minute": "45", "misfire_grace_time": 600},
+        "misfire": {**cron, "hour": often, "minute": "45", "misfire_grace_time": 600},
         "own class": {"kind": "subclass", "seconds": 5000},
     }
     if short:

@@ -26,8 +26,8 @@ def trace(*arguments: str, hash_seed: int = 0) -> list[str]:
 
 
 def test_a_replayed_scenario_has_the_same_trace() -> None:
-    alone = trace("--profile", "everything", "--seeds", "33", hash_seed=1)
-    after_another = trace("--profile", "everything", "--seeds", "32:33", hash_seed=2)
+    alone = trace("--profile", "everything", "--seeds", "22", hash_seed=1)
+    after_another = trace("--profile", "everything", "--seeds", "21:22", hash_seed=2)
     assert alone
     assert after_another[-len(alone) :] == alone
 

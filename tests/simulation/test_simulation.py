@@ -16,13 +16,14 @@ ROOT = Path(__file__).parents[2]
 #: Real seconds after which a simulation is considered hanging.
 LONGEST = 300
 pytestmark = pytest.mark.timeout(LONGEST)
-#: Profiles of the short run; the others take longer, or occur in tests/faults too.
+#: Profiles of the short run; the others take longer, or occur in tests/faults too. ``brokers`` and
+#: ``processes`` take longest.
 QUICK = (
-    *("brokers", "calm", "data", "failovers", "legacy", "limits"),
-    *("network", "policies", "processes", "raw", "unrecorded"),
+    *("brokers", "processes", "calm", "data", "failovers", "legacy"),
+    *("raw", "limits", "network", "policies", "unrecorded"),
 )
 #: Number of tests that share these profiles.
-PARTS = 5
+PARTS = 6
 
 
 def simulation(*arguments: str, longest: float = LONGEST) -> str:
