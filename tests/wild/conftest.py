@@ -20,11 +20,6 @@ SHORT = {
 }
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker of tests that do not run with 2.4.2."""
-    config.addinivalue_line("markers", "ours: behaviour that 2.4.2 lacks; not run with 2.4.2")
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests under a real beat as long, except the first one of each file in `SHORT`."""
