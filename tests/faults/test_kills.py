@@ -39,7 +39,7 @@ NO_LOCK = {"redbeat_lock_key": None}
 STEADY, EVERY = names(200), 1.0
 #: Entries with runs that must not overlap: a worker ends some runs, the others time out.
 ENDING, HANGING, OFTEN = names(3, "ends"), names(3, "hangs"), 0.5
-TIMEOUT = 3.0
+TIMEOUT = 1.5
 #: Entries that run only when they are triggered.
 TRIGGERED, DAY = names(5, "triggered"), 86400.0
 LIMIT = 3
