@@ -17,6 +17,9 @@ KEYS = {
     ".redbeat::calendar-users": "a string, but it must be a set",
 }
 
+#: The names of the keys have the default prefix.
+pytestmark = pytest.mark.standalone
+
 
 def actions(app: Celery, key: str) -> list[Any]:
     """Return what a program may call that uses this key."""
