@@ -291,7 +291,7 @@ class TestRelease:
         self, world: World
     ) -> None:
         _store(world, "definition", "{")
-        world.put("good", score=0.5)
+        world.put("good", interval_json(3600), score=0.5)
         scheduler = world.scheduler()
         scheduler.before_send = lambda _task: _repair_once(world)
         scheduler.tick()

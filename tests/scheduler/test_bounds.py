@@ -14,7 +14,7 @@ from redbeat.entry import store_of
 from redbeat.storage.quarantine import REVIEW_INTERVAL, Quarantine
 from tests.deployments import PREFIX
 
-from .conftest import QUARANTINE, SCHEDULE, Clock, RecordingScheduler, World
+from .conftest import QUARANTINE, SCHEDULE, Clock, RecordingScheduler, World, interval_json
 
 #: The time in seconds that a beat takes to read an entry with a schedule of the type ``slow``.
 SLOW = 0.3
@@ -60,7 +60,7 @@ def test_a_batch_that_is_slow_to_read_is_put_back(world: World, slow_clock: Cloc
     sent = len(scheduler.sent)
     assert 0 < sent <= 10
     assert len(claimable(world, names)) == 40 - sent, "another beat can take the rest"
-    world.put("good", score=0.5)
+    world.put("good", interval_json(3600), score=0.5)
     scheduler.tick()
     assert scheduler.names[sent] == "good"
     while len(scheduler.sent) < 41:
@@ -75,7 +75,7 @@ def test_long_texts_do_not_delay_other_entries(world: World, clock: Clock) -> No
         minute = ",".join(["0"] * 100_000)
         world.put(f"long{number}", {"__type__": "crontab", "minute": minute}, score=1)
     for number in range(20):
-        world.put(f"good{number}", score=2)
+        world.put(f"good{number}", interval_json(3600), score=2)
     scheduler = world.scheduler_of(RecordingScheduler, clock)
     scheduler.tick()
     assert set(scheduler.names[:20]) == {f"good{number}" for number in range(20)}
@@ -93,7 +93,7 @@ def test_a_beat_that_is_never_idle_still_maintains_its_schedule(world: World, cl
 
     def put_another(_task: str) -> None:
         clock.advance(0.2)
-        world.put(f"busy{len(scheduler.sent)}", score=0.5)
+        world.put(f"busy{len(scheduler.sent)}", interval_json(3600), score=0.5)
 
     scheduler.before_send = put_another
     for _ in range(60):

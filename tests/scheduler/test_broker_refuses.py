@@ -16,7 +16,7 @@ from tests.faults.proxy import Proxy
 from tests.samples import long, one_in, rows_in
 from tests.servers import RedisServer
 
-from .conftest import SCHEDULE, Clock, World
+from .conftest import Clock, World
 
 AWAY = "The broker is not available"
 BACK = "The broker is back"
@@ -37,10 +37,6 @@ def broker(world: World, request: pytest.FixtureRequest) -> Iterator[RedisServer
 
 def client_of(server: RedisServer) -> Any:
     return redis.Redis.from_url(server.url, decode_responses=True)
-
-
-def make_due(world: World, *names: str) -> None:
-    world.client.zadd(SCHEDULE, {f"{PREFIX}{name}": 1 for name in names})
 
 
 def lines(log: pytest.LogCaptureFixture, text: str) -> list[str]:
@@ -109,7 +105,7 @@ def test_a_refusing_broker_is_retried_until_it_accepts_messages(
     for _ in range(ATTEMPTS):
         assert 0 < scheduler.tick() <= BROKER_WAIT.longest
         assert all((world.score(name) or 0) <= world.now() + BROKER_WAIT.longest for name in names)
-        make_due(world, *names)
+        world.make_due(*names)
     assert all(world.run_count(name) == 0 for name in names)
     assert len(lines(log, AWAY)) == 1
     assert refusal.reason in lines(log, AWAY)[0]
@@ -118,7 +114,7 @@ def test_a_refusing_broker_is_retried_until_it_accepts_messages(
     assert not lines(log, "Could not send")
     admin.execute_command(*refusal.end)
     for _ in range(2):  # during the first tick, the beat finds that the broker has recovered
-        make_due(world, *names)
+        world.make_due(*names)
         scheduler.tick()
     assert all(world.run_count(name) for name in names)
     assert admin.llen("celery") == 1 + len(names)
@@ -185,7 +181,7 @@ def test_a_replica_behind_the_same_address_is_left_for_the_new_master(
         world.put("a")
         for _ in range(2):
             scheduler.tick()
-            make_due(world, "a")
+            world.make_due("a")
         assert world.run_count("a") == 1
         assert client_of(heir).llen("celery") == 1
 
@@ -229,7 +225,7 @@ def test_the_log_line_is_repeated_at_growing_intervals(
     for attempt in range(1, attempts[-1] + 6):
         log.clear()
         scheduler.tick()
-        make_due(world, "a")
+        world.make_due("a")
         if lines(log, AWAY):
             attempts_logged.append(attempt)
     assert attempts_logged == attempts

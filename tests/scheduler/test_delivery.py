@@ -18,7 +18,7 @@ from redbeat.settings import AT_LEAST_ONCE, AT_MOST_ONCE
 from tests.deployments import PREFIX
 
 from .clients import Wire
-from .conftest import SCHEDULE, Clock, RecordingScheduler, World, datetime_json, interval_json
+from .conftest import Clock, RecordingScheduler, World, datetime_json, interval_json
 
 
 class Breakable(RecordingScheduler):
@@ -43,11 +43,6 @@ def put_due(world: World, *names: str, **definition: Any) -> str:
     for name in names:
         world.put(name, interval_json(3600), ran, **definition)
     return str(ran + timedelta(hours=1))
-
-
-def make_due(world: World, *names: str) -> None:
-    """Make entries due now, despite their back-off."""
-    world.client.zadd(SCHEDULE, {f"{PREFIX}{name}": 1 for name in names})
 
 
 def around_the_record(
@@ -109,7 +104,7 @@ class TestOrder:
         for name, delivery in (("a", AT_MOST_ONCE), ("b", None)):
             own: Any = {"last_run_at": world.ago(3700), "delivery": delivery}
             RedBeatSchedulerEntry(name, f"tasks.{name}", 3600, app=world.app, **own).save()
-        make_due(world, "a", "b")
+        world.make_due("a", "b")
         assert counts_when_sent(world, world.scheduler(), "ab") == {"a": 1, "b": 0}
 
     def test_a_claim_says_that_a_run_is_recorded_before(self, world: World, wire: Wire) -> None:
@@ -172,7 +167,7 @@ class TestOrder:
         world.client.flushall()
         world.client.hset(f"{PREFIX}a", mapping=before[f"{PREFIX}a"])
         world.client.hdel(f"{PREFIX}a", "policy")
-        make_due(world, "a")
+        world.make_due("a")
         least = world.scheduler()
         least.tick()
         (one,), (other,) = most.sent, least.sent
@@ -288,7 +283,7 @@ class TestFailingSend:
         scheduler.tick()
         assert world.score("a") == pytest.approx(world.now() + 3500, abs=30)
         world.put_meta("a", world.ago(3700))
-        make_due(world, "a")
+        world.make_due("a")
         scheduler.before_send = lambda _task: None
         scheduler.tick()
         assert scheduler.names == ["a"]
@@ -325,7 +320,7 @@ class TestBrokerAway:
         assert scheduler.sent == []
         assert (world.run_count("a"), world.run_count("b")) == (0, 0)
         scheduler.away = False
-        make_due(world, "a", "b")
+        world.make_due("a", "b")
         scheduler.tick()
         scheduler.tick()
         assert sorted(scheduler.names) == ["a", "b"]
@@ -509,7 +504,7 @@ class TestConcurrentWrites:
         stalled.tick()
         assert len(stalled.sent) + len(other.sent) == 1
         world.put_meta("a", world.ago(3700))
-        make_due(world, "a")
+        world.make_due("a")
         stalled.sent.clear()
         other.sent.clear()
 

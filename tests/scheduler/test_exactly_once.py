@@ -148,11 +148,6 @@ def lines(log: pytest.LogCaptureFixture, *words: str) -> list[str]:
     return [line for line in logged if all(word in line for word in words)]
 
 
-def make_due(world: World, *names: str) -> None:
-    """Make entries due now, despite their back-off."""
-    world.client.zadd(SCHEDULE, dict.fromkeys((f"{PREFIX}{name}" for name in names), 1))
-
-
 def put_one_off(world: World, name: str, **definition: Any) -> None:
     """Store an hourly entry that is due now."""
     world.put(name, interval_json(3600), **definition)
@@ -394,7 +389,7 @@ class TestOneStep:
         scheduler.tick()
         assert queues.names() == ["a"]
         world.client.hdel(f"{PREFIX}a", "meta", "runtime")
-        make_due(world, "a")
+        world.make_due("a")
         wire.lose(lambda: len(queues.messages()) == 2)
         for _ in range(3):
             for entry in scheduler.schedule.values():
@@ -538,7 +533,7 @@ class TestWhatCelerySends:
         assert (queues.names(good), world.run_count("a")) == ([], 0)
         assert (queues.names(), world.run_count("b")) == (["b"], 1)
         queues.client.delete(crooked)
-        make_due(world, "a")
+        world.make_due("a")
         scheduler.tick()
         assert queues.names("one") == queues.names("two") == ["a"]
         assert world.run_count("a") == 1
@@ -658,7 +653,7 @@ class TestAMessageIsRefused:
         put_one_off(world, "bad", options={"queue": "crooked"})
         for name in ("first", "second", "third"):
             for _ in range(3):
-                make_due(world, "bad")
+                world.make_due("bad")
                 scheduler.tick()
             put_one_off(world, name)
             scheduler.tick()
@@ -682,7 +677,7 @@ class TestAMessageIsRefused:
             client.config_set("maxmemory", "0")
 
             def all_sent() -> bool:
-                make_due(there, *(name for name in names if not there.run_count(name)))
+                there.make_due(*(name for name in names if not there.run_count(name)))
                 scheduler.tick()
                 return {there.run_count(name) for name in names} == {1}
 
@@ -696,7 +691,7 @@ class TestMessagesOfUserCode:
     def twice(self, world: World, scheduler: RedBeatScheduler, *names: str) -> None:
         """Run each entry twice."""
         for _ in range(2):
-            make_due(world, *names)
+            world.make_due(*names)
             for name in names:
                 world.client.hdel(f"{PREFIX}{name}", "meta", "runtime")
             scheduler.tick()
@@ -767,7 +762,7 @@ class TestMessagesOfUserCode:
         world.put("a", interval_json(0.01), world.ago(1))
         scheduler = world.scheduler_of(RedBeatScheduler)
         scheduler.tick()
-        make_due(world, "a")
+        world.make_due("a")
         scheduler.tick()
         first, second = (message["headers"]["id"] for message in queues.messages()[:2])
         assert first == second
@@ -885,7 +880,7 @@ def run_again(world: World, scheduler: RedBeatScheduler, name: str) -> None:
     """Make an entry due and tick, again and again, until the entry has run."""
 
     def has_run() -> bool:
-        make_due(world, name)
+        world.make_due(name)
         scheduler.tick()
         return world.run_count(name) > 0
 
@@ -1080,7 +1075,7 @@ class TestUserCodeThatChangesTheEntry:
         scheduler.tick()
         assert world.run_count("a") == 0
         queues.client.delete("celery")
-        make_due(world, "a")
+        world.make_due("a")
         scheduler.tick()
         assert (queues.names(), world.run_count("a")) == (["a"], 1)
 
@@ -1251,7 +1246,7 @@ class TestNotTheSameServer:
         assert len(lines(log, "The broker is not available")) == 1
         assert not lines(log, "Could not send")
         own_server.restart()
-        make_due(world, "a", "b")
+        world.make_due("a", "b")
         ticks(scheduler, clock)
         assert sorted(Queues(own_server.url).names()) == ["a", "b"]
 
@@ -1344,7 +1339,7 @@ class TestTheBrokerMoves:
         world.app.conf.redbeat_delivery = "exactly_once"
         scheduler, other = self.part(world, clock, proxy, own_server)
         for _ in range(5):
-            make_due(world, "b")
+            world.make_due("b")
             ticks(scheduler, clock, 1)
         assert (queues.names(), other.names(), world.run_count("b")) == (["a"], [], 0)
         assert len(lines(log, "PROBLEM", "nothing is sent", "two Redis servers")) == 1
@@ -1372,11 +1367,11 @@ class TestTheBrokerMoves:
             put_one_off(there, "b")
             for _ in range(5):
                 scheduler.tick()
-                make_due(there, "b")
+                there.make_due("b")
             assert (queues.names(), there.run_count("b")) == (["a"], 0)
             assert len(lines(log, "PROBLEM", "nothing is sent")) == 1
             admin.execute_command("ACL SETUSER beat +lpush")
-            make_due(there, "b")
+            there.make_due("b")
             ticks(scheduler, clock, 2)
             assert (queues.names(), there.run_count("b")) == (["a", "b"], 1)
 
@@ -1485,7 +1480,7 @@ class TestImpossibleFromTheStart:
         scheduler = world.scheduler_of(RedBeatScheduler)
         for _ in range(3):
             scheduler.tick()
-            make_due(world, "a")
+            world.make_due("a")
         assert (queues.names(), world.run_count("a")) == ([], 0)
         proxy.refuse(False)
         run_again(world, scheduler, "a")

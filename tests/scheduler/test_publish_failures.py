@@ -38,11 +38,6 @@ class Breaker:
             raise self.error
 
 
-def make_due(world: World, *names: str) -> None:
-    """Make entries due now, despite their back-off."""
-    world.client.zadd(SCHEDULE, {f"{PREFIX}{name}": 1 for name in names})
-
-
 ENTRY_ERRORS = [
     ValueError("cannot be serialised"),
     OSError("file of the user not found"),
@@ -85,7 +80,7 @@ class TestOneEntry:
             score = world.score("a")
             assert score is not None
             assert before < score - seconds < world.now()
-            make_due(world, "a")
+            world.make_due("a")
         breaker.error = None
         scheduler.tick()
         assert scheduler.names == ["a"]
@@ -99,7 +94,7 @@ class TestOneEntry:
         breaker = Breaker(scheduler, ValueError("x"))
         for _ in range(3):
             scheduler.tick()
-            make_due(world, "a")
+            world.make_due("a")
         breaker.error = None
         scheduler.tick()
         assert scheduler.sent[0].scheduled_at.timestamp() == pytest.approx(first, abs=1e-5)
@@ -137,7 +132,7 @@ class TestBroker:
             assert 0 < scheduler.tick() <= BROKER_WAIT.longest
         assert len(breaker.attempts) == 7  # one attempt per tick
         breaker.error = None
-        make_due(world, *names)
+        world.make_due(*names)
         scheduler.tick()
         scheduler.tick()
         assert sorted(scheduler.names) == names
@@ -149,7 +144,7 @@ class TestBroker:
         self, world: World, log: pytest.LogCaptureFixture
     ) -> None:
         for number, name in enumerate("abcd"):
-            world.put(name, score=number + 1)
+            world.put(name, interval_json(3600), score=number + 1)
         world.client.hset(f"{PREFIX}c", "trigger", "x:1")
         scheduler = world.scheduler()
         breaker = Breaker(scheduler, OperationalError("away"), "tasks.c")
@@ -169,7 +164,8 @@ class TestBroker:
         breaker = Breaker(scheduler, OperationalError("away"), "tasks.c", "tasks.e")
         for _ in range(6):
             scheduler.tick()
-            make_due(world, "c", "e")
+            # Both are due before the bad entry d.
+            world.client.zadd(SCHEDULE, {f"{PREFIX}c": 1, f"{PREFIX}e": 1})
         assert scheduler.names == ["a"]
         assert list(world.quarantine()) == [f"{PREFIX}b"]
         breaker.error = None
@@ -194,13 +190,13 @@ class TestBroker:
         assert "connection" not in scheduler.__dict__
 
     def test_a_broken_connection_is_dropped(self, world: World) -> None:
-        world.put("a", score=1)
+        world.put("a")
         scheduler = world.scheduler()
         breaker = Breaker(scheduler, OperationalError("away"))
         scheduler.tick()
         assert "producer" not in scheduler.__dict__
         breaker.error = None
-        make_due(world, "a")
+        world.make_due("a")
         scheduler.tick()
         assert scheduler.names == ["a"]
 
@@ -270,7 +266,7 @@ class TestFailing:
         breaker = Breaker(scheduler, ValueError("x"))
         for _ in range(5):
             scheduler.tick()
-            make_due(world, "a")
+            world.make_due("a")
         assert log.text.count("Could not send") == 3, "it is logged at the attempts 1, 2 and 4"
         breaker.error = None
         scheduler.tick()
@@ -288,7 +284,7 @@ class TestFailing:
         scheduler.tick()
         assert self.entry(world).status.state == "failing"
         breaker.error = None
-        make_due(world, "a")
+        world.make_due("a")
         scheduler.tick()
         assert scheduler.names == ["a"]
         assert self.entry(world).status.state == "scheduled"
