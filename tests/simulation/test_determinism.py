@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -26,8 +27,10 @@ def trace(*arguments: str, hash_seed: int = 0) -> list[str]:
 
 
 def test_a_replayed_scenario_has_the_same_trace() -> None:
-    alone = trace("--profile", "everything", "--seeds", "22", hash_seed=1)
-    after_another = trace("--profile", "everything", "--seeds", "21:22", hash_seed=2)
+    with ThreadPoolExecutor() as pool:
+        one = pool.submit(trace, "--profile", "everything", "--seeds", "22", hash_seed=1)
+        two = pool.submit(trace, "--profile", "everything", "--seeds", "21:22", hash_seed=2)
+    alone, after_another = one.result(), two.result()
     assert alone
     assert after_another[-len(alone) :] == alone
 
