@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import functools
 import json
 import logging
 import os
@@ -19,8 +18,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-import redis
-
 from tests.simulation.clock_changes import ZONES
 from tests.simulation.engine import Engine
 from tests.simulation.exhaustive import BEATS, Case, explore, judged
@@ -34,9 +31,6 @@ from tests.simulation.world import WINDOW
 from tests.simulation.years import changing_zones, years
 
 __all__ = ("main",)
-
-# redis-py reads its own version from the disk for each new connection, which takes 1 ms.
-redis.utils.get_lib_version = functools.cache(redis.utils.get_lib_version)
 
 #: The modes of the exhaustive search (with a lock, without a lock), by option value.
 MODES = {"both": (True, False), "lock": (True,), "no-lock": (False,)}

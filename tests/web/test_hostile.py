@@ -16,14 +16,12 @@ from hypothesis import strategies as st
 from jinja2 import BytecodeCache
 
 from redbeat.schedule import Schedule
-from redbeat.web.auth import Access
-from redbeat.web.site import create_app
 from redbeat.web.timeline import Forecasts
 from tests.conftest import Make
 from tests.fuzz.hostile import definitions, metas, policies, runtimes, scores
 from tests.fuzz.test_imports import cases
 from tests.samples import one_in
-from tests.web.conftest import Browser, Open
+from tests.web.conftest import Browser, Open, create_site
 
 TOKEN = "0123456789abcdef"
 
@@ -98,10 +96,10 @@ def scene(redis_server: Any) -> Iterator[Scene]:
 def clients(scene: Scene, compiled: BytecodeCache) -> list[Any]:
     """Return clients of an open and of a protected dashboard, without CSRF protection."""
     found = []
-    for access in (Access(), Access(users=(("ann", "secret"),), tokens=(TOKEN,))):
-        site = create_app(Schedule(scene.app), access)
-        site.config.update(PROPAGATE_EXCEPTIONS=False, WTF_CSRF_ENABLED=False)
-        site.jinja_env.bytecode_cache = compiled
+    protected: dict[str, Any] = {"users": (("ann", "secret"),), "tokens": (TOKEN,)}
+    for access in ({}, protected):
+        site = create_site(Schedule(scene.app), compiled, **access)
+        site.config["WTF_CSRF_ENABLED"] = False
         found.append(site.test_client())
     return found
 
