@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         NotAllowedError,
         RedBeatError,
         RedBeatKeyExpiryError,
+        TooManyStepsError,
         UnknownTypeError,
     )
     from .management.apply import Applied
@@ -78,6 +79,7 @@ __all__ = (
     "Shard",
     "Simulation",
     "Status",
+    "TooManyStepsError",
     "UnknownTypeError",
     "__version__",
     "active_beats",
@@ -120,6 +122,7 @@ _MODULES: Final = {
     "NotAllowedError": "errors",
     "RedBeatError": "errors",
     "RedBeatKeyExpiryError": "errors",
+    "TooManyStepsError": "errors",
     "UnknownTypeError": "errors",
     "Applied": "management.apply",
     "ClockChange": "management.forecast",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from fnmatch import translate
+from itertools import product
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from celery import Celery
@@ -17,9 +18,11 @@ from redbeat.errors import ConfigurationError, described
 from redbeat.printing import get_logger
 from redbeat.settings import (
     CRON_DEADLINE,
+    HOST_ZONE,
     LOCK_TIMEOUT,
     LOG_EACH,
     MISSING,
+    OF_HOST,
     SETTINGS,
     STRING,
     find_setting,
@@ -35,6 +38,7 @@ __all__ = (
     "RedBeatConfig",
     "TaskAllowlist",
     "ensure_conf",
+    "is_mock",
     "read_allowlist",
     "real_app",
 )
@@ -88,21 +92,24 @@ class TaskAllowlist:
 
 
 def tasks_in(value: Any) -> Iterator[Any]:
-    """Yield the value of each key ``task`` in ``value`` and in its nested dicts and lists.
+    """Yield the name of each task in ``value``: the values of ``task``, see :func:`values_in`."""
+    return (task for _, task in values_in(value, ("task",)))
 
-    The function also yields ``name`` for each pair ``["task", name]``, because message headers may
-    be a list of pairs.
+
+def values_in(value: Any, names: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+    """Yield (name, value) for each key in ``names``, in ``value`` and its nested dicts and lists.
+
+    A pair ``[name, value]`` counts like a key, because message headers may be a list of pairs.
     """
     if isinstance(value, dict):
-        if "task" in value:
-            yield value["task"]
-        for item in value.values():
-            yield from tasks_in(item)
-    elif isinstance(value, (list, tuple)):
-        if len(value) == 2 and value[0] == "task":
-            yield value[1]
-        for item in value:
-            yield from tasks_in(item)
+        yield from ((name, value[name]) for name in names if name in value)
+        value = value.values()
+    elif not isinstance(value, (list, tuple)):
+        return
+    elif len(value) == 2 and value[0] in names:
+        yield value[0], value[1]
+    for item in value:
+        yield from values_in(item, names)
 
 
 def read_allowlist(value: Any) -> TaskAllowlist | None:
@@ -128,6 +135,12 @@ LOCK_INTERVALS = 5
 
 #: The shortest lock timeout, in seconds, that lets a busy leader renew the lock in time.
 SAFE_LOCK_TIMEOUT: Final = 1.0
+
+#: The settings of Celery that a stand-in may have.
+STAND_IN: Final = ("beat_max_loop_interval", "beat_schedule", "beat_sync_every", "broker_url")
+
+#: The types of settings.
+PLAIN: Final = (str, int, float, dict, list, tuple, set, frozenset, type(None))
 
 # Redis Cluster uses the text in the first pair of braces as the hash tag, if the text is not empty.
 _HASH_TAG = re.compile(r"[^{]*\{[^}]+\}")
@@ -168,7 +181,7 @@ class RedBeatConfig:
     #: The reserved keys to which Redis has denied access so far, because of an ACL.
     denied_keys: set[str]
     #: The key of the leader's lock, None if the lock is off.
-    lock_key: str | None
+    lock_key: str | Any
     #: The lock timeout in seconds, None if unset; see :meth:`resolve_lock_timeout`.
     lock_timeout: float | None
     #: One or several URLs of Redis, perhaps with passwords, so log only the result of ``safe_url``.
@@ -205,11 +218,14 @@ class RedBeatConfig:
     options_inherited: bool
     #: The settings from which RedBeat builds a Redis client.
     endpoint: Endpoint
+    #: The keys that no queue may have as its name, None if they were not needed yet.
+    own_keys: Any = None
 
     _reported = False
 
     def __init__(self, app: App | None = None) -> None:
-        self.app = real_app(app)
+        app = real_app(app)
+        self.app = _stand_in(app, None) if is_mock(app) or is_mock(app.conf) else app
         self.endpoint = read_endpoint(self.app)
         self.redis_url = self.endpoint.url
         self.redis_use_ssl = self.endpoint.use_ssl
@@ -272,6 +288,9 @@ class RedBeatConfig:
         if not self.key_prefix:
             problem = "redbeat_key_prefix is empty, so entries mix with all keys of the database"
             yield problem, f"set a prefix, such as {DEFAULT_PREFIX!r}"
+        if self.endpoint.is_plain and self.redis_use_ssl and not self.endpoint.ssl_inherited:
+            problem = "redbeat_redis_use_ssl has no effect on redbeat_redis_url, a redis:// URL"
+            yield problem, "use a rediss:// URL for TLS, or remove redbeat_redis_use_ssl"
         key = find_setting(self.app, "redbeat_lock_key")
         if key is not None and not key:
             yield f"redbeat_lock_key is {key!r}, which turns the lock off", "use None instead"
@@ -377,6 +396,9 @@ class RedBeatConfig:
         return key
 
     def _check_timezone(self) -> None:
+        zone = str(self.app.conf.timezone)
+        if HOST_ZONE.fullmatch(zone):
+            raise ConfigurationError(f"timezone is {zone!r}, which {OF_HOST}")
         try:
             _ = self.app.timezone
         except Exception as error:  # each time zone library raises its own error
@@ -404,6 +426,9 @@ def ensure_conf(app: App | None = None) -> RedBeatConfig:
     The first call reads the settings and stores the configuration as ``app.redbeat_conf``. Later
     calls return the stored configuration, with its keys adapted to the client in
     ``app.redbeat_redis``; see :meth:`RedBeatConfig.adopt`. No round trips.
+
+    Tests of programs put mocks in place of the app, ``app.conf`` or ``app.redbeat_conf``. The
+    attributes of such an object that are plain values count as settings, all others as not set.
     """
     config: RedBeatConfig | None = getattr(app, "redbeat_conf", None)
     if config is None:
@@ -411,10 +436,29 @@ def ensure_conf(app: App | None = None) -> RedBeatConfig:
         config = getattr(app, "redbeat_conf", None)
         if config is None:
             config = app.redbeat_conf = RedBeatConfig(app)
+    if not issubclass(type(config), RedBeatConfig):  # isinstance() is true of some mocks
+        config = RedBeatConfig(_stand_in(app, config))
     client = getattr(app, "redbeat_redis", None)
     if client is not None and client is not config._client:
         config.adopt(client)
     return config
+
+
+def is_mock(thing: Any) -> bool:
+    """Return whether a test of a program put a mock in place of an object."""
+    return type(thing).__module__ == "unittest.mock"
+
+
+def _stand_in(app: Any, found: Any) -> Celery:
+    """Return an app whose settings are the plain values of ``app.conf`` and ``found``."""
+    plain, owners = Celery(set_as_current=False, fixups=[]), (getattr(app, "conf", None), found)
+    for name in (*SETTINGS, *STAND_IN):
+        attributes = (name, name.removeprefix("redbeat_"), name.removeprefix("beat_"))
+        for owner, attribute in product(owners, attributes):
+            value = getattr(owner, attribute, MISSING)
+            if isinstance(value, PLAIN):
+                plain.conf[name] = value
+    return plain
 
 
 def _is_cluster(client: Any) -> bool:

@@ -9,18 +9,20 @@ from dataclasses import replace
 from datetime import datetime, timedelta, tzinfo
 from inspect import signature
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypedDict, TypeVar
 
 from celery import Celery
 from celery.beat import ScheduleEntry
 from celery.schedules import crontab, schedstate
+from celery.utils.time import timezone as celery_zones
 
 from redbeat.calendar.walltime import END, TICK
-from redbeat.calendar.zones import EPOCH, UTC, as_utc, from_timestamp
-from redbeat.codec.stored import bytes_of, is_valid_text, text_of
+from redbeat.calendar.zones import EPOCH, UTC, as_utc, from_timestamp, zone_named
+from redbeat.codec.stored import bytes_of, is_valid_text, plain_name, text_of
+from redbeat.codec.types import TAG
 from redbeat.codec.writers import warn_of_app
 from redbeat.config import App, ensure_conf, real_app
-from redbeat.decoder import to_timestamp
+from redbeat.decoder import decode, decode_schedule, encode, to_timestamp
 from redbeat.entries.backfill import (
     BACKFILL_RATE,
     Backfill,
@@ -42,7 +44,9 @@ from redbeat.entries.decide import (
     aware,
     counts_from,
     decide,
+    decide_after_change,
     has_clock,
+    has_start,
     history_before,
     latest_before,
     runs_from,
@@ -57,8 +61,10 @@ from redbeat.entries.definition import (
     decode_policy,
     definition_text,
     encode_policy,
+    warn_if_too_short,
 )
 from redbeat.entries.history import (
+    Change,
     History,
     SavedState,
     Texts,
@@ -98,6 +104,7 @@ from redbeat.errors import (
     DecodeError,
     InvalidEntryError,
     NotAllowedError,
+    TooManyStepsError,
     UnknownTypeError,
     did_you_mean,
 )
@@ -106,10 +113,11 @@ from redbeat.schedules.calendars import Calendar, Exclusion, OnExcluded
 from redbeat.schedules.next_run import asks_itself, in_zone
 from redbeat.schedules.rule import RuleSchedule
 from redbeat.storage.layout import layout_of
+from redbeat.storage.own_keys import check_destinations
 from redbeat.storage.records import SAVED, Writing
 from redbeat.storage.store import store_of
 
-__all__ = ("PARKED", "EntryArguments", "RedBeatSchedulerEntry", "store_of")
+__all__ = ("PARKED", "EntryArguments", "RedBeatSchedulerEntry", "is_redbeat_entry", "store_of")
 
 logger = get_logger("celery.beat")
 
@@ -131,9 +139,14 @@ META = ("last_run_at", "total_run_count")
 
 
 if TYPE_CHECKING:
+    # Programs for RedBeat 2, which has no types, neither check for None nor accept both types in
+    # subclasses. So ``Any`` stands for None here, too, in what they use most.
+    Text: TypeAlias = Any
     from celery import Celery
     from celery.schedules import BaseSchedule
     from typing_extensions import Unpack
+else:
+    Text = str | bytes
 
 
 class EntryArguments(TypedDict, total=False):
@@ -189,12 +202,13 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     ``schedule`` is not a valid schedule; ``save()`` checks all other arguments.
     """
 
+    app: Any = None
     schedule: Any
     kwargs: dict[str, Any]
     options: dict[str, Any]
-    enabled: bool
+    enabled: bool = True
     #: The time of the last run; None means that the entry never ran and is due now.
-    last_run_at: datetime | None
+    last_run_at: datetime | Any
     total_run_count: int
 
     # The fields of the policy. A loop at the end of this module sets the default of each policy
@@ -221,6 +235,9 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
     #: The nominal instant of the last run, None if unknown.
     scheduled_at: datetime | None = None
+
+    #: The last change of ``timezone`` or ``start_time``, None if a run was recorded since then.
+    timing_change: Change | None = None
 
     #: The claimed run, None without a claim; only the beat that has the claim records this run.
     run: Run | None = None
@@ -260,9 +277,10 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         if clsargs.pop("one_off", False):
             policy["max_runs"] = policy["max_runs"] or 1
         has_last_run = clsargs.get("last_run_at") is not None
+        schedule = _given_schedule(schedule)
         try:
             super().__init__(
-                name=None if name is None else str(name),
+                name=None if name is None else plain_name(name),
                 task=task,
                 schedule=schedule,
                 args=args,
@@ -305,9 +323,9 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     # -- names ---------------------------------------------------------------------------------
 
     @staticmethod
-    def generate_key(app: App | None, name: str) -> str:
+    def generate_key(app: Any, name: str) -> str:
         """Return the key of the entry called ``name``."""
-        conf, text = ensure_conf(app), str(name)
+        conf, text = ensure_conf(app), plain_name(name)
         return conf.key_prefix + text if conf.shards == 1 else layout_of(conf).key_of(text)
 
     @property
@@ -320,14 +338,14 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     # -- loading -------------------------------------------------------------------------------
 
     @staticmethod
-    def decode_definition(definition: str | bytes) -> dict[str, Any]:
+    def decode_definition(definition: Text) -> dict[str, Any]:
         """Return the constructor arguments in ``definition``; raises :exc:`DecodeError`."""
         return decode_definition(definition)
 
     @staticmethod
     def decode_meta(
-        meta: str | bytes | None,
-        app: App | None = None,  # noqa: ARG004 - RedBeat 2 has this parameter
+        meta: Text | None,
+        app: Any = None,  # noqa: ARG004 - RedBeat 2 has this parameter
     ) -> dict[str, Any]:
         """Return the run history in ``meta``.
 
@@ -338,7 +356,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
     @staticmethod
     def load_definition(
-        key: str, app: App | None = None, definition: str | bytes | None = None
+        key: Text, app: Any = None, definition: Text | None = None
     ) -> dict[str, Any]:
         """Return the stored constructor arguments of an entry, in one round trip.
 
@@ -351,7 +369,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         return decode_definition(definition)
 
     @staticmethod
-    def load_meta(key: str, app: App | None = None) -> dict[str, Any]:
+    def load_meta(key: Text, app: Any = None) -> dict[str, Any]:
         """Return the stored run history of an entry. One round trip.
 
         Without a stored run history, ``last_run_at`` in the result is None.
@@ -359,7 +377,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         return decode_meta(store_of(app).load(text_of(key))[1])
 
     @classmethod
-    def from_key(cls: type[Self], key: str, app: App | None = None) -> Self:
+    def from_key(cls: type[Self], key: Text, app: Any = None) -> Self:
         """Load the entry that is stored under the Redis key ``key``.
 
         Raises KeyError if the key does not exist, and :exc:`DecodeError` if the fields of the entry
@@ -405,8 +423,9 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         except Exception as error:
             # The JSON is valid, so the error comes from user code: from a schedule, or from an
             # entry class whose constructor does not accept an argument.
-            may_load_elsewhere = not isinstance(error, InvalidEntryError) or asks_itself(
-                arguments["schedule"]
+            schedule = arguments["schedule"]  # a dict if the class does not decode it
+            may_load_elsewhere = not isinstance(error, InvalidEntryError) or (
+                not isinstance(schedule, dict) and asks_itself(schedule)
             )
             kind = UnknownTypeError if may_load_elsewhere else DecodeError
             raise kind(*_refusal(cls.__name__, arguments, error)) from error
@@ -449,7 +468,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         return self.key == key and self.seen_texts == (definition, policy)
 
     @property
-    def rank(self) -> int | None:
+    def rank(self) -> int | Any:
         """The position of the entry in due order, None if it is not scheduled. One round trip."""
         return store_of(self.app).rank(self.key)
 
@@ -470,6 +489,12 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         # Each new entry reads the current time, so this line avoids Celery's slower default_now().
         return datetime.now(_zone_of(self.app))
 
+    @property
+    def has_own_clock(self) -> bool:
+        """Whether a class or object of the program sets the current time of the entry."""
+        own_default = type(self).default_now is not RedBeatSchedulerEntry.default_now
+        return own_default or has_clock(self.schedule)
+
     def _current_time(self) -> datetime:
         """Return the current time in UTC, for decisions about an entry that is not claimed.
 
@@ -484,6 +509,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         ``identity`` is the stored identity of the entry; None keeps the identity of this object.
         """
         self.adopt(meta, *self._history_in(meta, runtime), identity)
+        self.timing_change = Change.read(runtime)
 
     def adopt(
         self,
@@ -498,7 +524,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         ``meta`` is the stored JSON from which the caller decoded the history.
         """
         self.last_run_at, self.total_run_count = last_run_at, total_run_count
-        self.scheduled_at = scheduled_at
+        self.scheduled_at, self.timing_change = scheduled_at, None
         state = self.saved_state
         identity = state.identity if identity is None else identity
         self.saved_state = state.with_history(meta, last_run_at, total_run_count, identity)
@@ -558,8 +584,9 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         due_at = run.scheduled_at
         offsets = self.policy_field("spread") or self.policy_field("jitter")
         if offsets and run.outcome != TRIGGERED and not asks_itself(self.schedule):
-            offset_due_at = self._with_readable_calendars().occurrence_plan().due_at(due_at)
-            due_at = min(offset_due_at, max(run.dispatched_at, due_at))
+            with suppress(TooManyStepsError):
+                offset_due_at = self._with_readable_calendars().occurrence_plan().due_at(due_at)
+                due_at = min(offset_due_at, max(run.dispatched_at, due_at))
         return (run.dispatched_at - due_at).total_seconds()
 
     @property
@@ -589,8 +616,11 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         ahead = self.run is not None and anchor is not None and self.ran_after(now)
         if ahead and anchor is not None:
             last = anchor = min(anchor, now)
-        plan = self.occurrence_plan()
-        decision = decide(plan, last, anchor, now, due or now, self.total_run_count)
+        plan, runs, change = self.occurrence_plan(), self.total_run_count, self.timing_change
+        if change and anchor and not asks_itself(self.schedule):
+            before = self._plan_before(change, plan)
+            return decide_after_change(before, plan, change.at, anchor, now, runs)
+        decision = decide(plan, last, anchor, now, due or now, runs)
         # The beat records ``now`` as the new anchor. With the old anchor, which is in the future,
         # each decision would restart the wait for the next run.
         return decision._replace(anchor=now) if ahead and anchor is now else decision
@@ -612,6 +642,16 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         if policy.exclude:
             plan.exclusion = self._exclusion(policy, zone)
         return plan
+
+    def _plan_before(self, change: Change, plan: Plan) -> Plan:
+        """Return the plan of the entry until a change of its ``timezone`` or ``start_time``."""
+        try:
+            zone = zone_named(change.timezone) if change.timezone else _zone_of(self.app)
+        except ValueError:  # before Celery 5.7, the local time zone of a host has no name
+            zone = celery_zones.local
+        end = min(change.at, plan.policy.end_time or change.at)
+        policy = replace(plan.policy, start_time=change.start_time, end_time=end)
+        return replace(plan, zone=zone, policy=policy)
 
     def use_calendars(self, calendars: Mapping[str, Calendar] | None) -> None:
         """Use ``calendars`` for decisions; None makes the next decision load the calendars."""
@@ -661,8 +701,11 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         plan = entry.occurrence_plan()
         plan = replace(plan, policy=replace(plan.policy, jitter=0.0))
         now = entry._current_time()
-        nominal = next((run.scheduled_at for run in entry.due_after(now)), now)
-        return (plan.due_at(nominal) - nominal).total_seconds()
+        try:
+            nominal = next((run.scheduled_at for run in entry.due_after(now)), now)
+            return (plan.due_at(nominal) - nominal).total_seconds()
+        except TooManyStepsError:
+            return 0.0
 
     def upcoming(self, n: int = 10, after: datetime | None = None) -> list[datetime]:
         """Return when the next ``n`` runs after ``after`` (default: now) are due, in UTC.
@@ -683,6 +726,8 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         run beyond ``instant``. See also :meth:`runs_from`. No round trip.
         """
         since, anchor = max(as_utc(instant), EPOCH), self.anchor
+        if anchor is not None and since < anchor and self._waits_for(anchor):
+            since = anchor + TICK
         delayed = self.policy_field("spread") or self.policy_field("jitter")
         if delayed and not asks_itself(self.schedule):
             plan = self.occurrence_plan()
@@ -694,6 +739,11 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             elif anchor == since:
                 since += TICK
         return (run for run in self.runs_from(since) if run.due_at > instant)
+
+    def _waits_for(self, anchor: datetime) -> bool:
+        """Return whether a program has set the last run in the future, so that no run is before."""
+        now = datetime.now(UTC)
+        return anchor > now and not (self.ran_after(now) or asks_itself(self.schedule))
 
     def runs_from(self, since: datetime, now: datetime | None = None) -> Iterator[Expected]:
         """Yield the runs that a punctual beat sends at ``since`` and later.
@@ -754,7 +804,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         entry.adopt("", counts_from(self.schedule, instant), 0, None)
         return entry
 
-    def is_due(self) -> schedstate:
+    def is_due(self) -> schedstate | Any:
         """Return whether the entry is due, and the seconds until the next run.
 
         The number of seconds is None if no run is left.
@@ -768,7 +818,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         return schedstate(decision.due, max((decision.next_at - now).total_seconds(), 0.0))
 
     @property
-    def due_at(self) -> datetime | None:
+    def due_at(self) -> datetime | Any:
         """The time of the next run in UTC, now if a run is due, None if no run is left."""
         decision = self.decision()
         return self._current_time() if decision.due else decision.next_at
@@ -802,8 +852,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             return DISABLED
         if self.scores_itself():
             return self.score
-        own_clock = type(self).default_now is not RedBeatSchedulerEntry.default_now
-        if now is None or own_clock or has_clock(self.schedule) or self.run is not None:
+        if now is None or self.has_own_clock or self.run is not None:
             now, decision = self._current_time(), self.decision()
         else:
             decision = self.decision_at(now)
@@ -839,6 +888,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         check_excluded(self.schedule, policy)
         self.check_allowed()
         text, fields = definition_text(self.definition(), self.is_static)
+        check_destinations(self.app, self.options)
         if self.timezone is None:
             warn_of_app(self.schedule, self.app)
         pause = Pause.of_entry(self)
@@ -853,6 +903,9 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         """
         definition, policy = self.texts()
         check_history(self)
+        warn_if_too_short(self.name, self.schedule)
+        if has_start(self.schedule) and not self.policy_field("exclude"):
+            self.decision()  # raises an error for a rule that takes too long to compute
         return Writing(self.key, definition, policy)
 
     def check_allowed(self) -> None:
@@ -1114,11 +1167,15 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         check_history(self)
         save_batches(store_of(self.app), [[(self, Writing(self.writable_key()))]])
 
+    def runtime_text(self) -> str:
+        """Return the times of the last run, and a change after it, as JSON for ``runtime``."""
+        runtime, anchor, last = "", self.anchor, self.last_run_at
+        if anchor and last and anchor is self.scheduled_at:
+            runtime = encode_runtime(nominal(anchor), last)
+        return self.timing_change.added_to(runtime) if self.timing_change else runtime
+
     def _record_run(self) -> None:
-        runtime = ""
-        if self.scheduled_at is not None and self.last_run_at is not None:
-            runtime = encode_runtime(nominal(self.scheduled_at), self.last_run_at)
-        meta = self.history_text()
+        runtime, meta = self.runtime_text(), self.history_text()
         saved = store_of(self.app).save(
             self.writable_key(), meta=meta, runtime=runtime, seen=None, score=self.score_to_store()
         )
@@ -1176,7 +1233,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
         """Yield (name, value) for each constructor argument, as the entries of Celery do."""
-        internal = ("run", "scheduled_at", "put_up", "saved_state", "is_static")
+        internal = ("run", "scheduled_at", "put_up", "saved_state", "is_static", "timing_change")
         return (
             (name, value)
             for name, value in vars(self).items()
@@ -1192,12 +1249,27 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         return f"<{type(self).__name__}: {self.name} {call} {self.schedule}>"
 
 
+def is_redbeat_entry(entry: Any) -> bool:
+    """Return whether an entry, which may be Celery's or a mock, can be claimed and recorded."""
+    return issubclass(type(entry), RedBeatSchedulerEntry)
+
+
 def _zone_of(app: Any) -> tzinfo:
-    """Return the time zone of the app."""
+    """Return the time zone of the app, UTC for a mock or no app."""
     # Celery caches the time zone in the app. The property ``app.timezone`` takes 1 us longer than
     # reading the cached time zone.
-    zone: tzinfo = vars(app).get("timezone") or app.timezone
-    return zone
+    zone = (vars(app).get("timezone") or app.timezone) if app else None
+    return zone if isinstance(zone, tzinfo) else UTC
+
+
+def _given_schedule(schedule: Any) -> Any:
+    """Return an argument ``schedule``; programs also pass the JSON of a schedule, as a dict."""
+    if not isinstance(schedule, dict) or TAG not in schedule:
+        return schedule
+    try:
+        return decode_schedule(decode(encode(schedule, "schedule"), "schedule"), "schedule")
+    except DecodeError as error:
+        raise InvalidEntryError(error.field, error.problem) from error
 
 
 def _restore(cls: type[Self], state: dict[str, Any]) -> Self:

@@ -19,6 +19,7 @@ __all__ = (
     "NotAllowedError",
     "RedBeatError",
     "RedBeatKeyExpiryError",
+    "TooManyStepsError",
     "UnknownTypeError",
     "described",
     "did_you_mean",
@@ -61,6 +62,9 @@ def shortened(text: str) -> str:
 class FieldError(RedBeatError):
     """The base class of :exc:`InvalidEntryError` and :exc:`DecodeError`."""
 
+    #: A digest of the calendars that a beat read before the error, and their names.
+    calendars = ""
+
     def __init__(self, field: str, problem: str) -> None:
         self.field = shortened(field)
         self.problem = shortened(problem)
@@ -73,6 +77,16 @@ class InvalidEntryError(FieldError, ValueError, TypeError):
     ``field`` is the path of the invalid value, such as ``kwargs.when`` or ``schedule.every``.
     ``problem`` describes what is wrong with the value.
     """
+
+
+class TooManyStepsError(InvalidEntryError):
+    """A next run, or the days of a calendar, take too long to compute.
+
+    The computation counts steps instead of time, so all hosts agree. A beat quarantines the entry.
+    """
+
+    def __init__(self, field: str, what: str, fix: str, limit: int) -> None:
+        super().__init__(field, f"computing {what} takes more than {limit:,} steps; {fix}")
 
 
 class DecodeError(FieldError, ValueError):

@@ -18,8 +18,6 @@ from typing import Any, Final
 
 from celery.utils.log import get_logger as celery_logger
 
-__all__ = ("LOG_LIMIT", "SURROGATES", "encodable", "get_logger", "printable", "warnings_to")
-
 #: The Unicode categories of characters that could control a terminal or cannot be encoded.
 UNPRINTABLE: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 

@@ -11,10 +11,17 @@ from fnmatch import fnmatchcase
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from redbeat.codec.stored import bytes_of as key_of
 from redbeat.entries.pauses import pause_entries, resume_entries
 from redbeat.entries.policy import FIELDS, in_utc
 from redbeat.entries.runs import Occurrence
-from redbeat.entries.status import EntryState, EntryStatus, Record, quarantine_note
+from redbeat.entries.status import (
+    QUARANTINED,
+    EntryState,
+    EntryStatus,
+    Record,
+    quarantine_note,
+)
 from redbeat.management import calendars
 from redbeat.management.apply import Applied, apply, build_entry, checked
 from redbeat.management.find import Filter, Search
@@ -31,8 +38,10 @@ from redbeat.management.forecast import (
 )
 from redbeat.management.status import Status, status_of
 from redbeat.schedules.calendars import Calendar
+from redbeat.storage.reading import batches
 from redbeat.storage.store import store_of
 
+from .codec.stored import plain_name
 from .config import App, ensure_conf, real_app
 from .entries.calendars import load_calendars, readable_calendars
 from .entries.save import save_batches
@@ -40,8 +49,7 @@ from .entry import RedBeatSchedulerEntry
 from .errors import DecodeError, InvalidEntryError
 from .printing import encodable
 from .settings import MISSING
-from .storage.records import key_of
-from .storage.store import Store, batches
+from .storage.store import Store
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -95,7 +103,7 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         return store_of(self.app)
 
     def _key(self, name: object) -> str:
-        key = self._store.keys.entry(str(name))
+        key = self._store.keys.entry(plain_name(name))
         try:
             key_of(key)
         except UnicodeEncodeError as error:
@@ -336,7 +344,8 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
 
     def _agenda_pages(self) -> Iterator[tuple[list[Entry], datetime | None]]:
         for records in Search(self, Filter()).pages():
-            entries = [item.entry for item in records if item.entry and item.entry.enabled]
+            running = (item for item in records if item.state != QUARANTINED)
+            entries = [item.entry for item in running if item.entry and item.entry.enabled]
             due = [item.due_at for item in records if item.due_at is not None]
             parked = len(due) < len(records)
             yield self._with_calendars(entries), None if parked or not due else due[-1]

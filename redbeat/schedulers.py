@@ -6,7 +6,7 @@ import functools
 import json
 import ssl
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from datetime import MINYEAR, datetime
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -22,15 +22,16 @@ from kombu.exceptions import OperationalError
 from kombu.utils.objects import cached_property
 from kombu.utils.url import maybe_sanitize_url
 from redis import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import LockNotOwnedError, RedisError
 from redis.sentinel import MasterNotFoundError, Sentinel
 from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_exponential
 
 from redbeat.beat.lock import BeatLock
-from redbeat.beat.publisher import TaskMessage, build_message
+from redbeat.beat.publisher import TaskMessage, build_message, plain_message
 from redbeat.beat.session import LONGEST_LEASE, SHORTEST_LEASE
 from redbeat.beat.stop_signals import HeldSignals
 from redbeat.config import App
+from redbeat.connection.urls import safe_url
 from redbeat.entries.runs import nominal
 from redbeat.printing import get_logger
 from redbeat.storage.client import (
@@ -38,7 +39,6 @@ from redbeat.storage.client import (
     REDBEAT_SENTINEL_KEY,
     client_of,
     get_redis,
-    safe_url,
     unretried,
     use_provider,
 )
@@ -55,13 +55,15 @@ from .beat.shards import ShardedStatics, ShardedTicker
 from .beat.statics import StaticEntries
 from .beat.ticker import Ticker
 from .beat.wakeup import DUE, LOCK, WakeUp
-from .config import LOG_EACH, RedBeatConfig, ensure_conf
+from .config import LOG_EACH, RedBeatConfig, ensure_conf, is_mock
+from .config import ensure_conf as conf_of  # tests of programs replace the name ensure_conf
 from .connection.retrying import RetryingConnection
 from .decoder import RedBeatJSONDecoder, RedBeatJSONEncoder, to_timestamp, use_codec
-from .entry import RedBeatSchedulerEntry, store_of
+from .entry import RedBeatSchedulerEntry, is_redbeat_entry, store_of
 from .errors import ConfigurationError, DecodeError, NotAllowedError, described
 from .metrics.extra import check_installed, serve_beat
 from .storage.checks import layout_problem
+from .storage.own_keys import own_keys
 from .storage.scripts import load_script
 from .storage.store import Store
 
@@ -109,6 +111,9 @@ DEFAULT_LOCK_TIMEOUT = 5 * DEFAULT_MAX_INTERVAL
 #: The arguments of the message are the name of the entry, the error, and the entry's fields.
 ADD_ENTRY_ERROR = "beat: Entry %s is not scheduled: %s. Its fields: %r"
 
+#: The warning about entries that a program adds in a way of Celery's own schedulers.
+UNUSED = "beat: %s adds no entries: call update_from_dict() with a dict of names and fields"
+
 #: The keys of ``redbeat_redis_options`` that RedBeat 2 did not pass to redis-py.
 REDBEAT_INTERNAL_OPTIONS = (
     *("retry_period", "cluster", "sentinels", "service_name"),
@@ -141,14 +146,14 @@ class RedBeatScheduler(Scheduler):
     Entry: type[RedBeatSchedulerEntry] = RedBeatSchedulerEntry
 
     #: The beat lock, None if ``redbeat_lock_key`` is None. A program may assign its own lock.
-    lock: BeatLock | None = None
+    lock: BeatLock | Any = None
 
     #: The seconds after which the lock expires if the beat does not renew the lock.
     #: ``redbeat_lock_timeout`` and the constructor's argument override a subclass's timeout.
     lock_timeout: float = DEFAULT_LOCK_TIMEOUT
 
     #: The Redis key of the lock.
-    lock_key: str | None = None
+    lock_key: str | Any = None
 
     #: The Celery beat service that runs this scheduler, None if a program calls ``tick()`` itself.
     service: Any = None
@@ -160,6 +165,9 @@ class RedBeatScheduler(Scheduler):
 
     #: The lock key in the settings, None if the constructor got another ``lock_key``.
     _default_lock_key: str | None = None
+
+    #: Whether the constructor is running :meth:`setup_schedule`, perhaps of a subclass.
+    _constructing = False
 
     #: Whether :meth:`setup_schedule` is running.
     #: While ``_setting_up`` is true, :meth:`update_from_dict` adds static entries.
@@ -200,22 +208,42 @@ class RedBeatScheduler(Scheduler):
         lazy: bool,
         kwargs: dict[str, Any],
     ) -> None:
-        conf = ensure_conf(app)
+        ensure_conf(app)  # a program's own may set ``app.redbeat_conf``
+        conf = conf_of(app)
+        broker_connection(conf.app)  # raises a clear error for a wrong URL, unlike the banner
+        self._check_entry_class()
         self.lock_key = lock_key or conf.lock_key
         self._default_lock_key = None if lock_key else conf.lock_key
-        super().__init__(app, lazy=True, **kwargs)
+        # Celery's constructor would overwrite these attributes of a subclass.
+        arguments = {
+            "Producer": getattr(self, "Producer", None),
+            "max_interval": conf.app.conf.beat_max_loop_interval or self.max_interval,
+            "sync_every_tasks": conf.app.conf.beat_sync_every or self.sync_every_tasks,
+        }
+        arguments |= {name: value for name, value in kwargs.items() if value is not None}
+        super().__init__(app, lazy=True, **arguments)
         of_class = None if self.lock_timeout == DEFAULT_LOCK_TIMEOUT else self.lock_timeout
         configured = lock_timeout or conf.lock_timeout or of_class
         self.lock_timeout = conf.resolve_lock_timeout(configured, self.max_interval)
         if lazy:
-            broker_connection(self.app)  # raises a clear error for a wrong URL, unlike the banner
             check_installed(conf)
         else:
             conf.report()
             check_possible(self.app, conf)
             self._check_layout()
+            self._constructing = True
             self.setup_schedule()
+            self._constructing = False
+            self._report_data()
             self._make_lock()
+
+    def _check_entry_class(self) -> None:
+        stored = not self._overrides_schedule and isinstance(self.Entry, type)
+        if stored and not issubclass(self.Entry, RedBeatSchedulerEntry):
+            raise ConfigurationError(
+                f"{type(self).__name__}.Entry is {self.Entry.__name__}, whose entries cannot be "
+                "stored in Redis: use a subclass of RedBeatSchedulerEntry"
+            )
 
     def _check_layout(self) -> None:
         """Raise :exc:`ConfigurationError` if ``redbeat_shards`` does not fit the schedule in Redis.
@@ -224,7 +252,7 @@ class RedBeatScheduler(Scheduler):
         makes the check. If Redis is not available, the next tick checks ``redbeat_shards``. The
         check takes one round trip, and is made only once.
         """
-        conf = ensure_conf(self.app)
+        conf = conf_of(self.app)
         if self._layout_checked or conf.shards == 1:
             return
         client = unretried(client_of(self.app))
@@ -239,10 +267,10 @@ class RedBeatScheduler(Scheduler):
 
     def _make_lock(self) -> None:
         """Create the lock, unless a program has set its own lock."""
-        store = self._store  # read first, because a client provider may change the lock key
+        store = self._stored  # read first, because a client provider may change the lock key
         if self.lock_key == self._default_lock_key:
-            self.lock_key = ensure_conf(self.app).lock_key
-        if ensure_conf(self.app).shards > 1:
+            self.lock_key = conf_of(self.app).lock_key
+        if conf_of(self.app).shards > 1:
             self.lock = self._shards.locks[0] if self.lock is None else self.lock
             self._shards.use_lock(self.lock, self.lock_timeout)
         elif self.lock is None and self.lock_key:
@@ -250,7 +278,7 @@ class RedBeatScheduler(Scheduler):
 
     @cached_property
     def _statics(self) -> StaticEntries | ShardedStatics:
-        conf = ensure_conf(self.app)
+        conf = conf_of(self.app)
         return StaticEntries() if conf.shards == 1 else ShardedStatics(conf, lambda: self._shards)
 
     @cached_property
@@ -260,12 +288,12 @@ class RedBeatScheduler(Scheduler):
 
     @cached_property
     def _ticker(self) -> Ticker | ShardedTicker:
-        conf, statics = ensure_conf(self.app), self._statics
+        conf, statics = conf_of(self.app), self._statics
         if isinstance(statics, ShardedStatics):
             shards: ShardedTicker = self._shards
             return shards
         lock = self.lock if isinstance(self.lock, BeatLock) else None
-        return Ticker(self, self._store, lock, statics, conf, self.clock, self._lease)
+        return Ticker(self, self._stored, lock, statics, conf, self.clock, self._lease)
 
     @cached_property
     def _shards(self) -> ShardedTicker:
@@ -276,7 +304,7 @@ class RedBeatScheduler(Scheduler):
             raise ConfigurationError(
                 "a scheduler class with its own schedule does not work with redbeat_shards > 1"
             )
-        terms = (self.lock_key, self.lock_timeout, statics, ensure_conf(self.app))
+        terms = (self.lock_key, self.lock_timeout, statics, conf_of(self.app))
         return ShardedTicker(self, client, *terms, self.clock, self._lease)
 
     @property
@@ -287,19 +315,20 @@ class RedBeatScheduler(Scheduler):
     @cached_property
     def _server(self) -> Any:
         """The server for metrics and health checks, None if ``redbeat_metrics_port`` is not set."""
-        conf, ticker = ensure_conf(self.app), self._ticker
+        conf, ticker = conf_of(self.app), self._ticker
         if conf.metrics_port is None:
             return None
-        return serve_beat(conf, self._store, ticker.health, ticker.counters)
+        return serve_beat(conf, self._stored, ticker.health, ticker.counters)
 
     @cached_property
     def _wakeup(self) -> WakeUp:
-        wakeup = WakeUp(self._store.client, self._store.keys.wakeup)
+        wakeup = WakeUp(self._stored.client, self._stored.keys.wakeup)
         wakeup.wanted = self._ticker.wake if isinstance(self._ticker, ShardedTicker) else None
         return wakeup
 
     @property
-    def _store(self) -> Store:
+    def _stored(self) -> Store:
+        # Not _store, which subclasses set, as Celery's PersistentScheduler does.
         return store_of(self.app, unretried(client_of(self.app)))
 
     # -- the schedule --------------------------------------------------------------------------
@@ -321,7 +350,7 @@ class RedBeatScheduler(Scheduler):
         available, the first tick writes the entries. The method takes two round trips, and one more
         per 500 entries.
         """
-        schedule = ensure_conf(self.app).schedule
+        schedule = conf_of(self.app).schedule
         self._statics.collect()
         self._setting_up = True
         try:
@@ -336,9 +365,9 @@ class RedBeatScheduler(Scheduler):
         lock = self.lock if isinstance(self.lock, BeatLock) else None
         try:
             self._statics_unwritten = False
-            self._statics.offer(self._store, lock)
+            self._statics.offer(self._stored, lock)
             if self._leads:
-                self._statics.prune(self._store, lock, exclusive=lock is not None)
+                self._statics.prune(self._stored, lock, exclusive=lock is not None)
         except (RedisError, OSError) as error:
             self._statics_unwritten = True
             logger.warning(
@@ -351,7 +380,7 @@ class RedBeatScheduler(Scheduler):
         """Whether this beat led at its last tick."""
         return "_ticker" in self.__dict__ and self._ticker.health.leads is True
 
-    def update_from_dict(self, dict_: Mapping[str, Any]) -> None:
+    def update_from_dict(self, dict_: Any) -> None:
         """Save the entries in a mapping from names to fields; the entries do not become static.
 
         An invalid entry is logged and does not affect other entries. If Redis is not available, the
@@ -387,11 +416,14 @@ class RedBeatScheduler(Scheduler):
         first writes the static entries if :meth:`setup_schedule` could not write them, or if Redis
         has lost all entries. The method takes three round trips, and one more per returned entry.
         """
-        return {entry.name: entry for entry in self._load_due()}
+        entries = {entry.name: entry for entry in self._load_due()}
+        return DueEntries(entries) if self._constructing else entries
 
     def set_schedule(self, schedule: Any) -> None:
-        """Accept a schedule that Celery assigns; RedBeat does not use the assigned schedule."""
+        """Set :attr:`data`, as in Celery's scheduler, and warn that RedBeat does not use it."""
         self.data = schedule
+        if not self._constructing:
+            self._report_data()
 
     schedule = property(get_schedule, set_schedule)
 
@@ -400,8 +432,21 @@ class RedBeatScheduler(Scheduler):
         """Whether a subclass overrides ``schedule``, which then contains the entries to run."""
         return type(self).schedule is not RedBeatScheduler.schedule
 
+    def _report_data(self) -> None:
+        if self.data and not self._overrides_schedule:
+            logger.warning(UNUSED, "an assignment to schedule or data")
+
+    def merge_inplace(self, b: Any) -> None:
+        """Merge entries into a subclass's own :attr:`schedule`; else only log a warning."""
+        if self._overrides_schedule:
+            super().merge_inplace(b)
+        else:
+            logger.warning(UNUSED, "merge_inplace()")
+
     def _load_due(self) -> Iterator[RedBeatSchedulerEntry]:
-        store = self._store
+        store = self._stored
+        if is_mock(store.client):
+            return
         now = store.time()
         due = store.due(now)
         if self._statics_unwritten or (not due and len(self._statics)):
@@ -419,7 +464,7 @@ class RedBeatScheduler(Scheduler):
 
     # -- running -------------------------------------------------------------------------------
 
-    def tick(self, **kwargs: Any) -> float:  # noqa: ARG002 - Celery's arguments
+    def tick(self, *args: Any, **kwargs: Any) -> float:  # noqa: ARG002 - Celery's arguments
         """Dispatch due entries; return the seconds to sleep. See ``Ticker.tick()``.
 
         In a beat service, this method itself sleeps and then returns 0, so that a wake-up message
@@ -428,11 +473,11 @@ class RedBeatScheduler(Scheduler):
         _ = self._server
         try:
             seconds = self._tick()
-        except ConfigurationError as error:
+        except (ConfigurationError, LockNotOwnedError) as error:
             if self.service is None:
                 raise
             # Celery ignores SystemExit in a tick, so close() exits with ``_exit_code``.
-            self._exit_code = error.exit_code
+            self._exit_code = getattr(error, "exit_code", 1)
             _exit(error)
         self._save_unsaved()
         self._sync_periodically()
@@ -443,9 +488,24 @@ class RedBeatScheduler(Scheduler):
 
     def _tick(self) -> float:
         self._check_layout()
+        if self._mocked:
+            return self._tick_without_claims()
         ticker = self._ticker
         ticker.use_lock(self.lock, self.lock_timeout)
         return self._tick_overridden_schedule() if self._overrides_schedule else ticker.tick()
+
+    @functools.cached_property
+    def _mocked(self) -> bool:
+        """Whether a test replaced the app or the client, so that no run can be claimed."""
+        return is_mock(self.app) or is_mock(client_of(self.app))
+
+    def _tick_without_claims(self) -> float:
+        if self.lock is not None:
+            self.lock.extend(int(self.lock_timeout))
+        entries = [*self.schedule.values()]
+        waits = [self.maybe_due(entry, **self._maybe_due_kwargs) for entry in entries]
+        seconds: float = min([self.max_interval, *filter(None, waits)])
+        return seconds
 
     def _tick_overridden_schedule(self) -> float:
         """Run the due entries of a subclass's ``schedule``, and claim each entry separately."""
@@ -489,13 +549,13 @@ class RedBeatScheduler(Scheduler):
             return  # tick again, because messages before the subscription are lost
         self._wakeup.wait(seconds, DUE if self._leads else LOCK, self.service._is_shutdown.is_set)
 
-    def maybe_due(self, entry: RedBeatSchedulerEntry, **kwargs: Any) -> float | None:
+    def maybe_due(self, entry: Any, **kwargs: Any) -> float | Any:
         """Send the entry if it is due; return the seconds until its next run.
 
         Outside a tick of this class, for example in a subclass's own tick, this method also claims
         the entry and records the run, in two round trips.
         """
-        if entry.run is not None:
+        if getattr(entry, "run", None) is not None or self._mocked:
             return self.send_if_due(entry, **kwargs)
         self._ticker.use_lock(self.lock, self.lock_timeout)
         seconds: float | None = self._ticker.run_one(entry, kwargs)
@@ -514,38 +574,49 @@ class RedBeatScheduler(Scheduler):
     def send_if_due(self, entry: RedBeatSchedulerEntry, **kwargs: Any) -> float | None:
         """Send a claimed entry if it is due; return the seconds until its next run."""
         is_due, next_time_to_run = self.is_due(entry)
+        run = getattr(entry, "run", None)
         if is_due:
             if self._logs_each:
                 logger.info("Scheduler: Sending due task %s (%s)", entry.name, entry.task)
             try:
                 result = self.apply_async(entry, **kwargs)
             except Exception as error:
-                if entry.run is not None:
-                    entry.run.error = error
+                if run is not None:
+                    run.error = error
                 else:
                     logger.exception("Message Error: %s", error)
             else:
-                if entry.run is not None:
-                    entry.run.sent = True
+                if run is not None:
+                    run.sent = True
                 logger.debug("%s sent. id->%s", entry.task, getattr(result, "id", None))
         seconds: float | None = next_time_to_run
         return seconds
 
-    def reserve(self, entry: RedBeatSchedulerEntry) -> RedBeatSchedulerEntry:
+    def reserve(self, entry: Any) -> RedBeatSchedulerEntry:
         """Count a run, and return a copy of the entry with the new last run and run count.
 
         If the entry is not claimed, this method also records the run in Redis.
         """
-        return entry.next()
+        after: RedBeatSchedulerEntry = next(entry)
+        return after
 
-    def apply_async(
+    def apply_async(self, entry: Any, *args: Any, **kwargs: Any) -> AsyncResult:
+        """Send the task of an entry, with the task id and the headers of the run.
+
+        The arguments are Celery's: ``producer``, and ``advance``, which is false if the caller
+        calls :meth:`reserve`. An entry of another class, such as Celery's, is sent as Celery does.
+        """
+        return self._apply(entry, *args, **kwargs)
+
+    def _apply(
         self,
         entry: RedBeatSchedulerEntry,
         producer: Producer | None = None,
         advance: bool = True,
         **kwargs: Any,  # noqa: ARG002 - Celery's arguments
     ) -> AsyncResult:
-        """Send the task of an entry, with the task id and the headers of the run."""
+        if not is_redbeat_entry(entry):
+            return self._send_foreign(entry, producer, advance)
         run = entry.run
         if advance:
             entry = self.reserve(entry)
@@ -569,6 +640,14 @@ class RedBeatScheduler(Scheduler):
         self._published_at = monotonic()
         return result
 
+    def _send_foreign(self, entry: Any, producer: Any, advance: bool) -> Any:
+        """Send an entry that is not RedBeat's; its object remembers the run."""
+        after = self.reserve(entry) if advance else entry
+        result = self._publish(plain_message(after), producer)
+        if isinstance(entry, ScheduleEntry):
+            entry.last_run_at, entry.total_run_count = after.last_run_at, after.total_run_count
+        return result
+
     def _publish(self, message: TaskMessage, producer: Any) -> Any:
         """Send a message, and raise the same errors as the ``apply_async`` of Celery's scheduler.
 
@@ -578,7 +657,7 @@ class RedBeatScheduler(Scheduler):
         ``redbeat_task_allowlist`` does not allow the task or a task in the message options.
         """
         self._tasks_since_sync += 1
-        allowlist = ensure_conf(self.app).task_allowlist
+        allowlist = conf_of(self.app).task_allowlist
         refused = allowlist and allowlist.refusal(message.task, message.options)
         if refused:
             raise NotAllowedError(*refused)
@@ -602,8 +681,10 @@ class RedBeatScheduler(Scheduler):
         """The producer of messages; raises an error if the broker is not available."""
         # The producer is cached, because Celery's property acquires a lock at each access.
         base = getattr(self, "Producer", None) or self.app.amqp.Producer
-        producer = checked_producer(base, ensure_conf(self.app).task_allowlist)
-        return producer(self._ensure_connected(), auto_declare=False)
+        make = checked_producer(base, conf_of(self.app).task_allowlist)
+        producer = make(self._ensure_connected(), auto_declare=False)
+        producer.own_keys = own_keys(self.app)
+        return producer
 
     @cached_property
     def connection(self) -> Any:
@@ -624,7 +705,7 @@ class RedBeatScheduler(Scheduler):
     @functools.cached_property
     def _logs_each(self) -> bool:
         """Whether to log each run, and not only the number of runs."""
-        return ensure_conf(self.app).log_dispatch == LOG_EACH
+        return conf_of(self.app).log_dispatch == LOG_EACH
 
     @functools.cached_property
     def overrides_sending(self) -> bool:
@@ -732,7 +813,7 @@ class RedBeatScheduler(Scheduler):
     @property
     def info(self) -> str:
         """The lines about this scheduler in the beat's banner. No round trip."""
-        conf = ensure_conf(self.app)
+        conf = conf_of(self.app)
         lines = [f"       . redis -> {safe_url(conf.redis_url)}"]
         if self.lock_key:
             human = humanize_seconds(self.lock_timeout)
@@ -742,10 +823,23 @@ class RedBeatScheduler(Scheduler):
         return "\n".join(lines)
 
 
-def _exit(error: ConfigurationError) -> NoReturn:
-    """Log an invalid setting as one line and end the process; Celery would log a traceback."""
+class DueEntries(dict[str, Any]):
+    """The due entries, for a subclass's ``setup_schedule``; new ones are not stored in Redis."""
+
+    def __setitem__(self, name: str, entry: Any) -> None:
+        logger.warning(UNUSED, f"schedule[{name!r:.60}]")
+        super().__setitem__(name, entry)
+
+    def update(self, *args: Any, **kwargs: Any) -> None:
+        """Add entries, and warn that they are not stored."""
+        logger.warning(UNUSED, "schedule.update()")
+        super().update(*args, **kwargs)
+
+
+def _exit(error: Exception) -> NoReturn:
+    """Log why the beat ends as one line, and end the process; Celery would log a traceback."""
     logger.critical("beat: %s", error)
-    raise SystemExit(error.exit_code) from None
+    raise SystemExit(getattr(error, "exit_code", 1)) from None
 
 
 @beat_init.connect
@@ -779,8 +873,10 @@ def acquire_distributed_beat_lock(sender: Any = None, **kwargs: Any) -> None:
     """
     if "signal" not in kwargs:
         scheduler = getattr(sender, "scheduler", sender)
-        if isinstance(scheduler, RedBeatScheduler) and scheduler.lock is not None:
-            scheduler.lock.acquire()
+        if isinstance(scheduler, RedBeatScheduler):
+            scheduler._make_lock()
+            if scheduler.lock is not None:
+                scheduler.lock.acquire()
         return
     scheduler = getattr(sender, "__dict__", {}).get("scheduler")
     if isinstance(scheduler, RedBeatScheduler):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
 from numbers import Real
@@ -12,27 +13,6 @@ from celery import Celery
 from celery.app.defaults import SETTING_KEYS
 
 from redbeat.errors import ConfigurationError
-
-__all__ = (
-    "AT_LEAST_ONCE",
-    "AT_MOST_ONCE",
-    "CRON_DEADLINE",
-    "EXACTLY_ONCE",
-    "LOCK_TIMEOUT",
-    "LOG_EACH",
-    "MAX_HISTORY",
-    "MAX_SHARDS",
-    "MISSING",
-    "SETTINGS",
-    "STRING",
-    "Kind",
-    "Setting",
-    "find_setting",
-    "is_number",
-    "is_set",
-    "unknown_settings",
-)
-
 
 #: Redis publishes and records a run in one step.
 #: Exactly-once delivery needs the broker and the schedule on the same Redis server.
@@ -105,6 +85,10 @@ LOCK_TIMEOUT: Final = Kind(
     "a number of seconds above 0 (redbeat_lock_key = None turns the lock off)",
     lambda value: is_number(value) and (value == 0 or value >= MIN_LOCK_TIMEOUT),
 )
+
+#: Names of time zones that :mod:`zoneinfo` accepts, but that mean another zone on another host.
+HOST_ZONE: Final = re.compile(r"localtime|posixrules|factory|(posix|right)/.*", re.IGNORECASE)
+OF_HOST: Final = "is another time zone on another host; use a name such as 'Europe/Paris'"
 
 #: The kind of Celery's setting ``beat_cron_starting_deadline``.
 CRON_DEADLINE: Final = Kind(
@@ -338,7 +322,7 @@ def _foreign_names(app: Celery) -> Iterator[tuple[str, str]]:
     """Yield two forms of each setting name of ``app``: as written, and normalized.
 
     The normalized form is in lower case and without the namespace. The function does not yield the
-    settings of Celery and RedBeat.
+    settings of Celery. It yields a setting of RedBeat only in mixed case, which is not read.
     """
     conf = app.conf.finalize()
     namespace = (conf.prefix or "").lower()
@@ -346,7 +330,8 @@ def _foreign_names(app: Celery) -> Iterator[tuple[str, str]]:
         for spelling in source:
             if isinstance(spelling, str):
                 name = spelling.lower().removeprefix(namespace)
-                if name not in SETTINGS and name not in SETTING_KEYS:
+                known = _spellings(name, conf.prefix) if name in SETTINGS else ()
+                if spelling not in known and name not in SETTING_KEYS:
                     yield spelling, name
 
 

@@ -26,7 +26,7 @@ from benchmarks.sides import Side, ours
 from benchmarks.suite import Case, in_turn, run_case
 from benchmarks.targets import ROWS
 from redbeat.beat.session import MAX_PENDING_RUNS
-from redbeat.storage.store import BATCH
+from redbeat.storage.reading import BATCH
 
 
 def measure(url: str, workload: str, entries: int, repeat: int = 2) -> Metrics:
@@ -59,11 +59,12 @@ def test_an_idle_tick_is_one_round_trip(redis_url: str, entries: int) -> None:
 
 @pytest.mark.long
 def test_a_start_does_not_read_every_entry(redis_url: str) -> None:
-    # A start writes in batches, and a machine that stalls interrupts a batch.
+    # A start writes in batches, and a machine that stalls interrupts a batch, often several times.
+    # A start that reads every entry would take 2000 more round trips.
     few, many = (measure(redis_url, "startup", entries) for entries in (500, 500 + 4 * BATCH))
 
     for start in ("cold_round_trips", "warm_round_trips"):
-        assert many[start] - few[start] <= 4 * 4, start
+        assert many[start] - few[start] <= 4 * 10, start
 
 
 @pytest.mark.long

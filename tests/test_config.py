@@ -492,6 +492,12 @@ def reported(caplog: pytest.LogCaptureFixture, app: Celery) -> list[str]:
         (None, "readbeat_redis_url", "redbeat_redis_url"),
         ("CELERY", "CELERY_REDBEAT_PREFIX_KEY", "redbeat_key_prefix"),
         ("CELERY", "CELERY_READBEAT_REDIS_URL", "redbeat_redis_url"),
+        (None, "RedBeat_Lock_Timeout", "redbeat_lock_timeout"),
+        (None, "RedBeat_Lock_Timout", "redbeat_lock_timeout"),
+        (None, "redbeatLockTimeout", "redbeat_lock_timeout"),
+        ("CELERY", "CELERY_RedBeat_Lock_Timeout", "redbeat_lock_timeout"),
+        ("CELERY", "Celery_REDBEAT_LOCK_TIMEOUT", "redbeat_lock_timeout"),
+        ("CELERY", "RedBeat_Lock_Timeout", "redbeat_lock_timeout"),
     ],
 )
 def test_a_misspelt_setting_is_reported_with_the_most_similar_one(
@@ -547,6 +553,32 @@ def test_misspelt_setting_in_an_object_is_reported(caplog: pytest.LogCaptureFixt
     assert reported(caplog, app) == [
         "Unknown setting CELERY_REDBEAT_LOCKKEY: did you mean redbeat_lock_key?"
     ]
+
+
+def test_tls_beside_a_plain_url_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+    tls = {"ssl_ca_certs": "/etc/ca.pem"}
+    app = make_app(redbeat_redis_url="redis://h", redbeat_redis_use_ssl=tls)
+    (line,) = reported(caplog, app)
+    assert line.startswith("redbeat_redis_use_ssl has no effect on redbeat_redis_url, a redis://")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"redbeat_redis_url": "rediss://h"},
+        {"redbeat_redis_url": "redis://h", "redbeat_redis_use_ssl": False},
+        {"redbeat_redis_url": "redis://h", "redbeat_redis_options": {"ssl": True}},
+        {"redbeat_redis_url": "redis://h", "redbeat_redis_use_ssl": None, "broker_use_ssl": True},
+        {"redbeat_redis_url": "sentinel://h"},
+        {"redbeat_redis_url": "redis-cluster://h", "redbeat_key_prefix": "{x}:"},
+        {},
+    ],
+    ids=str,
+)
+def test_tls_that_is_used_or_off_is_not_reported(
+    caplog: pytest.LogCaptureFixture, settings: dict[str, Any]
+) -> None:
+    assert reported(caplog, make_app(**{"redbeat_redis_use_ssl": True, **settings})) == []
 
 
 def test_valid_settings_are_not_reported(caplog: pytest.LogCaptureFixture) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from itertools import takewhile
 from typing import Any
 
-__all__ = ("AmqpPipe",)
-
 
 class ChannelClosedError(Exception):
     """Raised if RabbitMQ closed the channel while messages were unconfirmed."""

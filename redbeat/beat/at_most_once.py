@@ -30,8 +30,6 @@ from .retries import Retries
 from .scheduler_protocol import SchedulerProtocol
 from .session import CLAIM_ENDED, Session
 
-__all__ = ("AtMostOnce",)
-
 logger = get_logger("celery.beat")
 
 #: The number of runs that are recorded in one round trip.

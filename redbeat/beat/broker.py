@@ -12,22 +12,12 @@ from kombu.exceptions import ChannelError, OperationalError
 from redis.exceptions import DataError, NoPermissionError, RedisError, ResponseError
 
 from redbeat.config import TaskAllowlist, tasks_in
+from redbeat.connection.celery_notation import sentinel_problem
 from redbeat.connection.urls import safe_url, url_scheme
 from redbeat.entries.runs import cause_of
 from redbeat.errors import ConfigurationError, NotAllowedError
 from redbeat.printing import get_logger
-
-__all__ = (
-    "NO_BROKER",
-    "broker_address",
-    "broker_connection",
-    "checked_producer",
-    "is_about_one_message",
-    "is_refusal",
-    "means_no_broker",
-    "publishing_connection",
-    "warn_about_confirms",
-)
+from redbeat.storage.own_keys import OwnKeys
 
 logger = get_logger("celery.beat")
 
@@ -52,21 +42,22 @@ TIMEOUTS = {
 #: While the AMQP transport connects, it uses only ``broker_connection_timeout``.
 CELERYS_CONNECT_TIMEOUT = 4
 
-#: Maps a scheme of ``redbeat_redis_url`` to the different scheme that ``broker_url`` needs.
-BROKER_SCHEMES: Final = {"redis-sentinel": "sentinel", "unix": "redis+socket"}
-
 
 def broker_connection(app: Celery, **options: Any) -> Any:
     """Return a lazy connection to the broker of an app. No network traffic.
 
-    Raises :exc:`ConfigurationError` if Celery does not know the scheme of ``broker_url``.
+    Raises :exc:`ConfigurationError` if Celery does not know the scheme of ``broker_url``, or of a
+    Sentinel as ``result_backend``.
     """
+    problem = sentinel_problem(app)
+    if problem:
+        raise ConfigurationError(problem)
     try:
         return app.connection_for_write(**options)
     except KeyError:
         url = str(app.conf.broker_write_url)
-        scheme = BROKER_SCHEMES.get(url_scheme(url))
-        fix = f"use {scheme}:// as broker_url" if scheme else "correct its scheme"
+        is_socket = url_scheme(url) == "unix"
+        fix = "use redis+socket:// as broker_url" if is_socket else "correct its scheme"
         raise ConfigurationError(
             f"broker_url is {safe_url(url)!r}, which Celery does not know: {fix}, and set "
             "redbeat_redis_url to the Redis that holds the schedule"
@@ -97,7 +88,8 @@ def checked_producer(producer: Any, allowlist: TaskAllowlist | None = None) -> A
 
     The subclass checks the final message, after all options were merged and all user code was
     called. For a task that is not in ``redbeat_task_allowlist``, the subclass raises
-    :exc:`NotAllowedError`.
+    :exc:`NotAllowedError`. For a queue or exchange with the name of a key of the schedule, the
+    subclass raises :exc:`InvalidEntryError`.
 
     The subclass also skips queues that are already declared. Kombu's own ``maybe_declare`` copies
     each queue and prepares a retry before it looks up whether the queue is declared.
@@ -108,9 +100,14 @@ def checked_producer(producer: Any, allowlist: TaskAllowlist | None = None) -> A
         return producer
 
     class CheckedProducer(producer):
+        #: The keys that no queue may have as its name, None for no check.
+        own_keys: OwnKeys | None = None
+
         def publish(self, body: Any, *args: Any, **options: Any) -> Any:
             if allowlist is not None:
                 _check_message(allowlist, body, args, options)
+            if self.own_keys is not None:
+                self.own_keys.check_message(args, options)
             return super().publish(body, *args, **options)
 
         def maybe_declare(self, entity: Any, retry: bool = False, **retry_policy: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from redbeat.calendar.zones import from_timestamp
@@ -30,7 +30,7 @@ from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.metrics.counters import Counters
 from redbeat.presentation.english import plural
 from redbeat.printing import get_logger
-from redbeat.schedules.next_run import asks_itself
+from redbeat.schedules.next_run import MIN_EVERY, asks_itself
 from redbeat.signals import emit, entry_dispatched, entry_finished, entry_missed
 from redbeat.storage.records import (
     DELETE,
@@ -46,8 +46,6 @@ from redbeat.storage.records import (
 
 from .loading import Attempt
 from .scheduler_protocol import SchedulerProtocol
-
-__all__ = ("Completions", "is_running", "put_back_while_running", "running_marker")
 
 logger = get_logger("celery.beat")
 
@@ -206,7 +204,10 @@ class Completions:
         decision = run.decision or entry.decision()
         successor = run.successor or entry.next()
         if decision.missed:
-            logger.warning(
+            # The shortest interval means as often as possible.
+            shortest = getattr(entry.schedule, "run_every", timedelta.max) <= MIN_EVERY
+            log = logger.info if shortest else logger.warning
+            log(
                 "beat: Entry %s missed %s: the beat sent the run of %s, which replaces them",
                 *(entry.name, plural(decision.missed, "run"), decision.scheduled_at),
             )
@@ -214,8 +215,10 @@ class Completions:
         score = score_of(decision.next_at) if own_score is None else own_score
         instant, anchor = run.nominal or nominal(run.instant), successor.scheduled_at or run.due
         runtime = encode_runtime(nominal(anchor), successor.last_run_at or anchor)
-        meta = successor.history_text()
-        if successor.scheduled_at is not None:
+        meta, change = successor.history_text(), entry.timing_change
+        if change is not None and anchor < change.at:  # older runs may be owed
+            runtime = change.added_to(runtime)
+        elif successor.scheduled_at is not None:
             self._prototypes.note(attempt.claim.key, meta, runtime, successor)
         line = run_line(instant, attempt.now, "" if run.own_id else SENT, run.task_id)
         running = running_marker(entry, run.task_id)

@@ -18,13 +18,20 @@ from redbeat.entries.decide import DISABLED, Trigger
 from redbeat.entries.lazy import evaluated
 from redbeat.entries.runs import TRIGGERED, nominal, run_line
 from redbeat.entry import RedBeatSchedulerEntry
-from redbeat.errors import CannotRunHereError, ConfigurationError, DecodeError, InvalidEntryError
+from redbeat.errors import (
+    CannotRunHereError,
+    ConfigurationError,
+    DecodeError,
+    InvalidEntryError,
+    TooManyStepsError,
+)
 from redbeat.metrics.counters import Counters
 from redbeat.printing import encodable, get_logger
 from redbeat.schedules.next_run import asks_itself
 from redbeat.settings import AT_LEAST_ONCE, AT_MOST_ONCE
 from redbeat.signals import emit, entry_quarantined
 from redbeat.storage.checks import REFUSAL
+from redbeat.storage.own_keys import check_destinations
 from redbeat.storage.quarantine import LONGEST_REASON, Quarantine
 from redbeat.storage.records import (
     BEFORE_RECORD,
@@ -56,8 +63,6 @@ from .retries import RecentEntries, Retries
 from .scheduler_protocol import SchedulerProtocol, name_of
 from .session import CLAIM_ENDED, Session
 from .statics import StaticEntries
-
-__all__ = ("Dispatcher",)
 
 logger = get_logger("celery.beat")
 
@@ -135,6 +140,7 @@ class Dispatcher:
         if isinstance(error, (DecodeError, InvalidEntryError)) and not isinstance(
             error, CannotRunHereError
         ):
+            claim = claim._replace(calendars=error.calendars)
             self._quarantine_entry(claim, str(error), now)
             return
         self.deliver()
@@ -169,7 +175,9 @@ class Dispatcher:
             self._publish(attempt, due)
 
     def _handle_decision_error(self, attempt: Attempt, error: Exception) -> None:
-        if isinstance(error, InvalidEntryError):
+        if isinstance(error, TooManyStepsError):
+            self._quarantine_entry(attempt.claim, str(error), attempt.now)
+        elif isinstance(error, InvalidEntryError):
             self._quarantine_entry(attempt.claim, f"policy.{error}", attempt.now)
         elif asks_itself(attempt.entry.schedule):  # an error of user code may be temporary
             self._retry(attempt, error)
@@ -189,6 +197,10 @@ class Dispatcher:
             return None
         session, server = self._session, self.server
         session.broker = server.broker_of(producer)
+        # The producer of a program may have no attribute ``own_keys``.
+        broker, own_keys = session.broker, getattr(producer, "own_keys", None)
+        if own_keys is not None and broker and broker.database == broker.own_database:
+            own_keys.shared = True
         safe = session.broker and not self._scheduler.overrides_sending and server.sends_in_one_step
         session.way = WITH_RECORD if safe else BEFORE_RECORD
         if server.problem:
@@ -204,7 +216,7 @@ class Dispatcher:
         entry, claim, run = attempt.entry, attempt.claim, attempt.run
         try:
             if due:
-                self._statics.restore_functions(entry)
+                self._prepare(entry)
             producer = self._scheduler.producer
             capture = self._capture_for(attempt, producer)
         except Exception as error:
@@ -237,6 +249,12 @@ class Dispatcher:
         else:
             self._record_without_run(attempt, self._completions.not_sent(attempt))
 
+    def _prepare(self, entry: RedBeatSchedulerEntry) -> None:
+        """Restore the functions among the arguments, and check the options, before a run."""
+        self._statics.restore_functions(entry)
+        if entry.options:
+            check_destinations(entry.app, entry.options)
+
     def _may_have_sent(self, capture: Capture | None) -> bool | None:
         """Return whether the broker may have received the last message, None if unknown."""
         sent_anything = capture is None and self._publisher.sent_anything
@@ -247,7 +265,7 @@ class Dispatcher:
         entry, run = attempt.entry, attempt.run
         try:
             if due:
-                self._statics.restore_functions(entry)
+                self._prepare(entry)
             self._scheduler.check_broker()
             is_due, attempt.seconds = self._scheduler.is_due(entry)
             if is_due:
@@ -474,6 +492,9 @@ class Dispatcher:
             backfill = Backfill.read(waiting)
             instants = backfill.instants(entry.occurrences_from)
             instant, following = next(instants, None), next(instants, None)
+        except TooManyStepsError as error:
+            self._handle_decision_error(attempt, error)
+            return
         except (ValueError, OverflowError, OSError) as error:
             self._drop_waiting(attempt, waiting, error)
             return
@@ -530,7 +551,7 @@ class Dispatcher:
         entry, run = attempt.entry, attempt.run
         completion = completion._replace(running=running_marker(entry, run.task_id))
         try:
-            self._statics.restore_functions(entry)
+            self._prepare(entry)
             if run.at_most_once:
                 self._scheduler.check_broker()
                 entry.args, entry.kwargs = evaluated(entry.args, entry.kwargs)

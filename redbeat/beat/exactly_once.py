@@ -18,6 +18,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from redbeat.codec.stored import bytes_of as key_of
 from redbeat.codec.stored import text_of
 from redbeat.config import RedBeatConfig
 from redbeat.connection.borrowing import connection_like, is_idle
@@ -26,14 +27,12 @@ from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import ConfigurationError, described
 from redbeat.printing import get_logger
 from redbeat.settings import EXACTLY_ONCE
-from redbeat.storage.records import Broker, key_of
+from redbeat.storage.records import Broker
 from redbeat.storage.store import CHANGED_KEYS, Store
 
 from .broker import broker_connection
 from .redis_pipe import ClientStandIn, receive, send
 from .retries import RecentEntries
-
-__all__ = ("BYPASSED", "CHANGES_ENTRY", "Capture", "CommonServer", "check_possible")
 
 logger = get_logger("celery.beat")
 

@@ -14,22 +14,27 @@ from redbeat.entries.calendars import decode_calendars
 from redbeat.entries.decide import Run
 from redbeat.entries.templates import Prototypes
 from redbeat.entry import RedBeatSchedulerEntry
-from redbeat.errors import DecodeError
+from redbeat.errors import DecodeError, TooManyStepsError
 from redbeat.printing import get_logger
 from redbeat.schedules.next_run import asks_itself
 from redbeat.storage.records import Claim, calendars_read
 from redbeat.storage.store import Store
 
+from .retries import RecentEntries
 from .scheduler_protocol import SchedulerProtocol
 from .session import Response
 from .statics import StaticEntries
-
-__all__ = ("Attempt", "CallerEntry", "Loaded", "Loader")
 
 logger = get_logger("celery.beat")
 
 #: Maximum number of entries that are loaded before the first loaded entry is dispatched.
 LOAD_AHEAD: Final = 50
+
+#: An entry that takes more than this number of seconds is loaded after the others of its batch.
+SLOW: Final = 0.02
+
+#: Entries whose definitions have more than ``LONG_TEXT`` characters are loaded last in a batch.
+LONG_TEXT: Final = 65_536
 
 #: Maximum number of seconds to load entries before the loaded entries are dispatched.
 LOAD_SECONDS: Final = 0.1
@@ -99,6 +104,19 @@ class Loader:
         #: Maps the names of calendars to their JSON texts.
         #: The attribute is None until an entry of the current reply needs a calendar.
         self._calendar_texts: dict[str, str] | None = None
+        self._slow: RecentEntries[bool] = RecentEntries()
+        #: The seconds that this batch has spent on entries that take longer than ``SLOW``.
+        self.slow_seconds = 0.0
+
+    def rank(self, claim: Claim) -> int:
+        """Return the place of a claim in its batch: entries that may take long come last."""
+        text = claim.definition or ""
+        if len(text) > LONG_TEXT:
+            return 3
+        if self._slow.get(claim.key):
+            return 2
+        is_long = '"exclude"' in (claim.policy or "") or '"rrule' in text
+        return 1 if is_long else 0
 
     def load_all(
         self, response: Response, caller_entry: CallerEntry | None = None
@@ -111,22 +129,34 @@ class Loader:
         trip if any of the entries has calendars, else none.
         """
         claims, self._calendar_texts = response.reply.claims, None
+        self.slow_seconds = 0.0
         first, now = 0, datetime.fromtimestamp(response.reply.now, UTC)
         while first < len(claims):
             self.prototypes.refresh()
             started = self._clock()
             batch: list[Loaded] = []
+            ended = started
             for claim in claims[first : first + LOAD_AHEAD]:
+                began = ended
                 loaded = self._load(claim, response, caller_entry)
-                batch.append(loaded)
                 if not isinstance(loaded, Exception):
-                    self._decide_early(loaded, now)
-                    if caller_entry is not None:
-                        loaded.run.options = caller_entry.options
-                if self._clock() - started > LOAD_SECONDS:
+                    loaded = self._decide_early(loaded, now)
+                if caller_entry is not None and not isinstance(loaded, Exception):
+                    loaded.run.options = caller_entry.options
+                batch.append(loaded)
+                ended = self._clock()
+                if ended - began > SLOW:
+                    self._note_slow(claim.key, ended - began, ended)
+                if ended - started > LOAD_SECONDS:
                     break
             yield from batch
             first += len(batch)
+
+    def _note_slow(self, key: str, seconds: float, now: float) -> None:
+        if not self._slow.get(key) and seconds > LOAD_SECONDS:
+            logger.info("beat: Deciding whether %s is due took %.2f s", key, seconds)
+        self._slow.keep(key, True, now)
+        self.slow_seconds += seconds
 
     def _load(self, claim: Claim, response: Response, caller_entry: CallerEntry | None) -> Loaded:
         if claim.problem or claim.definition is None:
@@ -158,21 +188,31 @@ class Loader:
         names = entry.policy.exclude
         if self._calendar_texts is None:
             self._calendar_texts = self._store.calendars()
-        entry.use_calendars(decode_calendars(self._calendar_texts, names))
-        return claim._replace(calendars=calendars_read(self._calendar_texts, names))
+        read = calendars_read(self._calendar_texts, names)
+        try:
+            entry.use_calendars(decode_calendars(self._calendar_texts, names))
+        except DecodeError as error:
+            error.calendars = read
+            raise
+        return claim._replace(calendars=read)
 
-    def _decide_early(self, attempt: Attempt, now: datetime) -> None:
+    def _decide_early(self, attempt: Attempt, now: datetime) -> Loaded:
         """Decide whether an entry is due, before the entry is dispatched.
 
-        If the early decision fails, the dispatcher decides again. Schedules with user code are
-        skipped, because user code must be called only once, when the entry is dispatched.
+        If the early decision fails, the dispatcher decides again, unless the decision took too many
+        steps. Schedules with user code are skipped, because user code must be called only once,
+        when the entry is dispatched.
         """
         entry, claim = attempt.entry, attempt.claim
         decided_at = instant_in(claim.since) or now
         entry.run = Run(now, datetime.fromtimestamp(claim.due, UTC), decided_at)
         if asks_itself(entry.schedule):
-            return
+            return attempt
         try:
             entry.decision()
+        except TooManyStepsError as error:
+            error.calendars = claim.calendars
+            return error
         except Exception as error:
             logger.debug("beat: Could not decide early whether %s is due: %r", claim.key, error)
+        return attempt

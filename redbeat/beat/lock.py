@@ -19,15 +19,6 @@ from redbeat.printing import get_logger
 from redbeat.storage.records import ClaimReply
 from redbeat.storage.store import Store, store_of
 
-__all__ = (
-    "BeatInfo",
-    "BeatLock",
-    "CustomLock",
-    "active_beats",
-    "current_leader",
-    "new_token",
-)
-
 logger = get_logger("celery.beat")
 
 
@@ -140,8 +131,8 @@ class BeatLock:
         self.timeout = timeout
         self.token = new_token()
         self.leading: bool | None = None
-        #: Whether this beat has lost the lock to another beat.
-        self.lost = False
+        #: How this beat lost the lock, for the log; "" if it did not lose the lock.
+        self.lost = ""
         self._store = store
         self._clock = clock
         self._sleep = sleep
@@ -219,14 +210,13 @@ class BeatLock:
         return self.key, self.token, self.timeout, self._dead_holder()
 
     def observe(self, reply: ClaimReply) -> None:
-        """Store which beat holds the lock according to ``reply``, and log a change."""
+        """Store which beat holds the lock according to ``reply``; log a change, except a loss."""
         if reply.holder == self.token:
             if not self.leading:
                 self._lead()
             return
         if self.leading:
-            self.lost = True
-            logger.warning("beat: Lost the lock to %s, standing by", reply.holder)
+            self.lost = f"to {reply.holder}"
         elif reply.holder == NOT_A_LOCK and self.leading is None:
             logger.error(
                 "beat: The key %s is not a lock; rename or delete it, or set redbeat_lock_key",
@@ -242,7 +232,7 @@ class BeatLock:
         if self.leading is None:
             logger.info("beat: Acquiring lock...")
         self.leading = True
-        self.lost = False
+        self.lost = ""
         self._holder = ""
         logger.info("beat: Acquired lock")
 
@@ -288,8 +278,8 @@ class CustomLock:
         self._seconds = max(int(timeout), 1)
         self.key = getattr(lock, "name", type(lock).__name__)
         self.leading: bool | None = None
-        #: Whether this beat held the lock and lost it.
-        self.lost = False
+        #: How this beat lost the lock, for the log; "" if it did not lose the lock.
+        self.lost = ""
 
     def keep(self) -> bool:
         """Extend or acquire the lock; return whether this beat holds the lock.
@@ -301,12 +291,11 @@ class CustomLock:
             held = True
         except LockError as error:
             if self.leading:
-                self.lost = True
-                logger.warning("beat: Lost the lock %s, standing by: %s", self.key, error)
+                self.lost = f"{self.key} ({error})"
             held = bool(self._acquire())
         if held and not self.leading:
             logger.info("beat: Acquired lock")
-        self.lost = self.lost and not held
+        self.lost = "" if held else self.lost
         self.leading = held
         return held
 

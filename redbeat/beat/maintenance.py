@@ -11,10 +11,10 @@ from celery.schedules import crontab
 from celery.schedules import schedule as interval
 from redis.exceptions import ResponseError
 
-from redbeat.calendar.zones import zone_key
+from redbeat.calendar.zones import from_timestamp, zone_key
 from redbeat.connection.retrying import is_retriable
-from redbeat.entries.decide import CLOCK_STEP, DISABLED, aware
-from redbeat.entries.history import History
+from redbeat.entries.decide import CLOCK_STEP, DISABLED, PARKED, aware
+from redbeat.entries.history import Change, History
 from redbeat.entries.save import rescore
 from redbeat.entries.status import claimed_until
 from redbeat.entry import RedBeatSchedulerEntry
@@ -23,17 +23,10 @@ from redbeat.presentation.english import plural
 from redbeat.printing import get_logger
 from redbeat.storage.reading import START, TIME_ZONE
 from redbeat.storage.records import Writing
-from redbeat.storage.store import BATCH, Store
+from redbeat.storage.store import Store
 from redbeat.storage.wire import Page, Row
 
 from .session import LONGEST_LEASE
-
-__all__ = (
-    "StatsCleanup",
-    "Sweep",
-    "follow_clock",
-    "follow_time_zone",
-)
 
 logger = get_logger("celery.beat")
 
@@ -67,24 +60,20 @@ class StatsCleanup:
         logger.debug("beat: Removed %d metrics counters of deleted entries", removed)
 
 
-#: Seconds between two pages of a scan by :class:`Sweep`.
+#: Seconds between two looks of :class:`Sweep`.
 PAGE_INTERVAL = 5.0
 
-#: Minimum seconds from the start of one scan to the start of the next scan.
-SCAN_INTERVAL = 60.0
-
-#: The number of disabled entries that :class:`Sweep` checks with each page.
+#: The number of disabled entries that :class:`Sweep` checks with each look.
 DISABLED_PAGE = 200
 
 
 class Sweep:
-    """Scans the keys of one schedule page by page, to find entries that no beat can claim.
+    """Finds entries of one schedule that no beat can claim.
 
-    The scan finds entries that are missing in the sorted set of the schedule. Redis may have lost
-    the set, or a program may have died after it wrote an entry and before it added the entry to the
-    set. A missing entry becomes due only if a later scan finds it missing again, because a
-    program may be about to add the entry to the set. The scan also finds disabled entries that
-    another program has enabled without a change of their scores.
+    Each look finds disabled entries that another program has enabled without a change of their
+    scores. A scan of all keys follows, page by page, when the sorted set was lost: it puts back the
+    entries that RedBeat 3 had scheduled. The first beat on a schedule also scans once, and logs how
+    many entries are stored but not scheduled.
 
     ``clock`` returns monotonic seconds.
     """
@@ -93,36 +82,22 @@ class Sweep:
         self._store = store
         self._clock = clock
         self._looked_at = clock()
-        self._scan_began = float("-inf")
-        self._cursor = ""
+        self._cursor = self._mark = ""
         self._offset = 0
-        self._orphans: list[str] = []
-        self._orphans_before: list[str] = []
-        self._no_pauses = False
+        self._outside: set[str] = set()
         self._permitted = True
 
-    def scan_now(self) -> None:
-        """Start a scan; :meth:`run` then scans all pages without pauses between the pages."""
-        if self._permitted:
-            self._no_pauses, self._cursor, self._scan_began = True, START, self._clock()
-
     def run(self) -> bool:
-        """Scan the next page of keys if :data:`PAGE_INTERVAL` has passed since the last page.
+        """Look if :data:`PAGE_INTERVAL` has passed, or scan the next page of keys.
 
         Returns True if the beat must not sleep now, because there is another page to scan or an
-        entry to claim. Takes one round trip if a page is scanned, else none.
+        entry to claim. Takes at most one round trip.
         """
         now = self._clock()
-        if now - self._looked_at >= PAGE_INTERVAL:
-            self._looked_at = now
-            self._orphans_before += self._orphans
-            self._orphans = []
-            if not self._cursor and now - self._scan_began >= SCAN_INTERVAL:
-                self._cursor, self._scan_began = START, now
-        elif not self._orphans_before and not (self._no_pauses and self._cursor):
+        waits = not self._cursor and now - self._looked_at < PAGE_INTERVAL
+        if waits or not self._permitted:
             return False
-        if not self._permitted:
-            return False
+        self._looked_at = now
         try:
             return self._scan_page()
         except ResponseError as error:
@@ -133,10 +108,12 @@ class Sweep:
             return False
 
     def _scan_page(self) -> bool:
-        known, self._orphans_before = self._orphans_before[:BATCH], self._orphans_before[BATCH:]
-        page = self._store.sweep(self._cursor, DISABLED, self._offset, DISABLED_PAGE, known)
+        page = self._store.sweep(self._cursor, self._mark, DISABLED, self._offset, DISABLED_PAGE)
+        if page.mark != self._mark:  # the scan has started
+            self._outside.clear()
         self._cursor = "" if page.cursor == START else page.cursor
-        self._orphans += page.orphans
+        self._mark = page.mark if self._cursor else ""
+        self._outside.update(page.orphans)
         self._offset += DISABLED_PAGE - len(page.enabled)
         if self._offset >= page.disabled:
             self._offset = 0
@@ -144,7 +121,14 @@ class Sweep:
             logger.warning("beat: Entry %s was missing in the sorted set and is due now", key)
         for key in page.enabled:
             logger.info("beat: Entry %s was enabled by another program", key)
-        return bool(page.returned or page.enabled or (self._no_pauses and self._cursor))
+        if self._outside and not self._cursor:
+            logger.warning(
+                "beat: %s stored, but not scheduled: see celery redbeat doctor; "
+                "celery redbeat resume NAME schedules an entry",
+                plural(len(self._outside), "entry is", "entries are"),
+            )
+            self._outside.clear()
+        return bool(page.returned or page.enabled or self._cursor)
 
 
 def follow_time_zone(
@@ -168,7 +152,9 @@ def follow_time_zone(
         logger.warning("beat: The time zone changed from %s to %s", before, zone)
 
         def compute(page: Page) -> int:
-            batch = [entry for row in page.rows for entry in _zone_dependent(row, app, entry_class)]
+            change = Change(before, None, from_timestamp(page.now))
+            rows = (_zone_dependent(row, app, entry_class, change) for row in page.rows)
+            batch = [entry for found in rows for entry in found]
             if batch:
                 rescore(store, batch)
             return len(batch)
@@ -235,13 +221,15 @@ def _has_future_history(row: Row, now: float) -> bool:
 
 
 def _zone_dependent(
-    row: Row, app: Celery, entry_class: type[RedBeatSchedulerEntry]
+    row: Row, app: Celery, entry_class: type[RedBeatSchedulerEntry], change: Change
 ) -> Iterator[RedBeatSchedulerEntry]:
-    """Yield the entry of a row if its next run depends on the app's time zone."""
-    if row.definition is None or row.problem or row.score is None or row.score < 0:
+    """Yield the entry of a row, with ``change``, if its next run depends on the app's time zone."""
+    if row.definition is None or row.problem or row.score is None or row.score == PARKED:
         return
     try:
         entry = entry_class.from_texts(app, row.definition, row.meta, row.policy, row.runtime)
+        first = entry.timing_change or change._replace(start_time=entry.policy.start_time)
+        entry.timing_change = first._replace(at=change.at)
     except Exception as error:
         # Log only at level DEBUG, because the next claim of the entry logs the error at level
         # ERROR.

@@ -8,30 +8,18 @@ from itertools import islice
 from typing import Any, Final, Protocol
 
 from redbeat.config import LOG_EACH, ensure_conf
-from redbeat.connection.options import is_number
 from redbeat.entries.decide import Run
 from redbeat.entries.definition import TIMES, seconds_of
 from redbeat.entries.lazy import evaluated
 from redbeat.entries.runs import Nominal
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.printing import get_logger
+from redbeat.settings import is_number
 
 from .amqp_pipe import AmqpPipe
 from .loading import Attempt
 from .redis_pipe import RedisPipe
 from .scheduler_protocol import SchedulerProtocol
-
-__all__ = (
-    "OVERLAP_HEADER",
-    "Pipe",
-    "Publisher",
-    "TaskMessage",
-    "build_message",
-    "pipe_of",
-    "publish",
-    "retry_options",
-    "sendable_options",
-)
 
 logger = get_logger("celery.beat")
 
@@ -113,6 +101,15 @@ def build_message(
     options["task_id"] = task_id or entry.derived_id(occurrence)
     args, kwargs = evaluated(entry.args, entry.kwargs)
     return TaskMessage(entry.name, entry.task, args, kwargs, options, not task_id)
+
+
+def plain_message(entry: Any) -> TaskMessage:
+    """Return the message of an entry of another class, such as Celery's."""
+    options = retry_options(sendable_options(entry.options or {}), at_most_once=False)
+    headers = {"periodic_task_name": entry.name, **(options.get("headers") or {})}
+    options["headers"] = {**headers, "celery_beat_task": True}
+    args, kwargs = evaluated(entry.args, entry.kwargs)
+    return TaskMessage(entry.name, entry.task, args, kwargs, options, own_id=False)
 
 
 def sendable_options(options: Mapping[str, Any]) -> Mapping[str, Any]:

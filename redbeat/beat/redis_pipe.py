@@ -11,8 +11,6 @@ from redis.exceptions import RedisError, ResponseError
 
 from redbeat.connection.borrowing import connect, connection_like
 
-__all__ = ("ClientStandIn", "RedisPipe")
-
 #: Errors after which the results of sent commands are unknown, so the connection must be closed.
 BROKEN: Final = (RedisError, OSError)
 

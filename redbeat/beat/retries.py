@@ -31,15 +31,6 @@ from redbeat.storage.records import Claim, Completion
 from .broker import NO_BROKER, broker_address, is_refusal
 from .scheduler_protocol import SchedulerProtocol, name_of
 
-__all__ = (
-    "BROKER_WAIT",
-    "BackOff",
-    "FailedTicks",
-    "Pace",
-    "RecentEntries",
-    "Retries",
-)
-
 logger = get_logger("celery.beat")
 
 

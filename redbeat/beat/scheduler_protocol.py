@@ -11,11 +11,6 @@ from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.storage.layout import layout_of
 from redbeat.storage.records import Claim
 
-__all__ = (
-    "SchedulerProtocol",
-    "name_of",
-)
-
 
 class SchedulerProtocol(Protocol):
     """The methods of the scheduler that a beat calls; subclasses of users may override them."""

@@ -27,12 +27,6 @@ from redbeat.storage.store import Store
 from .lock import BeatLock, new_token
 from .retries import Pace
 
-__all__ = (
-    "Record",
-    "Response",
-    "Session",
-)
-
 logger = get_logger("celery.beat")
 
 

@@ -36,8 +36,6 @@ from .statics import StaticEntries
 from .stop_signals import HeldSignals
 from .ticker import MAX_TICK, Ticker
 
-__all__ = ("ShardLock", "ShardedStatics", "ShardedTicker", "owners", "stores_of_shards")
-
 logger = get_logger("celery.beat")
 
 #: Seconds between two reads of the list of active beats.

@@ -7,26 +7,27 @@ from datetime import datetime
 from hashlib import sha1
 from typing import Any
 
-from celery.schedules import crontab
+from celery.schedules import BaseSchedule, crontab
 from redis.exceptions import RedisError
 
 from redbeat.calendar.zones import from_timestamp
+from redbeat.codec.stored import plain_name
+from redbeat.codec.writers import stored_type_of
 from redbeat.entries.calendars import prepare_calendars
-from redbeat.entries.decide import DISABLED, counts_from, score_of
+from redbeat.entries.decide import DISABLED, counts_from, has_clock, is_own_time, score_of
+from redbeat.entries.definition import warn_if_too_short
 from redbeat.entries.history import encode_meta
 from redbeat.entries.lazy import resolved
 from redbeat.entries.policy import DEFAULT
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import InvalidEntryError
 from redbeat.printing import get_logger
-from redbeat.schedules.next_run import asks_itself
-from redbeat.storage.reading import STATICS
+from redbeat.schedules.next_run import asks_itself, unstored_parts
+from redbeat.storage.reading import STATICS, batches
 from redbeat.storage.records import StaticRow
-from redbeat.storage.store import Store, batches
+from redbeat.storage.store import Store
 
 from .lock import BeatLock
-
-__all__ = ("StaticEntries",)
 
 logger = get_logger("celery.beat")
 
@@ -85,17 +86,18 @@ class StaticEntries:
         if entry.policy.on_finish == "delete":
             problem = "'delete' is for entries that are stored at run time; use 'keep' or 'disable'"
             raise InvalidEntryError("on_finish", problem)
+        warn_if_too_short(name, entry.schedule)
         entry.is_static = True
-        self._entries[str(name)] = entry
-        self._refused.discard(str(name))
-        self._removed.discard(str(name))
+        self._entries[plain_name(name)] = entry
+        self._refused.discard(plain_name(name))
+        self._removed.discard(plain_name(name))
 
     def refuse(self, name: str, error: Exception) -> None:
         """Log an entry that cannot be created or stored, and remove it from the collection."""
         logger.error("beat: Static entry %s is not scheduled: %s", name, error)
-        self._entries.pop(str(name), None)
-        self._refused.add(str(name))
-        self._removed.discard(str(name))
+        self._entries.pop(plain_name(name), None)
+        self._refused.add(plain_name(name))
+        self._removed.discard(plain_name(name))
 
     def restore_schedule(self, entry: RedBeatSchedulerEntry) -> None:
         """Replace the schedule of a loaded entry with the schedule object in ``beat_schedule``.
@@ -105,7 +107,7 @@ class StaticEntries:
         """
         name = str(entry.name)
         static_entry = self._entries.get(name)
-        if static_entry is None or not asks_itself(static_entry.schedule):
+        if static_entry is None or _runs_as_stored(static_entry.schedule):
             return
         if name not in self._base_schedules:
             stored = type(static_entry).from_definition(static_entry.app, *static_entry.texts())
@@ -234,6 +236,18 @@ class StaticEntries:
         return len(stale)
 
 
+def _runs_as_stored(schedule: BaseSchedule) -> bool:
+    """Return whether the stored form of a schedule runs like the schedule itself.
+
+    A clock that only shows when the schedule begins does not decide about later runs.
+    """
+    if not asks_itself(schedule):
+        return True
+    lost = unstored_parts(schedule, stored_type_of(type(schedule))[0])
+    only_clock = has_clock(schedule) and {"nowfun", "now"}.issuperset(lost)
+    return only_clock and is_own_time(schedule.now())
+
+
 def _stored_texts(
     entry: RedBeatSchedulerEntry, store: Store, lock: BeatLock | None = None
 ) -> tuple[str, str]:
@@ -267,6 +281,8 @@ class Scores:
         schedule = entry.schedule
         if not entry.enabled:
             return DISABLED
+        if asks_itself(schedule) and _runs_as_stored(schedule):
+            return self._now.timestamp()  # a beat looks at the stored form
         if type(schedule) is not crontab or asks_itself(schedule) or entry.policy is not DEFAULT:
             return self._compute(entry)
         identity = (entry.app, schedule.__reduce__()[1])

@@ -9,8 +9,6 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-__all__ = ("HeldSignals",)
-
 #: The functions of ``signal`` without their Python wrappers.
 #: A wrapper takes six times as long as its function, because it converts values to enumerations.
 get_handler: Callable[[int], Any] = getattr(signal.getsignal, "__wrapped__", signal.getsignal)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -13,7 +14,7 @@ from redis.exceptions import LockNotOwnedError, RedisError
 from redbeat.calendar.zones import from_timestamp
 from redbeat.config import LOG_EACH, RedBeatConfig
 from redbeat.entries.decide import CLOCK_STEP
-from redbeat.entry import RedBeatSchedulerEntry
+from redbeat.entry import RedBeatSchedulerEntry, is_redbeat_entry
 from redbeat.errors import (
     ConfigurationError,
     DecodeError,
@@ -35,22 +36,20 @@ from redbeat.storage.checks import (
     warn_about_misspelt,
     warn_about_untagged,
 )
-from redbeat.storage.reading import PROBLEM
+from redbeat.storage.reading import BATCH, PROBLEM
 from redbeat.storage.records import NEW_LEADER, STANDBY, WITH_RECORD, Claim, ClaimReply
-from redbeat.storage.store import BATCH, MAX_WAIT, Store
+from redbeat.storage.store import MAX_WAIT, Store
 
 from .dispatch import Dispatcher
 from .loading import CallerEntry
 from .lock import FORGET_AFTER, NOT_A_LOCK, BeatLock, CustomLock
 from .maintenance import StatsCleanup, Sweep, follow_clock, follow_time_zone
 from .publisher import Publisher
-from .retries import BROKER_WAIT, FailedTicks, Pace, RecentEntries
+from .retries import BROKER_WAIT, FailedTicks, Pace, RecentEntries, should_log
 from .scheduler_protocol import SchedulerProtocol
 from .session import LONGEST_LEASE, Response, Session
 from .statics import StaticEntries
 from .stop_signals import HeldSignals
-
-__all__ = ("Ticker",)
 
 logger = get_logger("celery.beat")
 
@@ -66,9 +65,6 @@ MAX_TICK = 2.0
 #: After ``MAX_LOADING`` seconds, the beat releases the claims of the entries not yet dispatched.
 MAX_LOADING = 0.5
 
-#: Entries whose definitions have more than ``LONG_TEXT`` characters are loaded last in a batch.
-LONG_TEXT = 65_536
-
 #: Seconds between two calls of the maintenance in a beat that is never idle.
 MAINTENANCE_INTERVAL = 1.0
 
@@ -81,8 +77,17 @@ PROBLEM_INTERVAL = 30.0
 #: Minimum number of seconds between two log lines with the number of sent runs.
 SUMMARY_INTERVAL = 1.0
 
+#: The error about an entry of another class whose ``is_due()`` raises.
+NOT_AN_ENTRY = (
+    "beat: Entry %s of the schedule does not run: is_due() of class %s raised %s. An entry must be "
+    "a RedBeatSchedulerEntry, or a ScheduleEntry of Celery"
+)
+
 #: Seconds between two checks of a broker that is not available, while no entry is due.
 BROKER_CHECK = 10.0
+
+#: The end of the log line of a beat that ends after it lost the lock.
+ENDS = "; this beat ends, because redbeat_on_lock_lost is 'exit'"
 
 
 def _has_due(reply: ClaimReply) -> bool:
@@ -154,12 +159,15 @@ class Ticker:
         self._without_hash: RecentEntries[bool] = RecentEntries()
         self._maintained_at = clock()
         self._reported_problem, self._problem_stored_at = "", 0.0
-        self._others_first_until = 0.0
+        self._others_first_until = self._others_pass_until = 0.0
         self._members_to_remove: list[str] = []
         self._failures = FailedTicks(scheduler, store.client, conf.redis_url, self.health, clock)
+        self._unanswered: Counter[str] = Counter()
         self._broker_checked_at = 0.0
         self._logs_each = conf.log_dispatch == LOG_EACH
         self._sent_logged, self._sent_logged_at = 0, float("-inf")
+        #: Whether this beat ends after it lost the lock.
+        self._exits = conf.on_lock_lost == "exit"
         self._was_leading = False
         self._was_active = False
         self._rescan_at: list[float] = []
@@ -388,15 +396,18 @@ class Ticker:
                 return BROKER_WAIT.after(self._retries.broker_failures)
 
     def _run_one(self, entry: RedBeatSchedulerEntry, options: dict[str, Any]) -> float | None:
-        due, seconds = self._scheduler.is_due(entry)
-        if not (due or entry.put_up):
+        claimable = is_redbeat_entry(entry)
+        due, seconds = self._scheduler.is_due(entry) if claimable else self._ask(entry)
+        if not (due or (claimable and entry.put_up)):
             return seconds
         waiting = self._prepare()
         if waiting is not None:
             return waiting
-        response = self._session.request(1, entry.key)
+        response = self._session.request(1, entry.key) if claimable else self._session.request(0)
         if not self._leads(response.reply):
             return self._stand_by(response.reply.holder)
+        if not claimable:
+            return self._scheduler.send_if_due(entry, **options)
         claim = next((claim for claim in response.reply.claims if claim.key == entry.key), None)
         if claim is None:
             self._release_claims(response.reply.claims)
@@ -405,6 +416,19 @@ class Ticker:
             return self._run_unstored(entry, options) if due else seconds
         self._dispatch(response, CallerEntry(entry, options))
         return self._record_one(entry.key, seconds)
+
+    def _ask(self, entry: Any) -> tuple[bool, float | None]:
+        """Return what ``is_due()`` of an entry of another class returns; False if it raises."""
+        name = str(getattr(entry, "name", entry))
+        try:
+            answer: tuple[bool, float | None] = self._scheduler.is_due(entry)
+            self._unanswered.pop(name, None)
+            return answer
+        except Exception as error:
+            self._unanswered[name] += 1
+            if self._unanswered[name] == 1 or should_log(self._unanswered[name]):
+                logger.error(NOT_AN_ENTRY, name, type(entry).__name__, described(error))
+            return False, STANDBY_POLL
 
     def _prepare(self) -> float | None:
         """Prepare a claim; return the seconds to wait if this beat cannot claim now, else None."""
@@ -468,21 +492,24 @@ class Ticker:
         return active
 
     def _observe_leadership(self, holder: str) -> None:
-        leads = self._lock is not None and bool(self._lock.leading)
-        self.health.observe(leads or self._lock is None, holder == NOT_A_LOCK)
+        lock = self._lock
+        leads = lock is not None and bool(lock.leading)
+        self.health.observe(leads or lock is None, holder == NOT_A_LOCK)
         if leads is not self._was_leading:
             self._was_leading = leads
             if leads:
                 emit(lock_acquired, self._scheduler)
             else:
                 emit(lock_lost, self._scheduler, holder=holder)
+                if lock is not None and lock.lost and not self._exits:
+                    logger.warning("beat: Lost the lock %s, standing by", lock.lost)
 
     def _stand_by(self, holder: str) -> float:
         self._statics.write_again()
         lock = self._lock
-        if lock is not None and lock.lost and self._conf.on_lock_lost == "exit":
+        if lock is not None and lock.lost and self._exits:
             self._session.flush()
-            raise LockNotOwnedError(f"the lock {lock.key} is held by {holder}")
+            raise LockNotOwnedError(f"lost the lock {lock.key} to {holder}{ENDS}")
         return min(STANDBY_POLL, self._longest_wait())
 
     def _maintain(self, reply: ClaimReply) -> bool:
@@ -650,14 +677,13 @@ class Ticker:
         before, self._member_count = self._member_count, reply.members
         if reply.members or not before:
             return False
-        self._sweep.scan_now()
         lock_is_new = reply.standing == NEW_LEADER
         if before == 1 and not lock_is_new:  # a program may have deleted the only entry
             return False
         logger.error("beat: The schedule in Redis is empty: all %d entries are gone", before)
         emit(schedule_lost, self._scheduler, count=before)
-        if lock_is_new and self._conf.on_lock_lost == "exit":
-            raise LockNotOwnedError("the lock vanished from Redis, and all entries with it")
+        if lock_is_new and self._exits:
+            raise LockNotOwnedError(f"the lock vanished from Redis, and all entries with it{ENDS}")
         return True
 
     # -- a batch -------------------------------------------------------------------------------
@@ -669,8 +695,8 @@ class Ticker:
         each time :meth:`Session.send_if_full` sends pending runs, and the round trips of
         :meth:`Quarantine.flush`.
         """
-        # Load entries with very long definitions last, so that the other entries are not delayed.
-        response.reply.claims.sort(key=lambda claim: len(claim.definition or "") > LONG_TEXT)
+        response.reply.claims.sort(key=self._dispatcher.loader.rank)
+        self._let_others_pass(response.reply.claims)
         rest = iter(response.reply.claims)
         failures = self._retries.broker_failures
         try:
@@ -691,6 +717,16 @@ class Ticker:
         self._remove_missing()
         self._wake_other_beats()
         self._report_problem()
+
+    def _let_others_pass(self, claims: list[Claim]) -> None:
+        """Release the claims of entries that may take long, if a batch took long just now.
+
+        So other entries have the beat for as long as the slow batch had it.
+        """
+        seconds, rank = self._others_pass_until - self._clock(), self._dispatcher.loader.rank
+        if seconds > 0:
+            self._release_claims(filter(rank, claims), self._session.time() + seconds)
+            claims[:] = [claim for claim in claims if not rank(claim)]
 
     def _wake_other_beats(self) -> None:
         """Wake up beats that share the work with this beat, for entries that this beat cannot run.
@@ -734,6 +770,12 @@ class Ticker:
                 session.wait_for_reply()  # a beat that dies leaves few runs unrecorded
                 self._dispatcher.advance()
                 session.send()
+            slow_seconds = self._dispatcher.loader.slow_seconds
+            if slow_seconds > MAX_LOADING:
+                self._others_pass_until = self._clock() + slow_seconds
+                rest = [*claims]
+                self._let_others_pass(rest)
+                self._release_claims(rest)
             if retries.broker_failures or stop.pending or loading_seconds > MAX_LOADING:
                 return
             session.send_if_full(started)
@@ -750,11 +792,14 @@ class Ticker:
         self._release_claims(claims)
         self._release_claims(self._at_most_once.withdraw())
 
-    def _release_claims(self, claims: Iterable[Claim]) -> None:
-        """Release the claims of entries, so that the entries have their former scores again."""
+    def _release_claims(self, claims: Iterable[Claim], due: float = 0.0) -> None:
+        """Release the claims of entries, so that the entries have their former scores again.
+
+        Entries that were due before ``due`` (UNIX seconds) become due then.
+        """
         for claim in claims:
             if claim.definition is not None:
-                self._session.record(claim.put_back(claim.due))
+                self._session.record(claim.put_back(max(claim.due, due)))
 
     def _handle_missing_hash(self, key: str) -> None:
         """Remove a key without a hash from the schedule, after two claims have found the key.

@@ -14,8 +14,6 @@ from redbeat.printing import get_logger
 
 from .stop_signals import HeldSignals
 
-__all__ = ("DUE", "LOCK", "WakeUp")
-
 logger = get_logger("celery.beat")
 
 #: The messages on the channel.

@@ -11,8 +11,7 @@ from datetime import MAXYEAR, date, datetime, timedelta
 from typing import Protocol
 
 from .daysets import CYCLE, UNIT, DaySet
-
-__all__ = ("CountedRule", "is_computed", "nth_from", "number_between")
+from .steps import spend
 
 DAY = timedelta(days=1)
 FOREVER = 10**8 * DAY
@@ -148,6 +147,7 @@ def _nth_day(days: DaySet, first: date, n: int) -> date | None:
     cycles, n = divmod(n, days.in_cycle) if days.in_cycle else (0, n)
     number = first.timetuple().tm_yday - 1
     for year in range(first.year + cycles * CYCLE, MAXYEAR + 1):
+        spend()
         allowed = days.in_year(date(year, 1, 1))
         index = bisect_left(allowed, number) + n
         if index < len(allowed):
@@ -160,6 +160,7 @@ def _number_of_days(days: DaySet, first: date, end: date) -> int:
     """Return how many days of ``days`` are in ``[first, end)``."""
     number = 0
     for year in range(first.year, end.year + 1):
+        spend()
         begin = date(year, 1, 1)
         allowed = days.in_year(begin)
         low, high = max(first - begin, 0 * DAY).days, (end - begin).days

@@ -12,8 +12,9 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from celery.schedules import crontab
+from celery.utils.time import weekday
 
-__all__ = ("CronRule", "check_cron_item", "cron_rule", "without_nickname")
+from .steps import spend
 
 #: The nicknames of crontab files, and the five crontab fields that each nickname replaces.
 NICKNAMES = {
@@ -26,8 +27,15 @@ NICKNAMES = {
     "@hourly": "0 * * * *",
 }
 
-#: Matches an item of a crontab field, which is ``*``, a value or a range, with or without a step.
-ITEM = re.compile(r"(?:\*|([a-z]+|[0-9]+)(?:-([a-z]+|[0-9]+))?)(?:/[0-9]+)?", re.IGNORECASE)
+STEP = r"(?:/0*([1-9][0-9]*))?"
+#: Matches an item of a crontab field, which is a value, or ``*`` or a range with or without a step.
+ITEM = re.compile(rf"([a-z]+|[0-9]+)|\*{STEP}|([a-z]+|[0-9]+)-([a-z]+|[0-9]+){STEP}", re.IGNORECASE)
+#: Matches a step without a range, as in Quartz. Some crons ignore such a step, some refuse it.
+OPEN_STEP = re.compile(r"([a-z]+|[0-9]+)/([0-9]+)", re.IGNORECASE)
+#: Matches the last, the nth and the nearest weekday of a month, as in Quartz.
+OF_MONTH = re.compile(r"L|LW|L-\d+|\d+[LW]|[A-Za-z]{3}L|\w+#\d+", re.ASCII)
+#: The largest value of each field.
+LARGEST = {"minute": 59, "hour": 23, "day_of_month": 31, "month_of_year": 12, "day_of_week": 7}
 
 #: The full names of weekdays and months. The short form of each name is its first three letters.
 NAMES = {
@@ -42,6 +50,7 @@ NAMES = {
 # weekday, which occurs at least every 40 years.
 MONTHS_AHEAD = 12 * 41
 CACHE = "_redbeat_rule"
+SUNDAY = 7
 
 month_range = lru_cache(maxsize=1024)(monthrange)
 
@@ -61,6 +70,33 @@ def without_nickname(nickname: str) -> str:
         ) from None
 
 
+def celery_field(field: str, text: str) -> str:
+    """Return the text of a crontab field in the form that Celery reads.
+
+    In ``day_of_week``, 7 means Sunday, as in cron; Celery knows only 0. Raises ``ValueError`` if
+    Celery would misread an item of the text.
+    """
+    items = text.split(",")
+    for item in items:
+        check_cron_item(field, item)
+    return ",".join(map(_without_seven, items)) if field == "day_of_week" else text
+
+
+def _without_seven(item: str) -> str:
+    """Return an item of the weekday field as the days that it means, if it contains 7."""
+    match = ITEM.fullmatch(item)
+    value, _, first, last, step = match.groups() if match else (None,) * 5
+    days = filter(None, (value or first, value or last))
+    numbers = [int(day) if day.isdigit() else weekday(day) for day in days]
+    if max(numbers, default=0) != SUNDAY:
+        return item
+    begin, end = numbers
+    if begin == SUNDAY:
+        begin, end = 0, end % SUNDAY
+    found = (str(day % SUNDAY) for day in range(begin, end + 1, int(step or 1)))
+    return ",".join(dict.fromkeys(found))
+
+
 def check_cron_item(field: str, item: str) -> None:
     """Raise ``ValueError`` if Celery would misread an item of a crontab field.
 
@@ -71,11 +107,21 @@ def check_cron_item(field: str, item: str) -> None:
     match = ITEM.fullmatch(item)
     names = NAMES.get(field, ())
     known = {*names, *(name[:3] for name in names)}
-    values = [value for value in match.groups() if value] if match else []
+    values = [match[number] for number in (1, 3, 4) if match[number]] if match else []
     if match is None or not all(value.isdigit() or value.lower() in known for value in values):
         number = f"a number or a name ({names[1][:3]}, {names[1]})" if names else "a number"
         problem = f"must be *, {number}, or a range, with or without a step such as /2"
-        raise ValueError(f"{item!r:.60} {problem}")
+        raise ValueError(f"{item!r:.60} {problem}{_hint(field, item)}")
+
+
+def _hint(field: str, item: str) -> str:
+    """Return how to write an item that other programs know, "" for no such item."""
+    if item == "?":
+        return "; write * instead"
+    if OF_MONTH.fullmatch(item):
+        return "; for such days use a rule, such as FREQ=MONTHLY;BYDAY=1MO,-1FR"
+    step = OPEN_STEP.fullmatch(item)
+    return f"; write the range of the step: {step[1]}-{LARGEST[field]}/{step[2]}" if step else ""
 
 
 @dataclass(frozen=True)
@@ -120,12 +166,14 @@ class CronRule:
 
     def _in_later_month(self, year: int, month: int) -> datetime | None:
         """Return the first time in a later month that matches the crontab, or None."""
-        for _ in range(MONTHS_AHEAD):
+        for ahead in range(MONTHS_AHEAD):
             year, month = (year, month + 1) if month < 12 else (year + 1, 1)
             if year > date.max.year:
                 return None
             if month in self.months and (day := self._next_day(year, month)[1]) > 0:
+                spend(ahead + 1)
                 return datetime(year, month, day, self.next_hour[0], self.next_minute[0])
+        spend(MONTHS_AHEAD)
         return None
 
     def _next_day(self, year: int, month: int) -> tuple[int, ...]:

@@ -4,31 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from calendar import isleap, monthrange
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import MAXYEAR, date, datetime, timedelta
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 
 from dateutil import easter as dateutil_easter
 
-__all__ = (
-    "CYCLE",
-    "DAILY",
-    "HOURLY",
-    "MINUTELY",
-    "MONTHLY",
-    "SECOND",
-    "SECONDLY",
-    "UNIT",
-    "WEEKLY",
-    "YEARLY",
-    "DaySet",
-    "month_days",
-    "month_length",
-    "period_index",
-    "period_start",
-    "year_length",
-)
+from .steps import remembered, spend
 
 # ruff: noqa: DTZ001 - wall-clock times have no time zone
 
@@ -128,8 +111,11 @@ class DaySet:
         for ahead in range(NEAR_DAYS if self._tests else 1):
             near = day + ahead * DAY
             if near in self:
+                spend(ahead + 1)
                 return near
+        spend(NEAR_DAYS)
         for year in range(day.year, min(day.year + YEARS, MAXYEAR) + 1):
+            spend()
             first = date(year, 1, 1)
             days = self.in_year(first)
             index = bisect_left(days, (day - first).days if year == day.year else 0)
@@ -139,14 +125,17 @@ class DaySet:
 
     def in_year(self, first: date) -> tuple[int, ...]:
         """Return the allowed days of the year that begins at ``first``; 1 January is day 0."""
-        kind = self._kind(first.year)
-        if kind not in self._days_of_kind:
-            days: Sequence[int] = range(year_length(first.year))
-            if self.easter:
-                sunday = (easter(first.year) - first).days
-                days = [sunday + after for after in self.easter if sunday + after in days]
-            self._days_of_kind[kind] = tuple(day for day in days if first + DAY * day in self)
-        return self._days_of_kind[kind]
+        return remembered(
+            self._days_of_kind, self._kind(first.year), partial(self._find_in_year, first)
+        )
+
+    def _find_in_year(self, first: date) -> tuple[int, ...]:
+        days: Sequence[int] = range(year_length(first.year))
+        if self.easter:
+            sunday = (easter(first.year) - first).days
+            days = [sunday + after for after in self.easter if sunday + after in days]
+        spend(len(days) * (1 + len(self.easter) // 64))
+        return tuple(day for day in days if first + DAY * day in self)
 
     @cached_property
     def in_cycle(self) -> int:
@@ -159,7 +148,7 @@ class DaySet:
             return 0
         return sum(len(self.in_year(date(year, 1, 1))) for year in range(2000, 2000 + CYCLE))
 
-    def _kind(self, year: int) -> object:
+    def _kind(self, year: int) -> Hashable:
         """Return a cache key for a year; years with equal keys have the same allowed days."""
         if self.easter:
             return year
@@ -169,7 +158,7 @@ class DaySet:
         return date(year, 1, 1).weekday(), lengths
 
     @cached_property
-    def _days_of_kind(self) -> dict[object, tuple[int, ...]]:
+    def _days_of_kind(self) -> dict[Hashable, tuple[tuple[int, ...], int]]:
         return {}
 
     @cached_property

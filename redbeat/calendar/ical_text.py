@@ -13,8 +13,6 @@ from .rules import FREQUENCIES
 from .walltime import instant_of
 from .zones import UTC, as_utc, fixed_offset, wall_zone, zone_key
 
-__all__ = ("DAYS", "MOMENT", "NUMBERS", "rule_to_ical", "set_to_ical")
-
 #: The RFC 5545 names of the weekdays, beginning with Monday.
 DAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
 #: The parts of an RFC 5545 rule that are lists of numbers, and the name of each part in dateutil.

@@ -9,12 +9,14 @@ until the year 9999, which takes seconds. This module and ``dateutil`` return th
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from itertools import islice
 from math import gcd
+
+from redbeat.errors import TooManyStepsError
 
 from .counting import is_computed, nth_from
 from .daysets import (
@@ -32,11 +34,21 @@ from .daysets import (
     period_index,
     period_start,
 )
+from .steps import measured, once, spend
 
-__all__ = (
-    "Recurrence",
-    "Slots",
-)
+#: A step is as long as this number of tests of a slot.
+FAST = 8
+
+
+def _matching(slots: Iterable[int], matches: Callable[[int], bool]) -> Iterator[int]:
+    tests = 0
+    for slot in slots:
+        tests += 1
+        if matches(slot):
+            spend(tests // FAST)
+            tests = 0
+            yield slot
+    spend(tests // FAST)
 
 
 @dataclass(frozen=True)
@@ -71,9 +83,9 @@ class Slots:
         # Iterate over the shorter sequence of slots, and test whether the longer sequence contains
         # each slot.
         if len(self._allowed) > len(by_interval):
-            return (slot for slot in by_interval if slot in self._allowed_set)
+            return _matching(by_interval, self._allowed_set.__contains__)
         allowed = islice(self._allowed, bisect_left(self._allowed, since), None)
-        return (slot for slot in allowed if (slot - first) % self.interval == 0)
+        return _matching(allowed, lambda slot: (slot - first) % self.interval == 0)
 
     def days_without(self, day: int) -> int | None:
         """Return the number of days from ``day`` to the first day with a slot.
@@ -82,6 +94,7 @@ class Slots:
         """
         if len(self._allowed) == self.per_day:
             return self._first_slot(day) // self.per_day
+        once(id(self), len(self._allowed) // FAST)
         cycle, days_with_slot = self._cycle
         if not days_with_slot:
             return None
@@ -137,7 +150,8 @@ class Slots:
 # search finds no occurrence, the rule counts as finished.
 LOOK_AHEAD = (100, 1200, 5300)
 YEARS = 100
-MOST_DAYS = {YEARLY: 366, MONTHLY: 31, WEEKLY: 7}
+#: The steps of a search for a period.
+PERIOD = 10
 ALL_MONTHS = tuple(range(1, 13))
 
 Times = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
@@ -178,28 +192,26 @@ class Recurrence:
 
     def next_wall(self, wall: datetime) -> datetime | None:
         """Return the first occurrence within a century after ``wall``, or None."""
-        if self._no_position_exists:
-            return None
         low = max(wall.replace(microsecond=0) + SECOND, self.start)
         try:
             occurrence = self._search(low)
+        except TooManyStepsError:
+            raise
         except (ValueError, OverflowError):
             return None  # the occurrence would be after the year 9999
         if occurrence is None or (self.count is not None and occurrence > self.last):
             return None
         return occurrence
 
-    @cached_property
-    def _no_position_exists(self) -> bool:
-        """Whether every BYSETPOS exceeds the greatest number of occurrences in a period."""
-        size = MOST_DAYS.get(self.freq, 1)
-        for part in self._times(self.start):
-            size *= len(part)
-        return bool(self.setpos) and min(map(abs, self.setpos)) > size
-
-    @cached_property
+    @property
     def last(self) -> datetime:
         """The last occurrence that ``count`` allows."""
+        last, cost = self._measured_last
+        once(id(self), cost)
+        return last
+
+    @cached_property
+    def _measured_last(self) -> tuple[datetime, int]:
         return _last_counted(self)
 
     def _search(self, low: datetime) -> datetime | None:
@@ -218,6 +230,7 @@ class Recurrence:
         """
         index = self._aligned(period_index(self.freq, low, self.wkst))
         for tried in range(LOOK_AHEAD[self.freq]):
+            spend(PERIOD)
             period = period_start(self.freq, index, self.wkst)
             day = self.days.first_from(max(period, low).date())
             if day is None or (tried >= YEARS and period.year > low.year + YEARS):
@@ -307,7 +320,9 @@ class Recurrence:
 
     def _at_positions(self, period: datetime, times: Times) -> Iterator[datetime]:
         """Yield the occurrences that BYSETPOS selects in a period."""
-        days = [day for day in self._days(period) if day in self.days]
+        every_day = [*self._days(period)]
+        spend(len(every_day) + len(self.setpos))
+        days = [day for day in every_day if day in self.days]
         hours, minutes, seconds = times
         for position in self.setpos:
             index = position - 1 if position > 0 else position
@@ -361,12 +376,17 @@ def _first_time(times: Times, low: datetime | None) -> tuple[int, int, int] | No
 
 
 @lru_cache(maxsize=512)
-def _last_counted(rule: Recurrence) -> datetime:
+def _last_counted(rule: Recurrence) -> tuple[datetime, int]:
+    return measured(partial(_find_last, rule))
+
+
+def _find_last(rule: Recurrence) -> datetime:
     count = rule.count or 0
     if is_computed(rule):
         return nth_from(rule, rule.start, count)
     endless, last = replace(rule, count=None), rule.start - SECOND
     for _ in range(count):
+        spend(PERIOD)
         following = endless.next_wall(last)
         if following is None:
             break

@@ -9,8 +9,6 @@ from typing import Any, Literal
 from .daysets import DAILY, HOURLY, MINUTELY, MONTHLY, SECONDLY, WEEKLY, YEARLY
 from .recurrence import Recurrence
 
-__all__ = ("FREQUENCIES", "Frequency", "frequency", "positive", "recurrence")
-
 #: The names of the frequencies in RFC 5545, in upper and lower case.
 Frequency = Literal[
     "YEARLY",
@@ -55,13 +53,6 @@ RANGES = {
 WITH_ZERO = frozenset({"byeaster"})  # arguments for which 0 is also valid
 RESTRICT_DAYS = ("byweekno", "byyearday", "bymonthday", "byweekday", "byeaster")
 
-# The argument "count" has a limit, because RedBeat must find the last occurrence in a short time.
-# MAX_COUNTED is the limit for rules whose occurrences RedBeat counts day by day. MAX_WALKED is the
-# limit for rules with an interval or BYSETPOS, because RedBeat counts the occurrences of such a
-# rule one by one.
-MAX_COUNTED = 100_000
-MAX_WALKED = 2000
-
 
 def frequency(freq: object) -> int:
     """Return the number of a frequency; raise ``ValueError`` if ``freq`` is not a frequency."""
@@ -99,14 +90,13 @@ def recurrence(fields: Mapping[str, Any], start: datetime) -> Recurrence:
     if day_of_start and freq == WEEKLY:
         weekdays = (start.weekday(),)
     ignored_nth = tuple(weekday for weekday, _ in nth) if freq > MONTHLY else ()
-    plain = all(fields[name] is None for name in (*RANGES, "byweekday"))
     return Recurrence(
         freq=freq,
         interval=fields["interval"],
         start=start,
         wkst=_week_start(fields["wkst"]),
-        count=_count(fields, plain and freq >= WEEKLY),
-        plain=plain,
+        count=None if fields["count"] is None else positive("count", fields["count"]),
+        plain=all(fields[name] is None for name in (*RANGES, "byweekday")),
         setpos=by["bysetpos"],
         months=by["bymonth"],
         monthdays=by["bymonthday"],
@@ -119,17 +109,6 @@ def recurrence(fields: Mapping[str, Any], start: datetime) -> Recurrence:
         minutes=by["byminute"] or ((start.minute,) if freq < MINUTELY else ()),
         seconds=by["bysecond"] or ((start.second,) if freq < SECONDLY else ()),
     )
-
-
-def _count(fields: Mapping[str, Any], computed: bool) -> int | None:
-    if fields["count"] is None:
-        return None
-    number = positive("count", fields["count"])
-    by_days = fields["interval"] == 1 and fields["bysetpos"] is None
-    limit = MAX_COUNTED if by_days else MAX_WALKED
-    if number > limit and not computed:
-        raise ValueError(f"count: {number} is above {limit}; use 'until' instead")
-    return number
 
 
 def _numbers(name: str, value: Any) -> tuple[int, ...]:

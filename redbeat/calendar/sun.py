@@ -15,9 +15,13 @@ from importlib import import_module
 from math import ceil, degrees, pi
 from typing import Any
 
-from .zones import UTC, as_utc
+from celery.exceptions import ImproperlyConfigured
+from celery.schedules import solar
 
-__all__ = ("next_event",)
+from redbeat.errors import TooManyStepsError
+
+from .steps import spend
+from .zones import UTC, as_utc
 
 Place = tuple[str, str]
 Point = tuple[float, float]
@@ -27,12 +31,25 @@ EPHEM_EPOCH = datetime(1899, 12, 31, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
 DEGREES_A_DAY = 0.41
 LOOK_AHEAD = 400 * 2  # half days
+HALF_DAY = 50  # the steps of a search in half a day
 SECONDS = 86400
 PRECISION = 0.01 / SECONDS  # days
 ON_HORIZON = 5e-6  # accuracy of heights in degrees; the sun moves by 5e-6 degrees in about 1 ms
 # The height of the horizon in degrees, for each kind of dawn and dusk, and for sunrise and sunset.
 HORIZONS = {"astronomical": -18.0, "nautical": -12.0, "civil": -6.0}
 SUNRISE = -34 / 60
+NEEDS_EPHEM = "needs the package 'ephem'; install it with: pip install 'celery-redbeat[solar]'"
+
+
+def make_solar(event: str, latitude: float, longitude: float, app: Any = None) -> solar:
+    """Return a ``solar`` schedule of Celery.
+
+    Raises ``ImproperlyConfigured`` without the package ephem, and ``ValueError`` for wrong values.
+    """
+    try:
+        return solar(event, latitude, longitude, app=app)
+    except (ImportError, ImproperlyConfigured) as error:  # ImportError before Celery 5.7
+        raise ImproperlyConfigured(NEEDS_EPHEM) from error
 
 
 def next_event(schedule: Any, after: datetime) -> datetime | None:
@@ -46,10 +63,13 @@ def next_event(schedule: Any, after: datetime) -> datetime | None:
     end = half + LOOK_AHEAD
     try:
         while half < end:
+            spend(HALF_DAY)
             number, step = _event_in(schedule.event, place, half)
             if number is not None and (instant := _instant(number)) > after:
                 return instant
             half += step
+    except TooManyStepsError:
+        raise
     except (OverflowError, ValueError):
         pass  # the search reached the year 9999, or the coordinates are invalid
     return None

@@ -8,23 +8,9 @@ from functools import lru_cache
 from typing import Protocol
 from zoneinfo import ZoneInfo
 
+from .steps import spend
+from .times import plain_datetime
 from .zones import EPOCH, NAIVE_EPOCH, UTC, as_utc, fixed_offset, wall_zone
-
-__all__ = (
-    "BEGINNING",
-    "DAY",
-    "END",
-    "TICK",
-    "WallRule",
-    "at_offset",
-    "change_between",
-    "instant_of",
-    "next_instant",
-    "offset_at",
-    "offset_spans",
-    "offsets_of",
-    "steady_offset",
-)
 
 DAY = timedelta(days=1)
 SECOND = timedelta(seconds=1)
@@ -72,6 +58,7 @@ def offset_spans(zone: tzinfo, start: datetime) -> Iterator[tuple[datetime, date
     """
     begin, checked, offset = start, start, offset_at(start, zone)
     while checked - start < CENTURY and checked < END - MIN_CHANGE_DISTANCE:
+        spend()
         if offset_at(checked + MIN_CHANGE_DISTANCE, zone) == offset:
             checked += MIN_CHANGE_DISTANCE
             continue
@@ -183,6 +170,7 @@ def instant_of(moment: datetime) -> datetime:
 
     If DST skips ``moment``, returns the first full minute after the gap, as ``next_instant`` does.
     """
+    moment = plain_datetime(moment)
     zone = wall_zone(moment.tzinfo or UTC)
     wall = moment.replace(tzinfo=None)
     if fixed_offset(zone) is None:
@@ -236,6 +224,7 @@ def _next_named_time(
 ) -> datetime | None:
     """Return the next run of a rule that runs exactly once for each matching wall-clock time."""
     while wall is not None:
+        spend()
         wall = rule.next_wall(wall)
         if wall is not None and (run := _first_instant(wall, zone, start)) > after:
             return run
@@ -247,8 +236,11 @@ def _next_real_time(
 ) -> datetime | None:
     """Return the next run of a rule in real time; ignore wall-clock times that DST skips."""
     while wall is not None and (wall := rule.next_wall(wall)) is not None:
+        spend()
         first, second = offsets_of(wall, zone)
-        if first < second:
+        if first < second:  # continue at the end of the gap
+            change = change_between(at_offset(wall, second), at_offset(wall, first), zone)
+            wall = change.astimezone(zone).replace(tzinfo=None) - TICK
             continue
         for offset in (first, second):
             if (run := at_offset(wall, offset)) > after:

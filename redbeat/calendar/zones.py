@@ -11,19 +11,12 @@ from zoneinfo import ZoneInfo
 
 from dateutil.tz import tzfile
 
-__all__ = (
-    "EPOCH",
-    "NAIVE_EPOCH",
-    "UTC",
-    "as_utc",
-    "fixed_offset",
-    "from_timestamp",
-    "get_utcoffset_minutes",
-    "to_timestamp",
-    "wall_zone",
-    "zone_key",
-    "zone_named",
-)
+from redbeat.printing import get_logger
+from redbeat.settings import HOST_ZONE, OF_HOST
+
+from .times import plain_datetime
+
+logger = get_logger("celery.beat")
 
 UTC = timezone.utc
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -31,11 +24,14 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NAIVE_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - without time zone
 
 
-def zone_named(name: str) -> tzinfo:
+def zone_named(name: str, stored: bool = False) -> tzinfo:
     """Return the time zone with an IANA name; raise ``ValueError`` if the name is unknown.
 
-    The name ``UTC`` also works on systems without time zone data.
+    The name ``UTC`` also works on systems without time zone data. A name that means another zone on
+    another host is refused, but only causes a warning if RedBeat 2 may have ``stored`` it.
     """
+    if HOST_ZONE.fullmatch(name) and not (stored and _warned(name)):
+        raise ValueError(f"{name!r} {OF_HOST}")
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError, RecursionError) as error:
@@ -47,12 +43,21 @@ def zone_named(name: str) -> tzinfo:
         ) from error
 
 
+@lru_cache(maxsize=256)
+def _warned(name: str) -> bool:
+    logger.warning("A stored time is in the time zone %r, which %s", name, OF_HOST)
+    return True
+
+
 def zone_key(zone: tzinfo | None) -> str | None:
-    """Return the IANA name of a ``zoneinfo``, ``pytz`` or ``dateutil`` time zone, or None."""
+    """Return the IANA name of a ``zoneinfo``, ``pytz`` or ``dateutil`` time zone, or None.
+
+    The name is None if it means another zone on another host, such as ``localtime``.
+    """
     key = getattr(zone, "key", None) or getattr(zone, "zone", None)
     if key is None and isinstance(zone, tzfile):
-        return _key_of_file(str(getattr(zone, "_filename", "")))
-    return key if isinstance(key, str) else None
+        key = _key_of_file(str(getattr(zone, "_filename", "")))
+    return key if isinstance(key, str) and not HOST_ZONE.fullmatch(key) else None
 
 
 @lru_cache(maxsize=256)
@@ -78,7 +83,9 @@ def wall_zone(zone: tzinfo) -> tzinfo:
 
 
 def fixed_offset(zone: tzinfo) -> timedelta | None:
-    """Return the UTC offset of a time zone if the offset never changes, otherwise None."""
+    """Return the UTC offset of a time zone if the offset never changes on any host, else None."""
+    if isinstance(zone, ZoneInfo) and zone_key(zone) is None:
+        return None
     if isinstance(zone, (timezone, ZoneInfo)):
         return zone.utcoffset(None)
     try:
@@ -89,7 +96,9 @@ def fixed_offset(zone: tzinfo) -> timedelta | None:
 
 
 def as_utc(moment: datetime) -> datetime:
-    """Return ``moment`` in UTC; raise ``ValueError`` for a naive datetime."""
+    """Return ``moment`` in UTC as a plain datetime; raise ``ValueError`` for a naive datetime."""
+    if type(moment) is not datetime:
+        moment = plain_datetime(moment)
     if moment.tzinfo is UTC:
         return moment
     if moment.tzinfo is None:
@@ -102,7 +111,7 @@ def to_timestamp(dt: datetime) -> int | float:
 
     A naive datetime is interpreted as UTC.
     """
-    aware = dt.replace(tzinfo=UTC) if dt.tzinfo is None else dt
+    aware = plain_datetime(dt if dt.tzinfo else dt.replace(tzinfo=UTC))
     since = aware - EPOCH
     whole = since.days * 86400 + since.seconds
     return whole + since.microseconds / 1e6 if since.microseconds else whole

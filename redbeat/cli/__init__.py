@@ -13,8 +13,6 @@ import click
 from celery.bin.base import handle_preload_options
 from click_didyoumean import DYMGroup  # type: ignore[import-untyped]
 
-__all__ = ("COMMANDS", "redbeat")
-
 #: The command names, each with the ``module:attribute`` that implements the command.
 COMMANDS: Final[dict[str, str]] = {
     "add": "redbeat.cli.add:add",

@@ -12,12 +12,10 @@ from redbeat.presentation.describe import as_json, timing_text
 from redbeat.presentation.rule_text import KINDS
 from redbeat.transfer.entry_file import new_entry
 
-from .checks import warn_of_unknown_names
+from .checks import warn_of_crontabs, warn_of_unknown_names
 from .command import EX_CONFLICT, Console, command, failure, save_unchanged
 from .completion import task_names
 from .entry_options import as_option_errors, call_from, entry_options, table_from
-
-__all__ = ("add",)
 
 
 @command("add")
@@ -47,6 +45,7 @@ def add(console: Console, name: str, task: str, **values: Any) -> None:
         raise failure(f"The entry {name!r} already exists; {hint}", EX_CONFLICT) from error
     warn_of_unknown_names(console, entry)
     report(console, entry, "Added")
+    warn_of_crontabs(console, entry)
 
 
 def report(console: Console, entry: RedBeatSchedulerEntry, action: str) -> None:

@@ -18,7 +18,7 @@ from redbeat.presentation.english import plural
 from redbeat.transfer.entry_file import EntryFile, read_entry_file
 from redbeat.transfer.incoming import UnreadableSourceError
 
-from .checks import warn_of_unknown_names
+from .checks import warn_of_crontabs, warn_of_unknown_names
 from .command import (
     EX_CONFLICT,
     EX_DIFFERENT,
@@ -32,8 +32,6 @@ from .command import (
     save_unchanged,
 )
 from .options import option
-
-__all__ = ("apply", "plan", "print_change")
 
 DETAILED: Final = "--detailed-exitcode"
 
@@ -134,6 +132,7 @@ def _plan(console: Console, file: str, adopt: bool) -> list[PlannedChange]:
         print_change(console, item.change)
     written = [item.entry for item in planned if item.action in TO_WRITE]
     warn_of_unknown_names(console, *written)
+    warn_of_crontabs(console, *written)
     return planned
 
 

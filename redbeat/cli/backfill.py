@@ -22,8 +22,6 @@ from .command import EX_CONFLICT, Console, command, failure, progress
 from .completion import entry_names
 from .options import TIME, Parsed, existing, instant_of_option, load, option, option_error
 
-__all__ = ("backfill", "progress_text")
-
 #: Number of seconds between two checks of the progress.
 POLL: Final = 0.5
 

@@ -14,8 +14,6 @@ from redbeat.schedules.calendars import Calendar
 from .command import EX_CONFLICT, EX_NOT_FOUND, Console, command, failure
 from .options import option, option_error
 
-__all__ = ("calendar", "calendars")
-
 TITLES = ("NAME", "ZONE", "DAYS", "RULES")
 
 
@@ -81,7 +79,7 @@ def calendar(
     given: list[Any] = [day.split("/") if "/" in day else day for day in days]
     try:
         if ical is not None:
-            events = Calendar.from_ical(name, ical.read()).days
+            events = Calendar.from_ical(name, ical.read(), zone).days
             if not events:
                 raise InvalidEntryError("ical", "contains no event; use another file")
             given += events

@@ -7,10 +7,10 @@ from typing import Final
 
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.management.task_names import NameChecker, UnknownName
+from redbeat.presentation.describe import rule_of
+from redbeat.presentation.rule_text import cron_warning
 
 from .command import Console
-
-__all__ = ("NameWarnings", "warn_of_unknown_names")
 
 #: Maximum number of different warnings to print.
 MAX_PRINTED: Final = 20
@@ -54,6 +54,14 @@ class NameWarnings:
             warn(f"{entries} with other unknown names {'is' if more == 1 else 'are'} not listed")
         if self._problem:
             warn(f"task names are not checked, because the tasks cannot be loaded: {self._problem}")
+
+
+def warn_of_crontabs(console: Console, *entries: RedBeatSchedulerEntry) -> None:
+    """Print a warning for each crontab that cron runs on other days than Celery."""
+    for entry in entries:
+        kind, text = rule_of(entry.schedule) or ("", "")
+        if kind == "cron" and (warning := cron_warning(text)):
+            console.warn(f"{entry.name}: {warning}")
 
 
 def warn_of_unknown_names(console: Console, *entries: RedBeatSchedulerEntry) -> None:

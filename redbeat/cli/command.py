@@ -38,26 +38,6 @@ from redbeat.storage.checks import explained
 from redbeat.storage.client import REDBEAT_REDIS_KEY, client_of, unretried
 from redbeat.storage.store import Store, store_of
 
-__all__ = (
-    "EXIT_CODES",
-    "EX_CONFIG",
-    "EX_CONFLICT",
-    "EX_DIFFERENT",
-    "EX_FAILED",
-    "EX_NOT_FOUND",
-    "EX_UNHEALTHY",
-    "EX_UNREADABLE",
-    "EX_USAGE",
-    "Console",
-    "RedBeatCommand",
-    "Styled",
-    "command",
-    "entry_class_of",
-    "failure",
-    "progress",
-    "save_unchanged",
-)
-
 #: The package of django-celery-beat, whose entry class is not based on RedBeat.
 #: The package cannot be imported outside of a Django project.
 DJANGO: Final = "django_celery_beat."
@@ -114,6 +94,7 @@ STATE_COLORS: Final = {
     "finished": "bright_black",
     "failing": "red",
     "quarantined": "red",
+    "not scheduled": "yellow",
 }
 
 

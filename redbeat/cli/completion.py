@@ -20,8 +20,6 @@ from redbeat.storage.client import client_of, unretried
 from redbeat.storage.reading import ESCAPED, GLOB_SPECIAL, START
 from redbeat.storage.store import store_of
 
-__all__ = ("entry_names", "task_names")
-
 #: Maximum number of names to offer.
 MAX_NAMES: Final = 100
 

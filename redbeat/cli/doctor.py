@@ -11,8 +11,6 @@ from redbeat.management.as_json import finding_json
 from redbeat.management.doctor import Finding, examine
 from redbeat.presentation.english import plural
 
-__all__ = ("doctor",)
-
 
 @command("doctor")
 @option(

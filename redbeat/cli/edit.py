@@ -12,13 +12,11 @@ from redbeat.presentation.rule_text import has_own_zone
 from redbeat.transfer.entry_file import FIELDS, change_entry
 
 from .add import report
-from .checks import warn_of_unknown_names
+from .checks import warn_of_crontabs, warn_of_unknown_names
 from .command import EX_CONFLICT, Console, command, failure, save_unchanged
 from .completion import entry_names, task_names
 from .entry_options import as_option_errors, call_from, entry_options, table_from
 from .options import load, option, option_error
-
-__all__ = ("edit",)
 
 #: Options whose values contain times; ``--timezone`` sets the zone of times without a UTC offset.
 READ_IN_ZONE: Final = ("rrule", "at", "start", "end")
@@ -59,6 +57,8 @@ def edit(console: Console, name: str, task: str | None, **values: Any) -> None:
     if owner and values["managed_by"] is None:
         console.warn(f"{name} is managed by {owner}: the next apply of {owner} undoes this edit")
     report(console, entry, "Changed")
+    if values["cron"]:
+        warn_of_crontabs(console, entry)
 
 
 def _change(

@@ -17,14 +17,6 @@ from redbeat.transfer.entry_file import CALL
 from .command import Console
 from .options import ARRAY, CLEARED, INTERVAL, OBJECT, SECONDS, TIME, option, option_error, options
 
-__all__ = (
-    "as_option_errors",
-    "call_from",
-    "entry_options",
-    "schedule_options",
-    "table_from",
-)
-
 #: Functions that add an option below a heading of the help.
 schedule_option: Final = partial(option, help_group="Schedule")
 task_option: Final = partial(option, help_group="Task")

@@ -12,8 +12,6 @@ from redbeat.cli.command import Console, command
 from redbeat.cli.options import option
 from redbeat.metrics.extra import serve_exporter
 
-__all__ = ("exporter",)
-
 PORT: Final = 9541
 
 

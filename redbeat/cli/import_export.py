@@ -18,7 +18,7 @@ from redbeat.schedule import Schedule
 from redbeat.transfer.crontab_file import read_crontab
 from redbeat.transfer.django import DEFAULT_ALIAS, read_database, read_fixture
 from redbeat.transfer.importing import ON_CONFLICT, Checked, Importer, Written
-from redbeat.transfer.incoming import Incoming, UnreadableSourceError
+from redbeat.transfer.incoming import Incoming, Problem, UnreadableSourceError
 from redbeat.transfer.jsonlines import Exported, export_lines, read_lines
 from redbeat.transfer.shelve_file import read_shelve
 
@@ -26,14 +26,6 @@ from .apply import print_change
 from .checks import NameWarnings
 from .command import EX_CONFLICT, EX_FAILED, EX_UNREADABLE, Console, command, failure, progress
 from .options import option, option_error
-
-__all__ = (
-    "FORMATS",
-    "SHELVE",
-    "export",
-    "import_",
-    "read_source",
-)
 
 SHELVE: Final = "celery-shelve"
 DJANGO: Final = "django-celery-beat"
@@ -173,6 +165,7 @@ def _output(file: str) -> Iterator[IO[str]]:
     default=ON_CONFLICT[0],
     help="What to do if an entry is already stored with different content.",
 )
+@option("--skip-invalid", is_flag=True, help="Report invalid entries, and import the others.")
 @option("--prune", is_flag=True, help="Delete dynamic entries that are not in FILE.")
 @option(
     "--dry-run", is_flag=True, help="Print what would be done with each entry, but write nothing."
@@ -183,13 +176,15 @@ def import_(
     file_format: str,
     database: str | None,
     on_conflict: str,
+    skip_invalid: bool,
     prune: bool,
     dry_run: bool,
 ) -> None:
     """Import the calendars and entries of FILE.
 
     If FILE is -, the command reads standard input. The command checks all entries before it writes
-    the first entry. If any entry is invalid, nothing is written and the exit code is 1.
+    the first entry. If any entry is invalid, nothing is written and the exit code is 1, unless
+    --skip-invalid is given.
 
     Formats:
 
@@ -202,13 +197,18 @@ def import_(
 
     celery-shelve is celerybeat-schedule, the file of Celery's own scheduler.
     """
+    if prune and skip_invalid:
+        problem = "cannot delete entries with --skip-invalid: the invalid ones may be stored"
+        raise option_error(console.ctx, "prune", problem)
     source_name, incoming = _source(console, file, file_format, database)
     note = partial(print_change, console) if dry_run else None
+    skip = partial(_print_problem, console) if skip_invalid else None
     warnings = NameWarnings(console)
-    with Importer(console.schedule, on_conflict, note) as importer:
+    with Importer(console.schedule, on_conflict, note, skip) as importer:
         try:
-            # A dry run prints a line for each entry, which would break a progress bar.
-            with nullcontext() if dry_run else progress(console, "Checking", None) as advance:
+            # Lines about entries would break a progress bar.
+            quiet = dry_run or skip_invalid
+            with nullcontext() if quiet else progress(console, "Checking", None) as advance:
                 checked = importer.check(incoming, advance, warnings.check)
         except UnreadableSourceError as error:
             raise failure(f"{source_name}: {error}", EX_UNREADABLE) from error
@@ -219,7 +219,7 @@ def import_(
                 importer.write(advance)
         if prune:
             importer.prune(checked.names, dry_run)
-    _report(console, importer.written, dry_run)
+    _report(console, importer.written, checked.problems.skipped, dry_run)
 
 
 def _source(
@@ -238,20 +238,25 @@ def _source(
     return f"database {alias}", read_database(console.schedule, alias)
 
 
+def _print_problem(console: Console, problem: Problem) -> None:
+    if console.as_json:
+        console.emit({"where": problem.where, "problem": problem.text})
+    else:
+        console.error(f"{problem.where}: {problem.text}")
+
+
 def _fail_on_problems(console: Console, checked: Checked, source_name: str) -> None:
     """End the command with an error if the check found an invalid or conflicting entry."""
     for found in (checked.problems, checked.conflicts):
         if not found.count:
             continue
-        for problem in found.kept if console.as_json else found.kept[:MAX_PRINTED]:
-            if console.as_json:
-                console.emit({"where": problem.where, "problem": problem.text})
-            else:
-                console.error(f"{problem.where}: {problem.text}")
+        for problem in found.kept:
+            _print_problem(console, problem)
         verb = "is" if found.count == 1 else "are"
         some = f"{plural(found.count, 'entry', 'entries')} of {source_name} {verb}"
         if found is checked.problems:
-            raise failure(f"Nothing was written: {some} invalid", EX_FAILED)
+            message = f"Nothing was written: {some} invalid; --skip-invalid imports the others"
+            raise failure(message, EX_FAILED)
         message = (
             f"Nothing was written: {some} already stored with different content; use "
             "--on-conflict keep or --on-conflict replace"
@@ -259,10 +264,13 @@ def _fail_on_problems(console: Console, checked: Checked, source_name: str) -> N
         raise failure(message, EX_CONFLICT)
 
 
-def _report(console: Console, written: Written, dry_run: bool) -> None:
+def _report(console: Console, written: Written, skipped: int, dry_run: bool) -> None:
     counts = asdict(written)
     parts = [f"{count} {action}" for action, count in counts.items() if action != "calendars"]
     if written.calendars:
         parts.append(plural(written.calendars, "calendar"))
+    if skipped:
+        parts.append(f"{skipped} skipped as invalid")
     done = "Dry run, nothing was written" if dry_run else "Imported"
-    console.result({**counts, "dry_run": dry_run}, f"{done}: {', '.join(parts)}")
+    result = {**counts, "skipped": skipped, "dry_run": dry_run}
+    console.result(result, f"{done}: {', '.join(parts)}")

@@ -21,8 +21,6 @@ from redbeat.storage.reading import batches
 from .command import Console, command
 from .options import TIME, instant_of_option, option
 
-__all__ = ("list_",)
-
 TITLES: Final = ("NAME", "TASK", "SCHEDULE", "STATE", "KIND")
 
 #: Maximum width of a column, in terminal cells. The command ``show`` prints the full text.
@@ -88,7 +86,7 @@ def list_(
 ) -> None:
     """List entries, the next due entry first."""
     due_at = None if due_before is None else instant_of_option(console, "due_before", due_before)
-    filters = Filter.of(pattern, task, None, static, due_at, states or None)
+    filters = Filter.of(pattern, task, None, static, due_at, states or STATES)
     records: Iterable[Record]
     if sort == "due":
         found = Search(console.schedule, filters, shared=True).pages()

@@ -22,8 +22,6 @@ from .apply import print_change
 from .command import EX_CONFLICT, EX_NOT_FOUND, Console, command, failure, progress
 from .options import option
 
-__all__ = ("migrate_prefix", "refuse_running_beat")
-
 
 @command("migrate-prefix")
 @click.argument("old")

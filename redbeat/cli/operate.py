@@ -16,13 +16,6 @@ from .command import EX_CONFLICT, EX_NOT_FOUND, EX_UNREADABLE, Console, command,
 from .completion import entry_names
 from .options import existing, load, not_found, option, options, problem_of
 
-__all__ = (
-    "delete",
-    "pause",
-    "resume",
-    "trigger",
-)
-
 #: Maximum number of names to print before a request for confirmation.
 MAX_PRINTED: Final = 10
 

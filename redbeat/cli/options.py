@@ -15,32 +15,15 @@ import click
 from celery.bin.base import CeleryOption, JsonArray, JsonObject
 from celery.exceptions import CeleryCommandException
 
+from redbeat.calendar.times import time_from
 from redbeat.decoder import decode
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import DecodeError, InvalidEntryError
 from redbeat.management.find import record_of
-from redbeat.presentation.rule_text import interval_from, seconds_from, time_from
+from redbeat.presentation.rule_text import interval_from, seconds_from
 from redbeat.transfer.incoming import instant_from
 
 from .command import EX_NOT_FOUND, Console, failure
-
-__all__ = (
-    "ARRAY",
-    "CLEARED",
-    "INTERVAL",
-    "OBJECT",
-    "SECONDS",
-    "TIME",
-    "Parsed",
-    "existing",
-    "instant_of_option",
-    "load",
-    "not_found",
-    "option",
-    "option_error",
-    "options",
-    "problem_of",
-)
 
 
 class StoredJson(click.ParamType):  # type: ignore[type-arg]
@@ -122,7 +105,7 @@ class Parsed(click.ParamType):  # type: ignore[type-arg]
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the parsed value; report the ValueError of ``parse`` as an error of the option."""
         try:
-            return self._parse(str(value))
+            return self._parse(str(value).strip())
         except ValueError as error:
             self.fail(str(error), param, ctx)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Final
 
 import click
 from redis.exceptions import RedisError
@@ -24,8 +24,6 @@ from redbeat.storage.store import Store, base_store
 from .command import EX_CONFLICT, Console, command, failure, progress
 from .migrate_prefix import refuse_running_beat
 from .options import option
-
-__all__ = ("shard",)
 
 
 @command("shard")
@@ -74,6 +72,10 @@ def shard(console: Console, shards: int, delete: bool, dry_run: bool, force: boo
     _report(console, client, target, note, counts, _sizes(client, target))
 
 
+#: The fields of the stats that hold only for the number of shards that wrote them.
+OF_ONE_LAYOUT: Final = (LAYOUT, "members", "lost")
+
+
 def _copy(
     console: Console, client: Any, source: Layout, target: Layout, force: bool
 ) -> dict[str, int]:
@@ -88,10 +90,10 @@ def _copy(
         )
         raise failure(message, EX_CONFLICT)
     sums = total_stats(Store(client, Keys.under(prefix)) for prefix in source.prefixes)
-    sums.pop(LAYOUT, None)
     stats = Keys.under(target.prefixes[0]).stats
     for name, text in sums.items():
-        client.hsetnx(stats, name, text)
+        if name not in OF_ONE_LAYOUT:
+            client.hsetnx(stats, name, text)
     return counts
 
 

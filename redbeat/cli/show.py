@@ -10,6 +10,7 @@ import click
 
 from redbeat.entries.backfill import Backfill
 from redbeat.entries.runs import Occurrence
+from redbeat.entries.status import NOT_SCHEDULED, PAUSED
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.management.as_json import UPCOMING, entry_json, occurrence_json
 from redbeat.management.forecast import upcoming_or_problem
@@ -30,11 +31,6 @@ from .command import Console, command
 from .completion import entry_names
 from .entry_options import OPTION_OF
 from .options import existing, load
-
-__all__ = (
-    "history",
-    "show",
-)
 
 TITLES: Final = ("DISPATCHED", "LATE", "OUTCOME", "RESULT", "TASK ID")
 
@@ -96,7 +92,8 @@ def _fields(
     yield "Failures in a row", str(failures) if failures else ""
     yield "Overdue", f"the entry {overdue_text(status.overdue)}" if status.overdue else ""
     upcoming, problem = upcoming_or_problem(entry, UPCOMING)
-    title = "Upcoming, if resumed" if status.state == "paused" else "Upcoming"
+    waits = status.state in (PAUSED, NOT_SCHEDULED)
+    title = "Upcoming, if resumed" if waits else "Upcoming"
     yield title, [console.time(instant) for instant in upcoming]
     yield "Problem", problem or ""
 

@@ -35,8 +35,6 @@ from .import_export import FORMATS, read_source
 from .options import TIME, instant_of_option, not_found, option, option_error
 from .timeline import draw
 
-__all__ = ("simulate",)
-
 #: The marks of runs in a table that compares the rules before and after a change.
 MARKS: Final = {SAME: "", REMOVED: "- only before", ADDED: "+ only after"}
 

@@ -15,8 +15,6 @@ from redbeat.presentation.english import plural
 from redbeat.presentation.text import duration
 from redbeat.schedule import Status
 
-__all__ = ("status",)
-
 #: Maximum difference between the clocks of this host and Redis without a warning, in seconds.
 MAX_CLOCK_OFFSET: Final = 1.0
 

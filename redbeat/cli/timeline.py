@@ -20,8 +20,6 @@ from redbeat.management.forecast import MAX_LOADED, MINUTE, Periods, minutes_bet
 from redbeat.presentation.english import plural
 from redbeat.presentation.text import clipped, duration, in_zone, width_of
 
-__all__ = ("draw", "timeline")
-
 DAY_MINUTES: Final = 1440
 
 #: Maximum width of the entry names, in terminal cells.

@@ -13,8 +13,6 @@ from redbeat.management.as_json import upcoming_json
 from .completion import entry_names
 from .options import load
 
-__all__ = ("upcoming",)
-
 
 @command("upcoming")
 @click.argument("name", required=False, shell_complete=entry_names)

@@ -9,8 +9,6 @@ import click
 from redbeat.cli.command import EX_UNHEALTHY, Console, command, failure
 from redbeat.cli.options import option, option_error
 
-__all__ = ("web",)
-
 #: Minimum length of an access token, in characters.
 MIN_TOKEN: Final = 16
 

@@ -16,33 +16,12 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, Final
 
+from redbeat.calendar.times import time_from
 from redbeat.calendar.zones import UTC, from_timestamp, to_timestamp
 from redbeat.errors import DecodeError
 from redbeat.printing import SURROGATES, encodable
 
 from .writers import MAX_DEPTH
-
-__all__ = (
-    "MAX_TEXT",
-    "MAX_WHOLE",
-    "byte_count",
-    "bytes_of",
-    "exceeded_limit",
-    "instant_in",
-    "is_valid_text",
-    "json_in",
-    "moment_in",
-    "number_in",
-    "object_in",
-    "record_in",
-    "score_in",
-    "seconds_in",
-    "string_in",
-    "text_in",
-    "text_of",
-    "valid_text",
-    "whole_in",
-)
 
 #: Maximum number of characters in a JSON text.
 MAX_TEXT: Final = 1024 * 1024
@@ -61,6 +40,15 @@ EARLIEST: Final = -62_135_424_000.0
 LATEST: Final = 253_402_128_000.0
 
 TOO_DEEP: Final = f"is nested more than {MAX_DEPTH} levels deep; flatten the data"
+
+
+def plain_name(name: object) -> str:
+    """Return a name as a plain ``str``.
+
+    ``str()`` of a member of an ``Enum`` of strings may return the member's name, not its value.
+    """
+    # isinstance() is also true of a proxy, such as a lazy text of Django.
+    return str.__str__(name) if issubclass(type(name), str) else str(name)
 
 
 def text_of(value: Any) -> str:
@@ -263,7 +251,7 @@ def moment_in(value: Any) -> datetime | None:
     if not isinstance(value, str) or len(value) > MAX_DIGITS:
         return None
     try:
-        moment = datetime.fromisoformat(value.replace("Z", "+00:00"))
+        moment = time_from(value)
         aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
         return instant_in(to_timestamp(aware))
     except (ValueError, OverflowError):

@@ -19,6 +19,8 @@ from dateutil.rrule import weekday
 from dateutil.tz import tzfile
 
 from redbeat.calendar.rules import frequency
+from redbeat.calendar.sun import make_solar
+from redbeat.calendar.times import time_from
 from redbeat.calendar.zones import (
     UTC,
     fixed_offset,
@@ -35,21 +37,6 @@ from redbeat.schedules.one_time import clocked
 from redbeat.schedules.registry import RegisteredType, named, of_class
 from redbeat.schedules.rule import RRULE_FIELDS, rrule, zone_extension
 from redbeat.schedules.rule_set import MAX_RULES, rruleset
-
-__all__ = (
-    "CRON_FIELDS",
-    "LONGEST_PART",
-    "TAG",
-    "VERBATIM",
-    "LoadError",
-    "MalformedError",
-    "MissingError",
-    "StoredType",
-    "UnstorableError",
-    "path_text",
-    "type_of_class",
-    "type_of_tag",
-)
 
 TAG: Final = "__type__"
 MAX_EVERY: Final = timedelta(days=365_250)  # a thousand years
@@ -271,7 +258,7 @@ def _read_zone(key: str, value: object) -> tzinfo:
             key, f"{value!r} is neither the name of a time zone nor a UTC offset in seconds"
         )
     try:
-        return zone_named("UTC" if value is None else value)
+        return zone_named("UTC" if value is None else value, stored=True)
     except ValueError as error:
         raise MalformedError(key, str(error)) from error
 
@@ -293,14 +280,11 @@ def _read_moment(key: str, value: object) -> datetime:
     """
     if isinstance(value, dict):
         value = DATETIME.read_item(key, value)
-    elif isinstance(value, str):
-        try:
-            value = datetime.fromisoformat(value.replace("Z", "+00:00"))
-        except ValueError as error:
-            raise MalformedError(key, f"{value!r:.60} is not a time: {error}") from error
-    if not isinstance(value, datetime):
-        raise MalformedError(key, f"{value!r:.60} is neither a datetime nor ISO 8601")
-    return value if value.tzinfo else value.replace(tzinfo=UTC)
+    try:
+        moment = time_from(value)
+    except ValueError as error:
+        raise MalformedError(key, str(error)) from error
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 DATETIME: Final = StoredType(
@@ -313,13 +297,9 @@ DATETIME: Final = StoredType(
 
 def _encode_interval(interval: schedule) -> dict[str, Any]:
     every = interval.run_every
-    if not isinstance(every, timedelta) or not ZERO < every <= MAX_EVERY:
-        raise UnstorableError(f"{every!r} must be above 0 and at most 1000 years", "every")
-    if every < MIN_EVERY:
-        seconds, shortest = every.total_seconds(), MIN_EVERY.total_seconds()
-        raise UnstorableError(
-            f"{seconds:g} s is too short; the shortest interval is {shortest} s", "every"
-        )
+    if not isinstance(every, timedelta) or every > MAX_EVERY:
+        raise UnstorableError(f"{every!r} must be a timedelta of at most 1000 years", "every")
+    every = max(every, MIN_EVERY)  # RedBeat 2 accepts 0, and even less
     return {"every": every.total_seconds(), "relative": bool(interval.relative)}
 
 
@@ -331,9 +311,9 @@ def _decode_interval(tagged: Tagged) -> schedule:
     try:
         every = timedelta(seconds=seconds)
     except (ValueError, OverflowError):
-        every = ZERO
-    if not ZERO < every <= MAX_EVERY:
-        problem = f"{seconds!r} must be above 0 and at most 1000 years of seconds"
+        every = timedelta.max
+    if every > MAX_EVERY:
+        problem = f"{seconds!r} must be a number of seconds, at most 1000 years"
         raise MalformedError("every", problem)
     return schedule(every, bool(relative))
 
@@ -399,11 +379,9 @@ def _decode_solar(tagged: Tagged) -> solar:
     for key in ("lat", "lon"):
         _read_number(tagged, key)
     try:
-        return solar(*(tagged[key] for key in SOLAR_KEYS))
-    except (ImportError, ImproperlyConfigured) as error:  # ImportError before Celery 5.7
-        raise MissingError(
-            "", "needs the package 'ephem'; install it with: pip install 'celery-redbeat[solar]'"
-        ) from error
+        return make_solar(*(tagged[key] for key in SOLAR_KEYS))
+    except ImproperlyConfigured as error:
+        raise MissingError("", str(error)) from error
     except (ValueError, TypeError) as error:
         raise MalformedError(_wrong_solar_part(tagged), str(error).strip()) from error
 

@@ -19,8 +19,6 @@ from redbeat.schedules.rule_set import rruleset
 
 from .types import TAG, VERBATIM, StoredType, UnstorableError, type_of_class, type_of_tag
 
-__all__ = ("MAX_DEPTH", "RedBeatJSONEncoder", "storable", "warn_of_app")
-
 logger = get_logger("celery.beat")
 
 HINTS: tuple[tuple[type | tuple[type, ...], str], ...] = (

@@ -8,8 +8,6 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-__all__ = ("borrowed", "connect", "connection_like", "connection_of", "is_idle")
-
 
 def connection_of(pool: Any, command: str) -> Any:
     """Return a connection from ``pool`` on which the caller will send ``command``."""

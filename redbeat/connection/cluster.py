@@ -18,8 +18,6 @@ from redis.exceptions import (
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-__all__ = ("LateCluster", "cluster_errors", "is_cluster", "node_of", "refreshing")
-
 # Part of redis-py's error message for keys in different slots; a retry cannot fix this error.
 _CROSS_SLOT: Final = "same key slot"
 

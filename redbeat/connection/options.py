@@ -12,8 +12,6 @@ from redis.credentials import CredentialProvider
 from redbeat.errors import ConfigurationError
 from redbeat.settings import is_number
 
-__all__ = ("CLIENT_OPTIONS", "REDBEAT_OPTIONS", "check_options", "inherited_options", "is_number")
-
 
 def _retry_period(value: Any) -> float | None:
     if is_number(value) and value == 0:

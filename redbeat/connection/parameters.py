@@ -23,16 +23,6 @@ from .options import CLIENT_OPTIONS, REDBEAT_OPTIONS, check_options, inherited_o
 from .tls import Layer, tls_options
 from .urls import MANY_SERVERS, SCHEMES, SOCKETS, Address, parse_url, safe_url, url_scheme
 
-__all__ = (
-    "SOCKET_DEFAULTS",
-    "Endpoint",
-    "Parameters",
-    "client_parameters",
-    "hide_credentials",
-    "read_endpoint",
-    "stale_connection_retry",
-)
-
 logger = get_logger("celery.beat")
 
 
@@ -73,6 +63,12 @@ class Endpoint:
     def is_cluster(self) -> bool:
         """Whether the settings describe a Redis Cluster."""
         return bool(self.options.get("cluster")) or url_scheme(self.url) == "redis-cluster"
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the scheme of ``redbeat_redis_url`` turns TLS off for a single server."""
+        own = not (self.url_inherited or self.is_cluster or self.options.get("ssl"))
+        return own and url_scheme(self.url) == "redis"
 
 
 def read_endpoint(app: Celery) -> Endpoint:
@@ -169,7 +165,7 @@ def _wants_tls(
     if endpoint.url_inherited:
         return use_ssl or bool(from_url)
     if not endpoint.ssl_inherited:
-        return use_ssl
+        return use_ssl and not endpoint.is_plain
     # broker_use_ssl applies only to Sentinel and cluster URLs, because these URLs usually name the
     # servers of the broker. A redis URL usually names a server that is not the broker.
     return use_ssl and scheme in MANY_SERVERS and endpoint.broker_is_redis
@@ -181,9 +177,10 @@ def _refuse_stray_tls(
     for setting, stray in ((endpoint.url_setting, from_url), (endpoint.options_setting, options)):
         names = sorted(stray.keys() - {"ssl"})
         if names:
+            other = "" if endpoint.is_plain else " or set redbeat_redis_use_ssl"
             raise ConfigurationError(
-                f"{setting} has TLS options ({', '.join(names)}), but TLS is off: use a rediss URL "
-                "or set redbeat_redis_use_ssl"
+                f"{setting} has TLS options ({', '.join(names)}), but TLS is off: use a rediss "
+                f"URL{other}"
             )
 
 

@@ -23,12 +23,6 @@ from tenacity.wait import wait_random_exponential
 
 from redbeat.printing import get_logger
 
-__all__ = (
-    "RetryingConnection",
-    "RetryingPipeline",
-    "is_retriable",
-)
-
 logger = get_logger("celery.beat")
 
 

@@ -17,8 +17,6 @@ from redis.connection import SSLConnection
 from redbeat.errors import ConfigurationError, did_you_mean
 from redbeat.printing import get_logger
 
-__all__ = ("TLS_OPTIONS", "Layer", "hint", "tls_options")
-
 logger = get_logger("celery.beat")
 
 #: The TLS options of the installed version of redis-py.

@@ -20,11 +20,10 @@ from redis.sentinel import MasterNotFoundError, Sentinel
 
 from redbeat.errors import ConfigurationError
 
+from .celery_notation import DEFAULT_SERVICE, SENTINEL_PORT
 from .cluster import LateCluster
 from .parameters import SOCKET_DEFAULTS, Parameters, hide_credentials, stale_connection_retry
 from .tls import TLS_OPTIONS, Layer, tls_options
-
-__all__ = ("RawClient", "build", "refusals")
 
 
 class SentinelClient(Redis):
@@ -122,9 +121,7 @@ SENTINEL_DEFAULTS: Final[Mapping[str, Any]] = {
     "socket_connect_timeout": 1.0,
 }
 
-DEFAULT_SERVICE: Final = "master"
 REDIS_PORT: Final = 6379
-SENTINEL_PORT: Final = 26379
 
 # redis-py has no type annotations for ClusterNode.
 _new_node: Callable[..., ClusterNode] = ClusterNode

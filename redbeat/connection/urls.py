@@ -10,8 +10,6 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from redbeat.errors import ConfigurationError
 
-__all__ = ("MANY_SERVERS", "SCHEMES", "SOCKETS", "Address", "parse_url", "safe_url", "url_scheme")
-
 #: The supported schemes. Celery uses the names ``sentinel`` and ``redis+socket``.
 SCHEMES = (
     "redis",

@@ -34,26 +34,10 @@ from .decide import LONGEST_ID
 from .policy import in_utc
 from .runs import SENT_OUTCOMES, nominal, read_history
 from .save import SAVE_ATTEMPTS
-from .status import Record
+from .status import Record, how_to_schedule
 
 if TYPE_CHECKING:
     from redbeat.entry import RedBeatSchedulerEntry
-
-__all__ = (
-    "BACKFILL_RATE",
-    "MAX_TRIGGERS",
-    "Backfill",
-    "Planned",
-    "Span",
-    "backfills_in",
-    "cancel_backfills",
-    "first_ready",
-    "is_backfill",
-    "request_backfill",
-    "request_run",
-    "stored_backfills",
-    "waits",
-)
 
 #: Maximum number of manually triggered runs of one entry that wait for a beat.
 MAX_TRIGGERS: Final = 100
@@ -63,7 +47,7 @@ BACKFILL_RATE: Final = 10.0
 
 #: The codes that ``trigger.lua`` and ``backfill.lua`` return when the scripts refuse a call.
 #: ``REFUSED`` means that too many triggered runs wait, or that another program changed the entry.
-UNKNOWN, QUARANTINED, REFUSED, NOT_A_HASH = 0, -1, -2, -3
+UNKNOWN, QUARANTINED, REFUSED, NOT_A_HASH, OUTSIDE = 0, -1, -2, -3, -4
 
 #: The word at the end of the stored text of a finished backfill.
 DONE: Final = "done"
@@ -457,3 +441,6 @@ def _check_code(code: int, entry: RedBeatSchedulerEntry, key: str) -> None:
         raise InvalidEntryError("name", f"{entry.name!r} is in quarantine; repair the entry first")
     if code == NOT_A_HASH:
         raise InvalidEntryError("name", not_an_entry(key))
+    if code == OUTSIDE:
+        problem = f"{entry.name!r} is not scheduled: {how_to_schedule(str(entry.name))}"
+        raise InvalidEntryError("name", problem)

@@ -14,19 +14,22 @@ from redbeat.storage.store import Store
 if TYPE_CHECKING:
     from redbeat.entry import RedBeatSchedulerEntry
 
-__all__ = (
-    "calendar_of",
-    "decode_calendars",
-    "load_calendars",
-    "prepare_calendars",
-    "readable_calendars",
-)
+
+def calendar_of(name: str, text: str) -> Calendar:
+    """Return the calendar ``name`` from the JSON in ``text``; raises :exc:`DecodeError`."""
+    found = _read(name, text)
+    if isinstance(found, DecodeError):
+        raise DecodeError(found.field, found.problem)
+    return found
 
 
 @lru_cache(maxsize=256)
-def calendar_of(name: str, text: str) -> Calendar:
-    """Return the calendar ``name`` from the JSON in ``text``; raises :exc:`DecodeError`."""
-    return Calendar.from_fields(name, object_in(text, f"calendar {name!r:.60}"))
+def _read(name: str, text: str) -> Calendar | DecodeError:
+    """Return a calendar, or why it cannot be read, which can take as long to find out."""
+    try:
+        return Calendar.from_fields(name, object_in(text, f"calendar {name!r:.60}"))
+    except DecodeError as error:
+        return error
 
 
 def decode_calendars(texts: Mapping[str, str], names: Iterable[str]) -> dict[str, Calendar]:

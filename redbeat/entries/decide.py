@@ -15,10 +15,11 @@ from hashlib import sha1
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from celery.schedules import BaseSchedule
+from celery.schedules import BaseSchedule, solar
 from celery.schedules import schedule as interval
 from redis.exceptions import RedisError
 
+from redbeat.calendar.steps import PER_RUN, Steps, bounded, spend
 from redbeat.calendar.walltime import END, TICK
 from redbeat.calendar.zones import EPOCH, UTC, as_utc
 from redbeat.codec.stored import bytes_of, instant_in, is_valid_text
@@ -42,26 +43,6 @@ from .policy import DEFAULT, Policy
 
 if TYPE_CHECKING:
     from .runs import Nominal
-
-__all__ = (
-    "DISABLED",
-    "PARKED",
-    "Decision",
-    "Expected",
-    "Plan",
-    "Run",
-    "Trigger",
-    "aware",
-    "counts_from",
-    "decide",
-    "has_clock",
-    "has_start",
-    "history_before",
-    "latest_before",
-    "runs_from",
-    "score_of",
-    "task_id_of",
-)
 
 #: Maximum number of characters of the id of a triggered run.
 #: The ids that RedBeat itself creates have 12 characters.
@@ -101,14 +82,28 @@ class Plan:
     identity: str = ""
     exclusion: Exclusion | None = None
 
+    def on_grid(self, instant: datetime) -> datetime:
+        """Return the last instant, up to ``instant``, from which to count the runs of an interval.
+
+        The runs of an interval are counted from the ``start_time``. Without a ``start_time``, and
+        for a schedule that is not an interval, the result is ``instant`` itself.
+        """
+        start = self.policy.start_time
+        if start is None or instant <= start or not isinstance(self.schedule, interval):
+            return instant
+        return latest_run(self.schedule, start, instant, self.zone) or start
+
+    @bounded
     def next_run(self, instant: datetime) -> datetime | None:
         """Return the first occurrence after ``instant`` that no calendar excludes."""
         if self.exclusion is None:
             return next_run(self.schedule, instant, self.zone)
         return self.exclusion.next_run(self.schedule, instant)
 
+    @bounded
     def latest_run(self, first: datetime, until: datetime) -> datetime | None:
         """Return the last occurrence in ``(first, until]`` that no calendar excludes."""
+        first = self.on_grid(first)
         if self.exclusion is None:
             return latest_run(self.schedule, first, until, self.zone)
         return self.exclusion.latest_run(self.schedule, first, until)
@@ -117,7 +112,7 @@ class Plan:
         """Return the first nominal instant after ``instant``, None if no occurrence follows.
 
         ``instant`` is an occurrence or an anchor. For an interval, the result is ``instant`` plus
-        the interval, or ``start_time`` if ``instant`` is before ``start_time``.
+        the interval. With a ``start_time``, it is ``start_time`` plus a multiple of the interval.
         """
         start, end = self.policy.start_time, self.policy.end_time
         if start is not None and instant < start:
@@ -126,7 +121,7 @@ class Plan:
             if on_grid and self.exclusion is not None and self.exclusion.excludes(start):
                 following = self.next_run(start)
         else:
-            following = self.next_run(instant)
+            following = self.next_run(self.on_grid(instant))
         return None if following is None or (end is not None and following > end) else following
 
     def first_occurrence(self, at: datetime) -> datetime | None:
@@ -136,6 +131,8 @@ class Plan:
         before ``start_time`` or on an excluded day.
         """
         start, end = self.policy.start_time, self.policy.end_time
+        if start is not None and isinstance(self.schedule, solar):
+            at = max(at, start)
         if has_start(self.schedule) or (start is not None and start > at):
             return self.after(max(start or BEFORE_EPOCH, BEFORE_EPOCH) - TICK)
         if self.exclusion is not None and self.exclusion.excludes(at):
@@ -194,6 +191,7 @@ class Plan:
             return None
         return self.latest_run(first, latest - TICK) or first
 
+    @bounded
     def first_due_since(self, first: datetime, instant: datetime) -> datetime | None:
         """Return the first occurrence, from ``first`` on, that is due at or after ``instant``."""
         if instant <= first:
@@ -203,12 +201,15 @@ class Plan:
         before = self.latest_run(first, instant - TICK) or first
         return before if self.due_at(before) >= instant else self.after(before)
 
+    @bounded
     def count(self, first: datetime, until: datetime, limit: int) -> int:
         """Return how many occurrences are in the span ``[first, until)``, up to ``limit``."""
+        first = self.on_grid(first)
         if self.exclusion is None:
             return count_runs(self.schedule, first, until, limit, self.zone)
         return self.exclusion.count_runs(self.schedule, first, until, limit)
 
+    @bounded
     def number_between(self, after: datetime, until: datetime, limit: int) -> int:
         """Return how many occurrences are after ``after`` and before ``until``, up to ``limit``."""
         between = self.walk(self.after(after), until - TICK)
@@ -226,8 +227,9 @@ class Plan:
         if on_grid and self.exclusion is None:
             every: timedelta = max(self.schedule.run_every, MIN_EVERY)
             return max(first, last - (number - 1) * every)
-        following = self.next_run(last)
-        span = number * (timedelta(days=1) if following is None else following - last)
+        following, before = self.next_run(last), self.latest_run(first, last - TICK) or first
+        gaps = [gap for gap in ((following or before) - last, last - before) if gap > timedelta(0)]
+        span = number * min(gaps, default=timedelta(days=1))
         while True:
             begin = self.first_due_since(first, last - min(span, last - first)) or last
             instants = list(self.walk(begin, last))
@@ -242,6 +244,9 @@ MISSED_LIMIT = 100
 #: A last run up to this number of seconds in the future is normal, because clocks differ a little.
 #: A last run more than ``CLOCK_STEP`` in the future was recorded while Redis had a wrong clock.
 CLOCK_STEP = 1.0
+
+#: A clock that differs from the clock of this host by less than this shows the time of this host.
+HOST_CLOCK = timedelta(seconds=0.5)
 
 #: The minimum, maximum and default (for NaN) of the seconds until the next ``is_due()`` call.
 SHORTEST_WAIT, LONGEST_WAIT, DEFAULT_WAIT = 0.05, 10 * 365 * 86400.0, 5.0
@@ -376,6 +381,28 @@ def decide(
     return within_max_runs(decision, policy, runs)
 
 
+def decide_after_change(
+    before: Plan, plan: Plan, at: datetime, anchor: datetime, now: datetime, runs: int
+) -> Decision:
+    """Decide about an entry whose plan was ``before``, which ends at ``at``, and is now ``plan``.
+
+    Runs that were due by the plan ``before`` are caught up. Other occurrences before ``at`` do not
+    count, so that an entry that just ran does not run again because of the change.
+    """
+    owed = decide(before, anchor, anchor, now, now, runs)
+    if owed.next_at is not None:
+        return owed  # with coalesce="all", further runs are owed
+    nominal = owed.anchor or owed.scheduled_at
+    begin = nominal or anchor
+    following = plan.after(begin)
+    if following is not None and following <= at:
+        begin = at
+    if nominal is None:
+        return decide(plan, begin, begin, now, now, runs)
+    decision = owed._replace(next_at=next_due(plan, begin), anchor=begin)
+    return within_max_runs(decision, plan.policy, runs)
+
+
 def within_max_runs(decision: Decision, policy: Policy, runs: int) -> Decision:
     """Return ``decision`` without runs beyond ``max_runs``; ``runs`` is the current run count."""
     if policy.max_runs is None:
@@ -386,6 +413,7 @@ def within_max_runs(decision: Decision, policy: Policy, runs: int) -> Decision:
     return decision._replace(next_at=None) if last else decision
 
 
+@bounded
 def decide_by_policy(
     plan: Plan,
     last_run_at: datetime | None,
@@ -477,9 +505,12 @@ def runs_from(
     """
     if anchor is not None:
         anchor, runs = history_before(plan, anchor, runs, since, now)
-    last, moment = anchor, since
+    last, moment, steps = anchor, since, Steps()
     while True:
-        decision = decide(plan, last, anchor, moment, moment, runs)
+        with steps:
+            spend()
+            decision = decide(plan, last, anchor, moment, moment, runs)
+        steps.left += PER_RUN
         if decision.scheduled_at is not None:
             if decision.scheduled_at >= since:
                 yield Expected(decision.scheduled_at, moment)
@@ -489,6 +520,7 @@ def runs_from(
         moment = decision.next_at
 
 
+@bounded
 def history_before(
     plan: Plan, anchor: datetime, runs: int, since: datetime, now: datetime
 ) -> tuple[datetime, int]:
@@ -509,6 +541,7 @@ def history_before(
     return latest, runs + plan.number_between(known, since, max(limit - runs, 0))
 
 
+@bounded
 def latest_before(plan: Plan, anchor: datetime, instant: datetime) -> datetime:
     """Return the anchor of an entry without delayed runs at the moment before ``instant``.
 
@@ -570,10 +603,10 @@ def wait_of(seconds: float) -> timedelta:
 
 
 def aware(instant: datetime) -> datetime:
-    """Return ``instant`` in UTC; a naive datetime counts as UTC."""
-    if instant.tzinfo is UTC:
+    """Return ``instant`` in UTC as a plain datetime; a naive datetime counts as UTC."""
+    if type(instant) is datetime and instant.tzinfo is UTC:
         return instant
-    return instant.replace(tzinfo=UTC) if instant.tzinfo is None else as_utc(instant)
+    return as_utc(instant if instant.tzinfo else instant.replace(tzinfo=UTC))
 
 
 def same_instant(one: datetime | None, other: datetime | None) -> bool:
@@ -625,6 +658,18 @@ def has_clock(schedule: Any) -> bool:
     )
 
 
+def is_own_time(at: datetime) -> bool:
+    """Return whether a clock that shows ``at`` shows another time than the clock of this host.
+
+    Programs use such a clock to set when an interval begins: ``nowfun=lambda: start``.
+    """
+    # A clock that shows a naive time may show UTC or the local time.
+    host, wall = datetime.now(UTC), datetime.now(at.tzinfo)
+    return min(abs(aware(at) - host), abs(at - wall)) > HOST_CLOCK
+
+
 def counts_from(schedule: Any, now: datetime) -> datetime:
     """Return the instant from which to compute the first run of an entry created at ``now``."""
+    if has_clock(schedule) and is_own_time(schedule.now()):
+        now = aware(schedule.now())
     return schedule.counts_from(now) if isinstance(schedule, RuleSchedule) else now

@@ -10,11 +10,10 @@ from operator import attrgetter
 from typing import Any, Final
 
 from celery.schedules import BaseSchedule, crontab, schedule
-from dateutil.parser import isoparse
 
+from redbeat.calendar.times import time_from
 from redbeat.codec.stored import is_valid_text
 from redbeat.codec.types import CRON_FIELDS, LONGEST_PART, TAG
-from redbeat.connection.options import is_number
 from redbeat.decoder import (
     MAX_TEXT,
     RedBeatJSONEncoder,
@@ -24,26 +23,16 @@ from redbeat.decoder import (
     encode,
 )
 from redbeat.errors import DecodeError, InvalidEntryError
-from redbeat.schedules.next_run import asks_itself
+from redbeat.printing import get_logger
+from redbeat.schedules.next_run import MIN_EVERY, asks_itself
 from redbeat.schedules.rule import rrule, with_zones, zone_extension
+from redbeat.settings import is_number
 
 from .lazy import hidden
 from .policy import DEFAULT, Policy
 from .policy import FIELDS as POLICY_FIELDS
 
-__all__ = (
-    "TIMES",
-    "check_excluded",
-    "check_options",
-    "decode_definition",
-    "decode_policy",
-    "definition_text",
-    "encode_definition",
-    "encode_policy",
-    "flat_text",
-    "seconds_of",
-    "stored_options",
-)
+logger = get_logger("celery.beat")
 
 #: Maps each ``apply_async`` option for a time to whether the option also accepts an instant.
 TIMES: Final = {"countdown": False, "eta": True, "expires": True}
@@ -89,7 +78,7 @@ def _is_instant(name: str, value: Any) -> bool:
     if not isinstance(value, str):
         return isinstance(value, datetime)
     try:
-        isoparse(value)
+        time_from(value)
     except ValueError as error:
         raise _option_error(name, f"{value!r:.60} is not ISO 8601") from error
     return True
@@ -194,6 +183,8 @@ def definition_text(definition: dict[str, Any], static: bool) -> tuple[str, dict
     Only a ``static`` entry may have lazy arguments. Raises :exc:`InvalidEntryError` with the name
     of an invalid field.
     """
+    if type(definition.get("enabled", True)) is not bool:
+        definition = {**definition, "enabled": _truth_of(definition["enabled"])}
     text = flat_text(definition)
     if text is not None:
         return text, {}
@@ -202,6 +193,13 @@ def definition_text(definition: dict[str, Any], static: bool) -> tuple[str, dict
     if options is not definition.get("options"):
         definition = {**definition, "options": options}
     return encode_definition(definition), lazy
+
+
+def _truth_of(enabled: Any) -> Any:
+    try:
+        return bool(enabled)  # RedBeat 2 accepts any value
+    except Exception:  # some classes, such as arrays, are neither true nor false
+        return enabled
 
 
 def encode_definition(definition: dict[str, Any]) -> str:
@@ -327,11 +325,12 @@ EMPTY: dict[str, Callable[[], Any]] = {"args": list, "kwargs": dict, "options": 
 def _accept_other_forms(definition: dict[str, Any]) -> None:
     """Convert the values of a definition that RedBeat 2 accepts although their types are wrong.
 
-    RedBeat 2 accepts an integer name, 0 or 1 as ``enabled``, and ``[]`` or ``{}`` for empty fields.
+    RedBeat 2 accepts an integer name, any value as ``enabled``, and ``[]`` or ``{}`` for empty
+    fields.
     """
     if type(definition["name"]) is int:
         definition["name"] = str(definition["name"])
-    if type(definition.get("enabled")) is int and definition["enabled"] in (0, 1):
+    if "enabled" in definition:
         definition["enabled"] = bool(definition["enabled"])
     for field, empty in EMPTY.items():
         if definition.get(field) in ([], {}):
@@ -348,6 +347,16 @@ def check_excluded(rule: Any, policy: Policy) -> None:
     if policy.on_excluded != "skip" and isinstance(rule, schedule):
         problem = "cannot move the runs of an interval to other days; use a crontab or a rule"
         raise InvalidEntryError("on_excluded", problem)
+
+
+def warn_if_too_short(name: Any, value: Any) -> None:
+    """Log a warning if an entry's interval is too short, so that the entry runs less often."""
+    every = value.run_every if isinstance(value, schedule) and not asks_itself(value) else MIN_EVERY
+    if every < MIN_EVERY:
+        logger.warning(
+            "beat: Entry %s runs every %s s, the shortest interval: its own, %s s, is too short",
+            *(name, MIN_EVERY.total_seconds(), every.total_seconds()),
+        )
 
 
 def encode_policy(schedule: Any, policy: Policy = DEFAULT) -> str:

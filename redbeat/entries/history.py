@@ -7,11 +7,12 @@ import re
 from collections.abc import Collection
 from datetime import datetime
 from json.encoder import encode_basestring_ascii as quoted
+from secrets import token_urlsafe
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from zoneinfo import ZoneInfo
 
-from redbeat.calendar.zones import UTC, from_timestamp, zone_named
-from redbeat.codec.stored import MAX_WHOLE, record_in, seconds_in
+from redbeat.calendar.zones import UTC, from_timestamp, zone_key, zone_named
+from redbeat.codec.stored import MAX_WHOLE, instant_in, record_in, seconds_in
 from redbeat.decoder import (
     RedBeatJSONDecoder,
     RedBeatJSONEncoder,
@@ -20,7 +21,7 @@ from redbeat.decoder import (
     decode,
     encode,
 )
-from redbeat.errors import DecodeError
+from redbeat.errors import DecodeError, InvalidEntryError
 from redbeat.schedules.rule import RuleSchedule, zone_extension
 
 from .decide import aware, counts_from, same_instant
@@ -31,20 +32,14 @@ from .runs import Nominal
 if TYPE_CHECKING:
     from .pauses import Pause
 
-__all__ = (
-    "History",
-    "SavedState",
-    "Texts",
-    "decode_meta",
-    "encode_meta",
-    "encode_runtime",
-    "history_after_save",
-    "merged_history",
-)
-
 #: UTC as a zone with an IANA name, which ``datetime.timezone.utc`` does not have.
 #: RedBeat 2 stores a time zone as its IANA name.
 NAMED_UTC = zone_named("UTC")
+
+
+def new_identity() -> str:
+    """Return a random identity for a new entry."""
+    return token_urlsafe(6)
 
 
 class History(NamedTuple):
@@ -69,6 +64,38 @@ class History(NamedTuple):
         """Return the history in a decoded ``meta`` field; raises :exc:`DecodeError`."""
         last_run_at, count = _read_decoded(_checked(meta))
         return cls(last_run_at, count, _scheduled_at(runtime, last_run_at))
+
+
+class Change(NamedTuple):
+    """A change of ``timezone`` or ``start_time``: their values until the instant ``at``.
+
+    A ``timezone`` of "" is the time zone of the app. The change is stored in the field ``runtime``
+    until the next run is recorded.
+    """
+
+    timezone: str
+    start_time: datetime | None
+    at: datetime
+
+    @classmethod
+    def read(cls, runtime: str) -> Change | None:
+        """Return the change that is stored in ``runtime``, None without a readable change."""
+        if '"changed_at"' not in runtime:
+            return None
+        try:
+            fields = decode(runtime, "runtime")
+            zone, start, at = (fields[name] for name in ("old_zone", "old_start", "changed_at"))
+            start = Policy.of({"start_time": start}).start_time
+        except (DecodeError, InvalidEntryError, KeyError, TypeError):
+            return None
+        at = instant_in(at)
+        return None if at is None else cls(str(zone), start, at)
+
+    def added_to(self, runtime: str) -> str:
+        """Return ``runtime`` with this change."""
+        zone, start, at = self.timezone, self.start_time, self.at.timestamp()
+        change = {"old_zone": zone, "old_start": start, "changed_at": at}
+        return encode({**record_in(runtime), **change}, "runtime")
 
 
 #: The stored definition and the stored policy of an entry.
@@ -191,7 +218,8 @@ def _quoted_zone(moment: datetime) -> str:
     zone = moment.tzinfo
     if zone is UTC:
         return '"UTC"'
-    return quoted(zone.key) if type(zone) is ZoneInfo and zone.key and not moment.fold else ""
+    key = zone_key(zone) if type(zone) is ZoneInfo and not moment.fold else None
+    return quoted(key) if key else ""
 
 
 def encode_runtime(scheduled: Nominal, last_run_at: datetime) -> str:
@@ -316,6 +344,24 @@ def history_after_save(
     if last is not None and isinstance(schedule, RuleSchedule):
         begins = max(begins, aware(last))
     return History(begins, 0)
+
+
+def change_of_timing(
+    old: Texts, new: Texts, now: datetime, foreign: Collection[str]
+) -> Change | None:
+    """Return the change of ``timezone`` or ``start_time`` by a save, None if there is none.
+
+    The arguments are those of :func:`history_after_save`. If the save also changes the schedule,
+    the result is None.
+    """
+    texts = "".join((*old, *new))
+    unchanged = old == new or not (old[0] and new[0])
+    if unchanged or not ('"timezone"' in texts or '"start_time"' in texts):
+        return None
+    (was, *_), (is_now, *_) = _timing_of(*old, foreign), _timing_of(*new, foreign)
+    if was is None or is_now is None or was[:2] != is_now[:2] or was[2][:2] == is_now[2][:2]:
+        return None
+    return Change(was[2][0] or "", was[2][1], now)
 
 
 def _timing_of(definition: str, policy: str, foreign: Collection[str]) -> Timing:

@@ -19,17 +19,6 @@ from redbeat.codec.types import TAG, path_text
 from redbeat.decoder import MAX_DEPTH, decode
 from redbeat.errors import DecodeError, InvalidEntryError, RedBeatError
 
-__all__ = (
-    "LazyArgument",
-    "LazyArgumentError",
-    "evaluated",
-    "has_scalars",
-    "hidden",
-    "resolved",
-    "restore_lazy",
-    "with_field",
-)
-
 #: The name of the policy field for lazy arguments, and the type tag of their placeholders.
 FIELD: Final = "lazy"
 

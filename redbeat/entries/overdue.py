@@ -21,8 +21,6 @@ from redbeat.storage.wire import Counts, Row
 from .policy import Policy
 from .runs import Results
 
-__all__ = ("Overdue", "overdue_entries", "overdue_of")
-
 
 class Overdue(NamedTuple):
     """An entry without a successful run within its ``expect_within`` seconds.
@@ -55,7 +53,7 @@ def overdue_of(row: Row, name: str, now: float) -> Overdue | None:
         policy = Policy.of({name: fields.get(name) for name in ("expect_within", "start_time")})
     except InvalidEntryError:  # a beat quarantines an entry with an invalid policy
         return None
-    if policy.expect_within is None or fields.get("enabled") is False:
+    if policy.expect_within is None or not fields.get("enabled", True):
         return None
     results = Results.read(row.results)
     known = (results.last_success, results.since, policy.start_time)

@@ -14,24 +14,16 @@ from redbeat.calendar.zones import UTC
 from redbeat.codec.stored import bytes_of, moment_in, object_in, string_in
 from redbeat.decoder import decode
 from redbeat.errors import ConflictError, DecodeError, InvalidEntryError
+from redbeat.storage.reading import batches
 from redbeat.storage.records import CONFLICT, SAVED, Writing
-from redbeat.storage.store import Store, batches
+from redbeat.storage.store import Store
 from redbeat.storage.wire import Row
 
 from .decide import DISABLED
-from .history import Texts
+from .history import Texts, new_identity
 
 if TYPE_CHECKING:
     from redbeat.entry import RedBeatSchedulerEntry
-
-__all__ = (
-    "FIELD",
-    "Pause",
-    "pause_entries",
-    "paused",
-    "resume_entries",
-    "resumed",
-)
 
 #: The name of the policy field that contains the pause.
 FIELD: Final = "pause"
@@ -198,10 +190,11 @@ def _change_once(
         except (ValueError, TypeError):  # the definition or the policy is not a JSON object
             continue
         believed = (row.definition, row.policy)
-        if (writing.definition, writing.policy) == believed:
+        if (writing.definition, writing.policy) == believed and row.score is not None:
             done[row.key] = believed
         else:
-            writings.append(writing._replace(seen=None, believed=believed))
+            identity = "" if row.static else new_identity()
+            writings.append(writing._replace(seen=None, believed=believed, identity=identity))
     results = store.save_all(writings) if writings else []
     changed = []
     for writing, (code, *_) in zip(writings, results, strict=True):

@@ -7,23 +7,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from datetime import datetime, tzinfo
 from functools import lru_cache, partial
+from numbers import Integral, Real
 from typing import Any, Final, Literal, get_args
 
+from redbeat.calendar.times import time_from
 from redbeat.calendar.zones import UTC, as_utc, zone_key, zone_named
 from redbeat.codec.stored import MAX_WHOLE, is_valid_text
 from redbeat.errors import InvalidEntryError
 from redbeat.schedules.calendars import OnExcluded
-
-__all__ = (
-    "DEFAULT",
-    "FIELDS",
-    "Coalesce",
-    "Delivery",
-    "OnFinish",
-    "Overlap",
-    "Policy",
-    "in_utc",
-)
 
 OnFinish = Literal["keep", "disable", "delete"]
 Overlap = Literal["allow", "skip", "buffer_one"]
@@ -58,7 +49,7 @@ def _timezone(name: str, value: Any) -> str:
 def _instant(name: str, value: Any) -> datetime:
     if isinstance(value, str):  # other programs store times as ISO 8601
         with suppress(ValueError):
-            value = datetime.fromisoformat(value.replace("Z", "+00:00"))
+            value = time_from(value)
     if not isinstance(value, datetime):
         raise InvalidEntryError(name, f"must be a datetime or ISO 8601, not {value!r:.60}")
     return in_utc(name, value)
@@ -67,25 +58,30 @@ def _instant(name: str, value: Any) -> datetime:
 def in_utc(name: str, moment: datetime) -> datetime:
     """Return the argument ``name``, a datetime, in UTC; a naive datetime counts as UTC.
 
-    Raises :exc:`InvalidEntryError` for a time outside of the years 1 to 9999.
+    Raises :exc:`InvalidEntryError` for another type, and outside of the years 1 to 9999.
     """
+    if not isinstance(moment, datetime):
+        raise InvalidEntryError(name, f"must be a datetime, not {moment!r:.60}")
     try:
         return as_utc(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
     except OverflowError as error:
         problem = f"{moment.isoformat()} is not between the years 1 and 9999 in UTC; correct it"
         raise InvalidEntryError(name, problem) from error
+    except ValueError as error:
+        raise InvalidEntryError(name, str(error)) from error
 
 
 def _count(name: str, value: Any, most: int = MAX_WHOLE) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    number = int(value) if isinstance(value, Integral) and value is not True else 0
+    if number < 1:
         raise InvalidEntryError(name, f"must be a whole number above 0, not {value!r:.60}")
-    if value > most:
+    if number > most:
         raise InvalidEntryError(name, f"must be at most {most}, not {value!r:.60}")
-    return int(value)
+    return number
 
 
 def _seconds(name: str, value: Any) -> float:
-    number = not isinstance(value, bool) and isinstance(value, (int, float))
+    number = not isinstance(value, bool) and isinstance(value, Real)
     if not number or not 0 <= value < 1e9:
         problem = f"must be a number of seconds from 0 to 1e9, not {value!r:.60}"
         raise InvalidEntryError(name, problem)
@@ -138,7 +134,7 @@ def one_of(literal: Any) -> FieldType:
         if value not in choices:
             problem = f"must be one of {', '.join(choices)}, not {value!r:.60}"
             raise InvalidEntryError(name, problem)
-        return str(value)
+        return choices[choices.index(value)]
 
     return FieldType("choice", check, choices)
 

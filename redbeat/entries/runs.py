@@ -13,31 +13,6 @@ from redbeat.codec.stored import instant_in, number_in, seconds_in, whole_in
 
 from .decide import aware
 
-__all__ = (
-    "PERHAPS_SENT",
-    "SENT",
-    "SENT_OUTCOMES",
-    "SKIPPED",
-    "TRIGGERED",
-    "Nominal",
-    "Occurrence",
-    "Results",
-    "RunResult",
-    "RunState",
-    "cause_of",
-    "failed",
-    "is_line",
-    "mark_lost",
-    "missed",
-    "needs_lost",
-    "nominal",
-    "read_history",
-    "result_line",
-    "run_line",
-    "with_ids",
-    "with_results",
-)
-
 
 class Nominal(NamedTuple):
     """An instant in UTC, and the same instant formatted as ISO 8601 and as UNIX seconds.

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from secrets import token_urlsafe
 from time import time
 from typing import TYPE_CHECKING, Any, Final
 
 from redis.exceptions import RedisError
 
-from redbeat.calendar.zones import UTC, from_timestamp
+from redbeat.calendar.times import plain_datetime
+from redbeat.calendar.zones import EPOCH, UTC, from_timestamp
 from redbeat.codec.stored import score_in
 from redbeat.errors import ConflictError, DecodeError, InvalidEntryError
 from redbeat.schedules.calendars import Calendar
@@ -27,22 +27,20 @@ from redbeat.storage.records import (
 from redbeat.storage.store import Store
 
 from .calendars import prepare_calendars, readable_calendars
-from .decide import PARKED, aware, same_instant
-from .history import History, SavedState, Texts, history_after_save
+from .decide import PARKED, aware, is_own_time, same_instant
+from .history import (
+    History,
+    SavedState,
+    Texts,
+    change_of_timing,
+    history_after_save,
+    new_identity,
+)
 from .pauses import Pause
+from .policy import in_utc
 
 if TYPE_CHECKING:
     from redbeat.entry import RedBeatSchedulerEntry
-
-__all__ = (
-    "SAVE_ATTEMPTS",
-    "check_history",
-    "default_last_run",
-    "new_identity",
-    "rescore",
-    "restart_if_finished",
-    "save_batches",
-)
 
 #: A write is retried up to this number of times if a beat records a run during the write.
 #: The last retry of a write overwrites the stored history.
@@ -53,11 +51,6 @@ SAVE_ATTEMPTS: Final = 5
 SCORE_PRECISION: Final = 2e-6
 
 
-def new_identity() -> str:
-    """Return a random identity for a new entry."""
-    return token_urlsafe(6)
-
-
 def check_history(entry: RedBeatSchedulerEntry) -> None:
     """Raise :exc:`InvalidEntryError` if the last run or the run count cannot be stored."""
     last_run_at: Any = entry.last_run_at
@@ -65,6 +58,9 @@ def check_history(entry: RedBeatSchedulerEntry) -> None:
     if last_run_at is not None and not isinstance(last_run_at, datetime):
         problem = f"must be a datetime or None, not {last_run_at!r:.60}"
         raise InvalidEntryError("last_run_at", problem)
+    if last_run_at is not None:
+        in_utc("last_run_at", last_run_at)
+        entry.last_run_at = plain_datetime(last_run_at)
     if isinstance(count, bool) or not isinstance(count, int) or count < 0:
         problem = f"must be a whole number, 0 or more, not {count!r:.60}"
         raise InvalidEntryError("total_run_count", problem)
@@ -94,14 +90,16 @@ def default_last_run(entry: RedBeatSchedulerEntry) -> datetime | None:
     """Return the last run if it is only a default from the clock of this host, else None.
 
     ``save.lua`` compares a default last run with the clock of Redis, because the clock of the host
-    may be ahead.
+    may be ahead. A default from another clock is returned as :data:`EPOCH`, which is never ahead.
     """
     last, state = entry.last_run_at, entry.saved_state
     if last is None:
         return None
     if state.before_restart is not None:
         return None if same_instant(state.before_restart[0], last) else aware(last)
-    return aware(last) if state.meta is None and not _history_changed(entry) else None
+    if state.meta is not None or _history_changed(entry):
+        return None
+    return EPOCH if entry.has_own_clock and is_own_time(entry.default_now()) else aware(last)
 
 
 def _history_changed(entry: RedBeatSchedulerEntry) -> bool:
@@ -129,9 +127,15 @@ def complete_writing(
         entry.saved_state = entry.saved_state._replace(new_identity=new_identity())
     changed = state.meta is None or _history_changed(entry)
     meta, seen = entry.history_text() if changed else "", None if insist else state.meta or ""
+    change = change_of_timing(old, texts, now, entry.foreign_fields)
+    if change is not None:
+        entry.timing_change = (entry.timing_change or change)._replace(at=now)
+    noted = change or (entry.timing_change and not writing.definition)
+    runtime = entry.runtime_text() if noted else writing.runtime
     score, made_up = entry.score_to_store(now), default_last_run(entry)
     identity = entry.saved_state.new_identity
-    return writing._replace(meta=meta, seen=seen, score=score, made_up=made_up, identity=identity)
+    writing = writing._replace(meta=meta, runtime=runtime, seen=seen, score=score)
+    return writing._replace(made_up=made_up, identity=identity)
 
 
 def _accept(entry: RedBeatSchedulerEntry, writing: Writing, saved: Saved) -> bool:
@@ -282,8 +286,12 @@ def recheck_calendars(store: Store, batch: Batch, calendars: Mapping[str, Calend
     and none without calendars.
     """
     if calendars and readable_calendars(store, calendars)[0] != calendars:
-        keys = [writing.key for entry, writing in batch if entry.policy_field("exclude")]
-        store.save_all([Writing(key, seen=None, score=None) for key in keys])
+        make_due(store, [entry for entry, _ in batch if entry.policy_field("exclude")])
+
+
+def make_due(store: Store, entries: Iterable[RedBeatSchedulerEntry]) -> None:
+    """Make entries due at once, so that a beat computes their next runs. One round trip."""
+    store.save_all([Writing(entry.key, seen=None, score=None) for entry in entries])
 
 
 def rescore(store: Store, entries: Sequence[RedBeatSchedulerEntry]) -> None:
@@ -304,4 +312,4 @@ def rescore(store: Store, entries: Sequence[RedBeatSchedulerEntry]) -> None:
             for entry in entries:
                 rescore(store, [entry])
         else:
-            store.save_all([Writing(entry.key, seen=None) for entry in entries])
+            make_due(store, entries)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, Literal, get_args
@@ -22,18 +23,10 @@ if TYPE_CHECKING:
 
     from .templates import Templates
 
-__all__ = (
-    "STATES",
-    "EntryState",
-    "EntryStatus",
-    "Failing",
-    "Record",
-    "entries_of",
-    "quarantine_note",
-)
-
 #: The states of an entry; see :class:`EntryStatus`.
-EntryState = Literal["scheduled", "running", "failing", "paused", "finished", "quarantined"]
+EntryState = Literal[
+    "scheduled", "running", "failing", "paused", "finished", "quarantined", "not scheduled"
+]
 
 STATES: Final[tuple[EntryState, ...]] = get_args(EntryState)
 SCHEDULED: Final = "scheduled"
@@ -42,6 +35,7 @@ FAILING: Final = "failing"
 PAUSED: Final = "paused"
 FINISHED: Final = "finished"
 QUARANTINED: Final = "quarantined"
+NOT_SCHEDULED: Final = "not scheduled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +99,7 @@ class EntryStatus:
             - ``paused``: the entry is not enabled.
             - ``finished``: no run is left.
             - ``quarantined``: the entry is unreadable.
+            - ``not scheduled``: the entry is stored, but a program took it out of the sorted set.
 
         reason: the reason for the state; None for a scheduled or running entry, or if the reason is
             unknown.
@@ -197,6 +192,8 @@ class Record:
             note = pause.note
         elif self.state == FINISHED and self.entry is not None:
             reason = why_finished(self.entry)
+        elif self.state == NOT_SCHEDULED:
+            reason = f"it is stored, but not in the schedule: {how_to_schedule(self.name)}"
         known = results.last_success, results.consecutive_failures
         return EntryStatus(self.state, reason, due_at, note, *known, self.failing, overdue)
 
@@ -209,6 +206,8 @@ def state_of(row: Row, entry: RedBeatSchedulerEntry | None, now: float) -> Entry
     parked = row.score is not None and row.score < 0
     if row.note and parked:
         return QUARANTINED
+    if row.score is None and entry is not None:
+        return NOT_SCHEDULED
     if row.failing and not parked and (entry is None or entry.enabled):
         return FAILING
     if entry is None:
@@ -218,6 +217,11 @@ def state_of(row: Row, entry: RedBeatSchedulerEntry | None, now: float) -> Entry
     if not entry.enabled:
         return PAUSED
     return FINISHED if parked else SCHEDULED
+
+
+def how_to_schedule(name: str) -> str:
+    """Return the command that puts an entry into the sorted set, as a sentence."""
+    return f"celery redbeat resume {shlex.quote(name)} schedules it"
 
 
 def why_finished(entry: RedBeatSchedulerEntry) -> str:
@@ -236,7 +240,7 @@ def due_at_of(row: Row, now: float) -> datetime | None:
     An entry with the score 0 is due now.
     """
     seconds = row.score
-    if row.failing or claimed_until(row.claim) > now:
+    if seconds is not None and (row.failing or claimed_until(row.claim) > now):
         seconds = seconds_in(f"{row.claim} -".split(" ")[1])  # when the claimed run became due
     if seconds is None or seconds < 0:
         return None

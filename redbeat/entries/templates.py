@@ -21,17 +21,12 @@ from redbeat.decoder import (
 )
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import DecodeError, InvalidEntryError
+from redbeat.storage.own_keys import check_destinations
 from redbeat.storage.wire import Row
 
 from .decide import counts_from
-from .definition import FIELDS, check_options, stored_options
+from .definition import FIELDS, check_options, stored_options, warn_if_too_short
 from .lazy import has_scalars
-
-__all__ = (
-    "DEFAULT_CODEC",
-    "Prototypes",
-    "Templates",
-)
 
 #: Maximum number of characters of a definition for which a template is used.
 #: Longer definitions are decoded directly, because a failed attempt with a template costs time.
@@ -215,10 +210,11 @@ def _with_fields(template: Template, individual: dict[str, Any]) -> RedBeatSched
 def _new_entry(template: Template, individual: dict[str, Any]) -> RedBeatSchedulerEntry:
     """Create an entry whose schedule starts now.
 
-    Raises :exc:`NotAllowedError` if the task of the entry is not allowed.
+    Raises :exc:`InvalidEntryError` if its task is not allowed, or its queue is a key of RedBeat.
     """
     entry = _with_fields(template, individual)
     entry.check_allowed()
+    check_destinations(entry.app, entry.options)
     entry.last_run_at = counts_from(entry.schedule, entry.default_now())
     entry.saved_state = entry.saved_state._replace(last_run_at=entry.last_run_at)
     return entry
@@ -328,6 +324,7 @@ class Prototypes:
                 "definition.name", f"{entry.name!r} does not match the key of the entry"
             )
         entry.check_allowed()
+        warn_if_too_short(entry.name, entry.schedule)
         flat = has_scalars((*(entry.args or ()), *entry.kwargs.values(), *entry.options.values()))
         return Prototype(definition, policy, entry, flat)
 

@@ -11,7 +11,8 @@
 --
 -- Returns 1 if the waiting runs are replaced, 0 if the entry does not exist, -1 if the entry is
 -- quarantined, -2 if `trigger` or `meta` differs from the expected value, -3 if the entry key is
--- not a hash. If the caller repeats a successful call, the script returns 1 and changes nothing.
+-- not a hash, -4 if runs are requested and the entry is not in the schedule. If the caller repeats a
+-- successful call, the script returns 1 and changes nothing.
 --
 -- In the field `trigger`, a backfill has the form <id>/<rate>/<sent>/<total>/<span>/<remaining
 -- parts of the span>:<when the next run is due>. A span has the form <since>~<until>, in UNIX
@@ -34,7 +35,8 @@ local clock = redis.call('TIME')
 local now = string.format('%d.%06d', tonumber(clock[1]), tonumber(clock[2]))
 
 local found = redis.pcall('HMGET', entry, 'definition', 'claim', 'trigger', 'meta')
-local refused = refusal(found, quarantine, entry)
+local member = redis.call('ZSCORE', schedule, entry)
+local refused = refusal(found, quarantine, entry, member or waiting == '')
 if refused then
   return refused
 end
@@ -45,11 +47,10 @@ end
 if stored ~= expected or (found[4] or '') ~= expected_meta then
   return -2
 end
-local member = redis.call('ZSCORE', schedule, entry)
 if waiting == '' then
   redis.call('HDEL', entry, 'trigger')
 else
   redis.call('HSET', entry, 'trigger', '"' .. waiting .. '"')
 end
-make_due(schedule, entry, member, found[2], now, channel)
+make_due(schedule, entry, found[2], now, channel)
 return 1

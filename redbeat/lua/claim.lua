@@ -188,6 +188,8 @@ local now_text = seconds(now)
 
 -- include: text_in
 
+-- include: look_for_loss
+
 local function keep_lock()
   if not lock then
     return 1, '', 0
@@ -494,6 +496,9 @@ local function have_changed(named)
   return changed[named]
 end
 
+-- The number of members that this script deleted.
+local gone = 0
+
 local function complete(
   key, id, operation, ending, score, meta, runtime, seen, definition, running, run, line, messages,
   failure, based_on)
@@ -552,7 +557,7 @@ local function complete(
   end
   if ending == 'delete' and not ready then
     redis.call('DEL', key)
-    redis.call('ZREM', schedule, key)
+    gone = gone + redis.call('ZREM', schedule, key)
     return RECORDED
   end
   if ending == 'disable' then
@@ -705,13 +710,19 @@ local function share()
   return math.min(limit, math.max(math.ceil(due / present), SMALLEST_SHARE))
 end
 
--- Adds the counts to the stats. Errors are ignored, because a failed count must not abort the
--- script.
-local function add_counts(id, sizes, packed)
-  if id == '' or redis.pcall('HGET', stats, 'batch') == id then
+-- Adds the counts to the stats. If the caller does not stand by, the number of members is noted,
+-- too. Errors are ignored, because a failed count must not abort the script.
+local function add_counts(standing, members, id, sizes, packed)
+  local found = id ~= '' and stats ~= schedule and redis.pcall('HMGET', stats, 'batch', 'members')
+  if not found or found[1] == id then
     return
   end
-  redis.pcall('HSET', stats, 'batch', id, 'last_tick', now_text)
+  if standing > 0 then
+    local before = members + gone
+    note_in_stats('batch', id, 'last_tick', now_text, look_for_loss(found[2], before, members))
+  else
+    note_in_stats('batch', id, 'last_tick', now_text)
+  end
   local count, start = nil, 1
   for at = 1, #sizes, 8 do
     count, start = read_count(sizes, at, packed, start)
@@ -959,10 +970,11 @@ if lock and beats ~= schedule then
   record_presence(redis.pcall, token .. ' lock')
 end
 if lock and standing == 2 then
-  redis.pcall('HSET', stats, 'leader', now_text .. ' ' .. token)
+  note_in_stats('leader', now_text .. ' ' .. token)
   redis.pcall('HDEL', stats, 'problem')  -- remove the problem of the previous leader
 end
-add_counts(ARGV[13], ARGV[14], ARGV[15])
+local members = redis.call('ZCARD', schedule)
+add_counts(standing, members, ARGV[13], ARGV[14], ARGV[15])
 if last_turn ~= schedule and (#kinds > 0 or reply_lost or string.find(codes, '[15]')) then
   redis.pcall('SET', last_turn, turn_id .. ' ' .. lease_end .. ' ' .. codes, 'EX', REMEMBERED)
 end
@@ -977,6 +989,6 @@ end
 local least = late_limit ~= '' and #kinds == 0 and '(' .. now_text or 0
 local first = redis.call('ZRANGEBYSCORE', schedule, least, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
 return {
-  standing, now_text, first[2] or '', redis.call('ZCARD', schedule),
+  standing, now_text, first[2] or '', members,
   redis.call('SCARD', statics), aside('HLEN', quarantine), holder, pttl,
   codes, texts, table.concat(kinds), table.concat(sizes), table.concat(fields), lease_end}

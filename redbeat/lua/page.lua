@@ -175,7 +175,10 @@ end
 
 if ARGV[3] == 'named' then
   for at = 4, #ARGV do
-    add_entry(ARGV[at], redis.call('ZSCORE', schedule, ARGV[at]) or '')
+    -- Another program may have added the entry name instead of the entry key.
+    local name = string.sub(ARGV[at], #prefix + 1)
+    local score = redis.call('ZSCORE', schedule, ARGV[at]) or redis.call('ZSCORE', schedule, name)
+    add_entry(ARGV[at], score or '')
     if is_full() then
       break
     end

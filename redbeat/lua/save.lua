@@ -6,6 +6,7 @@
 -- KEYS[3]  The first entry to write (hash).
 -- KEYS[4]  A key that never exists, so that a cluster answers TRYAGAIN while it moves the keys.
 -- KEYS[5]  The entries with `expect_within` (zset), see ended.lua.
+-- KEYS[6]  The stats (hash), see look_for_loss.lua.
 -- ARGV[1]  The wake-up channel. The script publishes a message if an entry is due before waiting
 --          beats wake up.
 -- ARGV[2]  The maximum number of seconds that a beat waits without a message.
@@ -53,11 +54,12 @@
 --
 -- If the key of any entry is not a hash, the script writes no entry. While a beat holds the claim
 -- of an entry, this script does not change the score, because the completion of the claim detects
--- the change and makes the entry due now. If an ended claim may have sent its run, and the save
+-- the change and makes the entry due now. A write without definition and meta changes only a score:
+-- an entry without a score stays unscheduled. If an ended claim may have sent its run, and the save
 -- changes no field on which the decision of the claim depends, the entry becomes due now, and the
 -- next claim repeats the decision.
 
-local schedule, quarantine, expected = KEYS[1], KEYS[2], KEYS[5]
+local schedule, quarantine, expected, stats = KEYS[1], KEYS[2], KEYS[5], KEYS[6]
 local channel, longest_wait = ARGV[1], tonumber(ARGV[2])
 
 local clock = redis.call('TIME')
@@ -85,6 +87,8 @@ local TOLERANCE = 0.5
 
 -- include: run_time
 
+-- include: look_for_loss
+
 -- Returns a list of entries, in which each entry is a list of its fields.
 local function unpacked(sizes, packed)
   local rows, start, read_row = {}, 1, row_reader(11)
@@ -98,7 +102,7 @@ local writings = unpacked(ARGV[3], ARGV[4])
 
 -- The script must fail before its first write if the key of the schedule or of the quarantine has
 -- the wrong type.
-redis.call('ZCARD', schedule)
+local members = redis.call('ZCARD', schedule)
 local quarantined = aside('HLEN', quarantine)
 
 local function load(entry)
@@ -278,7 +282,10 @@ local function save(
       redis.call('HDEL', entry, 'claim', 'failing')
     end
   end
-  write_score(entry, score, stored[6])
+  local only_score = definition == '' and meta == ''
+  if not (only_score and not redis.call('ZSCORE', schedule, entry)) then
+    write_score(entry, score, stored[6])
+  end
   return code, stored_identity
 end
 
@@ -298,6 +305,7 @@ local function add_result(i, code, ...)
 end
 
 if not codes then
+  keep_loss(members)
   codes = {}
   for i = 1, #writings do
     add_result(i, save(unpack(writings[i], 1, 11)))

@@ -5,7 +5,8 @@
 -- KEYS[3]  The quarantine (hash).
 -- KEYS[4]  A key that never exists, so that a cluster answers TRYAGAIN while it moves the keys.
 -- KEYS[5]  The entries with `expect_within` (zset), see ended.lua.
--- KEYS[6]  The lock (string), omitted if locking is off.
+-- KEYS[6]  The stats (hash), see look_for_loss.lua.
+-- KEYS[7]  The lock (string), omitted if locking is off.
 -- ARGV[1]  The lock token of the caller.
 -- ARGV[2]  The time to live of the lock in milliseconds, or '' if the caller does not need the
 --          lock. The script extends the lock, because the sync of many entries takes several calls.
@@ -40,8 +41,8 @@
 
 -- include: read_claim
 
-local schedule, statics, quarantine, lock = KEYS[1], KEYS[2], KEYS[3], KEYS[6]
-local expected = KEYS[5]
+local schedule, statics, quarantine, lock = KEYS[1], KEYS[2], KEYS[3], KEYS[7]
+local expected, stats = KEYS[5], KEYS[6]
 local must_lead = ARGV[2] ~= ''
 local holder = lock and redis.pcall('GET', lock)
 local leads = not lock or holder == ARGV[1]
@@ -74,6 +75,8 @@ end
 -- include: results
 
 -- include: run_time
+
+-- include: look_for_loss
 
 local function write(key, definition, policy, before)
   redis.call('HSET', key, 'definition', definition)
@@ -120,8 +123,29 @@ local function begins_again(found, definition, policy)
   return not equal(was.schedule, is.schedule, false)
 end
 
+-- Returns the runtime to store if `timezone` or `start_time` changed, and the schedule did not; else
+-- nil. The runtime has the old values, see the Python class Change.
+local function noted_change(found, definition, policy)
+  local was, is = decoded(found[1]) or {}, decoded(definition) or {}
+  local old, new = decoded_policy(found[2]) or {}, decoded_policy(policy) or {}
+  local same = equal(old.timezone, new.timezone, false)
+    and equal(old.start_time, new.start_time, false)
+  if same or not equal(was.schedule, is.schedule, false) then
+    return nil
+  end
+  local runtime = found[6] or ''
+  if string.find(runtime, '"changed_at"', 1, true) then
+    return (string.gsub(runtime, '("changed_at"%s*:%s*)[%d.]+', '%1' .. due_now))
+  end
+  local times = string.match(runtime, '^{(.+)}$')
+  return string.format('{%s"old_zone":%s,"old_start":%s,"changed_at":%s}',
+    times and times .. ',' or '', cjson.encode(old.timezone or ''),
+    cjson.encode(old.start_time or cjson.null), due_now)
+end
+
 local function sync(key, definition, policy, meta, score)
-  local found = redis.pcall('HMGET', key, 'definition', 'policy', 'claim', 'identity', 'meta')
+  local found = redis.pcall(
+    'HMGET', key, 'definition', 'policy', 'claim', 'identity', 'meta', 'runtime')
   if found.err then
     return 4
   end
@@ -152,6 +176,10 @@ local function sync(key, definition, policy, meta, score)
       end
       redis.call('HSET', key, 'meta', meta)
     end
+    local runtime = noted_change(found, definition, policy)
+    if runtime then
+      redis.call('HSET', key, 'runtime', runtime)
+    end
     if found[3] then
       note_edit(key, found[3], found[1], found[2], found[5], definition, policy)
     end
@@ -168,6 +196,9 @@ local function sync(key, definition, policy, meta, score)
   return 0
 end
 
+if not must_lead then
+  keep_loss(redis.call('ZCARD', schedule))  -- a leader has looked in its last turn
+end
 local read_row, row, start = row_reader(6), nil, 1
 local codes, names, meta = {}, {}, ''
 for at = 1, #ARGV[3], 24 do

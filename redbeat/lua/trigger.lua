@@ -9,8 +9,8 @@
 -- ARGV[3]  The wake-up channel.
 --
 -- Returns 1 if the run waits, 0 if the entry does not exist, -1 if the entry is quarantined, -2 if
--- too many runs wait already, -3 if the entry key is not a hash. A second request with the same id
--- has no effect.
+-- too many runs wait already, -3 if the entry key is not a hash, -4 if the entry is not in the
+-- schedule. A second request with the same id has no effect.
 --
 -- The field `trigger` of an entry is a JSON string of the waiting runs, separated by spaces. A
 -- waiting run has the form <id>:<when requested, UNIX seconds>. While a beat holds the claim of an
@@ -32,11 +32,11 @@ local clock = redis.call('TIME')
 local now = string.format('%d.%06d', tonumber(clock[1]), tonumber(clock[2]))
 
 local found = redis.pcall('HMGET', entry, 'definition', 'claim', 'trigger')
-local refused = refusal(found, quarantine, entry)
+local member = redis.call('ZSCORE', schedule, entry)
+local refused = refusal(found, quarantine, entry, member)
 if refused then
   return refused
 end
-local member = redis.call('ZSCORE', schedule, entry)
 local waiting, count = found[3] and text_in(found[3]) or '', 0
 for run in string.gmatch(waiting, '%S+') do
   local other = string.match(run, '^([^:]+):.')
@@ -50,5 +50,5 @@ if count >= most then
 end
 redis.call('HSET', entry, 'trigger',
   '"' .. waiting .. (waiting ~= '' and ' ' or '') .. id .. ':' .. now .. '"')
-make_due(schedule, entry, member, found[2], now, channel)
+make_due(schedule, entry, found[2], now, channel)
 return 1

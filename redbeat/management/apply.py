@@ -33,23 +33,6 @@ from redbeat.storage.wire import Row
 if TYPE_CHECKING:
     from redbeat.schedule import Schedule
 
-__all__ = (
-    "TO_WRITE",
-    "Applied",
-    "Change",
-    "Difference",
-    "PlannedChange",
-    "apply",
-    "build_entry",
-    "calendar_change",
-    "checked",
-    "differences",
-    "next_run_of",
-    "obstacle",
-    "plan_entries",
-    "stored_entry",
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Applied:
@@ -268,7 +251,10 @@ def _score_of(entry: RedBeatSchedulerEntry) -> float | None:
     preview = copy(entry)
     with suppress(DecodeError):
         restart_if_finished(preview, preview.texts(), datetime.now(UTC))
-    return preview.score_to_store()
+    try:
+        return preview.score_to_store()
+    except InvalidEntryError as error:
+        raise InvalidEntryError(f"{entry.name}: {error.field}", error.problem) from error
 
 
 # -- the change of one entry or calendar -----------------------------------------------------------

@@ -25,21 +25,6 @@ from .doctor import Finding
 from .forecast import MAX_RUNS, Load, Periods, first_runs, upcoming_or_problem
 from .status import Status
 
-__all__ = (
-    "UPCOMING",
-    "calendar_json",
-    "entry_json",
-    "finding_json",
-    "occurrence_json",
-    "problems_of",
-    "progress_json",
-    "record_json",
-    "status_json",
-    "timeline_json",
-    "upcoming_json",
-    "versions",
-)
-
 #: Number of upcoming runs in the JSON object of an entry.
 UPCOMING: Final = 5
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Final
 
-from redbeat.entries.save import rescore
+from redbeat.calendar.steps import LIMIT, Steps
+from redbeat.entries.calendars import readable_calendars
+from redbeat.entries.save import make_due, rescore
 from redbeat.entry import RedBeatSchedulerEntry
-from redbeat.errors import ConflictError, InvalidEntryError
+from redbeat.errors import ConflictError, InvalidEntryError, TooManyStepsError
 from redbeat.printing import get_logger
 from redbeat.schedules.calendars import Calendar
 from redbeat.storage.reading import BATCH, START, batches
@@ -16,23 +18,85 @@ from redbeat.storage.store import store_of
 if TYPE_CHECKING:
     from redbeat.schedule import Schedule
 
-__all__ = ("delete_calendar", "save_calendar")
-
 logger = get_logger("celery.beat")
+
+#: Maximum number of steps to check the entries that name a calendar: a few seconds.
+CHECKED: Final = 8 * LIMIT
 
 
 def save_calendar(schedule: Schedule, calendar: Calendar) -> int:
     """Store a calendar, and compute the next run of each entry that names the calendar.
 
     Returns the number of entries that name the calendar. After an interrupted call, call the
-    function again. Takes one round trip, and five more round trips per 500 entries with calendars.
+    function again. Raises the error of :func:`check_calendar`. Takes one round trip, and eight more
+    round trips per 500 entries with calendars.
+    """
+    return store_calendar(schedule, calendar, check_calendar(schedule, calendar))
+
+
+def store_calendar(schedule: Schedule, calendar: Calendar, rescored: bool) -> int:
+    """Store a calendar; return the number of entries that name it.
+
+    If ``rescored`` is false, these entries become due at once, so that a beat computes their next
+    runs.
     """
     store_of(schedule.app).save_calendar(calendar.name, calendar.to_json())
     users, count = _Users(schedule), 0
     for batch in users.of(calendar.name):
-        users.rescore(batch)
+        if rescored:
+            users.rescore(batch)
+        else:
+            make_due(store_of(schedule.app), batch)
         count += len(batch)
     return count
+
+
+def check_calendar(
+    schedule: Schedule, calendar: Calendar, others: Mapping[str, Calendar] | None = None
+) -> bool:
+    """Check whether the entries that name a calendar have a next run with it.
+
+    Raises :exc:`InvalidEntryError` with the names of entries whose next run could be computed until
+    now, but not with ``calendar``. ``others`` are calendars that will be stored too. The check ends
+    after :data:`CHECKED` steps; returns False if it did not reach all entries.
+    """
+    users, left, bad = _Users(schedule), CHECKED, dict[str, TooManyStepsError]()
+    planned = {**(others or {}), calendar.name: calendar}
+    for batch in users.of(calendar.name):
+        names = {name for entry in batch for name in entry.policy.exclude}
+        stored, _ = readable_calendars(store_of(schedule.app), names)
+        for entry in batch:
+            with Steps() as steps:
+                error = _problem(entry, {**stored, **planned})
+            if error is not None and _problem(entry, stored) is None:
+                bad[str(entry.name)] = error
+            left -= LIMIT - steps.left
+            if left < 0:
+                break
+        if left < 0:
+            break
+    for name, error in bad.items():
+        more = f" and {len(bad) - 1} more" if bad.keys() - {name} else ""
+        problem = f"would leave {name!r}{more} without a next run: {error.problem}"
+        raise InvalidEntryError("calendar", problem)
+    return left >= 0
+
+
+def _problem(
+    entry: RedBeatSchedulerEntry, calendars: Mapping[str, Calendar]
+) -> TooManyStepsError | None:
+    """Return why no next run can be computed with ``calendars``.
+
+    Any other problem of the entry is left to the beats.
+    """
+    entry.use_calendars(calendars)
+    try:
+        entry.decision()
+    except TooManyStepsError as error:
+        return error
+    except (ValueError, ArithmeticError):
+        pass
+    return None
 
 
 def delete_calendar(schedule: Schedule, name: str) -> bool:

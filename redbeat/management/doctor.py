@@ -17,9 +17,15 @@ from redbeat.codec.stored import seconds_in
 from redbeat.config import RedBeatConfig, ensure_conf
 from redbeat.entries.backfill import waits
 from redbeat.entries.calendars import decode_calendars
-from redbeat.entries.decide import DISABLED, Run
+from redbeat.entries.decide import Run
 from redbeat.entries.overdue import overdue_of
-from redbeat.entries.status import Failing, claimed_until, ends_at, quarantine_note
+from redbeat.entries.status import (
+    Failing,
+    claimed_until,
+    ends_at,
+    how_to_schedule,
+    quarantine_note,
+)
 from redbeat.entries.templates import Templates
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import CannotRunHereError, DecodeError
@@ -28,17 +34,15 @@ from redbeat.presentation.describe import overdue_text
 from redbeat.printing import encodable, printable
 from redbeat.schedules.next_run import asks_itself
 from redbeat.storage.checks import eviction_risk, layout_problem, misspelt_keys
-from redbeat.storage.reading import BATCH, START, batches
+from redbeat.storage.reading import BATCH, batches
 from redbeat.storage.records import Writing
 from redbeat.storage.store import Store, store_of
 from redbeat.storage.wire import Row
 
-from .find import pages_of
+from .find import pages_of, sweeps
 
 if TYPE_CHECKING:
     from redbeat.schedule import Schedule
-
-__all__ = ("KINDS", "Finding", "examine")
 
 #: The kinds of findings.
 KINDS: Final = (
@@ -103,7 +107,6 @@ def _make_due(store: Store, keys: Sequence[str]) -> None:
 REPAIRS: Final[dict[str, Repair]] = {
     "missing": lambda store, keys: store.forget(keys),
     "score": _make_due,
-    "orphan": lambda store, keys: store.sweep("", DISABLED, 0, 0, keys),
 }
 
 
@@ -111,8 +114,8 @@ def examine(schedule: Schedule, fix: bool = False) -> Iterator[Finding]:
     """Yield the problems of a schedule; if ``fix`` is true, repair the fixable problems.
 
     Raises :exc:`ConfigurationError` for invalid settings. Takes one round trip for the calendars,
-    one for the number of shards, and one each per 500 entries, per 1000 keys of the database, per
-    500 repairs, and per 500 entries that are missing from the sorted set.
+    one for the number of shards, and one each per 500 entries, per some thousand keys of the
+    database, per 500 repairs, and per 500 entries that are not in the sorted set.
     """
     conf, store = ensure_conf(schedule.app), store_of(schedule.app)
     for problem, remedy in conf.dubious_settings():
@@ -131,7 +134,7 @@ def examine(schedule: Schedule, fix: bool = False) -> Iterator[Finding]:
         ]
         yield from _repaired(store, findings, fix)
     yield from _busy(minutes)
-    yield from _orphans(store, templates, fix)
+    yield from _outside(store, templates)
 
 
 def _repaired(store: Store, findings: Sequence[Finding], fix: bool) -> Iterator[Finding]:
@@ -301,29 +304,22 @@ def _busy(minutes: Counter[int]) -> Iterator[Finding]:
         yield Finding("busy", "", problem, remedy)
 
 
-# -- entries that the sorted set lacks -------------------------------------------------------------
+# -- entries that are not in the sorted set --------------------------------------------------------
 
 
-def _orphans(store: Store, templates: Templates, fix: bool) -> Iterator[Finding]:
-    """Yield a finding for each entry that is stored as a hash but missing from the sorted set."""
-    cursor = START
-    while True:
-        swept = store.sweep(cursor, DISABLED, 0, 0, ())
-        for keys in batches(swept.orphans + swept.bad, BATCH):
-            findings = [_of_orphan(row, templates) for row in store.read(keys).rows]
-            yield from _repaired(store, findings, fix)
-        cursor = swept.cursor
-        if cursor in (START, ""):
-            return
+def _outside(store: Store, templates: Templates) -> Iterator[Finding]:
+    """Yield a finding for each entry that is stored as a hash, but not in the sorted set."""
+    for swept in sweeps(store):
+        for keys in batches(swept.orphans + swept.bad):
+            for row in store.read(keys).rows:
+                yield _of_outside(row, encodable(store.keys.name_of(row.key)), templates)
 
 
-def _of_orphan(row: Row, templates: Templates) -> Finding:
-    problem = "is stored, but not in the schedule"
+def _of_outside(row: Row, name: str, templates: Templates) -> Finding:
     try:
         _entry_of(row, templates)
     except Exception as error:  # a schedule class may raise any error
-        problem = f"{problem}, and cannot be read: {error}"
+        problem = f"is stored, but not in the schedule, and cannot be read: {error}"
         return Finding("unreadable", encodable(row.key), problem, CORRECT)
-    return Finding(
-        "orphan", row.key, problem, "add the entry to the schedule, due at once", fixable=True
-    )
+    problem = "is stored, but not scheduled"
+    return Finding("orphan", encodable(row.key), problem, how_to_schedule(name))

@@ -13,14 +13,18 @@ from heapq import nlargest, nsmallest
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from redis.exceptions import ResponseError
+
 from redbeat.calendar.zones import EPOCH
 from redbeat.codec.stored import bytes_of, score_in, text_of
+from redbeat.connection.retrying import is_retriable
 from redbeat.decoder import active_codec
 from redbeat.entries.decide import DISABLED
 from redbeat.entries.policy import in_utc
 from redbeat.entries.status import (
     FAILING,
     FINISHED,
+    NOT_SCHEDULED,
     PAUSED,
     QUARANTINED,
     RUNNING,
@@ -32,26 +36,16 @@ from redbeat.entries.templates import DEFAULT_CODEC, Templates
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import InvalidEntryError
 from redbeat.presentation.describe import last_run
-from redbeat.printing import encodable
-from redbeat.storage.reading import BATCH, ESCAPED, GLOB_SPECIAL, Reading, batches
-from redbeat.storage.store import store_of
+from redbeat.printing import encodable, get_logger
+from redbeat.storage.reading import BATCH, ESCAPED, GLOB_SPECIAL, START, Reading, batches
+from redbeat.storage.records import Swept
+from redbeat.storage.store import Store, store_of
 from redbeat.storage.wire import Cursor, Page, Row
 
 if TYPE_CHECKING:
     from redbeat.schedule import Schedule
 
-__all__ = (
-    "ORDERS",
-    "SORTS",
-    "Filter",
-    "KeySet",
-    "Query",
-    "Search",
-    "browse",
-    "in_order",
-    "pages_of",
-    "record_of",
-)
+logger = get_logger("celery.beat")
 
 
 class Filter(NamedTuple):
@@ -133,6 +127,7 @@ class Filter(NamedTuple):
             PAUSED: disabled,
             FINISHED: parked,
             QUARANTINED: True,
+            NOT_SCHEDULED: row.score is None,
         }
         return any(possible[state] for state in self.states)
 
@@ -140,6 +135,19 @@ class Filter(NamedTuple):
     def only_scheduled(self) -> bool:
         """Whether the filter excludes all entries that are never due."""
         return self.states == frozenset({SCHEDULED})
+
+    @property
+    def only_outside(self) -> bool:
+        """Whether the filter selects only entries that are not in the sorted set."""
+        return self.states == frozenset({NOT_SCHEDULED})
+
+    @property
+    def seeks_outside(self) -> bool:
+        """Whether the filter asks for entries that are not in the sorted set.
+
+        Without a filter on states such entries are left out, because all keys must be scanned.
+        """
+        return self.due_before is None and NOT_SCHEDULED in (self.states or ())
 
     @property
     def only_parked(self) -> bool:
@@ -179,6 +187,12 @@ SORTED: Final = 5_000
 
 #: The states whose entries have a negative score.
 PARKED_STATES: Final = frozenset({PAUSED, FINISHED, QUARANTINED})
+
+#: A filter with all states also finds entries that are not in the sorted set.
+ALL_STATES: Final = frozenset(STATES)
+
+#: The score in cursors for entries that are not in the sorted set.
+OUTSIDE: Final = float("-inf")
 
 #: The sort keys; a leading ``-`` reverses the order.
 SORTS: Final = ("due", "-due", "name", "-name", "task", "-task", "state", "-state", "last", "-last")
@@ -360,6 +374,20 @@ def pages_of(store: Reading, after: Cursor | None = None, history: bool = False)
         yield page
 
 
+def sweeps(store: Store) -> Iterator[Swept]:
+    """Yield the parts of a scan for entries that are stored, but not in the sorted set.
+
+    Takes one round trip per some thousand keys of the database.
+    """
+    cursor = START
+    while True:
+        swept = store.sweep(cursor)
+        yield swept
+        cursor = swept.cursor
+        if cursor == START:
+            return
+
+
 class Search:
     """Reads the entries of a schedule that match a filter, each entry exactly once.
 
@@ -391,6 +419,11 @@ class Search:
         if keys is not None:
             yield from map(self.read, batches(keys))
             return
+        if not self._filters.only_outside:
+            yield from self._scheduled()
+        yield from map(self.read, batches(self._outside()))
+
+    def _scheduled(self) -> Iterator[list[Record]]:
         if self._filters.only_parked:
             yield from map(self._new_records, self._walk(PARKED_START))
             if self._filters.states == frozenset({FINISHED}):
@@ -408,13 +441,29 @@ class Search:
         pattern, static, fold = self._filters.pattern, self._filters.static, self._filters.fold
         name_of, matches, seen = self.keys.name_of, like if fold else fnmatchcase, KeySet()
         statics = set[str]() if static is None else self._store.static_names()
-        for key, score in self._store.scan_all("*" if pattern is None else glob_of(pattern, fold)):
+        for key, score in self._places("*" if pattern is None else glob_of(pattern, fold)):
             name = name_of(key)
             if pattern is not None and not matches(encodable(name), pattern):
                 continue
             if (static is None or (name in statics) is static) and seen.add(key):
                 self.count += 1
                 yield key, score
+
+    def _places(self, glob: str) -> Iterator[Member]:
+        if not self._filters.only_outside:
+            yield from self._store.scan_all(glob)
+        yield from ((key, OUTSIDE) for key in self._outside())
+
+    def _outside(self) -> Iterator[str]:
+        if not self._filters.seeks_outside:
+            return
+        try:
+            for swept in sweeps(self._store):
+                yield from swept.orphans
+        except ResponseError as error:
+            if is_retriable(error):
+                raise
+            logger.warning("redbeat: Cannot scan for entries that are not scheduled: %s", error)
 
     def read(self, keys: Sequence[str]) -> list[Record]:
         """Return the matching records in the order of ``keys``. Takes one round trip."""
@@ -430,7 +479,7 @@ class Search:
         if pattern is None or glob == "*":
             return None
         found: dict[str, float] = {}
-        for key, score in self._store.scan_all(glob):
+        for key, score in self._places(glob):
             found[key] = score
             if len(found) > MAX_MATCHES:
                 return None
@@ -492,7 +541,8 @@ def in_order(
     """
     value = ORDERS[order]
     search = Search(schedule, filters, shared=True)
-    if order == "name" and filters == Filter(pattern=filters.pattern):
+    conditions = filters._replace(pattern=None)
+    if order == "name" and conditions in (Filter(), Filter(states=ALL_STATES)):
         # The keys contain the names, so the entries need not be read to sort the names.
         name_of = search.keys.name_of
         places = (("", encodable(name_of(key)), key) for key, _ in search.members())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
 from functools import partial
@@ -20,32 +20,13 @@ from redbeat.calendar.walltime import BEGINNING, DAY, END, TICK, offset_spans
 from redbeat.calendar.zones import fixed_offset
 from redbeat.entries.decide import Expected, Plan
 from redbeat.entry import RedBeatSchedulerEntry
-from redbeat.errors import DecodeError, InvalidEntryError
+from redbeat.errors import DecodeError, InvalidEntryError, TooManyStepsError
 from redbeat.presentation.describe import schedule_text
+from redbeat.printing import get_logger
 from redbeat.schedules.hashed import spread_fraction
 from redbeat.schedules.next_run import MIN_EVERY, asks_itself
 
-__all__ = (
-    "ADDED",
-    "MAX_LOADED",
-    "MAX_RUNS",
-    "MINUTE",
-    "REMOVED",
-    "SAME",
-    "ClockChange",
-    "EntrySimulation",
-    "Forecast",
-    "Load",
-    "Periods",
-    "Simulation",
-    "agenda",
-    "first_runs",
-    "forecast",
-    "load",
-    "minutes_between",
-    "simulate",
-    "zone_of",
-)
+logger = get_logger(__name__)
 
 #: Maximum difference between the score of a claimed entry and its due time. A claim raises the
 #: score, so the entry may be due earlier than its score.
@@ -96,8 +77,18 @@ def push(heap: list[Next], number: int, name: str, later: Iterator[datetime]) ->
 
 def due_times(entry: RedBeatSchedulerEntry, after: datetime) -> Iterator[datetime]:
     """Yield the due times of an entry that are later than ``after``."""
-    for run in entry.due_after(after):
+    for run in computable(entry, lambda: entry.due_after(after)):
         yield run.due_at
+
+
+def computable(
+    entry: RedBeatSchedulerEntry, runs: Callable[[], Iterator[Expected]]
+) -> Iterator[Expected]:
+    """Yield the runs of an entry, up to a warning if the others take too long to compute."""
+    try:
+        yield from runs()
+    except TooManyStepsError as error:
+        logger.warning("Entry %s: its runs are incomplete: %s", entry.name, error)
 
 
 def upcoming_or_problem(
@@ -609,8 +600,8 @@ def _runs_in(
     A run after the first :data:`MAX_RUNS` runs shows that there are too many runs, and
     :func:`_drop_latest` removes the run.
     """
-    runs = takewhile(lambda run: run.scheduled_at < end, entry.runs_from(since, now))
-    return list(islice(runs, MAX_RUNS + 1))
+    runs = computable(entry, lambda: entry.runs_from(since, now))
+    return list(islice(takewhile(lambda run: run.scheduled_at < end, runs), MAX_RUNS + 1))
 
 
 def _until(entry: EntrySimulation, end: datetime) -> EntrySimulation:

@@ -13,7 +13,8 @@ from redis import Redis, RedisCluster
 from redis.client import NEVER_DECODE
 from redis.exceptions import ResponseError
 
-from redbeat.codec.stored import score_in
+from redbeat.codec.stored import bytes_of as key_of
+from redbeat.codec.stored import score_in, text_in, text_of
 from redbeat.config import App, ensure_conf
 from redbeat.entries.decide import task_id_of
 from redbeat.entries.runs import with_ids
@@ -21,18 +22,9 @@ from redbeat.errors import ConfigurationError
 from redbeat.storage.checks import untagged_prefix
 from redbeat.storage.layout import Layout
 from redbeat.storage.reading import LAYOUT
-from redbeat.storage.records import Keys, json_text, key_of
+from redbeat.storage.records import Keys, json_text
 from redbeat.storage.store import store_of
-from redbeat.storage.wire import pairs_of, text_in, text_of
-
-__all__ = (
-    "Copied",
-    "PrefixCopy",
-    "copy_prefix",
-    "copy_to_shards",
-    "copy_untagged",
-    "delete_layout",
-)
+from redbeat.storage.wire import pairs_of
 
 #: Number of entries per batch.
 PAGE = 500

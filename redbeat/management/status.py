@@ -24,12 +24,6 @@ from redbeat.storage.layout import layout_of
 from redbeat.storage.store import store_of
 from redbeat.storage.wire import Counts, Presence
 
-__all__ = (
-    "Shard",
-    "Status",
-    "status_of",
-)
-
 
 class Shard(NamedTuple):
     """One shard of a schedule.

@@ -15,8 +15,6 @@ from kombu.messaging import Producer
 from redbeat.entries.definition import RESERVED
 from redbeat.entry import RedBeatSchedulerEntry
 
-__all__ = ("NameChecker", "UnknownName", "registered_tasks")
-
 #: Prefix of the names of Celery's own tasks, which every app has.
 BUILT_IN: Final = "celery."
 

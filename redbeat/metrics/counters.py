@@ -15,19 +15,6 @@ from typing import Final
 
 from redbeat.storage.records import Counted
 
-__all__ = (
-    "KINDS",
-    "LATENESS",
-    "LEADER",
-    "MICROSECONDS",
-    "ROUND_TRIPS",
-    "TICK",
-    "Buckets",
-    "Counters",
-    "entry_field",
-    "split",
-)
-
 #: The kinds of counters, each with its help text.
 #: The field ``<kind>`` contains the total of all entries.
 #: The field ``<kind> <name>`` contains the count of one entry.

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from .health import BeatHealth
 
-__all__ = ("check_installed", "serve_beat", "serve_exporter")
-
 #: The import names of the packages that the extra ``metrics`` installs.
 EXTRA: Final = ("prometheus_client", "waitress")
 

@@ -24,15 +24,6 @@ from .counters import KINDS, LATENESS, MICROSECONDS, ROUND_TRIPS, TICK, Buckets,
 from .health import BeatHealth, ProbeResult
 from .snapshot import Snapshot
 
-__all__ = (
-    "BeatCollector",
-    "RedisCollector",
-    "counters_of",
-    "health_gauges",
-    "histograms_of",
-    "schedule_gauges",
-)
-
 logger = get_logger("celery.beat")
 
 

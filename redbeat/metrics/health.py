@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-__all__ = ("ALIVE_WITHIN", "FAILING_WITHIN", "READY_WITHIN", "BeatHealth", "ProbeResult")
-
 #: A beat counts as hung if its last tick ended more than ``ALIVE_WITHIN`` seconds ago.
 #: No tick takes ``ALIVE_WITHIN`` seconds, even if neither the broker nor Redis answers.
 ALIVE_WITHIN: Final = 60.0

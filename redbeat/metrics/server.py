@@ -25,12 +25,6 @@ from .families import BeatCollector, RedisCollector
 from .health import BeatHealth, ProbeResult
 from .snapshot import Snapshot, take_snapshot
 
-__all__ = (
-    "Server",
-    "serve_beat",
-    "serve_exporter",
-)
-
 logger = get_logger("celery.beat")
 
 #: The limits of the server.

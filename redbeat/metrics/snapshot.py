@@ -16,8 +16,6 @@ from redbeat.storage.wire import Counts
 
 from .counters import LEADER, split
 
-__all__ = ("Snapshot", "count_entries", "measured_counts", "take_snapshot")
-
 
 def led_by_redbeat_2(counts: Counts) -> bool:
     """Return whether a beat of RedBeat 2 holds the lock."""
@@ -84,7 +82,7 @@ def _without_disabled(counts: Counts, store: Reading) -> Counts:
 
 
 def _is_disabled(definition: str | None) -> bool:
-    return record_in(definition or "").get("enabled") is False
+    return not record_in(definition or "").get("enabled", True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,29 +18,13 @@ from redbeat.entries.overdue import Overdue
 from redbeat.entries.runs import TRIGGERED, Occurrence, RunResult
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import InvalidEntryError
-from redbeat.schedules.next_run import asks_itself
+from redbeat.schedules.next_run import MIN_EVERY, asks_itself
 from redbeat.schedules.one_time import clocked
 from redbeat.schedules.rule import rrule
 from redbeat.schedules.rule_set import rruleset
 
 from .english import plural
 from .text import duration, exact_duration, plain_number
-
-__all__ = (
-    "CRON_FIELDS",
-    "as_json",
-    "call_text",
-    "iso",
-    "last_run",
-    "overdue_text",
-    "plain",
-    "policy",
-    "result_text",
-    "rule_of",
-    "schedule_text",
-    "stored",
-    "timing_text",
-)
 
 #: The fields of a crontab, in the order that the command line uses.
 CRON_FIELDS = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
@@ -74,7 +58,7 @@ def schedule_text(when: Any) -> str:
     """
     if isinstance(when, schedule):
         relative = " (relative)" if when.relative else ""
-        return f"every {exact_duration(when.run_every.total_seconds())}{relative}"
+        return f"every {exact_duration(max(when.run_every, MIN_EVERY).total_seconds())}{relative}"
     kind, text = rule_of(when) or ("", str(when))
     if kind == "rrule":
         start, *rest = text.splitlines()
@@ -105,7 +89,7 @@ def rule_of(when: Any) -> tuple[str, str] | None:
     """
     if isinstance(when, schedule):
         relative = " relative" if when.relative else ""
-        return "every", f"{plain_number(when.run_every.total_seconds())}{relative}"
+        return "every", f"{plain_number(max(when.run_every, MIN_EVERY).total_seconds())}{relative}"
     if isinstance(when, crontab):
         return "cron", " ".join(_cron_field(when, name) for name in CRON_FIELDS)
     if isinstance(when, solar):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ("joined", "ordinal", "plural")
-
 
 def joined(items: Sequence[str], word: str = "and") -> str:
     """Return the items as a list in English, such as ``a, b and c``."""

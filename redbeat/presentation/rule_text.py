@@ -6,7 +6,7 @@ A rule consists of a kind, which is one of :data:`KINDS`, and a text.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime, tzinfo
 from decimal import Decimal
 from typing import Any, Final, NamedTuple
@@ -14,9 +14,10 @@ from typing import Any, Final, NamedTuple
 from celery import Celery
 from celery.exceptions import ImproperlyConfigured
 from celery.schedules import BaseSchedule, ParseException, crontab, schedule, solar
-from dateutil.parser import isoparse
 
-from redbeat.calendar.cron import check_cron_item, without_nickname
+from redbeat.calendar.cron import celery_field, without_nickname
+from redbeat.calendar.sun import make_solar
+from redbeat.calendar.times import time_from
 from redbeat.calendar.zones import zone_key
 from redbeat.errors import InvalidEntryError
 from redbeat.schedules.hashed import has_hash, hashed_crontab
@@ -24,18 +25,8 @@ from redbeat.schedules.ical import from_ical
 from redbeat.schedules.one_time import clocked
 from redbeat.schedules.rule import RuleSchedule
 
-from .describe import CRON_FIELDS, rule_of
+from .describe import CRON_FIELDS
 from .english import plural
-
-__all__ = (
-    "KINDS",
-    "has_own_zone",
-    "interval_from",
-    "parse_rule",
-    "rule_of",
-    "seconds_from",
-    "time_from",
-)
 
 #: The exceptions that :func:`make_schedule` raises for an invalid rule.
 BAD_RULE: Final = (ImproperlyConfigured, ParseException, TypeError, ValueError)
@@ -91,17 +82,6 @@ def interval_from(text: str) -> Interval:
     if found and not rest.strip(" )"):
         return Interval(seconds_from(length.rstrip(" (")), True)
     return Interval(seconds_from(text))
-
-
-def time_from(text: str) -> datetime:
-    """Return a time in ISO 8601 as a datetime, which is naive if the text has no UTC offset.
-
-    Raises ValueError if the text is not a time in ISO 8601.
-    """
-    try:
-        return isoparse(text.strip().replace(" ", "T", 1))
-    except ValueError as error:
-        raise ValueError(f"{text!r} is not a time in ISO 8601") from error
 
 
 def make_schedule(kind: str, value: Any, zone: tzinfo, app: Celery, name: str = "") -> BaseSchedule:
@@ -160,12 +140,25 @@ def _cron_fields(text: str) -> dict[str, str]:
             f"{text!r} has {plural(len(fields), 'field')}, but a crontab has 5: minute, hour, day "
             "of month, month, day of week"
         )
-    texts = dict(zip(CRON_FIELDS, fields, strict=True))
-    for name, field in texts.items():
-        for item in field.split(","):
-            if not has_hash(item):
-                check_cron_item(name, item)
-    return texts
+    texts = zip(CRON_FIELDS, fields, strict=True)
+    return {name: ",".join(_cron_items(name, field.split(","))) for name, field in texts}
+
+
+def cron_warning(text: str) -> str:
+    """Return a warning if cron runs a crontab on other days than Celery, otherwise ""."""
+    fields = text.split()
+    if len(fields) != len(CRON_FIELDS) or any(fields[field].startswith("*") for field in (2, 4)):
+        return ""
+    minute, hour, day, month, weekday = fields
+    return (
+        "the day of the month and the weekday must both match, as in Celery; in cron, either. For "
+        f"either, make two entries, '{minute} {hour} {day} {month} *' and '{minute} {hour} * "
+        f"{month} {weekday}'; for both, keep {text!r}"
+    )
+
+
+def _cron_items(name: str, items: list[str]) -> Iterator[str]:
+    return (item if has_hash(item) else celery_field(name, item) for item in items)
 
 
 def _rrule(text: str, zone: tzinfo, _app: Celery) -> BaseSchedule:
@@ -187,7 +180,7 @@ def _solar(text: str, _zone: tzinfo, app: Celery) -> BaseSchedule:
     if len(parts) != SOLAR_FIELDS:
         raise ValueError(f"{text!r} is not EVENT,LAT,LON")
     event, latitude, longitude = parts
-    return solar(event, float(latitude), float(longitude), app=app)
+    return make_solar(event, float(latitude), float(longitude), app=app)
 
 
 MAKERS: Final[dict[str, Callable[[Any, tzinfo, Any], BaseSchedule]]] = {

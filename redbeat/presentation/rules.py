@@ -13,7 +13,7 @@ from redbeat.calendar.cron import cron_rule
 from redbeat.calendar.daysets import DAILY, HOURLY, SECONDLY, WEEKLY, YEARLY
 from redbeat.calendar.recurrence import Recurrence
 from redbeat.calendar.zones import EPOCH, UTC, as_utc, fixed_offset, zone_key, zone_named
-from redbeat.schedules.next_run import asks_itself
+from redbeat.schedules.next_run import MIN_EVERY, asks_itself
 from redbeat.schedules.one_time import clocked
 from redbeat.schedules.registry import of_class
 from redbeat.schedules.rule import rrule
@@ -21,8 +21,6 @@ from redbeat.schedules.rule_set import rruleset
 
 from .describe import schedule_text
 from .english import joined, ordinal, plural
-
-__all__ = ("in_words",)
 
 DAYS: Final = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 MONTHS: Final = (
@@ -483,9 +481,7 @@ def in_words(schedule: Any, timezone: str | None = None) -> str:
 
 
 def _interval(when: Any, timezone: str | None) -> str:
-    every: timedelta = when.run_every
-    if every <= timedelta(0):
-        return f"never: {every} is not above 0"
+    every: timedelta = max(when.run_every, MIN_EVERY)
     text = f"every {span(every)}"
     unit = next((unit for size, unit in ROUNDED if every >= size), None)
     if not when.relative or unit is None:

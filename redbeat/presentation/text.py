@@ -8,18 +8,6 @@ from datetime import datetime, tzinfo
 from decimal import Decimal
 from typing import Final
 
-__all__ = (
-    "clipped",
-    "columns",
-    "duration",
-    "exact_duration",
-    "in_zone",
-    "moment",
-    "plain_number",
-    "plain_text",
-    "width_of",
-)
-
 GAP: Final = "  "
 
 #: The units of durations with their lengths in seconds, the longest unit first.

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta, tzinfo
+from functools import cached_property, partial
 from typing import Any, Final, Literal
 
 from celery.schedules import BaseSchedule
 
-from redbeat.calendar.walltime import TICK, instant_of
+from redbeat.calendar.steps import LIMIT, About, Steps, bounded, remembered, spend
+from redbeat.calendar.times import time_from
+from redbeat.calendar.walltime import END, TICK, instant_of
 from redbeat.calendar.zones import UTC, zone_key, zone_named
-from redbeat.errors import DecodeError, InvalidEntryError
+from redbeat.errors import DecodeError, InvalidEntryError, TooManyStepsError
 from redbeat.printing import encodable
 
+from .events import check_events
 from .ical import from_ical
+from .ical_file import CANCELLED, check_complete, named_offsets
 from .next_run import find_latest, latest_run, next_run
 from .rule import RuleSchedule, rrule
 from .rule_set import rruleset
-
-__all__ = ("MAX_DAYS", "Calendar", "Exclusion", "OnExcluded")
 
 #: Whether to skip an occurrence on an excluded day, or to move the occurrence to another day.
 #: A moved occurrence keeps its wall-clock time. Its new day is the next or the previous day that is
@@ -31,11 +34,17 @@ OnExcluded = Literal["skip", "next", "previous"]
 #: Maximum number of days and rules in one calendar.
 MAX_DAYS: Final = 4000
 
-#: If a calendar excludes more than ``MAX_ROW`` days in a row, its entries have no next run.
-MAX_ROW: Final = 1100
+#: An occurrence moves by at most this number of days.
+MOST_MOVED: Final = 1100
 
-#: Maximum number of occurrences that a search moves from excluded days to other days.
-MAX_MOVED: Final = 4000
+#: The steps to look up a day in the calendars, and to move a run.
+OF_DAY, OF_RUN = 12, 10
+
+#: The steps to read a rule, to see that it does not contain a day, and to find that it may.
+READ, PASSED, SEARCHED = 30, 6, 60
+
+#: What :exc:`TooManyStepsError` says about a calendar with too many rules.
+READING: Final = ("rules", "the rules of a calendar", "give fewer rules and dates")
 
 DAY: Final = timedelta(days=1)
 
@@ -51,7 +60,8 @@ class Calendar:
     Arguments:
         name: the name of the calendar.
         days: excluded days, each as a ``date`` or a string in ISO 8601, and excluded spans, each as
-            a pair of the first and the last day.
+            a pair of the first and the last day. A time with a time zone means its day in ``zone``;
+            the second time of a pair is exclusive.
         rules: the rules whose occurrences are excluded days, each as RFC 5545 text such as
             ``"FREQ=WEEKLY;BYDAY=SA,SU"``, or as an ``rrule`` or ``rruleset``.
         zone: the IANA name of the time zone in which the days begin and end; None for the time zone
@@ -65,8 +75,10 @@ class Calendar:
     rules: Sequence[str | rrule | rruleset] = ()
     zone: str | None = None
     _spans: list[tuple[date, date]] = field(init=False, repr=False, compare=False)
-    _schedules: list[RuleSchedule] = field(init=False, repr=False, compare=False)
-    _known: dict[date, bool] = field(init=False, repr=False, compare=False, default_factory=dict)
+    _schedules: list[rrule | rruleset] = field(init=False, repr=False, compare=False)
+    _known: dict[Hashable, tuple[bool, int]] = field(
+        init=False, repr=False, compare=False, default_factory=dict
+    )
 
     def __post_init__(self) -> None:
         name: Any = self.name
@@ -78,31 +90,32 @@ class Calendar:
             problem = f"there are more than {MAX_DAYS} days and rules; use rules for repeated days"
             raise InvalidEntryError("days", problem)
         set_field = object.__setattr__  # the dataclass is frozen and does not allow assignments
-        set_field(self, "_spans", [_span(days) for days in self.days])
-        texts = [_rule_text(rule) for rule in self.rules]
-        set_field(self, "_schedules", [_schedule(text) for text in texts])
-        set_field(self, "rules", tuple(texts))
-        set_field(self, "days", tuple(_plain(*span) for span in self._spans))
         zone: Any = self.zone
         if zone is not None:
             try:
                 key = zone if isinstance(zone, str) else zone_key(zone)
-                zone_named(key or "")
+                zone = zone_named(key or "")
             except ValueError as error:
                 raise InvalidEntryError("zone", str(error)) from error
             set_field(self, "zone", key)
+        set_field(self, "_spans", [_span(days, zone) for days in self.days])
+        texts = [_rule_text(rule) for rule in self.rules]
+        with Steps(about=READING):
+            set_field(self, "_schedules", [_schedule(text) for text in texts])
+        set_field(self, "rules", tuple(texts))
+        set_field(self, "days", tuple(_plain(*span) for span in self._spans))
 
     def excludes(self, day: date) -> bool:
         """Return whether the calendar excludes ``day``."""
-        known = self._known.get(day)
-        if known is None:
-            known = any(first <= day <= last for first, last in self._spans) or any(
-                _occurs(schedule, day) for schedule in self._schedules
-            )
-            if len(self._known) > MAX_DAYS:
-                self._known.clear()
-            self._known[day] = known
-        return known
+        if len(self._known) > MAX_DAYS:
+            self._known.clear()
+        return remembered(self._known, day, partial(self._find, day))
+
+    def _find(self, day: date) -> bool:
+        spend(1 + len(self._spans) // 16)  # a comparison takes much less than a step
+        return any(first <= day <= last for first, last in self._spans) or any(
+            _occurs(schedule, day) for schedule in self._schedules
+        )
 
     def fields(self) -> dict[str, Any]:
         """Return the fields of the calendar that are stored in Redis, as a dict of JSON values."""
@@ -118,12 +131,17 @@ class Calendar:
     ) -> Calendar:
         """Return a calendar that excludes the days of the events in an iCalendar file.
 
-        ``text`` is the content of the file. Events before last year, and events ten or more years
-        after this year, are ignored; the year of ``now`` (default: today) counts as this year.
-        Raises :exc:`InvalidEntryError` if the text cannot be read, or if the extra ``calendars`` is
-        not installed.
+        ``text`` is the content of the file. A time of an event is converted to ``zone`` before the
+        days are cut; without ``zone``, the days are those of the event's own time zone. An event
+        that touches a part of a day excludes the day. Cancelled events are left out; what cannot be
+        read, such as a to-do or an ``EXRULE``, is an error. Events before last year, and events ten
+        or more years after this year, are ignored; the year of ``now`` (default: today) counts as
+        this year. Raises :exc:`InvalidEntryError` if the text cannot be read, or if the extra
+        ``calendars`` is not installed.
         """
-        days = _days_of_events(text, now or datetime.now(UTC).date())
+        key = cls(name, zone=zone).zone
+        of_calendar = None if key is None else zone_named(key)
+        days = _days_of_events(text, now or datetime.now(UTC).date(), of_calendar)
         return cls(name, days, zone=zone)
 
     @classmethod
@@ -146,54 +164,59 @@ class Calendar:
 YEARS: Final = 10
 
 
-def _days_of_events(text: str | bytes, now: date) -> list[tuple[date, date]]:
+def _days_of_events(text: str | bytes, now: date, zone: tzinfo | None) -> list[tuple[date, date]]:
     try:
         import icalendar  # noqa: PLC0415 - libraries of an extra
         import recurring_ical_events  # type: ignore[import-untyped]  # noqa: PLC0415
     except ImportError as error:
         problem = "the iCalendar packages are missing; use: pip install 'celery-redbeat[calendars]'"
         raise InvalidEntryError("days", problem) from error
+    begin, end = (datetime(now.year + years, 1, 1, tzinfo=UTC) for years in (-1, YEARS))
     try:
-        parsed = icalendar.Calendar.from_ical(text)
-        events = recurring_ical_events.of(parsed).between(
-            date(now.year - 1, 1, 1), date(now.year + YEARS, 1, 1)
-        )
-        return sorted({_event_span(event) for event in events})
+        lines = named_offsets(text)
+        check_events(lines, icalendar.parser.Contentlines.from_ical, begin, end)
+        # The package would use the zones of one file for later files that name theirs alike.
+        zones = icalendar.timezone.tzp
+        zones.use("pytz" if zones.uses_pytz() else "zoneinfo")
+        parsed = icalendar.Calendar.from_ical(lines)
+        check_complete(parsed, text)
+        events = recurring_ical_events.of(parsed).between(begin.date(), end.date())
+        happen = (event for event in events if str(event.get("STATUS")).upper() != CANCELLED)
+        return sorted({_span(_event_span(event), zone) for event in happen})
+    except InvalidEntryError:
+        raise
     except Exception as error:  # the iCalendar packages raise errors of many types
         raise InvalidEntryError("days", f"the iCalendar text cannot be read: {error}") from error
 
 
-def _event_span(event: Any) -> tuple[date, date]:
-    """Return the first and the last day of an event.
-
-    The end of an event is exclusive: the last day of an event that ends at midnight is the day
-    before.
-    """
-    start, end = event.start, event.end
-    last = end - TICK if isinstance(end, datetime) else end - DAY
-    return _date(start), max(_date(start), _date(last))
+def _event_span(event: Any) -> tuple[Any, Any]:
+    """Return the start and the last instant or day of an event, whose end is exclusive."""
+    start, end = event["DTSTART"].dt, event["DTEND"].dt
+    last = end - (TICK if isinstance(end, datetime) else DAY)
+    return start, max(start, last)
 
 
-def _span(days: Days) -> tuple[date, date]:
+def _span(days: Any, zone: tzinfo | None) -> tuple[date, date]:
     if isinstance(days, (str, date)):
-        return _date(days), _date(days)
+        return _date(days, zone), _date(days, zone)
     with suppress(TypeError, ValueError):
-        first, last = days
-        if _date(first) <= _date(last):
-            return _date(first), _date(last)
+        start, end = (time_from(day) for day in days)
+        if start.tzinfo and end.tzinfo and start < end:
+            end -= TICK  # as in iCalendar, the end of a span of times is exclusive
+        first, last = _date(start, zone), _date(end, zone)
+        if first <= last:
+            return first, last
     raise InvalidEntryError("days", f"{days!r:.60} is neither a day nor a pair of days")
 
 
-def _date(day: Any) -> date:
-    if isinstance(day, datetime):
-        return day.date()
-    if isinstance(day, date):
-        return day
+def _date(day: Any, zone: tzinfo | None) -> date:
+    """Return the day of ``zone`` that a day or a time is; without ``zone``, the day as written."""
     try:
-        return date.fromisoformat(day)
-    except (TypeError, ValueError) as error:
+        moment = time_from(day)
+    except ValueError as error:
         problem = f"{day!r:.60} is not a day; use a date, or a string such as '2026-12-25'"
         raise InvalidEntryError("days", problem) from error
+    return (moment.astimezone(zone) if zone and moment.tzinfo else moment).date()
 
 
 def _plain(first: date, last: date) -> str | list[str]:
@@ -207,14 +230,19 @@ def _rule_text(rule: Any) -> str:
     return text if ":" in text else f"RRULE:{text}"
 
 
-def _schedule(text: str) -> RuleSchedule:
+def _schedule(text: str) -> rrule | rruleset:
+    spend(READ + len(text))
     try:
         return from_ical(text)
     except ValueError as error:
         raise InvalidEntryError("rules", f"{text!r:.60}: {error}") from error
 
 
-def _occurs(schedule: RuleSchedule, day: date) -> bool:
+def _occurs(schedule: rrule | rruleset, day: date) -> bool:
+    spend(PASSED)
+    if not schedule.may_occur_near(day):
+        return False
+    spend(SEARCHED)
     zone = getattr(getattr(schedule, "dtstart", None), "tzinfo", None) or UTC
     start = _midnight(day, zone)
     occurrence = schedule.occurrence_after(start, inclusive=True)
@@ -238,23 +266,23 @@ class Exclusion:
     calendars: Sequence[Calendar]
     zone: tzinfo
     on_excluded: str = "skip"
+    #: Excluded day -> the day to which its occurrences move, None if there is none.
+    _targets: dict[date, date | None] = field(
+        init=False, repr=False, compare=False, default_factory=dict
+    )
 
+    @bounded
     def next_run(self, schedule: BaseSchedule, after: datetime) -> datetime | None:
-        """Return the first occurrence after ``after``, or None if no occurrence follows.
-
-        Returns None if more than :data:`MAX_ROW` days in a row are excluded.
-        """
+        """Return the first occurrence after ``after``, or None if no occurrence follows."""
         if self.on_excluded != "skip":
             return self._next_moved(schedule, after)
         found = next_run(schedule, after, self.zone)
         while found is not None and self.excludes(found):
-            end = self._end(found)
-            if end is None:
-                return None
-            last = latest_run(schedule, found, end - TICK, self.zone) or found
+            last = latest_run(schedule, found, self._end(found) - TICK, self.zone) or found
             found = next_run(schedule, last, self.zone)
         return found
 
+    @bounded
     def latest_run(
         self, schedule: BaseSchedule, first: datetime, until: datetime
     ) -> datetime | None:
@@ -271,6 +299,7 @@ class Exclusion:
             found = latest_run(schedule, first, self._begin(found) - TICK, self.zone)
         return found
 
+    @bounded
     def count_runs(
         self, schedule: BaseSchedule, first: datetime, until: datetime, limit: int
     ) -> int:
@@ -285,6 +314,7 @@ class Exclusion:
         return self._excluding(instant) is not None
 
     def _excluding(self, instant: datetime) -> Calendar | None:
+        spend(OF_DAY, self._about)
         calendars = self.calendars
         return next((one for one in calendars if one.excludes(self._day(one, instant))), None)
 
@@ -294,26 +324,23 @@ class Exclusion:
     def _day(self, calendar: Calendar, instant: datetime) -> date:
         return instant.astimezone(self._zone_of(calendar)).date()
 
-    def _end(self, instant: datetime) -> datetime | None:
+    def _end(self, instant: datetime) -> datetime:
         """Return the end of the consecutive excluded days around ``instant``.
 
-        Returns ``instant`` if the day of ``instant`` is not excluded. Returns None if the excluded
-        days do not end within :data:`MAX_ROW` days.
+        Returns ``instant`` if the day of ``instant`` is not excluded.
         """
-        for _ in range(MAX_ROW):
-            calendar = self._excluding(instant)
-            if calendar is None:
-                return instant
+        while (calendar := self._excluding(instant)) is not None:
             instant = _midnight(self._day(calendar, instant) + DAY, self._zone_of(calendar))
-        return None
+        return instant
 
     def _begin(self, instant: datetime) -> datetime:
         """Return the beginning of the consecutive excluded days around ``instant``.
 
-        Returns ``instant`` if the day of ``instant`` is not excluded.
+        Returns ``instant`` if the day of ``instant`` is not excluded. Goes back at most
+        :data:`MOST_MOVED` days.
         """
         begin = instant
-        for _ in range(MAX_ROW):
+        for _ in range(MOST_MOVED):
             calendar = self._excluding(instant)
             if calendar is None:
                 break
@@ -323,19 +350,38 @@ class Exclusion:
 
     # -- moved occurrences -----------------------------------------------------------------------
 
+    @cached_property
+    def _about(self) -> About:
+        names = " and ".join(repr(one.name) for one in self.calendars)
+        what = f"the next run outside the days of {names:.200}"
+        return "exclude", what, "let the calendars exclude fewer days"
+
+    @cached_property
+    def _has_one_zone(self) -> bool:
+        """Whether all calendars certainly begin their days at midnight of the entry."""
+        return {one.zone for one in self.calendars} <= {None, zone_key(self.zone)}
+
     def _moved(self, occurrence: datetime) -> datetime | None:
         """Return ``occurrence``, moved to the next or previous day that is not excluded.
 
-        Returns None if all days within :data:`MAX_ROW` days are excluded.
+        Returns None if all days within :data:`MOST_MOVED` days are excluded.
         """
         step = DAY if self.on_excluded == "next" else -DAY
-        local = occurrence.astimezone(self.zone)
-        for _ in range(MAX_ROW):
-            if not self.excludes(occurrence):
-                return occurrence
+        local, walked = occurrence.astimezone(self.zone), list[date]()
+        while (day := local.date()) not in self._targets and self.excludes(occurrence):
+            walked.append(day)
+            if len(walked) > MOST_MOVED:
+                break
             local += step  # a step is in wall-clock time, so the time of day does not change
             occurrence = instant_of(local)
-        return None
+        target = None if len(walked) > MOST_MOVED else self._targets.get(day, day)
+        if self._has_one_zone:
+            self._targets.update(dict.fromkeys(walked, target))
+        if target is None:
+            return None
+        if target == day:
+            return occurrence
+        return instant_of(datetime.combine(target, local.time(), local.tzinfo))
 
     def _next_moved(self, schedule: BaseSchedule, after: datetime) -> datetime | None:
         """Return the first instant after ``after`` to which :meth:`_moved` moves an occurrence.
@@ -345,22 +391,35 @@ class Exclusion:
         :meth:`_last_to_search`, because an occurrence after the best result so far may move to an
         instant before this result.
         """
-        best: datetime | None = None
+        best, last, stuck = None, END, False
         found = next_run(schedule, self._begin(after - DAY) - DAY, self.zone)
-        for _ in range(MAX_MOVED):
-            if found is None or (best is not None and found > self._last_to_search(best)):
-                break
+        while found is not None and found <= last:
+            spend(OF_RUN)
             moved = self._moved(found)
+            stuck = stuck or (moved is None and found > after)
             if moved is not None and moved > after and (best is None or moved < best):
-                best = moved
-            found = next_run(schedule, found, self.zone)
-        if best is None and found is not None:
-            # If more than MAX_MOVED occurrences are on excluded days, skip the occurrences.
-            return replace(self, on_excluded="skip").next_run(schedule, after)
+                best, last = moved, self._last_to_search(moved)
+            found = next_run(schedule, self._searched(found, moved, after), self.zone)
+        if best is None and stuck:
+            raise TooManyStepsError(*self._about, LIMIT)  # not the end of the schedule
         return best
+
+    def _searched(self, found: datetime, moved: datetime | None, after: datetime) -> datetime:
+        """Return until when no occurrence is better than ``found``, which moves to ``moved``.
+
+        All occurrences of a day move by the same number of days. So either the first of them is
+        the best, or those that move beyond ``after`` are.
+        """
+        if not self._has_one_zone:
+            return found
+        day = found.astimezone(self.zone).date()
+        end = _midnight(day + DAY, self.zone) - TICK
+        if moved is not None and moved <= after:
+            shift = moved.astimezone(self.zone).date() - day
+            wall = after.astimezone(self.zone).replace(fold=0) - shift
+            end = min(end, instant_of(wall) - TICK)
+        return max(found, end)
 
     def _last_to_search(self, best: datetime) -> datetime:
         """Return a bound: occurrences after the bound cannot move to a time before ``best``."""
-        if self.on_excluded == "next":
-            return best
-        return (self._end(best + DAY) or best) + DAY
+        return best if self.on_excluded == "next" else self._end(best + DAY) + DAY

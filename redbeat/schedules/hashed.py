@@ -12,8 +12,6 @@ from celery.schedules import crontab
 from redbeat.config import App
 from redbeat.errors import InvalidEntryError
 
-__all__ = ("has_hash", "hash_fraction", "hashed_crontab", "spread_fraction")
-
 #: The lowest and the highest value of ``H`` in each crontab field.
 #: The highest day of the month is 28, because every month has a day 28.
 RANGES: Final = {

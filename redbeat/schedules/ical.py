@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from datetime import datetime, tzinfo
 from typing import Any
 
 from dateutil.rrule import weekday
 
 from redbeat.calendar.ical_text import DAYS, MOMENT, NUMBERS
+from redbeat.calendar.times import time_from
 from redbeat.calendar.zones import EPOCH, UTC, zone_named
 
 from .rule import rrule
 from .rule_set import MAX_DATES, rruleset
 
-__all__ = ("from_ical",)
-
+PROPERTIES = ("DTSTART", "RRULE", "RDATE", "EXDATE")
+#: The parameters of a property that are read or have no meaning.
+PARAMETER = re.compile(r"TZID=.*|VALUE=DATE(-TIME)?|X-.*", re.IGNORECASE)
 MAX_LINES = 3000
 MAX_CHARACTERS = 150_000
 
@@ -33,18 +36,11 @@ def from_ical(text: str) -> rrule | rruleset:
         raise ValueError(f"DTSTART: the text has {len(starts)} DTSTART lines; give one")
     start = _moments(starts[0], UTC)[0] if starts else None
     zone = (start and start.tzinfo) or UTC
-    rules, rdates, exdates = [], list[datetime](), list[datetime]()
-    for line in lines:
-        if line[2].count(",") >= MAX_DATES:
-            raise ValueError(f"{line[0]}: the line has more than {MAX_DATES} values")
-        if line[0] == "RRULE":
-            rules.append(_rule(line[2], start))
-        elif line[0] == "RDATE":
-            rdates += _moments(line, zone)
-        elif line[0] == "EXDATE":
-            exdates += _moments(line, zone)
-        elif line[0] != "DTSTART":
-            raise ValueError(f"{line[0]}: the property must be DTSTART, RRULE, RDATE or EXDATE")
+    rules = [_rule(value, start) for name, _, value in lines if name == "RRULE"]
+    rdates = [date for line in lines if line[0] == "RDATE" for date in _moments(line, zone)]
+    exdates = [
+        date for line in lines if line[0] == "EXDATE" for date in _exceptions(line, zone, rules)
+    ]
     return (
         rules[0] if len(rules) == 1 and not rdates + exdates else rruleset(rules, rdates, exdates)
     )
@@ -68,7 +64,12 @@ def _line(line: str) -> Line:
     if not colon:
         head, value = "RRULE", line  # many programs omit the prefix "RRULE:"
     name, *parameters = head.split(";")
-    return name.upper(), {key.upper(): item for key, item in map(_pair, parameters)}, value
+    name = name.upper()
+    if name not in PROPERTIES:
+        raise ValueError(f"{name}: the property must be DTSTART, RRULE, RDATE or EXDATE")
+    if value.count(",") >= MAX_DATES:
+        raise ValueError(f"{name}: the line has more than {MAX_DATES} values")
+    return name, {key.upper(): item for key, item in map(_pair, parameters)}, value
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -80,21 +81,37 @@ def _pair(text: str) -> tuple[str, str]:
 
 def _moments(line: Line, zone: tzinfo) -> list[datetime]:
     name, parameters, value = line
+    for key, given in parameters.items():
+        if not PARAMETER.fullmatch(f"{key}={given}"):
+            raise ValueError(f"{name}: {key}={given} cannot be read; remove it")
     if "TZID" in parameters:
         zone = zone_named(parameters["TZID"].strip('"'))
+    kind = parameters.get("VALUE", "").upper()
+    for item in map(str.strip, value.upper().split(",")):
+        has_zone, has_time = item.endswith("Z"), "T" in item
+        if ("TZID" in parameters and has_zone) or kind == ("DATE" if has_time else "DATE-TIME"):
+            raise ValueError(f"{name}: {item!r:.60} does not fit {' and '.join(parameters)}")
     return [_moment(name, item, zone) for item in value.split(",")]
 
 
+def _exceptions(line: Line, zone: tzinfo, rules: Iterable[rrule]) -> list[datetime]:
+    """Return the times of an EXDATE; refuse a day of which ``rules`` have other times."""
+    moments = _moments(line, zone)
+    for text, day in zip(line[2].split(","), moments, strict=True):
+        for rule in rules if "T" not in text.upper() else ():
+            found = rule.occurrence_after(day)
+            local = found and found.astimezone(day.tzinfo)
+            if local and local.date() == day.date():
+                raise ValueError(f"EXDATE: {text} excludes only midnight; write {local:{MOMENT}}")
+    return moments
+
+
 def _moment(name: str, text: str, zone: tzinfo) -> datetime:
-    text = text.strip().upper()
     try:
-        if text.endswith("Z"):
-            return datetime.strptime(text[:-1], MOMENT).replace(tzinfo=UTC)
-        return datetime.strptime(text if "T" in text else f"{text}T000000", MOMENT).replace(
-            tzinfo=zone
-        )
+        moment = time_from(text.strip())
     except ValueError as error:
         raise ValueError(f"{name}: {text!r} is not a time such as 20260131T090000") from error
+    return moment if moment.tzinfo else moment.replace(tzinfo=zone)
 
 
 def _rule(text: str, start: datetime | None) -> rrule:
@@ -120,10 +137,9 @@ def _rule(text: str, start: datetime | None) -> rrule:
 
 
 def _number(name: str, text: str) -> int:
-    try:
-        return int(text)
-    except ValueError as error:
-        raise ValueError(f"{name}: {text!r} is not an integer") from error
+    if not re.fullmatch(r"[+-]?\d+", text.strip(), re.ASCII):
+        raise ValueError(f"{name}: {text!r} is not an integer")
+    return int(text)
 
 
 def _weekday(name: str, text: str) -> weekday:

@@ -15,27 +15,14 @@ from celery.schedules import schedule as Interval  # noqa: N812 - arguments are 
 from celery.utils.time import remaining
 
 from redbeat.calendar.cron import cron_rule
+from redbeat.calendar.steps import bounded, spend
 from redbeat.calendar.sun import next_event
+from redbeat.calendar.times import plain_datetime
 from redbeat.calendar.walltime import TICK, next_instant
 from redbeat.calendar.zones import UTC, as_utc, wall_zone
 
 from .registry import SCHEDULES
 from .rule import RuleSchedule
-
-__all__ = (
-    "CLOCK_NOISE",
-    "MIN_EVERY",
-    "asks_itself",
-    "count_runs",
-    "find_latest",
-    "finder_of",
-    "in_zone",
-    "latest_run",
-    "next_run",
-    "on_clock_of",
-    "run_before",
-    "unstored_parts",
-)
 
 ZERO = timedelta(0)
 #: The largest difference between two estimates of one instant by a schedule that reads a clock.
@@ -44,17 +31,22 @@ CLOCK_NOISE = timedelta(milliseconds=1)
 CLOCK_READS = 5
 
 #: The shortest allowed interval, which is the precision with which Celery's beat waits.
-#: RedBeat uses ``MIN_EVERY`` in place of a shorter interval that RedBeat 2 stored.
+#: RedBeat uses ``MIN_EVERY`` in place of a shorter interval, of 0 or even less.
 MIN_EVERY = timedelta(milliseconds=10)
 
 #: :func:`count_runs` counts at most this number of runs of a solar schedule.
 SOLAR_LIMIT = 10
+#: The steps of a search for one run, except the steps that a rule or the sun needs.
+RUN = 4
+#: The steps of Celery's search for the next run of a relative interval.
+RELATIVE = 30
 FIRST_STEP = timedelta(minutes=1)
 UNITS = (timedelta(days=1), timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1))
 
 Finder = Callable[[Any, datetime, "tzinfo | None"], "datetime | None"]
 
 
+@bounded
 def next_run(
     schedule: BaseSchedule, after: datetime, timezone: tzinfo | None = None
 ) -> datetime | None:
@@ -63,12 +55,14 @@ def next_run(
     Returns None if no run is left. The next run of an interval is one interval after ``after``.
     Crontabs and relative intervals use wall-clock time in ``timezone`` (default: the time zone of
     the schedule's app). Rules use the time zone of their ``dtstart``. A schedule for which
-    :func:`asks_itself` returns True uses its own clock. Raises ``ValueError`` if an interval is not
-    above 0, or if ``after`` is naive.
+    :func:`asks_itself` returns True uses its own clock. Raises ``ValueError`` if ``after`` is
+    naive.
     """
+    spend(RUN)
     return _finder(schedule)(schedule, after, timezone)
 
 
+@bounded
 def latest_run(
     schedule: BaseSchedule, after: datetime, until: datetime, timezone: tzinfo | None = None
 ) -> datetime | None:
@@ -83,6 +77,7 @@ def latest_run(
         return latest(schedule, after, until, timezone)
 
     def probe(moment: datetime) -> datetime | None:
+        spend(RUN)
         run = finder(schedule, moment, timezone)
         return None if run is None or run > until else run
 
@@ -106,6 +101,7 @@ def run_before(
     return _latest_relative(schedule, start, before - TICK, timezone) or start
 
 
+@bounded
 def count_runs(
     schedule: BaseSchedule,
     after: datetime,
@@ -128,6 +124,7 @@ def count_runs(
         return max((until - after) // _step(schedule), 0)
     run = finder(schedule, after, timezone)
     while run is not None and run <= until and count < limit:
+        spend(RUN)
         count += 1
         run = finder(schedule, run, timezone)
     return count
@@ -216,6 +213,7 @@ def _next_interval(schedule: Any, after: datetime, timezone: tzinfo | None) -> d
 
 def _next_relative(schedule: Any, after: datetime, timezone: tzinfo | None) -> datetime:
     """Return the next run of a relative interval after ``after``, rounded as in Celery."""
+    spend(RELATIVE)
     start = after.astimezone(timezone or schedule.tz)
     wait: timedelta = remaining(start, schedule.run_every, after, True)
     # Celery rounds down, so the run of a short interval may be at or before ``after``.
@@ -245,7 +243,7 @@ def _lead_of(schedule: Any) -> timedelta:
     """
     lead = ZERO
     for _ in range(CLOCK_READS):
-        before, clock = datetime.now(UTC), schedule.now()
+        before, clock = datetime.now(UTC), plain_datetime(schedule.now())
         if clock.tzinfo is not None:
             return ZERO
         lead = clock.replace(tzinfo=UTC) - before
@@ -264,8 +262,8 @@ def _next_of_custom(schedule: Any, after: datetime, _timezone: tzinfo | None) ->
 
 def _step(schedule: Any) -> timedelta:
     step: timedelta = schedule.run_every
-    if step <= ZERO:
-        raise ValueError(f"schedule.every: {step} is not above 0; use a positive interval")
+    if type(step) is not timedelta:  # a duration of pendulum cannot be divided by a plain one
+        step = timedelta(seconds=step.total_seconds())
     return max(step, MIN_EVERY)
 
 
@@ -331,6 +329,7 @@ def _latest_relative(
     # Jump to a run two or three steps before ``until``, then compute the last runs one by one.
     latest, following = None, _next_relative(schedule, after, timezone)
     while following <= until:
+        spend(RUN)
         if latest is None:
             step = _rounded(_step(schedule))
             slots = max((until - following) // step - 2, 0)

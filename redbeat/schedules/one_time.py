@@ -12,8 +12,6 @@ from redbeat.config import App
 
 from .rule import RuleSchedule, aware_moment
 
-__all__ = ("clocked",)
-
 
 class clocked(RuleSchedule):  # noqa: N801 - the name users import
     """A schedule that runs once, at ``clocked_time``.

@@ -11,16 +11,6 @@ from .one_time import clocked
 from .rule import rrule
 from .rule_set import rruleset
 
-__all__ = (
-    "BUILT_IN",
-    "SCHEDULES",
-    "RegisteredType",
-    "named",
-    "of_class",
-    "register_schedule_type",
-    "tags",
-)
-
 #: The built-in values of ``__type__`` for schedules, each with its class.
 SCHEDULES: Final[dict[str, type[BaseSchedule]]] = {
     "interval": schedule,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta, tzinfo
+from datetime import date, datetime, timedelta, tzinfo
 from functools import cached_property, partial
 from inspect import signature
 from typing import Any, ClassVar
@@ -18,6 +18,8 @@ from redbeat.calendar.daysets import UNIT
 from redbeat.calendar.ical_text import rule_to_ical
 from redbeat.calendar.recurrence import Recurrence
 from redbeat.calendar.rules import FREQUENCIES, Frequency, frequency, positive, recurrence
+from redbeat.calendar.steps import bounded, measured, once, spend
+from redbeat.calendar.times import plain_datetime
 from redbeat.calendar.walltime import END, TICK, at_offset, next_instant, offset_spans
 from redbeat.calendar.zones import (
     EPOCH,
@@ -32,16 +34,9 @@ from redbeat.calendar.zones import (
 from redbeat.config import App
 from redbeat.errors import DecodeError
 
-__all__ = (
-    "RRULE_FIELDS",
-    "RuleSchedule",
-    "aware_moment",
-    "rrule",
-    "with_zones",
-    "zone_extension",
-)
-
 DAY = timedelta(days=1)
+#: The steps of a search in a rule, except for its periods and days.
+SEARCH = 12
 
 
 @dataclass(frozen=True)
@@ -60,8 +55,11 @@ class ZonedRule:
 
     def next_run(self, after: datetime) -> datetime | None:
         """Return the first occurrence after the aware datetime ``after``, in UTC, or None."""
+        spend(SEARCH)
         instant = next_instant(self._searched, after, self.zone, self.start)
-        return None if instant is None or instant > self._last else instant
+        last, cost = self._last
+        once(id(self), cost)
+        return None if instant is None or instant > last else instant
 
     @cached_property
     def _depends_on_dst(self) -> bool:
@@ -87,15 +85,16 @@ class ZonedRule:
         return replace(self.rule, start=early, count=None)
 
     @cached_property
-    def _last(self) -> datetime:
-        """The last occurrence that ``count`` allows.
+    def _last(self) -> tuple[datetime, int]:
+        """The last occurrence that ``count`` allows, and the steps to compute it.
 
         The last occurrence is ``END`` if the rule has no ``count``, or if ``_searched`` has the
         ``count`` of the rule.
         """
         if not self._depends_on_dst or (count := self.rule.count) is None:
-            return END
-        return self._computed_last(count) if is_computed(self.rule) else self._walked_last(count)
+            return END, 0
+        find = self._computed_last if is_computed(self.rule) else self._walked_last
+        return measured(partial(find, count))
 
     def _computed_last(self, left: int) -> datetime:
         # In a span with a constant UTC offset, each wall-clock time is exactly one instant, so the
@@ -116,6 +115,7 @@ class ZonedRule:
     def _walked_last(self, count: int) -> datetime:
         last = self.start - TICK
         for _ in range(count):
+            spend(SEARCH)
             following = next_instant(self._searched, last, self.zone, self.start)
             if following is None:
                 break
@@ -244,7 +244,7 @@ class rrule(RuleSchedule):  # noqa: N801 - the name users import
     ) -> None:
         super().__init__(nowfun=nowfun, app=app)
         self.freq = frequency(freq)
-        self.dtstart = self._now() if dtstart is None else aware_moment("dtstart", dtstart)
+        self.dtstart = aware_moment("dtstart", self._now() if dtstart is None else dtstart)
         self.interval = positive("interval", interval)
         self.wkst = wkst
         self.count = count
@@ -262,7 +262,6 @@ class rrule(RuleSchedule):  # noqa: N801 - the name users import
         self._zone = wall_zone(self.dtstart.tzinfo or UTC)
         self._rule = self._recurrence()
         self._zoned = ZonedRule(self._rule, self._zone, as_utc(self.start))
-        self._ended: datetime | None = None
 
     def _now(self) -> datetime:
         moment: datetime = self.maybe_make_aware(self.now())
@@ -295,6 +294,7 @@ class rrule(RuleSchedule):  # noqa: N801 - the name users import
         until = self.until and self.until.astimezone(self.dtstart.tzinfo)
         return dateutil_rrule(**{**self.fields(), "until": until})
 
+    @bounded
     def occurrence_after(self, after: datetime, inclusive: bool = False) -> datetime | None:
         """Return the first occurrence after the aware datetime ``after``, in UTC.
 
@@ -304,13 +304,14 @@ class rrule(RuleSchedule):  # noqa: N801 - the name users import
         ``by`` argument.
         """
         since = after - TICK if inclusive else after
-        if self._ended is not None and since >= self._ended:
-            return None
         occurrence = self._zoned.next_run(since)
-        if occurrence is not None and not (self.until and occurrence > self.until):
-            return occurrence
-        self._ended = since  # avoid a second search: a search without a result is slow
-        return None
+        is_left = occurrence is not None and not (self.until and occurrence > self.until)
+        return occurrence if is_left else None
+
+    def may_occur_near(self, day: date) -> bool:
+        """Return False if there is surely no occurrence on ``day``, in any time zone."""
+        days = self._rule.days
+        return any(near in days for near in (day, day - DAY, day + DAY))
 
     def _identity(self) -> tuple[Any, ...]:
         until = None if self.until is None else as_utc(self.until).replace(microsecond=0)
@@ -383,9 +384,12 @@ def aware_moment(name: str, moment: object) -> datetime:
     """
     if not isinstance(moment, datetime):
         raise ValueError(f"{name}: {moment!r} is not a datetime")
-    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     try:
+        plain = plain_datetime(moment)
+        aware = plain if plain.tzinfo else plain.replace(tzinfo=UTC)
         as_utc(aware)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
     except OverflowError as error:
         problem = f"{name}: {moment!r} is not between the years 1 and 9999 in UTC; correct it"
         raise ValueError(problem) from error

@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
-from datetime import datetime
-from functools import cached_property
+from collections.abc import Callable, Hashable, Iterable
+from datetime import date, datetime
+from functools import cached_property, partial
 from typing import Any
 
 from dateutil.rrule import rrule as dateutil_rrule
 from dateutil.rrule import rruleset as dateutil_rruleset
 
 from redbeat.calendar.ical_text import set_to_ical
+from redbeat.calendar.steps import bounded, remembered, spend
 from redbeat.calendar.walltime import TICK, instant_of
 from redbeat.calendar.zones import EPOCH, as_utc
 from redbeat.config import App
 
 from .rule import RRULE_FIELDS, RuleSchedule, aware_moment, rrule
-
-__all__ = (
-    "MAX_DATES",
-    "MAX_RULES",
-    "from_dateutil",
-    "rruleset",
-)
 
 # Rules and dates are limited, so that a search for the next occurrence takes only milliseconds.
 MAX_RULES = 4
@@ -60,7 +54,7 @@ class rruleset(RuleSchedule):  # noqa: N801 - the name in dateutil
         self._dates = tuple(sorted(set(map(instant_of, self.rdates))))
         self._excluded = frozenset(map(instant_of, self.exdates))
         # A cache: excluded instant -> the next occurrence after this instant.
-        self._next_after_excluded: dict[datetime, datetime | None] = {}
+        self._next_after_excluded: dict[Hashable, tuple[datetime | None, int]] = {}
 
     @property
     def start(self) -> datetime:
@@ -68,6 +62,7 @@ class rruleset(RuleSchedule):  # noqa: N801 - the name in dateutil
         starts = [as_utc(rule.dtstart).replace(microsecond=0) for rule in self.rrules]
         return min((*starts, *self._dates[:1]))
 
+    @bounded
     def occurrence_after(self, after: datetime, inclusive: bool = False) -> datetime | None:
         """Return the first occurrence after the aware datetime ``after``, in UTC.
 
@@ -75,24 +70,25 @@ class rruleset(RuleSchedule):  # noqa: N801 - the name in dateutil
         occurrence is left.
         """
         moment = as_utc(after) - TICK if inclusive else as_utc(after)
-        upcoming = [rule.occurrence_after(moment) for rule in self.rrules]
-        skipped: list[datetime] = []
-        while (first := self._first(upcoming, moment)) in self._excluded and first is not None:
-            if first in self._next_after_excluded:
-                first = self._next_after_excluded[first]
-                break
-            skipped.append(first)
-            moment = first
-            upcoming = [
-                rule.occurrence_after(moment) if instant == moment else instant
-                for rule, instant in zip(self.rrules, upcoming, strict=True)
-            ]
-        self._next_after_excluded.update(dict.fromkeys(skipped, first))
-        return first
+        first = self._first_after(moment)
+        if first not in self._excluded:
+            return first
+        return remembered(self._next_after_excluded, first, partial(self._skip_excluded, first))
 
-    def _first(self, upcoming: list[datetime | None], moment: datetime) -> datetime | None:
+    def _first_after(self, moment: datetime) -> datetime | None:
+        spend(1 + len(self._dates) // 64)
+        upcoming = [rule.occurrence_after(moment) for rule in self.rrules]
         dates = self._dates[bisect_right(self._dates, moment) :][:1]
         return min((*dates, *(at for at in upcoming if at is not None)), default=None)
+
+    def _skip_excluded(self, first: datetime | None) -> datetime | None:
+        while first is not None and first in self._excluded:
+            first = self._first_after(first)
+        return first
+
+    def may_occur_near(self, day: date) -> bool:
+        """Return False if there is surely no occurrence on ``day``, in any time zone."""
+        return bool(self._dates) or any(rule.may_occur_near(day) for rule in self.rrules)
 
     @cached_property
     def rruleset(self) -> dateutil_rruleset:
@@ -100,10 +96,10 @@ class rruleset(RuleSchedule):  # noqa: N801 - the name in dateutil
         rules = dateutil_rruleset()
         for rule in self.rrules:
             rules.rrule(rule.rrule)
-        for date in self.rdates:
-            rules.rdate(date)
-        for date in self.exdates:
-            rules.exdate(date)
+        for moment in self.rdates:
+            rules.rdate(moment)
+        for moment in self.exdates:
+            rules.exdate(moment)
         return rules
 
     def to_ical(self) -> str:

@@ -20,19 +20,6 @@ from .reading import LAYOUT
 from .records import Keys
 from .store import Store, base_store
 
-__all__ = (
-    "LayoutNote",
-    "check_eviction",
-    "check_rights",
-    "eviction_risk",
-    "explained",
-    "layout_problem",
-    "misspelt_keys",
-    "untagged_prefix",
-    "warn_about_misspelt",
-    "warn_about_untagged",
-)
-
 logger = get_logger("celery.beat")
 
 

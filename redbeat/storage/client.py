@@ -7,24 +7,11 @@ from threading import RLock
 from typing import Any, Final
 
 from celery import Celery
-from redis import Redis, RedisCluster
 
 from redbeat.config import App, RedBeatConfig, ensure_conf, real_app
 from redbeat.connection.parameters import client_parameters
 from redbeat.connection.retrying import RetryingConnection
 from redbeat.connection.topology import RawClient, build
-from redbeat.connection.urls import safe_url
-
-__all__ = (
-    "REDBEAT_REDIS_KEY",
-    "REDBEAT_SENTINEL_KEY",
-    "build_client",
-    "client_of",
-    "get_redis",
-    "safe_url",
-    "unretried",
-    "use_provider",
-)
 
 #: The attribute of the app that stores the Redis client.
 #: Users may set this attribute to their own client.
@@ -36,7 +23,7 @@ REDBEAT_SENTINEL_KEY: Final = "redbeat_sentinel"
 _creation_lock = RLock()
 
 
-def get_redis(app: App | None = None) -> Redis | RedisCluster:
+def get_redis(app: App | None = None) -> Any:
     """Return the Redis client of ``app`` (default: the current app).
 
     The first call of the function creates the client. The client decodes replies to ``str``, and
@@ -50,8 +37,7 @@ def get_redis(app: App | None = None) -> Redis | RedisCluster:
         if client is None:
             client = _make_client(app)
             setattr(app, REDBEAT_REDIS_KEY, client)
-    created: Redis | RedisCluster = client
-    return created
+    return client
 
 
 _provider: Callable[[Celery], Any] = get_redis

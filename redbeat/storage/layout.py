@@ -18,8 +18,6 @@ from redis.crc import key_slot
 from redbeat.codec.stored import bytes_of
 from redbeat.config import RedBeatConfig
 
-__all__ = ("Layout", "layout", "layout_of")
-
 
 class Layout:
     """The key prefixes of the ``shards`` of a schedule with the base prefix ``prefix``.

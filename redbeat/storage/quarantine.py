@@ -5,17 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from redbeat.codec.stored import bytes_of, record_in, string_in
 from redbeat.printing import get_logger
 
 from .reading import START
-from .records import Claim
+from .records import Claim, calendars_read
 from .store import Store
-
-__all__ = ("Quarantine",)
 
 logger = get_logger("celery.beat")
 
@@ -25,6 +23,9 @@ REVIEW_TIME: Final = 0.05
 
 #: Maximum length of the reason for a quarantine in a log line or a note, in characters.
 LONGEST_REASON: Final = 500
+
+#: Maximum length of the names of the calendars of an entry in a note, with a digest.
+LONGEST_NAMES: Final = 1 << 20
 
 #: The value that Redis stores instead of a digest if the key of the entry is not a hash.
 NO_HASH = "not-a-hash"
@@ -56,6 +57,8 @@ class Quarantine:
         reason = string_in(reason, LONGEST_REASON)
         logger.error("beat: Entry %s is quarantined: %s", claim.key, reason)
         note = {"reason": reason, "since": now, "digest": digest_of(claim)}
+        if claim.calendars:
+            note["calendars"] = claim.calendars
         claim_id = "" if claim.definition is None else claim.id
         self._notes.append((claim.key, claim_id, json.dumps(note)))
 
@@ -74,7 +77,7 @@ class Quarantine:
         ``size`` is the number of quarantined entries. Does nothing if the last review began less
         than :data:`REVIEW_INTERVAL` seconds ago. A review stops after :data:`REVIEW_TIME` seconds,
         and the next review continues with the remaining entries. Takes two round trips per 500
-        quarantined entries.
+        quarantined entries, or three if some of them have calendars.
         """
         began = self._clock()
         if not size or began - self._reviewed_at < REVIEW_INTERVAL:
@@ -82,17 +85,25 @@ class Quarantine:
         self._reviewed_at, released = began, False
         while True:
             self._cursor, notes = self._store.quarantine_page(self._cursor)
-            for key in self._store.review((key, _digest_in(note)) for key, note in notes.items()):
+            for key in self._store.review(self._digests(notes)):
                 logger.info("beat: Entry %s was changed and leaves the quarantine", key)
                 released = True
             if self._cursor == START or self._clock() - began >= REVIEW_TIME:
                 return released
 
+    def _digests(self, notes: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+        """Yield the key and the digest of each quarantined entry.
 
-def _digest_in(note: str) -> str:
-    """Return the digest in a JSON note, or "" if the note has no digest.
-
-    If the note has no digest, a review treats the entry as changed, because no entry has the
-    digest "".
-    """
-    return string_in(record_in(note).get("digest"), LONGEST_REASON)
+        The digest is "", which no entry has, if the note has none or if a calendar was changed.
+        """
+        records = {key: record_in(note) for key, note in notes.items()}
+        read = {
+            key: string_in(record.get("calendars"), LONGEST_NAMES)
+            for key, record in records.items()
+        }
+        names = {key: text.split(",")[1:] for key, text in read.items()}
+        wanted = {name for each in names.values() for name in each}
+        texts = self._store.calendars(wanted) if wanted else {}
+        for key, record in records.items():
+            same = not read[key] or read[key] == calendars_read(texts, names[key])
+            yield key, string_in(record.get("digest"), LONGEST_REASON) if same else ""

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, TypeVar
 from redis.client import NEVER_DECODE
 from redis.exceptions import NoPermissionError, ResponseError
 
+from redbeat.codec.stored import bytes_of as key_of
 from redbeat.codec.stored import score_in, seconds_in, text_in, text_of, valid_text
 from redbeat.config import key_aside
 from redbeat.connection.cluster import cluster_errors, node_of
@@ -23,26 +24,9 @@ from redbeat.connection.topology import refusals
 from redbeat.errors import DecodeError
 from redbeat.printing import get_logger
 
-from .records import Keys, key_of
+from .records import Keys
 from .scripts import load_script
 from .wire import Counts, Cursor, Page, Presence, identity_in, pairs_of, read_counts, read_page
-
-__all__ = (
-    "BATCH",
-    "ESCAPED",
-    "GLOB_SPECIAL",
-    "LAST_TICK",
-    "LAYOUT",
-    "PROBLEM",
-    "START",
-    "STATICS",
-    "TIME_ZONE",
-    "Reading",
-    "Texts",
-    "batches",
-    "not_an_entry",
-    "read_texts",
-)
 
 #: The field of the stats for the time of the last ``claim.lua`` call, in UNIX seconds.
 LAST_TICK = "last_tick"

@@ -18,62 +18,6 @@ from redbeat.config import KEYS_ASIDE, key_aside
 
 from .wire import identity_in, pack, unpack
 
-__all__ = (
-    "BEFORE_RECORD",
-    "CHANGED",
-    "CLOCK_AHEAD",
-    "CONFLICT",
-    "DELETE",
-    "DISABLE",
-    "ELSEWHERE",
-    "EXPIRED",
-    "FIRST",
-    "GONE",
-    "HISTORY_DIFFERS",
-    "LEADER",
-    "NEW_LEADER",
-    "NOT_A_HASH",
-    "NOT_SENT",
-    "NO_RESULT",
-    "OUTDATED",
-    "OVERTAKEN",
-    "PARK",
-    "RAN",
-    "RECORDED",
-    "REFUSED",
-    "RETRY",
-    "RUN_ENDED",
-    "SAME",
-    "SAVED",
-    "SKIP",
-    "STANDBY",
-    "UNSURE",
-    "WAITS",
-    "WITH_RECORD",
-    "Broker",
-    "Claim",
-    "ClaimReply",
-    "ClaimRequest",
-    "Completion",
-    "Counted",
-    "Ended",
-    "Keys",
-    "Result",
-    "RunReport",
-    "Saved",
-    "StaticRow",
-    "Swept",
-    "Writing",
-    "calendars_read",
-    "json_text",
-    "key_of",
-    "pack_completions",
-    "pack_counts",
-    "pack_writings",
-    "read_saved",
-    "read_turn",
-)
-
 #: The roles of a beat that ``claim.lua`` returns.
 STANDBY, LEADER, NEW_LEADER = 0, 1, 2
 
@@ -365,20 +309,23 @@ class ClaimReply:
 class Swept(NamedTuple):
     """The result of :meth:`Store.sweep`.
 
-    - ``cursor``: the cursor of the next page of keys, or "" if no keys were scanned.
-    - ``orphans``: the keys of entry hashes that are missing in the schedule's sorted set.
-    - ``returned``: the keys that the sweep added to the sorted set again.
-    - ``enabled``: the keys of entries that were disabled and are now enabled.
+    - ``cursor``: the cursor of the next page of keys, "0" after the last page, or "" if no keys
+      were scanned.
+    - ``mark``: why a beat scans the keys, see ``look_for_loss.lua``; "" for no scan.
     - ``disabled``: the number of disabled entries.
-    - ``bad``: the keys of hashes that are missing in the sorted set, and whose definition is
-      unreadable or has no name.
+    - ``orphans``: the keys of entry hashes that are not in the schedule's sorted set.
+    - ``returned``: the keys that the sweep put back after the sorted set was lost.
+    - ``enabled``: the keys of entries that were disabled and are now enabled.
+    - ``bad``: the keys of hashes that are not in the sorted set, and whose definition is unreadable
+      or has no name.
     """
 
     cursor: str
+    mark: str
+    disabled: int
     orphans: list[str]
     returned: list[str]
     enabled: list[str]
-    disabled: int
     bad: list[str]
 
 

@@ -20,8 +20,6 @@ from redbeat.connection.borrowing import borrowed, connection_of
 from redbeat.connection.cluster import cluster_errors, is_cluster, node_of, refreshing
 from redbeat.connection.topology import refusals
 
-__all__ = ("Script", "exchange", "load_script", "overlaps", "packed", "runs_once")
-
 #: A client with at most this number of connections cannot send commands while a script runs.
 SPARE_CONNECTIONS = 2
 

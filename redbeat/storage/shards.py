@@ -26,8 +26,6 @@ from .wire import Counts, Cursor, Page, Presence, Row
 if TYPE_CHECKING:
     from .store import Store
 
-__all__ = ("ShardedKeys", "ShardedStore", "total_stats")
-
 T = TypeVar("T")
 
 #: Minimum number of entries that :meth:`ShardedStore.page` requests from each shard at once.
@@ -314,23 +312,15 @@ class ShardedStore:
         """Return the next cursor, and a page of the keys of entries with calendars."""
         return self._chained(cursor, lambda store, own: store.calendar_users(own))
 
-    def sweep(
-        self, cursor: str, disabled: float, offset: int, limit: int, known: Sequence[str]
-    ) -> Swept:
-        """Scan a page of keys, and check the keys in ``known``; see :meth:`Store.sweep`."""
-        returned = []
-        for store, part in self._parts(known, str):
-            keys = [key for _, key in part]
-            returned += store.sweep("", disabled, 0, 0, keys).returned
-        if not cursor:
-            return Swept("", [], returned, [], 0, [])
+    def sweep(self, cursor: str) -> Swept:
+        """Scan a page of keys; see :meth:`Store.sweep`."""
 
         def read(store: Store, own: str) -> tuple[str, Swept]:
-            page = store.sweep(own, disabled, offset, limit, ())
+            page = store.sweep(own)
             return page.cursor, page
 
         after, page = self._chained(cursor, read)
-        return page._replace(cursor=after, returned=returned + page.returned)
+        return page._replace(cursor=after)
 
     def count_below(self, score: float) -> int:
         """Return the number of entries whose score is lower than ``score``."""

@@ -17,6 +17,7 @@ from typing import Any, cast
 
 from redis.exceptions import RedisError, ResponseError
 
+from redbeat.codec.stored import bytes_of as key_of
 from redbeat.codec.stored import text_of
 from redbeat.config import App, RedBeatConfig, ensure_conf
 from redbeat.connection.cluster import is_cluster
@@ -52,7 +53,6 @@ from .records import (
     Swept,
     Writing,
     json_text,
-    key_of,
     pack_completions,
     pack_counts,
     pack_writings,
@@ -62,18 +62,6 @@ from .records import (
 from .scripts import exchange, load_script, overlaps, packed, runs_once
 from .shards import ShardedKeys, ShardedStore
 from .wire import Presence, pack, pairs_of
-
-__all__ = (
-    "BATCH",
-    "CHANGED_KEYS",
-    "MAX_WAIT",
-    "Replicas",
-    "Store",
-    "base_store",
-    "batches",
-    "store_of",
-    "store_of_shard",
-)
 
 logger = get_logger("celery.beat")
 
@@ -133,8 +121,8 @@ class Replicas:
 #: A save wakes up waiting beats only if the entry may be due before their next tick.
 MAX_WAIT = 5.0
 
-#: Number of keys that one call of :meth:`Store.sweep` scans.
-SCAN_PAGE = 1000
+#: The mark of a :meth:`Store.sweep` that puts nothing back.
+LOOK = "-"
 
 #: Codes of ``sync.lua`` if another beat leads: the script wrote nothing, or only missing entries.
 SYNC_REFUSED, SYNC_ADDED_ONLY = -1, 2
@@ -286,6 +274,10 @@ class Store(Reading):
     def _quarantine_keys(self) -> list[str]:
         return self._with_missing_key(self.keys.schedule, self.keys.quarantine)
 
+    @property
+    def _noted_keys(self) -> list[str]:
+        return [*self._quarantine_keys, self.keys.stats]
+
     def review(self, digests: Iterable[tuple[str, str]]) -> list[str]:
         """Release quarantined entries that changed in Redis; return their keys.
 
@@ -305,26 +297,26 @@ class Store(Reading):
         One round trip.
         """
         args = [self.keys.prefix, *map(key_of, members)]
-        reply = self._run("forget", self._with_missing_key(self.keys.schedule), args)
+        keys = [*self._with_missing_key(self.keys.schedule), self.keys.stats]
+        reply = self._run("forget", keys, args)
         return [text_of(member) for member in reply]
 
     def sweep(
-        self, cursor: str, disabled: float, offset: int, limit: int, known: Sequence[str]
+        self, cursor: str, mark: str = LOOK, disabled: float = 0.0, offset: int = 0, limit: int = 0
     ) -> Swept:
         """Find entry hashes that are not in the sorted set, and entries that were enabled again.
 
-        Scans a page of keys that begins at ``cursor``, or no keys if ``cursor`` is "". Checks
-        whether ``limit`` entries with the score ``disabled``, beginning at ``offset``, were
-        enabled. Adds each of the ``known`` keys to the sorted set as due now, if the set still
-        lacks the key. One round trip.
+        Scans some keys from ``cursor`` on, or no keys if ``cursor`` is "". If the sorted set was
+        lost, a beat puts entries back; ``mark`` is the mark of the last page, "" for none, or
+        :data:`LOOK` to put nothing back. Checks whether ``limit`` entries with the score
+        ``disabled``, beginning at ``offset``, were enabled. One round trip.
         """
         prefix = self.keys.prefix
-        scan = (cursor, GLOB_SPECIAL.sub(ESCAPED, prefix) + "*", SCAN_PAGE)
-        args = [prefix, *scan, disabled, offset, limit, *map(key_of, known)]
-        reply = self._run("sweep", self._with_missing_key(self.keys.schedule), args)
-        orphans, returned, enabled = ([text_of(key) for key in keys] for keys in reply[1:4])
-        bad = [text_of(key) for key in reply[5]]
-        return Swept(text_of(reply[0]), orphans, returned, enabled, reply[4], bad)
+        scan = (cursor, GLOB_SPECIAL.sub(ESCAPED, prefix) + "*", self._time_limit)
+        args = [prefix, *scan, mark, disabled, offset, limit]
+        reply = self._run("sweep", self._noted_keys, args)
+        lists = ([text_of(key) for key in keys] for keys in reply[3:])
+        return Swept(text_of(reply[0]), text_of(reply[1]), reply[2], *lists)
 
     # -- single entries ----------------------------------------------------------------------
 
@@ -389,7 +381,7 @@ class Store(Reading):
         first_key = key_of(writings[0].key)
         names = self.keys
         keys = self._with_missing_key(names.schedule, names.quarantine, first_key)
-        keys.append(names.expected)
+        keys += names.expected, names.stats
         _note_changed(writing.key for writing in writings if writing.definition)
         return keys, (self.keys.wakeup, MAX_WAIT, *pack_writings(writings), self._time_limit)
 
@@ -403,7 +395,7 @@ class Store(Reading):
         Takes one round trip; pass at most 500 keys.
         """
         _note_changed(keys)
-        return int(self._run("delete", self._quarantine_keys, ["", *map(key_of, keys)]))
+        return int(self._run("delete", self._noted_keys, ["", *map(key_of, keys)]))
 
     def delete_unchanged(self, key: str, definition: str, policy: str) -> bool:
         """Delete an entry if the stored definition and policy equal ``definition`` and ``policy``.
@@ -413,7 +405,7 @@ class Store(Reading):
         """
         _note_changed([key])
         expected = key_of(f"{definition}\n{policy}")
-        return int(self._run("delete", self._quarantine_keys, [expected, key_of(key)])) >= 0
+        return int(self._run("delete", self._noted_keys, [expected, key_of(key)])) >= 0
 
     def pop(self, key: str) -> Texts:
         """Delete an entry, and return its fields like :meth:`load`. One round trip.
@@ -427,6 +419,7 @@ class Store(Reading):
     def _pop_once(self, key: str) -> Any:
         names, call = self.keys, f"pop-{uuid.uuid4().hex[:12]}"
         keys = self._with_missing_key(names.schedule, names.quarantine, names.turn(call))
+        keys.append(names.stats)
         return self._run_once("pop", self._replace_denied(keys), [key_of(key)])
 
     def end_run(self, key: str, task_id: str, result: RunReport = NO_RESULT) -> Ended:
@@ -512,9 +505,10 @@ class Store(Reading):
 
     # -- static entries ----------------------------------------------------------------------
 
-    def _static_keys(self, lock_key: str | None) -> list[str]:
+    def _static_keys(self, lock_key: str | None, *more: str) -> list[str]:
         names = self.keys
         keys = self._with_missing_key(names.schedule, names.statics, names.quarantine)
+        keys += *more, names.stats
         return keys if lock_key is None else [*keys, lock_key]
 
     def sync_statics(
@@ -567,8 +561,7 @@ class Store(Reading):
             meta = "" if row.meta == previous else row.meta
             fields += row.name, row.key, row.definition, row.policy, meta, f"{row.score:.6f}"
             previous = row.meta
-        keys = self._static_keys(lock_key)
-        keys.insert(4, self.keys.expected)
+        keys = self._static_keys(lock_key, self.keys.expected)
         reply = self._run("sync", keys, (token, ttl, *pack(fields), self._time_limit))
         return reply[0], [int(code) for code in text_of(reply[1])] if reply[1:] else []
 

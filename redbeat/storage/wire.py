@@ -17,23 +17,6 @@ from redbeat.codec.stored import (
     valid_text,
 )
 
-__all__ = (
-    "Counts",
-    "Cursor",
-    "Page",
-    "Presence",
-    "Row",
-    "identity_in",
-    "pack",
-    "pairs_of",
-    "read_counts",
-    "read_page",
-    "text_in",
-    "text_of",
-    "unpack",
-)
-
-
 #: Maximum number of characters of a stored identity. RedBeat writes 10.
 LONGEST_IDENTITY = 200
 

@@ -2,7 +2,8 @@
 
 A line of the file is ``minute hour day-of-month month day-of-week task [kwargs]`` or
 ``@daily task [kwargs]``, with ``kwargs`` as a JSON object. The line ``CRON_TZ=Europe/Paris`` sets
-the time zone of the following lines. Empty lines and lines that begin with ``#`` are ignored.
+the time zone of the following lines. Empty lines, lines that begin with ``#``, and variables
+without an effect on tasks, such as ``MAILTO``, are ignored.
 """
 
 from __future__ import annotations
@@ -15,32 +16,34 @@ from typing import TYPE_CHECKING, Final
 
 from celery.schedules import crontab
 
-from redbeat.calendar.cron import check_cron_item, without_nickname
+from redbeat.calendar.cron import celery_field, without_nickname
 from redbeat.decoder import MAX_TEXT
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import InvalidEntryError
 from redbeat.presentation.describe import CRON_FIELDS
+from redbeat.printing import get_logger
 
 from .incoming import Incoming, fail, json_from, read_safely, zone_from
 
 if TYPE_CHECKING:
     from redbeat.schedule import Schedule
 
-__all__ = ("read_crontab",)
+logger = get_logger("celery.beat")
 
 #: Maximum length of a line, in bytes.
 MAX_LINE: Final = MAX_TEXT
 
-ASSIGNMENT: Final = re.compile(r"(\w+)\s*=\s*(.*)")
+ASSIGNMENT: Final = re.compile(r"[\"']?(\w+)[\"']?\s*=\s*(.*)")
 
-#: Matches an item of the weekday field, in which cron accepts 7 for Sunday, but Celery does not.
-WITH_SEVEN: Final = re.compile(r"([0-7])(?:-([0-7]))?(?:/([1-9]))?")
+#: Variables that change when cron runs a line. All others only reach its command, and no task.
+TIMING: Final = re.compile(r"(CRON_)?TZ|\w*DELAY|START_HOURS_RANGE", re.IGNORECASE)
 
 
 def read_crontab(schedule: Schedule, lines: Iterable[bytes]) -> Iterator[Incoming]:
     """Yield an entry per line; the entry name is the task and a number, such as ``proj.sync-1``."""
     task_counts: Counter[str] = Counter()
     zone: str | None = None
+    unclear = ""  # the line after which the time zone is not known
     for number, line in enumerate(lines, 1):
         text, where = line.decode("utf-8", "backslashreplace").strip(), f"line {number}"
         if not text or text.startswith("#"):
@@ -49,9 +52,15 @@ def read_crontab(schedule: Schedule, lines: Iterable[bytes]) -> Iterator[Incomin
             if len(line) > MAX_LINE:
                 raise InvalidEntryError("line", f"is longer than {MAX_LINE} bytes")
             assignment = ASSIGNMENT.fullmatch(text)
-            if assignment:
-                zone = _zone(*assignment.groups())
+            if assignment and not TIMING.fullmatch(assignment[1]):
+                logger.warning("%s: %s has no effect on tasks and is ignored", where, assignment[1])
                 continue
+            if assignment:
+                unclear = where if assignment[1].endswith("TZ") else unclear
+                zone, unclear = _zone(*assignment.groups()), ""
+                continue
+            if unclear:
+                raise InvalidEntryError("timezone", f"is not clear because of {unclear}")
             fields, task, kwargs = _split(text)
         except InvalidEntryError as error:
             yield fail(where, error)
@@ -70,12 +79,19 @@ def _read(
 
 
 def _zone(name: str, value: str) -> str | None:
-    if name not in ("CRON_TZ", "TZ"):
+    value = value.strip("\"'")
+    if name == "TZ":
+        problem = (
+            "means the time zone of the following lines in some crons, but only of their commands "
+            f"in others; write CRON_TZ={value:.60} if the lines run in this time zone, or remove "
+            "TZ if they do not"
+        )
+        raise InvalidEntryError(name, problem)
+    if name != "CRON_TZ":
         problem = (
             f"{name:.60} is not supported; use CRON_TZ to set the time zone of the following lines"
         )
         raise InvalidEntryError("assignment", problem)
-    value = value.strip("\"'")
     zone_from(name, value)
     return value
 
@@ -97,28 +113,17 @@ def _split(text: str) -> tuple[list[str], str, str]:
 
 def _schedule(texts: list[str]) -> crontab:
     fields = dict(zip(CRON_FIELDS, texts, strict=True))
+    celery_fields = {}
+    for name, text in fields.items():
+        try:
+            celery_fields[name] = celery_field(name, text)
+            crontab(**{name: celery_fields[name]})
+        except Exception as error:  # Celery's crontab parser raises many exception types
+            raise InvalidEntryError(name, f"{text!r:.60} is not valid: {error}") from error
     if not any(fields[name].startswith("*") for name in ("day_of_month", "day_of_week")):
         problem = (
             "is given together with day_of_month: cron runs the task if either field matches, "
             "Celery only if both fields match; write one line for each field"
         )
         raise InvalidEntryError("day_of_week", problem)
-    fields["day_of_week"] = ",".join(map(_weekday, fields["day_of_week"].split(",")))
-    for name, text in fields.items():
-        try:
-            for item in text.split(","):
-                check_cron_item(name, item)
-            crontab(**{name: text})
-        except Exception as error:  # Celery's crontab parser raises many exception types
-            raise InvalidEntryError(name, f"{text!r:.60} is not valid: {error}") from error
-    return crontab(**fields)
-
-
-def _weekday(item: str) -> str:
-    """Return an item of the weekday field with 7 replaced by 0, because Celery rejects 7."""
-    match = WITH_SEVEN.fullmatch(item)
-    if match is None or "7" not in match.groups()[:2]:
-        return item
-    first, last, step = match.groups()
-    days = range(int(first), int(last or first) + 1, int(step or 1))
-    return ",".join(str(day % 7) for day in days) or item
+    return crontab(**celery_fields)

@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
+from decimal import Decimal
 from importlib import import_module
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from celery import Celery
-from celery.schedules import crontab, solar
+from celery.exceptions import ImproperlyConfigured
+from celery.schedules import crontab
 from celery.schedules import schedule as interval
 
+from redbeat.calendar.sun import make_solar
+from redbeat.calendar.times import time_from
+from redbeat.calendar.walltime import TICK
+from redbeat.calendar.zones import UTC
 from redbeat.codec.types import CRON_FIELDS
+from redbeat.entries.decide import Plan, aware
 from redbeat.entries.history import encode_meta
-from redbeat.errors import InvalidEntryError
+from redbeat.entry import RedBeatSchedulerEntry
+from redbeat.errors import InvalidEntryError, described
+from redbeat.management.apply import differences
+from redbeat.printing import get_logger
 from redbeat.schedules.one_time import clocked
 
 from .incoming import (
@@ -31,15 +41,13 @@ from .incoming import (
 if TYPE_CHECKING:
     from redbeat.schedule import Schedule
 
-__all__ = (
-    "DEFAULT_ALIAS",
-    "TASK",
-    "read_database",
-    "read_fixture",
-)
+logger = get_logger("celery.beat")
 
 LABEL: Final = "django_celery_beat."
 TASK: Final = f"{LABEL}periodictask"
+
+#: The name of the row that django-celery-beat makes itself, as a beat of RedBeat makes its entry.
+CLEANUP: Final = "celery.backend_cleanup"
 
 #: Maps a field of ``PeriodicTask`` to the label of the model that the field refers to.
 TABLES: Final = {
@@ -64,12 +72,12 @@ KINDS: Final[dict[str, Kind]] = {
     "expire_seconds": ((int, float), "a number of seconds", False),
 }
 
-#: Maps each kind of schedule to the fields of its database row, with the kinds of their values.
+#: Maps a kind of schedule to fields of its database row, with the kinds of their values.
 ROW_KINDS: Final[dict[str, dict[str, Kind]]] = {
-    "interval": {},
-    "crontab": {"timezone": (object, "the name of a time zone", False)},
-    "solar": {"event": (str, "the name of an event", True)},
-    "clocked": {},
+    "solar": {
+        "event": (str, "the name of an event", True),
+        **dict.fromkeys(("latitude", "longitude"), ((str, int, float, Decimal), "a number", True)),
+    },
 }
 
 #: Fields of a ``PeriodicTask`` that become options of ``apply_async``.
@@ -82,50 +90,121 @@ Fields = Mapping[str, Any]
 Tables = Mapping[tuple[str, Any], Any]
 
 
-def converted(schedule: Schedule, task: Mapping[str, Any], tables: Tables) -> Incoming:
-    """Return the entry for a ``PeriodicTask``, with the run history.
+def converted(schedule: Schedule, task: Mapping[str, Any], tables: Tables) -> Iterator[Incoming]:
+    """Yield the entry for a ``PeriodicTask``, with the run history.
 
-    Naive times are interpreted in the time zone of the app.
+    Naive times are interpreted in the time zone of the app. The row :data:`CLEANUP` yields nothing.
     """
     fields = task.get("fields")
     name = fields.get("name") if isinstance(fields, Mapping) else None
     where = f"periodictask {task.get('pk')!r:.40} ({name!r:.80})"
-    return read_safely(where, lambda: _convert(schedule, where, fields, tables))
+    incoming = read_safely(where, lambda: _convert(schedule, where, fields, tables))
+    if name != CLEANUP:
+        yield incoming
+    elif edits := incoming.problem or ", ".join(_edits(schedule, incoming.entry)):
+        logger.warning(
+            "%s is not imported, because a beat makes this entry itself, but the row was edited "
+            "(%s): change the entry in beat_schedule, or disable it with result_expires = None",
+            *(where, edits),
+        )
+
+
+def _edits(schedule: Schedule, entry: Any) -> Iterable[str]:
+    """Return the fields of the row :data:`CLEANUP` that django-celery-beat did not write."""
+    usual = schedule.entry_class(CLEANUP, CLEANUP, crontab("0", "4"), [], {}, app=schedule.app)
+    usual.options = {"expires": 12 * 3600} if entry.options else {}  # early versions wrote none
+    usual.timezone = entry.timezone
+    return differences(usual, entry)
 
 
 def _convert(schedule: Schedule, where: str, fields: Any, tables: Tables) -> Incoming:
     app = schedule.app
     _check_row("", fields, KINDS)
     kind, row = _schedule_row(fields, tables)
-    policy: dict[str, Any] = {}
+    start, end, last_run_at, changed = (
+        _instant(app, field, fields.get(field))
+        for field in ("start_time", "expires", "last_run_at", "date_changed")
+    )
+    policy: dict[str, Any] = {"end_time": end, "last_run_at": last_run_at}
+    if kind != "clocked":
+        # In django-celery-beat, a row that never ran counts from its last change.
+        policy |= {"start_time": start, "last_run_at": last_run_at or changed}
     if kind == "crontab" and row.get("timezone"):
         policy["timezone"] = row["timezone"]
     if fields.get("one_off"):
         policy["max_runs"] = 1
-    policy["description"] = fields.get("description") or None
-    policy["start_time"] = _instant(app, "start_time", fields.get("start_time"))
-    policy["end_time"] = _instant(app, "expires", fields.get("expires"))
-    if policy["end_time"] or fields.get("one_off"):
+    if end or fields.get("one_off"):
         policy["on_finish"] = "disable"
-    last_run_at = _instant(app, "last_run_at", fields.get("last_run_at"))
-    if kind == "interval" and not last_run_at and not policy["start_time"]:
-        # In django-celery-beat, the first interval starts at ``date_changed``.
-        policy["last_run_at"] = _instant(app, "date_changed", fields.get("date_changed"))
-    count = fields.get("total_run_count") or 0
     entry = schedule.entry_class(
         fields["name"],
         fields["task"],
-        _schedule(app, kind, row),
+        _schedule(app, kind, row, start),
         json_from("args", fields.get("args") or [], list),
         json_from("kwargs", fields.get("kwargs") or {}, dict),
         bool(fields.get("enabled", True)),
-        _options(fields, policy["end_time"]),
+        _options(fields, end),
         app=app,
-        total_run_count=count,
+        total_run_count=fields.get("total_run_count") or 0,
+        description=fields.get("description") or None,
         **policy,
     )
-    meta = encode_meta(last_run_at, count) if last_run_at else ""
+    _continue(entry, never_ran=last_run_at is None)
+    meta = encode_meta(entry.last_run_at, entry.total_run_count) if last_run_at else ""
     return Incoming(where, entry, meta=meta)
+
+
+def _continue(entry: RedBeatSchedulerEntry, never_ran: bool) -> None:
+    """Let an enabled entry run next when django-celery-beat would send the next run of its row."""
+    now, plan = datetime.now(UTC), entry.occurrence_plan()
+    start, end = plan.policy.start_time, plan.policy.end_time
+    first = _next_run_of_row(entry, plan, never_ran, now)
+    if first is None or not entry.enabled:
+        return
+    if end is not None and first >= end:
+        entry.enabled = False  # django-celery-beat disables such a row
+        return
+    if start is not None and start != first and not _waits_for(start, entry.schedule, now):
+        entry.start_time = None  # it has no effect in django-celery-beat any more
+    if end is not None and entry.occurrence_plan().latest_run(first, end) == end:
+        entry.end_time = end - TICK  # a row does not run at its ``expires``
+    _count_to(first, entry, plan, now)
+
+
+def _waits_for(start: datetime, schedule: Any, now: datetime) -> bool:
+    """Return whether the first run of a row is its first time after ``start_time``."""
+    return isinstance(schedule, crontab) and start > now
+
+
+def _count_to(first: datetime, entry: RedBeatSchedulerEntry, plan: Plan, now: datetime) -> None:
+    """Set the history from which the next run is ``first``."""
+    if isinstance(entry.schedule, interval):
+        if first == now:  # count from the run that is due now, not from the one that it missed
+            anchor = now - entry.schedule.run_every
+            entry.adopt("", entry.last_run_at, entry.total_run_count, anchor)
+    elif plan.policy.misfire_grace_time is None:
+        decision = entry.decision_at(now)
+        if first != (now if decision.due else decision.next_at):
+            entry.last_run_at = None  # due at once, or at ``start_time``
+
+
+def _next_run_of_row(
+    entry: RedBeatSchedulerEntry, plan: Plan, never_ran: bool, now: datetime
+) -> datetime | None:
+    """Return when django-celery-beat would send the next run, None if it would send none.
+
+    Until ``start_time``, nothing is due. From then on, a row that never ran is due at once, but the
+    first run of a crontab waits for its first time after a ``start_time`` in the future.
+    """
+    start, first = plan.policy.start_time, plan.policy.start_time
+    if entry.runs_left == 0:
+        return None
+    if start is not None and _waits_for(start, plan.schedule, now):
+        first = plan.next_run(start - TICK)
+    elif plan.policy.max_runs and isinstance(plan.schedule, clocked):
+        first = plan.schedule.start  # its last run does not count
+    elif start is None or not never_ran:
+        first = plan.next_run(aware(entry.last_run_at or now))
+    return None if first is None else max(first, start or first, now)
 
 
 def _schedule_row(fields: Fields, tables: Tables) -> tuple[str, Fields]:
@@ -138,7 +217,7 @@ def _schedule_row(fields: Fields, tables: Tables) -> tuple[str, Fields]:
     if row is None:
         problem = f"the file has no {TABLES[kind]} {fields[kind]!r:.60}; dump the whole application"
         raise InvalidEntryError(kind, problem)
-    _check_row(f"{kind}.", row, ROW_KINDS[kind])
+    _check_row(f"{kind}.", row, ROW_KINDS.get(kind, {}))
     return kind, row
 
 
@@ -154,7 +233,7 @@ def _check_row(parent: str, fields: Any, kinds: Mapping[str, Kind]) -> None:
     check_kinds(parent, fields, kinds)
 
 
-def _schedule(app: Celery, kind: str, row: Fields) -> Any:
+def _schedule(app: Celery, kind: str, row: Fields, start: datetime | None) -> Any:
     try:
         if kind == "interval":
             return _interval(row)
@@ -162,15 +241,17 @@ def _schedule(app: Celery, kind: str, row: Fields) -> Any:
             return crontab(**{name: str(row.get(name, "*")) for name in CRON_FIELDS}, app=app)
         if kind == "solar":
             place = (float(row["latitude"]), float(row["longitude"]))
-            return solar(row["event"], *place, app=app)
+            return make_solar(row["event"], *place, app=app)
         at = _instant(app, "clocked_time", row.get("clocked_time"))
         if at is None:
             raise InvalidEntryError("clocked_time", "is missing")
-        return clocked(at)
+        return clocked(max(at, start or at))
     except InvalidEntryError:
         raise
+    except ImproperlyConfigured as error:
+        raise InvalidEntryError(kind, str(error)) from error
     except Exception as error:  # Celery's parsers raise many exception types
-        raise InvalidEntryError(kind, f"is not valid: {error!r}") from error
+        raise InvalidEntryError(kind, f"is not valid: {described(error)}") from error
 
 
 def _interval(row: Fields) -> interval:
@@ -189,10 +270,8 @@ def _options(fields: Fields, expires: datetime | None) -> dict[str, Any]:
     headers = json_from("headers", fields.get("headers") or {}, dict)
     if headers:
         options["headers"] = headers
-    if fields.get("expire_seconds") is not None:
-        options["expires"] = fields["expire_seconds"]
-    elif expires is not None:
-        options["expires"] = expires
+    if expires or fields.get("expire_seconds"):
+        options["expires"] = expires or fields["expire_seconds"]
     return options
 
 
@@ -200,7 +279,7 @@ def _instant(app: Celery, field: str, text: Any) -> datetime | None:
     if text in (None, ""):
         return None
     try:
-        moment = datetime.fromisoformat(str(text).replace("Z", "+00:00"))
+        moment = time_from(str(text))
     except ValueError as error:
         raise InvalidEntryError(field, f"{text!r:.60} is not ISO 8601") from error
     return instant_from(field, moment, app.timezone)
@@ -222,17 +301,19 @@ def read_fixture(schedule: Schedule, file: IO[bytes]) -> Iterator[Incoming]:
             f"has no {TASK}: create the file with manage.py dumpdata django_celery_beat"
         )
     for task in tasks:
-        yield converted(schedule, task, tables)
+        yield from converted(schedule, task, tables)
 
 
 def _objects(file: IO[bytes]) -> list[dict[str, Any]]:
     try:
-        text = file.read().decode("utf-8-sig")
+        data = file.read()
+        text = data.decode(json.detect_encoding(data))
         is_array = text.lstrip().startswith("[")  # a file without an array has JSON lines
         lines = (line for line in text.splitlines() if line.strip())
         objects = json.loads(text) if is_array else [json.loads(line) for line in lines]
     except (ValueError, RecursionError) as error:
-        raise UnreadableSourceError(f"cannot be read as JSON: {error}") from error
+        problem = f"cannot be read as JSON: {error}; use manage.py dumpdata --format json"
+        raise UnreadableSourceError(problem) from error
     if not isinstance(objects, list) or not all(isinstance(item, dict) for item in objects):
         raise UnreadableSourceError("is not a fixture: create the file with manage.py dumpdata")
     return list(objects)
@@ -259,7 +340,7 @@ def read_database(schedule: Schedule, alias: str = DEFAULT_ALIAS) -> Iterator[In
     try:
         tables = _tables(registry, alias)
         for task in _rows(registry.get_model(TASK), alias):
-            yield converted(schedule, task, tables)
+            yield from converted(schedule, task, tables)
     except errors as error:
         raise UnreadableSourceError(f"cannot be read: {error}") from error
 

@@ -19,9 +19,11 @@ A JSON file has the same structure as a TOML file. Use JSON for files that progr
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from datetime import date, datetime
+from datetime import date
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
@@ -30,6 +32,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 
 from celery import Celery
 
+from redbeat.codec.writers import MAX_DEPTH
 from redbeat.decoder import decode
 from redbeat.entries.policy import FIELDS as POLICY_FIELDS
 from redbeat.entry import RedBeatSchedulerEntry
@@ -41,17 +44,6 @@ from .incoming import Problem, UnreadableSourceError, instant_from, zone_from
 
 if TYPE_CHECKING:
     from redbeat.schedule import Schedule
-
-__all__ = (
-    "CALL",
-    "FIELDS",
-    "EntryFile",
-    "attributes_of",
-    "change_entry",
-    "current_fields",
-    "new_entry",
-    "read_entry_file",
-)
 
 
 class CallField(NamedTuple):
@@ -77,6 +69,14 @@ POLICY: Final = tuple(name for name in POLICY_FIELDS if name != "managed_by")
 
 #: The fields that an entry of a file may have.
 FIELDS: Final = ("task", *KINDS, *CALL, "queue", "enabled", *POLICY)
+
+
+#: A part of a key, a value in quotes or a comment; a dot; or another character of a TOML file.
+TOML_TOKEN: Final = re.compile(
+    r"""(?P<part>\"{3}(?:\\.|[^\\])*?(?:\"{3}|\Z)|'{3}.*?(?:'{3}|\Z)|"(?:\\.|[^"\\\n])*"?
+    |'[^'\n]*'?|\#[^\n]*|[\w-]+|[ \t]+)|(?P<dot>\.)|(?P<other>.)""",
+    re.DOTALL | re.VERBOSE,
+)
 
 
 class EntryFile(NamedTuple):
@@ -119,6 +119,8 @@ def _parsed(path: str, stdin: IO[bytes]) -> dict[str, Any]:
     is_toml = path.lower().endswith(".toml")
     try:
         text = (stdin.read() if path == "-" else Path(path).read_bytes()).decode("utf-8")
+        if is_toml:
+            _check_keys(text)
         content = _toml().loads(text) if is_toml else json.loads(text, object_pairs_hook=_unique)
     except OSError as error:
         raise UnreadableSourceError(f"cannot be read: {error.strerror}") from error
@@ -128,6 +130,19 @@ def _parsed(path: str, stdin: IO[bytes]) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise UnreadableSourceError("must be a JSON object with managed_by and entries")
     return content
+
+
+def _check_keys(text: str) -> None:
+    """Raise ``ValueError`` for a key of too many parts, which takes a TOML reader very long."""
+    dots = 0
+    for token in TOML_TOKEN.finditer(text):
+        if token.lastgroup == "dot":
+            dots += 1
+        elif token.lastgroup == "other":
+            dots = 0
+        if dots > MAX_DEPTH:
+            line = text.count("\n", 0, token.start()) + 1
+            raise ValueError(f"line {line}: a key has more than {MAX_DEPTH} dots; shorten the key")
 
 
 def _toml() -> ModuleType:
@@ -142,8 +157,7 @@ def _toml() -> ModuleType:
 def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        twice, _ = Counter(name for name, _ in pairs).most_common(1)[0]
         raise ValueError(f"{twice!r} is given twice")
     return found
 
@@ -263,7 +277,7 @@ def _schedule(app: Celery, name: str, table: Mapping[str, Any], zone: Any) -> An
     kind, value = kinds[0], table[kinds[0]]
     if kind == "rrule" and isinstance(value, list):
         value = "\n".join(map(str, value))
-    if isinstance(value, (datetime, date)):
+    if isinstance(value, date):
         value = value.isoformat()
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise InvalidEntryError(kind, f"must be a text, not {value!r:.60}")
@@ -303,9 +317,5 @@ def _policy_value(field: str, value: Any, zone: Any) -> Any:
         except ValueError as error:
             raise InvalidEntryError(field, str(error)) from error
     if kind == "instant":
-        if isinstance(value, str):
-            with suppress(ValueError):  # the policy reports an invalid time
-                value = datetime.fromisoformat(value.replace("Z", "+00:00"))
-        if isinstance(value, datetime):
-            return instant_from(field, value, zone)
+        return instant_from(field, value, zone)
     return value

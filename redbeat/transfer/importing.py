@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from redbeat.calendar.zones import UTC
 from redbeat.entries.calendars import calendar_of
 from redbeat.entries.decide import PARKED
-from redbeat.entries.history import encode_meta
+from redbeat.entries.history import encode_meta, encode_runtime, new_identity
+from redbeat.entries.runs import nominal
 from redbeat.entries.save import (
     default_last_run,
-    new_identity,
     restart_if_finished,
     save_batches,
 )
@@ -32,7 +32,7 @@ from redbeat.management.apply import (
     obstacle,
     stored_entry,
 )
-from redbeat.management.calendars import save_calendar
+from redbeat.management.calendars import check_calendar, store_calendar
 from redbeat.management.find import KeySet, pages_of
 from redbeat.printing import printable
 from redbeat.schedules.calendars import Calendar
@@ -45,8 +45,6 @@ from .incoming import Incoming, Problem, unexpected
 
 if TYPE_CHECKING:
     from redbeat.schedule import Schedule
-
-__all__ = ("ON_CONFLICT", "Checked", "Importer", "Written")
 
 #: What to do with an entry if Redis has a different entry with the same name.
 ON_CONFLICT: Final = ("fail", "keep", "replace")
@@ -62,16 +60,27 @@ MAX_PROBLEM: Final = 700
 
 @dataclass
 class Problems:
-    """The first :data:`MAX_KEPT` problems of a kind, and the number of all problems."""
+    """The first :data:`MAX_KEPT` problems of a kind, and the number of all problems.
+
+    If ``report`` is given, it is called with each problem at once, and only ``skipped`` counts the
+    problems.
+    """
 
     kept: list[Problem] = field(default_factory=list)
     count: int = 0
+    skipped: int = 0
+    report: Callable[[Problem], Any] | None = None
 
     def add(self, where: str, text: str) -> None:
-        """Count a problem, and store it if fewer than :data:`MAX_KEPT` problems are stored."""
+        """Count a problem, and report it or keep it."""
+        problem = Problem(printable(where, MAX_WHERE), printable(text, MAX_PROBLEM))
+        if self.report is not None:
+            self.report(problem)
+            self.skipped += 1
+            return
         self.count += 1
         if self.count <= MAX_KEPT:
-            self.kept.append(Problem(printable(where, MAX_WHERE), printable(text, MAX_PROBLEM)))
+            self.kept.append(problem)
 
 
 @dataclass
@@ -133,7 +142,9 @@ class Ready(NamedTuple):
             return False
         if incoming.static and not row.static:
             return False
-        return not incoming.meta or (row.meta, row.runtime) == (incoming.meta, incoming.runtime)
+        if incoming.meta not in ("", row.meta):
+            return False
+        return not incoming.meta or incoming.runtime in ("", row.runtime)
 
     def change(
         self, action: str, plan: Planned | None, old: RedBeatSchedulerEntry | None
@@ -160,8 +171,9 @@ class Ready(NamedTuple):
         incoming, entry, row = self.incoming, self.entry, self.row
         fields: dict[str, Any]
         if incoming.meta:
-            entry.recall(incoming.meta, incoming.runtime)
-            fields = {"meta": incoming.meta, "runtime": incoming.runtime, "seen": None}
+            runtime = incoming.runtime or _runtime_of(entry)
+            entry.recall(incoming.meta, runtime)
+            fields = {"meta": incoming.meta, "runtime": runtime, "seen": None}
         elif self.is_new:
             fields = _default_history(entry)
         else:
@@ -195,7 +207,8 @@ class Importer:
     ``fail`` reports a conflict, ``keep`` keeps the stored entry or calendar, and ``replace``
     overwrites the stored entry or calendar. The value ``fail`` reports no conflict and keeps the
     stored entry if only the run history differs. ``note`` is called with the planned change of each
-    valid line, and with the deletion of each entry to prune.
+    valid line, and with the deletion of each entry to prune. ``skip`` is called with the problem of
+    each invalid line; without ``skip``, the check keeps the problems.
 
     A calendar must precede the entries that name the calendar, unless the calendar is already
     stored.
@@ -210,15 +223,17 @@ class Importer:
         schedule: Schedule,
         on_conflict: str = "fail",
         note: Callable[[Change], Any] | None = None,
+        skip: Callable[[Problem], Any] | None = None,
     ) -> None:
         self._schedule = schedule
         self._store = store_of(schedule.app)
         self._on_conflict = on_conflict
         self._note = note
-        self._checked = Checked()
+        self._checked = Checked(problems=Problems(report=skip))
         self._plans = TemporaryFile()  # noqa: SIM115 - closed by __exit__
         self._calendars: dict[str, Calendar] = {}
         self._planned_calendars: list[Calendar] = []
+        self._rescored = True
         self.written = Written()
 
     def __enter__(self) -> Importer:
@@ -257,10 +272,10 @@ class Importer:
 
         Takes one round trip per 500 entries, one more if some of the entries are static, and one
         more if some of the entries have calendars. The method also takes the round trips of
-        :func:`~redbeat.management.calendars.save_calendar` for each calendar.
+        :func:`~redbeat.management.calendars.store_calendar` for each calendar.
         """
         for calendar in self._planned_calendars:
-            save_calendar(self._schedule, calendar)
+            store_calendar(self._schedule, calendar, self._rescored)
         end = self._plans.tell()
         self._plans.seek(0)
         while self._plans.tell() < end:
@@ -300,10 +315,11 @@ class Importer:
     def _plan(self, ready: Ready) -> Planned | None:
         """Return the planned write of an entry, or None if the entry will not be written."""
         action, plan = self._action(ready), None
-        if action in TO_WRITE:
+        if action is not None and action in TO_WRITE:
             try:
                 plan = ready.plan()
             except Exception as error:
+                self._count(action, -1)
                 problem = str(unexpected("cannot be scheduled", error))
                 self._checked.problems.add(ready.incoming.where, problem)
                 return None
@@ -352,6 +368,10 @@ class Importer:
             action = "kept" if self._on_conflict == "keep" else "changed"
         self._calendars[name] = old if action == "kept" and old is not None else calendar
         if action in TO_WRITE:
+            try:
+                self._rescored &= check_calendar(self._schedule, calendar, self._calendars)
+            except InvalidEntryError as error:
+                self._checked.problems.add(where, f"calendar {name!r}: {error.problem}")
             self._planned_calendars.append(calendar)
             self.written.calendars += 1
         if self._note is not None:
@@ -405,8 +425,11 @@ class Importer:
             return "different"
         else:
             action = "changed"
-        setattr(self.written, action, getattr(self.written, action) + 1)
+        self._count(action)
         return action
+
+    def _count(self, action: str, number: int = 1) -> None:
+        setattr(self.written, action, getattr(self.written, action) + number)
 
     # -- writing -------------------------------------------------------------------------------
 
@@ -433,7 +456,13 @@ class Importer:
 
 
 def _default_history(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
-    return {"meta": entry.history_text(), "made_up": default_last_run(entry)}
+    meta, runtime = entry.history_text(), _runtime_of(entry)
+    return {"meta": meta, "runtime": runtime, "made_up": default_last_run(entry)}
+
+
+def _runtime_of(entry: RedBeatSchedulerEntry) -> str:
+    at, last = entry.scheduled_at, entry.last_run_at
+    return encode_runtime(nominal(at), last) if at and last else ""
 
 
 def _exclude_of(entry: RedBeatSchedulerEntry) -> Sequence[str]:

@@ -8,26 +8,12 @@ from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from typing import Any, Final, NamedTuple
 
+from redbeat.calendar.times import time_from
 from redbeat.calendar.walltime import instant_of
 from redbeat.calendar.zones import zone_named
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import DecodeError, InvalidEntryError, described
 from redbeat.schedules.calendars import Calendar
-
-__all__ = (
-    "JSON_NAMES",
-    "Incoming",
-    "Kind",
-    "Problem",
-    "UnreadableSourceError",
-    "check_kinds",
-    "fail",
-    "instant_from",
-    "json_from",
-    "read_safely",
-    "unexpected",
-    "zone_from",
-)
 
 
 class UnreadableSourceError(ValueError):
@@ -141,11 +127,17 @@ def zone_from(field: str, name: Any) -> tzinfo:
         raise InvalidEntryError(field, str(error)) from error
 
 
-def instant_from(field: str, moment: datetime, zone: tzinfo) -> datetime:
-    """Return a time in UTC; a naive time is a wall-clock time in ``zone``.
+def instant_from(field: str, value: Any, zone: tzinfo) -> datetime:
+    """Return a time in UTC; a time without a UTC offset is a wall-clock time in ``zone``.
 
-    Raises :exc:`InvalidEntryError` for a time outside of the years 1 to 9999.
+    The value is a datetime, a date, which means its midnight, or a text in ISO 8601. Raises
+    :exc:`InvalidEntryError` for other values, and for a time outside of the years 1 to 9999.
     """
+    try:
+        moment = time_from(value)
+    except ValueError as error:
+        problem = f"must be a datetime or ISO 8601, not {value!r:.60}"
+        raise InvalidEntryError(field, problem) from error
     aware = moment if moment.tzinfo else moment.replace(tzinfo=zone)
     try:
         return instant_of(aware)

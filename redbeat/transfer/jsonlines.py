@@ -37,14 +37,6 @@ from .incoming import Incoming, Kind, check_kinds, fail, json_from, read_safely
 if TYPE_CHECKING:
     from redbeat.schedule import Schedule
 
-__all__ = (
-    "FIELDS",
-    "MAX_LINE",
-    "Exported",
-    "export_lines",
-    "read_lines",
-)
-
 #: The fields that the line of a calendar may have.
 CALENDAR: Final = ("calendar", "days", "rules", "zone")
 

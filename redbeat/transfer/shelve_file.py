@@ -14,15 +14,18 @@ import io
 import pickle
 import pickletools
 import zoneinfo
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from celery.beat import BeatLazyFunc, ScheduleEntry
-from celery.schedules import crontab, solar
+from celery.exceptions import ImproperlyConfigured
+from celery.schedules import crontab
 from celery.schedules import schedule as interval
+from celery.utils.time import LocalTimezone
 
+from redbeat.calendar.sun import make_solar
 from redbeat.entries.history import encode_meta
 from redbeat.errors import InvalidEntryError
 
@@ -37,19 +40,25 @@ from .incoming import (
 if TYPE_CHECKING:
     from redbeat.schedule import Schedule
 
-__all__ = ("read_shelve",)
-
 #: File name suffixes that some database libraries add.
 SUFFIXES: Final = (".db", ".dat", ".dir", ".bak")
 
+#: The largest number of values of a field of a crontab.
+MINUTES: Final = 60
+
 
 class Unknown:
-    """A placeholder for an object whose class this module does not load."""
+    """A placeholder for an object whose class this module does not load, or cannot construct."""
 
     path = ""
+    problem = "is not loaded for safety; add this entry yourself"
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Accept any arguments."""
+
+    def __call__(self, *_args: Any, **_kwargs: Any) -> Unknown:
+        """Return this placeholder for what a function such as a ``partial`` would return."""
+        return self
 
     def __setstate__(self, state: Any) -> None:
         """Accept any state."""
@@ -67,26 +76,38 @@ class Unknown:
 class StandIn(type):
     """Replaces a class or function that a pickle may use, while the pickle is loaded.
 
-    A call of a stand-in returns the result of ``original``. A pickle that tries to set an attribute
-    of a stand-in raises an error.
+    A call of a stand-in returns the result of ``original``, or an :class:`Unknown` if ``original``
+    raises an error, so that one bad entry does not make the others unreadable. A pickle that tries
+    to set an attribute of a stand-in raises an error.
     """
 
     original: Any
+    known_as: tuple[str, str]
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        return cls.original(*args, **kwargs)
+        return cls.made(cls.original, args, kwargs)
+
+    def made(cls, make: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Return ``make(*args, **kwargs)``; if it fails, an unknown argument or a placeholder."""
+        try:
+            return make(*args, **kwargs)
+        except Exception as error:
+            unknown = _unknown(*cls.known_as)()
+            reason = f": {error}" if isinstance(error, (ValueError, ImproperlyConfigured)) else ""
+            unknown.problem = f"cannot be made{reason}; add this entry yourself"
+            return next((item for item in args if isinstance(item, Unknown)), unknown)
 
     def __setattr__(cls, name: str, value: Any) -> None:
         raise pickle.UnpicklingError(f"attribute {name!r:.60} of {cls.__name__} cannot be set")
 
     @classmethod
-    def of(cls, original: Any) -> StandIn:
-        """Return the stand-in for a class or function."""
+    def of(cls, path: tuple[str, str], original: Any) -> StandIn:
+        """Return the stand-in for the class or function with this module and name."""
 
-        def new(_cls: type, *args: Any, **kwargs: Any) -> Any:
-            return original.__new__(original, *args, **kwargs)
+        def new(stand_in: StandIn, *args: Any, **kwargs: Any) -> Any:
+            return stand_in.made(partial(original.__new__, original), args, kwargs)
 
-        return cls(original.__name__, (), {"original": original, "__new__": new})
+        return cls(path[1], (), {"original": original, "known_as": path, "__new__": new})
 
 
 def _attribute(owner: Any, name: str) -> Any:
@@ -103,13 +124,26 @@ def _zone(key: Any, _from_cache: Any = True) -> zoneinfo.ZoneInfo:
     return zoneinfo.ZoneInfo(str(key))
 
 
+def _pytz_zone(key: Any, offset: Any = None, *_names: Any) -> dt.tzinfo:
+    """Return the zone of a time in pytz, which has the UTC offset of this time, in seconds."""
+    return _zone(key) if offset is None else dt.timezone(dt.timedelta(seconds=offset))
+
+
+def _range(*limits: Any) -> range:
+    numbers = range(*limits)
+    if len(numbers) > MINUTES:
+        raise ValueError(f"a range of {len(numbers)} numbers is too long for a crontab")
+    return numbers
+
+
 #: The classes and functions that a pickle may use, by module and name.
 ORIGINALS: Final[Mapping[tuple[str, str], Any]] = {
     ("celery.beat", "BeatLazyFunc"): BeatLazyFunc,
     ("celery.beat", "ScheduleEntry"): ScheduleEntry,
     ("celery.schedules", "crontab"): crontab,
     ("celery.schedules", "schedule"): interval,
-    ("celery.schedules", "solar"): solar,
+    ("celery.schedules", "solar"): make_solar,
+    ("celery.utils.time", "LocalTimezone"): LocalTimezone,
     ("datetime", "date"): dt.date,
     ("datetime", "datetime"): dt.datetime,
     ("datetime", "time"): dt.time,
@@ -119,13 +153,17 @@ ORIGINALS: Final[Mapping[tuple[str, str], Any]] = {
     ("zoneinfo", "ZoneInfo._unpickle"): _zone,
     ("zoneinfo._zoneinfo", "ZoneInfo._unpickle"): _zone,
     ("builtins", "getattr"): _attribute,
+    ("pytz", "_UTC"): lambda: dt.timezone.utc,
+    ("pytz", "_p"): _pytz_zone,
+    ("pytz", "FixedOffset"): lambda minutes: dt.timezone(dt.timedelta(minutes=minutes)),
+    ("builtins", "range"): _range,
     ("builtins", "set"): set,
     ("builtins", "frozenset"): frozenset,
 }
 
 #: The stand-ins for :data:`ORIGINALS`, by module and name.
 KNOWN: Final[Mapping[tuple[str, str], StandIn]] = {
-    path: StandIn.of(original) for path, original in ORIGINALS.items()
+    path: StandIn.of(path, original) for path, original in ORIGINALS.items()
 }
 
 
@@ -197,7 +235,7 @@ def _pickled_entries(path: str) -> bytes:
         raise UnreadableSourceError(
             "is not a file of Celery's scheduler: the key 'entries' is missing"
         ) from error
-    except dbm.error as error:
+    except Exception as error:  # a damaged file may raise any error
         problem = f"cannot be opened: {error}. Stop the beat that uses the file, or copy the file"
         raise UnreadableSourceError(problem) from error
 
@@ -223,6 +261,8 @@ def _convert(schedule: Schedule, where: str, name: Any, source: Any) -> Incoming
     if not isinstance(getattr(source, "task", None), str):
         raise InvalidEntryError("task", "is missing, or is not a string")
     _refuse_unknown("schedule.nowfun", getattr(source.schedule, "nowfun", None))
+    if isinstance(source.schedule, crontab):
+        source.schedule.__setstate__({"app": schedule.app})  # the file has a placeholder
     entry = schedule.entry_class(
         name,
         source.task,
@@ -259,8 +299,7 @@ def _refuse_unknown(field: str, value: Any) -> None:
     if isinstance(value, type) and issubclass(value, Unknown):
         value = value()
     if isinstance(value, Unknown):
-        problem = f"contains {value.path}, which is not loaded for safety; add this entry yourself"
-        raise InvalidEntryError(field, problem)
+        raise InvalidEntryError(field, f"contains {value.path}, which {value.problem}")
     for key, item in _items(value):
         _refuse_unknown(f"{field}.{key}", item)
 

@@ -22,8 +22,6 @@ from .auth import audit, user_name
 from .entry import entry_name, entry_or_error, existing, get_or_404
 from .values import clipped, entry_url, name_in, notify, schedule
 
-__all__ = ("actions",)
-
 actions = Blueprint("actions", __name__)
 
 #: Maximum length of the note of a pause, in characters.

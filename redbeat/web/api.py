@@ -52,8 +52,6 @@ from .entry import entry_name, entry_or_error, existing, get_or_404
 from .list import query_of
 from .values import schedule
 
-__all__ = ("api", "health")
-
 api = Blueprint("api", __name__, url_prefix="/api")
 health = Blueprint("health", __name__)
 

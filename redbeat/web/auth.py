@@ -40,19 +40,6 @@ from werkzeug.sansio.utils import host_is_trusted
 
 from redbeat.printing import get_logger, printable
 
-__all__ = (
-    "Access",
-    "audit",
-    "host_in",
-    "install_auth",
-    "is_loopback",
-    "logger",
-    "problem",
-    "read_users",
-    "user_name",
-    "wants_json",
-)
-
 logger = get_logger("redbeat.web")
 
 

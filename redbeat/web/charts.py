@@ -13,13 +13,6 @@ from typing import Final, NamedTuple
 
 from redbeat.calendar.zones import UTC, wall_zone
 
-__all__ = (
-    "Row",
-    "lanes",
-    "lateness_chart",
-    "load_chart",
-)
-
 MINUTE: Final = 60
 HOUR: Final = 3600
 DAY: Final = 86400

@@ -30,9 +30,6 @@ from .charts import lateness_chart
 from .list import poll_after
 from .values import now_of, schedule, texts_of, zone
 
-__all__ = ("entries", "entry_name", "entry_or_error", "existing", "get_or_404")
-
-
 entries = Blueprint("entries", __name__)
 
 NO_ENTRY: Final = "There is no entry {!r}. The entry was deleted, or it has finished."

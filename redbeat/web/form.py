@@ -21,15 +21,14 @@ from redbeat.entries.save import restart_if_finished
 from redbeat.errors import ConflictError, DecodeError, InvalidEntryError
 from redbeat.management.apply import Difference, differences
 from redbeat.management.task_names import NameChecker
-from redbeat.presentation.rule_text import KINDS, rule_of
+from redbeat.presentation.describe import rule_of
+from redbeat.presentation.rule_text import KINDS, cron_warning
 from redbeat.presentation.text import plain_text
 from redbeat.transfer.entry_file import CALL, change_entry, current_fields, new_entry
 
 from .auth import audit, logger
 from .entry import entry_name, entry_or_error, get_or_404
 from .values import entry_url, notify, now_of, schedule
-
-__all__ = ("EntryForm", "forms")
 
 forms = Blueprint("forms", __name__)
 
@@ -172,6 +171,11 @@ class EntryForm:
             for each in RULED_FIELDS
         ) or any(each.name in self.errors for each in RULED_FIELDS)
 
+    @property
+    def warning(self) -> str:
+        """A warning about a rule that is valid, or ""."""
+        return cron_warning(self["rule"]) if self["kind"] == "cron" else ""
+
     def _differs(self, each: FormField) -> bool:
         return self[each.name] != each.text_of(getattr(DEFAULT, each.name))
 
@@ -303,7 +307,7 @@ def save() -> ResponseReturnValue:
         return redirect(entry_url(name), 303)
     audit(f"changed {', '.join(changes)}", name)
     notify(f"The entry was changed: {', '.join(changes)}.")
-    _warn_of_unknown_names(entry)
+    _warn(entry, form)
     return redirect(entry_url(name), 303)
 
 
@@ -352,11 +356,13 @@ def create() -> ResponseReturnValue:
     name = str(entry.name)
     audit("created", name)
     notify("The entry was created.")
-    _warn_of_unknown_names(entry)
+    _warn(entry, form)
     return redirect(entry_url(name), 303)
 
 
-def _warn_of_unknown_names(entry: Any) -> None:
+def _warn(entry: Any, form: EntryForm) -> None:
+    if form.warning:
+        notify(f"Please check: {form.warning}.", "warning")
     try:
         checker = NameChecker(entry.app)
         for unknown in checker.unknown(entry):

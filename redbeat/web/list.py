@@ -19,11 +19,6 @@ from redbeat.storage.store import store_of
 
 from .values import now_of, schedule, texts_of
 
-__all__ = (
-    "listing",
-    "poll_after",
-)
-
 listing = Blueprint("listing", __name__)
 
 #: The possible numbers of entries per page, and the default number.

@@ -10,17 +10,15 @@ from typing import Any, Final
 from flask import Blueprint, abort, render_template, request
 from flask.typing import ResponseReturnValue
 
-from redbeat.calendar.walltime import instant_of
 from redbeat.errors import DecodeError, InvalidEntryError
 from redbeat.management.forecast import simulate as runs_of
 from redbeat.presentation.rule_text import KINDS
 from redbeat.presentation.text import in_zone
+from redbeat.transfer.incoming import instant_from
 
 from .entry import entry_name, get_or_404
 from .form import EntryForm
 from .values import now_of, zone
-
-__all__ = ("simulate",)
 
 simulate = Blueprint("simulate", __name__)
 
@@ -57,11 +55,8 @@ class Period:
         ]
         period = cls(texts[0], texts[1])
         try:
-            given = map(datetime.fromisoformat, texts)
-            period.instants = [
-                instant_of(at if at.tzinfo else at.replace(tzinfo=zone())) for at in given
-            ]
-        except (ValueError, OverflowError):
+            period.instants = [instant_from("period", text, zone()) for text in texts]
+        except InvalidEntryError:
             period.error = "Enter times such as 2027-03-28T02:30."
         else:
             if period.instants[0] >= period.instants[1]:

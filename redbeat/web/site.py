@@ -34,10 +34,10 @@ from werkzeug.middleware.proxy_fix import ProxyFix
 from werkzeug.utils import cached_property
 
 from redbeat.config import App, ensure_conf
+from redbeat.connection.urls import safe_url
 from redbeat.printing import encodable
 from redbeat.schedule import Schedule
 from redbeat.storage.checks import explained
-from redbeat.storage.client import safe_url
 from redbeat.storage.store import store_of
 
 from . import values
@@ -49,14 +49,6 @@ from .form import forms
 from .list import listing
 from .simulate import simulate
 from .timeline import Forecasts, timeline
-
-__all__ = (
-    "Served",
-    "create_app",
-    "dashboard",
-    "mounted",
-)
-
 
 #: Maximum size of the body of a request, in bytes.
 MAX_BODY: Final = 1 << 20

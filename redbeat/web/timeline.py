@@ -20,8 +20,6 @@ from redbeat.schedule import Schedule
 from .charts import Row, lanes, load_chart
 from .values import entry_url, zone
 
-__all__ = ("Forecasts", "timeline")
-
 timeline = Blueprint("timeline", __name__)
 
 MINUTE: Final = timedelta(minutes=1)

@@ -22,18 +22,6 @@ from redbeat.schedule import Schedule
 from redbeat.storage.layout import layout_of
 from redbeat.storage.wire import Row
 
-__all__ = (
-    "clipped",
-    "entry_url",
-    "install",
-    "name_in",
-    "notify",
-    "now_of",
-    "schedule",
-    "texts_of",
-    "zone",
-)
-
 #: The schedule of the dashboard that handles the current request.
 schedule: Schedule = LocalProxy(lambda: current_app.extensions["schedule"])  # type: ignore[assignment]
 

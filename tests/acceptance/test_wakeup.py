@@ -155,9 +155,8 @@ class TestAtOnce:
 
 
 class TestStopping:
-    @pytest.mark.parametrize(
-        "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)]
-    )
+    @pytest.mark.long
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
     def test_a_signal_ends_the_wait(
         self, project: Project, idle: Process, number: signal.Signals
     ) -> None:

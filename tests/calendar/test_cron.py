@@ -17,7 +17,7 @@ from celery.schedules import crontab
 from celery.utils.time import remaining
 from dateutil import tz
 
-from redbeat.calendar.cron import CronRule, check_cron_item
+from redbeat.calendar.cron import CronRule, celery_field, check_cron_item
 from redbeat.schedules.next_run import next_run
 from tests.samples import one_in
 
@@ -303,3 +303,67 @@ def test_numbers_are_valid_in_each_field(item: str) -> None:
 def test_an_item_that_celery_may_misread_is_not_valid(field: str, item: str) -> None:
     with pytest.raises(ValueError, match=r"must be \*, a number"):
         check_cron_item(field, item)
+
+
+#: Weekdays with 7 for Sunday, and the days that cron runs.
+WITH_SEVEN = {
+    "7": {0},
+    "07": {0},
+    "5-7": {5, 6, 0},
+    "fri-7": {5, 6, 0},
+    "Fri-7": {5, 6, 0},
+    "SATURDAY-7": {6, 0},
+    "0-7": set(range(7)),
+    "1-7": set(range(7)),
+    "sun-7": set(range(7)),
+    "7-7": {0},
+    "7-2": {0, 1, 2},
+    "7-tue": {0, 1, 2},
+    "1-7/2": {1, 3, 5, 0},
+    "fri-7/2": {5, 0},
+    "1,7": {1, 0},
+    "mon-wed,5-7": {1, 2, 3, 5, 6, 0},
+    "fri-mon": {5, 6, 0, 1},
+    "sun-sat": set(range(7)),
+    "*/7": {0},
+    "*": set(range(7)),
+}
+
+
+@pytest.mark.parametrize("text", WITH_SEVEN)
+def test_seven_means_sunday(text: str) -> None:
+    assert crontab(day_of_week=celery_field("day_of_week", text)).day_of_week == WITH_SEVEN[text]
+
+
+def test_seven_stays_in_other_fields_and_unknown_weekdays_are_refused() -> None:
+    assert celery_field("hour", "5-7") == "5-7"
+    for text in ("8", "7-9", "fri-9", "-7", "70"):
+        with pytest.raises(Exception, match=r"\d|must be"):
+            crontab(day_of_week=celery_field("day_of_week", text))
+
+
+@pytest.mark.parametrize(
+    ("field", "item", "fix"),
+    [
+        ("minute", "0/15", "0-59/15"),
+        ("hour", "8/2", "8-23/2"),
+        ("day_of_week", "mon/2", "mon-7/2"),
+        ("day_of_week", "7/2", "7-7/2"),
+        ("month_of_year", "jan/3", "jan-12/3"),
+        ("day_of_month", "?", r"write \* instead"),
+        ("day_of_month", "L", "BYDAY=1MO,-1FR"),
+        ("day_of_month", "15W", "BYDAY=1MO,-1FR"),
+        ("day_of_month", "LW", "BYDAY=1MO,-1FR"),
+        ("day_of_month", "L-3", "BYDAY=1MO,-1FR"),
+        ("day_of_week", "5L", "BYDAY=1MO,-1FR"),
+        ("day_of_week", "friL", "BYDAY=1MO,-1FR"),
+        ("day_of_week", "6#3", "BYDAY=1MO,-1FR"),
+        ("minute", "*/0", "must be"),
+        ("minute", "0-59/0", "must be"),
+    ],
+)
+def test_an_item_of_another_cron_is_refused_with_the_fix(field: str, item: str, fix: str) -> None:
+    with pytest.raises(ValueError, match=fix):
+        celery_field(field, item)
+    if "/" in fix:
+        assert celery_field(field, fix)

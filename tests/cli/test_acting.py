@@ -14,6 +14,7 @@ from redbeat.schedule import Schedule
 from tests.cli.conftest import Run
 from tests.conftest import Make
 from tests.scheduler.conftest import interval_json
+from tests.stored import is_triggered, put_triggers
 
 VERBS = ("pause", "resume", "trigger", "delete")
 
@@ -160,8 +161,8 @@ def test_trigger_prints_the_id_of_the_run(run: Run, redis_client: redis.Redis) -
     assert [line["name"] for line in ran.json] == ["other", "billing-day"]
     assert {line["action"] for line in ran.json} == {"triggered"}
     assert len({line["task_id"] for line in ran.json}) == 2
-    assert redis_client.hexists("redbeat:other", "trigger")
-    assert not redis_client.hexists("redbeat:billing-month", "trigger")
+    assert is_triggered(redis_client, "redbeat:other")
+    assert not is_triggered(redis_client, "redbeat:billing-month")
     ran = run("trigger", "billing-month")
     assert ran.err.startswith("Triggered billing-month (")
 
@@ -197,8 +198,7 @@ def test_a_long_list_is_shortened_in_the_question(run: Run, make: Make) -> None:
 
 @pytest.mark.usefixtures("three")
 def test_a_trigger_without_a_beat_is_reported(run: Run, redis_client: redis.Redis) -> None:
-    waiting = " ".join(f"{number}:1" for number in range(100))
-    redis_client.hset("redbeat:other", "trigger", waiting)
+    put_triggers(redis_client, "redbeat:other", 100)
     ran = run("trigger", "billing-day", "other", "--json")
     assert ran.code == EX_CONFLICT
     assert [line["name"] for line in ran.json] == ["billing-day"]

@@ -54,6 +54,29 @@ def test_each_type_of_schedule_can_be_added(
     assert (entry.schedule, entry.task, entry.enabled) == (expected, "proj.note", True)
 
 
+def test_a_crontab_with_two_kinds_of_days_is_explained(run: Run, tmp_path: Path) -> None:
+    either = "For either, make two entries, '0 9 13 * *' and '0 9 * * fri'"
+    both = "for both, keep '0 9 13 * fri'"
+    added = run("add", "new", "proj.note", "--cron", "0 9 13 * fri")
+    assert either in added.err
+    assert both in added.err
+    assert either not in run("edit", "new", "--max-runs", "5").err
+    assert either in run("edit", "new", "--cron", "0 9 13 * fri").err
+    file = tmp_path / "entries.json"
+    table = {"task": "proj.note", "cron": "0 9 13 * fri"}
+    file.write_text(json.dumps({"managed_by": "me", "entries": {"a": table}}), encoding="utf-8")
+    planned = run("plan", str(file))
+    assert "a: the day of the month and the weekday must both match" in planned.err
+    for plain in ("0 9 13 * *", "0 9 * * fri", "0 9 */2 * fri", "@monthly"):
+        assert "either" not in run("edit", "new", "--cron", plain).err
+
+
+def test_all_weekdays_of_cron_are_accepted(run: Run, app: Celery) -> None:
+    for text in ("fri-7", "5-7", "Fri-sun"):
+        run("add", text, "proj.note", "--cron", f"0 9 * * {text}")
+        assert load(app, text).schedule.day_of_week == {5, 6, 0}
+
+
 def test_an_entry_without_a_next_run_is_reported(run: Run) -> None:
     ran = run("add", "past", "proj.note", "--every", "30", "--end", "2026-01-01")
     assert (ran.code, ran.err) == (0, "Added past: every 30 s, no run left\n")
@@ -161,6 +184,8 @@ WRONG = [
     (["--cron", "* * * *"], "--cron '*/5 * * * *'", "has 4 fields"),
     (["--cron", "0 9 * * Mon#1"], "--cron '*/5 * * * *'", "'Mon#1' must be *, a number or a name"),
     (["--cron", "H 9 * * fri,Mon#1"], "--cron '*/5 * * * *'", "'Mon#1' must be *, a number"),
+    (["--cron", "0/15 * * * *"], "--cron '*/5 * * * *'", "write the range of the step: 0-59/15"),
+    (["--cron", "0 9 ? * fri"], "--cron '*/5 * * * *'", "; write * instead"),
     (["--cron", "0 9 * febtember *"], "--cron '*/5 * * * *'", "'febtember' must be *, a number"),
     (["--cron", "0 9 * mon *"], "--cron '*/5 * * * *'", "a name (feb, february)"),
     (["--cron", "mon 9 * * *"], "--cron '*/5 * * * *'", "'mon' must be *, a number, or a range"),

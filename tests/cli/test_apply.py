@@ -88,6 +88,29 @@ def test_a_file_in_toml_is_planned_and_applied(run: Run, tmp_path: Path) -> None
     assert all(line.startswith("unchanged") for line in again.lines)
 
 
+#: The same midnight, in the forms of TOML and JSON.
+MIDNIGHTS = (
+    *("2027-01-01", '"2027-01-01"', '"20270101"', "2027-01-01T00:00:00", '"2027-01-01 00:00"'),
+    *("2026-12-31T15:00:00Z", '"2026-12-31T15:00Z"', '"20261231T150000+0000"'),
+)
+
+
+def test_all_times_of_a_file_are_written_alike(run: Run, tmp_path: Path) -> None:
+    lines = ['managed_by = "me"']
+    for number, text in enumerate(MIDNIGHTS):
+        lines += [f"[entries.a{number}]", 'task = "t.a"', 'timezone = "Asia/Tokyo"']
+        lines += [f"{field} = {text}" for field in ("at", "start_time", "end_time")]
+    file = tmp_path / "entries.toml"
+    file.write_text("\n".join(lines), encoding="utf-8")
+    assert run("apply", str(file), "--yes").code == 0
+    found = run("list", "--json").json
+    assert len(found) == len(MIDNIGHTS)
+    for entry in found:
+        times = entry["due_at"], entry["policy"]["start_time"], entry["policy"]["end_time"]
+        assert {*times} == {"2026-12-31T15:00:00+00:00"}
+    assert run("plan", str(file), "--detailed-exitcode").code == 0
+
+
 def test_a_plan_names_each_change_with_old_and_new_values(run: Run, tmp_path: Path) -> None:
     entries = {"a": hourly(jitter=5), "b": hourly(), "c": hourly()}
     assert run("apply", write(tmp_path, entries), "--yes").code == 0
@@ -263,6 +286,46 @@ def test_an_unreadable_file_is_refused(run: Run, tmp_path: Path, text: str, prob
     assert problem in ran.err
 
 
+@pytest.mark.parametrize(
+    "key", [".".join(["a"] * 50_000), " . ".join(["'='"] * 300), '","."\\""' + ".a" * 300]
+)
+@pytest.mark.parametrize("text", ["%s = 1", "[%s]", "[x]\ny = {z = {%s = 1}}"])
+def test_a_key_of_many_parts_is_refused(run: Run, tmp_path: Path, text: str, key: str) -> None:
+    file = tmp_path / "entries.toml"
+    file.write_text('managed_by = "x"\n' + text % key, encoding="utf-8")
+    ran = run("plan", str(file))
+    assert ran.code == EX_UNREADABLE
+    assert "a key has more than 200 dots" in ran.err
+
+
+def test_dots_in_values_do_not_count_as_parts_of_a_key(run: Run, tmp_path: Path) -> None:
+    dots = "a.b" * 300
+    args = ", ".join(['"10.0.0.1"', "1.5"] * 200)
+    texts = [f'["{dots}", \'{dots}\', """\n{dots}\\"""" ] # {dots}', f"[{args}]"]
+    file = tmp_path / "entries.toml"
+    entries = (f'[entries.e{n}]\ntask="t"\nevery=9\nargs={text}' for n, text in enumerate(texts))
+    file.write_text("\n".join(['managed_by = "x"', *entries]), encoding="utf-8")
+    ran = run("plan", str(file))
+    assert ran.code == 0, ran.err
+    assert "2 created" in ran.err
+
+
+HOSTILE = (
+    "DTSTART:20260101T000000Z\nRRULE:FREQ=WEEKLY;BYDAY=MO,TU;BYMONTHDAY=1;BYSETPOS=1;COUNT=99999"
+)
+
+
+@pytest.mark.parametrize("command", ["plan", "apply"])
+def test_an_entry_whose_next_run_takes_too_long_is_refused(
+    run: Run, app: Celery, tmp_path: Path, command: str
+) -> None:
+    file = write(tmp_path, {"good": hourly(), "bad": {"task": "proj.t", "rrule": HOSTILE}})
+    ran = run(command, file, *["--yes"] * (command == "apply"))
+    assert ran.code == EX_FAILED
+    assert "bad: schedule: computing the next run takes more than 250,000 steps" in ran.err
+    assert not list(Schedule(app))
+
+
 def test_apply_asks_for_confirmation_only_if_something_changes(run: Run, tmp_path: Path) -> None:
     file = write(tmp_path, {"a": hourly()})
     assert run("apply", file).code == EX_FAILED
@@ -276,6 +339,7 @@ def test_a_file_is_read_from_standard_input(run: Run) -> None:
     assert run("plan", "-", answer=text).lines[0].startswith("created     a: ")
 
 
+@pytest.mark.long
 def test_a_plan_is_coloured_in_a_terminal(redis_url: str, tmp_path: Path) -> None:
     file = write(tmp_path, {"a": {"task": "tests.acceptance.project.not", "every": 60}})
     text, code = in_terminal(redis_url, "plan", file, "--detailed-exitcode")

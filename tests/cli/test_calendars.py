@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
 from celery import Celery
+from celery.schedules import crontab
 
-from redbeat import Calendar, Schedule
+from redbeat import Calendar, RedBeatSchedulerEntry, Schedule
 from redbeat.management.forecast import minutes_between
 
 from .conftest import Run
@@ -69,6 +71,66 @@ def test_the_days_come_from_an_icalendar_file(run: Run, app: Celery, tmp_path: P
         assert ran.code == 2
         assert "--ical" in ran.err
     assert Schedule(app).calendars["de"] == calendar
+
+
+def test_the_days_of_a_file_are_cut_in_the_zone(run: Run, app: Celery, tmp_path: Path) -> None:
+    path = tmp_path / "holidays.ics"
+    in_utc = ICAL.replace("DTSTART;VALUE=DATE:20261224", "DTSTART:20261224T183000Z")
+    path.write_text(in_utc.replace("DTEND;VALUE=DATE:20261227", "DTEND:20261225T183000Z"))
+    assert run("calendar", "lk", "--ical", str(path), "--zone", "Asia/Colombo").code == 0
+    calendar = Schedule(app).calendars["lk"]
+    assert [day for day in range(23, 29) if calendar.excludes(date(2026, 12, day))] == [25]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["RRULE:FREQ=SECONDLY"],
+        ["RRULE:FREQ=SE", " CONDLY"],
+        ['rrule;x="a:b":freq=hourly'],
+        ["RRULE:FREQ=SECONDLY;BYHOUR=0;BYMINUTE=0;BYSECOND=0"],
+        ["RRULE:FREQ=DAILY;BYMONTH=2;BYMONTHDAY=30"],
+        ["RRULE:FREQ=YEARLY", "EXRULE:FREQ=MINUTELY"],
+        ["RDATE:" + ",".join(["20260101"] * 9000)],
+        ["RRULE:FREQ=DAILY", "END:VEVENT", "BEGIN:VEVENT", "DTSTART;VALUE=DATE:20260501"] * 9,
+        [
+            *(
+                "END:VEVENT",
+                "BEGIN:VTIMEZONE",
+                "TZID:x",
+                "BEGIN:STANDARD",
+                "DTSTART:20260101T000000",
+            ),
+            *("RRULE:FREQ=SECONDLY", "TZOFFSETFROM:+01", "TZOFFSETTO:+02", "END:STANDARD"),
+            *("END:VTIMEZONE", "BEGIN:VEVENT", "DTSTART;VALUE=DATE:20260501"),
+        ],
+    ],
+)
+def test_events_that_take_too_long_to_expand_are_refused(
+    run: Run, app: Celery, tmp_path: Path, lines: list[str]
+) -> None:
+    path = tmp_path / "events.ics"
+    path.write_text(ICAL.replace("RRULE:FREQ=YEARLY;COUNT=3", "\n".join(lines)))
+    began = time.process_time()
+    ran = run("calendar", "de", "--ical", str(path))
+    assert time.process_time() - began < 5
+    assert ran.code == 2
+    assert "--ical" in ran.err
+    assert not Schedule(app).calendars
+
+
+def test_a_calendar_that_leaves_an_entry_no_run_is_not_stored(run: Run, app: Celery) -> None:
+    for name in ("de", "weekends"):
+        run("calendar", name, "--rule", "FREQ=WEEKLY;BYDAY=SA,SU")
+    entry = RedBeatSchedulerEntry("a", "t", crontab(), app=app, exclude=["weekends", "de"]).save()
+    ran = run("calendar", "de", "--rule", "FREQ=WEEKLY;BYDAY=MO,TU,WE,TH,FR")
+    assert ran.code == 2
+    assert "would leave 'a' without a next run" in ran.err
+    assert "outside the days of 'weekends' and 'de' takes more than 250,000 steps" in ran.err
+    assert Schedule(app)["a"].due_at == entry.due_at
+    entry.exclude = ("de",)
+    entry.save()
+    assert run("calendar", "de", "--rule", "FREQ=WEEKLY;BYDAY=MO,TU,WE,TH,FR").code == 0
 
 
 def test_a_calendar_is_not_deleted_with_other_options(run: Run, app: Celery) -> None:

@@ -144,10 +144,15 @@ def stored(client: Any) -> dict[str, Any]:
 
 
 def without_start_of_counting(found: dict[str, Any]) -> dict[str, Any]:
-    """Remove the history of entries that never ran: it contains the time of the import."""
+    """Remove the history of entries that never ran, and the times of overdue runs.
+
+    They contain the time of the import.
+    """
     return {
         key: {
-            name: text for name, text in fields.items() if name != "meta" or key.endswith("every")
+            name: text
+            for name, text in fields.items()
+            if name != "runtime" and (name != "meta" or key.endswith("every"))
         }
         for key, fields in found.items()
     }

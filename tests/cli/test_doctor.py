@@ -20,6 +20,7 @@ from redbeat.storage.store import store_of
 from tests.acceptance.processes import Project
 from tests.cli.conftest import Run
 from tests.conftest import Make
+from tests.stored import put_claim
 
 SCHEDULE = "redbeat::schedule"
 
@@ -90,7 +91,7 @@ def test_each_finding_names_its_fix(run: Run, make: Make, redis_client: Any) -> 
     told = run("doctor").out
     assert "missing: redbeat:gone" in told
     assert "--fix would remove the key from the schedule" in told
-    assert "--fix would add the entry to the schedule" in told
+    assert "redbeat:lost is stored, but not scheduled; celery redbeat resume lost" in told
 
 
 def test_an_unreadable_hash_outside_of_the_schedule_is_reported(
@@ -100,7 +101,7 @@ def test_an_unreadable_hash_outside_of_the_schedule_is_reported(
 
     Adding the hash to the schedule would only quarantine the entry.
     """
-    texts = {"json": "{", "list": "[]", "wrong": '{"name": "wrong", "task": "t", "schedule": 0}'}
+    texts = {"json": "{", "list": "[]", "wrong": '{"name": "wrong", "task": "t", "schedule": {}}'}
     others = {"longer:prefix": '{"name": "prefix", "task": "t", "schedule": 60}'}
     redis_client.hset("redbeat:foreign", "field", "text")
     for name, text in (texts | others).items():
@@ -134,12 +135,14 @@ def test_fix_repairs_what_can_be_repaired(
         ("missing", "redbeat:gone"): True,
         ("score", "redbeat:parked"): True,
         ("score", "redbeat:late"): True,
-        ("orphan", "redbeat:lost"): True,
+        ("orphan", "redbeat:lost"): False,
         ("unreadable", "redbeat:bad"): False,
     }
-    assert kinds(run("doctor", "--json").json) == [("unreadable", "redbeat:bad")]
+    left = [("orphan", "redbeat:lost"), ("unreadable", "redbeat:bad")]
+    assert kinds(run("doctor", "--json").json) == left
     redis_client.delete("redbeat:bad")
     redis_client.zrem(SCHEDULE, "redbeat:bad")
+    assert run("resume", "lost").code == 0
     assert run("doctor").code == 0
 
     tick_of_a_beat(app)
@@ -163,7 +166,7 @@ def test_a_claimed_entry_has_no_wrong_score(run: Run, make: Make, redis_client: 
     make("claimed", 1, last_run_at=datetime(2026, 1, 1, tzinfo=timezone.utc))
     redis_client.zadd(SCHEDULE, {"redbeat:claimed": 4e9})
     assert run("doctor").code == 1
-    redis_client.hset("redbeat:claimed", "claim", '["id 1.0 4000000000.0",{},{}]')
+    put_claim(redis_client, "redbeat:claimed", 4e9)
     assert run("doctor").code == 0
 
 

@@ -11,7 +11,6 @@ from celery.platforms import EX_OK, EX_UNAVAILABLE
 
 from redbeat.cli import COMMANDS, command
 from redbeat.cli.command import (
-    EX_CONFIG,
     EX_CONFLICT,
     EX_DIFFERENT,
     EX_FAILED,
@@ -20,6 +19,7 @@ from redbeat.cli.command import (
     EX_USAGE,
     EXIT_CODES,
 )
+from redbeat.errors import EX_CONFIG
 from tests.acceptance.processes import ROOT
 from tests.cli.conftest import Run
 from tests.conftest import Make

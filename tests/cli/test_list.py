@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 import redis
@@ -159,3 +160,34 @@ def test_the_first_entries_of_a_large_schedule_take_few_round_trips(
     assert [line.split()[0] for line in ran.lines[1:]] == [str(number) for number in range(20)]
     assert large_schedule.trips - before == 1
     assert len(Schedule(app)) == MANY
+
+
+def test_entries_that_are_not_scheduled_come_last(
+    run: Run, make: Make, redis_client: redis.Redis
+) -> None:
+    for name in ("a", "b", "c"):
+        make(name)
+    redis_client.zrem("redbeat::schedule", "redbeat:a")
+    ran = run("list")
+    assert [line.split()[0] for line in ran.lines[1:]] == ["b", "c", "a"]
+    assert "  not scheduled  " in ran.lines[-1]
+    assert names(run("list", "--json", "--state", "not scheduled")) == ["a"]
+    assert names(run("list", "--json", "--state", "scheduled")) == ["b", "c"]
+    assert names(run("list", "--json", "--sort", "name")) == ["a", "b", "c"]
+    assert names(run("list", "--json", "--sort", "name", "--limit", "1")) == ["a"]
+    assert names(run("list", "--json", "--pattern", "a*")) == ["a"]
+    assert names(run("list", "--json", "--limit", "2")) == ["b", "c"]
+
+
+@pytest.mark.standalone
+def test_a_user_who_may_not_scan_sees_what_is_scheduled(
+    run: Run, make: Make, app: Celery, redis_client: Any
+) -> None:
+    make("a")
+    redis_client.execute_command("ACL", "SETUSER", "plain", "on", "nopass", "~*", "+@all", "-scan")
+    try:
+        url = app.conf.redbeat_redis_url.replace("redis://", "redis://plain:x@")
+        app.conf.redbeat_redis_url, app.redbeat_conf, app.redbeat_redis = url, None, None
+        assert names(run("list", "--json")) == ["a"]
+    finally:
+        redis_client.execute_command("ACL", "DELUSER", "plain")

@@ -18,6 +18,7 @@ from tests.acceptance.processes import Project
 from tests.cli.conftest import Run
 from tests.conftest import Make
 from tests.servers import RedisServer
+from tests.stored import put_history
 from tests.topologies.groups import ClusterNode
 from tests.waiting import wait_until
 
@@ -128,7 +129,7 @@ def test_an_interrupted_copy_is_completed(redis_client: Any, filled: dict[str, A
 def test_the_last_runs_keep_their_ids(app: Celery, make: Make, redis_client: Any) -> None:
     """A run's id depends on the prefix, so the copy stores the ids that the old prefix produced."""
     entry = make("ö{b}")
-    redis_client.hset(entry.key, "history", "1795289048.5 +0.25\n1795289000 +1 sent my id\n")
+    put_history(redis_client, entry.key, ["1795289048.5 +0.25", "1795289000 +1 sent my id"])
     before = entry.history
     copy_prefix(redis_client, "redbeat:", "new:")
     app.conf.redbeat_key_prefix = "new:"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -16,6 +17,7 @@ from redbeat.entries.decide import PARKED
 from redbeat.worker import enable
 from tests.cli.conftest import Run
 from tests.conftest import Make
+from tests.stored import put_history
 
 RAN = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
 
@@ -23,7 +25,7 @@ RAN = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
 def line(at: datetime, late: float, task_id: str, outcome: str) -> str:
     """Return a line of the history, in the format that a beat writes."""
     scheduled = at.timestamp()
-    return f"{scheduled:.6f} {scheduled + late:.6f} {task_id} {outcome}\n"
+    return f"{scheduled:.6f} {scheduled + late:.6f} {task_id} {outcome}"
 
 
 @pytest.fixture
@@ -42,8 +44,7 @@ def ran_twice(make: Make, redis_client: redis.Redis) -> None:
         total_run_count=2,
     )
     earlier = line(RAN - timedelta(days=1), 0.25, "id-1", "failed:OperationalError")
-    history = line(RAN, 90, "id-2", "sent") + earlier
-    redis_client.hset("redbeat:nightly", "history", history)
+    put_history(redis_client, "redbeat:nightly", [line(RAN, 90, "id-2", "sent"), earlier])
 
 
 @pytest.mark.usefixtures("ran_twice")
@@ -210,13 +211,27 @@ def test_jitter_is_no_lateness(run: Run, make: Make, redis_client: redis.Redis) 
     assert entry.due_at is not None
     jitter = (entry.due_at - scheduled_at).total_seconds()
     assert jitter > 0
-    text = f"{scheduled_at.timestamp():.6f} {jitter + 0.25:+.6f}\n"
-    redis_client.hset("redbeat:a", "history", text)
+    text = f"{scheduled_at.timestamp():.6f} {jitter + 0.25:+.6f}"
+    put_history(redis_client, "redbeat:a", [text])
     row = run("history", "a").lines[-1]
     assert "  0.25 s  sent" in row
 
 
 def test_a_triggered_run_is_the_last_run(run: Run, make: Make, redis_client: redis.Redis) -> None:
     make("a", 3600)
-    redis_client.hset("redbeat:a", "history", f"{RAN.timestamp():.6f} +0.5 triggered id-1\n")
+    put_history(redis_client, "redbeat:a", [f"{RAN.timestamp():.6f} +0.5 triggered id-1"])
     assert f"Last run  {RAN + timedelta(seconds=0.5):%Y-%m-%d %H:%M:%S}" in run("show", "a").out
+
+
+def test_an_entry_that_is_not_scheduled(run: Run, make: Make, redis_client: redis.Redis) -> None:
+    make("a b", 3600)
+    redis_client.zrem("redbeat::schedule", "redbeat:a b")
+    shown = run("show", "a b").out
+    assert re.search("^State +not scheduled$", shown, re.MULTILINE)
+    assert "celery redbeat resume 'a b' schedules it" in shown
+    assert "Upcoming, if resumed" in shown
+    assert not re.search("^Due ", shown, re.MULTILINE)
+    (found,) = run("show", "a b", "--json").json
+    assert (found["state"], found["due_at"]) == ("not scheduled", None)
+    assert run("resume", "a b").code == 0
+    assert "not scheduled" not in run("show", "a b").out

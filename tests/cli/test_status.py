@@ -15,8 +15,9 @@ from celery.platforms import EX_UNAVAILABLE
 
 from redbeat import Schedule
 from redbeat.beat.lock import new_token
-from redbeat.cli.command import EX_CONFIG, EX_UNHEALTHY
+from redbeat.cli.command import EX_UNHEALTHY
 from redbeat.connection.retrying import RetryingConnection
+from redbeat.errors import EX_CONFIG
 from redbeat.storage.layout import Layout
 from tests.cli.conftest import Run
 from tests.conftest import Make

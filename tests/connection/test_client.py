@@ -39,9 +39,9 @@ from redbeat.connection.cluster import cluster_errors
 from redbeat.connection.parameters import client_parameters
 from redbeat.connection.retrying import RetryingConnection
 from redbeat.connection.topology import refusals
-from redbeat.connection.urls import parse_url
+from redbeat.connection.urls import parse_url, safe_url
 from redbeat.errors import ConfigurationError
-from redbeat.storage.client import build_client, get_redis, safe_url, unretried
+from redbeat.storage.client import build_client, get_redis, unretried
 from tests.certificates import KEY_PASSWORD, CertificateFiles, write_certificates
 from tests.servers import RedisServer
 from tests.tls_server import TLSServer
@@ -570,8 +570,13 @@ def tls_of(**settings: Any) -> dict[str, Any] | None:
         {"redbeat_redis_url": "rediss://h"},
         {"redbeat_redis_url": "rediss://h", "redbeat_redis_use_ssl": True},
         {"redbeat_redis_url": "rediss://h", "redbeat_redis_use_ssl": {}},
-        {"redbeat_redis_url": "redis://h", "redbeat_redis_use_ssl": True},
         {"redbeat_redis_url": "redis://h", "redbeat_redis_options": {"ssl": True}},
+        {
+            "redbeat_redis_url": "redis://h",
+            "redbeat_redis_use_ssl": True,
+            "redbeat_redis_options": {"ssl": True},
+        },
+        {"redbeat_redis_use_ssl": True},
         {"broker": "rediss://h"},
         {"broker_use_ssl": True},
         {"redbeat_redis_url": "sentinel://h", "redbeat_redis_use_ssl": True},
@@ -591,12 +596,20 @@ def test_tls_verifies_certificate_and_name(settings: dict[str, Any]) -> None:
         {},
         {"redbeat_redis_use_ssl": False, "broker_use_ssl": True},
         {"redbeat_redis_url": "redis://h", "broker_use_ssl": {"ssl_cert_reqs": "none"}},
+        {"redbeat_redis_url": "redis://h", "redbeat_redis_use_ssl": True},
+        {"redbeat_redis_url": "REDIS://h", "redbeat_redis_use_ssl": {"ssl_cert_reqs": "none"}},
         {"redbeat_redis_url": "unix:///s", "broker_use_ssl": True},
         {"redbeat_redis_url": "sentinel://h", "broker": "amqps://h", "broker_use_ssl": True},
     ],
 )
 def test_no_tls(settings: dict[str, Any]) -> None:
     assert tls_of(**settings) is None
+
+
+def test_a_cluster_at_a_redis_url_uses_tls_if_the_setting_says_so() -> None:
+    app = make_app(redbeat_redis_url="redis://h", redbeat_redis_options={"cluster": True})
+    app.conf.redbeat_redis_use_ssl = True
+    assert client_parameters(RedBeatConfig(app).endpoint).kwargs["ssl"] is True
 
 
 @pytest.mark.parametrize("value", [ssl.CERT_NONE, "CERT_NONE", "none", "NONE", None, 0], ids=repr)

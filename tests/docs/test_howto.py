@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import functools
 import json
 import re
 import shlex
@@ -207,7 +206,7 @@ from web import app, schedule
 
 client = app.test_client()
 assert client.put("/reminders/tea", json={"every": 60, "text": "tea"}).status_code == 204
-assert client.put("/reminders/bad", json={"every": -1, "text": "tea"}).status_code == 400
+assert client.put("/reminders/bad", json={"every": 1e12, "text": "tea"}).status_code == 400
 assert client.get("/reminders").json == ["reminder-tea"]
 assert client.delete("/reminders/tea").status_code == 204
 assert client.delete("/reminders/tea").status_code == 404
@@ -222,7 +221,7 @@ from api import app, schedule
 client = TestClient(app)
 body = {"url": "https://example.com", "every": 60}
 assert client.put("/polls/one", json=body).status_code == 204
-assert client.put("/polls/bad", json={**body, "every": 0.001}).status_code == 400
+assert client.put("/polls/bad", json={**body, "every": 1e12}).status_code == 400
 assert client.get("/polls").json() == ["poll-one"]
 assert client.post("/polls/one/run").json()["task_id"]
 assert client.post("/polls/two/run").status_code == 404
@@ -314,7 +313,6 @@ def test_the_commands_of_the_compose_file_run_together(reader: Reader, unused_po
 # -- troubleshooting -----------------------------------------------------------------------------
 
 
-@functools.cache
 def messages() -> list[str]:
     """Return the string constants of the package; each value in them is replaced by ``…``."""
     found = []
@@ -336,11 +334,15 @@ def error_texts() -> list[str]:
     return [text for row in rows for text in re.findall(r"``([^`]+)``", row)]
 
 
-@pytest.mark.parametrize("text", error_texts())
-def test_redbeat_has_the_error_text(text: str) -> None:
-    """The page writes ``...`` in place of values."""
-    pattern = ".+".join(re.escape(part) for part in text.split("..."))
-    assert any(re.search(pattern, message, re.DOTALL) for message in messages()), text
+def pattern_of(text: str) -> re.Pattern[str]:
+    """Return what finds a text of the page, which writes ``...`` in place of values."""
+    return re.compile(".+".join(map(re.escape, text.split("..."))), re.DOTALL)
+
+
+def test_redbeat_has_each_error_text() -> None:
+    found = messages()
+    texts = error_texts()
+    assert [text for text in texts if not any(map(pattern_of(text).search, found))] == []
 
 
 def test_the_page_has_many_error_texts() -> None:
@@ -362,7 +364,8 @@ def logged() -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("message", [m for m in logged() if m.strip("…: ")])
-def test_the_page_has_each_warning_of_a_beat(message: str) -> None:
-    patterns = [".+".join(map(re.escape, text.split("..."))) for text in error_texts()]
-    assert any(re.search(pattern, message, re.DOTALL) for pattern in patterns), message
+def test_the_page_has_each_warning_of_a_beat() -> None:
+    patterns = [*map(pattern_of, error_texts())]
+    logs = [message for message in logged() if message.strip("…: ")]
+    assert len(logs) > 40
+    assert [message for message in logs if not any(p.search(message) for p in patterns)] == []

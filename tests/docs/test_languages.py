@@ -26,7 +26,7 @@ def test_an_object_is_decoded(block: Block) -> None:
 def test_the_documented_note_equals_that_of_a_beat(world: World) -> None:
     (note,) = (json.loads(block.text) for block in JSON if '"reason"' in block.text)
     client: Any = world.client
-    bad = {"name": "poll-4711", "task": "t", "schedule": {"__type__": "interval", "every": -5}}
+    bad = {"name": "poll-4711", "task": "t", "schedule": {"__type__": "interval", "every": "5 s"}}
     client.hset("redbeat:poll-4711", "definition", json.dumps(bad))
     client.zadd("redbeat::schedule", {"redbeat:poll-4711": 0})
     world.scheduler().tick()

@@ -77,7 +77,10 @@ ORPHAN = {
 HOWTO = "docs/howto/"
 
 #: Pages with many commands, which only the long run tests.
-LONG = {f"docs/{name}.rst" for name in ("switching", "from-redbeat-2", "languages")}
+LONG = {
+    f"docs/{name}.rst"
+    for name in ("switching", "from-redbeat-2", "from-django-celery-beat", "languages", "scale")
+}
 
 
 def reason(block: Block) -> str:

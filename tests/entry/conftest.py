@@ -18,14 +18,17 @@ PutRaw: TypeAlias = Callable[..., str]
 SCHEDULE = f"{PREFIX}:schedule"
 
 
+#: What beats keep about an entry.
+KEPT = ("identity", "runtime", "beat_state")
+
+
 @pytest.fixture
 def stored(redis_client: redis.Redis) -> Stored:
-    """A function that returns the hash fields of an entry, except the random ``identity``."""
+    """A function that returns the fields of an entry that RedBeat 2 knows, and the policy."""
 
     def stored(name: str) -> dict[str, str]:
         found: Any = redis_client.hgetall(f"{PREFIX}{name}")
-        found.pop("identity", None)
-        return dict(found)
+        return {name: text for name, text in found.items() if name not in KEPT}
 
     return stored
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import redis
 from celery import Celery
+from celery.schedules import schedule
 
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.decoder import to_timestamp
@@ -63,6 +64,22 @@ def test_definition_and_decode_definition_have_effect(app: Celery, stored: Store
     loaded.owner = "bob"
     loaded.save()
     assert Owned.from_key(f"{PREFIX}a", app=app).owner == "bob"
+
+
+class Undecoded(Entry):
+    """An entry class whose ``decode_definition()`` leaves the schedule in JSON."""
+
+    @staticmethod
+    def decode_definition(definition: str | bytes) -> dict[str, Any]:
+        decoded: dict[str, Any] = json.loads(definition)
+        return decoded
+
+
+def test_a_schedule_that_the_class_leaves_in_json_is_decoded(app: Celery, put_raw: PutRaw) -> None:
+    assert Undecoded.from_key(put_raw(RAW), app=app).schedule == schedule(60)
+    wrong = {**RAW, "schedule": {"__type__": "interval", "every": "x"}}
+    with pytest.raises(DecodeError, match=r"schedule.every: 'x' is not a number"):
+        Undecoded.from_key(put_raw(wrong), app=app)
 
 
 def test_decode_meta_has_effect(app: Celery, put_raw: PutRaw) -> None:

@@ -13,13 +13,13 @@ from celery import Celery
 from celery.schedules import crontab, schedule
 
 from redbeat import RedBeatSchedulerEntry as Entry
-from redbeat.entries.history import encode_meta, encode_runtime
-from redbeat.entries.runs import nominal
+from redbeat.entries.history import encode_meta
 from redbeat.entry import store_of
 from redbeat.storage.records import CHANGED, RAN, Completion
 from tests.deployments import PREFIX
 from tests.entry.conftest import SCHEDULE, ScoreOf, Stored
 from tests.scheduler.clients import wired_client
+from tests.stored import put_nominal
 
 UTC = timezone.utc
 KEY = f"{PREFIX}a"
@@ -114,7 +114,7 @@ def test_the_grid_of_the_last_nominal_instant_is_kept(
     due, actual = ago(minutes=45), ago(minutes=44)
     entry(app).save()
     ran(redis_client, actual)
-    redis_client.hset(KEY, "runtime", encode_runtime(nominal(due), actual))
+    put_nominal(redis_client, KEY, due.timestamp(), actual.timestamp())
     entry(app, 1800 * 2).save()
     assert score_of("a") == pytest.approx(due.timestamp() + 3600, abs=1e-5)
 
@@ -308,7 +308,7 @@ def test_next_records_a_run(app: Celery, stored: Stored, score_of: ScoreOf) -> N
     assert load(app).last_run_at == after.last_run_at
     # The next run counts from the time at which this run was due, not from the actual run.
     assert score_of("a") == pytest.approx(last.timestamp() + 120, abs=1e-5)
-    assert set(stored("a")) == {"definition", "meta", "runtime"}
+    assert set(stored("a")) == {"definition", "meta"}
     assert load(app).due_at == after.due_at
 
 

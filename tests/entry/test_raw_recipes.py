@@ -221,7 +221,7 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     ({"schedule": None}, "definition.schedule"),
     ({"schedule": {"__type__": "lunar"}}, "definition.schedule"),
     ({"schedule": {"every": 60}}, "definition.schedule"),
-    ({"schedule": {"__type__": "interval", "every": -1}}, "definition.schedule.every"),
+    ({"schedule": {"__type__": "interval", "every": "1"}}, "definition.schedule.every"),
     ({"schedule": {"__type__": "interval", "every": 60, "unit": "s"}}, "definition.schedule"),
     ({"schedule": {"__type__": "crontab", "hour": 99}}, "definition.schedule.hour"),
     ({"schedule": {"__type__": "rrule", "freq": "OFTEN"}}, "definition.schedule.freq"),
@@ -229,8 +229,6 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     ({"args": {"a": 1}}, "definition.args"),
     ({"kwargs": [1]}, "definition.kwargs"),
     ({"options": 1}, "definition.options"),
-    ({"enabled": "yes"}, "definition.enabled"),
-    ({"enabled": 2}, "definition.enabled"),
     ({"owner": "me"}, "definition.owner"),
 ]
 

@@ -76,8 +76,8 @@ class CrashingScheduler(RedBeatScheduler):
     """
 
     @property
-    def _store(self) -> Store:
-        store = super()._store
+    def _stored(self) -> Store:
+        store = super()._stored
         return CrashingStore(store.client, store.keys)
 
     def apply_async(self, *args: Any, **kwargs: Any) -> Any:

@@ -63,12 +63,14 @@ class Schedule:
         every: float,
         score: float = 0.0,
         meta: Mapping[str, str] | None = None,
+        identity: str = "",
     ) -> None:
         """Store entries that run every ``every`` seconds, and wake up the beats.
 
         Without the wakeup, a beat would read the schedule only after some seconds, too late for
         entries that are due now. An entry without a history first runs at ``score`` (0 means now)
-        and then every ``every`` seconds. ``meta`` maps names to histories.
+        and then every ``every`` seconds. ``meta`` maps names to histories. With an ``identity``, a
+        beat puts the entries back after the sorted set was lost.
         """
         pipeline = self.client.pipeline(transaction=False)
         members: dict[str, float] = {}
@@ -76,6 +78,8 @@ class Schedule:
             fields = {"definition": definition_json(name, every)}
             if meta and name in meta:
                 fields["meta"] = meta[name]
+            if identity:
+                fields["identity"] = identity
             pipeline.hset(self.prefix + name, mapping=fields)
             members[self.prefix + name] = score
         pipeline.zadd(self.key, members)
@@ -95,12 +99,13 @@ class Schedule:
         }
 
     def claimed(self, entries: Iterable[str]) -> list[str]:
-        """Return the entries that are claimed."""
+        """Return the entries that are claimed, or whose run a beat holds."""
         names_to_read = list(entries)
         pipeline = self.client.pipeline(transaction=False)
         for name in names_to_read:
-            pipeline.hexists(self.prefix + name, "claim")
-        return [name for name, held in zip(names_to_read, pipeline.execute(), strict=True) if held]
+            pipeline.hmget(self.prefix + name, "claim", "beat_state")
+        found = zip(names_to_read, pipeline.execute(), strict=True)
+        return [name for name, (claim, state) in found if claim or '"hold":' in (state or "")]
 
     def due_before(self, instant: float) -> int:
         """Return how many entries have a score between 0 and ``instant``."""

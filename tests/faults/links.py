@@ -6,6 +6,7 @@ import asyncio
 import random
 import socket
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 __all__ = ("Conditions", "Link", "abort")
@@ -37,6 +38,8 @@ class Conditions:
     #: How many connections the proxy has reset, at random or instead of a reply.
     struck: int = 0
     matching: bytes = b""
+    #: Called once, before a request that contains these bytes reaches the server.
+    before: tuple[Callable[[], object], bytes] | None = None
     refusing: bool = False
     swallowing_all: bool = False
     #: Cleared while the proxy delays all bytes.
@@ -51,6 +54,12 @@ class Conditions:
     def strikes(self) -> bool:
         """Return whether the next chunk resets its connection."""
         return self.reset_rate > 0 and self.random.random() < self.reset_rate
+
+    def announce(self, request: bytes) -> None:
+        """Call the function that waits for this request, if any."""
+        if self.before is not None and self.before[1] in request:
+            action, self.before = self.before[0], None
+            action()
 
     def takes_reply(self, request: bytes) -> bool:
         """Return whether to drop the reply to this request; if so, decrease the count of drops."""
@@ -112,6 +121,7 @@ class Requests(Direction):
         struck = conditions.strikes()
         if struck and conditions.random.random() < 0.5:
             raise CutError
+        conditions.announce(data)
         self._link.reply_is_lost |= conditions.takes_reply(data)
         await super()._deliver(data)
         if struck:

@@ -212,6 +212,9 @@ def _judge_entry(
         sent[index].append(message)
         back = index if coalescing else _reach(instants, index, message)
         excused.update(range(max(0, index - back), index))
+        if index == 0:
+            # A late first run has its own instant, and counts the missed instants after it.
+            excused.update(range(1, 1 + message.coalesced))
     report.expected += len(instants)
     for index, instant in enumerate(instants):
         occurrence = Occurrence(entry, instant)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 from typing import Any
 
 from tests.faults.links import Conditions, Link, abort
@@ -99,6 +100,13 @@ class Proxy(LoopbackServer):
         Only chunks to the server that contain ``matching`` count as requests.
         """
         self._set(swallows=count, matching=matching)
+
+    def before_request(self, action: Callable[[], object], matching: bytes = b"") -> None:
+        """Call ``action`` before the next chunk that contains ``matching`` reaches the server.
+
+        The chunk waits until ``action`` returns.
+        """
+        self._set(before=(action, matching))
 
     def reset_rate(self, probability: float) -> None:
         """Reset the connection of a chunk to the server with this probability.

@@ -22,6 +22,7 @@ sys.exit(main())
 """
 
 
+@pytest.mark.long
 def test_the_leader_is_known_and_beats_can_be_restarted(beats: Beats, schedule: Schedule) -> None:
     """Setup: a leader and a standby. Fault: each is killed.
 

@@ -53,7 +53,7 @@ def one(beats: Beats, schedule: Schedule, ledger: Ledger) -> Grid:
     """Return a beat's entries that run every second; the hourly entries are not due."""
     ran = schedule.now() - 60.0
     meta = meta_json(ran, RUNS)
-    schedule.put(HOURLY, HOUR, ran + HOUR, dict.fromkeys(HOURLY, meta))
+    schedule.put(HOURLY, HOUR, ran + HOUR, dict.fromkeys(HOURLY, meta), identity="1")
     beats.start()
     beats[0].wait_for("beat: Static entries: ")
     one = Grid.begin(schedule, ENTRIES, 1.0, AHEAD)

@@ -22,7 +22,8 @@ from celery import Celery
 
 import redbeat.worker
 from redbeat import RedBeatSchedulerEntry
-from redbeat.entry import store_of
+from redbeat.entries.runs import RunResult
+from redbeat.worker import End, Reports
 from tests.faults.beats import Beats, lease
 from tests.faults.conftest import BOTH_BROKERS, Note
 from tests.faults.entries import Schedule, names
@@ -43,6 +44,8 @@ TIMEOUT = 1.5
 #: Entries that run only when they are triggered.
 TRIGGERED, DAY = names(5, "triggered"), 86400.0
 LIMIT = 3
+#: What the workers report.
+DONE = RunResult("succeeded")
 #: Seconds from the first to the second instant of an entry that is saved during the test.
 SHORT = 2.0
 AHEAD = 0.5
@@ -71,7 +74,7 @@ class Life:
         self.beats, self.ledger = beats, ledger
         # How often a beat was killed while it had claimed entries.
         self.amid_claims = 0
-        self._app, self._schedule = app, schedule
+        self._app, self._schedule, self._reports = app, schedule, Reports(app)
         self._chance = random.Random(seed)
         self._steps: dict[str, tuple[float, float]] = {}
         self._limits: dict[str, int] = {}
@@ -120,8 +123,9 @@ class Life:
         for message in fresh:
             if message.entry in ENDING:
                 self._ends.setdefault(message.task_id, time.time())
-                key = f"{self._schedule.prefix}{message.entry}"
-                store_of(self._app).end_run(key, message.task_id)
+                self._reports.add(
+                    End(message.entry, "", message.task_id, None, time.monotonic(), DONE)
+                )
 
     def wait(self, condition: Callable[[], bool], what: str) -> None:
         """Wait for a condition while the workers report the ends of runs."""

@@ -65,6 +65,12 @@ def test_a_header_covers_as_many_instants_as_it_counts() -> None:
     assert not judge(EXPECTED, messages).lost
 
 
+def test_the_header_of_a_late_first_run_counts_the_instants_after_it() -> None:
+    report = judge(EXPECTED, [message(10.0, delay=1.5, coalesced=1), message(13.0)])
+    assert report.coalesced == [Occurrence("a", 11.0)]
+    assert report.lost == [Occurrence("a", 12.0)]
+
+
 def test_a_header_does_not_make_a_dispatched_run_coalesced() -> None:
     report = judge(EXPECTED, [message(10.0), message(11.0), message(13.0, coalesced=2)])
     assert report.coalesced == [Occurrence("a", 12.0)]

@@ -184,6 +184,19 @@ def test_a_swallowed_reply_belongs_to_an_executed_request(
     assert client.receive(4) == b":3\r\n"
 
 
+def test_something_happens_once_before_a_request(
+    proxy: Proxy, connect: Connect, redis_client: redis.Redis
+) -> None:
+    counters: list[object] = []
+    proxy.before_request(lambda: counters.append(redis_client.get("counter")), matching=b"INCR")
+    client = connect()
+    assert client.ping() == PONG
+    for number in (1, 2):
+        client.send("INCR counter")
+        assert client.receive(4) == f":{number}\r\n".encode()
+    assert counters == [None]
+
+
 def outcomes(proxy: Proxy, connect: Connect, trials: int) -> list[bool]:
     """Send ``trials`` requests and return for each whether it got a reply."""
     proxy.reset_rate(0.5)

@@ -13,6 +13,7 @@ from redis.exceptions import RedisError
 
 from redbeat import RedBeatScheduler
 from redbeat.storage.scripts import load_script
+from tests.edition.storage.scripts import load_script as load_next_script
 from tests.faults.beats import LOCK_TIMEOUT, Beats
 from tests.faults.conftest import BOTH_BROKERS, Note
 from tests.faults.entries import Schedule, names
@@ -33,7 +34,7 @@ SOON = 3.0
 #: Seconds within which a beat dispatches again after the last lost reply.
 AGAIN = 2.0
 #: All requests of a beat run the same script; only requests that record runs contain ``RECORD``.
-TURN, RECORD = b"EVALSHA", b'{"scheduled_at":'
+TURN, RECORD = b"EVALSHA", b"total_run_count"
 
 #: A script for a beat that waits for the lock when it starts, as in RedBeat 2.
 WAITS_FOR_THE_LOCK = """
@@ -51,6 +52,7 @@ def proxy(schedule_redis: RedisServer, schedule: Schedule) -> Iterator[Proxy]:
     """Run a proxy to a Redis that has the scripts; otherwise the first reply would be NOSCRIPT."""
     for name in ("claim", "acquire", "sync", "prune", "release"):
         schedule.client.script_load(load_script(name).text)
+    schedule.client.script_load(load_next_script("turn").text)
     with Proxy(schedule_redis.port) as proxy:
         yield proxy
 
@@ -147,9 +149,8 @@ def test_replies_to_publishing_are_lost(
     assert set(schedule.run_counts(ENTRIES).values()) == {1}
 
 
-@pytest.mark.parametrize(
-    "waits", [False, pytest.param(True, marks=pytest.mark.long)], ids=["in a tick", "at its start"]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("waits", [False, True], ids=["in a tick", "at its start"])
 def test_replies_to_acquiring_are_lost(
     beats: Beats,
     schedule: Schedule,

@@ -34,7 +34,7 @@ def test_an_entry_is_written_run_changed_and_removed(writer: Writer, project: Pr
 def test_a_mistake_is_reported_and_can_be_corrected(writer: Writer, project: Project) -> None:
     project.worker()
     project.beat()
-    writer.run("save", "poll", TASK, "-5")
+    writer.run("save", "poll", TASK, "1e300")
     reason = wait_until(lambda: writer.problem("poll"), 30, "the entry is set aside")
     assert "definition.schedule.every" in reason
     assert project.ran() == []

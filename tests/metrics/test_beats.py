@@ -211,6 +211,7 @@ RedBeatScheduler(app).tick()
 """
 
 
+@pytest.mark.long
 def test_without_the_prometheus_package(redis_url: str) -> None:
     """The missing package raises an error only if a port is set."""
     done = subprocess.run(

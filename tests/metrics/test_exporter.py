@@ -14,7 +14,7 @@ import redis
 from celery import Celery
 
 from redbeat.beat.lock import new_token
-from redbeat.cli.command import EX_CONFIG
+from redbeat.errors import EX_CONFIG
 from redbeat.metrics.extra import serve_exporter
 from tests.acceptance.processes import Project
 from tests.cli.commands import run_command
@@ -52,6 +52,7 @@ def test_all_beats_together(project: Project) -> None:
     assert "Traceback" not in exporter.output()
 
 
+@pytest.mark.long
 def test_exporter_and_beat_export_the_same_values(project: Project) -> None:
     entries(project, "a", "b")
     _, beat = begin_beat(project)

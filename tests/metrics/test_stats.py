@@ -131,7 +131,7 @@ def test_runs_that_are_too_late_are_counted(world: World) -> None:
 def test_skipped_runs_are_counted(world: World) -> None:
     world.put("a", last_run_at=world.ago(90))
     world.client.hset("redbeat:a", "policy", '{"overlap": "skip"}')
-    world.client.hset("redbeat:a", "running", f"some-id {world.now() + HOUR:.6f}")
+    world.put_running("a", world.now() + HOUR)
     run(world)
     assert counts(world) == {"skipped": 1, "skipped a": 1}
 

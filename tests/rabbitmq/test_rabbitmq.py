@@ -205,7 +205,9 @@ def test_at_most_once(beats: Beats, schedule: Schedule, rabbit: RabbitServer) ->
     assert not report.unknown, report
     assert waited <= BACK
     reported = beats[0].output().count(" is lost")
-    assert len(report.lost) <= reported <= len(ENTRIES), report
+    # On a busy machine, a lost run may have replaced earlier ones that were missed.
+    lost = {run.entry for run in report.lost}
+    assert len(lost) <= reported <= len(ENTRIES), report
 
 
 def test_the_configuration_of_the_manual(

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 from celery.schedules import crontab
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 import redbeat.worker
 from redbeat import RedBeatSchedulerEntry, Schedule, rrule
@@ -15,12 +17,20 @@ from redbeat.entries.backfill import Backfill
 from redbeat.errors import InvalidEntryError
 from redbeat.storage.store import Store
 from tests.samples import long
-from tests.scheduler.clients import CountingRedis
-from tests.scheduler.conftest import QUARANTINE, RecordingScheduler, World, counting, end_run
+from tests.scheduler.clients import CountingRedis, Wire
+from tests.scheduler.conftest import (
+    SCHEDULE,
+    Clock,
+    RecordingScheduler,
+    World,
+    counting,
+    end_run,
+    wire,
+)
 
 from .conftest import Make, RoundTrips
 
-__all__ = ("counting",)
+__all__ = ("counting", "wire")
 
 UTC = timezone.utc
 HOUR = timedelta(hours=1)
@@ -299,7 +309,7 @@ def test_a_wrong_request_is_refused(
     with pytest.raises(InvalidEntryError) as raised:
         entry.backfill(since, until, rate=arguments.get("rate", 10))
     assert raised.value.field == field
-    assert not world.client.hexists("redbeat:a", "trigger")
+    assert world.waiting("a") == 0
 
 
 class WithClock(RedBeatSchedulerEntry):
@@ -321,14 +331,14 @@ def test_a_schedule_with_its_own_clock_is_refused(make: Make, world: World) -> N
 
 @pytest.mark.usefixtures("ran")
 def test_an_invalid_backfill_is_removed(world: World, log: pytest.LogCaptureFixture) -> None:
-    world.client.hset("redbeat:a", "trigger", '"x/1/2:0"')
-    world.client.zadd("redbeat::schedule", {"redbeat:a": world.now()})
+    world.put_waiting("a", "x/1/2:0")
     scheduler = world.scheduler()
     for _ in range(3):
         scheduler.tick()
-    assert not world.client.hexists("redbeat:a", "trigger")
+    assert world.waiting("a") == 0
     assert scheduler.sent == []
-    assert "removed the waiting run 'x/1/2:0'" in log.text
+    assert "removed the waiting run" in log.text
+    assert "x/1/2:0" in log.text
 
 
 def test_a_run_that_is_recorded_meanwhile_refuses_a_backfill(
@@ -349,7 +359,7 @@ def test_a_run_that_is_recorded_meanwhile_refuses_a_backfill(
 
 def test_a_quarantined_entry_has_no_backfill(ran: RedBeatSchedulerEntry, world: World) -> None:
     last = last_run(ran)
-    world.client.hset(QUARANTINE, "redbeat:a", "{}")
+    world.put_in_quarantine("a")
     with pytest.raises(InvalidEntryError, match="quarantine"):
         ran.backfill(last - 5 * HOUR, last)
 
@@ -382,7 +392,7 @@ def test_many_entries_take_no_more_round_trips(
         scheduler.sent.clear()
         return counting.trips - before
 
-    scheduler = world.scheduler()
+    scheduler = world.scheduler(clock=Clock())  # a slow machine takes more, smaller turns
     scheduler.tick()
     assert tick_with(40) <= tick_with(1) + 1
 
@@ -434,26 +444,25 @@ def test_a_backfill_as_another_program_writes_it(
 ) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - only the type matters
         Backfill.read(text)
-    world.client.hset("redbeat:a", "trigger", f'"{text} t:1"')
-    world.client.zadd("redbeat::schedule", {"redbeat:a": world.now()})
+    world.put_waiting("a", text, "t:1")
     assert ran.backfills == []
     scheduler = world.scheduler()
     for _ in range(4):
         scheduler.tick()
-    assert not world.client.hexists("redbeat:a", "trigger")
+    assert world.waiting("a") == 0
     assert len(scheduler.sent) == 1
     assert log.text.count("removed the waiting run") == 1
 
 
+@pytest.mark.usefixtures("ran")
 def test_a_backfill_whose_id_is_not_utf_8_is_removed(
-    ran: RedBeatSchedulerEntry, world: World, log: pytest.LogCaptureFixture
+    world: World, log: pytest.LogCaptureFixture
 ) -> None:
-    world.client.hset("redbeat:a", "trigger", b'"\xff%s"' % VALID[1:].encode())
-    world.client.zadd("redbeat::schedule", {ran.key: world.now()})
+    world.put_waiting("a", b"\xff%s" % VALID[1:].encode())
     scheduler = world.scheduler()
     for _ in range(3):
         scheduler.tick()
-    assert not world.client.hexists("redbeat:a", "trigger")
+    assert world.waiting("a") == 0
     assert scheduler.sent == []
     assert "removed the waiting run" in log.text
 
@@ -461,7 +470,7 @@ def test_a_backfill_whose_id_is_not_utf_8_is_removed(
 def test_a_finished_backfill_as_another_program_writes_it(
     ran: RedBeatSchedulerEntry, world: World
 ) -> None:
-    world.client.hset("redbeat:a", "trigger", '"r/0/1/9/0~3600/:done r/10/1/9/0~3600/5~9:done"')
+    world.put_waiting("a", "r/0/1/9/0~3600/:done", "r/10/1/9/0~3600/5~9:done")
     assert ran.backfills == []
     assert ran.cancel_backfill() == []
     last, scheduler = last_run(ran), world.scheduler()
@@ -477,3 +486,29 @@ def test_the_longest_backfill_reads_back() -> None:
     # A float has fewer digits than the microseconds of this instant.
     read = Backfill.read(one.token)
     assert Backfill.read(read.token) == read
+
+
+def test_a_backfill_whose_reply_is_lost_is_stored_once(
+    ran: RedBeatSchedulerEntry, world: World, wire: Wire
+) -> None:
+    last = last_run(ran)
+    entry = RedBeatSchedulerEntry.from_key("redbeat:a", app=world.app)
+    wire.set_retry(Retry(NoBackoff(), 1))
+    wire.lose(lambda: world.waiting("a") == 1)
+    plan = entry.backfill(last - 3 * HOUR, last, rate=1000)
+    assert wire.lost == 1
+    assert len(plan.instants) == 3
+    assert finish(world.scheduler(), entry) == plan.instants
+
+
+def test_an_entry_that_is_not_scheduled_has_no_backfill(
+    world: World, ran: RedBeatSchedulerEntry
+) -> None:
+    """A backfill that is waiting can still be cancelled, which does not schedule the entry."""
+    now = datetime.now(UTC)
+    ran.backfill(now - 5 * HOUR, now - HOUR)
+    world.client.zrem(SCHEDULE, "redbeat:a")
+    with pytest.raises(InvalidEntryError, match="'a' is not scheduled"):
+        ran.backfill(now - 9 * HOUR, now - 6 * HOUR)
+    assert len(ran.cancel_backfill()) == 1
+    assert world.score("a") is None

@@ -13,7 +13,7 @@ from redis.retry import Retry
 from redbeat import ConflictError, Schedule
 from tests.faults.proxy import Proxy
 from tests.scheduler.clients import Wire
-from tests.scheduler.conftest import World
+from tests.scheduler.conftest import SCHEDULE, World, once
 from tests.servers import RedisServer
 
 from .conftest import Make, RoundTrips
@@ -137,3 +137,18 @@ def test_a_failed_save_may_be_repeated(make: Make, world: World, proxied: Proxy)
     entry.save(if_unchanged=True)
     with pytest.raises(ConflictError):
         make("a").save(if_unchanged=True)
+
+
+def test_a_save_during_a_run_puts_back_a_member_that_a_program_took_out(
+    make: Make, world: World
+) -> None:
+    entry = make("a", last_run_at=world.ago(5000)).save()
+    scheduler = world.scheduler()
+
+    def take_out_and_save() -> None:
+        world.client.zrem(SCHEDULE, "redbeat:a")
+        entry.save()
+
+    scheduler.before_send = once(take_out_and_save)
+    scheduler.tick()
+    assert (world.score("a") or 0) > world.now()

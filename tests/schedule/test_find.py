@@ -223,3 +223,24 @@ def test_the_year_1_is_before_all_runs(schedule: Schedule, make: Make, kind: obj
 def test_status_of_an_empty_schedule(schedule: Schedule) -> None:
     status = schedule.status()
     assert (status.leader, status.beats, set(status.entries.values())) == (None, [], {0})
+
+
+def test_entries_that_are_not_scheduled_are_found_by_their_state(
+    filled: Schedule, make: Make, world: World
+) -> None:
+    """Without the state they are left out, because the search would scan all keys of Redis."""
+    for name in ("out", "off-out"):
+        make(name, task="billing.d", enabled=name == "out").save()
+        world.client.zrem(SCHEDULE, f"redbeat:{name}")
+    every = names(filled.records())
+    assert "out" not in every
+    assert sorted(names(filled.records(states=["not scheduled"]))) == ["off-out", "out"]
+    assert names(filled.records("out*", states=["not scheduled"])) == ["out"]
+    assert names(filled.records(states=["not scheduled"], enabled=False)) == ["off-out"]
+    both = names(filled.records(states=["not scheduled", "paused"]))
+    assert (both[0], sorted(both)) == ("off", ["off", "off-out", "out"])
+    soon = datetime.now(timezone.utc) + timedelta(days=1)
+    assert names(filled.records(states=["not scheduled"], due_before=soon)) == []
+    (record,) = filled.records("out", states=["not scheduled"])
+    assert (record.state, record.due_at) == ("not scheduled", None)
+    assert "celery redbeat resume out schedules it" in str(filled["out"].status.reason)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from redbeat import RedBeatSchedulerEntry, Schedule
-from redbeat.entries.pauses import paused, resumed
+from redbeat.entries.pauses import Pause, paused, resumed
 from tests.scheduler.conftest import SCHEDULE, World, once
 
 from .conftest import Make, RoundTrips
@@ -24,7 +24,9 @@ def test_pause_and_resume(schedule: Schedule, make: Make, world: World) -> None:
     assert world.score("a") == -2
     status = entry.status
     assert (status.state, status.note, status.due_at) == ("paused", "the disk is full", None)
-    since = datetime.fromisoformat(world.field("a", "policy")["pause"]["since"])
+    pause = Pause.of_entry(schedule["a"])
+    assert pause is not None
+    since = datetime.fromisoformat(pause.since)
     assert abs(since - datetime.now(timezone.utc)) < timedelta(seconds=30)
     entry.resume()
     assert (enabled, entry.enabled) == (False, True)
@@ -192,3 +194,31 @@ def test_a_static_entry_disabled_without_a_pause_is_enabled_again(
     start_beat(world)
     assert schedule["a"].enabled is True
     assert world.client.zscore(SCHEDULE, "redbeat:a") > 0
+
+
+def test_resume_schedules_an_entry_that_a_program_took_out(make: Make, world: World) -> None:
+    """It was enabled all the time, so its definition does not change."""
+    entry = make("a").save()
+    score = world.score("a")
+    world.client.zrem(SCHEDULE, "redbeat:a")
+    assert entry.status.state == "not scheduled"
+    entry.resume()
+    assert (entry.status.state, world.score("a")) == ("scheduled", score)
+
+
+def test_pausing_an_entry_that_is_not_scheduled_keeps_it_from_running(
+    make: Make, world: World
+) -> None:
+    entry = make("a", last_run_at=world.ago(5000)).save()
+    world.client.zrem(SCHEDULE, "redbeat:a")
+    entry.pause()
+    scheduler = world.scheduler()
+    scheduler.tick()
+    assert (scheduler.sent, entry.status.state, world.score("a")) == ([], "paused", -2)
+
+
+def test_an_entry_of_redbeat_2_gets_an_identity_when_it_is_resumed(world: World) -> None:
+    """The identity shows that this version gave the entry its score."""
+    world.client.zrem(SCHEDULE, world.put("a"))
+    Schedule(world.app)["a"].resume()
+    assert world.identity("a")

@@ -83,6 +83,12 @@ def test_wrong_arguments(make: Make, schedule: Schedule) -> None:
         schedule.simulate(START, START + DAY, changes={"a": {"jitter": -1}})
 
 
+@pytest.mark.parametrize("since", ["2026-12-01", 1795713600.0, datetime(2026, 12, 1).date()])
+def test_an_argument_that_is_no_datetime_is_named(schedule: Schedule, since: Any) -> None:
+    with pytest.raises(InvalidEntryError, match="since: must be a datetime, not"):
+        schedule.simulate(since, datetime.now(timezone.utc))
+
+
 def test_one_round_trip(make: Make, schedule: Schedule, trips: RoundTrips) -> None:
     for name in ("a", "b", "c"):
         make(name).save()

@@ -30,16 +30,16 @@ class WatchedConnection(redis.Connection):
 
 
 class CountingRedis(redis.Redis):
-    """A client that counts replies. Each reply is one round trip."""
+    """A client that counts what it sends at once. Each is one round trip."""
 
     trips = 0
 
     def sending(self) -> None:
-        """Do nothing before a command."""
+        """Count a command, or some commands that are sent together."""
+        self.trips += 1
 
     def received(self, _connection: redis.Connection) -> None:
-        """Count a reply."""
-        self.trips += 1
+        """Do nothing after a reply."""
 
 
 def always() -> bool:
@@ -83,6 +83,12 @@ class Wire(redis.Redis):
     def lose(self, when: Callable[[], object] = always, times: int = 1) -> None:
         """Lose the first ``times`` replies that arrive while ``when`` holds."""
         self._losses += [when] * times
+
+    def forget(self) -> None:
+        """Forget all actions and losses that have not happened."""
+        self._before.clear()
+        self._after.clear()
+        self._losses.clear()
 
     def sending(self) -> None:
         """Run the :meth:`before_command` actions whose condition holds."""

@@ -19,6 +19,7 @@ from redbeat.beat.wakeup import WakeUp
 from redbeat.schedulers import RedBeatScheduler
 from tests import workers
 from tests.deployments import PREFIX
+from tests.stored import IS_THIRD, put_state
 
 from .clients import CountingRedis, Wire, counting_client, wired_client
 
@@ -28,6 +29,7 @@ QUARANTINE = f".{PREFIX}:quarantine"
 LOCK = f"{PREFIX}:lock"
 STATS = f".{PREFIX}:stats"
 BEATS = f".{PREFIX}:beats"
+HANDS = f".{PREFIX}:hands"
 
 Json = dict[str, Any]
 S = TypeVar("S", bound=RedBeatScheduler)
@@ -213,6 +215,8 @@ class World:
         """
         due = self.now() - 1
         self.client.zadd(SCHEDULE, {f"{PREFIX}{name}": due for name in names})
+        for name in names:
+            self._end_hold(name)
 
     def put_meta(self, name: str, last_run_at: datetime) -> None:
         """Write the last run of an entry to its hash field ``meta``, as some applications do."""
@@ -225,8 +229,14 @@ class World:
         return None if score is None else float(score)
 
     def is_claimed(self, name: str) -> bool:
-        """Return whether an entry is claimed."""
-        return bool(self.client.hexists(f"{PREFIX}{name}", "claim"))
+        """Return whether an entry is claimed, or a beat holds its run."""
+        claim, state = self.client.hmget(f"{PREFIX}{name}", "claim", "beat_state")
+        return bool(claim) or '"hold":' in (state or "")
+
+    def is_in_hand(self, name: str) -> bool:
+        """Return whether a beat has claimed an entry, or looked at it in its last request."""
+        notes = self.client.hvals(HANDS)
+        return self.is_claimed(name) or any(f'"{PREFIX}{name}"' in note for note in notes)
 
     def field(self, name: str, field: str) -> Json:
         """Return a hash field of an entry, decoded from JSON."""
@@ -235,22 +245,112 @@ class World:
         decoded: Json = json.loads(text)
         return decoded
 
+    def identity(self, name: str) -> str:
+        """Return the identity of an entry."""
+        text, state = self.client.hmget(f"{PREFIX}{name}", "identity", "beat_state")
+        found = json.loads(state)["id"] if state else json.loads(text or '""')
+        assert found, f"{name} has no identity"
+        return str(found)
+
     def run_count(self, name: str) -> int:
         """Return the recorded run count of an entry."""
         if not self.client.hexists(f"{PREFIX}{name}", "meta"):
             return 0
         return int(self.field(name, "meta").get("total_run_count", 0))
 
+    def running(self, name: str) -> tuple[str, float] | None:
+        """Return the task id of the current run of an entry, and until when beats wait for its end.
+
+        Return None if there is none, or if its end was reported.
+        """
+        text, state, inbox = self.client.hmget(f"{PREFIX}{name}", "running", "beat_state", "inbox")
+        said = {line[1] for line in json.loads(inbox or "[]") if line[0] == "end"}
+        retried = {line[1] for line in json.loads(inbox or "[]") if line[2] == "retried"}
+        stored = json.loads(state or "{}").get("running")
+        task_id, until = stored or (json.loads(text).rsplit(" ", 1) if text else ("", 0))
+        return (task_id, float(until)) if task_id and task_id not in said - retried else None
+
+    def put_running(self, name: str, until: float) -> None:
+        """Store that a run of an entry is going on, and until when beats wait for its end."""
+        key = f"{PREFIX}{name}"
+        if IS_THIRD:
+            put_state(self.client, key, running=["another", until])
+        else:
+            self.client.hset(key, "running", json.dumps(f"another {until:.6f}"))
+
+    def take_reports(self, scheduler: RedBeatScheduler) -> None:
+        """Let a beat take in what workers reported, for which it may wait a second."""
+        inbox = f".{PREFIX}:inbox"
+        for key in self.client.zrange(inbox, 0, -1):
+            self.client.zadd(inbox, {key: 1})
+        scheduler.tick()
+
+    def expire_run(self, name: str) -> None:
+        """Change the current run of an entry as if the time in which it should end was over."""
+        key, before = f"{PREFIX}{name}", self.now() - 1
+        text, state = self.client.hmget(key, "running", "beat_state")
+        if state is None:
+            task_id, _ = json.loads(text).rsplit(" ", 1)
+            self.client.hset(key, "running", json.dumps(f"{task_id} {before:.6f}"))
+        else:
+            fields = json.loads(state)
+            fields["running"][1] = before
+            self.client.hset(key, "beat_state", json.dumps(fields))
+
     def expire_claim(self, name: str) -> None:
-        """Change the claim on an entry as if its lease had expired."""
+        """Change the claim on an entry, or the hold of its run, as if its time was over."""
         key = f"{PREFIX}{name}"
         text = self.client.hget(key, "claim")
+        self.client.zadd(SCHEDULE, {key: 1})
+        if self._end_hold(name):
+            return
         assert text is not None, f"{name} is not claimed"
         claim, quote, marks = text[2:].partition('"')
         claim_id, due, _, *rest = claim.split(" ")
         head = " ".join([claim_id, due, "1.000000", *rest])
         self.client.hset(key, "claim", f'["{head}{quote}{marks}')
-        self.client.zadd(SCHEDULE, {key: 1})
+
+    def _end_hold(self, name: str) -> bool:
+        """Change the hold of an entry's run as if its time was over; return whether it has one."""
+        key = f"{PREFIX}{name}"
+        state = json.loads(self.client.hget(key, "beat_state") or "{}")
+        if "hold" not in state:
+            return False
+        state["hold"][3] = 1
+        self.client.hset(key, "beat_state", json.dumps(state))
+        return True
+
+    def put_waiting(self, name: str, *tokens: str | bytes) -> None:
+        """Store requests of runs as another program may: ``id:time``, or the token of a backfill.
+
+        The next tick finds them.
+        """
+        key = f"{PREFIX}{name}"
+        joined = b" ".join(token.encode() if isinstance(token, str) else token for token in tokens)
+        if self.client.hexists(key, "beat_state"):
+            lines = b",\n".join(map(_line_of, joined.split(b" ")))
+            self.client.hset(key, "inbox", b"[%s]" % lines)
+            self.client.zadd(f".{PREFIX}:inbox", {key: 1})
+        else:
+            self.client.hset(key, "trigger", b'"%s"' % joined)
+            self.client.zadd(SCHEDULE, {key: self.now()})
+
+    def waiting(self, name: str) -> int:
+        """Return how many requests of runs wait, also those that have finished."""
+        fields = ("trigger", "inbox", "beat_state")
+        text, inbox, state = self.client.hmget(f"{PREFIX}{name}", *fields)
+        said = [line for line in json.loads(inbox or "[]") if line[0] != "end"]
+        taken_in = json.loads(state or "{}").get("waiting", ())
+        return len([*json.loads(text or '""').split(), *said, *taken_in])
+
+    def put_in_quarantine(self, name: str) -> None:
+        """Store an entry as one that beats do not send."""
+        key = f"{PREFIX}{name}"
+        self.client.hset(QUARANTINE, key, "{}")
+        state = self.client.hget(key, "beat_state")
+        if state is not None:
+            fields = {**json.loads(state), "quarantine": [self.now(), "a reason"]}
+            self.client.hset(key, "beat_state", json.dumps(fields))
 
     def quarantine(self) -> dict[str, Json]:
         """Return the quarantined entries: the stored details, keyed by entry key."""
@@ -258,9 +358,12 @@ class World:
         return {key: json.loads(note) for key, note in notes.items()}
 
     def dump(self) -> dict[str, Any]:
-        """Return all data in Redis except the lock, metrics, last requests and beat presence."""
+        """Return all data in Redis except the lock, metrics, last requests and beat presence.
+
+        The marks of changes, which say nothing about an entry, are left out as well.
+        """
         readers: dict[str, Callable[[str], Any]] = {
-            "hash": self.client.hgetall,
+            "hash": lambda key: _without_marks(self.client.hgetall(key)),
             "set": self.client.smembers,
             "string": self.client.get,
             "zset": lambda key: self.client.zrange(key, 0, -1, withscores=True),
@@ -273,6 +376,23 @@ class World:
         """Return how many scripts the server has run so far, according to ``INFO``."""
         stats = self.client.info("commandstats")
         return sum(int(stats.get(f"cmdstat_{name}", {}).get("calls", 0)) for name in SCRIPT_CALLS)
+
+
+def _without_marks(fields: dict[str, str]) -> dict[str, Any]:
+    if "beat_state" not in fields:
+        return fields
+    return {**fields, "beat_state": {**json.loads(fields["beat_state"]), "m": None}}
+
+
+def _line_of(token: bytes) -> bytes:
+    """Return a waiting run as a line of an inbox."""
+    if b"/" in token:
+        return b'["backfill","%s"]' % token
+    run_id, _, at = token.partition(b":")
+    try:
+        return b'["trigger","%s",%s]' % (run_id, json.dumps(float(at)).encode())
+    except ValueError:
+        return b'["trigger","%s","%s"]' % (run_id, at)
 
 
 SCRIPT_CALLS = ("eval", "evalsha")
@@ -311,7 +431,7 @@ def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
 
 @pytest.fixture
 def counting(app: Celery, redis_url: str) -> CountingRedis:
-    """The Redis client of the app. It counts replies."""
+    """The Redis client of the app. It counts what it sends."""
     client = counting_client(redis_url)
     app.redbeat_redis = client
     return client

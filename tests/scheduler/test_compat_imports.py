@@ -14,7 +14,7 @@ from fakeredis import FakeRedis
 
 import redbeat
 from redbeat import schedulers
-from redbeat.storage.client import safe_url
+from redbeat.connection.urls import safe_url
 from tests.deployments import PREFIX
 
 from .conftest import World, interval_json

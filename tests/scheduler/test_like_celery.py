@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any, ClassVar
 
+import kombu.messaging
 import pytest
 from celery import Task
 from celery.beat import Scheduler, SchedulingError
@@ -123,3 +124,118 @@ def test_a_sync_that_fails_is_logged(world: World, caplog: pytest.LogCaptureFixt
     scheduler.failing = False
     assert scheduler.names == ["a"]
     assert "sync() failed" in caplog.text
+
+
+def of_class(**attributes: Any) -> type[RecordingScheduler]:
+    """Return a scheduler class with these attributes."""
+    return type("Own", (RecordingScheduler,), attributes)
+
+
+def test_attributes_of_a_class_apply_unless_set_elsewhere(world: World) -> None:
+    class Producer(kombu.messaging.Producer):
+        """A producer of a program."""
+
+    attributes = {"sync_every_tasks": 2, "max_interval": 7, "lock_timeout": 90, "sync_every": 40}
+    cls = of_class(Producer=Producer, **attributes)
+
+    def values(**arguments: Any) -> dict[str, Any]:
+        scheduler = world.scheduler_of(cls, **arguments)
+        assert isinstance(scheduler.producer, Producer)
+        return {name: getattr(scheduler, name) for name in attributes}
+
+    assert values() == attributes
+    assert values(max_interval=None, sync_every_tasks=None) == attributes
+    world.app.conf.update(beat_sync_every=3, beat_max_loop_interval=8, redbeat_lock_timeout=95)
+    settings = {"sync_every_tasks": 3, "max_interval": 8, "lock_timeout": 95, "sync_every": 40}
+    del world.app.redbeat_conf  # a new process
+    assert values() == settings
+    given = {"sync_every_tasks": 4, "max_interval": 9, "lock_timeout": 99}
+    assert values(**given) == {**settings, **given}
+
+
+def test_the_sync_of_a_class_is_called_after_its_number_of_tasks(world: World) -> None:
+    class Twice(Syncing):
+        sync_every_tasks = 2
+
+    scheduler = world.scheduler_of(Twice)
+    scheduler.synced = []
+    for name in ("", "ab", "c"):
+        for each in name:
+            world.put(each, interval_json(3600), world.ago(3700))
+        scheduler.tick()
+    assert scheduler.synced == [0, 2]
+
+
+ENTRIES = {"job": {"task": "t", "schedule": 60}}
+
+
+def assigns(scheduler: Any) -> None:
+    scheduler.schedule = ENTRIES
+
+
+def sets_data(scheduler: Any) -> None:
+    scheduler.data = ENTRIES
+
+
+def adds_an_item(scheduler: Any) -> None:
+    scheduler.schedule["job"] = scheduler.Entry("job", "t", 60, app=scheduler.app)
+
+
+#: What setup_schedule() does in Celery's guide and in Celery's own schedulers.
+WAYS = {
+    "merge_inplace()": lambda scheduler: scheduler.merge_inplace(ENTRIES),
+    "schedule.update()": lambda scheduler: scheduler.schedule.update(ENTRIES),
+    "schedule['job']": adds_an_item,
+    "an assignment to schedule": assigns,
+    "an assignment to schedule or data": sets_data,
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_entries_that_would_not_be_stored_are_warned_about(
+    world: World, caplog: pytest.LogCaptureFixture, way: str
+) -> None:
+    """Celery keeps a mapping in the scheduler, RedBeat the entries in Redis."""
+
+    def setup_schedule(scheduler: Any) -> None:
+        scheduler._store = {"entries": ENTRIES}  # noqa: SLF001 - as Celery's PersistentScheduler
+        WAYS[way](scheduler)
+        scheduler.install_default_entries(scheduler.schedule)
+        scheduler.sync()
+
+    scheduler = world.scheduler_of(of_class(setup_schedule=setup_schedule))
+    scheduler.tick()
+    (line,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert line.startswith(f"beat: {way}")
+    assert "adds no entries: call update_from_dict()" in line
+
+
+def test_entries_that_are_given_later_are_warned_about(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    scheduler = world.scheduler()
+    scheduler.schedule = {}
+    assert caplog.messages == []
+    scheduler.schedule = ENTRIES
+    world.scheduler(schedule=ENTRIES)
+    assert [text for text in caplog.messages if "update_from_dict()" not in text] == []
+    assert len(caplog.messages) == 2
+
+
+def test_entries_that_are_merged_into_an_own_mapping_run(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Own(RecordingScheduler):
+        @property
+        def schedule(self) -> Any:
+            return self.data
+
+        def setup_schedule(self) -> None:
+            self.merge_inplace(ENTRIES)
+            self.data["job"].last_run_at = None
+
+    scheduler = world.scheduler_of(Own)
+    scheduler.tick()
+    scheduler.tick()
+    assert scheduler.names == ["job"]
+    assert caplog.messages == []

@@ -11,8 +11,8 @@ import redis
 from celery import Celery
 
 from redbeat.schedulers import get_redis
+from redbeat.storage.reading import BATCH
 from redbeat.storage.scripts import Script
-from redbeat.storage.store import BATCH
 from tests.deployments import PREFIX
 from tests.scheduler.conftest import LOCK, Clock, RecordingScheduler, World, once
 

@@ -171,7 +171,7 @@ def test_a_beat_whose_lock_reply_was_lost_leads(world: World, wire: Wire) -> Non
     wire.lose(lambda: world.client.exists(LOCK))
     scheduler.tick()
     assert wire.lost == 1
-    assert world.client.get(LOCK) == scheduler.lock.token  # type: ignore[union-attr]
+    assert world.client.get(LOCK) == scheduler.lock.token
     scheduler.tick()
     assert scheduler.names == ["a"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -17,6 +18,7 @@ from redbeat.entries.decide import task_id_of
 from redbeat.errors import ConfigurationError
 from redbeat.schedulers import RedBeatScheduler
 from tests.deployments import PREFIX
+from tests.stored import IS_THIRD
 
 from .conftest import Clock, RecordingScheduler, World, interval_json
 
@@ -46,7 +48,8 @@ def test_headers_name_the_occurrence(world: World) -> None:
 def test_task_id_is_derived_from_the_occurrence(world: World) -> None:
     message = send_one(world).sent[0]
     instant = message.options["headers"]["scheduled_at"]
-    identity = str(world.field("a", "identity"))
+    state = world.client.hget(f"{PREFIX}a", "beat_state")
+    identity = str(json.loads(state)["id"] if state else world.field("a", "identity"))
     assert message.id == task_id_of(PREFIX, "a", instant, identity)
     assert message.id != task_id_of("other:", "a", instant, identity)
     assert message.id != task_id_of(PREFIX, "b", instant, identity)
@@ -83,8 +86,9 @@ def test_the_stored_entry_is_never_touched(world: World) -> None:
 
 def test_the_last_run_and_its_nominal_instant_are_separate(world: World) -> None:
     message = send_one(world).sent[0]
-    runtime = world.field("a", "runtime")
-    assert abs(runtime["scheduled_at"] - message.scheduled_at.timestamp()) < 1e-5
+    if not IS_THIRD:
+        runtime = world.field("a", "runtime")
+        assert abs(runtime["scheduled_at"] - message.scheduled_at.timestamp()) < 1e-5
     entry = RedBeatSchedulerEntry.from_key(f"{PREFIX}a", world.app)
     assert entry.last_run_at is not None
     assert entry.last_run_at > message.scheduled_at
@@ -110,7 +114,7 @@ def test_tasks_that_the_app_knows_are_sent_through_their_own_apply_async(world: 
     headers = seen[0]["headers"]
     assert isinstance(headers, dict)
     assert headers["periodic_task_name"] == "a"
-    assert world.run_count("a") == 1
+    assert world.run_count("a") == (0 if IS_THIRD else 1), "sent is what left, in the third edition"
 
 
 @pytest.mark.parametrize(

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from celery.schedules import schedule
+import time_machine
+from celery.schedules import BaseSchedule, crontab, schedule
 
 from redbeat import RedBeatSchedulerEntry, clocked, rrule
 from tests.deployments import PREFIX
 
-from .conftest import World
+from .conftest import World, interval_json
 
 MINUTE = timedelta(minutes=1)
 
@@ -77,6 +80,98 @@ class TestFirstRun:
         assert scheduler.sent == []
 
 
+class Later(schedule):
+    """An interval of an hour that begins in 90 minutes."""
+
+    begin = None
+
+    def now(self) -> datetime:
+        if self.begin is None:
+            self.begin = now() + 90 * MINUTE
+        return self.begin
+
+
+def in_90_minutes() -> datetime:
+    return (now() + 90 * MINUTE).replace(microsecond=0)
+
+
+class Clocked(RedBeatSchedulerEntry):
+    """An entry whose clock shows when its schedule begins."""
+
+    begin = in_90_minutes()
+
+    def default_now(self) -> datetime:
+        return self.begin
+
+
+HOUR = timedelta(hours=1)
+#: Schedules of an hour whose clock shows ``begin``.
+CLOCKS: dict[str, Callable[[datetime], BaseSchedule]] = {
+    "aware": lambda begin: schedule(3600, nowfun=lambda: begin),
+    "naive": lambda begin: schedule(3600, nowfun=lambda: begin.replace(tzinfo=None)),
+    "relative": lambda begin: schedule(3600, relative=True, nowfun=lambda: begin),
+    "crontab": lambda begin: crontab("0", nowfun=lambda: begin),
+    "rule": lambda begin: rrule(
+        "HOURLY", now().replace(minute=0, second=0, microsecond=0), nowfun=lambda: begin
+    ),
+    "class": lambda _begin: Later(3600),
+}
+
+
+class TestClockThatShowsItsStart:
+    """Programs set when an interval begins by a clock that shows this instant."""
+
+    @pytest.mark.parametrize("make", [save, static])
+    @pytest.mark.parametrize("kind", [*CLOCKS])
+    def test_the_first_run_follows_an_interval_later(
+        self, world: World, make: Any, kind: str
+    ) -> None:
+        begin = in_90_minutes()
+        make(world, CLOCKS[kind](begin))
+        world.scheduler().tick()
+        first = begin + HOUR
+        if kind in ("relative", "crontab", "rule"):
+            first = first.replace(minute=0, second=0)
+        assert world.score("new") == pytest.approx(first.timestamp(), abs=2)
+        stored = RedBeatSchedulerEntry.from_key(f"{PREFIX}new", app=world.app)
+        assert stored.upcoming(2) == [
+            pytest.approx(at, abs=2 * timedelta(seconds=1)) for at in (first, first + HOUR)
+        ]
+
+    def test_a_clock_that_shows_the_past_is_the_last_run(self, world: World) -> None:
+        begin = now() - 90 * MINUTE
+        save(world, schedule(3600, nowfun=lambda: begin))
+        scheduler = world.scheduler()
+        scheduler.tick()
+        assert [message.scheduled_at for message in scheduler.sent] == [begin + HOUR]
+
+    def test_the_clock_of_an_entry_class_counts_too(self, world: World) -> None:
+        Clocked("new", "t", 3600, app=world.app).save()
+        world.scheduler().tick()
+        assert world.score("new") == (Clocked.begin + HOUR).timestamp()
+
+    def test_further_saves_move_nothing(self, world: World) -> None:
+        begin, ran = in_90_minutes(), world.ago(60)
+        entry = RedBeatSchedulerEntry(
+            "new", "t", schedule(3600, nowfun=lambda: begin), app=world.app
+        )
+        for _ in range(2):
+            entry.save()
+            assert world.score("new") == (begin + HOUR).timestamp()
+        world.put_meta("new", ran)  # as if a beat had run it; a program saves it at each start
+        save(world, schedule(3600, nowfun=lambda: begin))
+        world.scheduler().tick()
+        assert world.score("new") == pytest.approx((ran + HOUR).timestamp(), abs=0.01)
+
+    def test_a_clock_of_a_host_that_is_ahead_is_not_a_start(self, world: World) -> None:
+        with time_machine.travel(time.time() + 7200, tick=True):
+            save(world, schedule(3600, nowfun=now))
+        scheduler = world.scheduler()
+        scheduler.tick()
+        assert scheduler.sent == []
+        assert world.score("new") == world.later(3600)
+
+
 def test_a_new_entry_with_a_last_run_counts_from_it(world: World) -> None:
     instant = now() - MINUTE
     save(world, clocked(instant), last_run_at=now())
@@ -103,3 +198,98 @@ def test_the_first_run_is_due_at_a_score_with_many_digits(
         scheduler.tick()
     sent = [message.scheduled_at.timestamp() for message in scheduler.sent]
     assert sent == pytest.approx([due + 60 * number for number in range(runs)], abs=1e-5)
+
+
+def started(ago: timedelta, **more: Any) -> dict[str, Any]:
+    return {"start_time": now() - ago, **more}
+
+
+#: Two days and 20 minutes ago: the next run of an hourly interval is in 40 minutes.
+LONG_AGO = timedelta(days=2, minutes=20)
+
+
+class TestStartInThePast:
+    """The runs of an interval with a ``start_time`` are counted from it, not from a save."""
+
+    @pytest.mark.parametrize("make", [save, static])
+    @pytest.mark.parametrize(
+        "policy",
+        [
+            {},
+            {"coalesce": "all", "catch_up_limit": 9},
+            {"end_time": "2100-01-01T00:00:00Z", "max_runs": 1},
+        ],
+    )
+    @pytest.mark.parametrize(
+        ("every", "minutes"), [(HOUR, 40), (7 * HOUR, 40), (timedelta(days=3), 1420)], ids=str
+    )
+    def test_a_new_entry_runs_next_on_the_grid(
+        self, world: World, make: Any, policy: dict[str, Any], every: timedelta, minutes: float
+    ) -> None:
+        fields = started(LONG_AGO, **policy)
+        make(world, schedule(every), **fields)
+        scheduler = world.scheduler()
+        for _ in range(2):
+            scheduler.tick()
+            assert scheduler.sent == []
+            assert world.score("new") == world.later(60 * minutes)
+            if make is save:  # a new object, as at each start of a program
+                make(world, schedule(every), **fields)
+        entry = RedBeatSchedulerEntry.from_key(f"{PREFIX}new", app=world.app)
+        assert entry.upcoming(1)[0].timestamp() == pytest.approx(world.score("new"))
+
+    def test_a_naive_start_counts_in_utc_and_a_delay_is_added(self, world: World) -> None:
+        start = (now() - LONG_AGO).replace(tzinfo=None)
+        save(world, HOUR, start_time=start, spread=600, jitter=5)
+        entry = RedBeatSchedulerEntry.from_key(f"{PREFIX}new", app=world.app)
+        nominal = start.replace(tzinfo=timezone.utc) + timedelta(days=2, hours=1)
+        due_at = entry.occurrence_plan().due_at(nominal)
+        assert timedelta(0) < due_at - nominal <= timedelta(seconds=605)
+        assert world.score("new") == pytest.approx(due_at.timestamp(), abs=1e-3)
+        assert entry.upcoming(1) == [due_at]
+
+    def test_a_relative_interval_of_days_counts_from_its_start(self, world: World) -> None:
+        midnight = now().replace(hour=0, minute=0, second=0, microsecond=0)
+        start = midnight - timedelta(days=5)
+        save(world, schedule(timedelta(days=3), relative=True), start_time=start)
+        assert world.score("new") == (midnight + timedelta(days=1)).timestamp()
+
+    def test_an_edit_moves_the_runs_to_the_grid(self, world: World) -> None:
+        world.put("new", interval_json(3600), world.ago(90 * 60))
+        scheduler = world.scheduler()
+        scheduler.tick()
+        assert len(scheduler.sent) == 1
+        entry = RedBeatSchedulerEntry.from_key(f"{PREFIX}new", app=world.app)
+        entry.start_time = now() - LONG_AGO
+        entry.save()
+        scheduler.tick()
+        assert len(scheduler.sent) == 1
+        assert world.score("new") == world.later(40 * 60)
+
+    def test_missed_runs_of_an_entry_that_ran_are_caught_up_on_the_grid(self, world: World) -> None:
+        start = world.ago(3 * 86400 + 60)
+        save(world, HOUR, start_time=start, last_run_at=start + timedelta(hours=70, minutes=7))
+        scheduler = world.scheduler()
+        scheduler.tick()
+        assert [message.scheduled_at for message in scheduler.sent] == [start + timedelta(hours=72)]
+        assert world.score("new") == pytest.approx(
+            (start + timedelta(hours=73)).timestamp(), abs=1e-3
+        )
+
+    def test_a_backfill_sends_the_runs_of_the_grid(self, world: World) -> None:
+        fields = started(LONG_AGO)
+        save(world, HOUR, **fields)
+        entry = RedBeatSchedulerEntry.from_key(f"{PREFIX}new", app=world.app)
+        planned = entry.backfill(now() - 3 * HOUR, now(), dry_run=True)
+        start = fields["start_time"]
+        assert planned.instants == [start + timedelta(hours=hour) for hour in (46, 47, 48)]
+
+    def test_an_entry_without_a_history_runs_at_once_and_then_on_the_grid(
+        self, world: World
+    ) -> None:
+        world.put("new", interval_json(3600), start_time=(now() - LONG_AGO).isoformat())
+        scheduler = world.scheduler()
+        scheduler.tick()
+        scheduler.tick()
+        assert len(scheduler.sent) == 1
+        assert world.score("new") == world.later(40 * 60)

@@ -181,7 +181,7 @@ def test_a_tick_that_always_fails_is_a_problem(
             pass
 
     scheduler = world.scheduler(clock=clock)
-    scheduler.lock = lock = BrokenLock()  # type: ignore[assignment]
+    scheduler.lock = lock = BrokenLock()
     scheduler.tick()
     lock.broken = True
     for _ in range(40):

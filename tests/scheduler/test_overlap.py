@@ -21,6 +21,7 @@ from redbeat.errors import InvalidEntryError
 from redbeat.schedulers import RedBeatScheduler
 from redbeat.signals import entry_missed
 from tests.deployments import PREFIX
+from tests.stored import IS_THIRD
 from tests.waiting import wait_until
 from tests.workers import Sender, reporting
 
@@ -80,16 +81,15 @@ def end(scheduler: RecordingScheduler, run: int = -1) -> None:
 
 
 def is_running(world: World) -> bool:
-    """Return whether Redis stores a current run of the entry ``a``."""
-    return bool(world.client.hexists(KEY, "running"))
+    """Return whether a run of the entry ``a`` is going on, as far as Redis knows."""
+    return world.running("a") is not None
 
 
 def running(world: World) -> tuple[str, float]:
     """Return the task id of the current run, and the UNIX time at which beats stop waiting."""
-    text = world.client.hget(KEY, "running")
-    assert text is not None
-    task_id, until = json.loads(text).rsplit(" ", 1)
-    return task_id, float(until)
+    found = world.running("a")
+    assert found is not None
+    return found
 
 
 # -- what is stored ------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ def test_a_run_is_stored_with_its_id_and_its_timeout(world: World) -> None:
 
 def test_no_run_is_stored_for_entries_that_may_overlap(world: World) -> None:
     scheduler = begin(world, "allow")
-    assert not world.client.hexists(KEY, "running")
+    assert not is_running(world)
     assert OVERLAP_HEADER not in scheduler.sent[0].options["headers"]
     scheduler.tick()
     assert scheduler.names == ["a", "a"]
@@ -217,8 +217,7 @@ def test_an_entry_whose_last_run_is_skipped_has_finished(world: World) -> None:
 
 def test_skip_after_the_timeout_runs(world: World) -> None:
     scheduler = begin(world, "skip")
-    task_id, _ = running(world)
-    world.client.hset(KEY, "running", f"{task_id} {world.now() - 1:.6f}")
+    world.expire_run("a")
     scheduler.tick()
     assert scheduler.names == ["a", "a"]
     assert running(world)[0] == scheduler.sent[1].id
@@ -235,9 +234,8 @@ def test_buffer_one_waits_for_the_end_and_runs_at_once(world: World) -> None:
     assert world.score("a") == pytest.approx(until, abs=1e-3)
     end(scheduler)
     assert not is_running(world)
-    score = world.score("a")
-    assert score is not None
-    assert score <= world.now()
+    if not IS_THIRD:  # whose beat takes the end in, and then looks
+        assert (world.score("a") or 0) <= world.now()
     scheduler.tick()
     assert scheduler.names == ["a", "a"]
     assert scheduler.sent[0].id != scheduler.sent[1].id
@@ -329,7 +327,7 @@ def test_a_run_that_ends_before_it_is_recorded(world: World) -> None:
 
     scheduler = world.scheduler_of(Fast)
     scheduler.tick()
-    assert not world.client.hexists(KEY, "running")
+    assert not is_running(world)
     assert not world.client.hexists(KEY, "ended")
     make_due(world)
     scheduler.tick()
@@ -404,7 +402,7 @@ def test_at_most_once_forgets_a_run_that_is_lost(world: World) -> None:
 
     scheduler.before_send = fail
     scheduler.tick()
-    assert not world.client.hexists(KEY, "running")
+    assert not is_running(world)
     scheduler.before_send = lambda _task: None
     make_due(world)
     scheduler.tick()
@@ -431,7 +429,7 @@ class Worker:
     @property
     def is_running(self) -> bool:
         """Whether Redis still stores a current run of the entry."""
-        return bool(self.world.client.hexists(KEY, "running"))
+        return is_running(self.world)
 
     def postrun(self, state: str | None, retval: Any = None) -> None:
         """Send the signals ``task_prerun`` and ``task_postrun``."""

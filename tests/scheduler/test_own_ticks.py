@@ -7,15 +7,16 @@ from typing import Any
 import pytest
 import redis
 from celery import Celery
+from celery.beat import BeatLazyFunc, ScheduleEntry
 from celery.schedules import schedstate
 from redis.exceptions import LockError, LockNotOwnedError
 
-from redbeat import RedBeatSchedulerEntry
+from redbeat import ConfigurationError, RedBeatSchedulerEntry
 from redbeat.signals import lock_lost
 from tests.deployments import PREFIX
 
 from .clients import CountingRedis
-from .conftest import LOCK, RecordingScheduler, World, interval_json, once, void
+from .conftest import LOCK, SCHEDULE, RecordingScheduler, World, interval_json, once, void
 
 HOUR = 3600.0
 
@@ -143,7 +144,7 @@ class TestOwnTick:
         scheduler.tick()
         assert world.run_count("a") == 0
         assert world.backs_off("a")
-        world.client.zadd(f"{PREFIX}:schedule", {f"{PREFIX}a": 1})
+        world.make_due("a")
         scheduler.tick()
         assert scheduler.names == ["a"]
 
@@ -155,9 +156,9 @@ class TestOwnTick:
         world.client.zadd(f"{PREFIX}:schedule", {f"{PREFIX}a": 1})
         trips = counting.trips
         scheduler.tick()
-        # One round trip for the lock, three to read the schedule, and three to load, claim and
-        # record the run.
-        assert counting.trips - trips <= 7
+        # One round trip for the lock, four to read the schedule, and three to load the entry and
+        # to store the run before and after its message.
+        assert counting.trips - trips <= 8
 
     def test_a_run_that_is_not_due_by_the_clock_of_redis_is_waited_for(self, world: World) -> None:
         class Own(OwnTick):
@@ -262,6 +263,154 @@ class TestOwnMapping:
         assert scheduler.names == ["a"]
 
 
+class Mapped(RecordingScheduler):
+    """A scheduler whose ``schedule`` is a mapping of its own, as Celery's guide shows it."""
+
+    entries: dict[str, Any]
+
+    @property
+    def schedule(self) -> Any:
+        """Return the stored entries, and those of the program."""
+        return {**self.get_schedule(), **self.entries}
+
+
+class Daily(ScheduleEntry):
+    """An entry of a program, which itself decides when it is due."""
+
+    due = True
+
+    def is_due(self) -> schedstate:
+        """Return whether the entry is due, and 3 seconds."""
+        return schedstate(self.due, 3.0)
+
+
+class Broken(ScheduleEntry):
+    """An entry that cannot decide."""
+
+    def is_due(self) -> schedstate:
+        """Fail."""
+        raise ValueError("no table of holidays")
+
+
+def celery_entry(world: World, name: str, cls: type[ScheduleEntry] = ScheduleEntry) -> Any:
+    """Return an entry of Celery's that is due since a second."""
+    last = world.ago(HOUR + 1)
+    return cls(name, f"tasks.{name}", last, schedule=HOUR, args=[1], app=world.app)
+
+
+class TestEntriesOfOtherClasses:
+    """2.4.2 asks an entry of a mapping for no more than Celery does."""
+
+    def test_entries_of_celery_run_beside_stored_ones(self, world: World) -> None:
+        world.put("a", interval_json(60), world.ago(90))
+        scheduler = world.scheduler_of(Mapped)
+        scheduler.entries = {name: celery_entry(world, name) for name in "bc"}
+        for _ in range(3):
+            scheduler.tick()
+        assert sorted(scheduler.names) == ["a", "b", "c"]
+        assert scheduler.entries["b"].total_run_count == 1
+        assert world.client.zcard(SCHEDULE) == 1
+
+    def test_a_class_of_entries_that_cannot_be_stored_is_named(self, world: World) -> None:
+        class Plain(RecordingScheduler):
+            Entry = ScheduleEntry
+
+        with pytest.raises(ConfigurationError, match=r"Plain\.Entry is ScheduleEntry, .* use"):
+            world.scheduler_of(Plain)
+
+    def test_its_own_is_due_decides(self, world: World) -> None:
+        scheduler = world.scheduler_of(Mapped)
+        entry = celery_entry(world, "b", Daily)
+        scheduler.entries = {"b": entry}
+        assert scheduler.tick() == 3
+        scheduler.tick()
+        entry.due = False
+        scheduler.tick()
+        assert scheduler.names == ["b", "b"]
+
+    def test_an_entry_with_the_name_of_a_stored_one(self, world: World) -> None:
+        world.put("b", interval_json(60), world.ago(90), args=["stored"])
+        scheduler = world.scheduler_of(Mapped)
+        scheduler.entries = {"b": celery_entry(world, "b")}
+        scheduler.tick()
+        assert [message.args for message in scheduler.sent] == [[1]]
+
+    def test_an_entry_without_a_base_class(self, world: World) -> None:
+        class Plain:
+            name, task, args, kwargs, options = "b", "tasks.b", (1,), {"x": 2}, {"queue": "fast"}
+
+            def is_due(self) -> tuple[bool, float]:
+                return True, 2
+
+            def __next__(self) -> Any:
+                return self
+
+        scheduler = world.scheduler_of(Mapped)
+        scheduler.entries = {"b": Plain()}
+        assert scheduler.tick() == 2
+        (message,) = scheduler.sent
+        assert (message.args, message.kwargs) == ([1], {"x": 2})
+        assert message.options["queue"] == "fast"
+
+    @pytest.mark.parametrize("broken", [None, 5, {"task": "broken", "schedule": 60}, Broken])
+    def test_an_object_that_is_no_entry(
+        self, world: World, broken: Any, log: pytest.LogCaptureFixture
+    ) -> None:
+        scheduler = world.scheduler_of(Mapped)
+        if broken is Broken:
+            broken = celery_entry(world, "broken", Broken)
+        scheduler.entries = {"broken": broken, "b": celery_entry(world, "b")}
+        for _ in range(3):
+            scheduler.tick()
+        assert scheduler.names == ["b"]
+        errors = [record for record in log.records if record.levelname == "ERROR"]
+        (line,) = [record.getMessage() for record in errors]
+        assert str(getattr(broken, "name", broken)) in line
+        assert "RedBeatSchedulerEntry" in line
+
+    def test_a_message_that_cannot_be_sent_is_sent_later(self, world: World) -> None:
+        scheduler = world.scheduler_of(Mapped)
+        scheduler.entries = {"b": celery_entry(world, "b")}
+        scheduler.before_send = once(lambda: void(int("x")))
+        scheduler.tick()
+        assert scheduler.names == []
+        scheduler.tick()
+        assert scheduler.names == ["b"]
+
+    def test_a_standby_sends_none(self, world: World) -> None:
+        world.client.set(LOCK, "another", px=60_000)
+        scheduler = world.scheduler_of(Mapped)
+        scheduler.entries = {"b": celery_entry(world, "b")}
+        scheduler.tick()
+        scheduler.maybe_due(scheduler.entries["b"])
+        assert scheduler.names == []
+
+    def test_each_method_accepts_one(self, world: World) -> None:
+        scheduler = world.scheduler()
+        entry = celery_entry(world, "b")
+        assert scheduler.reserve(entry).total_run_count == 1
+        scheduler.apply_async(entry, producer=scheduler.producer, advance=False)
+        assert entry.total_run_count == 0
+        scheduler.apply_async(entry, producer=scheduler.producer)
+        assert entry.total_run_count == 1
+        assert scheduler.maybe_due(entry) == pytest.approx(HOUR, abs=5)
+        assert scheduler.names == ["b", "b"]
+
+    def test_only_allowed_tasks_are_sent(self, world: World) -> None:
+        world.app.conf.redbeat_task_allowlist = ["tasks.a"]
+        scheduler = world.scheduler_of(Mapped)
+        scheduler.entries = {name: celery_entry(world, name) for name in "ab"}
+        scheduler.tick()
+        assert scheduler.names == ["a"]
+
+    def test_functions_among_the_arguments(self, world: World) -> None:
+        scheduler = world.scheduler()
+        entry = celery_entry(world, "b")
+        entry.kwargs = {"at": BeatLazyFunc(lambda: 7)}
+        scheduler.apply_async(entry, producer=scheduler.producer)
+        assert scheduler.sent[0].kwargs == {"at": 7}
+
+
 class Gate:
     """A user-defined lock class, unrelated to the locks of redis-py and RedBeat."""
 
@@ -333,7 +482,7 @@ class TestOwnLock:
     ) -> None:
         gate = Gate()
         scheduler = world.scheduler()
-        scheduler.lock = gate  # type: ignore[assignment]
+        scheduler.lock = gate
         scheduler.tick()
         gate.held = False
         world.put("a", interval_json(60), world.ago(90))
@@ -354,7 +503,7 @@ class TestOwnLock:
 
         gate = Gate()
         scheduler = world.scheduler()
-        scheduler.lock = gate  # type: ignore[assignment]
+        scheduler.lock = gate
         scheduler.tick()
         gate.held = False
         lock_lost.connect(receive)
@@ -379,7 +528,7 @@ class TestOwnLock:
         world.app.conf.redbeat_on_lock_lost = "exit"
         gate = Gate()
         scheduler = world.scheduler()
-        scheduler.lock = gate  # type: ignore[assignment]
+        scheduler.lock = gate
         scheduler.tick()
         gate.held = False
         with pytest.raises(LockNotOwnedError):
@@ -388,7 +537,7 @@ class TestOwnLock:
     def test_claims_prevent_doubled_runs_under_an_own_lock(self, world: World) -> None:
         world.put("a", interval_json(60), world.ago(90))
         one, other = world.scheduler(), world.scheduler()
-        one.lock, other.lock = Gate(), Gate()  # type: ignore[assignment]
+        one.lock, other.lock = Gate(), Gate()
         one.before_send = lambda _task: void(other.tick())
         one.tick()
         assert one.names + other.names == ["a"]
@@ -411,7 +560,7 @@ class TestOwnLock:
         scheduler = world.scheduler()
         scheduler.tick()
         assert world.client.exists(LOCK)
-        scheduler.lock = Gate()  # type: ignore[assignment]
+        scheduler.lock = Gate()
         scheduler.tick()
         assert not world.client.exists(LOCK)
 

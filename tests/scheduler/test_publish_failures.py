@@ -18,7 +18,9 @@ from redbeat.storage.store import store_of
 from redbeat.web.auth import Access
 from redbeat.web.site import create_app
 from tests.deployments import PREFIX
+from tests.stored import IS_THIRD
 from tests.waiting import wait_until
+from tests.workers import reporting
 
 from .conftest import LOCK, SCHEDULE, Clock, RecordingScheduler, World, interval_json
 
@@ -117,12 +119,12 @@ class TestOneEntry:
 class TestBroker:
     @pytest.mark.parametrize("error", BROKER_ERRORS, ids=repr)
     def test_a_broker_error_stops_the_batch_and_puts_the_rest_back(
-        self, world: World, log: pytest.LogCaptureFixture, error: Exception
+        self, world: World, clock: Clock, log: pytest.LogCaptureFixture, error: Exception
     ) -> None:
         names = [f"n{number:02}" for number in range(20)]
         for name in names:
             world.put(name, interval_json(60), world.ago(90), score=1)
-        scheduler = world.scheduler()
+        scheduler = world.scheduler(clock=clock)
         breaker = Breaker(scheduler, error, *(f"tasks.{name}" for name in names[3:]))
         assert 0 < scheduler.tick() <= BROKER_WAIT.longest
         assert scheduler.names == names[:3]
@@ -141,33 +143,35 @@ class TestBroker:
         assert log.text.count("The broker is back") == 1
 
     def test_a_broker_error_of_a_triggered_run_counts_despite_earlier_successes(
-        self, world: World, log: pytest.LogCaptureFixture
+        self, world: World, clock: Clock, log: pytest.LogCaptureFixture
     ) -> None:
         for number, name in enumerate("abcd"):
             world.put(name, interval_json(3600), score=number + 1)
         world.client.hset(f"{PREFIX}c", "trigger", "x:1")
-        scheduler = world.scheduler()
+        scheduler = world.scheduler(clock=clock)
         breaker = Breaker(scheduler, OperationalError("away"), "tasks.c")
         assert 0 < scheduler.tick() <= BROKER_WAIT.longest
         assert breaker.attempts == ["tasks.a", "tasks.b", "tasks.c"]
         assert scheduler.names == ["a", "b"]
         assert "The broker is back" not in log.text
 
-    def test_a_failing_entry_does_not_affect_good_and_bad_entries(self, world: World) -> None:
+    def test_a_failing_entry_does_not_affect_good_and_bad_entries(
+        self, world: World, clock: Clock
+    ) -> None:
         for number, name in enumerate("abcde"):
             if name in "bd":
                 world.client.hset(f"{PREFIX}{name}", "definition", "{")
                 world.client.zadd(SCHEDULE, {f"{PREFIX}{name}": number + 1})
             else:  # with this last run, the entry is due only once during the test
                 world.put(name, interval_json(3600), world.ago(3605), score=number + 1)
-        scheduler = world.scheduler()
+        scheduler = world.scheduler(clock=clock)
         breaker = Breaker(scheduler, OperationalError("away"), "tasks.c", "tasks.e")
         for _ in range(6):
             scheduler.tick()
             # Both are due before the bad entry d.
             world.client.zadd(SCHEDULE, {f"{PREFIX}c": 1, f"{PREFIX}e": 1})
         assert scheduler.names == ["a"]
-        assert list(world.quarantine()) == [f"{PREFIX}b"]
+        assert f"{PREFIX}b" in world.quarantine()
         breaker.error = None
         scheduler.tick()
         scheduler.tick()
@@ -253,7 +257,8 @@ class TestFailing:
         assert (failing.first_error, failing.last_error) == (reason, reason)
         assert status_of(world.app).entries["failing"] == 1
         assert len(self.entry(world).history) == 2
-        world.field("a", "failing")  # any program can decode it
+        if not IS_THIRD:
+            world.field("a", "failing")  # any program can decode it
         page = create_app(Schedule(world.app), Access()).test_client()
         assert "badge failing" in page.get("/entry?name=a").text
 
@@ -289,6 +294,22 @@ class TestFailing:
         assert scheduler.names == ["a"]
         assert self.entry(world).status.state == "scheduled"
         assert status_of(world.app).entries["failing"] == 0
+
+    def test_a_triggered_run_ends_it_although_the_next_run_waits(self, world: World) -> None:
+        with reporting(world.app):
+            entry = RedBeatSchedulerEntry(
+                "a", "tasks.a", 60, overlap="buffer_one", last_run_at=world.ago(90), app=world.app
+            ).save()
+            entry.trigger()
+            scheduler = world.scheduler()
+            breaker = Breaker(scheduler, ValueError("x"))
+            scheduler.tick()
+            assert self.entry(world).status.state == "failing"
+            breaker.error = None
+            world.make_due("a")
+            scheduler.tick()
+            assert scheduler.names == ["a"], "the run of the schedule waits for the end of this one"
+            assert self.entry(world).status.failing is None
 
     @pytest.mark.parametrize("how", ["saved", "deleted", "sent by RedBeat 2", "paused"])
     def test_what_ends_it_besides(self, world: World, how: str) -> None:

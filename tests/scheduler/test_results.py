@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timezone
 from threading import Barrier
 from typing import Any
 
@@ -24,8 +25,8 @@ from redbeat.management.doctor import examine
 from redbeat.metrics.families import overdue_gauge
 from redbeat.metrics.snapshot import take_snapshot
 from redbeat.signals import run_failed, run_succeeded
-from redbeat.storage.records import RunReport
 from redbeat.storage.store import store_of
+from redbeat.worker import End, Reports
 from tests.cli.commands import run_command
 from tests.deployments import PREFIX
 from tests.servers import RedisServer
@@ -81,6 +82,28 @@ class Site:
         """Send and execute runs that fail."""
         for number in range(times):
             self.run(states.FAILURE, ValueError(f"number {number}"))
+        self.world.take_reports(self.scheduler)
+
+    @property
+    def stored(self) -> int:
+        """How many runs have a stored result."""
+        self.world.take_reports(self.scheduler)
+        found = json.loads(self.world.client.hget(KEY, "results") or "[]")
+        return len(found if isinstance(found, list) else found.splitlines()[1:])
+
+    def age(self) -> None:
+        """Let the last success, and since when one is expected, be long ago."""
+        client, long_ago = self.world.client, self.world.now() - HOUR
+        stored, state = client.hmget(KEY, "results", "beat_state")
+        if state is not None:
+            fields = json.loads(state)
+            fields["results"].update(success=long_ago, since=0)
+            client.hset(KEY, "beat_state", json.dumps(fields))
+        else:
+            lines: str = json.loads(stored)
+            client.hset(
+                KEY, "results", json.dumps(f"{long_ago} 0 - 0\n{lines.partition(chr(10))[2]}")
+            )
 
     @property
     def result(self) -> RunResult | None:
@@ -220,8 +243,7 @@ def test_a_retry_is_replaced_by_its_success(site: Site) -> None:
     result = site.result
     assert result is not None
     assert (result.state, result.retries, result.error) == ("succeeded", 1, None)
-    stored: str = json.loads(site.world.client.hget(KEY, "results"))
-    assert len(stored.splitlines()) == 2
+    assert site.stored == 1
 
 
 @pytest.mark.parametrize(("terminated", "expired"), [(True, False), (False, True), (False, False)])
@@ -277,8 +299,7 @@ def test_the_error_is_bounded_and_printable(site: Site, error: Exception, text: 
 def test_the_history_keeps_as_many_results_as_runs(site: Site) -> None:
     for _ in range(12):
         site.run()
-    stored: str = json.loads(site.world.client.hget(KEY, "results"))
-    assert len(stored.splitlines()) == 1 + 10
+    assert site.stored == 10
     assert all(run.result for run in site.entry.history)
 
 
@@ -293,7 +314,7 @@ def test_without_a_history_only_the_last_success_and_failures(world: World) -> N
     status = site.entry.status
     assert status.last_success is not None
     assert status.consecutive_failures == 0
-    assert len(json.loads(world.client.hget(KEY, "results")).splitlines()) == 1
+    assert site.stored == 0
 
 
 def test_a_run_counts_once_as_failed(site: Site) -> None:
@@ -428,9 +449,30 @@ def test_reports_are_sent_when_redis_is_back(
         run_task(app, "t2", later, states.FAILURE, ValueError())
         assert entry.status.consecutive_failures == 0
         ahead = 31.0
-        run_task(app, "t3", later, states.FAILURE, ValueError())
-        assert entry.status.consecutive_failures == 2
+        last = {**headers, "scheduled_at": "2026-01-01T00:02:00+00:00"}
+        run_task(app, "t3", last, states.FAILURE, ValueError())
+        assert entry.status.consecutive_failures == 3
     assert "Redis answers again" in caplog.text
+
+
+def test_a_report_that_waited_has_the_time_when_its_run_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monotonic, ahead = time.monotonic, 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: monotonic() + ahead)
+    app = Celery("waited", broker="memory://", set_as_current=False)
+    with RedisServer() as server, reporting(app):
+        app.conf.redbeat_redis_url = f"redis://127.0.0.1:{server.port}/0"
+        headers = {"periodic_task_name": "a", "scheduled_at": "2026-01-01T00:00:00+00:00"}
+        server.kill()
+        run_task(app, "t1", headers, states.SUCCESS, None)
+        server.restart()
+        entry = RedBeatSchedulerEntry("a", "tasks.a", HOUR, app=app).save()
+        ahead = 1000.0
+        run_task(app, "t2", headers, states.FAILURE, ValueError())
+        last_success = entry.status.last_success
+    assert last_success is not None
+    assert 1000 <= (datetime.now(timezone.utc) - last_success).total_seconds() < 1100
 
 
 # -- pause after failures --------------------------------------------------------------------------
@@ -460,7 +502,7 @@ def test_an_entry_is_paused_after_failures(site: Site, caplog: pytest.LogCapture
     assert f"Entry {KEY} is paused: 3 failed runs in a row" in caplog.text
 
 
-@pytest.mark.parametrize("value", ["enabled", "\ud800"])
+@pytest.mark.parametrize("value", ["enabled", "\ud800"], ids=["word", "surrogate"])
 def test_arguments_do_not_prevent_the_pause_after_failures(site: Site, value: str) -> None:
     site.save(pause_after_failures=2, kwargs={value: False, "text": value})
     site.fail(2)
@@ -475,11 +517,13 @@ def test_a_repeated_report_counts_once(site: Site) -> None:
     Invariant: each failed run counts once.
     """
     site.save(pause_after_failures=3)
-    store = store_of(site.world.app)
-    first, second = (RunReport("failed", f"{n}.0", 0.0, "0.5 0 failed Error", 10) for n in (1, 2))
-    for report in (first, second, first, second):
-        assert store.end_run(KEY, "id", report).failures == 0
+    messages, result = [site.send(), site.send()], RunResult("failed", None, 0.5, 0, "Error")
+    now, reports = time.monotonic(), Reports(site.world.app)
+    for end in [End("a", KEY, sent.id, sent.scheduled_at, now, result) for sent in messages] * 2:
+        reports.add(end)
+    site.world.take_reports(site.scheduler)
     assert site.entry.status.consecutive_failures == 2
+    assert site.entry.enabled
 
 
 def test_arguments_do_not_make_an_entry_expected(site: Site) -> None:
@@ -603,10 +647,9 @@ def test_a_resumed_entry_has_its_whole_time(world: World) -> None:
     site = Site(world)
     site.save(expect_within=60)
     site.run()
+    world.take_reports(site.scheduler)
+    site.age()
     entry = site.entry
-    stored: str = json.loads(world.client.hget(KEY, "results"))
-    old = stored.replace(stored.split(" ", maxsplit=1)[0], f"{world.now() - 3600:.6f}")
-    world.client.hset(KEY, "results", json.dumps(old.replace(old.split(" ")[3].split()[0], "0")))
     world.client.zadd(f".{PREFIX}:expected", {KEY: 0})
     assert [item.name for item in overdue(world)] == ["a"]
     entry.pause()
@@ -617,7 +660,7 @@ def test_a_resumed_entry_has_its_whole_time(world: World) -> None:
 def test_nothing_is_expected_before_the_start(world: World) -> None:
     site = Site(world)
     site.save(expect_within=0.01, start_time=world.ago(-HOUR), last_run_at=None)
-    world.client.hset(KEY, "results", json.dumps("- 0 - 1\n"))
+    site.age()
     assert overdue(world) == []
 
 
@@ -625,6 +668,7 @@ def test_a_status_without_overdue_entries_takes_two_round_trips(world: World) ->
     site = Site(world)
     site.save(expect_within=HOUR)
     site.run()
+    world.take_reports(site.scheduler)
     Schedule(world.app).status()  # loads the script
     before = world.calls()
     Schedule(world.app).status()

@@ -38,6 +38,12 @@ class Failing(RedBeatScheduler):
 
 
 @pytest.fixture
+def exits(app: Celery) -> None:
+    """A beat that ends after it lost the lock; name this fixture before ``service``."""
+    app.conf.redbeat_on_lock_lost = "exit"
+
+
+@pytest.fixture
 def service(app: Celery, world: World) -> Service:
     """A beat service after its start, before its first tick."""
     service = Service(app, scheduler_cls=Recording)
@@ -80,6 +86,28 @@ def test_a_setting_that_becomes_invalid_ends_a_service(service: Service, world: 
             last_call()
         assert ended.value.code == EX_CONFIG
     service.scheduler.close = lambda: None  # the test has closed it
+
+
+@pytest.mark.usefixtures("exits")
+@pytest.mark.parametrize("event", ["another beat took the lock", "all data vanished"])
+def test_a_lost_lock_ends_a_service_with_one_line(
+    service: Service, world: World, caplog: pytest.LogCaptureFixture, event: str
+) -> None:
+    world.put("a", score=world.now() + 900)
+    service.scheduler.tick()
+    if event == "all data vanished":
+        world.client.flushall()
+    else:
+        world.client.set(LOCK, "another")
+    caplog.clear()
+    for last_call in (service.scheduler.tick, service.scheduler.close):
+        with pytest.raises(SystemExit) as ended:
+            last_call()
+        assert ended.value.code == 1
+    service.scheduler.close = lambda: None  # the test has closed it
+    (line,) = [record for record in caplog.records if "lock" in record.getMessage().lower()]
+    assert (line.levelname, line.exc_info) == ("CRITICAL", None)
+    assert line.getMessage().endswith("this beat ends, because redbeat_on_lock_lost is 'exit'")
 
 
 def test_the_program_of_an_embedded_beat_gets_the_error(world: World) -> None:

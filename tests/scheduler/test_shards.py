@@ -15,6 +15,7 @@ from celery.schedules import schedule as interval
 
 from redbeat import RedBeatSchedulerEntry, Schedule
 from redbeat.beat.lock import active_beats, current_leader
+from redbeat.beat.maintenance import PAGE_INTERVAL
 from redbeat.beat.shards import LOOK_INTERVAL, ShardedTicker, owners
 from redbeat.config import ensure_conf
 from redbeat.errors import ConfigurationError
@@ -402,3 +403,28 @@ def test_few_connections_are_enough(world: World) -> None:
     run([beat], 6)
     assert sorted(beat.names) == sorted(names)
     assert shards_of(beat).available
+
+
+def test_a_shard_puts_its_own_set_back(world: World) -> None:
+    """Each shard has its own note, so an entry that a program took out elsewhere stays out."""
+    clock = Clock()
+    schedule, scheduler = Schedule(world.app), world.scheduler(clock=clock)
+    schedule.save_all(
+        RedBeatSchedulerEntry(f"e{number}", "t", interval(3600), app=world.app)
+        for number in range(16 * SHARDS)
+    )
+    for _ in range(2):
+        clock.advance(1)
+        scheduler.tick()
+    store: Any = store_of(world.app)
+    lost, other = store.shards[0].keys, store.shards[1].keys
+    members = world.client.zrange(lost.schedule, 0, -1)
+    (out,) = world.client.zrange(other.schedule, 0, 0)
+    world.client.zrem(other.schedule, out)
+    world.client.delete(lost.schedule)
+    for _ in range(3):
+        clock.advance(PAGE_INTERVAL)
+        scheduler.tick()
+    assert set(world.client.zrange(lost.schedule, 0, -1)) == set(members)
+    assert world.client.zscore(other.schedule, out) is None
+    assert scheduler.sent == []

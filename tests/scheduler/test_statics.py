@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from datetime import datetime, timezone
+from typing import Any, ClassVar
 
 import pytest
 import redis
@@ -11,11 +12,21 @@ from celery.schedules import crontab
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.beat.ticker import STANDBY_POLL
+from redbeat.schedulers import RedBeatJSONDecoder
 from tests.deployments import PREFIX
 from tests.servers import RedisServer
 
 from .clients import CountingRedis, Wire
-from .conftest import LOCK, SCHEDULE, STATICS, Clock, RecordingScheduler, World, void
+from .conftest import (
+    LOCK,
+    SCHEDULE,
+    STATICS,
+    Clock,
+    RecordingScheduler,
+    World,
+    interval_json,
+    void,
+)
 
 HOUR = 3600.0
 
@@ -40,6 +51,66 @@ def lead(world: World) -> RecordingScheduler:
 def static_names(world: World) -> set[str]:
     """Return the names of the static entries that Redis stores."""
     return set(world.client.smembers(STATICS))
+
+
+class TestSchedulesInJson:
+    """Programs that also write entries as JSON use the same dicts in ``beat_schedule``."""
+
+    GOOD: ClassVar[dict[str, Any]] = {
+        "seconds": {"__type__": "interval", "every": 60},
+        "crontab": {"__type__": "crontab", "minute": "*/5", "hour": 4},
+        "rrule": {"__type__": "rrule", "freq": "DAILY", "dtstart": 1700000000},
+        "solar": {"__type__": "solar", "event": "sunset", "lat": 1.5, "lon": 2},
+        "once": {"__type__": "clocked", "clocked_time": datetime(2099, 1, 2, tzinfo=timezone.utc)},
+    }
+    BAD: ClassVar[dict[str, Any]] = {
+        "minutes": {"__type__": "crontab", "minutes": 5},
+        "unknown": {"__type__": "cron"},
+    }
+
+    @pytest.mark.parametrize("method", ["beat_schedule", "update_from_dict"])
+    def test_they_are_understood(
+        self, world: World, log: pytest.LogCaptureFixture, method: str
+    ) -> None:
+        mixed = self.GOOD | self.BAD
+        scheduler = world.scheduler()
+        if method == "beat_schedule":
+            declare(world, **mixed)
+            scheduler = lead(world)
+        else:
+            scheduler.update_from_dict(
+                {name: {"task": "t", "schedule": given} for name, given in mixed.items()}
+            )
+        stored = {name: world.field(name, "definition")["schedule"] for name in self.GOOD}
+        assert {name: stored[name]["__type__"] for name in stored} == {
+            name: given["__type__"] for name, given in self.GOOD.items()
+        }
+        assert stored["seconds"] == interval_json(60)
+        assert world.client.zcard(SCHEDULE) == len(self.GOOD)
+        lines = [record.getMessage() for record in log.records if record.levelname == "ERROR"]
+        assert len(lines) == len(self.BAD)
+        assert "minutes is not scheduled: schedule: unknown key 'minutes' in crontab" in lines[0]
+        assert "unknown is not scheduled: schedule: unknown '__type__' 'cron'; use" in lines[1]
+
+    def test_they_run(self, world: World) -> None:
+        declare(world, a={"__type__": "interval", "every": HOUR})
+        scheduler = lead(world)
+        world.put_meta("a", world.ago(HOUR + 1))
+        world.make_due("a")
+        scheduler.tick()
+        assert scheduler.names == ["a"]
+
+    def test_a_codec_of_the_program_reads_its_own_type(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        class Decoder(RedBeatJSONDecoder):
+            def dict_to_object(self, d: dict[str, Any]) -> Any:
+                return d["n"] * 60 if d.get("__type__") == "minutes" else super().dict_to_object(d)
+
+        monkeypatch.setattr("redbeat.schedulers.RedBeatJSONDecoder", Decoder)
+        declare(world, a={"__type__": "minutes", "n": 5})
+        lead(world)
+        assert world.field("a", "definition")["schedule"] == interval_json(300)
 
 
 class TestSynchronisation:
@@ -360,7 +431,10 @@ class TestVanished:
         errors = [r.getMessage() for r in log.records if r.levelname == "ERROR"]
         assert errors == ["beat: The schedule in Redis is empty: all 3 entries are gone"]
 
-    def test_a_lost_hash_is_written_again(self, world: World) -> None:
+    def test_a_lost_hash_is_written_again(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("tests.edition.beat.beat.MISSING_FOR", 0.0)
         declare(world, a=HOUR, b=HOUR)
         scheduler = lead(world)
         world.client.delete(f"{PREFIX}a")
@@ -388,7 +462,7 @@ BAD_FIELDS: dict[str, Any] = {
     "args is a number": {"task": "t", "schedule": 10, "args": 5},
     "argument that cannot be stored": {"task": "t", "schedule": 10, "kwargs": {"x": object()}},
     "unknown field": {"task": "t", "schedule": 10, "no such field": 1},
-    "interval of 0": {"task": "t", "schedule": 0},
+    "interval of 1e12 s": {"task": "t", "schedule": 1e12},
     "no schedule": {"task": "t"},
     "no task": {"schedule": 10},
     "a text": "text",

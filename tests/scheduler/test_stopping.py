@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
@@ -12,9 +13,11 @@ from typing import Any
 
 import pytest
 
+from redbeat.settings import AT_LEAST_ONCE
+from tests.deployments import PREFIX
 from tests.waiting import wait_until
 
-from .conftest import Clock, RecordingScheduler, World
+from .conftest import Clock, RecordingScheduler, World, interval_json
 
 #: More entries than one batch, so the beat requests the second batch in advance.
 MANY = 700
@@ -116,3 +119,25 @@ def test_waiting_ends_at_once(world: World) -> None:
     with signalled(lambda: scheduler.ticks == 2), pytest.raises(SystemExit):
         scheduler.tick()
     assert scheduler.ticks == 2
+
+
+def test_a_run_that_was_sent_before_the_exit_is_recorded_although_it_was_edited(
+    world: World,
+) -> None:
+    """The first attempt to record the run finds the edit, so it takes a second attempt."""
+    world.app.conf.redbeat_delivery = AT_LEAST_ONCE
+    world.put("a", interval_json(60), world.ago(90), score=world.now() - 30)
+    world.put("b", interval_json(60), world.ago(90), score=world.now() - 20)
+    scheduler = world.scheduler()
+
+    def before_send(task: str) -> None:
+        if task == "tasks.b":
+            raise SystemExit
+        definition = {**world.field("a", "definition"), "args": ["edited"]}
+        world.client.hset(f"{PREFIX}a", "definition", json.dumps(definition))
+
+    scheduler.before_send = before_send
+    with pytest.raises(SystemExit):
+        scheduler.tick()
+    assert scheduler.names == ["a"]
+    assert world.run_count("a") == 1

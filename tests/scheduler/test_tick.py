@@ -10,6 +10,7 @@ import pytest
 from redbeat import RedBeatSchedulerEntry
 from redbeat.storage.store import MAX_WAIT, Store
 from tests.deployments import PREFIX
+from tests.stored import IS_THIRD
 
 from .clients import CountingRedis
 from .conftest import SCHEDULE, Clock, RecordingScheduler, World, interval_json
@@ -18,9 +19,10 @@ PARKED = -1.0
 
 
 def leading(world: World) -> RecordingScheduler:
-    """Return a scheduler after its first tick. Its clock never advances."""
+    """Return a scheduler after its first ticks. Its clock never advances."""
     scheduler = world.scheduler(clock=Clock())
-    scheduler.tick()
+    for _ in range(2):  # the second one notes how many entries there are
+        scheduler.tick()
     return scheduler
 
 
@@ -132,7 +134,12 @@ class TestWaiting:
 
 
 class TestRoundTrips:
-    @pytest.mark.parametrize(("due", "limit"), [(0, 1), (1, 2), (500, 11), (501, 13)])
+    @pytest.mark.parametrize(
+        ("due", "limit"),
+        [(0, 1), (1, 3), (500, 21), (501, 23)]  # each run is held first, because tests override
+        if IS_THIRD  # how they send
+        else [(0, 1), (1, 2), (500, 11), (501, 13)],
+    )
     def test_a_tick_takes_two_round_trips_per_50_due_entries(
         self,
         world: World,
@@ -177,7 +184,8 @@ class TestRoundTrips:
         world.client.zadd(SCHEDULE, members)
         trips = counting.trips
         scheduler.tick()
-        assert counting.trips - trips <= 4  # one because Redis has not cached a script yet
+        # One because Redis has not cached a script yet.
+        assert counting.trips - trips <= (12 if IS_THIRD else 4)
         assert world.client.zrange(SCHEDULE, 0, -1) == [f"{PREFIX}kept"]
 
     def test_the_backend_cleanup_entry_of_celery_is_stored(self, world: World) -> None:
@@ -199,9 +207,9 @@ class TestRoundTrips:
         assert counting.trips == 0
         world.app.conf.beat_schedule = {"a": {"task": "t", "schedule": 10}}
         world.scheduler()
-        assert (
-            counting.trips <= 6
-        )  # two to connect, TIME, one to load a script, and one for the presence
+        # Four to connect, TIME, two to load and call a script, and one for the presence. The third
+        # edition also notes that it has written the entries.
+        assert counting.trips <= (9 if IS_THIRD else 8)
 
 
 class TestClosing:

@@ -1,8 +1,10 @@
-"""A beat that starts in a new time zone recalculates the scores that depend on the zone."""
+"""A beat that starts in a new time zone computes the next runs again, and sends no run twice."""
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from functools import cached_property
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -136,3 +138,197 @@ def test_an_edit_at_that_moment_stays(world: World) -> None:
     start(world, TOKYO, Scheduler)
     assert not edits
     assert world.score("a") == pytest.approx(world.now() + 7200, abs=60)
+
+
+HOUR = timedelta(hours=1)
+#: A zone five hours behind UTC, and a zone nine hours ahead.
+WEST, EAST = "Etc/GMT+5", "Etc/GMT-9"
+
+
+@dataclass
+class Daily:
+    """An entry that runs daily at a full hour in UTC, six to seven hours ago the last time.
+
+    In :data:`WEST`, that time of the day was one to two hours ago.
+    """
+
+    world: World
+    static: bool = False
+    policy: dict[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def today(self) -> datetime:
+        """The last run in UTC."""
+        return (self.world.ago(0) - 6 * HOUR).replace(minute=0, second=0, microsecond=0)
+
+    def create(self, ran: datetime, **days: str) -> RedBeatSchedulerEntry:
+        """Store the entry, which ran at ``ran``, with a beat in UTC."""
+        when = crontab(minute="0", hour=str(self.today.hour), **days)
+        if self.static:
+            entry = {"task": "t", "schedule": when, **self.policy}
+            self.world.app.conf.beat_schedule = {"a": entry}
+        start(self.world, "UTC")
+        if not self.static:
+            RedBeatSchedulerEntry("a", "t", when, app=self.world.app, **self.policy).save()
+        self.world.put_meta("a", ran)
+        return self.load()
+
+    def load(self) -> RedBeatSchedulerEntry:
+        return RedBeatSchedulerEntry.from_key(f"{PREFIX}a", app=self.world.app)
+
+    def next_in(self, hours_behind: int) -> float:
+        """Return when the entry runs next in a zone that is a number of hours behind UTC."""
+        at = self.today + hours_behind * HOUR
+        return (at + timedelta(days=1 if at <= self.world.ago(0) else 0)).timestamp()
+
+
+def sent_at(scheduler: RecordingScheduler) -> list[datetime]:
+    for _ in range(3):
+        scheduler.tick()
+    return [message.scheduled_at for message in scheduler.sent]
+
+
+@pytest.mark.parametrize("static", [True, False], ids=["static", "dynamic"])
+class TestNoAdditionalRun:
+    @pytest.mark.parametrize(("zone", "behind"), [(WEST, 5), (EAST, 15)], ids=["west", "east"])
+    def test_a_run_of_today_is_not_repeated(
+        self, world: World, static: bool, zone: str, behind: int
+    ) -> None:
+        daily = Daily(world, static)
+        daily.create(daily.today)
+        scheduler = start(world, zone)
+        assert sent_at(scheduler) == []
+        assert world.score("a") == daily.next_in(behind)
+        assert daily.load().upcoming(1)[0].timestamp() == daily.next_in(behind)
+
+    def test_a_new_entry_waits_for_its_first_run(self, world: World, static: bool) -> None:
+        daily = Daily(world, static)
+        daily.create(world.ago(5 * 3600))
+        assert sent_at(start(world, WEST)) == []
+        assert world.score("a") == daily.next_in(5)
+
+    def test_a_zone_that_is_changed_back(self, world: World, static: bool) -> None:
+        daily = Daily(world, static)
+        daily.create(daily.today)
+        for zone, behind in ((WEST, 5), (EAST, 15), (WEST, 5), ("UTC", 24)):
+            assert sent_at(start(world, zone)) == []
+            assert world.score("a") == daily.next_in(behind)
+
+    def test_a_run_that_was_due_before_is_caught_up(self, world: World, static: bool) -> None:
+        daily = Daily(world, static)
+        daily.create(daily.today - timedelta(days=1))
+        assert sent_at(start(world, WEST)) == [daily.today]
+        assert world.score("a") == daily.next_in(5)
+
+    def test_all_runs_that_were_due_before_are_caught_up(self, world: World, static: bool) -> None:
+        daily = Daily(world, static, {"coalesce": "all", "catch_up_limit": 9})
+        daily.create(daily.today - timedelta(days=3))
+        scheduler = start(world, WEST)
+        days = [daily.today - timedelta(days=number) for number in (2, 1, 0)]
+        assert sent_at(scheduler) == days
+        assert world.score("a") == daily.next_in(5)
+
+    def test_a_limit_of_runs_and_a_grace_time_hold(self, world: World, static: bool) -> None:
+        daily = Daily(world, static, {"max_runs": 2, "misfire_grace_time": 60})
+        daily.create(daily.today - timedelta(days=1))
+        assert sent_at(start(world, WEST)) == []
+        assert world.score("a") == daily.next_in(5)
+
+    def test_an_entry_that_was_paused_at_the_change(self, world: World, static: bool) -> None:
+        daily = Daily(world, static)
+        daily.create(daily.today).pause()
+        assert sent_at(start(world, WEST)) == []
+        daily.load().resume()
+        assert sent_at(start(world, WEST)) == []
+        assert world.score("a") == daily.next_in(5)
+
+    @pytest.mark.parametrize("field", ["day_of_week", "day_of_month"])
+    def test_a_run_of_this_week_or_month_is_not_repeated(
+        self, world: World, static: bool, field: str
+    ) -> None:
+        daily = Daily(world, static)
+        day = f"{daily.today:%w}" if field == "day_of_week" else str(daily.today.day)
+        daily.create(daily.today, **{field: day})
+        assert sent_at(start(world, WEST)) == []
+        assert (world.score("a") or 0) > world.now() + 6 * 86400
+
+    def test_an_edit_of_the_zone_of_an_entry(self, world: World, static: bool) -> None:
+        daily = Daily(world, static)
+        entry = daily.create(daily.today)
+        if static:
+            world.app.conf.beat_schedule["a"]["timezone"] = WEST
+        else:
+            entry.timezone = WEST
+            entry.save()
+            assert world.score("a") == daily.next_in(5)
+        assert sent_at(start(world, "UTC")) == []
+        assert world.score("a") == daily.next_in(5)
+
+    def test_an_edit_of_the_zone_of_an_overdue_entry(self, world: World, static: bool) -> None:
+        daily = Daily(world, static, {"timezone": EAST})
+        daily.create(daily.today - 16 * HOUR)
+        if static:
+            world.app.conf.beat_schedule["a"]["timezone"] = "UTC"
+        else:
+            when = crontab(minute="0", hour=str(daily.today.hour))
+            RedBeatSchedulerEntry("a", "t", when, app=world.app, timezone="UTC").save()
+        assert sent_at(start(world, "UTC")) == [daily.today - 9 * HOUR]
+        assert world.score("a") == daily.next_in(24)
+
+
+def test_an_entry_that_waits_for_its_start_does_not_run_before_it(world: World) -> None:
+    begin = world.ago(-3 * 86400)
+    daily = Daily(world, policy={"start_time": begin})
+    daily.create(daily.today - timedelta(days=1))
+    assert sent_at(start(world, WEST)) == []
+    assert (world.score("a") or 0) >= begin.timestamp()
+
+
+def test_the_grid_of_an_interval_does_not_depend_on_a_change_of_its_zone(world: World) -> None:
+    ran = world.ago(1800)
+    entry = RedBeatSchedulerEntry("a", "t", 3600, app=world.app, last_run_at=ran).save()
+    entry.timezone = TOKYO
+    entry.save()
+    assert sent_at(start(world, "UTC")) == []
+    assert world.score("a") == pytest.approx((ran + HOUR).timestamp(), abs=1e-3)
+
+
+def test_a_reset_after_a_change_counts(world: World) -> None:
+    daily = Daily(world)
+    daily.create(daily.today)
+    start(world, WEST)
+    entry = daily.load()
+    entry.last_run_at = None
+    entry.save()
+    assert len(sent_at(start(world, WEST))) == 1
+    assert world.score("a") == daily.next_in(5)
+
+
+def test_a_change_of_the_history_in_the_same_save_counts(world: World) -> None:
+    daily = Daily(world)
+    daily.create(daily.today)
+    scheduler = start(world, "UTC")
+    world.client.zadd(SCHEDULE, {f"{PREFIX}a": 0})
+    scheduler.tick()
+    entry = daily.load()
+    entry.last_run_at, entry.timezone = daily.today - timedelta(days=1), WEST
+    entry.save()
+    assert sent_at(start(world, "UTC")) == [daily.today]
+
+
+@pytest.mark.parametrize(
+    "runtime",
+    [
+        '{"changed_at": 1}',
+        '{"old_zone": 5, "old_start": null, "changed_at": 1e9}',
+        '{"old_zone": "Mars", "old_start": null, "changed_at": 1e9}',
+        '{"old_zone": "", "old_start": "soon", "changed_at": 1e9}',
+        '{"old_zone": "", "old_start": null, "changed_at": "now"}',
+        '["changed_at"]',
+        '{"changed_at": ',
+    ],
+)
+def test_an_unreadable_note_of_a_change_is_ignored(world: World, runtime: str) -> None:
+    key = world.put("a", last_run_at=world.ago(90))
+    world.client.hset(key, "runtime", runtime)
+    assert len(sent_at(world.scheduler())) == 1

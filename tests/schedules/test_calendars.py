@@ -8,13 +8,13 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from celery.schedules import BaseSchedule, crontab, schedule
+from celery.schedules import BaseSchedule, crontab, schedule, solar
 
-from redbeat import Calendar, rrule
+from redbeat import Calendar, clocked, rrule
 from redbeat.entries.calendars import calendar_of
-from redbeat.entries.decide import Plan
+from redbeat.entries.decide import Plan, decide
 from redbeat.entries.policy import Policy
-from redbeat.errors import DecodeError, InvalidEntryError
+from redbeat.errors import DecodeError, InvalidEntryError, TooManyStepsError
 from redbeat.schedules.calendars import Exclusion
 from redbeat.schedules.next_run import next_run
 
@@ -122,9 +122,57 @@ def test_an_interval_keeps_its_grid() -> None:
     assert run == datetime(2026, 8, 3, 1, 7, tzinfo=UTC)  # ten intervals of five hours
 
 
-def test_a_calendar_that_excludes_every_day_leaves_no_run() -> None:
-    always = Exclusion([Calendar("always", rules=["FREQ=DAILY"])], UTC)
-    assert always.next_run(MORNINGS, datetime(2026, 1, 1, tzinfo=UTC)) is None
+@pytest.mark.parametrize("on_excluded", ["skip", "next", "previous"])
+@pytest.mark.parametrize(
+    "rules", [["FREQ=DAILY"], ["FREQ=SECONDLY"], ["FREQ=DAILY;BYDAY=MO,TU,WE,TH,FR"]]
+)
+def test_calendars_that_exclude_every_day_are_named(rules: list[str], on_excluded: str) -> None:
+    always = Exclusion([WEEKENDS, Calendar("always", rules=rules)], UTC, on_excluded)
+    with pytest.raises(TooManyStepsError, match="'weekends' and 'always' takes more than 250,000"):
+        always.next_run(MORNINGS, datetime(2026, 1, 1, tzinfo=UTC))
+
+
+@pytest.mark.parametrize("on_excluded", ["skip", "next", "previous"])
+@pytest.mark.parametrize(
+    "rule",
+    [
+        clocked(datetime(2027, 1, 1, tzinfo=UTC)),
+        rrule("DAILY", dtstart=datetime(2027, 1, 1, tzinfo=UTC), count=5),
+        solar("sunset", 59, 18),
+    ],
+)
+def test_a_run_that_finds_no_day_is_not_the_end_of_its_schedule(
+    rule: BaseSchedule, on_excluded: str
+) -> None:
+    always = Exclusion([Calendar("always", rules=["FREQ=DAILY"])], UTC, on_excluded)
+    with pytest.raises(TooManyStepsError, match="'always' takes more than 250,000"):
+        always.next_run(rule, datetime(2026, 11, 1, tzinfo=UTC))
+
+
+@pytest.mark.parametrize("on_excluded", ["skip", "next", "previous"])
+def test_a_year_without_runs_is_not_too_long(on_excluded: str) -> None:
+    closed = Calendar("closed", days=[("2027-01-01", "2028-01-02")])
+    exclusion = Exclusion([WEEKENDS, closed], BERLIN, on_excluded)
+    for rule in (MORNINGS, crontab()):
+        run = exclusion.next_run(rule, berlin(2027, 3, 1))
+        assert run is not None
+        assert run.astimezone(BERLIN).date() == date(2028, 1, 3)
+        policy = Policy.of({"exclude": "x", "coalesce": "all", "catch_up_limit": 1000})
+        plan = Plan(rule, BERLIN, policy, "x", exclusion)
+        late = berlin(2028, 6, 1)
+        assert decide(plan, berlin(2026, 1, 2), berlin(2026, 1, 2), late, late).due
+
+
+def test_a_calendar_of_many_rules_is_not_too_long() -> None:
+    rules = [f"FREQ=YEARLY;BYMONTH={n % 12 + 1};BYMONTHDAY={n % 25 + 4}" for n in range(1000)]
+    exclusion = Exclusion([Calendar("many", rules=rules)], BERLIN, "next")
+    assert exclusion.next_run(MORNINGS, berlin(2026, 1, 2)) == berlin(2026, 1, 2, 9)
+
+
+def test_a_calendar_of_too_many_dates_is_refused() -> None:
+    dates = ",".join(f"{day:%Y%m%d}" for day in map(date.fromordinal, range(730_000, 731_000)))
+    with pytest.raises(InvalidEntryError, match="rules: computing the rules of a calendar takes"):
+        Calendar("x", rules=[f"RDATE:{dates}"] * 120)
 
 
 SCHEDULES: dict[str, BaseSchedule] = {

@@ -16,7 +16,7 @@ from redbeat.calendar.recurrence import Recurrence
 from redbeat.calendar.rules import Frequency
 from redbeat.entries.decide import has_start
 from redbeat.schedules import rrule
-from redbeat.schedules.next_run import asks_itself, count_runs, latest_run, next_run
+from redbeat.schedules.next_run import MIN_EVERY, asks_itself, count_runs, latest_run, next_run
 from tests.samples import one_in
 
 UTC = timezone.utc
@@ -77,12 +77,11 @@ def test_a_naive_instant_is_refused(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("seconds", [0, -1])
-def test_an_interval_without_length_is_refused(seconds: int) -> None:
-    for ask in (next_run, lambda kind, at: latest_run(kind, at, at + timedelta(days=1))):
-        with pytest.raises(ValueError, match=r"schedule\.every"):
-            ask(every(seconds), START)
-    with pytest.raises(ValueError, match=r"schedule\.every"):
-        next_run(every(seconds, relative=True), START)
+def test_an_interval_without_length_is_the_shortest_one(seconds: int) -> None:
+    for kind in (every(seconds), every(seconds, relative=True)):
+        assert next_run(kind, START) == START + MIN_EVERY
+    day = START + timedelta(days=1)
+    assert latest_run(every(seconds), START, day) == day
 
 
 def test_an_interval_ends_with_the_calendar() -> None:

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
+from itertools import islice
 from types import FrameType
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -18,10 +19,13 @@ import pytest
 from celery.schedules import crontab, schedule, solar
 from dateutil.rrule import FR
 
-from redbeat.entries.decide import Plan, decide
+from redbeat.calendar.steps import LIMIT, Steps
+from redbeat.entries.decide import Plan, decide, runs_from
 from redbeat.entries.policy import Policy
+from redbeat.errors import TooManyStepsError
 from redbeat.schedules import rrule
 from redbeat.schedules.next_run import SOLAR_LIMIT, latest_run, next_run
+from redbeat.schedules.rule_set import rruleset
 from tests.samples import one_in
 
 UTC = timezone.utc
@@ -123,9 +127,51 @@ def test_an_interval_of_0_is_refused() -> None:
         rrule("SECONDLY", OLD, 0)
 
 
-def test_a_count_that_would_take_too_long_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"count: 1000000 .* use 'until'"):
-        rrule("DAILY", OLD, count=10**6, byhour=[3, 9])
+#: Rules that are searched for so long that no beat should compute them.
+HOSTILE: dict[str, Make] = {
+    "count of rare runs": rule("WEEKLY", byweekday=[0, 1], bymonthday=1, bysetpos=1, count=10**5),
+    "four that never occur": lambda: rruleset(
+        rule("WEEKLY", byweekday=day, bysetpos=2)() for day in range(4)
+    ),
+    "all days around Easter": rule("DAILY", byeaster=list(range(-366, 367)), count=10**5),
+}
+
+
+@pytest.mark.parametrize("name", one_in(3, HOSTILE))
+def test_a_rule_that_would_take_too_long_is_refused_after_the_same_steps(name: str) -> None:
+    for _ in range(2):  # without and with what the process has cached
+        with pytest.raises(TooManyStepsError, match="schedule: computing the next run takes more"):
+            next_run(HOSTILE[name](), NOW, NEW_YORK)
+
+
+def steps_of(action: Callable[[], object]) -> int:
+    with Steps() as steps:
+        action()
+    return LIMIT - steps.left
+
+
+@pytest.mark.parametrize("name", one_in(2, KINDS))
+def test_a_useful_rule_takes_few_steps_and_always_the_same_number(name: str) -> None:
+    """Caches in the rule, and in the process, change the time but not the steps."""
+    kind = KINDS[name]()
+    plan = Plan(kind, NEW_YORK, Policy.of({"jitter": 1}), "a")
+    taken = {steps_of(lambda: decide(plan, OLD, OLD, NOW, NOW)) for _ in range(3)}
+    plan.schedule = KINDS[name]()
+    taken.add(steps_of(lambda: decide(plan, OLD, OLD, NOW, NOW)))
+    assert len(taken) == 1
+    assert taken.pop() < LIMIT / 4
+
+
+@pytest.mark.long
+def test_a_list_of_runs_may_take_more_steps_for_each_run() -> None:
+    """Each run of this rule takes about 100,000 steps."""
+    never = rule("WEEKLY", byweekday=0, bysetpos=2)()
+    plan = Plan(rruleset([never, rule("DAILY")()]), UTC)
+    with pytest.raises(TooManyStepsError):
+        list(islice(runs_from(plan, NOW, 0, NOW, NOW), 5))
+    assert (
+        len(list(islice(runs_from(Plan(rule("MINUTELY")(), UTC), NOW, 0, NOW, NOW), 9999))) == 9999
+    )
 
 
 @pytest.mark.parametrize("day", ["30", "31", "30,31"])

@@ -302,6 +302,17 @@ def test_a_text_of_another_program_is_read() -> None:
     assert runs(from_ical("FREQ=DAILY;BYHOUR=9"), 1, NOW) == [NOW + timedelta(hours=21)]
 
 
+def test_values_with_their_types_are_read() -> None:
+    text = (
+        "DTSTART;VALUE=DATE;X-MINE=1:20260101\nRRULE:FREQ=DAILY;COUNT=3\n"
+        "EXDATE;VALUE=DATE:20260102\nRDATE;TZID=Europe/Paris;VALUE=DATE-TIME:20260105T0915"
+    )
+    days = (datetime(2026, 1, day, tzinfo=UTC) for day in (1, 3, 5))
+    first, second, third = days
+    found = runs(from_ical(text), after=START - timedelta(days=1))
+    assert found == [first, second, third.replace(hour=8, minute=15)]
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
@@ -315,6 +326,17 @@ def test_a_text_of_another_program_is_read() -> None:
         ("RRULE:FREQ=DAILY;BYMOON=1", "BYMOON"),
         ("RRULE:FREQ", "FREQ"),
         ("EXRULE:FREQ=DAILY", "EXRULE"),
+        ("DTSTART:20260101T090000Z\nDURATION:PT1H\nRRULE:FREQ=DAILY", "DURATION"),
+        ("RDATE;VALUE=PERIOD:20260101T090000Z/PT1H", "RDATE: VALUE=PERIOD cannot be read"),
+        ("RDATE;RANGE=THISANDFUTURE:20260101T090000Z", "RDATE: RANGE=THISANDFUTURE cannot be"),
+        ("RDATE;VALUE=DATE:20260101T090000Z", "RDATE: '20260101T090000Z' does not fit VALUE"),
+        ("RDATE;VALUE=DATE-TIME:20260101", "RDATE: '20260101' does not fit VALUE"),
+        ("RDATE;TZID=Europe/Paris:20260101T090000Z", "does not fit TZID"),
+        ("DTSTART:20260101T09\nRRULE:FREQ=DAILY\nEXDATE:20260103", "write 20260103T090000"),
+        ("RRULE:FREQ=HOURLY\nEXDATE:99991231", "EXDATE: 99991231 excludes only midnight"),
+        ("RRULE:FREQ=HOURLY\nEXDATE;VALUE=DATE:20260103", "EXDATE: 20260103 excludes only mid"),
+        ("RRULE:FREQ=DAILY;UNTIL=202812", "UNTIL: '202812' is not a time"),
+        ("RRULE:FREQ=DAILY;INTERVAL=1_0", "INTERVAL"),
         ("", "rrules"),
     ],
 )

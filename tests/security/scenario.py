@@ -93,6 +93,8 @@ class Scenario:
         schedule = {"static": {"task": "t", "schedule": 3600}}
         beat = self._beat(beat_schedule=schedule)
         beat.tick()
+        with suppress(redis.RedisError):
+            list(Schedule(beat.app).records())
         self._put("bad", "{")
         self.admin.set("redbeat:no-hash", "x")
         for _ in range(2):

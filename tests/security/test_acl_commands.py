@@ -169,6 +169,7 @@ def test_every_command(app: Celery, admin: Any, tmp_path: Path, user: str) -> No
         assert refused(admin) == [], line
         if name == "doctor":
             admin.delete("redbeat:bad", "redbeat:no-hash")  # they change no right of the rest
+            assert run(app, "resume orphan", tmp_path).code == 0
     assert admin.hget("moved:orphan", "definition")
 
 
@@ -262,6 +263,7 @@ def serves_redis_up(target: Target) -> bool:
     return "redbeat_redis_up 1.0" in target.get("/metrics").text
 
 
+@pytest.mark.long
 @both_users_in_turn
 def test_the_servers(
     server: RedisServer, admin: Any, app: Celery, tmp_path: Path, user: str

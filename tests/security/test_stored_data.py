@@ -166,7 +166,7 @@ def problems_of(world: World, names: list[str]) -> list[str]:
     return problems
 
 
-@pytest.mark.parametrize("value", one_in(4, HOSTILE.values()), ids=[*HOSTILE])
+@pytest.mark.parametrize("value", one_in(6, HOSTILE.values()), ids=[*HOSTILE])
 def test_a_value_in_each_field(
     world: World, clock: Clock, log: pytest.LogCaptureFixture, value: bytes
 ) -> None:
@@ -178,7 +178,7 @@ def test_a_value_in_each_field(
     assert problems_of(world, names) == []
 
 
-@pytest.mark.parametrize("field", one_in(2, ["claim", *TIMES]))
+@pytest.mark.parametrize("field", one_in(3, ["claim", *TIMES]))
 def test_times_of_the_right_form(
     world: World, clock: Clock, log: pytest.LogCaptureFixture, field: str
 ) -> None:

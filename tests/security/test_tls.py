@@ -76,6 +76,7 @@ def next_name(project: Project) -> str:
     return str(json.loads(popped[1])["headers"]["periodic_task_name"])
 
 
+@pytest.mark.long
 def test_a_real_beat_with_own_authority_and_client_certificate(
     project: Project, plain_port: int, files: CertificateFiles
 ) -> None:

@@ -94,6 +94,9 @@ def reported(result: Result) -> Result:
 class Trial:
     """Searches for a killer (a scenario or test that fails) of one mutant."""
 
+    #: The tests that may kill, in pytest's notation.
+    marked = "not long"
+
     def __init__(
         self, mutant: Mutant, known: dict[str, str], arguments: argparse.Namespace
     ) -> None:
@@ -133,7 +136,7 @@ class Trial:
                 "-n",
                 "0",
                 "-m",
-                "not long",
+                self.marked,
                 "-p",
                 "no:cacheprovider",
             ]

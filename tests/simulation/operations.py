@@ -142,7 +142,7 @@ def raw_save(by: Application, step: Step, action: Action) -> None:
         if step.fields.get("anew"):
             pipe.delete(key)
         pipe.hset(key, "definition", json.dumps(definition))
-        look_at(pipe, step)
+        look_at(pipe, step, action)
         pipe.execute()
 
 
@@ -159,12 +159,12 @@ def raw_disable(by: Application, step: Step, _action: Action) -> None:
     by.client.hset(PREFIX + step.entry, "definition", definition_with(by, step, enabled=False))
 
 
-def raw_enable(by: Application, step: Step, _action: Action) -> None:
+def raw_enable(by: Application, step: Step, action: Action) -> None:
     """Enable an entry as the manual describes for other languages."""
     text = definition_with(by, step, enabled=True)
     with by.client.pipeline() as pipe:
         pipe.hset(PREFIX + step.entry, "definition", text)
-        look_at(pipe, step)
+        look_at(pipe, step, action)
         pipe.execute()
 
 
@@ -176,19 +176,19 @@ def definition_with(by: Application, step: Step, enabled: bool) -> str:
     return json.dumps({**json.loads(text), "enabled": enabled})
 
 
-def raw_run(by: Application, step: Step, _action: Action) -> None:
+def raw_run(by: Application, step: Step, action: Action) -> None:
     """Run an entry now as the manual describes for other languages: delete its run history."""
     if not by.client.exists(PREFIX + step.entry):
         raise KeyError(step.entry)
     with by.client.pipeline() as pipe:
         pipe.hdel(PREFIX + step.entry, "meta")
-        look_at(pipe, step)
+        look_at(pipe, step, action)
         pipe.execute()
 
 
-def look_at(pipe: Any, step: Step) -> None:
-    """Add the commands that make beats look at an entry now."""
-    pipe.zadd(SCHEDULE, {PREFIX + step.entry: 0})
+def look_at(pipe: Any, step: Step, action: Action) -> None:
+    """Add the commands that make beats look at an entry now: its score is 0 or the present."""
+    pipe.zadd(SCHEDULE, {PREFIX + step.entry: time.time() if action.version % 2 else 0})
     if not step.fields.get("quiet"):
         pipe.publish(WAKEUP, "due")
 

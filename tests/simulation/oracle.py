@@ -14,6 +14,13 @@ from itertools import pairwise
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
+from tests.simulation.deadlines import (
+    deadline_of,
+    judge_failures,
+    judge_reported_ends,
+    judge_set,
+    lease_of,
+)
 from tests.simulation.lateness import LOOK, PROMPT, SAME, judge_delays, judge_lateness
 from tests.simulation.record import Action, Arrival, Record
 from tests.simulation.scenario import CLOCK_FAULTS, STEP_FAULTS
@@ -50,6 +57,8 @@ WINDOW: Final = frozenset(("start", "end"))
 
 #: The error with which RedBeat refuses an entry.
 INVALID: Final = "InvalidEntryError"
+#: A part of this error if an entry is not in the set of due times.
+UNSCHEDULED: Final = "is not scheduled"
 
 #: Disturbances after which an interval starts a new series of runs.
 NEW_GRID: Final = ("server clock", "legacy")
@@ -110,9 +119,8 @@ class Judgement:
         """Return the seconds after the end of a fault within which everything works again."""
         if self.record.scenario.recovery:
             return self.record.scenario.recovery
-        timeout = self.record.scenario.lock_timeout
-        lease = min(max(timeout, 5.0), 30.0)
-        return min(timeout, 25.0) + lease + 20.0
+        scenario = self.record.scenario
+        return min(scenario.lock_timeout, 25.0) + lease_of(scenario) + 20.0
 
     def disturbed(self, begin: float, end: float, but: frozenset[str] = frozenset()) -> bool:
         """Return whether a fault affects a period; ``but`` lists kinds of faults to ignore."""
@@ -143,6 +151,13 @@ class Judgement:
             for first, last, kind in self.record.disturbances
         )
 
+    def is_set_lost(self, at: float) -> bool:
+        """Return whether the set of due times was lost, and beats may not have noticed it yet."""
+        return any(
+            kind == "set lost" and first <= at <= last + LOOK
+            for first, last, kind in self.record.disturbances
+        )
+
     @property
     def leaves_with_record(self) -> bool:
         """Return whether a message and its record are one step, as with one server for both."""
@@ -168,7 +183,7 @@ def judge(record: Record) -> list[str]:
     """Return the violations, one line each; an empty list means that the record is correct."""
     # The clock of Redis decides, so a changed clock of a host explains no violation.
     faults = [fault for fault in record.disturbances if fault[2] not in CLOCK_FAULTS]
-    record = replace(record, disturbances=faults)
+    record = replace(record, disturbances=[lasting(record, fault) for fault in faults])
     judgement = Judgement(record)
     for at, beat, error in record.exits:
         judgement.fail(beat, at, f"the beat exited: {error}")
@@ -176,6 +191,9 @@ def judge(record: Record) -> list[str]:
         judgement.fail(name, at, f"{beat} reads it again and again, and nothing changes: busy loop")
     judge_leader(judgement)
     judge_quarantine(judgement)
+    judge_the_end(judgement)
+    judge_set(judgement)
+    judge_failures(judgement, bad_entries(record))
     judge_lead(judgement)
     judge_names(judgement)
     judge_refusals(judgement)
@@ -189,6 +207,12 @@ def judge(record: Record) -> list[str]:
         states = states_of(name, actions[name], record)
         Entry(judgement, name, arrivals[name], actions[name], states).judge()
     return judgement.wrong
+
+
+def lasting(record: Record, fault: tuple[float, float, str]) -> tuple[float, float, str]:
+    """Return a fault as long as it explains anything: a beat frozen for good hinders nobody."""
+    first, last, kind = fault
+    return (first, first, kind) if last > record.scenario.duration else fault
 
 
 def judge_lead(judgement: Judgement) -> None:
@@ -210,9 +234,10 @@ def judge_names(judgement: Judgement) -> None:
 
 
 def judge_refusals(judgement: Judgement) -> None:
-    """Check that no good entry is refused as invalid."""
+    """Check that no good entry is refused as invalid, except a trigger without a due time."""
     for action in judgement.record.actions:
-        if INVALID in action.outcome:
+        lost = UNSCHEDULED in action.outcome and judgement.is_set_lost(action.began)
+        if INVALID in action.outcome and not lost:
             judgement.fail(action.step.entry, action.began, f"was refused: {action.outcome}")
 
 
@@ -228,11 +253,29 @@ def judge_leader(judgement: Judgement) -> None:
 def judge_quarantine(judgement: Judgement) -> None:
     """Check that only bad entries are quarantined."""
     record = judgement.record
-    definitions = {action.step.entry: action.definition for action in record.actions}
-    definitions.update(record.scenario.statics)
-    bad = {f"redbeat:{name}" for name, one in definitions.items() if one and is_bad(one)}
+    bad = {f"redbeat:{name}" for name in bad_entries(record)}
     for key in sorted({*record.quarantined} - bad):
         judgement.fail(key, record.scenario.duration, "a good entry is in quarantine")
+
+
+def judge_the_end(judgement: Judgement) -> None:
+    """Check that healthy beats have sent what is due, and that no good entry is still failing."""
+    record, end = judgement.record, judgement.record.scenario.duration
+    if judgement.disturbed(end - LOOK, end) or record.legacy_leads:
+        return
+    bad = bad_entries(record)
+    for name, seconds in record.overdue.items():
+        if seconds > LOOK and name not in bad:
+            judgement.fail(name, end, f"is due for {seconds:.1f} s, and no beat looks at it")
+    for name in sorted({*record.failing} - bad):
+        judgement.fail(name, end, "is still failing, although nothing hinders its runs")
+
+
+def bad_entries(record: Record) -> set[str]:
+    """Return the names of the entries that may fail."""
+    definitions = {action.step.entry: action.definition for action in record.actions}
+    definitions.update(record.scenario.statics)
+    return {name for name, one in definitions.items() if one and is_bad(one)}
 
 
 def is_bad(definition: dict[str, Any]) -> bool:
@@ -574,6 +617,7 @@ class Entry:
             if action.step.what != "trigger" or action.outcome != "done":
                 continue
             self.judge_prompt_trigger(action, sent.get(action.result, INFINITY))
+            self.judge_trigger_despite_faults(action, sent.get(action.result, INFINITY))
             until = action.ended + 2 * self.judgement.recovery
             others = [
                 state
@@ -609,6 +653,23 @@ class Entry:
         calm = not self.judgement.disturbed(action.began - PROMPT, latest)
         if plain and calm and latest < self.judgement.record.scenario.duration and at > latest:
             self.fail(action.ended, f"the triggered run {action.result} was sent late")
+
+    def judge_trigger_despite_faults(self, action: Action, at: float) -> None:
+        """Check that a trigger is sent soon if one beat is healthy, whatever others are doing."""
+        latest = deadline_of(self.judgement, action)
+        if latest is None or at <= latest:
+            return
+        states = [
+            state
+            for state in self.states
+            if state.began <= latest and state.until >= action.began - SAME
+        ]
+        definitions = [state.definition for state in states if state.certain]
+        if len(definitions) == len(states) and all(
+            one is not None and not one.keys() & {"overlap", "delivery"} for one in definitions
+        ):
+            late = f"{latest - action.ended:.1f} s are enough for a healthy beat"
+            self.fail(action.ended, f"the triggered run {action.result} was not sent: {late}")
 
     def judge_overlap(self) -> None:
         """Check that the runs of an entry that forbids overlaps never overlap."""
@@ -769,6 +830,7 @@ class Coverage:
             return
         self.judge_membership(slots)
         judge_lateness(self, slots)
+        judge_reported_ends(self)
         for slot in slots:
             self.judge_slot(slot)
 
@@ -879,7 +941,7 @@ class Coverage:
             yield from slots_between(self.definition, made, begin, end)
 
     def grid(self, begin: float, end: float) -> Iterator[float]:
-        """Yield the instants of an interval, starting with the first message."""
+        """Yield the instants of an interval, from its start or else from the first message."""
         every = float(self.definition["seconds"])
         if not self.nominals:
             up = self.begin + every + self.jitter
@@ -896,7 +958,9 @@ class Coverage:
         if "start" in self.definition and first < start - SAME:
             self.entry.fail(self.state.since, f"ran {start - first:.3f} s before its start")
         calm = not self.jumps and self.calm(begin, first + self.jitter)
-        waits = "start" in self.definition or "overlap" in self.definition
+        if "start" in self.definition and not self.state.at_once:
+            first = start + round((first - start) / every) * every
+        waits = self.definition.get("start", 0.0) > 0 or "overlap" in self.definition
         if calm and first > self.begin + every + SAME and not waits:
             self.entry.fail(self.state.since, f"ran first {first - begin:.3f} s after it was saved")
         count = int((end - first) / every + SAME)

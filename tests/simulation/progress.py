@@ -6,6 +6,7 @@ reply.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -25,6 +26,8 @@ NAME: Final = re.compile(rb'"name": ?"([^"\\]+)"')
 
 #: Fields of an entry's hash that change without progress: who has the entry, and what went wrong.
 NO_PROGRESS: Final = frozenset((b"claim", b"failing", b"running", b"unread"))
+#: These parts of the field ``state``.
+NO_PROGRESS_IN_STATE: Final = ("m", "hold", "failing", "running")
 
 
 @dataclass(slots=True)
@@ -74,4 +77,9 @@ class Progress:
 
     def _state(self, name: str) -> dict[bytes, bytes]:
         stored = self._stored(name)
-        return {name: text for name, text in stored.items() if name not in NO_PROGRESS}
+        kept = {name: text for name, text in stored.items() if name not in NO_PROGRESS}
+        if b"beat_state" in kept:
+            state = json.loads(kept[b"beat_state"])
+            parts = [item for item in state.items() if item[0] not in NO_PROGRESS_IN_STATE]
+            kept[b"beat_state"] = json.dumps(parts).encode()
+        return kept

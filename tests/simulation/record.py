@@ -75,6 +75,14 @@ class Record:
     quarantined: list[str] = field(default_factory=list)
     #: For each entry stored at the end, by name: whether the entry is enabled.
     stored: dict[str, bool] = field(default_factory=dict)
+    #: For each entry that is due at the end, by name: for how many seconds.
+    overdue: dict[str, float] = field(default_factory=dict)
+    #: The entries whose run could not be sent, at the end, by name.
+    failing: list[str] = field(default_factory=list)
+    #: These entries in each second of the simulation: time and name.
+    failures: list[tuple[float, str]] = field(default_factory=list)
+    #: The stored entries that are not in the set of due times, at the end, by name.
+    unlisted: list[str] = field(default_factory=list)
     trace: list[tuple[int, str, str]] = field(default_factory=list)
     #: Steps with a decision that were not idle; among them, looks at a clock and requests.
     points: int = 0

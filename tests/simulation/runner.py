@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -65,9 +65,7 @@ class Simulation:
         self.broker = self.services[names[-1]]
         self.broker.on_push = self._drain
         progress = Progress(self._hash_of, self._loops)
-        self.services["redis"].on_reply = lambda reader, reply: progress.replied(
-            reader, reply, self.world.now
-        )
+        self.services["redis"].on_reply = partial(self._replied, progress)
         self.network = Network(self.world, self.services)
         self.hosts: dict[str, Host] = {}
         self.beats: dict[str, Process] = {}
@@ -86,6 +84,7 @@ class Simulation:
         self.waiting_faults: list[Step] = []
         self.snapshots: dict[Step, tuple[float, Any]] = {}
         self._version = 0
+        self._failing_at = 0
         if scenario.order:
             since, until, *switches = scenario.order
             self.world.order = Order(
@@ -116,12 +115,21 @@ class Simulation:
             record.exits.append((self.seconds, world.stuck.name, "it got stuck"))
         record.quarantined = self._quarantined()
         record.stored = self._stored()
+        record.overdue, record.failing = self._overdue(), self._failing()
+        record.unlisted = self._unlisted(record.stored)
         record.points, record.switches = world.points - world.idle, world.switches
         moves = sum(process.moves for process in world.processes) - world.idle_moves
         record.looks = record.points - moves
         record.requests = sum(process.requests for process in world.processes)
         record.orders, record.struck = world.orders, world.struck
         record.trace = world.trace
+
+    def _replied(self, progress: Progress, reader: str, reply: bytes) -> None:
+        """Examine a reply, and the failing entries with the first reply of each second."""
+        progress.replied(reader, reply, self.world.now)
+        if self.world.now - self._failing_at >= SECOND:
+            self._failing_at = self.world.now
+            self.record.failures += [(self.seconds, name) for name in self._failing()]
 
     def _hash_of(self, name: str) -> Any:
         return self.services["redis"].engine.client.hgetall(PREFIX + name)
@@ -133,6 +141,27 @@ class Simulation:
     def _quarantined(self) -> list[str]:
         stored = self.services["redis"].engine.client.hgetall(".redbeat::quarantine")
         return [key.decode() for key in stored]
+
+    def _overdue(self) -> dict[str, float]:
+        client, now = self.services["redis"].engine.client, self.world.now / SECOND
+        due = client.zrangebyscore("redbeat::schedule", 0, now, withscores=True)
+        names = {key.decode().removeprefix(PREFIX): now - score for key, score in due}
+        return {name: seconds for name, seconds in names.items() if self._hash_of(name)}
+
+    def _failing(self) -> list[str]:
+        client = self.services["redis"].engine.client
+        return [
+            key.decode().removeprefix(PREFIX)
+            for key in client.zrange(".redbeat::failing", 0, -1)
+            if client.hexists(key, "failing")
+            or b'"failing":' in (client.hget(key, "beat_state") or b"")
+        ]
+
+    def _unlisted(self, stored: Iterable[str]) -> list[str]:
+        client = self.services["redis"].engine.client
+        return [
+            name for name in stored if client.zscore("redbeat::schedule", PREFIX + name) is None
+        ]
 
     def _stored(self) -> dict[str, bool]:
         client = self.services["redis"].engine.client

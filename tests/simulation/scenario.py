@@ -53,10 +53,13 @@ SERVER_FAULTS: Final = {
     "demoted": "open connections lead to what is a replica now, new ones to the new master",
     "server clock": "its wall clock jumps by ``jump`` seconds, and back",
     "lock deleted": "the key of the lock is deleted",
+    "set lost": "the key of the set of due times is deleted",
 }
 
 #: Faults of servers that a broker does not have.
-OF_SCHEDULE: Final = frozenset(("older data", "no data", "server clock", "lock deleted"))
+OF_SCHEDULE: Final = frozenset(
+    ("older data", "no data", "server clock", "lock deleted", "set lost")
+)
 
 #: Faults of clocks; ``seconds`` is the size of the jump, or the gain in 10,000 seconds.
 CLOCK_FAULTS: Final = {
@@ -231,7 +234,7 @@ def _misfire(chance: Chance) -> dict[str, Any]:
 
 
 def _window(chance: Chance) -> dict[str, Any]:
-    start = round(chance.uniform(5, 40), 3)
+    start = round(chance.uniform(-40, 40), 3)
     return {**_every(chance), "start": start, "end": start + round(chance.uniform(5, 60), 3)}
 
 
@@ -359,6 +362,8 @@ class Profile:
     #: Whether a RedBeat 2.4.2 beat leads first, and perhaps a second time.
     legacy: bool = False
     lock_timeouts: tuple[float, ...] = (5.0, 10.0, 30.0)
+    #: Whether all beats but one freeze in the middle, and stay so.
+    alone: bool = False
     #: Whether the scenario starts minutes before a clock change, with crontabs around this change.
     clock_change: bool = False
 
@@ -430,7 +435,7 @@ PROFILES: Final = {
         ),
         (*EDITS, *EDITS, *RAW, "rearm"),
         tuple(STEP_FAULTS),
-        tuple(SERVER_FAULTS),
+        tuple(name for name in SERVER_FAULTS if name != "set lost"),
         tuple(CLOCK_FAULTS),
         many_faults=(1, 8),
         raw_kinds=RAW_KINDS,
@@ -522,6 +527,32 @@ PROFILES: Final = {
         static_kinds=(_every, _crontab, _jitter),
         lock_timeouts=(5.0,),
     ),
+    # The set of due times is lost, again and again. Only entries of RedBeat are put back.
+    "sets": Profile(
+        (*EVERYDAY, _limited),
+        EDITS,
+        ("kill", "reset before"),
+        ("set lost", "set lost", "set lost", "restart"),
+        entries=(3, 8),
+        many_faults=(1, 4),
+        statics=(1, 3),
+        deployments=(0, 2),
+        separate_broker=(False, True),
+    ),
+    # One healthy beat is enough.
+    "alone": Profile(
+        (*EVERYDAY, _often, _all_missed, _limited),
+        (*EDITS, "trigger", "trigger"),
+        ("reset before",),
+        ("restart",),
+        entries=(4, 8),
+        many_faults=(0, 2),
+        many_operations=(4, 12),
+        beats=(2, 3),
+        separate_broker=(False, True),
+        lock_timeouts=(5.0, 10.0),
+        alone=True,
+    ),
     # Crontabs at a clock change; in long scenarios, a repeated hour ends.
     "dst": Profile(
         (_every, _once),
@@ -562,6 +593,8 @@ PROFILES: Final = {
 
 #: Seconds by which a slow server is late: less and more than a program waits for a reply.
 DELAYS: Final = (0.02, 0.2, 1.0, 3.0, 7.0)
+#: More seconds than a simulation has.
+FOREVER: Final = 100_000.0
 #: The year of the clock changes.
 YEAR: Final = 2030
 
@@ -601,6 +634,8 @@ def generate(seed: int, profile: str) -> Scenario:
     if made.legacy:
         scenario = replace(scenario, beats_from=3.0)
         steps += _legacy(chance, active, beats)
+    if made.alone:
+        steps += _frozen(chance, active, beats)
     for _ in range(made.many_broker_faults if scenario.separate_broker else 0):
         steps += _broker_faults(chance, made, active)
     return replace(scenario, steps=tuple(sorted(steps, key=lambda step: step.at)))
@@ -691,6 +726,15 @@ def _faults(chance: Chance, made: Profile, active: float, beats: int) -> list[St
         else:
             jump = chance.choice((-400.0, -3.0, 3.0, 400.0))
             steps.append(Step(at, what, beat, seconds=jump))
+    return steps
+
+
+def _frozen(chance: Chance, active: float, beats: int) -> list[Step]:
+    """Return the freezes of all beats but one, which last longer than the simulation."""
+    healthy, steps = chance.randint(1, beats), []
+    for number in {*range(1, beats + 1)} - {healthy}:
+        at, step = round(chance.uniform(2, active), 3), chance.randint(1, 40)
+        steps.append(Step(at, "freeze", f"beat-{number}", step=step, seconds=FOREVER))
     return steps
 
 

@@ -73,6 +73,11 @@ def _lock_deleted(_simulation: Simulation, _step: Step, service: Service) -> Non
         service.engine.client.delete("redbeat::lock")
 
 
+def _set_lost(_simulation: Simulation, _step: Step, service: Service) -> None:
+    with service.engine.writable():
+        service.engine.client.delete("redbeat::schedule")
+
+
 def _restart(simulation: Simulation, step: Step, service: Service) -> None:
     def come_back() -> None:
         service.engine.forget_scripts()
@@ -109,6 +114,7 @@ SERVER_FAULTS: Final[dict[str, Callable[[Simulation, Step, Service], None]]] = {
     "restart": _restart,
     "scripts forgotten": _scripts_forgotten,
     "server clock": _clock,
+    "set lost": _set_lost,
     "slow": _slow,
     "stall": _stall,
 }

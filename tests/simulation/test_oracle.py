@@ -397,6 +397,94 @@ def test_a_one_off_that_ran_by_a_wrong_clock_needs_no_other_run() -> None:
     assert has(record([], once, disturbances=jump), "nothing was sent")
 
 
+#: The faults of one of two beats, which stays frozen from the 42nd second on.
+FROZEN: dict[str, Any] = {
+    "disturbances": [(42.0, 900.0, "freeze")],
+    "hit": {"beat-1": [(42.0, 900.0)]},
+}
+
+
+class TestDeadlines:
+    """Tests of what must have happened some seconds later, although a beat had a fault."""
+
+    def triggered(self, at: float | None, **more: Any) -> Record:
+        """Return a record with a trigger at 42 s, and with its run at ``at``."""
+        trigger = done("trigger", 42.0)
+        trigger.result = "triggered"
+        run = [] if at is None else [sent(at, task_id="triggered", triggered=True)]
+        arrivals = sorted([*grid(), *run], key=lambda one: one.at)
+        return record(arrivals, saved(0.0), trigger, **more)
+
+    def test_a_trigger_leaves_when_the_hold_of_a_dead_beat_ends(self) -> None:
+        told = "not sent: 12.0 s are enough"
+        assert not has(self.triggered(53.9, **FROZEN), told)
+        assert has(self.triggered(54.1, **FROZEN), told)
+        assert has(self.triggered(None, **FROZEN), told)
+
+    def test_each_beat_that_dies_later_delays_a_trigger(self) -> None:
+        twice = {
+            "disturbances": [(42.0, 900.0, "freeze"), (50.0, 51.0, "kill")],
+            "hit": {"beat-1": [(42.0, 900.0), (50.0, 51.0)]},
+        }
+        assert not has(self.triggered(61.9, **twice), "are enough")
+        assert has(self.triggered(62.1, **twice), "20.0 s are enough")
+
+    def test_a_trigger_may_wait_while_every_beat_is_away(self) -> None:
+        hit = {"beat-1": [(42.0, 900.0)], "beat-2": [(43.0, 44.0)]}
+        faults = [(42.0, 900.0, "freeze"), (43.0, 44.0, "kill")]
+        assert not has(self.triggered(100.0, hit=hit, disturbances=faults), "are enough")
+        assert has(self.triggered(100.0, hit={"beat-1": hit["beat-1"]}, disturbances=faults), "are")
+
+    def test_a_trigger_may_wait_while_a_server_is_away(self) -> None:
+        away = {**FROZEN, "disturbances": [(42.0, 900.0, "freeze"), (43.0, 50.0, "restart")]}
+        assert not has(self.triggered(100.0, **away), "are enough")
+
+    def test_a_beat_that_stays_frozen_explains_nothing_later(self) -> None:
+        assert has(record(grid(15), **FROZEN), "was not sent")
+        thawed = [(42.0, 145.0, "freeze")]
+        assert not has(record(grid(15), **{**FROZEN, "disturbances": thawed}), "not sent")
+
+    def test_an_end_that_was_reported_is_taken_in(self) -> None:
+        action = saved(0.0, **EVERY, overlap="skip", takes=4.0)
+        silent = {
+            "disturbances": [(42.0, 43.0, "kill")],
+            "runs": [("poll", "id of 40.0", 40.1, 44.1)],
+        }
+        assert has(record(grid()[:4], action, **silent), "ended at 44.100, and nothing was sent")
+        assert not has(record(grid(5, 6, 7), action, **silent), "ended at")
+
+    @pytest.mark.parametrize("kind", ["restart", "no data"])
+    def test_an_end_whose_report_may_have_failed_is_not_waited_for(self, kind: str) -> None:
+        action = saved(0.0, **EVERY, overlap="skip", takes=4.0)
+        more = {"runs": [("poll", "id of 40.0", 40.1, 44.1)], "disturbances": [(42.0, 45.0, kind)]}
+        assert not has(record(grid()[:4], action, **more), "ended at")
+
+    def test_a_run_that_has_not_ended_is_not_waited_for(self) -> None:
+        action = saved(0.0, **EVERY, overlap="skip", takes=190.0)
+        runs = [("poll", "id of 10.0", 10.1, 200.1)]
+        more = {"disturbances": [(42.0, 43.0, "kill")], "runs": runs}
+        assert not has(record(grid()[:1], action, **more), "ended at")
+
+    def test_no_entry_is_failing_after_a_run_was_sent(self) -> None:
+        assert not has(record(grid(), failures=[(30.5, "poll")]), "is failing")
+        assert has(record(grid(), failures=[(31.5, "poll")]), "is failing 1.5 s after")
+        failed_again = record(grid(), failures=[(31.5, "poll")], disturbances=[(30, 31, "restart")])
+        assert not has(failed_again, "is failing")
+
+    def test_a_lost_set_is_noticed(self) -> None:
+        lost = {"unlisted": ["poll"], "disturbances": [(20.0, 21.0, "set lost")]}
+        assert has(record(grid(), **lost), "no beat knows when it is due")
+        late = {**lost, "disturbances": [(190.0, 191.0, "set lost")]}
+        assert not has(record(grid(), **late), "no beat knows")
+
+    def test_a_trigger_may_be_refused_until_a_lost_set_is_noticed(self) -> None:
+        refused = done("trigger", 45.0)
+        refused.outcome = "failed: InvalidEntryError('name: is not scheduled')"
+        lost = [(44.0, 44.0, "set lost")]
+        assert not has(record(grid(), saved(0.0), refused, disturbances=lost), "was refused")
+        assert has(record(grid(), saved(0.0), refused), "was refused")
+
+
 class TestClockChanges:
     """Tests of the oracle's independent implementation of crontabs."""
 
@@ -424,3 +512,20 @@ class TestClockChanges:
     def test_a_wildcard_follows_real_time(self) -> None:
         assert len(self.times(datetime(2027, 10, 31), hour="*", minute=30)) == 24
         assert len(self.times(datetime(2027, 3, 28), hour="*", minute=30)) == 24
+
+
+class TestTheEnd:
+    """At the end nothing hinders the beats, so nothing may be left to do."""
+
+    def test_an_entry_that_is_due_for_long(self) -> None:
+        assert has(record(grid(), overdue={"poll": 6.0}), "is due for 6.0 s")
+        assert not has(record(grid(), overdue={"poll": 4.0}), "is due")
+
+    def test_an_entry_that_is_still_failing(self) -> None:
+        assert has(record(grid(), failing=["poll"]), "still failing")
+
+    def test_a_fault_near_the_end_explains_both(self) -> None:
+        late = [(190.0, 195.0, "restart")]
+        found = record(grid(), disturbances=late, overdue={"poll": 6.0}, failing=["poll"])
+        assert not has(found, "is due for")
+        assert not has(found, "still failing")

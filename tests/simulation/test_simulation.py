@@ -16,14 +16,13 @@ ROOT = Path(__file__).parents[2]
 #: Real seconds after which a simulation is considered hanging.
 LONGEST = 300
 pytestmark = pytest.mark.timeout(LONGEST)
-#: Profiles of the short run; the others take longer, or occur in tests/faults too. ``brokers`` and
-#: ``processes`` take longest.
+#: Profiles of the short run; the others take longer, or occur in tests/faults too.
 QUICK = (
-    *("brokers", "processes", "calm", "data", "failovers", "legacy"),
+    *("calm", "data", "failovers", "legacy"),
     *("raw", "limits", "network", "policies", "unrecorded"),
 )
-#: Number of tests that share these profiles.
-PARTS = 6
+#: Number of tests that share these profiles. Each starts an interpreter, which takes a second.
+PARTS = 3
 
 
 def simulation(*arguments: str, longest: float = LONGEST) -> str:
@@ -42,13 +41,14 @@ def test_random_scenarios_recover_from_faults(part: int) -> None:
     assert ", 0 failed" in simulation(*profiles, "--seeds", "1", "--no-shrink")
 
 
-@pytest.mark.parametrize("broker", ["same", "separate"])
+@pytest.mark.parametrize("broker", [pytest.param("same", marks=pytest.mark.long), "separate"])
 def test_one_fault_at_every_step(broker: str) -> None:
     faults = ("--fault", "kill", "--beat", "beat-1")
     options = ("--switches", "0", "--mode", "no-lock", "--broker", broker, *faults)
     assert ", 0 failed" in simulation("--exhaustive", *options)
 
 
+@pytest.mark.long
 def test_a_year_of_wall_clocks() -> None:
     assert "1 scenarios, 0 failed" in simulation("--years", "1", "--zones", "Australia/Lord_Howe")
 
@@ -57,6 +57,7 @@ def test_simulations_and_backfills_equal_what_beats_send() -> None:
     assert "1 spans, 0 wrong" in simulation("--look-back", "0")
 
 
+@pytest.mark.long
 def test_backfills_of_new_entries() -> None:
     assert "1 spans, 0 wrong" in simulation("--first-backfills", "0")
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import redis
 
+from redbeat.storage.reading import BATCH
 from redbeat.storage.records import (
     BEFORE_RECORD,
     CHANGED,
@@ -35,7 +36,7 @@ from redbeat.storage.records import (
     Completion,
     RunReport,
 )
-from redbeat.storage.store import BATCH, Store
+from redbeat.storage.store import Store
 from tests.deployments import PREFIX
 from tests.storage.conftest import KEYS, LOCK, ClaimOne, Put
 

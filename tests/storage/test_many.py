@@ -6,8 +6,8 @@ from typing import Any
 
 import redis
 
-from redbeat.storage.reading import SCAN_COUNT
-from redbeat.storage.store import BATCH, Store
+from redbeat.storage.reading import BATCH, SCAN_COUNT
+from redbeat.storage.store import Store
 
 from .conftest import KEYS
 

@@ -47,7 +47,7 @@ SCRIPTS: dict[str, Callable[[Store], Any]] = {
     "forget": lambda store: store.forget([store.keys.entry("a")]),
     "park": lambda store: store.park([(store.keys.entry("a"), "", "{}")]),
     "review": lambda store: store.review([(store.keys.entry("bad"), "another")]),
-    "sweep": lambda store: store.sweep("", -1, 0, 100, [store.keys.entry("a")]),
+    "sweep": lambda store: store.sweep("0", "", -1, 0, 100),
     "tidy": lambda store: store.tidy_stats(200),
     "prune": lambda store: store.prune_statics(["a"], None, ""),
 }

@@ -16,8 +16,10 @@ from redbeat.beat.lock import BeatLock, active_beats, current_leader
 from redbeat.beat.wakeup import DUE, LOCK, WakeUp
 from redbeat.connection.cluster import node_of
 from redbeat.errors import DecodeError
-from redbeat.storage.records import RAN, ClaimRequest, Completion
-from redbeat.storage.store import BATCH, Store
+from redbeat.management.find import sweeps
+from redbeat.storage.reading import BATCH
+from redbeat.storage.records import RAN, ClaimRequest, Completion, Counted
+from redbeat.storage.store import Store
 from tests.samples import long
 from tests.scheduler.conftest import RecordingScheduler
 from tests.topologies.conftest import Site, app_client
@@ -195,17 +197,22 @@ def test_a_member_that_names_a_key_of_another_program(site: Site) -> None:
     assert site.client.hgetall("theirs") == {"definition": foreign}
 
 
-def test_the_sweep_finds_entries_without_a_member(site: Site) -> None:
+def test_the_sweep_puts_a_lost_set_back(site: Site) -> None:
     store = site.store()
     put(store, *(f"e{number}" for number in range(50)))
+    entries = {store.keys.entry(f"e{number}") for number in range(50)}
+    claims = [claim.put_back(1.0) for claim in store.claim("one-1", 500, 30).claims]
+    store.claim("one-2", 0, 30, completions=claims, counted=Counted("c-2"))
     site.client.delete(store.keys.schedule)
-    found, cursor = set[str](), "0"
-    while cursor:
-        swept = store.sweep(cursor, -2, 0, 200, [])
-        found |= set(swept.orphans)
-        cursor = "" if swept.cursor == "0" else swept.cursor
-    assert found == {store.keys.entry(f"e{number}") for number in range(50)}
-    assert set(store.sweep("", -2, 0, 200, sorted(found)).returned) == found
+    assert {key for swept in sweeps(store) for key in swept.orphans} == entries
+    store.claim("one-3", 0, 30, counted=Counted("c-3"))
+    swept = store.sweep("", "")
+    found = set(swept.returned)
+    while swept.cursor != "0":
+        swept = store.sweep(swept.cursor, swept.mark)
+        found |= set(swept.returned)
+    assert found == entries
+    assert store.sweep("", "").mark == ""
 
 
 def test_the_eviction_policy_is_that_of_the_node(site: Site) -> None:

@@ -17,6 +17,7 @@ from redbeat import RedBeatSchedulerEntry
 from redbeat.schedule import Schedule
 from tests.conftest import Make
 from tests.samples import long
+from tests.stored import is_triggered
 from tests.web.conftest import Browser, Open
 
 ACTIONS = ["/entry/pause", "/entry/resume", "/entry/trigger", "/entry/edit", "/entry/delete"]
@@ -75,8 +76,7 @@ def test_a_pause_names_its_user(
 def test_trigger(browser: Browser, make: Make, redis_client: redis.Redis) -> None:
     make("orders")
     page = browser.done("/entry/trigger", "orders")
-    run_id = redis_client.hget("redbeat:orders", "trigger")
-    assert run_id
+    assert is_triggered(redis_client, "redbeat:orders")
     assert "Triggered. The task id is" in page
 
 
@@ -273,7 +273,7 @@ def test_a_form_from_another_site_is_refused(
         assert answer.status_code == 400
         assert "Nothing was changed" in answer.text
     assert schedule["orders"].texts() == before
-    assert not redis_client.hget("redbeat:orders", "trigger")
+    assert not is_triggered(redis_client, "redbeat:orders")
 
 
 @pytest.mark.parametrize("path", ACTIONS)
@@ -328,8 +328,8 @@ def test_several_entries_are_paused_resumed_triggered_and_deleted(
     assert "Resumed 2 entries." in select(browser, "resume", *chosen)
     assert all(schedule[name].enabled for name in chosen)
     assert "Triggered 1 entry." in select(browser, "trigger", "a")
-    assert redis_client.hget("redbeat:a", "trigger")
-    assert not redis_client.hget("redbeat:rest", "trigger")
+    assert is_triggered(redis_client, "redbeat:a")
+    assert not is_triggered(redis_client, "redbeat:rest")
     assert "Deleted 2 entries." in select(browser, "delete", *chosen)
     assert list(schedule) == ["rest"]
 
@@ -381,3 +381,30 @@ def test_a_wrong_selection_changes_nothing(
     data = {**token_in(browser.get("/")), "entry": "a", "confirmed": "1", **fields}
     assert browser.client.post("/selected", data=data).status_code == 400
     assert schedule["a"].enabled
+
+
+def test_an_entry_that_is_not_scheduled_can_be_resumed(
+    browser: Browser, make: Make, schedule: Schedule, redis_client: redis.Redis
+) -> None:
+    for name in ("orders", "other"):
+        make(name)
+    redis_client.zrem("redbeat::schedule", "redbeat:orders")
+    page = browser.get("/entry", name="orders")
+    assert '<span class="badge not-scheduled">not scheduled</span>' in page
+    assert "No run until you resume the entry" in page
+    assert "Next runs if you resume the entry" in page
+    assert "Trigger now" not in page
+    found = browser.get("/", state="not scheduled")
+    assert 'data-key="orders"' in found
+    assert 'data-key="other"' not in found
+    assert "Resumed." in browser.done("/entry/resume", "orders")
+    assert schedule["orders"].status.state == "scheduled"
+
+
+def test_saving_the_form_schedules_an_entry(
+    browser: Browser, make: Make, schedule: Schedule, redis_client: redis.Redis
+) -> None:
+    make("orders")
+    redis_client.zrem("redbeat::schedule", "redbeat:orders")
+    edited(browser, "orders", "every", "7200")
+    assert schedule["orders"].status.state == "scheduled"

@@ -32,6 +32,7 @@ from tests.cli.test_json import (
 )
 from tests.conftest import Make
 from tests.samples import one_in
+from tests.stored import put_failing, put_history
 from tests.web.conftest import Browser, Open
 from tests.workers import reporting, run_task
 
@@ -278,17 +279,11 @@ def answers(
     make("yearly", rrule("YEARLY", dtstart=now), max_runs=3)
     make("dawn", solar("sunrise", 48.86, 2.35))
     make("asleep").pause("why", "Ann")
-    at = f"{second:.6f}"
     make("fails", clocked(ran))
-    stored: Any = redis_client.hgetall("redbeat:fails")
-    fields: Any = {
-        "claim": f'["- {at} 0 {at} l2",{stored["definition"]},{stored["meta"]}]',
-        "failing": f'["2 {at} {at}","TypeError: odd","TypeError: odd"]',
-    }
-    redis_client.hset("redbeat:fails", mapping=fields)
+    put_failing(redis_client, "redbeat:fails", 2, second, "TypeError: odd")
     redis_client.zadd("redbeat::schedule", {"redbeat:fails": second + 90})
-    lines = f"{second:.6f} {second:.6f} - skipped\n{second:.6f} {second:.6f} id sent\n"
-    redis_client.hset("redbeat:full", "history", lines)
+    lines = [f"{second:.6f} {second:.6f} {run}" for run in ("id sent", "- skipped")]
+    put_history(redis_client, "redbeat:full", lines)
     with reporting(app):
         headers = {"periodic_task_name": "full", "scheduled_at": ran.isoformat()}
         run_task(app, "id", headers, "FAILURE", ValueError("no"))

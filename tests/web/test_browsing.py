@@ -100,6 +100,9 @@ def test_pages_hold_each_entry_once(schedule: Schedule, make: Make, sort: str, l
         (Query(state="paused"), ["asleep"]),
         (Query(state="scheduled", name="b"), ["billing-a", "billing-b"]),
         (Query(state="quarantined"), ["bad"]),
+        (Query(state="not scheduled"), ["out-a", "out-b"]),
+        (Query(state="not scheduled", name="b", sort="-name"), ["out-b"]),
+        (Query(state="not scheduled", sort="last"), ["out-a", "out-b"]),
         (Query(static=True), ["billing-a"]),
         (Query(static=False, name="bill"), ["billing-b"]),
         (Query(name="nothing"), []),
@@ -119,6 +122,9 @@ def test_filters(
     make("other", 9999, task="proj.other")
     make("asleep").pause()
     broken("bad", "{")
+    for name in ("out-a", "out-b"):
+        make(name)
+        redis_client.zrem("redbeat::schedule", f"redbeat:{name}")
     redis_client.sadd("redbeat::statics", "billing-a")
     found = browse(schedule, query)
     assert names(found) == expected

@@ -102,6 +102,14 @@ def test_an_entry_is_created(browser: Browser, schedule: Schedule) -> None:
     assert entry.enabled
 
 
+def test_a_crontab_with_two_kinds_of_days_is_explained(browser: Browser) -> None:
+    rule = {**NEW, "rule": "0 9 13 * fri-7"}
+    warning = "For either, make two entries"
+    assert warning in browser.send("/new/preview", **rule).text
+    assert warning in browser.done("/new", "", **rule)
+    assert warning not in browser.send("/new/preview", **NEW).text
+
+
 def test_an_entry_is_created_paused(browser: Browser, schedule: Schedule) -> None:
     browser.done("/new", "", **NEW, paused="1")
     assert schedule["nightly"].status.state == "paused"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Callable
@@ -24,8 +23,10 @@ from redbeat.web.site import create_app
 from redbeat.web.values import clock_words, due
 from redbeat.worker import enable
 from tests.conftest import Make
+from tests.edition.state import Ended
 from tests.samples import one_in
 from tests.servers import RedisServer
+from tests.stored import put_failing, put_history, put_results
 from tests.waiting import wait_until
 from tests.web.conftest import Browser, Open
 
@@ -119,8 +120,7 @@ def test_an_entry_without_a_success_in_time_is_a_problem(
 ) -> None:
     enable(app)
     make("backup", 3600, expect_within=0.01)
-    stored = "1790000000 2 1789996400 1790000000\n1789996400 1790000000 1 0 failed ValueError: x\n"
-    redis_client.hset("redbeat:backup", "results", json.dumps(stored))
+    put_results(redis_client, "redbeat:backup", 1790000000, 2, 1790000000)
     page = browser.get("/entry", name="backup")
     for text in (browser.get("/"), browser.get("/beats"), page):
         assert "had no success for" in text
@@ -135,12 +135,8 @@ def test_a_failing_one_off_has_no_next_run(
     at = datetime.now(timezone.utc) - timedelta(minutes=1)
     make("once", clocked(at))
     now = time.time()
-    stored: Any = redis_client.hgetall("redbeat:once")
-    claim = f'["- {at.timestamp():.6f} 0 {now:.6f} l2",{stored["definition"]},{stored["meta"]}]'
-    failing = f'["2 {now - 50:.6f} {now:.6f}","TypeError: odd","TypeError: odd"]'
-    history = json.dumps(f"{at.timestamp():.6f} +50 - failed:TypeError:2\n")
-    fields: Any = {"claim": claim, "failing": failing, "history": history}
-    redis_client.hset("redbeat:once", mapping=fields)
+    put_failing(redis_client, "redbeat:once", 2, at.timestamp(), "TypeError: odd")
+    put_history(redis_client, "redbeat:once", [f"{at.timestamp():.6f} +50 failed:TypeError:2"])
     redis_client.zadd("redbeat::schedule", {"redbeat:once": now + 30})
     page = browser.get("/entry", name="once")
     assert 'class="badge failing"' in page
@@ -161,14 +157,12 @@ def test_the_next_runs_of_an_entry_with_spread_name_its_offset(
 
 def test_the_history_has_results(browser: Browser, make: Make, redis_client: redis.Redis) -> None:
     make("orders")
-    redis_client.hset("redbeat:orders", "history", json.dumps("1790000060 +0.1\n1790000000 +0.1\n"))
-    lines = (
-        "1790000001.5 1 - 1790000000",
-        "1790000061 0.5 0 failed ValueError: <b>",
-        "1790000001.5 1 0 succeeded",
-    )
-    stored = f"{lines[0]}\n1790000060 {lines[1]}\n1790000000 {lines[2]}\n"
-    redis_client.hset("redbeat:orders", "results", json.dumps(stored))
+    lines = ("1790000060 +0.1 sent second", "1790000000 +0.1 sent first")
+    put_history(redis_client, "redbeat:orders", lines)
+    second = Ended("second", "failed", 1790000061, 0.5, 0, "ValueError: <b>")
+    first = Ended("first", "succeeded", 1790000001.5, 1)
+    ends = ((1790000060, second), (1790000000, first))
+    put_results(redis_client, "redbeat:orders", 1790000001.5, 1, 1790000000, *ends)
     history = part_of(browser.get("/entry", name="orders"), "history")
     assert 'class="badge succeeded">succeeded' in history
     assert "ValueError: &lt;b&gt;" in history
@@ -182,7 +176,7 @@ def test_the_history_is_drawn(browser: Browser, make: Make, redis_client: redis.
         *(f"{1790000000 + n}.0 {1790000000 + n}.25 id-{n} sent" for n in range(3)),
     ]
     lines.append("1789999999.0 1790000000.0 - missed:4")
-    redis_client.hset("redbeat:orders", "history", "\n".join(lines))
+    put_history(redis_client, "redbeat:orders", lines)
     page = browser.get("/entry", name="orders")
     assert "<svg" in part_of(page, "lateness")
     history = part_of(page, "history")

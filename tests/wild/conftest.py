@@ -14,10 +14,7 @@ from examples.embedded import EmbeddedRedis
 from tests.wild.programs import Run, Wild, restored, run_beat, run_object
 
 #: In these files, the first test under a real beat is also part of the short run.
-SHORT = {
-    f"test_{name}.py"
-    for name in ("entry_subclasses", "own_clients", "own_locks", "own_ticks", "static_entries")
-}
+SHORT = {f"test_{name}.py" for name in ("entry_subclasses", "own_ticks")}
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -15,6 +15,7 @@ import kombu.utils.url
 import pytest
 import redis
 
+from redbeat import RedBeatScheduler
 from tests.wild.names import NAMES
 from tests.wild.programs import Run, Wild
 
@@ -124,9 +125,15 @@ BY_NAME = [
 ]
 
 
-@pytest.mark.parametrize(
-    "name", [BY_NAME[0], *(pytest.param(name, marks=pytest.mark.long) for name in BY_NAME[1:])]
-)
+@pytest.mark.parametrize("name", BY_NAME)
+def test_a_service_finds_the_scheduler(wild: Wild, name: str) -> None:
+    scheduler = celery.beat.Service(wild.program().app, scheduler_cls=name).scheduler
+    assert type(scheduler) is RedBeatScheduler
+    scheduler.close()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", BY_NAME)
 def test_the_scheduler_is_named_in_the_settings(wild: Wild, name: str) -> None:
     program = wild.program(beat_scheduler=name)
     program.module.save("job")

@@ -136,7 +136,6 @@ def test_a_monitor_reads_the_scores(wild: Wild, run: Run) -> None:
 
 
 #: The test deletes only the entry's hash, like a clean-up script that deletes keys by name.
-@pytest.mark.long
 def test_an_entry_that_another_program_deletes_stays_deleted(wild: Wild, run: Run) -> None:
     program = wild.program()
     program.module.save("job")

@@ -126,7 +126,6 @@ class Scheduler(RedBeatScheduler):
 """
 
 
-@pytest.mark.long
 def test_a_cluster_client_that_setup_schedule_makes(
     wild: Wild, run: Run, cluster: ClusterNode
 ) -> None:

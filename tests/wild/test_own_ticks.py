@@ -164,3 +164,46 @@ def test_an_entry_that_schedule_adds_runs(wild: Wild, run: Run) -> None:
     with run(program) as running:
         running.until(lambda: wild.messages("jobs.added"))
         running.until(wild.messages)
+
+
+#: A `schedule` property with entries of Celery's class, as Celery's guide to schedulers shows it.
+CELERYS = """
+from datetime import timedelta
+
+from celery.beat import ScheduleEntry
+
+
+class Row(ScheduleEntry):
+    def is_due(self):
+        return self.name != "never", 0.2
+
+
+class Scheduler(RedBeatScheduler):
+    @property
+    def schedule(self):
+        rows = {}
+        for cls, name in [(ScheduleEntry, "celery"), (Row, "row"), (Row, "never")]:
+            at = self.app.now() - timedelta(hours=2)
+            fields = {"schedule": timedelta(hours=1), "args": [name], "app": self.app}
+            rows[name] = cls(name, "jobs.run", last_run_at=at, **fields)
+        return {**super().schedule, **rows}
+"""
+
+
+def test_entries_of_celery_run_beside_stored_ones(wild: Wild, run: Run) -> None:
+    program = wild.program(CELERYS)
+    program.module.save("job", args=["job"])
+    with run(program) as running:
+        running.until(lambda: {one.args[0] for one in wild.messages()} >= {"celery", "row", "job"})
+        running.until(lambda: wild.runs("job") >= 2)
+    assert ["never"] not in [one.args for one in wild.messages()]
+
+
+def test_apply_async_with_an_entry_of_celery(wild: Wild) -> None:
+    program = wild.program(CELERYS)
+    with wild.object(program) as running:
+        entry = running.scheduler.schedule["celery"]
+        running.scheduler.apply_async(entry, producer=running.scheduler.producer)
+        running.scheduler.apply_async(entry, advance=False, producer=running.scheduler.producer)
+        assert running.scheduler.reserve(entry).total_run_count == entry.total_run_count + 1
+    assert [one.args for one in wild.messages()] == [["celery"], ["celery"]]

@@ -2,6 +2,9 @@
 -- anything else. If cjson refuses a text that contains half of a surrogate pair, which Python may
 -- write, decoded() reads the text without surrogates.
 --
+-- is_off(enabled) returns whether a decoded value of the field `enabled` is false in Python; a
+-- missing value is not.
+--
 -- equal(one, other, absent) returns whether two decoded values are equal. A field that only one of
 -- two objects has is compared with the value `absent`.
 
@@ -11,6 +14,11 @@ local function decoded(text)
     readable, found = pcall(cjson.decode, (string.gsub(text, '\\u[dD][89a-fA-F]', '\\uff')))
   end
   return readable and type(found) == 'table' and found or nil
+end
+
+local function is_off(enabled)
+  return enabled == false or enabled == 0 or enabled == '' or enabled == cjson.null
+    or (type(enabled) == 'table' and next(enabled) == nil)
 end
 
 local function equal(one, other, absent)

@@ -59,11 +59,10 @@ local function setting(name, definition, policy)
 end
 
 local function is_disabled(definition)
-  if not string.find(definition, '"enabled"%s*:%s*[f0]') then
+  if not string.find(definition, '"enabled"%s*:%s*[^t1]') then
     return false
   end
-  local enabled = (decoded(definition) or {}).enabled
-  return enabled == false or enabled == 0
+  return is_off((decoded(definition) or {}).enabled)
 end
 
 local function watch(key, expected, definition, policy, before, now)

@@ -1,0 +1,126 @@
+"""Refuses queues that a Redis broker would store under the keys of the schedule."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, Final
+
+from celery import Celery
+
+from redbeat.codec.stored import text_of
+from redbeat.config import ensure_conf, key_aside, values_in
+from redbeat.connection.parameters import client_parameters
+from redbeat.connection.topology import build
+from redbeat.errors import ConfigurationError, InvalidEntryError
+
+from .client import client_of
+from .layout import layout_of
+
+#: The options of a message that name a queue, or that Celery makes the name of a queue from.
+DESTINATIONS: Final = ("queue", "routing_key", "exchange", "reply_to")
+
+#: The default queue of Celery; if it begins with the prefix of entries, any queue may do so.
+ANY_QUEUE: Final = "celery"
+
+#: Other names of ``localhost`` in URLs.
+LOCALHOST: Final = ("127.0.0.1", "::1")
+
+#: Options that only change how to connect, and that may cause a warning.
+_TLS_OPTIONS: Final = re.compile(r"(?<=[?&])ssl_[^&;]*&?")
+
+
+def check_destinations(app: Celery, options: Any) -> None:
+    """Raise :exc:`InvalidEntryError` if an option of an entry names a key of the schedule.
+
+    The options of callbacks count too. No round trips.
+    """
+    found = [*values_in(options, DESTINATIONS)] if options else []
+    if found:
+        own_keys(app).check("options", found)
+
+
+def own_keys(app: Celery) -> OwnKeys:
+    """Return the keys of the schedule of ``app``, computed once for each client."""
+    client, conf = client_of(app), ensure_conf(app)
+    if conf.own_keys is None or conf.own_keys.client is not client:
+        conf.own_keys = OwnKeys(app, client)
+    keys: OwnKeys = conf.own_keys
+    return keys
+
+
+class OwnKeys:
+    """The keys of the schedule of ``app``, which must not be the names of queues of the broker.
+
+    ``shared`` is whether the broker uses the database of the schedule. Settings can hide this, for
+    example if a server has two names, so a beat that has asked both servers sets ``shared``.
+    """
+
+    def __init__(self, app: Celery, client: Any) -> None:
+        self.client = client
+        conf, options = ensure_conf(app), app.conf.broker_transport_options or {}
+        self.shared = not _places_of_broker(app, options).isdisjoint(_places(client))
+        self._keyprefix = str(options.get("global_keyprefix") or "")
+        self._prefixes = {conf.key_prefix, *layout_of(conf).prefixes}
+        self._lock_key = conf.lock_key
+        common = self._keyprefix + ANY_QUEUE
+        entries = (f"{key}:" if common.startswith(key) else key for key in self._prefixes)
+        self._starts = (*entries, *(key_aside(key, "") for key in self._prefixes))
+        self._is_own = lru_cache(maxsize=1000)(self._is_own_key)
+
+    def check(self, field: str, named: Iterable[tuple[str, Any]]) -> None:
+        """Raise :exc:`InvalidEntryError` if one of the names is a key of the schedule.
+
+        ``named`` are pairs of an option and a name, or an object of kombu with a name.
+        """
+        for option, value in named if self.shared else ():
+            name = getattr(value, "name", value)
+            if name and self._is_own(text_of(name) if isinstance(name, bytes) else str(name)):
+                problem = f"{name!r} is a key of the schedule, in the same database as the queues"
+                fix = "use another name, or another database in redbeat_redis_url"
+                raise InvalidEntryError(f"{field}.{option}", f"{problem}; {fix}")
+
+    def check_message(self, args: tuple[Any, ...], options: Mapping[str, Any]) -> None:
+        """Check the arguments of a producer's ``publish``, after the body, like :meth:`check`."""
+        if not self.shared:
+            return
+        names = [(name, options.get(name)) for name in ("routing_key", "exchange")]
+        queues = [("queue", queue) for queue in options.get("declare") or ()]
+        self.check("message", [*names, *(("routing_key", name) for name in args[:1]), *queues])
+
+    def _is_own_key(self, name: str) -> bool:
+        key = self._keyprefix + name
+        return key == self._lock_key or (key.startswith(self._starts) and key not in self._prefixes)
+
+
+Place = tuple[Any, ...]
+
+
+def _places_of_broker(app: Celery, options: Mapping[str, Any]) -> set[Place]:
+    urls, places = app.conf.broker_write_url or "", set[Place]()
+    service = {"service_name": options.get("master_name")}
+    for url in urls if isinstance(urls, (list, tuple)) else str(urls).split(";"):
+        plain = _TLS_OPTIONS.sub("", url)
+        endpoint = replace(ensure_conf(app).endpoint, url=plain, use_ssl=None, options=service)
+        with suppress(ConfigurationError):  # not a Redis server
+            places |= _places(build(client_parameters(endpoint)))
+    return places
+
+
+def _places(client: Any) -> set[Place]:
+    """Return the database of ``client`` at each address of its server, or of its Sentinels."""
+    pool: Any = getattr(client, "connection_pool", None)
+    options, service = getattr(pool, "connection_kwargs", {}), getattr(pool, "service_name", None)
+    nodes = [options] if options else []
+    if isinstance(service, str):
+        nodes = [one.connection_pool.connection_kwargs for one in pool.sentinel_manager.sentinels]
+    return {(service, _server(node), str(options.get("db") or 0)) for node in nodes}
+
+
+def _server(options: Mapping[str, Any]) -> str:
+    host = str(options.get("host", "localhost")).lower()
+    address = f"{'localhost' if host in LOCALHOST else host}:{options.get('port', 6379)}"
+    return options.get("path") or address

@@ -1,0 +1,370 @@
+"""Mutants of the verdict: plan.py, and the state it makes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.simulation.mutants import Mutant
+
+MUTANTS: Final[tuple[Mutant, ...]] = (
+    Mutant(
+        "hold-ignored",
+        "A run that another beat is publishing is sent again at once.",
+        "plan.py",
+        "if held is not None and held.until > now and not _proves(inbox, held):",
+        "if False:",
+        ("tests/edition/test_plan.py",),
+    ),
+    Mutant(
+        "decided-at-forgotten",
+        "A run that may have been sent is decided again.",
+        "plan.py",
+        ("    if held is not None:\n        return _judge_dead_hold(known, held, taken.notes)"),
+        "    if False:\n        return _judge_dead_hold(known, held, taken.notes)",
+        ("tests/edition/test_plan.py",),
+    ),
+    Mutant(
+        "put-back-forgets-due",
+        "A first run that is put back counts as due now, not at its nominal time.",
+        "plan.py",
+        ("new = _with_due(known, known.state.copy())\n    new.marks = state.marks if held"),
+        "new = known.state.copy()\n    new.marks = state.marks if held",
+        ("tests/edition/test_plan.py",),
+    ),
+    Mutant(
+        "conflict-overrules-application",
+        "A run overwrites the last run that an application wrote during it.",
+        "plan.py",
+        "last = stored.last_run_at if rewritten or not left else",
+        "last = stored.last_run_at if not left else",
+        ("tests/edition/test_plan.py",),
+    ),
+    Mutant(
+        "count-set-back-is-lost",
+        "A run overwrites the count that an application reset during it.",
+        "plan.py",
+        "count = stored.total_run_count + (left and not counted)",
+        "count = before.total_run_count + left",
+        ("tests/edition/test_plan.py",),
+    ),
+    Mutant(
+        "conflict-not-merged",
+        "A run during which an application wrote the history is not counted.",
+        "plan.py",
+        "count = stored.total_run_count + (left and not counted)",
+        "count = stored.total_run_count",
+        ("tests/edition/test_plan.py",),
+    ),
+    Mutant(
+        "completion-overrules-edit",
+        ("An entry that was edited during its run gets the next score of the old schedule."),
+        "plan.py",
+        'return Recorded(new, meta, line, now, "")',
+        'return Recorded(new, meta, line, verdict.rest.score, "")',
+        (
+            "tests/edition/test_plan.py",
+            "tests/scheduler/test_claims.py",
+        ),
+    ),
+    Mutant(
+        "edit-finishes",
+        "An entry that was edited during its last run finishes after that run.",
+        "plan.py",
+        'return Recorded(new, meta, line, now, "")',
+        "return Recorded(new, meta, line, now, verdict.rest.end)",
+        (
+            "tests/edition/test_plan.py",
+            "tests/scheduler/test_claims.py",
+        ),
+    ),
+    Mutant(
+        "saved-during-last-run",
+        (
+            "An entry that is saved with another schedule during its last run never "
+            "runs by the new schedule."
+        ),
+        "plan.py",
+        (
+            "merged = history_after_save(recorded, old, texts, _instant(fresh.now), "
+            "rewritten=rewritten)"
+        ),
+        "merged = recorded",
+        (
+            "tests/edition/test_plan.py",
+            "tests/scheduler/test_claims.py",
+        ),
+    ),
+    Mutant(
+        "claim-kept-after-run",
+        "A recorded run leaves its hold on the entry.",
+        "plan.py",
+        ('state.hold, state.marks = None, state.marks._replace(hold="")\n    return state'),
+        "pass\n    return state",
+        ("tests/edition/test_plan.py",),
+    ),
+    Mutant(
+        "overlap-asked-again",
+        ("A run that may have been sent waits for the end of a run that may be itself."),
+        "plan.py",
+        "if _forbids(known, held, at):",
+        "if is_running(known) or _forbids(known, held, at):",
+        ("tests/edition/test_plan.py",),
+    ),
+    Mutant(
+        "late-run-sent-again",
+        "A run that may have been sent is sent again although it is too late.",
+        "plan.py",
+        "return _instant(known.now) - plan.due_at(at) > timedelta(seconds=grace)",
+        "return False",
+        ("tests/edition/test_plan.py",),
+    ),
+    Mutant(
+        "paused-run-not-counted",
+        "A run that may have been sent is sent again although the entry was paused.",
+        "plan.py",
+        "if not known.rule.enabled:\n        return True",
+        "if False:\n        return True",
+        ("tests/edition/test_plan.py",),
+    ),
+    Mutant(
+        "perhaps-sent-not-counted",
+        "A run that may have been sent does not count against the limit of runs.",
+        "plan.py",
+        "encode_meta(last or at, known.history.total_run_count + 1)",
+        "encode_meta(last or at, known.history.total_run_count)",
+        ("tests/edition/test_plan.py",),
+    ),
+    Mutant(
+        "trigger-not-removed",
+        ("A triggered run stays in the list of waiting triggers, and is sent forever."),
+        "plan.py",
+        "if one.id != send.id:",
+        "if True:",
+        ("tests/edition/test_plan.py",),
+    ),
+    Mutant(
+        "prefix-of-an-id",
+        "A sent run also removes waiting runs whose ids begin with its own.",
+        "plan.py",
+        "if one.id != send.id:",
+        "if not one.id.startswith(send.id):",
+        ("tests/edition/test_plan.py",),
+    ),
+    Mutant(
+        "backfill-progress-lost",
+        "A run of a backfill is recorded, and its progress is not.",
+        "plan.py",
+        "waiting.append(one.after_run(following, known.now))",
+        "waiting.append(one)",
+        ("tests/edition/test_plan.py",),
+    ),
+    Mutant(
+        "backfill-during-a-pause",
+        "A backfill makes a paused entry due, again and again.",
+        "plan.py",
+        "(enabled and one.ready_at is not None)",
+        "one.ready_at is not None",
+        ("tests/edition/test_plan.py",),
+    ),
+    Mutant(
+        "backfill-before-schedule",
+        "A run of a backfill is sent before a run of the schedule that is due.",
+        "plan.py",
+        "if at is None:\n        return _judge_backfill",
+        "if at is None or known.state.waiting:\n        return _judge_backfill",
+        ("tests/edition/test_plan.py",),
+    ),
+    Mutant(
+        "missed-run-before-backfill",
+        ("Missed runs of an entry that never ran come before a backfill, again and again."),
+        "plan.py",
+        ("from_other = decision.anchor is not None and known.history.last_run_at is not None"),
+        "from_other = decision.anchor is not None",
+        (
+            "tests/edition/test_plan.py",
+            "tests/schedule/test_backfill.py",
+        ),
+    ),
+    Mutant(
+        "overlap-never-ends",
+        "The end of a run is not recorded: the next run waits for the timeout.",
+        "plan.py",
+        ("if state.running is not None and state.running.id == end.id and end.state != RETRIED:"),
+        "if False:",
+        ("tests/edition/test_plan.py",),
+    ),
+    Mutant(
+        "overlap-any-end",
+        "The end of any run ends the wait of the entry.",
+        "plan.py",
+        "state.running.id == end.id and end.state",
+        "end.state",
+        ("tests/edition/test_plan.py",),
+    ),
+    Mutant(
+        "overlap-ignores-early-end",
+        "A run that ended before it was recorded counts as running.",
+        "plan.py",
+        "if not taken.ended:",
+        "if True:",
+        ("tests/edition/test_plan.py",),
+    ),
+    Mutant(
+        "trigger-forgets-others",
+        "A trigger replaces other waiting triggers.",
+        "plan.py",
+        ("state.waiting = (*state.waiting, Trigger(said.id, from_timestamp(said.at)))"),
+        "state.waiting = (Trigger(said.id, from_timestamp(said.at)),)",
+        ("tests/edition/test_plan.py",),
+    ),
+    Mutant(
+        "overlap-mark-forgotten",
+        "A run of an entry whose runs must not overlap is not marked as running.",
+        "plan.py",
+        "rest.state.running = _running(known.rule, task_id, now)",
+        "rest.state.running = None",
+        ("tests/edition/test_plan.py",),
+    ),
+    Mutant(
+        "overlap-asked-of-nobody",
+        "A beat sends the next run while an earlier run is still running.",
+        "plan.py",
+        "return known.now < running.until <= known.now + LONGEST_OVERLAP",
+        "return False",
+        ("tests/edition/test_plan.py",),
+    ),
+    Mutant(
+        "overlap-without-end",
+        ("A run counts as running although its time-out lies in a future that nobody writes."),
+        "plan.py",
+        "return known.now < running.until <= known.now + LONGEST_OVERLAP",
+        "return known.now < running.until",
+        ("tests/edition/test_plan.py",),
+    ),
+    Mutant(
+        "pause-not-seen",
+        "A disabled entry is sent when it is due.",
+        "plan.py",
+        "if not known.rule.enabled:\n        rest = _with_waiting",
+        "if False:\n        rest = _with_waiting",
+        ("tests/edition/test_plan.py",),
+    ),
+    Mutant(
+        "anchor-is-present",
+        ("An interval counts from the time a run was sent and not from its nominal instant."),
+        "plan.py",
+        "after.at = upcoming.timestamp()",
+        "after.at = now",
+        ("tests/edition/test_plan.py",),
+    ),
+    Mutant(
+        "clock-back-ignored",
+        ("A history from a time before the clock of Redis went back is used as it is."),
+        "plan.py",
+        ("ahead = max(aware(last), anchor) > now + AHEAD and known.state.at is not None"),
+        "ahead = False",
+        (
+            "tests/edition/test_plan.py",
+            "tests/scheduler/test_clocks.py",
+        ),
+    ),
+    Mutant(
+        "clock-back-not-noted",
+        "An entry with a last run in the future starts waiting again at each look.",
+        "plan.py",
+        ("return decision._replace(anchor=now) if ahead and anchor is now else decision"),
+        "return decision",
+        (
+            "tests/edition/test_plan.py",
+            "tests/scheduler/test_clocks.py",
+        ),
+    ),
+    Mutant(
+        "owed-runs-forgotten",
+        "After one of several owed runs, the change of the time zone is forgotten.",
+        "plan.py",
+        "if state.change is not None and anchor >= state.change.at.timestamp():",
+        "if True:",
+        (
+            "tests/edition/test_plan.py",
+            "tests/scheduler/test_time_zone_change.py",
+        ),
+    ),
+    Mutant(
+        "still-failing-after-a-trigger",
+        "An entry still counts as failing after its triggered run was sent.",
+        "plan.py",
+        ("state, waiting = _without_hold(known.state), list[Waiting]()\n    state.failing = None"),
+        "state, waiting = _without_hold(known.state), list[Waiting]()",
+        (
+            "tests/edition/test_plan.py",
+            "tests/scheduler/test_publish_failures.py",
+        ),
+    ),
+    Mutant(
+        "due-now-is-not-due",
+        "An occurrence at exactly the present is not coalesced with the one before.",
+        "plan.py",
+        "not upcoming <= at < following:",
+        "not upcoming <= at <= following:",
+        ("tests/edition/test_plan.py",),
+    ),
+    Mutant(
+        "calendar-by-the-quick-way",
+        "A run on an excluded day goes the quick way.",
+        "plan.py",
+        (
+            "if exclusion is not None and (exclusion.excludes(upcoming) or "
+            "exclusion.excludes(following)):"
+        ),
+        "if False:",
+        (
+            "tests/edition/test_plan.py",
+            "tests/scheduler/test_calendars.py",
+        ),
+    ),
+    Mutant(
+        "failed-again-counts",
+        "A failed run that is reported twice counts twice.",
+        "plan.py",
+        "elif end.state == FAILED and end.id not in failed:",
+        "elif end.state == FAILED:",
+        ("tests/edition/test_plan.py",),
+    ),
+    Mutant(
+        "void-state-kept",
+        "A history that a program wrote is decided by the state of another history.",
+        "state.py",
+        "if state.meta != of:",
+        "if False:",
+        ("tests/edition/test_state.py",),
+    ),
+    Mutant(
+        "marks-forgotten",
+        "A change forgets which change recorded the last run.",
+        "state.py",
+        "self.marks = Marks(mark, mark if hold else marks.hold, marks.run)",
+        'self.marks = Marks(mark, mark if hold else marks.hold, "")',
+        (
+            "tests/edition/test_state.py",
+            "tests/edition/test_plan.py",
+        ),
+    ),
+)
+
+VOID: Final[dict[str, str]] = {
+    "occurrence-forgotten": "as decided-at-forgotten: a hold has the nominal time",
+    "since-ignored": "as decided-at-forgotten: a hold was decided once",
+    "foreign-history-overwritten": "as conflict-overrules-application",
+    "decided-at-outlives-edit": "a held run keeps its nominal time and id whatever is saved",
+    "save-keeps-old-decision": "as decided-at-outlives-edit",
+    "decided-at-lost-with-pause": "as paused-run-not-counted: a pause keeps the hold",
+    "at-most-once-leaves-first": "a run that is recorded first is not held",
+    "at-most-once-claimed-as-sent-first": "as at-most-once-leaves-first",
+    "edited-skip-forgets-decision": "a hold is judged again whatever was edited",
+    "ended-send-as-unsent": "as broker-failure-as-unsent",
+    "waits-for-what-ended": (
+        "an end that comes in between stays in the inbox and makes the entry due: "
+        "trigger-not-seen-by-record"
+    ),
+}
