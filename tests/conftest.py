@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import importlib
+import logging
 import os
 import resource
 import sys
@@ -40,6 +41,9 @@ Reading.max_seconds = Reading.max_claim_seconds = 60.0
 settings.register_profile("long", deadline=None, max_examples=100)
 settings.register_profile("short", deadline=None, max_examples=33)
 settings.load_profile("short")
+
+#: The loggers that Celery changes in a process that runs one of its commands.
+SET_UP_BY_CELERY = ("celery.beat", "celery.task", "celery.redirected", "celery.worker", "kombu")
 
 #: The seconds of CPU that a test of the short run may need.
 MOST_CPU = 20
@@ -159,6 +163,18 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 def empty_broker_in_memory() -> None:
     """Remove the messages of other tests: all tests of a process share kombu's broker in memory."""
     memory.Channel.queues.clear()
+
+
+@pytest.fixture(autouse=True)
+def loggers_as_before() -> Iterator[None]:
+    """Undo what commands and apps do to loggers: other tests of the process look at the log."""
+    loggers = [logging.getLogger(name) for name in ("", "celery", "redbeat", *SET_UP_BY_CELERY)]
+    before = [(one, one.level, one.propagate, list(one.handlers)) for one in loggers]
+    yield
+    for one, level, propagate, handlers in before:
+        one.setLevel(level)
+        one.propagate = propagate
+        one.handlers[:] = handlers
 
 
 @pytest.fixture(scope="session")

@@ -153,12 +153,16 @@ class World:
         #: Whether to run all readers after a batch. Otherwise the slow ones take turns.
         self.thorough = False
         self.clock = Clock()
-        for name in ("celery.beat", "redbeat", "redbeat.web", "celery"):
-            logger = logging.getLogger(name)
+        names = ("celery.beat", "redbeat", "redbeat.web", "celery")
+        loggers = [logging.getLogger(name) for name in names]
+        self._loggers = [(one, one.handlers, one.propagate) for one in loggers]
+        for logger in loggers:
             logger.handlers, logger.propagate = [self.tracebacks], False
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections, and let the loggers be as before."""
+        for logger, handlers, propagate in self._loggers:
+            logger.handlers, logger.propagate = handlers, propagate
         self.client.close()
         with suppress(AttributeError):
             self.app.redbeat_redis.close()
