@@ -235,7 +235,7 @@ def test_edit_arguments_options_policy_and_description(
     make("orders", 3600.0, args=[1], description="Old words")
     page.goto("/entry?name=orders")
     page.get_by_role("link", name="Edit").click()
-    page.wait_for_load_state()  # the script checks what is filled in from then on
+    page.wait_for_url("**/entry/edit*")  # its script checks what is filled in from then on
     form = page.locator("#entry-form")
     expect(form.get_by_label("Description")).to_have_value("Old words")
     form.get_by_label("Description").fill("Sends orders to the <shop>")
