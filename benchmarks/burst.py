@@ -1,7 +1,7 @@
 """Measures the memory of a beat while many entries are due at once. Works only on Linux.
 
 ``python -m benchmarks.burst URL --entries 100000`` prints one JSON object, metric -> bytes.
-The beat claims and records runs, but publishes no messages.
+The beat decides about and records runs, but publishes no messages.
 """
 
 from __future__ import annotations

@@ -21,11 +21,12 @@ Cell = int | float | str
 Metrics = dict[str, Cell]
 
 HOUR = 3600.0
-#: Seconds for which SIGSTOP pauses a beat, so that its lock and its claims expire.
+#: Seconds for which SIGSTOP pauses a beat, so that its lock expires.
 FROZEN = LOCK_TIMEOUT + 3.0
 #: If all entries have run, a scenario ends after ``QUIET_DONE`` seconds without a message.
-#: If some entries have not run, a scenario ends after ``QUIET_OPEN`` seconds without a message.
-QUIET_DONE, QUIET_OPEN = LOCK_TIMEOUT + 2.0, 20.0
+#: If some entries have not run, a scenario ends after ``QUIET_OPEN`` seconds without a message,
+#: which is longer than a beat holds a run.
+QUIET_DONE, QUIET_OPEN = LOCK_TIMEOUT + 2.0, 35.0
 LONGEST = 120.0
 #: Seconds from the end of an outage to the start of the next outage.
 RECOVERY = 6.0

@@ -19,10 +19,10 @@ from celery import Celery
 from celery.schedules import schedule
 
 import redbeat
-from redbeat.beat.shards import ShardedTicker
-from redbeat.schedulers import RedBeatScheduler
+from redbeat.beat.parts import PartedBeat
 from redbeat.storage.client import get_redis
 from redbeat.storage.store import store_of
+from tests.schedulers import Scheduler
 from tests.servers import RedisServer
 from tests.topologies.groups import ClusterGroup
 
@@ -81,19 +81,19 @@ def save(app: Any, count: int) -> None:
 
 def make_due(client: Any, app: Any) -> None:
     """Make all entries due immediately, with raw Redis commands."""
-    for shard in getattr(store_of(app), "shards", None) or [store_of(app)]:
+    for part in store_of(app).parts:
         pipe = client.pipeline(transaction=False)
-        for key, _ in shard.scan_all():
-            pipe.zadd(shard.keys.schedule, {key: 1.0})
-            pipe.hset(key, "meta", "")
+        for key in client.zrange(part.keys.schedule, 0, -1):
+            pipe.zadd(part.keys.schedule, {key: 1.0})
+            pipe.hdel(key, "meta", "beat_state")
         pipe.execute()
 
 
-def wake(scheduler: RedBeatScheduler) -> None:
+def wake(scheduler: Scheduler) -> None:
     """Wake each shard, as a message on the wake-up channel of the shard does."""
-    ticker = scheduler._ticker  # noqa: SLF001
-    for channel in ticker.channels if isinstance(ticker, ShardedTicker) else ():
-        ticker.wake(channel)
+    beat = scheduler.beat
+    for channel in beat.channels if isinstance(beat, PartedBeat) else ():
+        beat.wake(channel)
 
 
 def measure(group: ClusterGroup, broker: RedisServer, count: int, shards: int, rounds: int) -> Cost:
@@ -104,7 +104,7 @@ def measure(group: ClusterGroup, broker: RedisServer, count: int, shards: int, r
     app = app_for(group, broker, shards)
     cluster.flushall()
     save(app, count)
-    scheduler = RedBeatScheduler(app)
+    scheduler = Scheduler(app)
     _send_all(scheduler, queue, 0)
     found = []
     for _ in range(rounds):
@@ -122,7 +122,7 @@ def measure(group: ClusterGroup, broker: RedisServer, count: int, shards: int, r
     return Cost(shards, *(min(column) for column in zip(*found, strict=True)))
 
 
-def _send_all(scheduler: RedBeatScheduler, queue: Any, count: int) -> None:
+def _send_all(scheduler: Scheduler, queue: Any, count: int) -> None:
     """Tick until the queue has ``count`` messages, or for 3 seconds if ``count`` is 0."""
     until = time.monotonic() + DEADLINE
     begin = time.monotonic()

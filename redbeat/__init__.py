@@ -10,13 +10,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from .beat.lock import BeatInfo, active_beats, current_leader
     from .entries.backfill import Backfill, Planned
     from .entries.decide import Expected
-    from .entries.overdue import Overdue
     from .entries.policy import Policy
     from .entries.runs import Occurrence, RunResult
-    from .entries.status import EntryStatus, Failing, Record
+    from .entries.status import EntryStatus, Failing, Overdue, Record
     from .entry import EntryArguments, RedBeatSchedulerEntry
     from .errors import (
         CannotRunHereError,
@@ -43,110 +41,51 @@ if TYPE_CHECKING:
     from .schedules.registry import register_schedule_type
     from .schedules.rule import rrule
     from .schedules.rule_set import from_dateutil, rruleset
+    from .storage.beats import BeatInfo, active_beats, current_leader
 
-__all__ = (
-    "Applied",
-    "Backfill",
-    "BeatInfo",
-    "Calendar",
-    "CannotRunHereError",
-    "ClockChange",
-    "ConfigurationError",
-    "ConflictError",
-    "Copied",
-    "DecodeError",
-    "EntryArguments",
-    "EntryFilters",
-    "EntrySimulation",
-    "EntryStatus",
-    "Expected",
-    "Failing",
-    "Forecast",
-    "InvalidEntryError",
-    "NotAllowedError",
-    "Occurrence",
-    "Overdue",
-    "Planned",
-    "Policy",
-    "PrefixCopy",
-    "Record",
-    "RedBeatError",
-    "RedBeatKeyExpiryError",
-    "RedBeatScheduler",
-    "RedBeatSchedulerEntry",
-    "RunResult",
-    "Schedule",
-    "Shard",
-    "Simulation",
-    "Status",
-    "TooManyStepsError",
-    "UnknownTypeError",
-    "__version__",
-    "active_beats",
-    "clocked",
-    "copy_prefix",
-    "copy_untagged",
-    "current_leader",
-    "from_dateutil",
-    "from_ical",
-    "hashed_crontab",
-    "register_schedule_type",
-    "rrule",
-    "rruleset",
-)
+__all__: list[str] = ["Applied", "Backfill", "BeatInfo", "Calendar", "ClockChange", "Copied"]
+__all__ += ["EntryArguments", "EntryFilters", "EntrySimulation", "EntryStatus", "Expected"]
+__all__ += ["Failing", "Forecast", "Occurrence", "Overdue", "Planned", "Policy", "PrefixCopy"]
+__all__ += ["Record", "RedBeatScheduler", "RedBeatSchedulerEntry", "RunResult", "Schedule", "Shard"]
+__all__ += ["Simulation", "Status"]
+__all__ += ["CannotRunHereError", "ConfigurationError", "ConflictError", "DecodeError"]
+__all__ += ["InvalidEntryError", "NotAllowedError", "RedBeatError", "RedBeatKeyExpiryError"]
+__all__ += ["TooManyStepsError", "UnknownTypeError"]
+__all__ += ["__version__", "active_beats", "clocked", "copy_prefix", "copy_untagged"]
+__all__ += ["current_leader", "from_dateutil", "from_ical", "hashed_crontab"]
+__all__ += ["register_schedule_type", "rrule", "rruleset"]
 
 __version__ = "3.0.0.dev0"
 
-#: Maps each public name to the module that contains the name.
-_MODULES: Final = {
-    "BeatInfo": "beat.lock",
-    "active_beats": "beat.lock",
-    "current_leader": "beat.lock",
-    "Backfill": "entries.backfill",
-    "Planned": "entries.backfill",
-    "Expected": "entries.decide",
-    "Overdue": "entries.overdue",
-    "Policy": "entries.policy",
-    "Occurrence": "entries.runs",
-    "RunResult": "entries.runs",
-    "EntryStatus": "entries.status",
-    "Failing": "entries.status",
-    "Record": "entries.status",
-    "EntryArguments": "entry",
-    "RedBeatSchedulerEntry": "entry",
-    "CannotRunHereError": "errors",
-    "ConfigurationError": "errors",
-    "ConflictError": "errors",
-    "DecodeError": "errors",
-    "InvalidEntryError": "errors",
-    "NotAllowedError": "errors",
-    "RedBeatError": "errors",
-    "RedBeatKeyExpiryError": "errors",
-    "TooManyStepsError": "errors",
-    "UnknownTypeError": "errors",
-    "Applied": "management.apply",
-    "ClockChange": "management.forecast",
-    "EntrySimulation": "management.forecast",
-    "Forecast": "management.forecast",
-    "Simulation": "management.forecast",
-    "Copied": "management.prefixes",
-    "PrefixCopy": "management.prefixes",
-    "copy_prefix": "management.prefixes",
-    "copy_untagged": "management.prefixes",
-    "Shard": "management.status",
-    "Status": "management.status",
-    "EntryFilters": "schedule",
-    "Schedule": "schedule",
-    "RedBeatScheduler": "schedulers",
-    "rrule": "schedules",
-    "Calendar": "schedules.calendars",
-    "hashed_crontab": "schedules.hashed",
-    "from_ical": "schedules.ical",
-    "clocked": "schedules.one_time",
-    "register_schedule_type": "schedules.registry",
-    "from_dateutil": "schedules.rule_set",
-    "rruleset": "schedules.rule_set",
+#: The public names of each module.
+_NAMES: Final[dict[str, tuple[str, ...]]] = {
+    "entries.backfill": ("Backfill", "Planned"),
+    "entries.decide": ("Expected",),
+    "entries.status": ("Overdue", "EntryStatus", "Failing", "Record"),
+    "entries.policy": ("Policy",),
+    "entries.runs": ("Occurrence", "RunResult"),
+    "entry": ("EntryArguments", "RedBeatSchedulerEntry"),
+    "errors": (
+        *("CannotRunHereError", "ConfigurationError", "ConflictError", "DecodeError"),
+        *("InvalidEntryError", "NotAllowedError", "RedBeatError", "RedBeatKeyExpiryError"),
+        *("TooManyStepsError", "UnknownTypeError"),
+    ),
+    "management.apply": ("Applied",),
+    "management.forecast": ("ClockChange", "EntrySimulation", "Forecast", "Simulation"),
+    "management.prefixes": ("Copied", "PrefixCopy", "copy_prefix", "copy_untagged"),
+    "management.status": ("Shard", "Status"),
+    "schedule": ("EntryFilters", "Schedule"),
+    "schedulers": ("RedBeatScheduler",),
+    "schedules": ("rrule",),
+    "schedules.calendars": ("Calendar",),
+    "schedules.hashed": ("hashed_crontab",),
+    "schedules.ical": ("from_ical",),
+    "schedules.one_time": ("clocked",),
+    "schedules.registry": ("register_schedule_type",),
+    "schedules.rule_set": ("from_dateutil", "rruleset"),
+    "storage.beats": ("BeatInfo", "active_beats", "current_leader"),
 }
+_MODULES: Final = {name: module for module, names in _NAMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:

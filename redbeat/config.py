@@ -12,36 +12,12 @@ from celery import Celery
 from celery.app import app_or_default
 from redis import Redis, RedisCluster
 
+from redbeat import settings
+from redbeat.connection.cluster import is_cluster
 from redbeat.connection.parameters import Endpoint, read_endpoint
 from redbeat.connection.urls import safe_url
 from redbeat.errors import ConfigurationError, described
 from redbeat.printing import get_logger
-from redbeat.settings import (
-    CRON_DEADLINE,
-    HOST_ZONE,
-    LOCK_TIMEOUT,
-    LOG_EACH,
-    MISSING,
-    OF_HOST,
-    SETTINGS,
-    STRING,
-    find_setting,
-    is_number,
-    is_set,
-    unknown_settings,
-)
-
-__all__ = (
-    "LOG_EACH",
-    "SAFE_LOCK_TIMEOUT",
-    "App",
-    "RedBeatConfig",
-    "TaskAllowlist",
-    "ensure_conf",
-    "is_mock",
-    "read_allowlist",
-    "real_app",
-)
 
 logger = get_logger("celery.beat")
 
@@ -149,7 +125,8 @@ _HASH_TAG = re.compile(r"[^{]*\{[^}]+\}")
 #: The keys that RedBeat stores outside the prefix.
 #: Other programs assume that every key under the prefix is an entry.
 KEYS_ASIDE: Final = (
-    *("quarantine", "beats", "stats", "failing", "expected", "calendars", "calendar-users"),
+    *("beats", "calendars", "calendar-users", "calendars-version"),
+    *("expected", "failing", "hands", "inbox", "quarantine", "stats"),
 )
 
 
@@ -178,8 +155,8 @@ class RedBeatConfig:
     statics_key: str
     #: The names that RedBeat itself uses, except the lock key, and that entries cannot use as keys.
     reserved_keys: tuple[str, ...]
-    #: The reserved keys to which Redis has denied access so far, because of an ACL.
-    denied_keys: set[str]
+    #: The prefixes of schedules whose reserved keys an ACL of Redis denies, once that was logged.
+    warned_prefixes: set[str]
     #: The key of the leader's lock, None if the lock is off.
     lock_key: str | Any
     #: The lock timeout in seconds, None if unset; see :meth:`resolve_lock_timeout`.
@@ -214,8 +191,6 @@ class RedBeatConfig:
     cron_deadline: float | None
     #: Whether Redis is a cluster, where all keys of a schedule or of a shard must be in one slot.
     cluster: bool
-    #: Whether the client options come from the broker's settings, so unknown options are ignored.
-    options_inherited: bool
     #: The settings from which RedBeat builds a Redis client.
     endpoint: Endpoint
     #: The keys that no queue may have as its name, None if they were not needed yet.
@@ -230,20 +205,23 @@ class RedBeatConfig:
         self.redis_url = self.endpoint.url
         self.redis_use_ssl = self.endpoint.use_ssl
         self.redbeat_redis_options = self.endpoint.options
-        self.options_inherited = self.endpoint.options_inherited
         self._client = getattr(self.app, "redbeat_redis", None)
         has_client = self._client is not None
-        self._read_keys(_is_cluster(self._client) if has_client else self.endpoint.is_cluster)
-        for name, setting in SETTINGS.items():
+        self._read_keys(is_cluster(self._client) if has_client else self.endpoint.is_cluster)
+        for name, setting in settings.SETTINGS.items():
             if setting.kind.accepts is not None:
                 value = self.either_or(name, setting.value)
                 value = None if value is None else setting.kind.check(name, value)
                 setattr(self, name.removeprefix("redbeat_"), value)
         self.lock_timeout = self.lock_timeout or None
-        self._check_shards()
+        if self.shards > 1 and "{" in self.key_prefix and not _HASH_TAG.match(self.key_prefix):
+            raise ConfigurationError(
+                f"redbeat_key_prefix is {self.key_prefix!r}, which does not support shards: use a "
+                f"prefix with a hash tag, such as {DEFAULT_CLUSTER_PREFIX!r}, or without braces"
+            )
         deadline = self.app.conf.beat_cron_starting_deadline
         if deadline is not None:
-            CRON_DEADLINE.check("beat_cron_starting_deadline", deadline)
+            settings.CRON_DEADLINE.check("beat_cron_starting_deadline", deadline)
         self.cron_deadline = deadline
         self._check_timezone()
         self.task_allowlist = read_allowlist(self.either_or(ALLOWLIST))
@@ -274,7 +252,7 @@ class RedBeatConfig:
         """
         if client is self._client:
             return
-        before, cluster = self.key_prefix, _is_cluster(client)
+        before, cluster = self.key_prefix, is_cluster(client)
         if cluster is not self.cluster:
             self._read_keys(cluster)
         self._client = client
@@ -284,14 +262,14 @@ class RedBeatConfig:
 
     def dubious_settings(self) -> Iterator[tuple[str, str]]:
         """Yield (problem, remedy) for each setting that is unknown or probably a mistake."""
-        yield from unknown_settings(self.app)
+        yield from settings.unknown_settings(self.app)
         if not self.key_prefix:
             problem = "redbeat_key_prefix is empty, so entries mix with all keys of the database"
             yield problem, f"set a prefix, such as {DEFAULT_PREFIX!r}"
         if self.endpoint.is_plain and self.redis_use_ssl and not self.endpoint.ssl_inherited:
             problem = "redbeat_redis_use_ssl has no effect on redbeat_redis_url, a redis:// URL"
             yield problem, "use a rediss:// URL for TLS, or remove redbeat_redis_use_ssl"
-        key = find_setting(self.app, "redbeat_lock_key")
+        key = settings.find_setting(self.app, "redbeat_lock_key")
         if key is not None and not key:
             yield f"redbeat_lock_key is {key!r}, which turns the lock off", "use None instead"
         if self.either_or("redbeat_lock_timeout") == 0:
@@ -312,14 +290,14 @@ class RedBeatConfig:
 
     def either_or(self, name: str, default: Any = None) -> Any:
         """Return the setting ``name``, or ``default`` if the setting is missing or None."""
-        value = find_setting(self.app, name)
-        if value is MISSING:
+        value = settings.find_setting(self.app, name)
+        if value is settings.MISSING:
             value = self.app.conf.get(name)
         return default if value is None else value
 
     def is_key_in_conf(self, name: str) -> bool:
         """Return True if the setting ``name`` has a value, even the value None."""
-        return is_set(self.app, name)
+        return settings.find_setting(self.app, name) is not settings.MISSING
 
     def resolve_lock_timeout(
         self, argument: float | None = None, max_interval: float | None = None
@@ -330,13 +308,13 @@ class RedBeatConfig:
         ``max_interval`` (300 if missing), but at least 1. None and 0 count as missing. Raises
         :exc:`~redbeat.ConfigurationError` if ``argument`` or ``max_interval`` is invalid.
         """
-        if not _is_unset(argument):
-            seconds: float = LOCK_TIMEOUT.check("redbeat_lock_timeout", argument)
+        if argument is not None and not (argument == 0 and settings.is_number(argument)):
+            seconds: float = settings.LOCK_TIMEOUT.check("redbeat_lock_timeout", argument)
             return seconds
         if self.lock_timeout is not None:
             return self.lock_timeout
         interval = max_interval or DEFAULT_MAX_INTERVAL
-        if not is_number(interval) or interval < 0:
+        if not settings.is_number(interval) or interval < 0:
             raise ConfigurationError(
                 f"beat_max_loop_interval is {interval!r}, it must be a number of seconds above 0"
             )
@@ -346,9 +324,16 @@ class RedBeatConfig:
         default = DEFAULT_CLUSTER_PREFIX if cluster else DEFAULT_PREFIX
         prefix = self.either_or("redbeat_key_prefix", default)
         if prefix != "":
-            STRING.check("redbeat_key_prefix", prefix)
+            settings.STRING.check("redbeat_key_prefix", prefix)
         if cluster and not _HASH_TAG.match(prefix):
-            self._refuse_untagged(prefix)
+            stem = prefix.rstrip(":")
+            tagged = f"{{{stem}}}{prefix[len(stem) :]}" if stem else DEFAULT_CLUSTER_PREFIX
+            raise ConfigurationError(
+                f"redbeat_key_prefix is {prefix!r}, but in a cluster all keys of a schedule must "
+                f"share a slot: use a prefix with a hash tag, such as {tagged!r}. To copy entries "
+                "that are stored without a hash tag, call "
+                "redbeat.management.prefixes.copy_untagged(app)"
+            )
         self.cluster, self.key_prefix = cluster, prefix
         self.schedule_key = prefix + ":schedule"
         self.statics_key = prefix + ":statics"
@@ -357,37 +342,16 @@ class RedBeatConfig:
             *(f"{prefix}:{what}" for what in KEYS_ASIDE),
             *(key_aside(prefix, what) for what in KEYS_ASIDE),
         )
-        self.denied_keys = set()
-        self._denied_in_shards: dict[str, set[str]] = {}
+        self.warned_prefixes = set()
         self.lock_key = self._read_lock_key()
 
-    def _refuse_untagged(self, prefix: str) -> None:
-        stem = prefix.rstrip(":")
-        tagged = f"{{{stem}}}{prefix[len(stem) :]}" if stem else DEFAULT_CLUSTER_PREFIX
-        raise ConfigurationError(
-            f"redbeat_key_prefix is {prefix!r}, but in a cluster all keys of a schedule must share "
-            f"a slot: use a prefix with a hash tag, such as {tagged!r}. To copy entries that are "
-            "stored without a hash tag, call redbeat.management.prefixes.copy_untagged(app)"
-        )
-
-    def denied_in(self, prefix: str) -> set[str]:
-        """Return those reserved keys of a shard to which an ACL of Redis has denied access."""
-        return self._denied_in_shards.setdefault(prefix, set())
-
-    def _check_shards(self) -> None:
-        if self.shards > 1 and "{" in self.key_prefix and not _HASH_TAG.match(self.key_prefix):
-            raise ConfigurationError(
-                f"redbeat_key_prefix is {self.key_prefix!r}, which does not support shards: use a "
-                f"prefix with a hash tag, such as {DEFAULT_CLUSTER_PREFIX!r}, or without braces"
-            )
-
     def _read_lock_key(self) -> str | None:
-        value = find_setting(self.app, "redbeat_lock_key")
-        if value is MISSING:
+        value = settings.find_setting(self.app, "redbeat_lock_key")
+        if value is settings.MISSING:
             return self.key_prefix + ":lock"
         if not value:
             return None
-        key: str = STRING.check("redbeat_lock_key", value)
+        key: str = settings.STRING.check("redbeat_lock_key", value)
         key = key if key.startswith(self.key_prefix) else self.key_prefix + key
         if key in (*self.reserved_keys, self.key_prefix):
             raise ConfigurationError(
@@ -397,8 +361,8 @@ class RedBeatConfig:
 
     def _check_timezone(self) -> None:
         zone = str(self.app.conf.timezone)
-        if HOST_ZONE.fullmatch(zone):
-            raise ConfigurationError(f"timezone is {zone!r}, which {OF_HOST}")
+        if settings.HOST_ZONE.fullmatch(zone):
+            raise ConfigurationError(f"timezone is {zone!r}, which {settings.OF_HOST}")
         try:
             _ = self.app.timezone
         except Exception as error:  # each time zone library raises its own error
@@ -452,18 +416,10 @@ def is_mock(thing: Any) -> bool:
 def _stand_in(app: Any, found: Any) -> Celery:
     """Return an app whose settings are the plain values of ``app.conf`` and ``found``."""
     plain, owners = Celery(set_as_current=False, fixups=[]), (getattr(app, "conf", None), found)
-    for name in (*SETTINGS, *STAND_IN):
+    for name in (*settings.SETTINGS, *STAND_IN):
         attributes = (name, name.removeprefix("redbeat_"), name.removeprefix("beat_"))
         for owner, attribute in product(owners, attributes):
-            value = getattr(owner, attribute, MISSING)
+            value = getattr(owner, attribute, settings.MISSING)
             if isinstance(value, PLAIN):
                 plain.conf[name] = value
     return plain
-
-
-def _is_cluster(client: Any) -> bool:
-    return isinstance(getattr(client, "wrapped_connection", client), RedisCluster)
-
-
-def _is_unset(seconds: Any) -> bool:
-    return seconds is None or (seconds == 0 and is_number(seconds))

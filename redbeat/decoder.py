@@ -18,15 +18,9 @@ from redbeat.schedules.registry import tags
 from redbeat.schedules.rule import rrule
 
 from .calendar.zones import from_timestamp, get_utcoffset_minutes, to_timestamp
+from .codec import types
 from .codec.stored import MAX_TEXT, exceeded_limit, json_in
-from .codec.types import (
-    TAG,
-    LoadError,
-    MalformedError,
-    MissingError,
-    UnstorableError,
-    type_of_tag,
-)
+from .codec.types import TAG
 from .errors import CannotRunHereError, DecodeError, InvalidEntryError, UnknownTypeError
 
 __all__: tuple[str, ...] = (
@@ -81,7 +75,7 @@ class RedBeatJSONDecoder(json.JSONDecoder):
         Raises ``ValueError`` only if the JSON contains more than ``MAX_SCHEDULES`` schedules.
         """
         tag = d.get(TAG)
-        kind = None if tag is None else type_of_tag(tag)
+        kind = None if tag is None else types.type_of_tag(tag)
         if kind is None:
             return d
         if tag in tags():
@@ -116,16 +110,6 @@ def active_codec() -> Codec:
     return _provider()
 
 
-def active_encoder() -> type[json.JSONEncoder]:
-    """Return the active encoder."""
-    return _provider()[0]
-
-
-def active_decoder() -> type[json.JSONDecoder]:
-    """Return the active decoder."""
-    return _provider()[1]
-
-
 def encode(value: Any, field: str = "") -> str:
     """Return ``value`` as JSON, written by the active encoder.
 
@@ -134,7 +118,7 @@ def encode(value: Any, field: str = "") -> str:
     """
     try:
         text = _encoded(value, active_codec()[0])
-    except UnstorableError as error:
+    except types.UnstorableError as error:
         raise InvalidEntryError(error.field(field) or "value", error.problem) from error
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidEntryError(field or "value", f"cannot be stored as JSON: {error}") from error
@@ -178,18 +162,18 @@ def decode_schedule(value: Any, field: str = "definition.schedule") -> BaseSched
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         value = {TAG: "interval", "every": value}
     tag = value.get(TAG) if isinstance(value, dict) else None
-    kind = type_of_tag(tag) if tag in tags() else None
+    kind = types.type_of_tag(tag) if tag in tags() else None
     if kind is None:
         error_class = UnknownTypeError if tag and isinstance(tag, str) else DecodeError
         raise error_class(field, _not_a_schedule(value, tag))
     try:
         decoded: BaseSchedule = kind.read(value)
         return decoded
-    except MissingError as error:
+    except types.MissingError as error:
         raise MissingPackageError(field, error.problem) from error
-    except LoadError as error:
+    except types.LoadError as error:
         raise UnknownTypeError(field, error.problem) from error
-    except MalformedError as error:
+    except types.MalformedError as error:
         path = f"{field}.{error.key}" if error.key else field
         raise DecodeError(path, error.problem) from error
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, tzinfo
+from functools import partial
 from inspect import signature
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypedDict, TypeVar
@@ -14,107 +15,34 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypedDict, TypeVar
 from celery import Celery
 from celery.beat import ScheduleEntry
 from celery.schedules import crontab, schedstate
-from celery.utils.time import timezone as celery_zones
 
+from redbeat import errors
 from redbeat.calendar.walltime import END, TICK
-from redbeat.calendar.zones import EPOCH, UTC, as_utc, from_timestamp, zone_named
+from redbeat.calendar.zones import EPOCH, UTC, as_utc
 from redbeat.codec.stored import bytes_of, is_valid_text, plain_name, text_of
 from redbeat.codec.types import TAG
 from redbeat.codec.writers import warn_of_app
 from redbeat.config import App, ensure_conf, real_app
 from redbeat.decoder import decode, decode_schedule, encode, to_timestamp
-from redbeat.entries.backfill import (
-    BACKFILL_RATE,
-    Backfill,
-    Planned,
-    cancel_backfills,
-    request_backfill,
-    request_run,
-    stored_backfills,
-)
+from redbeat.entries import decide, edits, run_requests, saving, status
+from redbeat.entries import definition as definitions
+from redbeat.entries import policy as policies
+from redbeat.entries.backfill import BACKFILL_RATE, Backfill, Planned
 from redbeat.entries.calendars import load_calendars
-from redbeat.entries.decide import (
-    CLOCK_STEP,
-    DISABLED,
-    PARKED,
-    Decision,
-    Expected,
-    Plan,
-    Run,
-    aware,
-    counts_from,
-    decide,
-    decide_after_change,
-    has_clock,
-    has_start,
-    history_before,
-    latest_before,
-    runs_from,
-    same_instant,
-    score_of,
-    task_id_of,
-)
-from redbeat.entries.definition import FIELDS as DEFINITION_FIELDS
-from redbeat.entries.definition import (
-    check_excluded,
-    decode_definition,
-    decode_policy,
-    definition_text,
-    encode_policy,
-    warn_if_too_short,
-)
-from redbeat.entries.history import (
-    Change,
-    History,
-    SavedState,
-    Texts,
-    decode_meta,
-    encode_meta,
-    encode_runtime,
-)
+from redbeat.entries.decide import DISABLED, PARKED, Decision, Expected, Plan, Run
+from redbeat.entries.history import Change, History, SavedState, Texts, decode_meta, encode_meta
 from redbeat.entries.lazy import restore_lazy, with_field
-from redbeat.entries.pauses import Pause, pause_entries, resume_entries, resumed
-from redbeat.entries.policy import (
-    DEFAULT,
-    FIELDS,
-    Coalesce,
-    Delivery,
-    OnFinish,
-    Overlap,
-    Policy,
-    in_utc,
-)
-from redbeat.entries.runs import (
-    TRIGGERED,
-    Occurrence,
-    Results,
-    mark_lost,
-    needs_lost,
-    nominal,
-    read_history,
-    with_results,
-)
-from redbeat.entries.save import (
-    check_history,
-    restart_if_finished,
-    save_batches,
-)
-from redbeat.entries.status import EntryStatus, Record
-from redbeat.errors import (
-    DecodeError,
-    InvalidEntryError,
-    NotAllowedError,
-    TooManyStepsError,
-    UnknownTypeError,
-    did_you_mean,
-)
+from redbeat.entries.pauses import Pause
+from redbeat.entries.policy import DEFAULT, FIELDS, Policy, in_utc
+from redbeat.entries.runs import TRIGGERED, Occurrence
+from redbeat.entries.status import EntryStatus
+from redbeat.errors import DecodeError, InvalidEntryError, TooManyStepsError
 from redbeat.printing import get_logger
 from redbeat.schedules.calendars import Calendar, Exclusion, OnExcluded
 from redbeat.schedules.next_run import asks_itself, in_zone
 from redbeat.schedules.rule import RuleSchedule
 from redbeat.storage.layout import layout_of
 from redbeat.storage.own_keys import check_destinations
-from redbeat.storage.records import SAVED, Writing
 from redbeat.storage.store import store_of
 
 __all__ = ("PARKED", "EntryArguments", "RedBeatSchedulerEntry", "is_redbeat_entry", "store_of")
@@ -124,7 +52,7 @@ logger = get_logger("celery.beat")
 Self = TypeVar("Self", bound="RedBeatSchedulerEntry")
 
 #: A last run that is further in the future than ``AHEAD`` was recorded with a wrong clock.
-AHEAD: Final = timedelta(seconds=CLOCK_STEP)
+AHEAD: Final = timedelta(seconds=decide.CLOCK_STEP)
 
 #: The time until the next check, in seconds, that ``is_due()`` returns for a disabled entry.
 DISABLED_RECHECK = 5.0
@@ -142,7 +70,6 @@ if TYPE_CHECKING:
     # Programs for RedBeat 2, which has no types, neither check for None nor accept both types in
     # subclasses. So ``Any`` stands for None here, too, in what they use most.
     Text: TypeAlias = Any
-    from celery import Celery
     from celery.schedules import BaseSchedule
     from typing_extensions import Unpack
 else:
@@ -166,17 +93,17 @@ class EntryArguments(TypedDict, total=False):
     start_time: datetime | str | None
     end_time: datetime | str | None
     max_runs: int | None
-    on_finish: OnFinish | None
+    on_finish: policies.OnFinish | None
     misfire_grace_time: float | None
-    coalesce: Coalesce | None
+    coalesce: policies.Coalesce | None
     catch_up_limit: int | None
     jitter: float | None
     spread: float | None
     exclude: Iterable[str] | None
     on_excluded: OnExcluded | None
-    overlap: Overlap | None
+    overlap: policies.Overlap | None
     overlap_timeout: float | None
-    delivery: Delivery | None
+    delivery: policies.Delivery | None
     pause_after_failures: int | None
     expect_within: float | None
     description: str | None
@@ -217,17 +144,17 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     start_time: datetime | None
     end_time: datetime | None
     max_runs: int | None
-    on_finish: OnFinish
+    on_finish: policies.OnFinish
     misfire_grace_time: float | None
-    coalesce: Coalesce
+    coalesce: policies.Coalesce
     catch_up_limit: int | None
     jitter: float
     spread: float
     exclude: tuple[str, ...]
     on_excluded: OnExcluded
-    overlap: Overlap
+    overlap: policies.Overlap
     overlap_timeout: float
-    delivery: Delivery | None
+    delivery: policies.Delivery | None
     pause_after_failures: int | None
     expect_within: float | None
     description: str | None
@@ -239,7 +166,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     #: The last change of ``timezone`` or ``start_time``, None if a run was recorded since then.
     timing_change: Change | None = None
 
-    #: The claimed run, None without a claim; only the beat that has the claim records this run.
+    #: The run that a beat sends with this object, None for an object of a program.
     run: Run | None = None
 
     #: Whether the time of the stored score has passed; ``is_due()`` may still return false.
@@ -292,7 +219,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             problem = f"{schedule!r:.60} is not a schedule; use seconds, a crontab or an rrule"
             raise InvalidEntryError("schedule", problem) from error
         if not has_last_run and isinstance(self.schedule, RuleSchedule):
-            self.last_run_at = self.schedule.counts_from(aware(self.default_now()))
+            self.last_run_at = self.schedule.counts_from(decide.aware(self.default_now()))
         self.enabled = enabled
         for field, value in policy.items():
             if value is not None:
@@ -340,7 +267,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     @staticmethod
     def decode_definition(definition: Text) -> dict[str, Any]:
         """Return the constructor arguments in ``definition``; raises :exc:`DecodeError`."""
-        return decode_definition(definition)
+        return definitions.decode_definition(definition)
 
     @staticmethod
     def decode_meta(
@@ -363,10 +290,10 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         Raises KeyError if Redis has no definition under ``key``.
         """
         if definition is None:
-            definition = store_of(app).load(text_of(key))[0]
+            definition = saving.read_texts(store_of(real_app(app)), text_of(key)).definition
         if definition is None:
             raise KeyError(key)
-        return decode_definition(definition)
+        return definitions.decode_definition(definition)
 
     @staticmethod
     def load_meta(key: Text, app: Any = None) -> dict[str, Any]:
@@ -374,7 +301,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
         Without a stored run history, ``last_run_at`` in the result is None.
         """
-        return decode_meta(store_of(app).load(text_of(key))[1])
+        return decode_meta(saving.read_texts(store_of(real_app(app)), text_of(key)).meta or "")
 
     @classmethod
     def from_key(cls: type[Self], key: Text, app: Any = None) -> Self:
@@ -384,24 +311,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         cannot be decoded. One round trip.
         """
         app = real_app(app)
-        definition, *texts = store_of(app).load(text_of(key))
-        if definition is None:
-            raise KeyError(key)
-        return cls.from_texts(app, definition, *texts)
-
-    @classmethod
-    def from_texts(
-        cls: type[Self],
-        app: Celery,
-        definition: str,
-        meta: str,
-        policy: str,
-        runtime: str,
-        identity: str = "",
-    ) -> Self:
-        """Create an entry from its stored fields; raises :exc:`DecodeError`. No round trip."""
-        entry = cls.from_definition(app, definition, policy)
-        entry.recall(meta, runtime, identity)
+        entry: Self = saving.load(store_of(app), app, text_of(key), cls)
         return entry
 
     @classmethod
@@ -412,7 +322,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         able to load the entry.
         """
         stored = _decoded(cls, "definition", definition)
-        arguments = decode_policy(policy, stored, cls.foreign_fields)
+        arguments = definitions.decode_policy(policy, stored, cls.foreign_fields)
         has_lazy, pause = restore_lazy(arguments, policy), Pause.read(policy)
         try:
             entry = cls(app=app, **arguments)
@@ -427,7 +337,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             may_load_elsewhere = not isinstance(error, InvalidEntryError) or (
                 not isinstance(schedule, dict) and asks_itself(schedule)
             )
-            kind = UnknownTypeError if may_load_elsewhere else DecodeError
+            kind = errors.UnknownTypeError if may_load_elsewhere else DecodeError
             raise kind(*_refusal(cls.__name__, arguments, error)) from error
 
     @classmethod
@@ -435,25 +345,6 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         """Return whether a subclass overrides :meth:`from_key`."""
         inherited: Any = RedBeatSchedulerEntry.from_key
         return getattr(cls.from_key, "__func__", None) is not inherited.__func__
-
-    @classmethod
-    def reads_meta_itself(cls) -> bool:
-        """Return whether a subclass overrides :meth:`decode_meta`."""
-        return cls.decode_meta is not RedBeatSchedulerEntry.decode_meta
-
-    def _history_in(self, meta: str, runtime: str) -> History:
-        """Return the stored history; raises :exc:`DecodeError`.
-
-        Additional fields that a subclass's ``decode_meta()`` returns become attributes of the
-        entry.
-        """
-        if not self.reads_meta_itself():
-            return History.read(meta, runtime)
-        fields = _decoded(self, "meta", meta or None)
-        history = {name: fields.pop(name) for name in META if name in fields}
-        for name, value in fields.items():
-            setattr(self, name, value)
-        return History.of_meta(history, runtime)
 
     @property
     def seen_texts(self) -> Texts:
@@ -483,7 +374,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
         If the schedule has no clock, the result is the current time in the app's time zone.
         """
-        if has_clock(self.schedule):
+        if decide.has_clock(self.schedule):
             now: datetime = self.schedule.now()
             return now
         # Each new entry reads the current time, so this line avoids Celery's slower default_now().
@@ -493,41 +384,47 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     def has_own_clock(self) -> bool:
         """Whether a class or object of the program sets the current time of the entry."""
         own_default = type(self).default_now is not RedBeatSchedulerEntry.default_now
-        return own_default or has_clock(self.schedule)
+        return own_default or decide.has_clock(self.schedule)
 
     def _current_time(self) -> datetime:
-        """Return the current time in UTC, for decisions about an entry that is not claimed.
+        """Return the current time in UTC, for decisions of a program.
 
         If the schedule's clock returns naive times, this method uses the clock of the host.
         """
         now = self.default_now()
         return datetime.now(UTC) if now.tzinfo is None else as_utc(now)
 
-    def recall(self, meta: str, runtime: str = "", identity: str | None = None) -> None:
+    def recall(self, meta: str, identity: str | None = None) -> None:
         """Load a stored history into this entry; raises :exc:`DecodeError`. No round trip.
 
         ``identity`` is the stored identity of the entry; None keeps the identity of this object.
+        Additional fields that a subclass's ``decode_meta()`` returns become attributes.
         """
-        self.adopt(meta, *self._history_in(meta, runtime), identity)
-        self.timing_change = Change.read(runtime)
+        if type(self).decode_meta is RedBeatSchedulerEntry.decode_meta:
+            history = History.read(meta)
+        else:
+            fields = _decoded(self, "meta", meta or None)
+            known = {name: fields.pop(name) for name in META if name in fields}
+            history = History.of_meta(known)
+            for name, value in fields.items():
+                setattr(self, name, value)
+        self.adopt(*history, identity)
 
     def adopt(
         self,
-        meta: str,
         last_run_at: datetime | None,
         total_run_count: int,
         scheduled_at: datetime | None,
         identity: str | None = None,
     ) -> None:
-        """Set the run history of this entry. No round trip.
-
-        ``meta`` is the stored JSON from which the caller decoded the history.
-        """
+        """Set the run history of this entry, as if it was stored. No round trip."""
         self.last_run_at, self.total_run_count = last_run_at, total_run_count
         self.scheduled_at, self.timing_change = scheduled_at, None
-        state = self.saved_state
-        identity = state.identity if identity is None else identity
-        self.saved_state = state.with_history(meta, last_run_at, total_run_count, identity)
+        self.saved_state = self.saved_state._replace(
+            last_run_at=last_run_at,
+            total_run_count=total_run_count,
+            identity=self.saved_state.identity if identity is None else identity,
+        )
 
     @property
     def anchor(self) -> datetime | None:
@@ -535,9 +432,9 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         last, known = self.last_run_at, self.saved_state.last_run_at
         if last is None:
             return None
-        if self.scheduled_at and same_instant(last, known):
+        if self.scheduled_at and decide.same_instant(last, known):
             return self.scheduled_at
-        return aware(last)
+        return decide.aware(last)
 
     def ran_after(self, now: datetime) -> bool:
         """Return whether a beat recorded the last run, or skipped a run, at a time after ``now``.
@@ -546,9 +443,10 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         application, not a beat, wrote the last run.
         """
         last, scheduled_at = self.last_run_at, self.scheduled_at
-        if last is None or scheduled_at is None or max(aware(last), scheduled_at) <= now + AHEAD:
+        if last is None or scheduled_at is None:
             return False
-        return same_instant(last, self.saved_state.last_run_at)
+        is_ahead = max(decide.aware(last), scheduled_at) > now + AHEAD
+        return is_ahead and decide.same_instant(last, self.saved_state.last_run_at)
 
     def decision(self) -> Decision:
         """Return which occurrence is due now, and when the entry is due next. No round trip."""
@@ -557,24 +455,8 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             return self.decision_at(self._current_time())
         decision = run.decision
         if decision is None:
-            # A user's own is_due() always uses the current time; other schedules can decide for any
-            # time.
-            at = run.now if asks_itself(self.schedule) else run.decided_at
-            decision = run.decision = self.decision_at(at, run.due)
+            decision = run.decision = self.decision_at(run.now, run.due)
         return decision
-
-    @property
-    def is_too_late(self) -> bool:
-        """Whether the claimed run is later than ``misfire_grace_time`` allows."""
-        run = self.run
-        scheduled_at = run and run.decision and run.decision.scheduled_at
-        if run is None or not scheduled_at or self.last_run_at is None:
-            return False
-        plan = self.occurrence_plan()
-        grace = plan.policy.misfire_grace_time
-        if grace is None or asks_itself(self.schedule):
-            return False
-        return run.now - plan.due_at(scheduled_at) > timedelta(seconds=grace)
 
     def lateness_of(self, run: Occurrence) -> float:
         """Return how late a run of the :attr:`history` was, in seconds.
@@ -598,14 +480,8 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         attributes = self.__dict__
         if NAMES.isdisjoint(attributes):
             return DEFAULT
-        foreign = self.foreign_fields
-        return Policy.of(
-            {
-                name: attributes[name]
-                for name in FIELDS
-                if name in attributes and name not in foreign
-            }
-        )
+        names = NAMES & attributes.keys() - self.foreign_fields
+        return Policy.of({name: attributes[name] for name in FIELDS if name in names})
 
     def decision_at(self, now: datetime, due: datetime | None = None) -> Decision:
         """Return which occurrence is due at ``now`` (UTC), and when the entry is due next.
@@ -618,9 +494,9 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             last = anchor = min(anchor, now)
         plan, runs, change = self.occurrence_plan(), self.total_run_count, self.timing_change
         if change and anchor and not asks_itself(self.schedule):
-            before = self._plan_before(change, plan)
-            return decide_after_change(before, plan, change.at, anchor, now, runs)
-        decision = decide(plan, last, anchor, now, due or now, runs)
+            before = change.plan_before(plan, _zone_of(self.app))
+            return decide.decide_after_change(before, plan, change.at, anchor, now, runs)
+        decision = decide.decide(plan, last, anchor, now, due or now, runs)
         # The beat records ``now`` as the new anchor. With the old anchor, which is in the future,
         # each decision would restart the wait for the next run.
         return decision._replace(anchor=now) if ahead and anchor is now else decision
@@ -642,16 +518,6 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         if policy.exclude:
             plan.exclusion = self._exclusion(policy, zone)
         return plan
-
-    def _plan_before(self, change: Change, plan: Plan) -> Plan:
-        """Return the plan of the entry until a change of its ``timezone`` or ``start_time``."""
-        try:
-            zone = zone_named(change.timezone) if change.timezone else _zone_of(self.app)
-        except ValueError:  # before Celery 5.7, the local time zone of a host has no name
-            zone = celery_zones.local
-        end = min(change.at, plan.policy.end_time or change.at)
-        policy = replace(plan.policy, start_time=change.start_time, end_time=end)
-        return replace(plan, zone=zone, policy=policy)
 
     def use_calendars(self, calendars: Mapping[str, Calendar] | None) -> None:
         """Use ``calendars`` for decisions; None makes the next decision load the calendars."""
@@ -755,7 +621,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         since, anchor = as_utc(since), self.anchor
         plan = self.occurrence_plan()
         if not asks_itself(self.schedule):
-            yield from runs_from(plan, anchor, self.total_run_count, since, now or since)
+            yield from decide.runs_from(plan, anchor, self.total_run_count, since, now or since)
             return
         begin = min(anchor or since, since)
         try:
@@ -771,12 +637,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
         Raises :exc:`InvalidEntryError` for a schedule class with its own ``is_due``. No round trip.
         """
-        if asks_itself(self.schedule):
-            problem = "the class has its own is_due(), so the runs of a span cannot be computed"
-            raise InvalidEntryError("schedule", problem)
-        plan = self.occurrence_plan()
-        plan = replace(plan, policy=replace(plan.policy, max_runs=None))
-        return (run.scheduled_at for run in runs_from(plan, self.anchor, 0, since, since))
+        return self.occurrence_plan().occurrences_from(self.anchor, since)
 
     def saved_at(
         self: Self, instant: datetime, stored: RedBeatSchedulerEntry, now: datetime
@@ -790,18 +651,18 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         if entry.policy_field("exclude") != stored.policy_field("exclude"):
             entry.use_calendars(None)
         if last is not None and not asks_itself(stored.schedule):
-            last, runs = history_before(stored.occurrence_plan(), last, runs, instant, now)
+            last, runs = decide.history_before(stored.occurrence_plan(), last, runs, instant, now)
         if last is not None and not asks_itself(entry.schedule):
-            last = latest_before(entry.occurrence_plan(), min(last, instant), instant)
+            last = decide.latest_before(entry.occurrence_plan(), min(last, instant), instant)
         entry.saved_state = entry.saved_state._replace(texts=stored.seen_texts)
-        entry.adopt("", last, runs, last)
-        restart_if_finished(entry, entry.texts(), instant)
+        entry.adopt(last, runs, last)
+        saving.restart_if_finished(entry, entry.texts(), instant)
         return entry
 
     def created_at(self: Self, instant: datetime) -> Self:
         """Return a copy with the history of an entry that was created at ``instant``."""
         entry = copy.copy(self)
-        entry.adopt("", counts_from(self.schedule, instant), 0, None)
+        entry.adopt(decide.counts_from(self.schedule, instant), 0, None)
         return entry
 
     def is_due(self) -> schedstate | Any:
@@ -842,7 +703,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     def score_to_store(self, now: datetime | None = None) -> float | None:
         """Return the score to store in UNIX seconds, None to make the entry due at once.
 
-        ``now`` is in UTC; None means the current time. If the entry has its own clock or a claim,
+        ``now`` is in UTC; None means the current time. If the entry has its own clock or a run,
         ``now`` is ignored. Because the clock of this host may be wrong, this method returns None if
         the entry seems to be finished, if its run seems to be too late, or if its last run seems to
         be in the future. If the score is None, a beat decides with the clock of Redis whether the
@@ -860,7 +721,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             return None
         if decision.due or decision.missed or decision.next_at is None:
             return None
-        return score_of(decision.next_at)
+        return decide.score_of(decision.next_at)
 
     # -- saving --------------------------------------------------------------------------------
 
@@ -885,35 +746,33 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         if not getattr(self.app, "redbeat_tracks_runs", False) and policy.field_of_reports:
             problem = "needs workers that report ends of runs; call redbeat.worker.enable(app)"
             raise InvalidEntryError(policy.field_of_reports, problem)
-        check_excluded(self.schedule, policy)
+        definitions.check_excluded(self.schedule, policy)
         self.check_allowed()
-        text, fields = definition_text(self.definition(), self.is_static)
+        text, fields = definitions.definition_text(self.definition(), self.is_static)
         check_destinations(self.app, self.options)
         if self.timezone is None:
             warn_of_app(self.schedule, self.app)
-        pause = Pause.of_entry(self)
-        if pause is not None:
-            fields = {**fields, **pause.field()}
-        return text, with_field(encode_policy(self.schedule, policy), fields)
+        return text, with_field(definitions.encode_policy(self.schedule, policy), fields)
 
-    def writing(self) -> Writing:
-        """Return the definition and policy to write; raises :exc:`InvalidEntryError`.
+    def checked_texts(self) -> Texts:
+        """Return the definition and policy to store; raises :exc:`InvalidEntryError`.
 
         This method and :meth:`save` make the same checks.
         """
-        definition, policy = self.texts()
-        check_history(self)
-        warn_if_too_short(self.name, self.schedule)
-        if has_start(self.schedule) and not self.policy_field("exclude"):
+        texts = self.texts()
+        self.writable_key()
+        saving.check_history(self)
+        definitions.warn_if_too_short(self.name, self.schedule)
+        if decide.has_start(self.schedule) and not self.policy_field("exclude"):
             self.decision()  # raises an error for a rule that takes too long to compute
-        return Writing(self.key, definition, policy)
+        return texts
 
     def check_allowed(self) -> None:
         """Raise :exc:`NotAllowedError` for a task outside ``redbeat_task_allowlist``."""
         allowlist = ensure_conf(self.app).task_allowlist
         refused = allowlist and allowlist.refusal(self.task, self.options)
         if refused:
-            raise NotAllowedError(*refused)
+            raise errors.NotAllowedError(*refused)
 
     def writable_key(self) -> str:
         """Return the key of the entry, after a check that an entry can have this key.
@@ -963,26 +822,21 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             the entry, or if you save a new entry whose name exists already. Recorded runs do not
             count as changes.
             """
-            writing = self.writing()
-            if if_unchanged:
-                writing = writing._replace(believed=self.seen_texts)
-            save_batches(store_of(self.app), [[(self, writing)]])
+            saving.save(store_of(self.app), [self], if_unchanged=if_unchanged)
             return self
 
     def delete(self) -> None:
-        """Remove the entry, its history and any claim on the entry from Redis. One round trip.
+        """Remove the entry and its history from Redis. One round trip.
 
         The method uses only the name of the entry. Raises :exc:`InvalidEntryError` if RedBeat
         itself uses the entry's key.
         """
-        store_of(self.app).delete(self.writable_key())
+        edits.delete(store_of(self.app), [self.writable_key()])
         self.saved_state = self.saved_state._replace(new_identity="")
 
     def history_text(self) -> str:
         """Return the run history as JSON for the field ``meta``."""
-        if self.total_run_count:
-            return encode_meta(self.last_run_at, self.total_run_count)
-        return encode_meta(self.last_run_at)
+        return encode_meta(self.last_run_at, self.total_run_count or None)
 
     def warn_if_finished(self) -> None:
         """Log a warning if the saved entry is enabled but has no run left. No round trip."""
@@ -1014,7 +868,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         exist. The method takes two round trips, and tries again if another program writes the entry
         at the same time.
         """
-        self._take_over_pause(pause_entries(store_of(self.app), [self.writable_key()], note, by))
+        edits.pause_entry(store_of(self.app), self, note, by)
 
     def resume(self) -> None:
         """End a pause, or enable a disabled entry.
@@ -1023,22 +877,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         Raises KeyError if the entry does not exist. The method takes two round trips, and tries
         again if another program writes the entry at the same time.
         """
-        store, keys = store_of(self.app), [self.writable_key()]
-        self._take_over_pause(resume_entries(store, keys, self.app, type(self)))
-
-    def _take_over_pause(self, changed: Mapping[str, Texts]) -> None:
-        """Update this object with the definition and policy that a pause or resume stored.
-
-        If another program had changed the entry before the pause or resume, a later
-        ``save(if_unchanged=True)`` of this object raises :exc:`ConflictError`.
-        """
-        texts = changed.get(self.writable_key())
-        if texts is None:
-            raise KeyError(self.name)
-        state, pause = self.saved_state, Pause.read(texts[1])
-        if state.texts[0] and resumed(*state.texts) == resumed(*texts):
-            state = state._replace(texts=texts)
-        self.saved_state, self.enabled = state._replace(pause=pause), pause is None
+        edits.resume_entry(store_of(self.app), self)
 
     def trigger(self) -> str:
         """Request one run as soon as possible, in addition to the schedule; return the task id.
@@ -1050,7 +889,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         :exc:`InvalidEntryError` if 100 triggered runs are waiting or if the entry is quarantined.
         One round trip.
         """
-        return request_run(self)
+        return run_requests.request_run(store_of(self.app), self)
 
     def backfill(
         self,
@@ -1078,7 +917,10 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         the method takes two round trips. Without ``dry_run``, the method takes three round trips,
         and three more for each run that a beat records at the same time.
         """
-        return request_backfill(self, since, until, rate, again, dry_run)
+        store = store_of(self.app)
+        return run_requests.request_backfill(
+            store, self, since, until, rate=rate, again=again, dry_run=dry_run
+        )
 
     def cancel_backfill(self) -> list[Backfill]:
         """Cancel all unsent backfilled runs of the entry; return the backfills that had such runs.
@@ -1086,7 +928,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         Raises KeyError if the entry does not exist. The method takes two round trips, and two more
         for each run that a beat records at the same time.
         """
-        return cancel_backfills(self)
+        return run_requests.cancel_backfills(store_of(self.app), self)
 
     @property
     def backfills(self) -> list[Backfill]:
@@ -1095,7 +937,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         Each new backfill request combines finished backfills whose spans overlap or touch. Raises
         KeyError if the entry does not exist.
         """
-        return stored_backfills(self)
+        return run_requests.stored_backfills(store_of(self.app), self)
 
     def task_id_of(self, run: datetime | str) -> str:
         """Return the task id of a run; ``run`` is the run's nominal instant or its trigger id."""
@@ -1111,14 +953,16 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
         A fixed task id in ``options`` has no effect on the result.
         """
-        return self.derived_id(nominal(scheduled_at).iso)
+        return self.derived_id(decide.aware(scheduled_at).isoformat())
 
     def derived_id(self, occurrence: str) -> str:
         """Return a task id; ``occurrence`` is an ISO 8601 instant in UTC or ``trigger <id>``."""
         # trigger() may be called on an entry that was never loaded, and so has no identity. The
         # random trigger id makes the task id of a triggered run unique without an identity.
         identity = "" if occurrence.startswith("trigger ") else self.saved_state.identity
-        return task_id_of(ensure_conf(self.app).key_prefix, str(self.name), occurrence, identity)
+        return decide.task_id_of(
+            ensure_conf(self.app).key_prefix, str(self.name), occurrence, identity
+        )
 
     @property
     def history(self) -> list[Occurrence]:
@@ -1127,18 +971,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         The property takes one round trip, and two more if workers report the ends of runs, but have
         not yet reported the end of a run in the list.
         """
-        store = store_of(self.app)
-        lines, results, identity = store.history(self.writable_key())
-        self.saved_state = self.saved_state._replace(identity=identity)
-        runs = read_history(lines, self.own_task_id)[: ensure_conf(self.app).history_size]
-        runs = with_results(runs, Results.read(results))
-        if not getattr(self.app, "redbeat_tracks_runs", False) or not needs_lost(runs):
-            return runs
-        since = store.reports_since()
-        if since is None:
-            return runs
-        limit = self.policy_field("overlap_timeout")
-        return mark_lost(runs, from_timestamp(since), from_timestamp(store.time() - limit))
+        return status.history_of(self)
 
     @property
     def status(self) -> EntryStatus:
@@ -1150,8 +983,9 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         row: Any = page.rows[0]
         if row.definition is None and row.score is None:
             raise KeyError(self.name)
-        cls: Any = type(self)
-        return Record.read(row, str(self.name), page.now, self.app, cls).status(row)
+        load = partial(saving.entry_of, app=self.app, entry_class=type(self))
+        record = status.record_of(row, str(self.name), page.now, load)
+        return status.status_of(record, row)
 
     # -- running -------------------------------------------------------------------------------
 
@@ -1164,43 +998,23 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         """
         self.last_run_at = last_run_at or self.default_now()
         self.scheduled_at = None
-        check_history(self)
-        save_batches(store_of(self.app), [[(self, Writing(self.writable_key()))]])
-
-    def runtime_text(self) -> str:
-        """Return the times of the last run, and a change after it, as JSON for ``runtime``."""
-        runtime, anchor, last = "", self.anchor, self.last_run_at
-        if anchor and last and anchor is self.scheduled_at:
-            runtime = encode_runtime(nominal(anchor), last)
-        return self.timing_change.added_to(runtime) if self.timing_change else runtime
-
-    def _record_run(self) -> None:
-        runtime, meta = self.runtime_text(), self.history_text()
-        saved = store_of(self.app).save(
-            self.writable_key(), meta=meta, runtime=runtime, seen=None, score=self.score_to_store()
-        )
-        if saved.code == SAVED:
-            history = (meta, self.last_run_at, self.total_run_count)
-            self.saved_state = self.saved_state.with_history(*history, self.saved_state.identity)
+        saving.check_history(self)
+        saving.reschedule(store_of(self.app), self)
 
     def _next_instance(
         self: Self, last_run_at: datetime | None = None, only_update_last_run_at: bool = False
     ) -> Self:
         """Count a run, and return a copy of the entry with the new last run and run count.
 
-        If the entry is claimed, the beat records the run in Redis. If the entry is not claimed,
-        this method records the run, in one round trip.
+        If a beat sends the run, the beat records it in Redis. Otherwise, this method records it, in
+        one round trip.
         """
-        run, decision = self.run, self.decision()
-        entry = self.__copy__()
-        entry.last_run_at = last_run_at or (run.now if run else self.default_now())
-        entry.scheduled_at = None if last_run_at else decision.anchor or decision.scheduled_at
-        if not only_update_last_run_at:
-            entry.total_run_count += 1
-        state, history = self.saved_state, (entry.last_run_at, entry.total_run_count)
-        entry.saved_state = state.with_history(state.meta, *history, state.identity)
+        run, decision, entry = self.run, self.decision(), self.__copy__()
+        ran_at = last_run_at or (run.now if run else self.default_now())
+        nominal = None if last_run_at else decision.anchor or decision.scheduled_at
+        entry.adopt(ran_at, self.total_run_count + (not only_update_last_run_at), nominal)
         if run is None:
-            entry._record_run()
+            saving.record_run(store_of(entry.app), entry)
         else:
             run.successor = entry
         return entry
@@ -1208,15 +1022,6 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     __next__ = next = _next_instance
 
     # -- copying and pickling -------------------------------------------------------------------
-
-    def claimed(self: Self, now: datetime, due: datetime) -> Self:
-        """Return a claimed copy of the entry.
-
-        ``now`` is the time on the Redis server, ``due`` the time at which the entry became due.
-        """
-        entry = self.__copy__()
-        entry.run = Run(now, due, now)
-        return entry
 
     def __copy__(self: Self) -> Self:
         cls = type(self)
@@ -1245,12 +1050,14 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         return _restore, (type(self), state)
 
     def __repr__(self) -> str:
-        call = f"{self.task}({', '.join(_arguments(self.args, self.kwargs))})"
+        texts = [repr(value) for value in self.args or ()]
+        texts += [f"{name}={value!r}" for name, value in (self.kwargs or {}).items()]
+        call = f"{self.task}({', '.join(texts)})"
         return f"<{type(self).__name__}: {self.name} {call} {self.schedule}>"
 
 
 def is_redbeat_entry(entry: Any) -> bool:
-    """Return whether an entry, which may be Celery's or a mock, can be claimed and recorded."""
+    """Return whether an entry is RedBeat's; it may be Celery's or a mock."""
     return issubclass(type(entry), RedBeatSchedulerEntry)
 
 
@@ -1279,11 +1086,6 @@ def _restore(cls: type[Self], state: dict[str, Any]) -> Self:
     return entry
 
 
-def _arguments(args: Any, kwargs: dict[str, Any] | None) -> list[str]:
-    texts = [repr(value) for value in args or ()]
-    return texts + [f"{name}={value!r}" for name, value in (kwargs or {}).items()]
-
-
 # An entry that does not set a policy field reads the field's default from the class.
 for _name in FIELDS:
     setattr(RedBeatSchedulerEntry, _name, getattr(DEFAULT, _name))
@@ -1302,7 +1104,7 @@ def _decoded(owner: Any, field: str, text: str | None) -> dict[str, Any]:
     except Exception as error:
         cls = owner if isinstance(owner, type) else type(owner)
         problem = f"decode_{field}() of {cls.__name__} raised {error!r}"
-        raise UnknownTypeError(field, problem) from error
+        raise errors.UnknownTypeError(field, problem) from error
 
 
 def _refusal(class_name: str, arguments: Collection[str], error: Exception) -> tuple[str, str]:
@@ -1310,6 +1112,6 @@ def _refusal(class_name: str, arguments: Collection[str], error: Exception) -> t
     if isinstance(error, TypeError):
         for name in arguments:
             if f"argument '{name}'" in str(error):
-                hint = did_you_mean(name, (*DEFINITION_FIELDS, *FIELDS))
+                hint = errors.did_you_mean(name, (*definitions.FIELDS, *FIELDS))
                 return f"definition.{name:.60}", f"is an unknown field of {class_name}; {hint}"
     return "definition", f"{class_name} refuses the arguments: {error}"

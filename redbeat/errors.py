@@ -10,22 +10,6 @@ from click import ClickException
 
 from .printing import encodable
 
-__all__ = (
-    "CannotRunHereError",
-    "ConfigurationError",
-    "ConflictError",
-    "DecodeError",
-    "InvalidEntryError",
-    "NotAllowedError",
-    "RedBeatError",
-    "RedBeatKeyExpiryError",
-    "TooManyStepsError",
-    "UnknownTypeError",
-    "described",
-    "did_you_mean",
-    "reason_of",
-)
-
 
 class RedBeatError(Exception):
     """The base class of all errors of RedBeat."""

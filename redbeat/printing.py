@@ -1,4 +1,4 @@
-"""Makes text safe to print in logs, on terminals and in labels of metrics.
+"""Makes text to print: safe in logs, on terminals and in labels of metrics, and in English.
 
 A stored name may contain line feeds, terminal escapes or bytes that are not UTF-8. Without
 escaping, a stored name could forge log lines, colour a terminal, or cause an encoding error. All
@@ -177,3 +177,11 @@ def _safe_part(part: str) -> str:
     if part.startswith(_BY_PYTHON):
         return "\n".join(printable(line, TRACEBACK_LIMIT) for line in part.split("\n"))
     return f"{printable(part.rstrip(), TRACEBACK_LIMIT)}\n"
+
+
+def plural(count: int, noun: str, nouns: str = "") -> str:
+    """Return a number with a noun, such as ``1 hour`` or ``2 hours``.
+
+    ``nouns`` is the plural of the noun if the plural is irregular.
+    """
+    return f"{count} {noun}" if count == 1 else f"{count} {nouns or noun + 's'}"

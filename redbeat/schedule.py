@@ -12,44 +12,28 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from redbeat.codec.stored import bytes_of as key_of
-from redbeat.entries.pauses import pause_entries, resume_entries
+from redbeat.codec.stored import plain_name
+from redbeat.entries import changes, edits, saving, status
 from redbeat.entries.policy import FIELDS, in_utc
 from redbeat.entries.runs import Occurrence
-from redbeat.entries.status import (
-    QUARANTINED,
-    EntryState,
-    EntryStatus,
-    Record,
-    quarantine_note,
-)
+from redbeat.entries.status import QUARANTINED, EntryState, EntryStatus, Record, quarantine_note
 from redbeat.management import calendars
-from redbeat.management.apply import Applied, apply, build_entry, checked
+from redbeat.management import forecast as forecasts
+from redbeat.management.apply import Applied, apply, build_entry
 from redbeat.management.find import Filter, Search
-from redbeat.management.forecast import (
-    Forecast,
-    Load,
-    Pair,
-    Periods,
-    Simulation,
-    agenda,
-    forecast,
-    load,
-    simulate,
-)
+from redbeat.management.forecast import Forecast, Load, Pair, Periods, Simulation, agenda
 from redbeat.management.status import Status, status_of
 from redbeat.schedules.calendars import Calendar
-from redbeat.storage.reading import batches
-from redbeat.storage.store import store_of
+from redbeat.storage.commands import batches
+from redbeat.storage.rows import Row
+from redbeat.storage.store import Store, store_of
 
-from .codec.stored import plain_name
 from .config import App, ensure_conf, real_app
-from .entries.calendars import load_calendars, readable_calendars
-from .entries.save import save_batches
+from .entries.calendars import give_calendars, load_calendars
 from .entry import RedBeatSchedulerEntry
 from .errors import DecodeError, InvalidEntryError
 from .printing import encodable
 from .settings import MISSING
-from .storage.store import Store
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -110,6 +94,10 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
             raise KeyError(name) from error
         return key
 
+    def _entry_of(self, row: Row) -> Any:
+        """Return the entry of a row that was read; raises :exc:`DecodeError`. No round trip."""
+        return saving.entry_of(row, self.app, self.entry_class)
+
     # -- methods of a mapping --------------------------------------------------------------------
 
     def __len__(self) -> int:
@@ -119,9 +107,11 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
     def __contains__(self, name: object) -> bool:
         """Return whether an entry has the name ``name``. One round trip."""
         try:
-            return self._store.load(self._key(name))[0] is not None
-        except (DecodeError, KeyError):
+            key = self._key(name)
+        except KeyError:
             return False
+        row = changes.read(self._store, [key]).get(key)
+        return row is not None and row.definition is not None
 
     def __getitem__(self, name: str) -> Entry:
         """Load an entry. One round trip.
@@ -143,7 +133,7 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
 
     def __delitem__(self, name: str) -> None:
         """Remove an entry and its history; raises KeyError for an unknown name. One round trip."""
-        if not self._store.delete(self._own_key(name)):
+        if not edits.delete(self._store, [self._own_key(name)]):
             raise KeyError(name)
 
     def pop(self, name: str, default: Any = MISSING) -> Any:
@@ -154,15 +144,18 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         entry. The method does not remove an unreadable entry, but raises :exc:`DecodeError`. Two
         round trips.
         """
+
         try:
-            definition, *rest = self._store.pop(self[name].writable_key())
-            if definition is None:
+            if self.entry_class.loads_itself():
+                self[name]  # the class has something to say about the entry
+            row = edits.pop(self._store, self._key(name), self._entry_of)
+            if row is None:
                 raise KeyError(name)
         except KeyError:
             if default is MISSING:
                 raise
             return default
-        return self.entry_class.from_texts(self.app, definition, *rest)
+        return self._entry_of(row)
 
     def popitem(self) -> tuple[str, Entry]:
         """Remove an arbitrary entry; return a pair of the entry's name and the entry.
@@ -259,7 +252,7 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         entries or runs, the forecast ends before ``until``; see :class:`~redbeat.Forecast`.
         """
         since = in_utc("after", after) if after else datetime.now(timezone.utc)
-        return forecast(self._agenda_pages(), since, in_utc("until", until))
+        return forecasts.forecast(self._agenda_pages(), since, in_utc("until", until))
 
     def simulate(
         self,
@@ -291,7 +284,7 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
             names = changes
         pairs = self._pairs(names, changes or {})
         begin, end = in_utc("since", since), in_utc("until", until)
-        return simulate(pairs, begin, end, datetime.now(timezone.utc))
+        return forecasts.simulate(pairs, begin, end, datetime.now(timezone.utc))
 
     def _pairs(self, names: Iterable[str] | None, changes: Mapping[str, Any]) -> Iterator[Pair]:
         """Yield a pair for each entry: the stored entry, and the entry after the changes."""
@@ -303,7 +296,7 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
             page = self._store.read(batch)
             for row in page.rows:
                 name = name_of(row.key)
-                record = Record.read(row, encodable(name), page.now, self.app, self.entry_class)
+                record = status.record_of(row, encodable(name), page.now, self._entry_of)
                 if record.entry is None and row.definition is not None:
                     raise DecodeError(name, record.problem or "cannot be read")
                 changed = self._changed(name, record.entry, changes.get(name))
@@ -340,7 +333,7 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
             ([entry for entry in entries if fnmatchcase(str(entry.name), pattern)], last_due)
             for entries, last_due in self._agenda_pages()
         )
-        return load(pages, periods, totals)
+        return forecasts.load(pages, periods, totals)
 
     def _agenda_pages(self) -> Iterator[tuple[list[Entry], datetime | None]]:
         for records in Search(self, Filter()).pages():
@@ -357,14 +350,8 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
 
         The method takes one round trip if an entry has a calendar.
         """
-        users = [entry for entry in entries if entry.policy_field("exclude")]
-        if not users:
-            return entries
-        names = {name for entry in users for name in entry.policy.exclude}
-        calendars, _ = readable_calendars(self._store, names)
-        for entry in users:
-            entry.use_calendars(calendars)
-        return [entry for entry in entries if calendars.keys() >= set(entry.policy.exclude)]
+        known = give_calendars(self._store, entries).keys()
+        return [entry for entry in entries if known >= set(entry.policy_field("exclude"))]
 
     def status(self) -> Status:
         """Return the status of the whole schedule. Two round trips."""
@@ -386,17 +373,14 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         per 500 entries, or two if new objects replace stored entries. Redis writes a batch of
         entries while RedBeat encodes the next batch.
         """
-        writings = {item.key: (entry, item) for entry in entries for item in [checked(entry)]}
-        save_batches(self._store, [*batches(writings.values())])
-        return len(writings)
+        return saving.save_all(self._store, entries)
 
     def delete_all(self, names: Iterable[str]) -> int:
         """Remove entries and their histories; return the number of removed entries.
 
         Unknown names are skipped. The method takes one round trip per 500 entries.
         """
-        keys = (self._own_key(name) for name in names)
-        return sum(self._store.delete_all(batch) for batch in batches(keys))
+        return edits.delete(self._store, map(self._own_key, names))
 
     def _own_key(self, name: str) -> str:
         return self._named(name).writable_key()
@@ -435,7 +419,7 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         Each entry is paused as in :meth:`RedBeatSchedulerEntry.pause`. Unknown and unreadable
         entries are skipped. The method takes two round trips per 500 entries.
         """
-        return len(pause_entries(self._store, map(self._own_key, names), note))
+        return len(edits.pause(self._store, map(self._own_key, names), note, None))
 
     def resume_all(self, names: Iterable[str]) -> int:
         """Resume entries; return the number of resumed entries.
@@ -444,7 +428,7 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         entries.
         """
         keys = map(self._own_key, names)
-        return len(resume_entries(self._store, keys, self.app, self.entry_class))
+        return len(edits.resume(self._store, keys, self.app, self.entry_class))
 
     def apply(
         self,

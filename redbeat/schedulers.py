@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import ssl
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import MINYEAR, datetime
+from functools import cached_property
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import redis
 from celery import Celery
 from celery.app import app_or_default
-from celery.app.task import Task
-from celery.beat import DEFAULT_MAX_INTERVAL, ScheduleEntry, Scheduler, SchedulingError
+from celery.beat import DEFAULT_MAX_INTERVAL, ScheduleEntry, Scheduler
+from celery.result import AsyncResult
 from celery.signals import beat_init
 from celery.utils.time import humanize_seconds
 from kombu.exceptions import OperationalError
-from kombu.utils.objects import cached_property
 from kombu.utils.url import maybe_sanitize_url
 from redis import Redis
 from redis.exceptions import LockNotOwnedError, RedisError
@@ -27,67 +26,41 @@ from redis.sentinel import MasterNotFoundError, Sentinel
 from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_exponential
 
 from redbeat.beat.lock import BeatLock
-from redbeat.beat.publisher import TaskMessage, build_message, plain_message
-from redbeat.beat.session import LONGEST_LEASE, SHORTEST_LEASE
+from redbeat.beat.publish import headers_of, options_of, publish
 from redbeat.beat.stop_signals import HeldSignals
-from redbeat.config import App
 from redbeat.connection.urls import safe_url
-from redbeat.entries.runs import nominal
+from redbeat.entries.decide import aware
+from redbeat.entries.state import SCHEDULED
+from redbeat.entries.verdicts import Send
 from redbeat.printing import get_logger
-from redbeat.storage.client import (
-    REDBEAT_REDIS_KEY,
-    REDBEAT_SENTINEL_KEY,
-    client_of,
-    get_redis,
-    unretried,
-    use_provider,
-)
 
-from .beat.broker import (
-    broker_connection,
-    checked_producer,
-    means_no_broker,
-    publishing_connection,
-    warn_about_confirms,
-)
-from .beat.exactly_once import check_possible
-from .beat.shards import ShardedStatics, ShardedTicker
-from .beat.statics import StaticEntries
-from .beat.ticker import Ticker
+from .beat import broker
+from .beat.beat import Beat
+from .beat.own_tick import due_rows
+from .beat.parts import PartedBeat
+from .beat.statics import Statics
 from .beat.wakeup import DUE, LOCK, WakeUp
-from .config import LOG_EACH, RedBeatConfig, ensure_conf, is_mock
+from .config import App, RedBeatConfig, ensure_conf, is_mock
 from .config import ensure_conf as conf_of  # tests of programs replace the name ensure_conf
 from .connection.retrying import RetryingConnection
 from .decoder import RedBeatJSONDecoder, RedBeatJSONEncoder, to_timestamp, use_codec
+from .entries.saving import entry_of
 from .entry import RedBeatSchedulerEntry, is_redbeat_entry, store_of
-from .errors import ConfigurationError, DecodeError, NotAllowedError, described
+from .errors import ConfigurationError, DecodeError, described
 from .metrics.extra import check_installed, serve_beat
+from .settings import LOG_EACH
+from .storage import client as clients
 from .storage.checks import layout_problem
+from .storage.layout import layout_of
 from .storage.own_keys import own_keys
+from .storage.rows import Row
 from .storage.scripts import load_script
-from .storage.store import Store
+from .storage.store import Store, base_store, store_of_shard
 
-if TYPE_CHECKING:
-    from celery.result import AsyncResult
-    from kombu.messaging import Producer
-
-__all__: tuple[str, ...] = (
-    "DEFAULT_MAX_INTERVAL",
-    "LUA_EXTEND_TO_SCRIPT",
-    "REDBEAT_REDIS_KEY",
-    "REDBEAT_SENTINEL_KEY",
-    "RedBeatConfig",
-    "RedBeatJSONDecoder",
-    "RedBeatJSONEncoder",
-    "RedBeatScheduler",
-    "RedBeatSchedulerEntry",
-    "RetryingConnection",
-    "acquire_distributed_beat_lock",
-    "ensure_conf",
-    "get_redis",
-    "logger",
-    "to_timestamp",
-)
+__all__: tuple[str, ...] = ("RedBeatConfig", "RedBeatScheduler", "RedBeatSchedulerEntry", "logger")
+__all__ += ("RedBeatJSONDecoder", "RedBeatJSONEncoder", "RetryingConnection", "to_timestamp")
+__all__ += ("LUA_EXTEND_TO_SCRIPT", "acquire_distributed_beat_lock", "ensure_conf", "get_redis")
+__all__ += ("DEFAULT_MAX_INTERVAL", "REDBEAT_REDIS_KEY", "REDBEAT_SENTINEL_KEY")
 
 # Programs for RedBeat 2 import the following names from this module.
 __all__ += ("ADD_ENTRY_ERROR", "MINYEAR", "REDBEAT_INTERNAL_OPTIONS", "MasterNotFoundError")
@@ -97,11 +70,14 @@ __all__ += ("stop_after_delay", "wait_exponential", "warnings")
 
 logger = get_logger("celery.beat")
 
+get_redis = clients.get_redis
+REDBEAT_REDIS_KEY, REDBEAT_SENTINEL_KEY = clients.REDBEAT_REDIS_KEY, clients.REDBEAT_SENTINEL_KEY
+
 LUA_EXTEND_TO_SCRIPT = load_script("extend").text
 
 # Programs replace ``get_redis`` or the JSON classes in this module to change the client or codec of
 # the whole package.
-use_provider(lambda app: get_redis(app))  # noqa: PLW0108 - the name as it is at each call
+clients.use_provider(lambda app: get_redis(app))  # noqa: PLW0108 - the name as it is at each call
 use_codec(lambda: (RedBeatJSONEncoder, RedBeatJSONDecoder))
 
 #: The default lock timeout in seconds, for Celery's default ``beat_max_loop_interval``.
@@ -120,11 +96,8 @@ REDBEAT_INTERNAL_OPTIONS = (
     *("sentinel_kwargs", "startup_nodes"),
 )
 
-#: The number of retries, in one tick, after a failed connection to the broker.
-BROKER_CONNECT_RETRIES = 1
-
-#: The number of seconds without use after which a broker connection is replaced.
-IDLE_CONNECTION = 10.0
+#: The limits of the time for one publish, in seconds; it depends on the lock timeout.
+SHORTEST_PATIENCE, LONGEST_PATIENCE = 5.0, 30.0
 
 
 class RedBeatScheduler(Scheduler):
@@ -161,7 +134,8 @@ class RedBeatScheduler(Scheduler):
     #: The clock for ticks and the lock, in monotonic seconds. Tests may replace this attribute.
     clock: Callable[[], float] = staticmethod(monotonic)
 
-    _published_at = float("-inf")
+    #: The number of sent runs that count for ``beat_sync_every`` already.
+    _counted = 0
 
     #: The lock key in the settings, None if the constructor got another ``lock_key``.
     _default_lock_key: str | None = None
@@ -191,7 +165,11 @@ class RedBeatScheduler(Scheduler):
         **kwargs: Any,
     ) -> None:
         try:
-            self._set_up(app, lock_key, lock_timeout, lazy, kwargs)
+            self._prepare(app, lock_key, lock_timeout, kwargs)
+            if lazy:
+                check_installed(conf_of(app))
+            else:
+                self._start()
         except ConfigurationError as error:
             # Only Celery's beat service passes a file name. The service creates a lazy scheduler
             # only for the banner of ``celery beat``. Celery prints the error of a lazy scheduler as
@@ -200,17 +178,10 @@ class RedBeatScheduler(Scheduler):
                 raise
             _exit(error)
 
-    def _set_up(
-        self,
-        app: App,
-        lock_key: str | None,
-        lock_timeout: float | None,
-        lazy: bool,
-        kwargs: dict[str, Any],
-    ) -> None:
+    def _prepare(self, app: App, lock_key: str | None, timeout: float | None, kwargs: Any) -> None:
         ensure_conf(app)  # a program's own may set ``app.redbeat_conf``
         conf = conf_of(app)
-        broker_connection(conf.app)  # raises a clear error for a wrong URL, unlike the banner
+        broker.broker_connection(conf.app)  # its error for a wrong URL is clearer than the banner's
         self._check_entry_class()
         self.lock_key = lock_key or conf.lock_key
         self._default_lock_key = None if lock_key else conf.lock_key
@@ -223,19 +194,19 @@ class RedBeatScheduler(Scheduler):
         arguments |= {name: value for name, value in kwargs.items() if value is not None}
         super().__init__(app, lazy=True, **arguments)
         of_class = None if self.lock_timeout == DEFAULT_LOCK_TIMEOUT else self.lock_timeout
-        configured = lock_timeout or conf.lock_timeout or of_class
+        configured = timeout or conf.lock_timeout or of_class
         self.lock_timeout = conf.resolve_lock_timeout(configured, self.max_interval)
-        if lazy:
-            check_installed(conf)
-        else:
-            conf.report()
-            check_possible(self.app, conf)
-            self._check_layout()
-            self._constructing = True
-            self.setup_schedule()
-            self._constructing = False
-            self._report_data()
-            self._make_lock()
+
+    def _start(self) -> None:
+        conf = conf_of(self.app)
+        conf.report()
+        broker.check_possible(self.app, conf)
+        self._check_layout()
+        self._constructing = True
+        self.setup_schedule()
+        self._constructing = False
+        self._report_data()
+        self._make_lock()
 
     def _check_entry_class(self) -> None:
         stored = not self._overrides_schedule and isinstance(self.Entry, type)
@@ -248,14 +219,14 @@ class RedBeatScheduler(Scheduler):
     def _check_layout(self) -> None:
         """Raise :exc:`ConfigurationError` if ``redbeat_shards`` does not fit the schedule in Redis.
 
-        The method does nothing for a schedule with one shard, because the ticker of a single shard
+        The method does nothing for a schedule with one shard, because the beat of a single shard
         makes the check. If Redis is not available, the next tick checks ``redbeat_shards``. The
         check takes one round trip, and is made only once.
         """
         conf = conf_of(self.app)
         if self._layout_checked or conf.shards == 1:
             return
-        client = unretried(client_of(self.app))
+        client = clients.unretried(clients.client_of(self.app))
         try:
             problem = layout_problem(conf, client, adopt=True)
         except (RedisError, OSError) as error:
@@ -267,7 +238,7 @@ class RedBeatScheduler(Scheduler):
 
     def _make_lock(self) -> None:
         """Create the lock, unless a program has set its own lock."""
-        store = self._stored  # read first, because a client provider may change the lock key
+        store = self.stores[0]  # read first, because a client provider may change the lock key
         if self.lock_key == self._default_lock_key:
             self.lock_key = conf_of(self.app).lock_key
         if conf_of(self.app).shards > 1:
@@ -277,69 +248,65 @@ class RedBeatScheduler(Scheduler):
             self.lock = BeatLock(store, self.lock_key, self.lock_timeout, self.clock)
 
     @cached_property
-    def _statics(self) -> StaticEntries | ShardedStatics:
-        conf = conf_of(self.app)
-        return StaticEntries() if conf.shards == 1 else ShardedStatics(conf, lambda: self._shards)
+    def stores(self) -> list[Store]:
+        """The store of each part of the schedule."""
+        client, conf = clients.unretried(clients.client_of(self.app)), conf_of(self.app)
+        if conf.shards == 1:
+            return [base_store(conf, client)]
+        return [store_of_shard(conf, client, number) for number in range(conf.shards)]
+
+    @cached_property
+    def _statics(self) -> list[Statics]:
+        """The entries of ``beat_schedule``, by part of the schedule."""
+        return [Statics() for _ in range(conf_of(self.app).shards)]
+
+    def _statics_with(self, name: object) -> Statics:
+        statics: Statics = self._statics[layout_of(conf_of(self.app)).shard_of(str(name))]
+        return statics
 
     @cached_property
     def _unsaved(self) -> dict[str, Any]:
         """The entries that :meth:`update_from_dict` could not save while Redis was unavailable."""
         return {}
 
-    @cached_property
-    def _ticker(self) -> Ticker | ShardedTicker:
-        conf, statics = conf_of(self.app), self._statics
-        if isinstance(statics, ShardedStatics):
-            shards: ShardedTicker = self._shards
-            return shards
-        lock = self.lock if isinstance(self.lock, BeatLock) else None
-        return Ticker(self, self._stored, lock, statics, conf, self.clock, self._lease)
+    @property
+    def _locks(self) -> Sequence[BeatLock | None]:
+        """The beat lock of each part of the schedule."""
+        if conf_of(self.app).shards > 1:
+            return self._shards.locks
+        return [self.lock if isinstance(self.lock, BeatLock) else None]
 
     @cached_property
-    def _shards(self) -> ShardedTicker:
-        """The ticker of a schedule with several shards."""
-        statics, client = self._statics, unretried(client_of(self.app))
-        assert isinstance(statics, ShardedStatics)
+    def _beat(self) -> Beat | PartedBeat:
+        if conf_of(self.app).shards > 1:
+            return self._shards
+        return Beat(self, self.stores[0], self._locks[0], self._statics[0])
+
+    @cached_property
+    def _shards(self) -> PartedBeat:
+        """The beat of a schedule with several shards."""
         if self._overrides_schedule:
             raise ConfigurationError(
                 "a scheduler class with its own schedule does not work with redbeat_shards > 1"
             )
-        terms = (self.lock_key, self.lock_timeout, statics, conf_of(self.app))
-        return ShardedTicker(self, client, *terms, self.clock, self._lease)
-
-    @property
-    def _lease(self) -> float:
-        """The seconds until a claim expires, from the lock timeout with a minimum and a maximum."""
-        return min(max(self.lock_timeout, SHORTEST_LEASE), LONGEST_LEASE)
+        return PartedBeat(self, self.stores, self._statics)
 
     @cached_property
     def _server(self) -> Any:
         """The server for metrics and health checks, None if ``redbeat_metrics_port`` is not set."""
-        conf, ticker = conf_of(self.app), self._ticker
+        conf, beat = conf_of(self.app), self._beat
         if conf.metrics_port is None:
             return None
-        return serve_beat(conf, self._stored, ticker.health, ticker.counters)
+        store = store_of(self.app, self.stores[0].client)
+        return serve_beat(conf, store, beat.health, beat.counters)
 
     @cached_property
     def _wakeup(self) -> WakeUp:
-        wakeup = WakeUp(self._stored.client, self._stored.keys.wakeup)
-        wakeup.wanted = self._ticker.wake if isinstance(self._ticker, ShardedTicker) else None
+        wakeup = WakeUp(self.stores[0].client, self.stores[0].keys.wakeup)
+        wakeup.wanted = self._beat.wake if isinstance(self._beat, PartedBeat) else None
         return wakeup
 
-    @property
-    def _stored(self) -> Store:
-        # Not _store, which subclasses set, as Celery's PersistentScheduler does.
-        return store_of(self.app, unretried(client_of(self.app)))
-
     # -- the schedule --------------------------------------------------------------------------
-
-    def take_lock(self) -> None:
-        """Acquire the beat lock if the lock is free, unless the program has set its own lock.
-
-        One round trip.
-        """
-        if isinstance(self.lock, BeatLock):
-            self._ticker.take_lock()
 
     def setup_schedule(self) -> None:
         """Write the entries of ``beat_schedule`` to Redis.
@@ -347,11 +314,12 @@ class RedBeatScheduler(Scheduler):
         If no other beat leads, this method adds and changes entries; while another beat leads, the
         method only adds missing entries. At its first tick and in later calls of this method, the
         leader also removes the entries that are no longer in ``beat_schedule``. If Redis is not
-        available, the first tick writes the entries. The method takes two round trips, and one more
-        per 500 entries.
+        available, the first tick writes the entries. The method takes three round trips, and one
+        more per 500 entries.
         """
         schedule = conf_of(self.app).schedule
-        self._statics.collect()
+        for statics in self._statics:
+            statics.collect()
         self._setting_up = True
         try:
             self.install_default_entries(schedule)
@@ -362,12 +330,13 @@ class RedBeatScheduler(Scheduler):
         self._offer_statics()
 
     def _offer_statics(self) -> None:
-        lock = self.lock if isinstance(self.lock, BeatLock) else None
         try:
             self._statics_unwritten = False
-            self._statics.offer(self._stored, lock)
             if self._leads:
-                self._statics.prune(self._stored, lock, exclusive=lock is not None)
+                self._beat.sync_now()
+                return
+            for statics, store, lock in zip(self._statics, self.stores, self._locks, strict=True):
+                statics.offer(store, lock)
         except (RedisError, OSError) as error:
             self._statics_unwritten = True
             logger.warning(
@@ -378,7 +347,7 @@ class RedBeatScheduler(Scheduler):
     @property
     def _leads(self) -> bool:
         """Whether this beat led at its last tick."""
-        return "_ticker" in self.__dict__ and self._ticker.health.leads is True
+        return "_beat" in self.__dict__ and self._beat.health.leads is True
 
     def update_from_dict(self, dict_: Any) -> None:
         """Save the entries in a mapping from names to fields; the entries do not become static.
@@ -390,7 +359,7 @@ class RedBeatScheduler(Scheduler):
             try:
                 entry = self._maybe_entry(name, fields)
                 if self._setting_up:
-                    self._statics.add(name, entry)
+                    self._statics_with(name).add(name, entry)
                 else:
                     entry.save()
             except (RedisError, OSError) as error:
@@ -403,7 +372,7 @@ class RedBeatScheduler(Scheduler):
                 if not self._setting_up:
                     logger.error(ADD_ENTRY_ERROR, name, error, fields)
                 else:
-                    self._statics.refuse(name, error)
+                    self._statics_with(name).refuse(name, error)
 
     def add(self, **kwargs: Any) -> RedBeatSchedulerEntry:
         """Create an entry, save it and return it. One round trip."""
@@ -412,9 +381,9 @@ class RedBeatScheduler(Scheduler):
     def get_schedule(self) -> dict[str, RedBeatSchedulerEntry]:
         """Return name -> entry, for the entries that are due now and the entry that is due next.
 
-        This method does not claim the due entries; :meth:`maybe_due` claims an entry. This method
-        first writes the static entries if :meth:`setup_schedule` could not write them, or if Redis
-        has lost all entries. The method takes three round trips, and one more per returned entry.
+        The mapping is only for reading; :meth:`maybe_due` decides what is sent. Static entries are
+        written first if :meth:`setup_schedule` could not write them, or if Redis has lost all
+        entries. Four round trips, and more for many due entries.
         """
         entries = {entry.name: entry for entry in self._load_due()}
         return DueEntries(entries) if self._constructing else entries
@@ -427,7 +396,7 @@ class RedBeatScheduler(Scheduler):
 
     schedule = property(get_schedule, set_schedule)
 
-    @functools.cached_property
+    @cached_property
     def _overrides_schedule(self) -> bool:
         """Whether a subclass overrides ``schedule``, which then contains the entries to run."""
         return type(self).schedule is not RedBeatScheduler.schedule
@@ -444,34 +413,35 @@ class RedBeatScheduler(Scheduler):
             logger.warning(UNUSED, "merge_inplace()")
 
     def _load_due(self) -> Iterator[RedBeatSchedulerEntry]:
-        store = self._stored
-        if is_mock(store.client):
+        if is_mock(clients.client_of(self.app)):
             return
-        now = store.time()
-        due = store.due(now)
-        if self._statics_unwritten or (not due and len(self._statics)):
+        rows, now = _due_rows(self.stores)
+        if self._statics_unwritten or (not rows and any(map(len, self._statics))):
             self._offer_statics()
-            due = store.due(now)
-        for key, score in due:
+            rows, now = _due_rows(self.stores)
+        for row in rows:
             try:
-                entry = self.Entry.from_key(key, app=self.app)
+                if self.Entry.loads_itself():
+                    entry = self.Entry.from_key(row.key, app=self.app)
+                else:
+                    entry = entry_of(row, self.app, self.Entry)
             except (KeyError, DecodeError) as error:
-                logger.warning("beat: Cannot load %s: %s", key, error)
+                logger.warning("beat: Cannot load %s: %s", row.key, error)
                 continue
-            entry.put_up = score <= now
-            self._statics.restore_schedule(entry)
+            entry.put_up = bool(row.inbox) or (row.score != "" and float(row.score) <= now)
+            self._statics_with(entry.name).restore(entry)
             yield entry
 
     # -- running -------------------------------------------------------------------------------
 
     def tick(self, *args: Any, **kwargs: Any) -> float:  # noqa: ARG002 - Celery's arguments
-        """Dispatch due entries; return the seconds to sleep. See ``Ticker.tick()``.
+        """Dispatch due entries; return the seconds to sleep. See ``Beat.tick()``.
 
         In a beat service, this method itself sleeps and then returns 0, so that a wake-up message
         can end the sleep early.
         """
-        _ = self._server
         try:
+            _ = self._server
             seconds = self._tick()
         except (ConfigurationError, LockNotOwnedError) as error:
             if self.service is None:
@@ -489,44 +459,46 @@ class RedBeatScheduler(Scheduler):
     def _tick(self) -> float:
         self._check_layout()
         if self._mocked:
-            return self._tick_without_claims()
-        ticker = self._ticker
-        ticker.use_lock(self.lock, self.lock_timeout)
-        return self._tick_overridden_schedule() if self._overrides_schedule else ticker.tick()
+            return self._tick_alone()
+        beat = self._beat
+        beat.use_lock(self.lock, self.lock_timeout)
+        return self._tick_overridden_schedule() if self._overrides_schedule else beat.tick()
 
-    @functools.cached_property
+    @cached_property
     def _mocked(self) -> bool:
-        """Whether a test replaced the app or the client, so that no run can be claimed."""
-        return is_mock(self.app) or is_mock(client_of(self.app))
+        """Whether a test replaced the app or the client, so that no beat can work."""
+        return is_mock(self.app) or is_mock(clients.client_of(self.app))
 
-    def _tick_without_claims(self) -> float:
+    def _tick_alone(self) -> float:
+        """Run the due entries without a beat."""
         if self.lock is not None:
             self.lock.extend(int(self.lock_timeout))
-        entries = [*self.schedule.values()]
-        waits = [self.maybe_due(entry, **self._maybe_due_kwargs) for entry in entries]
-        seconds: float = min([self.max_interval, *filter(None, waits)])
-        return seconds
+        return self._run_each([*self.schedule.values()], self.max_interval)
 
     def _tick_overridden_schedule(self) -> float:
-        """Run the due entries of a subclass's ``schedule``, and claim each entry separately."""
-        ticker = self._ticker
-        assert isinstance(ticker, Ticker)
-        seconds: float = ticker.tick(claims=False)
-        if not self._leads or not ticker.available:
+        """Run the entries of a subclass's ``schedule``, each separately."""
+        beat = self._beat
+        assert isinstance(beat, Beat)
+        seconds = beat.tick(looks=False)
+        if not self._leads or not beat.available:
             return seconds
-        entries = ticker.guarded(lambda: [*self.schedule.values()])
+        entries = beat.guarded(lambda: [*self.schedule.values()])
         if not isinstance(entries, list):
-            return float(entries)  # the seconds that guarded() returns after an error
+            return entries  # the seconds that guarded() returns after an error
+        return self._run_each(entries, seconds)
+
+    def _run_each(self, entries: Iterable[Any], seconds: float) -> float:
+        """Run entries one by one; return the shortest wait, which is at most ``seconds``."""
         for entry in entries:
             wait = self.maybe_due(entry, **self._maybe_due_kwargs)
             seconds = seconds if wait is None else min(seconds, wait)
-            if not self._ticker.available:
+            if not (self._mocked or self._beat.available):
                 break
         return seconds
 
     def _save_unsaved(self) -> None:
         """Try again to save the entries that :meth:`update_from_dict` could not save."""
-        if self._unsaved and self._ticker.available:
+        if self._unsaved and self._beat.available:
             unsaved = dict(self._unsaved)
             self._unsaved.clear()
             self.update_from_dict(unsaved)
@@ -536,6 +508,9 @@ class RedBeatScheduler(Scheduler):
 
         RedBeat's ``sync()`` does nothing, but a subclass may override ``sync()``.
         """
+        if "_beat" in self.__dict__:
+            before, self._counted = self._counted, self._beat.sent
+            self._tasks_since_sync += self._counted - before
         try:
             if self.should_sync():
                 self._do_sync()
@@ -543,22 +518,22 @@ class RedBeatScheduler(Scheduler):
             logger.exception("beat: sync() failed, trying again after %s s", self.sync_every)
 
     def _wait(self, seconds: float) -> None:
-        if isinstance(self._ticker, ShardedTicker):
-            self._wakeup.channels = self._ticker.channels
-        if self._ticker.available and self._wakeup.listen():
+        if isinstance(self._beat, PartedBeat):
+            self._wakeup.channels = self._beat.channels
+        if self._beat.available and self._wakeup.listen():
             return  # tick again, because messages before the subscription are lost
         self._wakeup.wait(seconds, DUE if self._leads else LOCK, self.service._is_shutdown.is_set)
 
     def maybe_due(self, entry: Any, **kwargs: Any) -> float | Any:
         """Send the entry if it is due; return the seconds until its next run.
 
-        Outside a tick of this class, for example in a subclass's own tick, this method also claims
-        the entry and records the run, in two round trips.
+        Outside a tick of this class, for example in a subclass's own tick, this method also looks
+        at what is stored and records the run, in two or three round trips.
         """
         if getattr(entry, "run", None) is not None or self._mocked:
             return self.send_if_due(entry, **kwargs)
-        self._ticker.use_lock(self.lock, self.lock_timeout)
-        seconds: float | None = self._ticker.run_one(entry, kwargs)
+        self._beat.use_lock(self.lock, self.lock_timeout)
+        seconds: float | None = self._beat.run_one(entry, kwargs)
         return seconds
 
     @property
@@ -572,11 +547,11 @@ class RedBeatScheduler(Scheduler):
             return {"producer": None}  # without a producer, the publish fails and is retried
 
     def send_if_due(self, entry: RedBeatSchedulerEntry, **kwargs: Any) -> float | None:
-        """Send a claimed entry if it is due; return the seconds until its next run."""
+        """Send an entry if its object is due; return the seconds until its next run."""
         is_due, next_time_to_run = self.is_due(entry)
         run = getattr(entry, "run", None)
         if is_due:
-            if self._logs_each:
+            if conf_of(self.app).log_dispatch == LOG_EACH:
                 logger.info("Scheduler: Sending due task %s (%s)", entry.name, entry.task)
             try:
                 result = self.apply_async(entry, **kwargs)
@@ -595,7 +570,7 @@ class RedBeatScheduler(Scheduler):
     def reserve(self, entry: Any) -> RedBeatSchedulerEntry:
         """Count a run, and return a copy of the entry with the new last run and run count.
 
-        If the entry is not claimed, this method also records the run in Redis.
+        Outside a tick, this method also records the run in Redis.
         """
         after: RedBeatSchedulerEntry = next(entry)
         return after
@@ -609,79 +584,46 @@ class RedBeatScheduler(Scheduler):
         return self._apply(entry, *args, **kwargs)
 
     def _apply(
-        self,
-        entry: RedBeatSchedulerEntry,
-        producer: Producer | None = None,
-        advance: bool = True,
-        **kwargs: Any,  # noqa: ARG002 - Celery's arguments
+        self, entry: Any, producer: Any = None, advance: bool = True, **_celerys: Any
     ) -> AsyncResult:
         if not is_redbeat_entry(entry):
             return self._send_foreign(entry, producer, advance)
         run = entry.run
-        if advance:
-            entry = self.reserve(entry)
-            if run is not None and isinstance(entry, RedBeatSchedulerEntry):
-                run.successor = entry  # an overridden reserve() does not set ``successor``
-        if run is not None:
-            scheduled_at = run.instant
-        else:
-            scheduled_at = (entry.scheduled_at if advance else None) or entry.default_now()
-        instant = nominal(scheduled_at)
-        message = build_message(entry, instant, run)
+        after = self.reserve(entry) if advance else entry
+        if run is None:
+            self._tasks_since_sync += 1  # a tick counts its runs itself
+            at = aware((after.scheduled_at if advance else None) or after.default_now())
+            headers = headers_of(after, Send(SCHEDULED, at, "", 0, None), at.isoformat())
+            options = options_of(after.options, headers, after.derived_id(at.isoformat()), False)
+            return publish(self, after, options, producer)
+        if advance and isinstance(after, RedBeatSchedulerEntry):
+            run.successor = after  # an overridden reserve() does not set ``successor``
+        headers = {**run.headers, "periodic_task_name": after.name}
+        options = options_of(after.options, headers, run.task_id, run.at_most_once)
         try:
-            result = self._publish(message, producer)
+            result = publish(self, after, options, producer)
         except Exception as error:
-            if run is not None:
-                run.error = error
+            run.error = error
             raise
-        if run is not None:
-            run.sent, run.error, run.nominal = True, None, instant
-            run.task_id, run.own_id = str(message.options["task_id"]), message.own_id
-        self._published_at = monotonic()
+        run.sent, run.error = True, None
         return result
 
     def _send_foreign(self, entry: Any, producer: Any, advance: bool) -> Any:
         """Send an entry that is not RedBeat's; its object remembers the run."""
         after = self.reserve(entry) if advance else entry
-        result = self._publish(plain_message(after), producer)
+        headers = {"periodic_task_name": after.name}
+        self._tasks_since_sync += 1
+        result = publish(self, after, options_of(after.options, headers, None, False), producer)
         if isinstance(entry, ScheduleEntry):
             entry.last_run_at, entry.total_run_count = after.last_run_at, after.total_run_count
         return result
 
-    def _publish(self, message: TaskMessage, producer: Any) -> Any:
-        """Send a message, and raise the same errors as the ``apply_async`` of Celery's scheduler.
-
-        Unlike Celery's scheduler, this method does not call functions among the task arguments,
-        because ``build_message`` has already called the functions. This method does not call
-        ``sync()``, because :meth:`tick` calls ``sync()``. Raises :exc:`NotAllowedError` if
-        ``redbeat_task_allowlist`` does not allow the task or a task in the message options.
-        """
-        self._tasks_since_sync += 1
-        allowlist = conf_of(self.app).task_allowlist
-        refused = allowlist and allowlist.refusal(message.task, message.options)
-        if refused:
-            raise NotAllowedError(*refused)
-        args, kwargs = list(message.args or ()), dict(message.kwargs or {})
-        task = self._tasks.get(message.task)
-        try:
-            if task:
-                return task.apply_async(args, kwargs, producer=producer, **message.options)
-            return self.send_task(message.task, args, kwargs, producer=producer, **message.options)
-        except Exception as error:
-            problem = f"Couldn't apply scheduled task {message.name}: {error}"
-            raise SchedulingError(problem) from error
-
-    @functools.cached_property
-    def _tasks(self) -> Any:
-        """The tasks of the app, cached because Celery's property acquires a lock at each access."""
-        return self.app.tasks
-
-    @functools.cached_property
+    @cached_property
     def producer(self) -> Any:
         """The producer of messages; raises an error if the broker is not available."""
         # The producer is cached, because Celery's property acquires a lock at each access.
         base = getattr(self, "Producer", None) or self.app.amqp.Producer
-        make = checked_producer(base, conf_of(self.app).task_allowlist)
+        make = broker.checked_producer(base, conf_of(self.app).task_allowlist)
         producer = make(self._ensure_connected(), auto_declare=False)
         producer.own_keys = own_keys(self.app)
         return producer
@@ -689,44 +631,19 @@ class RedBeatScheduler(Scheduler):
     @cached_property
     def connection(self) -> Any:
         """The broker connection, on which each call has a short timeout."""
-        return publishing_connection(self.app, self._lease)
+        patience = min(max(self.lock_timeout, SHORTEST_PATIENCE), LONGEST_PATIENCE)
+        return broker.publishing_connection(self.app, patience)
 
     def check_broker(self) -> None:
-        """Raise an error if the broker is not available.
-
-        The method first replaces an idle connection, because only a publish would detect that the
-        broker has closed the connection.
-        """
-        if monotonic() - self._published_at > IDLE_CONNECTION:
-            self._drop_connection()
-            self._published_at = monotonic()
+        """Raise an error if the broker, which has failed, is still not available."""
         _ = self.producer
-
-    @functools.cached_property
-    def _logs_each(self) -> bool:
-        """Whether to log each run, and not only the number of runs."""
-        return conf_of(self.app).log_dispatch == LOG_EACH
-
-    @functools.cached_property
-    def overrides_sending(self) -> bool:
-        """Whether user code overrides how messages are sent, and so may use another channel."""
-        ours: Any = RedBeatScheduler
-        names = ("apply_async", "maybe_due", "send_task", "send_if_due", "producer", "Producer")
-        overridden = any(
-            getattr(type(self), name, None) is not getattr(ours, name, None) for name in names
-        )
-        tasks = {type(task).apply_async for task in self.app.tasks.values()}
-        eager = bool(self.app.conf.task_always_eager)
-        return overridden or eager or tasks != {Task.apply_async}
 
     def _ensure_connected(self) -> Any:
         """Connect to the broker, or fail within seconds so that the tick can do other work."""
         connection = self.connection
         try:
-            # There is no pause between attempts, because the beat backs off after a failed tick.
-            return connection.ensure_connection(
-                max_retries=BROKER_CONNECT_RETRIES, interval_start=0, interval_step=0
-            )
+            # There is no pause before the retry, because the beat backs off after a failed tick.
+            return connection.ensure_connection(max_retries=1, interval_start=0, interval_step=0)
         except OperationalError:
             raise
         except Exception as error:
@@ -741,7 +658,7 @@ class RedBeatScheduler(Scheduler):
         This method closes the connection if the broker is unavailable, or if the channel of the
         producer is closed.
         """
-        unavailable = means_no_broker(error, self.__dict__.get("connection"))
+        unavailable = broker.means_no_broker(error, self.__dict__.get("connection"))
         if unavailable or self._channel_is_closed:
             self._drop_connection()
         return unavailable
@@ -779,11 +696,11 @@ class RedBeatScheduler(Scheduler):
 
         Raises ``SystemExit`` if an invalid setting ended the beat.
         """
-        ticker = self.__dict__.get("_ticker")
-        if ticker is not None and ticker.running:
+        beat = self.__dict__.get("_beat")
+        if beat is not None and beat.running:
             return
         with HeldSignals():
-            self._close(ticker)
+            self._close(beat)
         if "_wakeup" in self.__dict__:
             self._wakeup.close()
         if self.__dict__.get("_server") is not None:
@@ -792,17 +709,17 @@ class RedBeatScheduler(Scheduler):
         if self._exit_code:
             raise SystemExit(self._exit_code)
 
-    def _close(self, ticker: Ticker | ShardedTicker | None) -> None:
+    def _close(self, beat: Beat | PartedBeat | None) -> None:
         try:
-            if ticker is not None:
-                ticker.close()
+            if beat is not None:
+                beat.close()
         except (RedisError, OSError) as error:
             logger.error("beat: Could not record the last runs: %s", described(error))
         try:
-            if ticker is not None:
-                if isinstance(ticker, Ticker):
-                    ticker.use_lock(self.lock, self.lock_timeout)
-                ticker.release_lock()
+            if beat is not None:
+                if not isinstance(beat, PartedBeat):
+                    beat.use_lock(self.lock, self.lock_timeout)
+                beat.release_lock()
             elif self.lock is not None and getattr(self.lock, "leading", True):
                 self.lock.release()
         except (RedisError, OSError) as error:
@@ -836,6 +753,11 @@ class DueEntries(dict[str, Any]):
         super().update(*args, **kwargs)
 
 
+def _due_rows(stores: Iterable[Store]) -> tuple[list[Row], float]:
+    found = [due_rows(store) for store in stores]
+    return [row for rows, _ in found for row in rows], max(now for _, now in found)
+
+
 def _exit(error: Exception) -> NoReturn:
     """Log why the beat ends as one line, and end the process; Celery would log a traceback."""
     logger.critical("beat: %s", error)
@@ -851,11 +773,7 @@ def _service_starts(sender: Any = None, **_kwargs: Any) -> None:
     scheduler = getattr(sender, "__dict__", {}).get("scheduler")
     if isinstance(scheduler, RedBeatScheduler):
         scheduler.service = sender
-        warn_about_confirms(scheduler.app)
-        try:
-            _ = scheduler._server
-        except ConfigurationError as error:
-            _exit(error)
+        broker.warn_about_confirms(scheduler.app)
 
 
 @beat_init.connect
@@ -879,8 +797,8 @@ def acquire_distributed_beat_lock(sender: Any = None, **kwargs: Any) -> None:
                 scheduler.lock.acquire()
         return
     scheduler = getattr(sender, "__dict__", {}).get("scheduler")
-    if isinstance(scheduler, RedBeatScheduler):
-        scheduler.take_lock()
+    if isinstance(scheduler, RedBeatScheduler) and isinstance(scheduler.lock, BeatLock):
+        scheduler._beat.take_lock()
 
 
 def _set_redbeat_connect(

@@ -64,10 +64,9 @@ def integer(minimum: int, maximum: int, text: str = "") -> Kind:
 def one_of(*choices: str) -> Kind:
     """Return the kind of a setting that is one of the strings ``choices``."""
     *most, last = (f"``{choice!r}``" for choice in choices)
-    requirement = f"one of {', '.join(choices)}"
     return Kind(
         f"{', '.join(most)} or {last}",
-        requirement,
+        f"one of {', '.join(choices)}",
         lambda value: isinstance(value, str) and value in choices,
     )
 
@@ -98,10 +97,8 @@ CRON_DEADLINE: Final = Kind(
 #: The maxima of ``redbeat_shards``, ``redbeat_history_size`` and ``redbeat_metrics_entries``.
 MAX_SHARDS, MAX_HISTORY, MAX_METRICS_ENTRIES = 256, 30, 10_000
 
-#: Values of ``redbeat_key_expiry_check``, ``redbeat_log_dispatch`` and ``redbeat_on_lock_lost``.
-EXPIRY_CHECKS: Final = ("ignore", "warn", "error", "raise")
-LOG_EACH, LOG_SUMMARY = LOG_DISPATCH = ("each", "summary")
-ON_LOCK_LOST: Final = ("standby", "exit")
+#: The default of ``redbeat_log_dispatch``.
+LOG_EACH: Final = "each"
 
 
 class Setting(NamedTuple):
@@ -178,7 +175,7 @@ SETTINGS: Final[Mapping[str, Setting]] = {
         unit="seconds",
     ),
     "redbeat_on_lock_lost": Setting(
-        one_of(*ON_LOCK_LOST),
+        one_of("standby", "exit"),
         "what a leader does after it lost the lock",
         value="standby",
     ),
@@ -222,7 +219,7 @@ SETTINGS: Final[Mapping[str, Setting]] = {
         unit="replicas",
     ),
     "redbeat_log_dispatch": Setting(
-        one_of(*LOG_DISPATCH),
+        one_of(LOG_EACH, "summary"),
         "how a beat logs the runs that it sends: a line for each run, or a line per second with "
         "the number of runs",
         value=LOG_EACH,
@@ -249,7 +246,7 @@ SETTINGS: Final[Mapping[str, Setting]] = {
         default_text="``None``, all tasks",
     ),
     "redbeat_key_expiry_check": Setting(
-        one_of(*EXPIRY_CHECKS),
+        one_of("ignore", "warn", "error", "raise"),
         "what a beat does at start if Redis may evict keys of the schedule",
         since="2",
         value="error",
@@ -283,11 +280,6 @@ def find_setting(app: Celery, name: str) -> Any:
             if spelling in source:
                 return source[spelling]
     return MISSING
-
-
-def is_set(app: Celery, name: str) -> bool:
-    """Return True if the setting ``name`` has a value, even the value None."""
-    return find_setting(app, name) is not MISSING
 
 
 def unknown_settings(app: Celery) -> Iterator[tuple[str, str]]:

@@ -119,94 +119,61 @@ if TYPE_CHECKING:
         ) -> Any: ...
 
 
-__all__ = (
-    "broker_back",
-    "broker_lost",
-    "emit",
-    "entry_dispatched",
-    "entry_failed",
-    "entry_finished",
-    "entry_missed",
-    "entry_quarantined",
-    "lock_acquired",
-    "lock_lost",
-    "redis_back",
-    "redis_lost",
-    "run_failed",
-    "run_succeeded",
-    "schedule_lost",
-    "statics_synced",
-)
-
 #: A beat became the leader; ``lock_acquired`` is not sent if the lock is off.
 lock_acquired: TypedSignal[Receiver] = Signal(name="lock_acquired")
 
 #: A beat lost the lock to another beat; the argument ``holder`` is the token of the other beat.
 #: ``lock_lost`` is not sent when a beat stops and releases the lock itself.
-lock_lost: TypedSignal[LostLock] = Signal(name="lock_lost", providing_args={"holder"})
+lock_lost: TypedSignal[LostLock] = Signal(name="lock_lost")
 
 #: A message was sent; the arguments are ``entry``, ``scheduled_at``, ``task_id`` and ``triggered``.
 #: ``triggered`` is True if the run was triggered manually.
 #: The beat may record the run in Redis after ``entry_dispatched``.
-entry_dispatched: TypedSignal[Dispatched] = Signal(
-    name="entry_dispatched", providing_args={"entry", "scheduled_at", "task_id", "triggered"}
-)
+entry_dispatched: TypedSignal[Dispatched] = Signal(name="entry_dispatched")
 
 #: A message could not be sent; the arguments are ``name``, ``error`` and ``lost``.
 #: ``lost`` is False if the beat will try to send the message again.
-entry_failed: TypedSignal[Failed] = Signal(
-    name="entry_failed", providing_args={"name", "error", "lost"}
-)
+entry_failed: TypedSignal[Failed] = Signal(name="entry_failed")
 
 #: An unreadable entry was quarantined; the arguments are ``name`` and ``reason``.
-entry_quarantined: TypedSignal[Quarantined] = Signal(
-    name="entry_quarantined", providing_args={"name", "reason"}
-)
+entry_quarantined: TypedSignal[Quarantined] = Signal(name="entry_quarantined")
 
 #: Runs were missed and will not be sent; the arguments are ``entry``, ``count``, ``scheduled_at``.
 #: ``scheduled_at`` is the nominal instant of the last missed run, or of the run sent instead.
-entry_missed: TypedSignal[Missed] = Signal(
-    name="entry_missed", providing_args={"entry", "count", "scheduled_at"}
-)
+entry_missed: TypedSignal[Missed] = Signal(name="entry_missed")
 
 #: An entry has no runs left; the argument is ``entry``.
-entry_finished: TypedSignal[Finished] = Signal(name="entry_finished", providing_args={"entry"})
+entry_finished: TypedSignal[Finished] = Signal(name="entry_finished")
 
 #: The entries of ``beat_schedule`` were written to Redis.
 #: The arguments ``added``, ``changed`` and ``removed`` are numbers of entries.
-statics_synced: TypedSignal[Synced] = Signal(
-    name="statics_synced", providing_args={"added", "changed", "removed"}
-)
+statics_synced: TypedSignal[Synced] = Signal(name="statics_synced")
 
 #: All entries disappeared from Redis; the argument ``count`` is the number of lost entries.
 #: The beat saves the entries of ``beat_schedule``; your receiver can save the other lost entries.
-schedule_lost: TypedSignal[LostSchedule] = Signal(name="schedule_lost", providing_args={"count"})
+schedule_lost: TypedSignal[LostSchedule] = Signal(name="schedule_lost")
 
 #: A run succeeded; the arguments are ``name``, ``task_id``, ``scheduled_at`` and ``result``.
 #: ``result`` is a :class:`~redbeat.RunResult`.
 #: A worker sends ``run_succeeded`` after Redis has stored the result.
-run_succeeded: TypedSignal[Ended] = Signal(
-    name="run_succeeded", providing_args={"name", "task_id", "scheduled_at", "result"}
-)
+run_succeeded: TypedSignal[Ended] = Signal(name="run_succeeded")
 
 #: A run failed; the arguments are those of ``run_succeeded``.
-run_failed: TypedSignal[Ended] = Signal(
-    name="run_failed", providing_args={"name", "task_id", "scheduled_at", "result"}
-)
+run_failed: TypedSignal[Ended] = Signal(name="run_failed")
 
 #: The broker is not available; the argument is ``error``.
 #: ``broker_lost`` is sent once per outage of the broker.
-broker_lost: TypedSignal[Lost] = Signal(name="broker_lost", providing_args={"error"})
+broker_lost: TypedSignal[Lost] = Signal(name="broker_lost")
 
 #: The broker is available again after an outage.
 #: The argument ``failures`` is the number of failed attempts to send a message.
-broker_back: TypedSignal[Back] = Signal(name="broker_back", providing_args={"failures"})
+broker_back: TypedSignal[Back] = Signal(name="broker_back")
 
 #: Redis is not available; the argument is ``error``.
-redis_lost: TypedSignal[Lost] = Signal(name="redis_lost", providing_args={"error"})
+redis_lost: TypedSignal[Lost] = Signal(name="redis_lost")
 
 #: Redis is available again; the argument ``failures`` is the number of failed ticks.
-redis_back: TypedSignal[Back] = Signal(name="redis_back", providing_args={"failures"})
+redis_back: TypedSignal[Back] = Signal(name="redis_back")
 
 
 def emit(signal: Any, sender: Any, **arguments: Any) -> None:

@@ -21,16 +21,15 @@ from redis import ConnectionPool, Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from redbeat.beat.publisher import OVERLAP_HEADER
-from redbeat.config import App, ensure_conf
-from redbeat.entries.pauses import pause_entries
-from redbeat.entries.runs import RunResult, RunState, nominal, result_line
-from redbeat.errors import ConflictError
-from redbeat.presentation.english import plural
-from redbeat.printing import get_logger, printable
+from redbeat.beat.publish import OVERLAP_HEADER
+from redbeat.config import App
+from redbeat.entries.runs import RunResult, RunState
+from redbeat.entries.state import end_line
+from redbeat.printing import get_logger, plural, printable
 from redbeat.signals import emit, run_failed, run_succeeded
 from redbeat.storage.client import client_of, unretried
-from redbeat.storage.records import RunReport
+from redbeat.storage.store import Store
+from redbeat.storage.words import END
 
 from .entry import store_of
 
@@ -263,7 +262,6 @@ class Reports:
 
     def __init__(self, app: Celery) -> None:
         self._app = app
-        self._lines = ensure_conf(app).history_size
         self._store = store_of(app, quick(unretried(client_of(app))))
         self._waiting: deque[End] = deque()
         self._dropped = 0
@@ -321,38 +319,22 @@ class Reports:
         self._problem = repr(error)
 
     def _send(self, end: End) -> None:
-        result = end.result
         key = end.key or self._store.keys.entry(end.name)
-        run = "-" if end.scheduled_at is None else nominal(end.scheduled_at).short
-        line = result_line(result.state, result.seconds, result.retries, result.error or "")
-        age = time.monotonic() - end.at
-        report = RunReport(result.state, run, age, line, self._lines)
-        failures = self._store.end_run(key, end.task_id, report).failures
-        if failures:
-            self._pause(key, failures, result)
-        self._announce(end)
-
-    def _pause(self, key: str, failures: int, result: RunResult) -> None:
-        note = f"{plural(failures, 'failed run')} in a row, the last with {result.error}"
-        try:
-            changed = pause_entries(self._store, [key], note, "pause_after_failures")
-        except ConflictError as error:  # the next failed run tries again
-            logger.warning("Could not pause entry %s after %s: %s", key, note, error)
-            return
-        if changed:
-            logger.warning("Entry %s is paused: %s", key, note)
-
-    def _announce(self, end: End) -> None:
+        report_end(self._store, key, end.task_id, end.result, time.monotonic() - end.at)
         signal = {"succeeded": run_succeeded, "failed": run_failed}.get(end.result.state)
         if signal is not None:
-            emit(
-                signal,
-                self._app,
-                name=end.name,
-                task_id=end.task_id,
-                scheduled_at=end.scheduled_at,
-                result=end.result,
-            )
+            fields = {"scheduled_at": end.scheduled_at, "result": end.result}
+            emit(signal, self._app, name=end.name, task_id=end.task_id, **fields)
+
+
+def report_end(store: Store, key: str, task_id: str, result: RunResult, age: float) -> None:
+    """Report the end of a run, ``age`` seconds ago. One round trip; nothing if the entry is gone.
+
+    The time is that of Redis, because the clocks of workers may be wrong. A repeated report is
+    another line with the same task id, which counts once.
+    """
+    line = end_line(task_id, result.state, result.seconds, result.retries, result.error or "")
+    store.say(key, line, kind=END, age=age)
 
 
 def quick(client: Any) -> Any:

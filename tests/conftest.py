@@ -35,7 +35,7 @@ sys.dont_write_bytecode = False
 redis.utils.get_lib_version = functools.cache(redis.utils.get_lib_version)
 
 # The number of round trips must not depend on how busy the machine is.
-Reading.max_seconds = Reading.max_claim_seconds = 60.0
+Reading.max_seconds = 60.0
 
 # No deadline: the duration of an example depends on how busy the machine is.
 settings.register_profile("long", deadline=None, max_examples=100)

@@ -15,7 +15,7 @@ from redis.cluster import RedisCluster
 from redbeat import RedBeatSchedulerEntry, Schedule
 from redbeat.config import RedBeatConfig, ensure_conf, real_app
 from redbeat.errors import ConfigurationError
-from redbeat.settings import SETTINGS, find_setting, is_set
+from redbeat.settings import MISSING, SETTINGS, find_setting
 from redbeat.storage.client import build_client, get_redis
 
 URL = "redis://localhost:6379/0"
@@ -59,7 +59,7 @@ def test_defaults() -> None:
     assert config.redis_url == URL
     assert not config.redis_use_ssl
     assert config.redbeat_redis_options == {}
-    assert config.options_inherited
+    assert config.endpoint.options_inherited
     assert config.key_expiry_check == "error"
     assert config.metrics_port is None
     assert config.metrics_host == "127.0.0.1"
@@ -156,7 +156,7 @@ def test_broker_settings_are_the_defaults() -> None:
     config = config_of(broker_use_ssl={"ssl_cert_reqs": "none"}, broker_transport_options=transport)
     assert config.redis_use_ssl == {"ssl_cert_reqs": "none"}
     assert config.redbeat_redis_options == {"password": "secret", "master_name": "m"}
-    assert config.options_inherited
+    assert config.endpoint.options_inherited
 
 
 def test_own_settings_win_and_keep_everything() -> None:
@@ -170,7 +170,7 @@ def test_own_settings_win_and_keep_everything() -> None:
     assert config.redis_url == "rediss://other"
     assert config.redis_use_ssl is True
     assert config.redbeat_redis_options == {"health_check_interval": 3}
-    assert not config.options_inherited
+    assert not config.endpoint.options_inherited
     assert config.endpoint.url_setting == "redbeat_redis_url"
     assert config.endpoint.ssl_setting == "redbeat_redis_use_ssl"
     assert config.endpoint.options_setting == "redbeat_redis_options"
@@ -468,7 +468,7 @@ def test_without_an_app_the_current_app_is_used() -> None:
 def test_find_setting_in_the_configuration() -> None:
     app = make_app(redbeat_lock_key=None)
     assert find_setting(app, "redbeat_lock_key") is None
-    assert not is_set(app, "redbeat_key_prefix")
+    assert find_setting(app, "redbeat_key_prefix") is MISSING
 
 
 def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:

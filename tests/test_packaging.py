@@ -101,10 +101,12 @@ def test_every_script_part_has_a_header() -> None:
     assert parts
     for part in parts:
         text = part.read_text(encoding="utf-8")
-        assert text.startswith(f"-- {part.stem}(")
-        # The lines of a part are joined into one line, so it may contain no trailing comment.
-        assert not re.search(r"\S.*--", re.sub(r"^ *--.*", "", text, flags=re.MULTILINE)), part.name
-        assert sum(f"-- include: {part.stem}" in lines for lines in scripts) > 1, part.name
+        assert text.startswith("-- "), part.name
+        # The lines of a part are joined into one line, without comments: of trailing ones, only
+        # those after two spaces are recognised.
+        code = re.sub(r"^ *--.*", "", text, flags=re.MULTILINE)
+        assert not re.search(r"--", re.sub(r"  -- .*", "", code)), part.name
+        assert any(f"-- include: {part.stem}" in lines for lines in scripts), part.name
 
 
 def test_what_the_package_exports_exists() -> None:

@@ -48,7 +48,7 @@ def test_every_setting_that_is_read_by_its_name_is_in_the_table() -> None:
     text = "".join(path.read_text(encoding="utf-8") for path in package.rglob("*.py"))
     read = set(
         re.findall(
-            r"(?:either_or|find_setting|is_set|is_key_in_conf|_read_\w+)\("
+            r"(?:either_or|find_setting|is_key_in_conf|_read_\w+)\("
             r"(?:\w+(?:\.\w+)*, )?\"(redbeat_\w+)\"",
             text,
         )

@@ -11,20 +11,18 @@ from celery import Celery
 from kombu.exceptions import ChannelError, OperationalError
 from redis.exceptions import DataError, NoPermissionError, RedisError, ResponseError
 
-from redbeat.config import TaskAllowlist, tasks_in
+from redbeat.config import RedBeatConfig, TaskAllowlist, tasks_in
 from redbeat.connection.celery_notation import sentinel_problem
 from redbeat.connection.urls import safe_url, url_scheme
 from redbeat.entries.runs import cause_of
 from redbeat.errors import ConfigurationError, NotAllowedError
 from redbeat.printing import get_logger
+from redbeat.settings import EXACTLY_ONCE
 from redbeat.storage.own_keys import OwnKeys
 
 logger = get_logger("celery.beat")
 
-#: The first words of the problem text that a beat stores while its broker is not available.
-NO_BROKER: Final = "the broker is not available"
-
-#: The maximum time of one attempt to publish, as a fraction of a lease.
+#: The maximum time of one attempt to publish, as a fraction of the patience.
 #: A publish has at most two attempts.
 ATTEMPT_PART = 1 / 6
 
@@ -64,14 +62,14 @@ def broker_connection(app: Celery, **options: Any) -> Any:
         ) from None
 
 
-def publishing_connection(app: Celery, lease: float) -> Any:
+def publishing_connection(app: Celery, patience: float) -> Any:
     """Return a lazy broker connection on which each call has a short timeout.
 
-    ``lease`` is the number of seconds until a claim expires. A user's timeouts in
+    ``patience`` is the number of seconds for a publish, with all its attempts. A user's timeouts in
     ``broker_transport_options`` take precedence, and so does a ``broker_connection_timeout`` that
     differs from Celery's default. No network traffic.
     """
-    seconds = max(lease * ATTEMPT_PART, SHORTEST_PUBLISH)
+    seconds = max(patience * ATTEMPT_PART, SHORTEST_PUBLISH)
     user_options = app.conf.broker_transport_options or {}
     connection = broker_connection(app)
     names = TIMEOUTS.get(connection.transport.driver_type, ())
@@ -213,3 +211,25 @@ def warn_about_confirms(app: Celery) -> None:
             "beat: RabbitMQ does not confirm messages, so a run may be lost when the connection "
             "breaks. Set broker_transport_options = {'confirm_publish': True}"
         )
+
+
+def check_possible(app: Celery, conf: RedBeatConfig) -> None:
+    """Raise :exc:`ConfigurationError` if exactly-once delivery is set, but is not possible.
+
+    Checks only the settings. No network traffic.
+    """
+    if conf.delivery != EXACTLY_ONCE:
+        return
+    if broker_connection(app).transport.driver_type != "redis":
+        raise impossible("messages do not go to Redis")
+    if app.conf.task_always_eager:
+        raise impossible("task_always_eager is set, so that no message is sent")
+    if conf.cluster:
+        raise impossible("the schedule is in a Redis Cluster")
+
+
+def impossible(reason: str) -> ConfigurationError:
+    """Return the error for the case that exactly-once delivery is set, but is not possible."""
+    return ConfigurationError(
+        f"redbeat_delivery is {EXACTLY_ONCE!r}, which is not possible: {reason}"
+    )

@@ -7,40 +7,21 @@ import socket
 import time
 import uuid
 from collections.abc import Callable
-from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 from redis.exceptions import LockError
 from redis.lock import Lock
 
-from redbeat.codec.stored import instant_in, whole_in
-from redbeat.config import App, ensure_conf
 from redbeat.printing import get_logger
-from redbeat.storage.records import ClaimReply
-from redbeat.storage.store import Store, store_of
+from redbeat.storage.beats import NOT_A_LOCK, SILENCE, TOKEN_PREFIX
+from redbeat.storage.rows import Reply
+from redbeat.storage.store import Store
 
 logger = get_logger("celery.beat")
 
 
-#: The prefix of the lock tokens of RedBeat 3.
-#: Tokens without the prefix belong to other programs or older versions.
-TOKEN_PREFIX = "redbeat3:"
-
-#: The holder that ``claim.lua`` returns if the value of the lock key is not a string.
-NOT_A_LOCK = "a key that is not a lock"
-
-#: Seconds without a renewal after which a leader counts as dead.
-SILENCE = 20.0
-
 #: One check of the lock adds at most ``LONGEST_LOOK`` seconds to the silence of the leader.
 LONGEST_LOOK = 2.0
-
-#: A beat counts as active for ``SEEN_WITHIN`` seconds after its last request.
-SEEN_WITHIN = 10.0
-
-#: A beat is removed from the list of beats ``FORGET_AFTER`` seconds after its last request.
-#: ``claim.lua`` must contain the same number as ``FORGET_AFTER``.
-FORGET_AFTER = 60.0
 
 #: Seconds between two attempts of a blocking ``acquire``.
 ACQUIRE_INTERVAL = 1.0
@@ -52,58 +33,6 @@ def new_token() -> str:
     return f"{TOKEN_PREFIX}{socket.gethostname()}:{os.getpid()}:{since}:{uuid.uuid4().hex}"
 
 
-class BeatInfo(NamedTuple):
-    """Identifies the process of a beat.
-
-    ``since`` (UTC) is when the beat was started. ``host``, ``pid`` and ``since`` are None for beats
-    of RedBeat 2, because a token of RedBeat 2 does not contain these fields. ``last_seen`` (UTC) is
-    the time of the beat's last request. The function ``status`` sets ``last_seen``, but only for
-    beats of RedBeat 3.
-    """
-
-    token: str
-    host: str | None = None
-    pid: int | None = None
-    since: datetime | None = None
-    last_seen: datetime | None = None
-
-    @classmethod
-    def read(cls, token: str) -> BeatInfo:
-        """Decode the token of a beat."""
-        if not token.startswith(TOKEN_PREFIX):
-            return cls(token)
-        parts = token.removeprefix(TOKEN_PREFIX).rsplit(":", 3)
-        if len(parts) != 4:
-            return cls(token)
-        pid, since = whole_in(parts[1]), instant_in(parts[2])
-        return cls(token) if pid is None or since is None else cls(token, parts[0], pid, since)
-
-
-def current_leader(app: App | None = None) -> BeatInfo | None:
-    """Return the beat that holds the lock, None if the lock is free or disabled.
-
-    One round trip.
-    """
-    key = ensure_conf(app).lock_key
-    token = store_of(app).lock_holder(key) if key else ""
-    return BeatInfo.read(token) if token else None
-
-
-def active_beats(app: App | None = None) -> list[BeatInfo]:
-    """Return the active beats: the leader, or all running beats if the lock is disabled.
-
-    For a schedule with shards, the list contains each beat that holds the lock of a shard. The
-    first beat in the list is the leader of the first shard. A killed beat remains in the list for
-    some seconds. Takes one or two round trips.
-    """
-    key = ensure_conf(app).lock_key
-    if key:
-        return [BeatInfo.read(token) for token in store_of(app).lock_holders(key)]
-    return [
-        BeatInfo.read(beat.token) for beat in store_of(app).beats(SEEN_WITHIN) if not beat.locked
-    ]
-
-
 class BeatLock:
     """The lock of one beat; each request of the leader renews the lock.
 
@@ -111,12 +40,17 @@ class BeatLock:
     for :data:`SILENCE` seconds, the standby assumes that the leader is dead and takes over.
     Time during which the standby cannot check the lock does not count as time without a renewal.
 
+    All locks of a schedule with shards have the same token. The holder of such a lock also counts
+    as dead if it has sent no request to the first shard for :data:`SILENCE` seconds. So a standby
+    can take over a shard without watching its lock first.
+
     Arguments:
         store: the schedule in Redis.
         key: the Redis key of the lock.
         timeout: the seconds after which the lock expires if it is not renewed.
         clock: returns monotonic seconds.
-        sleep: waits for a number of seconds.
+        token: the token of this beat, None for a new one.
+        silent: returns for how many seconds the beat with a token sent nothing to the first shard.
     """
 
     def __init__(
@@ -125,23 +59,21 @@ class BeatLock:
         key: str,
         timeout: float,
         clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
+        token: str | None = None,
+        silent: Callable[[str], float] = lambda _token: 0.0,
     ) -> None:
-        self.key = key
+        self.key = self.name = key
         self.timeout = timeout
-        self.token = new_token()
+        self.token = token or new_token()
         self.leading: bool | None = None
         #: How this beat lost the lock, for the log; "" if it did not lose the lock.
         self.lost = ""
         self._store = store
         self._clock = clock
-        self._sleep = sleep
+        self._silent = silent
         self._holder = ""
         self._holder_ttl = 0.0
         self._looked_at = self._silent_seconds = 0.0
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.key} {self.timeout:g}s leading={self.leading}>"
 
     @property
     def holder(self) -> str:
@@ -161,14 +93,9 @@ class BeatLock:
         while not self._store.acquire_lock(self.key, self.token, self.timeout):
             if not blocking or (until is not None and self._clock() >= until):
                 return False
-            self._sleep(ACQUIRE_INTERVAL)
+            time.sleep(ACQUIRE_INTERVAL)
         self._lead()
         return True
-
-    @property
-    def name(self) -> str:
-        """The Redis key of the lock."""
-        return self.key
 
     def locked(self) -> bool:
         """Return whether any beat holds the lock. One round trip."""
@@ -209,8 +136,10 @@ class BeatLock:
         """Return the lock's key, token and timeout, and the token of a dead leader or ""."""
         return self.key, self.token, self.timeout, self._dead_holder()
 
-    def observe(self, reply: ClaimReply) -> None:
+    def observe(self, reply: Reply) -> None:
         """Store which beat holds the lock according to ``reply``; log a change, except a loss."""
+        if self.leading is None:
+            logger.info("beat: Acquiring lock...")
         if reply.holder == self.token:
             if not self.leading:
                 self._lead()
@@ -223,38 +152,35 @@ class BeatLock:
                 self.key,
             )
         elif self.leading is None:
-            logger.info("beat: Acquiring lock...")
             logger.info("beat: The lock is held by %s, standing by", reply.holder)
         self.leading = False
-        self._watch(reply.holder, reply.holder_ttl)
-
-    def _lead(self) -> None:
-        if self.leading is None:
-            logger.info("beat: Acquiring lock...")
-        self.leading = True
-        self.lost = ""
-        self._holder = ""
-        logger.info("beat: Acquired lock")
-
-    def _watch(self, holder: str, ttl: float) -> None:
         now = self._clock()
-        passed, ttl_drop = now - self._looked_at, self._holder_ttl - ttl
-        if holder != self._holder or ttl_drop < passed / 2:
+        passed, ttl_drop = now - self._looked_at, self._holder_ttl - reply.holder_ttl
+        if reply.holder != self._holder or ttl_drop < passed / 2:
             self._silent_seconds = 0.0
         else:
             # Limit the added time, because an outage that delayed this check may also have
             # prevented renewals by the leader.
             self._silent_seconds += min(passed, LONGEST_LOOK)
-        self._holder, self._holder_ttl, self._looked_at = holder, ttl, now
+        self._holder, self._holder_ttl, self._looked_at = reply.holder, reply.holder_ttl, now
+
+    def _lead(self) -> None:
+        self.leading = True
+        self.lost = ""
+        self._holder = ""
+        logger.info("beat: Acquired lock")
 
     def _dead_holder(self) -> str:
         if not self._holder.startswith(TOKEN_PREFIX):
             return ""
-        if self._silent_seconds < min(SILENCE, self.timeout):
-            return ""
+        silence = self._silent_seconds
+        if silence < min(SILENCE, self.timeout):
+            silence = self._silent(self._holder)
+            if silence < SILENCE:
+                return ""
         logger.warning(
-            "beat: The leader %s did not renew its lock for %.0f s, so this beat takes over",
-            *(self._holder, self._silent_seconds),
+            "beat: The leader %s is silent for %.0f s, so this beat takes over %s",
+            *(self._holder, silence, self.key),
         )
         return self._holder
 
@@ -292,7 +218,8 @@ class CustomLock:
         except LockError as error:
             if self.leading:
                 self.lost = f"{self.key} ({error})"
-            held = bool(self._acquire())
+            acquire = getattr(self.lock, "acquire", None)
+            held = acquire is not None and bool(acquire(blocking=False))
         if held and not self.leading:
             logger.info("beat: Acquired lock")
         self.lost = "" if held else self.lost
@@ -308,10 +235,6 @@ class CustomLock:
             extend(self._seconds, replace_ttl=True)
         else:
             extend(self._seconds)
-
-    def _acquire(self) -> Any:
-        acquire = getattr(self.lock, "acquire", None)
-        return acquire is not None and acquire(blocking=False)
 
     def release(self) -> None:
         """Release the lock; the lock object may raise an error if the lock is already lost."""

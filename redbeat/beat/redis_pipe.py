@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Final
 
 from redis.exceptions import RedisError, ResponseError
@@ -13,33 +12,6 @@ from redbeat.connection.borrowing import connect, connection_like
 
 #: Errors after which the results of sent commands are unknown, so the connection must be closed.
 BROKEN: Final = (RedisError, OSError)
-
-
-@dataclass(slots=True)
-class SentCommands:
-    """Commands that were sent together, and the operations that each command contains.
-
-    For each command, ``positions`` lists the positions of its operations in the list of results.
-    ``size`` is the total number of operations.
-    """
-
-    commands: list[Any]
-    positions: list[list[int]]
-    size: int
-    #: Why the commands could not be sent, None if they were sent.
-    error: Exception | None = None
-
-    def results(self, answers: list[Exception | None]) -> list[Exception | None]:
-        """Return the error of each operation, None for success.
-
-        ``answers`` has the error of each command, None for success.
-        """
-        results: list[Exception | None] = [None] * self.size
-        for positions, response in zip(self.positions, answers, strict=True):
-            if response is not None:
-                for position in positions:
-                    results[position] = response
-        return results
 
 
 class ClientStandIn:
@@ -89,9 +61,29 @@ class RedisPipe(ClientStandIn):
         self._queues: dict[str, tuple[list[Any], list[int]]] = {}
         #: For each command, the positions of the results of the command in the list of results.
         self._positions: list[list[int]] = []
-        self._in_flight: SentCommands | None = None
+        #: The same for the commands in flight, the number of their results, and why they could not
+        #: be sent.
+        self._sent: tuple[list[Any], list[list[int]], int] = [], [], 0
+        self._error: Exception | None = None
+        self._prefix = getattr(channel, "global_keyprefix", None) or ""
+        #: The commands of the message that kombu collected last, as Redis gets them.
+        self.made: list[list[Any]] = []
+
+    def __enter__(self) -> None:
+        self.made = []
+        super().__enter__()
 
     def lpush(self, key: str, message: Any) -> None:
+        """Collect a message of kombu."""
+        self.made.append(["LPUSH", f"{self._prefix}{key}", message])
+        self._collect(key, message)
+
+    def push(self, command: list[Any]) -> None:
+        """Collect a rendered message, whose key has the prefix of the broker."""
+        _, key, message = command
+        self._collect(key[len(self._prefix) :], message)
+
+    def _collect(self, key: str, message: Any) -> None:
         messages, positions = self._queues.setdefault(key, ([], []))
         messages.append(message)
         self._count(positions, message)
@@ -112,10 +104,9 @@ class RedisPipe(ClientStandIn):
             self._positions.append(positions)
         commands = [args for args, _ in self._commands.command_stack]
         self._commands.reset()
-        self._in_flight = sent = SentCommands(commands, self._positions, self.size)
+        self._sent = commands, self._positions, self.size
         self._queues, self._positions, self.size, self.nbytes = {}, [], 0, 0
-        if commands:
-            sent.error = self._try(send, commands)
+        self._error = self._try(send, commands) if commands else None
 
     def results(self) -> list[Exception | None]:
         """Wait for the replies; return the error of each flushed operation, None for success.
@@ -123,16 +114,19 @@ class RedisPipe(ClientStandIn):
         If the connection breaks, the commands without a reply are sent once more on a new
         connection. Takes one round trip, or two if the connection broke.
         """
-        sent, self._in_flight = self._in_flight, None
-        if sent is None:
-            return []
+        (commands, positions, size), self._sent = self._sent, ([], [], 0)
         answers: list[Exception | None] = []
-        error = sent.error or self._try(receive, len(sent.commands), answers)
+        error, self._error = self._error, None
+        error = error or self._try(receive, len(commands), answers)
         if error is not None:
-            rest = sent.commands[len(answers) :]
+            rest = commands[len(answers) :]
             error = self._try(send, rest) or self._try(receive, len(rest), answers)
-        answers += [error] * (len(sent.commands) - len(answers))
-        return sent.results(answers)
+        answers += [error] * (len(commands) - len(answers))
+        results: list[Exception | None] = [None] * size
+        for places, answer in zip(positions, answers, strict=True):
+            for place in places:
+                results[place] = answer
+        return results
 
     def close(self) -> None:
         self._connection.disconnect()

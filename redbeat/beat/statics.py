@@ -1,64 +1,78 @@
-"""Writes ``beat_schedule`` to Redis, and keeps the objects in memory that Redis cannot store."""
+"""The entries of ``beat_schedule``: writes them to Redis as changes of what was read there."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from hashlib import sha1
-from typing import Any
+from functools import partial
+from typing import Final, NamedTuple
 
-from celery.schedules import BaseSchedule, crontab
+from celery.schedules import BaseSchedule
 from redis.exceptions import RedisError
 
+from redbeat.beat.lock import BeatLock
 from redbeat.calendar.zones import from_timestamp
 from redbeat.codec.stored import plain_name
 from redbeat.codec.writers import stored_type_of
-from redbeat.entries.calendars import prepare_calendars
-from redbeat.entries.decide import DISABLED, counts_from, has_clock, is_own_time, score_of
-from redbeat.entries.definition import warn_if_too_short
-from redbeat.entries.history import encode_meta
-from redbeat.entries.lazy import resolved
-from redbeat.entries.policy import DEFAULT
+from redbeat.entries import decide, definition, edits, lazy, pauses, saving
+from redbeat.entries.changes import apply, change_of, texts_in
+from redbeat.entries.state import State
 from redbeat.entry import RedBeatSchedulerEntry
-from redbeat.errors import InvalidEntryError
+from redbeat.errors import CannotRunHereError, DecodeError, InvalidEntryError
 from redbeat.printing import get_logger
 from redbeat.schedules.next_run import asks_itself, unstored_parts
-from redbeat.storage.reading import STATICS, batches
-from redbeat.storage.records import StaticRow
+from redbeat.storage import commands, words
+from redbeat.storage.reading import read_rows
+from redbeat.storage.rows import Change, Reply, Row, digest_of
 from redbeat.storage.store import Store
-
-from .lock import BeatLock
 
 logger = get_logger("celery.beat")
 
-#: The codes that ``sync.lua`` returns for an entry.
-#: ``OCCUPIED`` means that the key of the entry has another Redis type.
-ADDED, CHANGED, OCCUPIED = 1, 2, 4
+#: How often a change of an entry is decided again that others change at the same time.
+MOST_TRIES: Final = 5
 
 OCCUPIED_BY = "the key %r is not an entry; rename the entry or the key"
 
+#: Carries out changes in one round trip.
+Exchange = Callable[[Sequence[Change]], Reply]
 
-class StaticEntries:
-    """The entries of ``beat_schedule``, and their synchronization with Redis.
+
+class Here(NamedTuple):
+    """Where and when static entries are written.
+
+    ``now`` is the time of Redis. With ``only_missing``, stored entries stay as they are. ``known``
+    are the names in the set of static entries.
+    """
+
+    store: Store
+    exchange: Exchange
+    now: datetime
+    only_missing: bool
+    known: set[str]
+
+
+class Statics:
+    """The entries of ``beat_schedule`` of this process, with the objects that Redis cannot store.
 
     An invalid entry is logged and does not affect other entries. If Redis contains an older version
     of the invalid entry, the older version remains in Redis.
+
+    An unchanged entry is read and not written. A beat reads in portions of 500 entries, and each
+    change expects what was read, so beats that write at the same time disturb nothing.
     """
 
     def __init__(self) -> None:
         self._entries: dict[str, RedBeatSchedulerEntry] = {}
         self._refused: set[str] = set()
         self._removed: set[str] = set()
-        self._base_schedules: dict[str, Any] = {}
-        #: Whether :meth:`collect` was called.
-        #: Before :meth:`collect` is called, :meth:`prune` removes no entries.
-        self.complete = False
-        #: The numbers of entries that the last :meth:`sync` added, changed and removed.
-        self.synced = {"added": 0, "changed": 0, "removed": 0}
-        #: Whether :meth:`sync` must write the entries before this beat claims any entry.
+        #: The definitions and policies to store, by name.
+        self._texts: dict[str, tuple[str, str]] = {}
+        #: Whether :meth:`collect` was called; before, no entry is removed.
+        self._complete = False
+        #: How many entries were added, changed and removed, and not yet logged.
+        self._counts = _no_counts()
+        #: Whether :meth:`sync` must write the entries before this beat looks at any entry.
         self.unwritten = True
-        #: The digest of the entries that :meth:`offer` wrote while no other beat led, else "".
-        self.offered = ""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -66,174 +80,214 @@ class StaticEntries:
     def __contains__(self, name: object) -> bool:
         return name in self._entries
 
+    # -- collecting ----------------------------------------------------------------------------
+
     def collect(self) -> None:
         """Start a new collection; static entries that are not added to it count as removed."""
         self._removed |= self._entries.keys()
-        self._entries, self._refused, self._base_schedules = {}, set(), {}
-        self.complete = True
-        self.write_again()
-
-    def write_again(self) -> None:
-        """Let the next :meth:`sync` write all entries, including those that :meth:`offer` wrote."""
-        self.unwritten, self.offered = True, ""
+        self._entries, self._refused, self._texts = {}, set(), {}
+        self._counts = _no_counts()
+        self._complete = self.unwritten = True
 
     def add(self, name: str, entry: RedBeatSchedulerEntry) -> None:
         """Add an entry.
 
-        Raises :exc:`InvalidEntryError` if ``on_finish`` is ``delete``, because each start of a beat
-        would create the deleted entry again.
+        Raises :exc:`InvalidEntryError` for a reserved name, or if ``on_finish`` is ``delete``,
+        because each start of a beat would create the deleted entry again.
         """
         if entry.policy.on_finish == "delete":
             problem = "'delete' is for entries that are stored at run time; use 'keep' or 'disable'"
             raise InvalidEntryError("on_finish", problem)
-        warn_if_too_short(name, entry.schedule)
+        entry.writable_key()
+        definition.warn_if_too_short(name, entry.schedule)
         entry.is_static = True
-        self._entries[plain_name(name)] = entry
-        self._refused.discard(plain_name(name))
-        self._removed.discard(plain_name(name))
+        name = plain_name(name)
+        self._entries[name] = entry
+        self._texts.pop(name, None)
+        self._refused.discard(name)
+        self._removed.discard(name)
 
     def refuse(self, name: str, error: Exception) -> None:
         """Log an entry that cannot be created or stored, and remove it from the collection."""
         logger.error("beat: Static entry %s is not scheduled: %s", name, error)
-        self._entries.pop(plain_name(name), None)
-        self._refused.add(plain_name(name))
-        self._removed.discard(plain_name(name))
+        name = plain_name(name)
+        self._entries.pop(name, None)
+        self._refused.add(name)
+        self._removed.discard(name)
 
-    def restore_schedule(self, entry: RedBeatSchedulerEntry) -> None:
-        """Replace the schedule of a loaded entry with the schedule object in ``beat_schedule``.
+    # -- restoring -----------------------------------------------------------------------------
 
-        Only a schedule whose class has its own ``is_due`` is replaced, because Redis stores only
-        the base class of the schedule. A schedule that was changed in Redis is not replaced.
+    def restore(self, entry: RedBeatSchedulerEntry) -> None:
+        """Give a loaded entry the schedule and functions that Redis cannot store.
+
+        Raises :exc:`CannotRunHereError` for functions that this beat does not have.
         """
-        name = str(entry.name)
-        static_entry = self._entries.get(name)
-        if static_entry is None or _runs_as_stored(static_entry.schedule):
-            return
-        if name not in self._base_schedules:
+        static_entry = self._entries.get(str(entry.name))
+        if static_entry is not None and not _runs_as_stored(static_entry.schedule):
             stored = type(static_entry).from_definition(static_entry.app, *static_entry.texts())
-            self._base_schedules[name] = stored.schedule
-        if entry.schedule == self._base_schedules[name]:
-            entry.schedule = static_entry.schedule
-
-    def restore_functions(self, entry: RedBeatSchedulerEntry) -> None:
-        """Replace lazy arguments of a loaded entry with the functions in ``beat_schedule``.
-
-        Raises :exc:`LazyArgumentError` if ``beat_schedule`` has no function for a lazy argument.
-        """
+            # A schedule that was changed in Redis is not replaced.
+            if entry.schedule == stored.schedule:
+                entry.schedule = static_entry.schedule
         if not entry.saved_state.has_lazy:
             return
-        static_entry = self._entries.get(str(entry.name))
-        entry.args = resolved(entry.args, static_entry and static_entry.args, ("args",))
-        entry.kwargs = resolved(entry.kwargs, static_entry and static_entry.kwargs, ("kwargs",))
+        try:
+            entry.args = lazy.resolved(entry.args, static_entry and static_entry.args, ("args",))
+            kwargs = static_entry and static_entry.kwargs
+            entry.kwargs = lazy.resolved(entry.kwargs, kwargs, ("kwargs",))
+        except lazy.LazyArgumentError as error:
+            raise CannotRunHereError(str(error)) from error
+
+    # -- writing -------------------------------------------------------------------------------
 
     def offer(self, store: Store, lock: BeatLock | None) -> None:
-        """Add and change entries in Redis; while another beat leads, only add missing entries.
+        """Add and change entries; while another beat leads, only add those that are missing.
 
-        Takes two round trips, and one more per 500 entries, or none if there are no entries.
+        Takes three round trips, one per 500 entries, and one more per 500 of which some are
+        written; none without entries.
         """
         if not self._entries:
             return
-        lock_key, token = (lock.key, lock.token) if lock else (None, "")
-        no_other_leader, digest = True, sha1(usedforsecurity=False)
-        self.synced = {"added": 0, "changed": 0, "removed": 0}
-        for rows in batches(self._rows(store, from_timestamp(store.time()), lock)):
-            no_other_leader, codes = store.offer_statics(rows, lock_key, token)
-            self._count_results(rows, codes)
-            digest.update("".join(row.definition + row.policy for row in rows).encode())
-        if no_other_leader:
-            self.offered = digest.hexdigest()
-            store.note(STATICS, self.offered)
-        if self.synced["added"] and not no_other_leader:
-            message = "beat: Another beat leads: %d missing static entries added"
-            logger.info(message, self.synced["added"])
+        holder = store.lock_holder(lock.key) if lock else ""
+        other_leads = lock is not None and holder not in ("", lock.token)
+        now, known = from_timestamp(store.time()), store.static_names()
+        self._write(Here(store, partial(apply, store), now, other_leads, known))
+        if self._counts["added"] and other_leads:
+            added, self._counts = self._counts["added"], _no_counts()
+            logger.info("beat: Another beat leads: %d missing static entries added", added)
 
     def sync(
-        self, store: Store, lock: BeatLock | None, now: datetime, exclusive: bool = True
-    ) -> bool:
-        """Add, change and remove entries in Redis so that they match ``beat_schedule``.
+        self, store: Store, exchange: Exchange, now: datetime, exclusive: bool
+    ) -> dict[str, int] | None:
+        """Add, change and remove entries so that Redis has those of ``beat_schedule``.
 
-        ``now`` is the time of Redis, from which the first runs of new entries are computed. If
-        ``exclusive`` is false, this method removes only entries that the program has removed from
-        the ``beat_schedule`` of this beat, because other beats may have other static entries.
-        Returns False if this beat no longer holds the lock.
+        ``now`` is the time of Redis. If ``exclusive`` is false, only what the program has removed
+        from the ``beat_schedule`` of this beat is removed.
 
-        Takes two round trips, and one more per 500 removed entries. Writing the entries takes one
-        round trip per 500 entries, unless :meth:`offer` has already written the entries.
+        Returns how many entries were added, changed and removed that no log line has counted yet.
+        Returns None if this beat does not hold the lock any more, or if entries were changed by
+        others again and again.
+
+        Takes two round trips, one per 500 entries, one more per 500 of which some are written, and
+        two more per 500 of which some use calendars.
         """
-        if self.offered and self.offered == store.noted(STATICS):
-            logger.debug("beat: The static entries are unchanged since the start")
-        elif not self._write(store, lock, now):
-            return False
-        removed = self.prune(store, lock, exclusive)
-        if removed is None:
-            return False
-        self.offered, self.synced["removed"] = "", removed
+        here = Here(store, exchange, now, False, store.static_names())
+        if not (self._write(here) and self._remove(here, self._stale(here.known, exclusive))):
+            return None
+        self._removed.clear()
+        counts, self._counts = self._counts, _no_counts()
         logger.info(
             "beat: Static entries: %d added, %d changed, %d removed, %d in all",
-            *(*self.synced.values(), len(self)),
+            *(*counts.values(), len(self)),
         )
-        return True
+        return counts
 
-    def _write(self, store: Store, lock: BeatLock | None, now: datetime) -> bool:
-        """Add and change entries in Redis; return False if this beat no longer holds the lock."""
-        lock_key, token, ttl = (lock.key, lock.token, lock.timeout) if lock else (None, "", 0.0)
-        self.synced = {"added": 0, "changed": 0, "removed": 0}
-        for rows in batches(self._rows(store, now)):
-            codes = store.sync_statics(rows, lock_key, token, ttl)
-            if codes is None:
+    def _stale(self, names: set[str], exclusive: bool) -> set[str]:
+        if not self._complete:
+            return set()
+        return names - self._entries.keys() - self._refused if exclusive else names & self._removed
+
+    def _remove(self, here: Here, stale: Iterable[str]) -> bool:
+        """Remove entries; return False if this beat does not hold the lock any more."""
+        for names in commands.batches(sorted(stale)):
+            keys = [here.store.keys.entry(name) for name in names]
+            # Keys that are not hashes belong to others, and stay.
+            rows = [row for row in read_rows(here.store, keys) if not row.problem]
+            index = [["SREM", words.STATICS, *names], ["HDEL", words.QUARANTINE, *keys]]
+            changes = [edits.deletion(row.key) for row in rows]
+            if here.exchange([*changes, Change("", index=index)]).standing == words.STANDBY:
                 return False
-            self._count_results(rows, codes)
+            self._counts["removed"] += len(names)
+            for name in names:
+                logger.info("beat: Removed entry %s, which is no longer in beat_schedule", name)
         return True
 
-    def _count_results(self, rows: Sequence[StaticRow], codes: Sequence[int]) -> None:
-        """Count the results of writing rows; refuse entries whose keys have another Redis type."""
-        self.synced["added"] += codes.count(ADDED)
-        self.synced["changed"] += codes.count(CHANGED)
-        for row, code in zip(rows, codes, strict=True):
-            if code == OCCUPIED:
-                self.refuse(row.name, InvalidEntryError("name", OCCUPIED_BY % row.key))
+    def _write(self, here: Here) -> bool:
+        """Write entries; return whether all were written."""
+        for batch in commands.batches(list(self._entries)):
+            names = {self._entries[name].key: name for name in batch}
+            rows = read_rows(here.store, names)
+            for _ in range(MOST_TRIES):
+                changes = self._changes(here, rows, names)
+                unnamed = (name for name in names.values() if name not in here.known)
+                new = [name for name in unnamed if name in self._entries]
+                index = [Change("", index=[["SADD", words.STATICS, *new]])] if new else []
+                if not changes and not index:
+                    break
+                reply = here.exchange([*changes.values(), *index])
+                if reply.standing == words.STANDBY:
+                    return False
+                here.known.update(new)
+                rows = self._answered(changes, reply)
+                if not rows:
+                    break
+            else:
+                return False
+        return True
 
-    def _rows(
-        self, store: Store, now: datetime, lock: BeatLock | None = None
-    ) -> Iterator[StaticRow]:
-        scores = Scores(now)
-        prepare_calendars(store, self._entries.values())
-        for name, entry in list(self._entries.items()):
+    def _changes(
+        self, here: Here, rows: Iterable[Row], names: Mapping[str, str]
+    ) -> dict[tuple[str, bool], Change]:
+        """Return (name, whether it is new) -> change for what differs; refuse what is invalid."""
+        entries = [self._entries[names[row.key]] for row in rows]
+        version = saving.use_calendars(here.store, entries)
+        changes = {}
+        for row, entry in zip(rows, entries, strict=True):
             try:
-                definition, policy = _stored_texts(entry, store, lock)
-                meta = encode_meta(counts_from(entry.schedule, now))
-                yield StaticRow(name, entry.key, definition, policy, meta, scores.of(entry))
+                if row.problem:
+                    raise InvalidEntryError("name", OCCUPIED_BY % row.key)
+                change = self._change(here, entry, row, version)
             except (RedisError, OSError):
                 raise
             except Exception as error:  # user code in a schedule or entry class may raise any error
-                self.refuse(name, error)
+                self.refuse(names[row.key], error)
+                continue
+            if change is not None:
+                changes[names[row.key], row.definition is None] = change
+        return changes
 
-    def stale(self, store: Store, exclusive: bool) -> set[str]:
-        """Return the names of static entries that :meth:`prune` would remove. One round trip.
-
-        If ``exclusive`` is false, returns only names that the program has removed from the
-        ``beat_schedule`` of this beat.
-        """
-        names = store.static_names()
-        return names - self._entries.keys() - self._refused if exclusive else names & self._removed
-
-    def prune(self, store: Store, lock: BeatLock | None, exclusive: bool = True) -> int | None:
-        """Remove static entries that are no longer in ``beat_schedule``; return their number.
-
-        Returns None if this beat no longer holds the lock. Takes one round trip, and one more per
-        500 removed entries.
-        """
-        if not self.complete:
-            return 0
-        stale = sorted(self.stale(store, exclusive))
-        lock_key, token = (lock.key, lock.token) if lock else (None, "")
-        for names in batches(stale):
-            if not store.prune_statics(names, lock_key, token):
+    def _change(
+        self, here: Here, entry: RedBeatSchedulerEntry, row: Row, version: str | None
+    ) -> Change | None:
+        texts = self._texts_of(entry, here, row)
+        if row.definition is not None:
+            if here.only_missing:
                 return None
-            for name in names:
-                logger.info("beat: Removed entry %s, which is no longer in beat_schedule", name)
-        self._removed.clear()
-        return len(stale)
+            if texts_in(row) == texts or _is_paused(row, texts):
+                return _kept(row, here.now)
+        return saving.static_change(entry, row, texts, here.now, version)
+
+    def _texts_of(self, entry: RedBeatSchedulerEntry, here: Here, row: Row) -> tuple[str, str]:
+        """Return the definition and policy of an entry, as they are to be stored.
+
+        If the class of the entry overrides ``save``, it saves the entry, and what it stored counts.
+        """
+        name = str(entry.name)
+        if name not in self._texts:
+            if type(entry).save is RedBeatSchedulerEntry.save:
+                self._texts[name] = entry.texts()
+            else:
+                if row.definition is None or not here.only_missing:
+                    entry.save()
+                (stored,) = read_rows(here.store, [row.key])
+                self._texts[name] = texts_in(stored)
+        return self._texts[name]
+
+    def _answered(self, changes: dict[tuple[str, bool], Change], reply: Reply) -> list[Row]:
+        """Count what was written; return the rows to decide about again."""
+        again = []
+        for ((name, is_new), change), answer in zip(changes.items(), reply.answers, strict=False):
+            if answer.word == words.DONE:
+                self._counts["added"] += is_new
+                self._counts["changed"] += not is_new and words.DEFINITION in change.set
+            elif answer.word == words.REFUSED:
+                self.refuse(name, InvalidEntryError("name", answer.why))
+            else:  # without a row, it was deleted after it was read
+                again.append(answer.row or Row(change.key))
+        return again
+
+
+def _no_counts() -> dict[str, int]:
+    return {"added": 0, "changed": 0, "removed": 0}
 
 
 def _runs_as_stored(schedule: BaseSchedule) -> bool:
@@ -244,61 +298,28 @@ def _runs_as_stored(schedule: BaseSchedule) -> bool:
     if not asks_itself(schedule):
         return True
     lost = unstored_parts(schedule, stored_type_of(type(schedule))[0])
-    only_clock = has_clock(schedule) and {"nowfun", "now"}.issuperset(lost)
-    return only_clock and is_own_time(schedule.now())
+    only_clock = decide.has_clock(schedule) and {"nowfun", "now"}.issuperset(lost)
+    return only_clock and decide.is_own_time(schedule.now())
 
 
-def _stored_texts(
-    entry: RedBeatSchedulerEntry, store: Store, lock: BeatLock | None = None
-) -> tuple[str, str]:
-    """Return the definition and policy of an entry, as the texts to store in Redis.
+def _is_paused(row: Row, texts: tuple[str, str]) -> bool:
+    """Return whether an operator paused the entry, and ``beat_schedule`` has not changed since."""
+    stored, policy = texts_in(row)
+    if policy != texts[1] or State.read(row.state, row.meta).pause is None:
+        return False
+    try:
+        return pauses.with_enabled(stored, True) == pauses.with_enabled(texts[0], True)
+    except DecodeError:
+        return False
 
-    If the entry class overrides ``save``, this function saves the entry and returns the stored
-    definition and policy. While another beat holds ``lock``, an existing entry is not saved.
+
+def _kept(row: Row, now: datetime) -> Change | None:
+    """Return the change of an entry whose texts stay; None if nothing is to be done.
+
+    An entry of an earlier version gets a state. It says that the entry has no identity, so that it
+    is the same entry if a beat adds it again after Redis lost its data.
     """
-    if type(entry).save is RedBeatSchedulerEntry.save:
-        return entry.texts()
-    holder = store.lock_holder(lock.key) if lock else ""
-    if not holder or (lock and holder == lock.token) or store.load(entry.key)[0] is None:
-        entry.save()
-    definition, _, policy, *_ = store.load(entry.key)
-    return definition or "", policy
-
-
-class Scores:
-    """Computes the scores of new entries at the time ``now``.
-
-    The score of equal crontabs is computed only once, which saves 1.4 s at a start with 10,000
-    entries.
-    """
-
-    def __init__(self, now: datetime) -> None:
-        self._now = now
-        self._by_crontab: dict[Any, float] = {}
-
-    def of(self, entry: RedBeatSchedulerEntry) -> float:
-        """Return the score of an entry; raises any error that the schedule of the entry raises."""
-        schedule = entry.schedule
-        if not entry.enabled:
-            return DISABLED
-        if asks_itself(schedule) and _runs_as_stored(schedule):
-            return self._now.timestamp()  # a beat looks at the stored form
-        if type(schedule) is not crontab or asks_itself(schedule) or entry.policy is not DEFAULT:
-            return self._compute(entry)
-        identity = (entry.app, schedule.__reduce__()[1])
-        try:
-            score = self._by_crontab.get(identity)
-        except TypeError:  # a crontab made from a list is not hashable
-            return self._compute(entry)
-        if score is None:
-            score = self._by_crontab[identity] = self._compute(entry)
-        return score
-
-    def _compute(self, entry: RedBeatSchedulerEntry) -> float:
-        now = self._now
-        if entry.scores_itself():
-            return entry.score
-        decision = entry.created_at(now).decision_at(now)
-        if decision.due:
-            return now.timestamp()
-        return score_of(decision.next_at)
+    add = now.timestamp() if row.score == "" else None
+    if row.state is None:
+        return change_of(row, State.read(None, row.meta), add=add)
+    return None if add is None else Change(row.key, expect=digest_of(row), add=add)

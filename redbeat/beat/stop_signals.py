@@ -40,7 +40,6 @@ class HeldSignals:
         self.pending = False
 
     def __enter__(self) -> HeldSignals:
-        self._held, self.pending = None, False
         if threading.current_thread() is threading.main_thread():
             self._handlers = {number: get_handler(number) for number in STOP_SIGNALS}
             for number, handler in self._handlers.items():

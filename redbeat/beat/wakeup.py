@@ -82,12 +82,9 @@ class WakeUp:
                 self._pubsub = self._client.pubsub()
                 self._pubsub.subscribe(*self.channels)
                 confirmed = self._pubsub.get_message(timeout=CONFIRM_SECONDS) is not None
-        except TypeError as error:
-            # redis-py 5.0.0 cannot subscribe through Sentinel.
-            self._can_subscribe = False
-            self._lost(error)
-            return False
-        except (RedisError, OSError, ValueError) as error:
+        except (RedisError, OSError, ValueError, TypeError) as error:
+            # redis-py 5.0.0 cannot subscribe through Sentinel: a TypeError.
+            self._can_subscribe = not isinstance(error, TypeError)
             self._lost(error)
             return False
         self._received_at = self._pinged_at = self._clock()
@@ -108,21 +105,15 @@ class WakeUp:
                 if left <= 0:
                     return False
                 if self._receives(expected, min(left, SLICE)):
-                    self._discard(expected)
+                    # Without a limit, a program that publishes messages without a pause would
+                    # block the beat.
+                    for _ in range(MAX_DISCARDED):
+                        if not self._receives(expected, 0.0):
+                            break
                     return True
             return False
         finally:
             self._waiting = False
-
-    def _discard(self, expected: bytes) -> None:
-        """Read and ignore ``expected`` messages that have already arrived.
-
-        Reads at most :data:`MAX_DISCARDED` messages. Without the limit, a program that publishes
-        messages without a pause would block the beat.
-        """
-        for _ in range(MAX_DISCARDED):
-            if not self._receives(expected, 0.0):
-                return
 
     def close(self) -> None:
         """End the subscription; the next :meth:`listen` subscribes again.

@@ -8,10 +8,13 @@ from __future__ import annotations
 # ruff: noqa: DTZ001, DTZ901 - wall-clock times have no time zone
 from bisect import bisect_left
 from datetime import MAXYEAR, date, datetime, timedelta
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from .daysets import CYCLE, UNIT, DaySet
 from .steps import spend
+
+if TYPE_CHECKING:
+    from .recurrence import Recurrence
 
 DAY = timedelta(days=1)
 FOREVER = 10**8 * DAY
@@ -19,50 +22,7 @@ FOREVER = 10**8 * DAY
 Times = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 
 
-class CountedRule(Protocol):
-    """The attributes of a recurrence rule that the functions of this module use.
-
-    An attribute that is an empty tuple or set allows all values.
-    """
-
-    @property
-    def freq(self) -> int:
-        """The unit of ``interval``, such as ``DAILY``."""
-
-    @property
-    def interval(self) -> int:
-        """The distance between two consecutive periods of the rule, in units of ``freq``."""
-
-    @property
-    def start(self) -> datetime:
-        """The start of the rule in wall-clock time."""
-
-    @property
-    def plain(self) -> bool:
-        """Whether the rule has no ``by`` argument, such as ``byhour``."""
-
-    @property
-    def setpos(self) -> tuple[int, ...]:
-        """The positions (BYSETPOS) of the occurrences that the rule selects in each period."""
-
-    @property
-    def days(self) -> DaySet:
-        """The days that the rule allows."""
-
-    @property
-    def hours(self) -> tuple[int, ...]:
-        """The hours that the rule allows."""
-
-    @property
-    def minutes(self) -> tuple[int, ...]:
-        """The minutes that the rule allows."""
-
-    @property
-    def seconds(self) -> tuple[int, ...]:
-        """The seconds that the rule allows."""
-
-
-def is_computed(rule: CountedRule) -> bool:
+def is_computed(rule: Recurrence) -> bool:
     """Return whether :func:`nth_from` and the other functions of this module support the rule.
 
     The functions of this module support rules with a fixed step, and rules that have the same times
@@ -71,7 +31,7 @@ def is_computed(rule: CountedRule) -> bool:
     return _has_fixed_step(rule) or (rule.interval == 1 and not rule.setpos)
 
 
-def nth_from(rule: CountedRule, begin: datetime, n: int) -> datetime:
+def nth_from(rule: Recurrence, begin: datetime, n: int) -> datetime:
     """Return the ``n``-th occurrence at or after ``begin``, even if the rule starts later.
 
     Returns ``datetime.max`` if the occurrence would be after the year 9999.
@@ -85,7 +45,7 @@ def nth_from(rule: CountedRule, begin: datetime, n: int) -> datetime:
     return _nth_of_all(rule, begin, n - 1)
 
 
-def number_between(rule: CountedRule, begin: datetime, end: datetime) -> int:
+def number_between(rule: Recurrence, begin: datetime, end: datetime) -> int:
     """Return the number of occurrences in ``[begin, end)``, even before the start of the rule."""
     if _has_fixed_step(rule):
         step = _step(rule)
@@ -96,18 +56,18 @@ def number_between(rule: CountedRule, begin: datetime, end: datetime) -> int:
     return days * len(times[0]) * len(times[1]) * len(times[2]) + partial_days
 
 
-def _has_fixed_step(rule: CountedRule) -> bool:
+def _has_fixed_step(rule: Recurrence) -> bool:
     return rule.plain and rule.freq in UNIT
 
 
-def _step(rule: CountedRule) -> timedelta:
+def _step(rule: Recurrence) -> timedelta:
     try:
         return rule.interval * UNIT[rule.freq]
     except OverflowError:
         return FOREVER
 
 
-def _times(rule: CountedRule) -> Times:
+def _times(rule: Recurrence) -> Times:
     return (
         rule.hours or tuple(range(24)),
         rule.minutes or tuple(range(60)),
@@ -115,7 +75,7 @@ def _times(rule: CountedRule) -> Times:
     )
 
 
-def _nth_of_all(rule: CountedRule, begin: datetime, left: int) -> datetime:
+def _nth_of_all(rule: Recurrence, begin: datetime, left: int) -> datetime:
     times = hours, minutes, seconds = _times(rule)
     left += _earlier_that_day(rule, times, begin)
     left, second = divmod(left, len(seconds))
@@ -127,7 +87,7 @@ def _nth_of_all(rule: CountedRule, begin: datetime, left: int) -> datetime:
     return datetime(day.year, day.month, day.day, hours[hour], minutes[minute], seconds[second])
 
 
-def _earlier_that_day(rule: CountedRule, times: Times, moment: datetime) -> int:
+def _earlier_that_day(rule: Recurrence, times: Times, moment: datetime) -> int:
     """Return the number of occurrences on the day of ``moment`` that are before ``moment``."""
     if moment.date() not in rule.days:
         return 0

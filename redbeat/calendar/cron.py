@@ -205,20 +205,16 @@ def cron_rule(schedule: crontab) -> CronRule:
     """
     rule: CronRule | None = schedule.__dict__.get(CACHE)
     if rule is None:
-        rule = _expand(schedule)
+        rule = CronRule(
+            next_minute=_next_table(schedule.minute, 60),
+            next_hour=_next_table(schedule.hour, 24),
+            days=frozenset(schedule.day_of_month),
+            months=frozenset(schedule.month_of_year),
+            weekdays=frozenset(schedule.day_of_week),
+            follows_real_time=_any_hour(schedule._orig_hour, schedule.hour),
+        )
         setattr(schedule, CACHE, rule)
     return rule
-
-
-def _expand(schedule: crontab) -> CronRule:
-    return CronRule(
-        next_minute=_next_table(schedule.minute, 60),
-        next_hour=_next_table(schedule.hour, 24),
-        days=frozenset(schedule.day_of_month),
-        months=frozenset(schedule.month_of_year),
-        weekdays=frozenset(schedule.day_of_week),
-        follows_real_time=_any_hour(schedule._orig_hour, schedule.hour),
-    )
 
 
 def _any_hour(written: Any, hours: Iterable[int]) -> bool:

@@ -9,35 +9,17 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta, tzinfo
 from typing import Any
 
-from .rules import FREQUENCIES
+from .rules import FREQUENCIES, RANGES
 from .walltime import instant_of
 from .zones import UTC, as_utc, fixed_offset, wall_zone, zone_key
 
 #: The RFC 5545 names of the weekdays, beginning with Monday.
 DAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
 #: The parts of an RFC 5545 rule that are lists of numbers, and the name of each part in dateutil.
-NUMBERS = {
-    "BYSETPOS": "bysetpos",
-    "BYMONTH": "bymonth",
-    "BYMONTHDAY": "bymonthday",
-    "BYYEARDAY": "byyearday",
-    "BYEASTER": "byeaster",
-    "BYWEEKNO": "byweekno",
-    "BYHOUR": "byhour",
-    "BYMINUTE": "byminute",
-    "BYSECOND": "bysecond",
-}
+NUMBERS = {name.upper(): name for name in RANGES}
 NAMES = {number: name for name, number in FREQUENCIES.items()}
 #: The ``strftime`` format of a date with time in RFC 5545 text.
 MOMENT = "%Y%m%dT%H%M%S"
-
-
-def rule_to_ical(rule: Any) -> str:
-    """Return a rule as RFC 5545 text with two lines, ``DTSTART`` and ``RRULE``.
-
-    Raises ``ValueError`` if the time zone of the rule has no name.
-    """
-    return set_to_ical((rule,), (), ())
 
 
 def set_to_ical(

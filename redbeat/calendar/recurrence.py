@@ -18,22 +18,9 @@ from math import gcd
 
 from redbeat.errors import TooManyStepsError
 
-from .counting import is_computed, nth_from
-from .daysets import (
-    DAILY,
-    HOURLY,
-    MINUTELY,
-    MONTHLY,
-    SECOND,
-    SECONDLY,
-    UNIT,
-    WEEKLY,
-    YEARLY,
-    DaySet,
-    month_days,
-    period_index,
-    period_start,
-)
+from . import daysets
+from .counting import Times, is_computed, nth_from
+from .daysets import DaySet
 from .steps import measured, once, spend
 
 #: A step is as long as this number of tests of a slot.
@@ -71,7 +58,7 @@ class Slots:
     @cached_property
     def per_day(self) -> int:
         """The number of periods in a day."""
-        return UNIT[DAILY] // UNIT[self.freq]
+        return daysets.UNIT[daysets.DAILY] // daysets.UNIT[self.freq]
 
     def of_day(self, day: int, since: int) -> Iterable[int]:
         """Return the slots of the rule on ``day``, beginning with the slot ``since``."""
@@ -126,14 +113,14 @@ class Slots:
     @cached_property
     def _allowed(self) -> Sequence[int]:
         """The slots that ``hours``, ``minutes`` and ``seconds`` allow, in ascending order."""
-        if self.freq == DAILY or not (
+        if self.freq == daysets.DAILY or not (
             self.hours
-            or (self.freq > HOURLY and self.minutes)
-            or (self.freq > MINUTELY and self.seconds)
+            or (self.freq > daysets.HOURLY and self.minutes)
+            or (self.freq > daysets.MINUTELY and self.seconds)
         ):
             return range(self.per_day)
         slots: Iterable[int] = self.hours or range(24)
-        for finer, part in ((MINUTELY, self.minutes), (SECONDLY, self.seconds)):
+        for finer, part in ((daysets.MINUTELY, self.minutes), (daysets.SECONDLY, self.seconds)):
             if self.freq >= finer:
                 slots = [slot * 60 + number for slot in slots for number in part or range(60)]
         return tuple(slots)
@@ -154,8 +141,6 @@ YEARS = 100
 PERIOD = 10
 ALL_MONTHS = tuple(range(1, 13))
 
-Times = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
-
 
 @dataclass(frozen=True)
 class Recurrence:
@@ -164,7 +149,7 @@ class Recurrence:
     ``start`` is a naive datetime in whole seconds. All tuples of a rule are sorted and have no
     duplicates. An attribute that is an empty tuple allows all values. The tuples for units smaller
     than ``freq`` are never empty: for example, a daily rule always has ``hours``. ``plain`` is true
-    if the rule has no ``by`` argument, such as ``byhour``.
+    if the rule has no ``by`` argument, such as ``byhour``. ``days`` are the days that it allows.
     """
 
     freq: int
@@ -174,13 +159,7 @@ class Recurrence:
     count: int | None
     plain: bool = field(compare=False)
     setpos: tuple[int, ...]
-    months: tuple[int, ...]
-    monthdays: tuple[int, ...]
-    yeardays: tuple[int, ...]
-    easter: tuple[int, ...]
-    weeknos: tuple[int, ...]
-    weekdays: tuple[int, ...]
-    nth_weekdays: tuple[tuple[int, int], ...]
+    days: DaySet
     hours: tuple[int, ...]
     minutes: tuple[int, ...]
     seconds: tuple[int, ...]
@@ -188,11 +167,11 @@ class Recurrence:
     @cached_property
     def follows_real_time(self) -> bool:
         """Whether the rule repeats hourly or more often and does not restrict the hour."""
-        return self.freq >= HOURLY and not self.hours
+        return self.freq >= daysets.HOURLY and not self.hours
 
     def next_wall(self, wall: datetime) -> datetime | None:
         """Return the first occurrence within a century after ``wall``, or None."""
-        low = max(wall.replace(microsecond=0) + SECOND, self.start)
+        low = max(wall.replace(microsecond=0) + daysets.SECOND, self.start)
         try:
             occurrence = self._search(low)
         except TooManyStepsError:
@@ -206,19 +185,15 @@ class Recurrence:
     @property
     def last(self) -> datetime:
         """The last occurrence that ``count`` allows."""
-        last, cost = self._measured_last
+        last, cost = _last_counted(self)
         once(id(self), cost)
         return last
-
-    @cached_property
-    def _measured_last(self) -> tuple[datetime, int]:
-        return _last_counted(self)
 
     def _search(self, low: datetime) -> datetime | None:
         # All periods of a day or less have the same occurrences, relative to the start of the
         # period. If the first two periods have no occurrence after ``low``, no later period has an
         # occurrence.
-        is_short = self.freq >= DAILY
+        is_short = self.freq >= daysets.DAILY
         periods = islice(self._periods(low), 2) if is_short else self._long_periods(low)
         occurrences = (self._first_in(period, low) for period in periods)
         return next((at for at in occurrences if at is not None), None)
@@ -228,10 +203,10 @@ class Recurrence:
 
         The first period contains ``low``, and the last period is about a century later.
         """
-        index = self._aligned(period_index(self.freq, low, self.wkst))
+        index = self._aligned(daysets.period_index(self.freq, low, self.wkst))
         for tried in range(LOOK_AHEAD[self.freq]):
             spend(PERIOD)
-            period = period_start(self.freq, index, self.wkst)
+            period = daysets.period_start(self.freq, index, self.wkst)
             day = self.days.first_from(max(period, low).date())
             if day is None or (tried >= YEARS and period.year > low.year + YEARS):
                 return
@@ -245,14 +220,14 @@ class Recurrence:
 
         The first period contains ``low``, and the last period is about a century later.
         """
-        unit, first = UNIT[self.freq], low.date()
+        unit, first = daysets.UNIT[self.freq], low.date()
         day = self._day_from(first)
         while day is not None and day.year <= low.year + YEARS:
             midnight = datetime(day.year, day.month, day.day)
             since = 0 if day > first else (low - midnight) // unit
             for slot in self._slots.of_day(day.toordinal(), since):
                 yield midnight + slot * unit
-            day = self._day_from(day + UNIT[DAILY])
+            day = self._day_from(day + daysets.UNIT[daysets.DAILY])
 
     def _day_from(self, day: date) -> date | None:
         """Return the first allowed day at or after ``day`` that contains a period of the rule."""
@@ -263,7 +238,7 @@ class Recurrence:
                 return allowed
             if days_without is None:
                 return None
-            allowed = self.days.first_from(allowed + days_without * UNIT[DAILY])
+            allowed = self.days.first_from(allowed + days_without * daysets.UNIT[daysets.DAILY])
         return None
 
     @cached_property
@@ -277,22 +252,7 @@ class Recurrence:
 
     @cached_property
     def _base(self) -> int:
-        return period_index(self.freq, self.start, self.wkst)
-
-    @cached_property
-    def days(self) -> DaySet:
-        """The days that the rule allows."""
-        return DaySet(
-            self.freq,
-            self.wkst,
-            self.months,
-            self.monthdays,
-            self.yeardays,
-            self.easter,
-            self.weeknos,
-            self.weekdays,
-            self.nth_weekdays,
-        )
+        return daysets.period_index(self.freq, self.start, self.wkst)
 
     def _first_in(self, period: datetime, low: datetime) -> datetime | None:
         times = self._times(period)
@@ -306,17 +266,17 @@ class Recurrence:
 
     def _days_from(self, period: datetime, low: datetime) -> Iterator[date]:
         """Yield the allowed days of a period, without the days before ``low``."""
-        if self.freq >= DAILY:
+        if self.freq >= daysets.DAILY:
             yield period.date()
             return
         index = self._index_of(period)
         day = self.days.first_from(max(period, low).date())
         while day is not None and self._index_of(day) == index:
             yield day
-            day = self.days.first_from(day + UNIT[DAILY])
+            day = self.days.first_from(day + daysets.UNIT[daysets.DAILY])
 
     def _index_of(self, day: date) -> int:
-        return period_index(self.freq, datetime(day.year, day.month, day.day), self.wkst)
+        return daysets.period_index(self.freq, datetime(day.year, day.month, day.day), self.wkst)
 
     def _at_positions(self, period: datetime, times: Times) -> Iterator[datetime]:
         """Yield the occurrences that BYSETPOS selects in a period."""
@@ -336,19 +296,19 @@ class Recurrence:
 
     def _times(self, period: datetime) -> Times:
         return (
-            (period.hour,) if self.freq >= HOURLY else self.hours,
-            (period.minute,) if self.freq >= MINUTELY else self.minutes,
-            (period.second,) if self.freq >= SECONDLY else self.seconds,
+            (period.hour,) if self.freq >= daysets.HOURLY else self.hours,
+            (period.minute,) if self.freq >= daysets.MINUTELY else self.minutes,
+            (period.second,) if self.freq >= daysets.SECONDLY else self.seconds,
         )
 
     def _days(self, period: datetime) -> Iterator[date]:
-        if self.freq == YEARLY:
-            for month in self.months or ALL_MONTHS:
-                yield from month_days(period.year, month)
-        elif self.freq == MONTHLY:
-            if not self.months or period.month in self.months:
-                yield from month_days(period.year, period.month)
-        elif self.freq == WEEKLY:
+        if self.freq == daysets.YEARLY:
+            for month in self.days.months or ALL_MONTHS:
+                yield from daysets.month_days(period.year, month)
+        elif self.freq == daysets.MONTHLY:
+            if not self.days.months or period.month in self.days.months:
+                yield from daysets.month_days(period.year, period.month)
+        elif self.freq == daysets.WEEKLY:
             week = (period.date() + timedelta(days=day) for day in range(7))
             yield from (day for day in week if day >= self.start.date())
         else:
@@ -384,7 +344,7 @@ def _find_last(rule: Recurrence) -> datetime:
     count = rule.count or 0
     if is_computed(rule):
         return nth_from(rule, rule.start, count)
-    endless, last = replace(rule, count=None), rule.start - SECOND
+    endless, last = replace(rule, count=None), rule.start - daysets.SECOND
     for _ in range(count):
         spend(PERIOD)
         following = endless.next_wall(last)

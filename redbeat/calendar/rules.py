@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from .daysets import DAILY, HOURLY, MINUTELY, MONTHLY, SECONDLY, WEEKLY, YEARLY
+from .daysets import HOURLY, MINUTELY, MONTHLY, SECONDLY, WEEKLY, YEARLY, DaySet
 from .recurrence import Recurrence
 
 #: The names of the frequencies in RFC 5545, in upper and lower case.
@@ -27,15 +27,8 @@ Frequency = Literal[
     "secondly",
 ]
 
-FREQUENCIES = {
-    "YEARLY": YEARLY,
-    "MONTHLY": MONTHLY,
-    "WEEKLY": WEEKLY,
-    "DAILY": DAILY,
-    "HOURLY": HOURLY,
-    "MINUTELY": MINUTELY,
-    "SECONDLY": SECONDLY,
-}
+#: The number of each frequency, from ``YEARLY`` to ``SECONDLY``, as in dateutil.
+FREQUENCIES = {name: number for number, name in enumerate(get_args(Frequency)[: SECONDLY + 1])}
 
 # The smallest and the largest valid value of each argument. If the smallest value is negative, 0 is
 # invalid, except for the arguments in WITH_ZERO.
@@ -44,8 +37,8 @@ RANGES = {
     "bymonth": (1, 12),
     "bymonthday": (-31, 31),
     "byyearday": (-366, 366),
-    "byweekno": (-53, 53),
     "byeaster": (-366, 366),
+    "byweekno": (-53, 53),
     "byhour": (0, 23),
     "byminute": (0, 59),
     "bysecond": (0, 59),
@@ -89,22 +82,27 @@ def recurrence(fields: Mapping[str, Any], start: datetime) -> Recurrence:
         by["bymonthday"] = (start.day,)
     if day_of_start and freq == WEEKLY:
         weekdays = (start.weekday(),)
+    wkst = 0 if fields["wkst"] is None else _weekday("wkst", fields["wkst"])[0]
     ignored_nth = tuple(weekday for weekday, _ in nth) if freq > MONTHLY else ()
     return Recurrence(
         freq=freq,
         interval=fields["interval"],
         start=start,
-        wkst=_week_start(fields["wkst"]),
+        wkst=wkst,
         count=None if fields["count"] is None else positive("count", fields["count"]),
         plain=all(fields[name] is None for name in (*RANGES, "byweekday")),
         setpos=by["bysetpos"],
-        months=by["bymonth"],
-        monthdays=by["bymonthday"],
-        yeardays=by["byyearday"],
-        easter=by["byeaster"],
-        weeknos=by["byweekno"],
-        weekdays=tuple(sorted({*weekdays, *ignored_nth})),
-        nth_weekdays=() if freq > MONTHLY else nth,
+        days=DaySet(
+            freq=freq,
+            wkst=wkst,
+            months=by["bymonth"],
+            monthdays=by["bymonthday"],
+            yeardays=by["byyearday"],
+            easter=by["byeaster"],
+            weeknos=by["byweekno"],
+            weekdays=tuple(sorted({*weekdays, *ignored_nth})),
+            nth_weekdays=() if freq > MONTHLY else nth,
+        ),
         hours=by["byhour"] or ((start.hour,) if freq < HOURLY else ()),
         minutes=by["byminute"] or ((start.minute,) if freq < MINUTELY else ()),
         seconds=by["bysecond"] or ((start.second,) if freq < SECONDLY else ()),
@@ -132,10 +130,6 @@ def _number(name: str, value: Any) -> int:
         without = ", without 0" if low < 0 and name not in WITH_ZERO else ""
         raise ValueError(f"{name}: {value!r} is not an integer from {low} to {high}{without}")
     return int(value)
-
-
-def _week_start(wkst: Any) -> int:
-    return 0 if wkst is None else _weekday("wkst", wkst)[0]
 
 
 def _weekdays(name: str, value: Any) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]]:

@@ -10,7 +10,7 @@ schedule object.
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from functools import cache, lru_cache
+from functools import lru_cache
 from importlib import import_module
 from math import ceil, degrees, pi
 from typing import Any
@@ -118,17 +118,14 @@ def _root(event: str, place: Place, low: Point, high: Point) -> float:
     return high[0]
 
 
-def _horizon(event: str) -> float:
-    return HORIZONS.get(event.partition("_")[2], SUNRISE)
-
-
 def _above(event: str, height: float, radius: float) -> float:
     """Return the height of the sun above the horizon that defines an event, in degrees.
 
     For sunrise and sunset, the result is the height of the sun's upper edge. For dawn and dusk, the
     result is the height of the sun's centre.
     """
-    return height + (0.0 if "_" in event else radius) - _horizon(event)
+    horizon = HORIZONS.get(event.partition("_")[2], SUNRISE)
+    return height + (0.0 if "_" in event else radius) - horizon
 
 
 def _height(sun: Any, _observer: Any) -> tuple[float, float]:
@@ -136,13 +133,8 @@ def _height(sun: Any, _observer: Any) -> tuple[float, float]:
     return degrees(sun.alt), degrees(sun.radius)
 
 
-@cache
-def _ephem() -> Any:
-    return import_module("ephem")  # Celery's solar requires the ephem package
-
-
 def _sun_at(place: Place, number: float) -> tuple[Any, Any]:
-    ephem = _ephem()
+    ephem = import_module("ephem")  # Celery's solar requires the ephem package
     observer = ephem.Observer()
     observer.lat, observer.lon = place
     observer.elevation = observer.pressure = 0

@@ -14,7 +14,7 @@ from celery.exceptions import CeleryCommandException
 from redbeat.errors import ConflictError
 from redbeat.management.apply import TO_WRITE, Change, PlannedChange, plan_entries
 from redbeat.presentation.describe import iso
-from redbeat.presentation.english import plural
+from redbeat.printing import plural
 from redbeat.transfer.entry_file import EntryFile, read_entry_file
 from redbeat.transfer.incoming import UnreadableSourceError
 

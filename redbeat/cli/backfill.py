@@ -15,8 +15,8 @@ from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import ConflictError, InvalidEntryError
 from redbeat.management.as_json import progress_json
 from redbeat.presentation.describe import iso
-from redbeat.presentation.english import plural
 from redbeat.presentation.text import duration
+from redbeat.printing import plural
 
 from .command import EX_CONFLICT, Console, command, failure, progress
 from .completion import entry_names
@@ -127,11 +127,7 @@ def _request(
 
 
 def _report_plan(
-    console: Console,
-    entry: RedBeatSchedulerEntry,
-    plan: Planned,
-    end: datetime,
-    dry_run: bool,
+    console: Console, entry: RedBeatSchedulerEntry, plan: Planned, end: datetime, dry_run: bool
 ) -> None:
     name = str(entry.name)
     if console.as_json:

@@ -8,7 +8,7 @@ import click
 
 from redbeat.errors import InvalidEntryError
 from redbeat.management.as_json import calendar_json
-from redbeat.presentation.english import plural
+from redbeat.printing import plural
 from redbeat.schedules.calendars import Calendar
 
 from .command import EX_CONFLICT, EX_NOT_FOUND, Console, command, failure

@@ -22,15 +22,8 @@ from celery.platforms import EX_OK, EX_UNAVAILABLE
 from celery.utils.imports import load_extension_class_names, symbol_by_name
 from redis.exceptions import RedisError
 
+from redbeat import errors
 from redbeat.entry import RedBeatSchedulerEntry
-from redbeat.errors import (
-    EX_CONFIG,
-    ConfigurationError,
-    ConflictError,
-    DecodeError,
-    InvalidEntryError,
-    described,
-)
 from redbeat.presentation.text import columns, moment
 from redbeat.printing import printable, warnings_to
 from redbeat.schedule import Schedule
@@ -296,7 +289,7 @@ EXIT_CODES: Final[dict[int, str]] = {
     EX_CONFLICT: "another program changed the entry, or a different entry is stored already",
     EX_UNREADABLE: "an entry or a file cannot be read",
     EX_UNAVAILABLE: "Redis cannot be reached, or refuses a command",
-    EX_CONFIG: "a setting of the app is invalid",
+    errors.EX_CONFIG: "a setting of the app is invalid",
 }
 
 
@@ -318,17 +311,17 @@ class RedBeatCommand(CeleryCommand):
 def _translated_errors(app: Celery) -> Iterator[None]:
     try:
         yield
-    except ConfigurationError as error:
-        raise failure(str(error), EX_CONFIG) from error
-    except InvalidEntryError as error:
+    except errors.ConfigurationError as error:
+        raise failure(str(error), errors.EX_CONFIG) from error
+    except errors.InvalidEntryError as error:
         raise click.UsageError(printable(str(error))) from error
-    except DecodeError as error:
+    except errors.DecodeError as error:
         raise failure(f"The entry cannot be read: {error}", EX_UNREADABLE) from error
-    except ConflictError as error:
+    except errors.ConflictError as error:
         problem = f"Somebody else keeps changing {str(error)!r}; check the entry and try again"
         raise failure(problem, EX_CONFLICT) from error
     except RedisError as error:
-        reason = described(explained(error, store_of(app)))
+        reason = errors.described(explained(error, store_of(app)))
         raise failure(f"Redis cannot be used: {reason}", EX_UNAVAILABLE) from error
     except OSError as error:  # for example, a file cannot be read, or an address is in use
         if isinstance(error, BrokenPipeError):

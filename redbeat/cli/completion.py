@@ -17,7 +17,7 @@ from redbeat.config import ensure_conf
 from redbeat.management.task_names import registered_tasks
 from redbeat.printing import printable
 from redbeat.storage.client import client_of, unretried
-from redbeat.storage.reading import ESCAPED, GLOB_SPECIAL, START
+from redbeat.storage.commands import ESCAPED, GLOB_SPECIAL
 from redbeat.storage.store import store_of
 
 #: Maximum number of names to offer.
@@ -86,16 +86,12 @@ def complete_entries(app: Celery, start: str) -> Iterator[str]:
     # Shards have different prefixes, so the pattern begins with a wildcard instead of a prefix.
     prefix = "" if ensure_conf(app).shards > 1 else store.keys.prefix
     glob = f"{'' if prefix else '*'}{GLOB_SPECIAL.sub(ESCAPED, prefix + start)}*"
-    cursor = START
-    for _ in range(MAX_PARTS):
-        cursor, members = store.scan(cursor, glob)
+    for members in islice(store.scan(glob), MAX_PARTS):
         for key, _ in members:
             name = store.keys.name_of(key)
             # Skip names with control characters, which could change the command line.
             if name.startswith(start) and printable(name) == name:
                 yield name
-        if cursor == START:
-            return
 
 
 def _tasks(app: Celery, start: str) -> Iterator[str]:

@@ -9,7 +9,7 @@ from redbeat.cli.options import option
 from redbeat.errors import ConfigurationError
 from redbeat.management.as_json import finding_json
 from redbeat.management.doctor import Finding, examine
-from redbeat.presentation.english import plural
+from redbeat.printing import plural
 
 
 @command("doctor")

@@ -9,12 +9,11 @@ import click
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import ConflictError
 from redbeat.presentation.rule_text import has_own_zone
+from redbeat.storage.reading import static_among
 from redbeat.transfer.entry_file import FIELDS, change_entry
 
-from .add import report
-from .checks import warn_of_crontabs, warn_of_unknown_names
+from . import add, checks, completion
 from .command import EX_CONFLICT, Console, command, failure, save_unchanged
-from .completion import entry_names, task_names
 from .entry_options import as_option_errors, call_from, entry_options, table_from
 from .options import load, option, option_error
 
@@ -27,13 +26,13 @@ KNOWN: Final = (*FIELDS, "managed_by")
 
 
 @command("edit")
-@click.argument("name", shell_complete=entry_names)
+@click.argument("name", shell_complete=completion.entry_names)
 @option(
     "--task",
     example="proj.tasks.report",
     help_group="Task",
     help="The task to run.",
-    shell_complete=task_names,
+    shell_complete=completion.task_names,
 )
 @entry_options
 def edit(console: Console, name: str, task: str | None, **values: Any) -> None:
@@ -49,16 +48,16 @@ def edit(console: Console, name: str, task: str | None, **values: Any) -> None:
     with as_option_errors(console.ctx, values):
         _change(console, entry, task, values)
         _save(entry)
-    if console.store.static_among([name]):
+    if static_among(console.store, [name]):
         console.warn(f"{name} is in beat_schedule: changing beat_schedule overwrites this edit")
     if task is not None or values["options"] is not None:
-        warn_of_unknown_names(console, entry)
+        checks.warn_of_unknown_names(console, entry)
     owner = entry.policy_field("managed_by")
     if owner and values["managed_by"] is None:
         console.warn(f"{name} is managed by {owner}: the next apply of {owner} undoes this edit")
-    report(console, entry, "Changed")
+    add.report(console, entry, "Changed")
     if values["cron"]:
-        warn_of_crontabs(console, entry)
+        checks.warn_of_crontabs(console, entry)
 
 
 def _change(

@@ -85,10 +85,7 @@ SCHEDULE_OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
         "lines.",
     ),
     schedule_option(
-        "--at",
-        type=TIME,
-        example="2026-12-31T09:00",
-        help="Run once, at this time (ISO 8601).",
+        "--at", type=TIME, example="2026-12-31T09:00", help="Run once, at this time (ISO 8601)."
     ),
     schedule_option(
         "--solar",
@@ -106,12 +103,7 @@ schedule_options: Final = options(*SCHEDULE_OPTIONS)
 entry_options: Final = options(
     *SCHEDULE_OPTIONS,
     *map(call_option, CALL),
-    task_option(
-        "--queue",
-        clearable=True,
-        example="reports",
-        help="Queue to publish to.",
-    ),
+    task_option("--queue", clearable=True, example="reports", help="Queue to publish to."),
     *(field_option(name) for name in FIELDS if name not in SCHEDULE_FIELDS),
     policy_option(
         "--paused",

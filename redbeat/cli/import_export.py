@@ -13,17 +13,13 @@ from typing import IO, Final
 
 import click
 
-from redbeat.presentation.english import plural
+from redbeat.printing import plural
 from redbeat.schedule import Schedule
-from redbeat.transfer.crontab_file import read_crontab
-from redbeat.transfer.django import DEFAULT_ALIAS, read_database, read_fixture
-from redbeat.transfer.importing import ON_CONFLICT, Checked, Importer, Written
+from redbeat.transfer import crontab_file, django, importing, shelve_file
 from redbeat.transfer.incoming import Incoming, Problem, UnreadableSourceError
 from redbeat.transfer.jsonlines import Exported, export_lines, read_lines
-from redbeat.transfer.shelve_file import read_shelve
 
-from .apply import print_change
-from .checks import NameWarnings
+from . import apply, checks
 from .command import EX_CONFLICT, EX_FAILED, EX_UNREADABLE, Console, command, failure, progress
 from .options import option, option_error
 
@@ -33,8 +29,8 @@ DJANGO: Final = "django-celery-beat"
 #: Import formats that are read from a byte stream. The stream may be standard input.
 READERS: Final[dict[str, Callable[[Schedule, IO[bytes]], Iterator[Incoming]]]] = {
     "jsonlines": read_lines,
-    "crontab": read_crontab,
-    DJANGO: read_fixture,
+    "crontab": crontab_file.read_crontab,
+    DJANGO: django.read_fixture,
 }
 
 #: All import formats; the first format is the default.
@@ -53,7 +49,7 @@ def read_source(
             raise UnreadableSourceError(
                 f"{SHELVE} cannot be read from standard input: give the path of the file"
             )
-        yield from read_shelve(schedule, path)
+        yield from shelve_file.read_shelve(schedule, path)
     elif path == "-":
         yield from READERS[file_format](schedule, stdin)
     else:
@@ -145,24 +141,20 @@ def _output(file: str) -> Iterator[IO[str]]:
 @command("import")
 @click.argument("file", required=False)
 @option(
-    "--from",
-    "file_format",
-    type=click.Choice(FORMATS),
-    default=FORMATS[0],
-    help="Format of FILE.",
+    "--from", "file_format", type=click.Choice(FORMATS), default=FORMATS[0], help="Format of FILE."
 )
 @option(
     "--database",
     metavar="[ALIAS]",
     is_flag=False,
-    flag_value=DEFAULT_ALIAS,
+    flag_value=django.DEFAULT_ALIAS,
     example="default",
     help="Read this database of the Django project instead of FILE.",
 )
 @option(
     "--on-conflict",
-    type=click.Choice(ON_CONFLICT),
-    default=ON_CONFLICT[0],
+    type=click.Choice(importing.ON_CONFLICT),
+    default=importing.ON_CONFLICT[0],
     help="What to do if an entry is already stored with different content.",
 )
 @option("--skip-invalid", is_flag=True, help="Report invalid entries, and import the others.")
@@ -201,10 +193,10 @@ def import_(
         problem = "cannot delete entries with --skip-invalid: the invalid ones may be stored"
         raise option_error(console.ctx, "prune", problem)
     source_name, incoming = _source(console, file, file_format, database)
-    note = partial(print_change, console) if dry_run else None
+    note = partial(apply.print_change, console) if dry_run else None
     skip = partial(_print_problem, console) if skip_invalid else None
-    warnings = NameWarnings(console)
-    with Importer(console.schedule, on_conflict, note, skip) as importer:
+    warnings = checks.NameWarnings(console)
+    with importing.Importer(console.schedule, on_conflict, note, skip) as importer:
         try:
             # Lines about entries would break a progress bar.
             quiet = dry_run or skip_invalid
@@ -234,8 +226,8 @@ def _source(
     if file_format != DJANGO:
         problem = f"Missing argument 'FILE'; only --from {DJANGO} works without FILE"
         raise click.UsageError(problem, console.ctx)
-    alias = database or DEFAULT_ALIAS
-    return f"database {alias}", read_database(console.schedule, alias)
+    alias = database or django.DEFAULT_ALIAS
+    return f"database {alias}", django.read_database(console.schedule, alias)
 
 
 def _print_problem(console: Console, problem: Problem) -> None:
@@ -245,7 +237,7 @@ def _print_problem(console: Console, problem: Problem) -> None:
         console.error(f"{problem.where}: {problem.text}")
 
 
-def _fail_on_problems(console: Console, checked: Checked, source_name: str) -> None:
+def _fail_on_problems(console: Console, checked: importing.Checked, source_name: str) -> None:
     """End the command with an error if the check found an invalid or conflicting entry."""
     for found in (checked.problems, checked.conflicts):
         if not found.count:
@@ -264,7 +256,7 @@ def _fail_on_problems(console: Console, checked: Checked, source_name: str) -> N
         raise failure(message, EX_CONFLICT)
 
 
-def _report(console: Console, written: Written, skipped: int, dry_run: bool) -> None:
+def _report(console: Console, written: importing.Written, skipped: int, dry_run: bool) -> None:
     counts = asdict(written)
     parts = [f"{count} {action}" for action, count in counts.items() if action != "calendars"]
     if written.calendars:

@@ -11,12 +11,10 @@ import click
 from celery.bin.base import CeleryOption
 
 from redbeat.entries.status import STATES, EntryState
-from redbeat.management.as_json import record_json
-from redbeat.management.find import ORDERS, Filter, Search, in_order
-from redbeat.presentation.describe import timing_text
-from redbeat.presentation.text import clipped
+from redbeat.management import as_json, find
+from redbeat.presentation import describe, text
 from redbeat.schedule import Record
-from redbeat.storage.reading import batches
+from redbeat.storage.commands import batches
 
 from .command import Console, command
 from .options import TIME, instant_of_option, option
@@ -27,7 +25,7 @@ TITLES: Final = ("NAME", "TASK", "SCHEDULE", "STATE", "KIND")
 MAX_WIDTH: Final = 40
 
 #: The sort orders. The order ``due`` is the order in Redis.
-SORTS: Final = ("due", *ORDERS)
+SORTS: Final = ("due", *find.ORDERS)
 
 #: Maximum number of rows per table. A longer list is printed as several tables.
 CHUNK: Final = 10_000
@@ -86,16 +84,16 @@ def list_(
 ) -> None:
     """List entries, the next due entry first."""
     due_at = None if due_before is None else instant_of_option(console, "due_before", due_before)
-    filters = Filter.of(pattern, task, None, static, due_at, states or STATES)
+    filters = find.Filter.of(pattern, task, None, static, due_at, states or STATES)
     records: Iterable[Record]
     if sort == "due":
-        found = Search(console.schedule, filters, shared=True).pages()
+        found = find.Search(console.schedule, filters, shared=True).pages()
         records = islice(chain.from_iterable(found), limit)
     else:
-        records = in_order(console.schedule, filters, sort, limit)
+        records = find.in_order(console.schedule, filters, sort, limit)
     if console.as_json:
         for record in records:
-            console.emit(record_json(record))
+            console.emit(as_json.record_json(record))
         return
     count = 0
     for rows in batches((_row(console, record) for record in records), CHUNK):
@@ -110,13 +108,13 @@ def list_(
 def _row(console: Console, record: Record) -> tuple[str, ...]:
     name, kind = console.name(record.name), "static" if record.static else "dynamic"
     if record.entry is None:
-        problem = clipped(console.name(record.problem or "-"), MAX_WIDTH)
+        problem = text.clipped(console.name(record.problem or "-"), MAX_WIDTH)
         return name, "-", problem, console.state(record.state), kind, "-", "-"
     entry = record.entry
     return (
         name,
-        clipped(console.name(entry.task), MAX_WIDTH),
-        clipped(timing_text(entry), MAX_WIDTH),
+        text.clipped(console.name(entry.task), MAX_WIDTH),
+        text.clipped(describe.timing_text(entry), MAX_WIDTH),
         console.state(record.state),
         kind,
         console.time(record.due_at),

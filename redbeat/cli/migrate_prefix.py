@@ -8,14 +8,12 @@ from typing import Any
 
 import click
 
-from redbeat.beat.lock import SEEN_WITHIN, BeatInfo
 from redbeat.config import ensure_conf
 from redbeat.management.apply import Change, next_run_of
 from redbeat.management.prefixes import PrefixCopy, copy_prefix
-from redbeat.presentation.english import plural
-from redbeat.storage.checks import LayoutNote
+from redbeat.printing import plural
+from redbeat.storage import beats, checks, keys
 from redbeat.storage.client import client_of, unretried
-from redbeat.storage.records import Keys
 from redbeat.storage.store import Store
 
 from .apply import print_change
@@ -47,15 +45,15 @@ def migrate_prefix(
     if not (force or dry_run):
         for prefix in (old, new):
             refuse_running_beat(console, client, prefix)
-    source = Store(client, Keys.under(old))
-    layout = LayoutNote.read(source)
+    source = Store(client, keys.Keys(old))
+    layout = checks.LayoutNote.read(source)
     if layout.shards > 1 or layout.copying:
         shards = f"the schedule has {layout.shards} shards: first run celery redbeat shard 1"
         message = layout.problem(layout.shards) or shards
         raise failure(message, EX_CONFLICT)
     members = source.members()
     if not (members or source.calendars() or source.stats()):
-        _report_nothing_left(console, old, new, Store(client, Keys.under(new)).members(), dry_run)
+        _report_nothing_left(console, old, new, Store(client, keys.Keys(new)).members(), dry_run)
         return
     if dry_run:
         note = partial(_print_outcome, console)
@@ -99,12 +97,12 @@ def _report(
 
 def refuse_running_beat(console: Console, client: Any, prefix: str) -> None:
     """End the command with an error if a beat uses the prefix. Three round trips."""
-    store, conf = Store(client, Keys.under(prefix)), ensure_conf(console.app)
+    store, conf = Store(client, keys.Keys(prefix)), ensure_conf(console.app)
     lock_key = conf.lock_key or f"{conf.key_prefix}:lock"
     holder = store.lock_holder(prefix + lock_key.removeprefix(conf.key_prefix))
-    tokens = [holder] if holder else [beat.token for beat in store.beats(SEEN_WITHIN)]
+    tokens = [holder] if holder else [beat.token for beat in store.beats(beats.SEEN_WITHIN)]
     if tokens:
-        beat = BeatInfo.read(tokens[0])
+        beat = beats.BeatInfo.read(tokens[0])
         process = beat.token if beat.pid is None else f"process {beat.pid} on {beat.host}"
         message = (
             f"A beat runs on {prefix!r}: {process}. Stop that beat first. The lock of a killed "

@@ -7,10 +7,10 @@ from typing import Final
 
 import click
 
-from redbeat.entries.pauses import pause_entries, resume_entries
+from redbeat.entries import edits
 from redbeat.errors import InvalidEntryError
-from redbeat.presentation.english import plural
-from redbeat.printing import encodable
+from redbeat.printing import encodable, plural
+from redbeat.storage.reading import static_among
 
 from .command import EX_CONFLICT, EX_NOT_FOUND, EX_UNREADABLE, Console, command, failure
 from .completion import entry_names
@@ -113,7 +113,7 @@ def pause(
     """Pause entries until they are resumed."""
     paused = select_names(console, "Pause", names, match, yes, paused=False)
     store = console.store
-    changed = pause_entries(store, map(store.keys.entry, paused), note)
+    changed = edits.pause(store, map(store.keys.entry, paused), note, None)
     report_changed(console, "paused", paused, changed)
 
 
@@ -127,7 +127,7 @@ def resume(console: Console, names: tuple[str, ...], match: str | None, yes: boo
     resumed = select_names(console, "Resume", names, match, yes, paused=True)
     store, schedule = console.store, console.schedule
     keys = map(store.keys.entry, resumed)
-    changed = resume_entries(store, keys, schedule.app, schedule.entry_class)
+    changed = edits.resume(store, keys, schedule.app, schedule.entry_class)
     report_changed(console, "resumed", resumed, changed)
 
 
@@ -152,7 +152,7 @@ def delete(console: Console, names: tuple[str, ...], match: str | None, yes: boo
     selected = select_names(console, "Delete", names, match, yes)
     if names and not yes:
         confirm(console, "Delete", selected)
-    statics = console.store.static_among(selected)
+    statics = static_among(console.store, selected)
     count = console.schedule.delete_all(selected)
     if count < len(selected):
         message = f"Deleted {count} of {len(selected)} entries; the other entries are already gone"

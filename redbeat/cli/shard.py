@@ -11,15 +11,12 @@ from redis.exceptions import RedisError
 from redbeat.config import ensure_conf
 from redbeat.connection.cluster import node_of
 from redbeat.management.prefixes import copy_to_shards, delete_layout
-from redbeat.presentation.english import plural
+from redbeat.printing import plural
 from redbeat.settings import MAX_SHARDS
-from redbeat.storage.checks import LayoutNote
+from redbeat.storage import checks, commands, keys, store
 from redbeat.storage.client import client_of, unretried
 from redbeat.storage.layout import Layout, layout
-from redbeat.storage.reading import LAYOUT
-from redbeat.storage.records import Keys
 from redbeat.storage.shards import total_stats
-from redbeat.storage.store import Store, base_store
 
 from .command import EX_CONFLICT, Console, command, failure, progress
 from .migrate_prefix import refuse_running_beat
@@ -42,8 +39,8 @@ def shard(console: Console, shards: int, delete: bool, dry_run: bool, force: boo
     programs.
     """
     conf, client = ensure_conf(console.app), unretried(client_of(console.app))
-    base = base_store(conf, client)
-    note = LayoutNote.read(base)
+    base = store.base_store(conf, client)
+    note = checks.LayoutNote.read(base)
     target, source = layout(conf.key_prefix, shards), layout(conf.key_prefix, note.shards)
     if dry_run:
         _report(console, client, target, note, {}, _planned(client, source, target), dry_run)
@@ -59,7 +56,7 @@ def shard(console: Console, shards: int, delete: bool, dry_run: bool, force: boo
         note._replace(copying=shards).save(base)
         counts = _copy(console, client, source, target, force)
         earlier = {*note.left, note.shards}
-    note = LayoutNote(shards, 0, tuple(sorted(earlier - {0, shards})))
+    note = checks.LayoutNote(shards, 0, tuple(sorted(earlier - {0, shards})))
     note.save(base)
     if delete:
         counts["deleted"] = 0
@@ -73,7 +70,7 @@ def shard(console: Console, shards: int, delete: bool, dry_run: bool, force: boo
 
 
 #: The fields of the stats that hold only for the number of shards that wrote them.
-OF_ONE_LAYOUT: Final = (LAYOUT, "members", "lost")
+OF_ONE_LAYOUT: Final = (commands.LAYOUT, "members", "lost")
 
 
 def _copy(
@@ -89,15 +86,15 @@ def _copy(
             "the entries that were not copied, and run the command again; or use --force"
         )
         raise failure(message, EX_CONFLICT)
-    sums = total_stats(Store(client, Keys.under(prefix)) for prefix in source.prefixes)
-    stats = Keys.under(target.prefixes[0]).stats
+    sums = total_stats(store.Store(client, keys.Keys(prefix)) for prefix in source.prefixes)
+    stats = keys.Keys(target.prefixes[0]).stats
     for name, text in sums.items():
         if name not in OF_ONE_LAYOUT:
             client.hsetnx(stats, name, text)
     return counts
 
 
-def _refuse_leftovers(note: LayoutNote, shards: int, base_entries: int) -> None:
+def _refuse_leftovers(note: checks.LayoutNote, shards: int, base_entries: int) -> None:
     """End the command with an error if old copies of entries would mix with the new copies."""
     if note.copying not in (0, shards):
         message = (
@@ -115,15 +112,16 @@ def _refuse_leftovers(note: LayoutNote, shards: int, base_entries: int) -> None:
 
 def _sizes(client: Any, places: Layout) -> list[int]:
     """Return the number of entries of each shard. Takes one round trip per shard."""
-    return [Store(client, Keys.under(prefix)).members() for prefix in places.prefixes]
+    return [store.Store(client, keys.Keys(prefix)).members() for prefix in places.prefixes]
 
 
 def _planned(client: Any, source: Layout, target: Layout) -> list[int]:
     """Return the number of entries that each shard of the layout ``target`` would have."""
     sizes = [0] * target.shards
     for prefix in source.prefixes:
-        for key, _ in Store(client, Keys.under(prefix)).scan_all():
-            sizes[target.shard_of(key.removeprefix(prefix))] += 1
+        for part in store.Store(client, keys.Keys(prefix)).scan():
+            for key, _ in part:
+                sizes[target.shard_of(key.removeprefix(prefix))] += 1
     return sizes
 
 
@@ -131,7 +129,7 @@ def _report(
     console: Console,
     client: Any,
     target: Layout,
-    note: LayoutNote,
+    note: checks.LayoutNote,
     counts: dict[str, int],
     sizes: list[int],
     dry_run: bool = False,
@@ -163,7 +161,7 @@ def _report(
 def _master(client: Any, prefix: str) -> str:
     """Return the address of the server with the keys of a prefix, or "" if it is unknown."""
     try:
-        pool = node_of(client, Keys.under(prefix).schedule).connection_pool
+        pool = node_of(client, keys.Keys(prefix).schedule).connection_pool
     except (RedisError, OSError, AttributeError):
         return ""
     terms = getattr(pool, "connection_kwargs", {})

@@ -12,38 +12,28 @@ from redbeat.entries.backfill import Backfill
 from redbeat.entries.runs import Occurrence
 from redbeat.entries.status import NOT_SCHEDULED, PAUSED
 from redbeat.entry import RedBeatSchedulerEntry
-from redbeat.management.as_json import UPCOMING, entry_json, occurrence_json
-from redbeat.management.forecast import upcoming_or_problem
-from redbeat.presentation.describe import (
-    last_run,
-    overdue_text,
-    policy,
-    result_text,
-    schedule_text,
-    stored,
-)
-from redbeat.presentation.text import duration, plain_text
+from redbeat.management import as_json, forecast
+from redbeat.presentation import describe, text
 from redbeat.schedule import EntryStatus
+from redbeat.storage.reading import static_among
 from redbeat.transfer.entry_file import CALL
 
+from . import completion, entry_options, options
 from .backfill import progress_text
 from .command import Console, command
-from .completion import entry_names
-from .entry_options import OPTION_OF
-from .options import existing, load
 
 TITLES: Final = ("DISPATCHED", "LATE", "OUTCOME", "RESULT", "TASK ID")
 
 
 @command("show")
-@click.argument("name", shell_complete=entry_names)
+@click.argument("name", shell_complete=completion.entry_names)
 def show(console: Console, name: str) -> None:
     """Show all details of an entry."""
-    entry = load(console, name)
-    static = bool(console.store.static_among([name]))
-    with existing(console, name):
+    entry = options.load(console, name)
+    static = bool(static_among(console.store, [name]))
+    with options.existing(console, name):
         if console.as_json:
-            console.emit(entry_json(entry, static))
+            console.emit(as_json.entry_json(entry, static))
             return
         status, occurrences, backfills = entry.status, entry.history, entry.backfills
     console.fields(_fields(console, entry, status, occurrences, backfills, static))
@@ -63,15 +53,15 @@ def _fields(
     yield "Name", str(entry.name)
     # Print the values in the syntax of command-line options, such as --task and --args.
     yield "Task", str(entry.task)
-    yield "Schedule", schedule_text(entry.schedule)
-    definition = stored(entry)
+    yield "Schedule", describe.schedule_text(entry.schedule)
+    definition = describe.stored(entry)
     for name in CALL:
         yield name.capitalize(), json.dumps(definition[name]) if definition[name] else ""
-    for name, value in policy(entry).items():
-        label = OPTION_OF.get(name, name).replace("_", " ").capitalize()
-        yield label, plain_text(value)
+    for name, value in describe.policy(entry).items():
+        label = entry_options.OPTION_OF.get(name, name).replace("_", " ").capitalize()
+        yield label, text.plain_text(value)
     offset = entry.spread_offset
-    yield "Offset", f"{duration(offset)} after each nominal time" if offset else ""
+    yield "Offset", f"{text.duration(offset)} after each nominal time" if offset else ""
     yield "Kind", "static, from beat_schedule" if static else "dynamic"
     yield "State", console.state(status.state)
     yield "Reason", status.reason or ""
@@ -83,15 +73,15 @@ def _fields(
         yield "Next attempt", f"{console.time(again)} {console.zone}" if again else "now"
     yield "Note", status.note or ""
     yield "Due", f"{console.time(status.due_at)} {console.zone}" if status.due_at else ""
-    ran_at = last_run(entry, occurrences)
+    ran_at = describe.last_run(entry, occurrences)
     yield "Last run", f"{console.time(ran_at)} {console.zone}" if ran_at else "never"
     yield "Runs", str(entry.total_run_count)
     yield "Backfill", [progress_text(console, one) for one in backfills]
     success, failures = status.last_success, status.consecutive_failures
     yield "Last success", f"{console.time(success)} {console.zone}" if success else ""
     yield "Failures in a row", str(failures) if failures else ""
-    yield "Overdue", f"the entry {overdue_text(status.overdue)}" if status.overdue else ""
-    upcoming, problem = upcoming_or_problem(entry, UPCOMING)
+    yield "Overdue", f"the entry {describe.overdue_text(status.overdue)}" if status.overdue else ""
+    upcoming, problem = forecast.upcoming_or_problem(entry, as_json.UPCOMING)
     waits = status.state in (PAUSED, NOT_SCHEDULED)
     title = "Upcoming, if resumed" if waits else "Upcoming"
     yield title, [console.time(instant) for instant in upcoming]
@@ -107,14 +97,14 @@ def _print_history(
         return (
             console.time(item.scheduled_at),
             console.time(item.dispatched_at),
-            duration(entry.lateness_of(item)),
+            text.duration(entry.lateness_of(item)),
             item.outcome,
-            result_text(item.result) or "-",
+            describe.result_text(item.result) or "-",
             item.task_id or "-",
         )
 
     def as_object(item: Occurrence) -> dict[str, Any]:
-        return {"name": str(entry.name), **occurrence_json(item)}
+        return {"name": str(entry.name), **as_json.occurrence_json(item)}
 
     titles = (f"SCHEDULED ({console.zone})", *TITLES)
     nothing = f"{entry.name} has no recorded runs yet"
@@ -122,8 +112,8 @@ def _print_history(
 
 
 @command("history")
-@click.argument("name", shell_complete=entry_names)
+@click.argument("name", shell_complete=completion.entry_names)
 def history(console: Console, name: str) -> None:
     """Show the last runs of an entry, the most recent first."""
-    entry = load(console, name)
+    entry = options.load(console, name)
     _print_history(console, entry, entry.history)

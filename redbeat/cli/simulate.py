@@ -23,15 +23,13 @@ from redbeat.management.forecast import (
     Simulation,
     minutes_between,
 )
-from redbeat.presentation.describe import iso
-from redbeat.presentation.text import in_zone
+from redbeat.presentation import describe, text
 from redbeat.transfer.entry_file import attributes_of, read_entry_file
 from redbeat.transfer.incoming import Problem, UnreadableSourceError
 
+from . import completion, import_export
 from .command import EX_UNREADABLE, Console, command, failure
-from .completion import entry_names
 from .entry_options import as_option_errors, schedule_options, table_from
-from .import_export import FORMATS, read_source
 from .options import TIME, instant_of_option, not_found, option, option_error
 from .timeline import draw
 
@@ -46,7 +44,7 @@ MAX_ROWS: Final = 40
 
 
 @command("simulate")
-@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=entry_names)
+@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=completion.entry_names)
 @option(
     "--from",
     "since",
@@ -72,7 +70,7 @@ MAX_ROWS: Final = 40
 @option(
     "--format",
     "file_format",
-    type=click.Choice((PLAN, *FORMATS)),
+    type=click.Choice((PLAN, *import_export.FORMATS)),
     default=PLAN,
     help="Format of FILE.",
 )
@@ -154,7 +152,7 @@ def _entries_in(console: Console, file: str, file_format: str) -> dict[str, RedB
             content = read_entry_file(schedule, file, stdin)
             entries, problems = content.entries, content.problems
         else:
-            items = list(read_source(file_format, schedule, file, stdin))
+            items = list(import_export.read_source(file_format, schedule, file, stdin))
             entries = {str(item.entry.name): item.entry for item in items if item.entry}
             problems = [Problem(item.where, item.problem) for item in items if item.problem]
     except UnreadableSourceError as error:
@@ -215,7 +213,7 @@ def _runs(found: Simulation) -> Iterator[tuple[datetime, str, EntrySimulation, s
 
 def _local(instant: datetime, zone: tzinfo) -> str:
     """Return a wall-clock time with its UTC offset, such as ``02:30:00 +01:00``."""
-    local = in_zone(instant, zone)
+    local = text.in_zone(instant, zone)
     return f"{local:%a %H:%M:%S} {_offset(local.utcoffset() or timedelta())}"
 
 
@@ -232,13 +230,13 @@ def _clock_text(change: ClockChange, zone: str) -> str:
 
 def _json(found: Simulation) -> dict[str, Any]:
     return {
-        "since": iso(found.since),
-        "until": iso(found.until),
+        "since": describe.iso(found.since),
+        "until": describe.iso(found.until),
         "complete": found.complete,
         "clock_changes": [
             {
                 "zone": zone,
-                "at": iso(change.at),
+                "at": describe.iso(change.at),
                 "utc_offset_before": _offset(change.offset_before),
                 "utc_offset_after": _offset(change.offset_after),
             }
@@ -259,9 +257,9 @@ def _entry_json(name: str, entry: EntrySimulation) -> dict[str, Any]:
     fields.update(entry.count())
     fields["runs"] = [
         {
-            "scheduled_at": iso(run.scheduled_at),
-            "local": in_zone(run.scheduled_at, entry.zone).isoformat(),
-            "due_at": iso(run.due_at),
+            "scheduled_at": describe.iso(run.scheduled_at),
+            "local": text.in_zone(run.scheduled_at, entry.zone).isoformat(),
+            "due_at": describe.iso(run.due_at),
             "change": change,
         }
         for run, change in entry.runs()

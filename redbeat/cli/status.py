@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Final
 
-from redbeat.beat.lock import BeatInfo
 from redbeat.cli.command import EX_UNHEALTHY, Console, Styled, command
 from redbeat.cli.options import SECONDS, option
 from redbeat.management.as_json import problems_of, status_json, versions
 from redbeat.management.status import Shard
-from redbeat.presentation.english import plural
 from redbeat.presentation.text import duration
+from redbeat.printing import plural
 from redbeat.schedule import Status
+from redbeat.storage.beats import BeatInfo
 
 #: Maximum difference between the clocks of this host and Redis without a warning, in seconds.
 MAX_CLOCK_OFFSET: Final = 1.0

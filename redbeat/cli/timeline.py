@@ -17,8 +17,8 @@ from redbeat.cli.command import Console, Styled, command
 from redbeat.cli.options import SECONDS, option
 from redbeat.management.as_json import timeline_json
 from redbeat.management.forecast import MAX_LOADED, MINUTE, Periods, minutes_between
-from redbeat.presentation.english import plural
 from redbeat.presentation.text import clipped, duration, in_zone, width_of
+from redbeat.printing import plural
 
 DAY_MINUTES: Final = 1440
 

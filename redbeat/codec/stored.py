@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final
 
@@ -62,11 +63,6 @@ def text_of(value: Any) -> str:
 def bytes_of(text: str) -> bytes:
     """Return the bytes to send to Redis for a text; :func:`text_of` does the inverse."""
     return text.encode("utf-8", "surrogateescape")
-
-
-def byte_count(text: str) -> int:
-    """Return the number of bytes that a text needs in Redis."""
-    return len(text) if text.isascii() else len(bytes_of(text))
 
 
 def valid_text(value: Any) -> str:
@@ -140,22 +136,6 @@ def string_in(value: object, longest: int) -> str:
         return ""
     text = value if isinstance(value, str) else repr(value)
     return valid_text(text if len(text) <= longest else f"{text[: longest - 3]}...")
-
-
-def text_in(stored: str, longest: int = MAX_TEXT) -> str:
-    """Return the decoded text of a stored field that contains a JSON string.
-
-    If the field is not JSON, returns the whole field, because early versions of RedBeat 3 stored
-    strings without quotes. Returns "" for JSON that is not a string, and for a field with more than
-    ``longest`` characters.
-    """
-    if not stored or len(stored) > longest:
-        return ""
-    try:
-        text = json_in(stored, "record") if is_valid_text(stored) else stored
-    except DecodeError:
-        text = stored
-    return valid_text(text) if isinstance(text, str) else ""
 
 
 def exceeded_limit(text: str) -> str:
@@ -256,3 +236,21 @@ def moment_in(value: Any) -> datetime | None:
         return instant_in(to_timestamp(aware))
     except (ValueError, OverflowError):
         return None
+
+
+def lines_in(text: str | None) -> list[str]:
+    """Return the elements of a JSON array with one element a line, each as JSON."""
+    if text is None or not text.startswith("[") or not text.endswith("]") or text == "[]":
+        return []
+    return text[1:-1].split(",\n")
+
+
+def texts_in(text: str | None) -> list[str]:
+    """Return the strings of a JSON array with one string a line; the others are left out."""
+    texts = []
+    for line in lines_in(text):
+        with suppress(ValueError, RecursionError):
+            found = json.loads(line)
+            if isinstance(found, str):
+                texts.append(valid_text(found))
+    return texts

@@ -18,19 +18,10 @@ from dateutil._common import weekday as base_weekday
 from dateutil.rrule import weekday
 from dateutil.tz import tzfile
 
+from redbeat.calendar import zones
 from redbeat.calendar.rules import frequency
 from redbeat.calendar.sun import make_solar
 from redbeat.calendar.times import time_from
-from redbeat.calendar.zones import (
-    UTC,
-    fixed_offset,
-    from_timestamp,
-    get_utcoffset_minutes,
-    to_timestamp,
-    wall_zone,
-    zone_key,
-    zone_named,
-)
 from redbeat.schedules.ical import from_ical
 from redbeat.schedules.next_run import MIN_EVERY
 from redbeat.schedules.one_time import clocked
@@ -216,12 +207,12 @@ def _written_zone(moment: datetime) -> tuple[str | float, int]:
     zone = moment.tzinfo
     if zone is None:
         return "UTC", 0
-    key = zone_key(zone)
+    key = zones.zone_key(zone)
     if key is None or isinstance(zone, tzfile):  # like RedBeat 2, write the UTC offset of a tzfile
         return _offset_seconds(moment), moment.fold
     if isinstance(zone, ZoneInfo):
         return key, moment.fold
-    return _legacy_zone(moment, key, wall_zone(zone))
+    return _legacy_zone(moment, key, zones.wall_zone(zone))
 
 
 def _legacy_zone(moment: datetime, key: str, zone: tzinfo) -> tuple[str | float, int]:
@@ -258,14 +249,14 @@ def _read_zone(key: str, value: object) -> tzinfo:
             key, f"{value!r} is neither the name of a time zone nor a UTC offset in seconds"
         )
     try:
-        return zone_named("UTC" if value is None else value, stored=True)
+        return zones.zone_named("UTC" if value is None else value, stored=True)
     except ValueError as error:
         raise MalformedError(key, str(error)) from error
 
 
 def _offset_zone(key: str, seconds: float) -> tzinfo:
     try:
-        return timezone(timedelta(seconds=seconds)) if seconds else UTC
+        return timezone(timedelta(seconds=seconds)) if seconds else zones.UTC
     except (ValueError, OverflowError) as error:
         raise MalformedError(
             key, f"{seconds!r} is not a UTC offset in seconds: the offset must be less than a day"
@@ -284,7 +275,7 @@ def _read_moment(key: str, value: object) -> datetime:
         moment = time_from(value)
     except ValueError as error:
         raise MalformedError(key, str(error)) from error
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return moment if moment.tzinfo else moment.replace(tzinfo=zones.UTC)
 
 
 DATETIME: Final = StoredType(
@@ -417,13 +408,13 @@ def _encode_rrule(rule: rrule) -> dict[str, Any]:
 
 def _encode_rule_moment(name: str, moment: datetime) -> dict[str, Any]:
     zone = moment.tzinfo
-    if zone is not None and zone_key(zone) is None and fixed_offset(zone) is None:
+    if zone is not None and zones.zone_key(zone) is None and zones.fixed_offset(zone) is None:
         raise UnstorableError(
             f"the time zone {zone!r} has no IANA name; use zoneinfo.ZoneInfo", name
         )
     # The smallest unit of a rule is a second, so microseconds have no effect.
-    seconds = to_timestamp(moment.replace(microsecond=0))
-    return {name: seconds, f"{name}_tz": get_utcoffset_minutes(moment)}
+    seconds = zones.to_timestamp(moment.replace(microsecond=0))
+    return {name: seconds, f"{name}_tz": zones.get_utcoffset_minutes(moment)}
 
 
 def _decode_rrule(tagged: Tagged) -> rrule:
@@ -458,7 +449,7 @@ def _decode_rule_moment(tagged: Tagged, key: str) -> datetime | None:
     seconds = _read_number(tagged, key)
     minutes = 0 if tagged.get(f"{key}_tz") is None else _read_number(tagged, f"{key}_tz")
     try:
-        moment = from_timestamp(seconds, minutes)
+        moment = zones.from_timestamp(seconds, minutes)
     except (ValueError, OverflowError) as error:
         raise MalformedError(key, f"{seconds!r} is not a UNIX time: {error}") from error
     zone = tagged.get(f"{key}_zone")

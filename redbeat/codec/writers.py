@@ -221,19 +221,16 @@ def _object(value: Any, default: Default, depth: int) -> Any:
     return storable(written, default, depth + 1)
 
 
+PLAIN: frozenset[type] = frozenset({str, int, bool, type(None)})
+STRING = frozenset({str})
 WALKERS: dict[type, Callable[[Any, Default, int], Any]] = {
-    str: _as_is,
-    int: _as_is,
-    bool: _as_is,
-    type(None): _as_is,
+    **dict.fromkeys(PLAIN, _as_is),
     float: _float,
     dict: _dict,
     list: _list,
     tuple: _list,
 }
 SUBCLASSABLE = tuple((base, WALKERS[base]) for base in (str, int, float, dict, list, tuple))
-PLAIN = frozenset({str, int, bool, type(None)})
-STRING = frozenset({str})
 
 
 def _check_keys(value: dict[Any, Any]) -> None:

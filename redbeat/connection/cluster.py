@@ -7,16 +7,8 @@ from contextlib import contextmanager
 from threading import RLock
 from typing import Any, Final
 
+from redis import exceptions
 from redis.cluster import RedisCluster
-from redis.exceptions import (
-    ClusterCrossSlotError,
-    ClusterError,
-    MovedError,
-    RedisClusterException,
-    TimeoutError,  # noqa: A004 - redis-py's is not the built-in one
-    TryAgainError,
-)
-from redis.exceptions import ConnectionError as RedisConnectionError
 
 # Part of redis-py's error message for keys in different slots; a retry cannot fix this error.
 _CROSS_SLOT: Final = "same key slot"
@@ -85,15 +77,15 @@ def cluster_errors() -> Iterator[None]:
     """Convert each cluster error of redis-py that is not a ``RedisError`` into a ``RedisError``."""
     try:
         yield
-    except RedisClusterException as error:
+    except exceptions.RedisClusterException as error:
         if _CROSS_SLOT in str(error):
-            raise ClusterCrossSlotError(str(error)) from error
-        raise RedisConnectionError(str(error)) from error
-    except ClusterError as error:
-        if type(error) is not ClusterError:
+            raise exceptions.ClusterCrossSlotError(str(error)) from error
+        raise exceptions.ConnectionError(str(error)) from error
+    except exceptions.ClusterError as error:
+        if type(error) is not exceptions.ClusterError:
             raise
         # While a cluster moves a slot, its nodes may redirect a command to each other.
-        raise TryAgainError(str(error)) from error
+        raise exceptions.TryAgainError(str(error)) from error
 
 
 def is_cluster(client: Any) -> bool:
@@ -125,7 +117,7 @@ def refreshing(client: Any) -> Iterator[None]:
     """
     try:
         yield
-    except (RedisConnectionError, TimeoutError, MovedError):
+    except (exceptions.ConnectionError, exceptions.TimeoutError, exceptions.MovedError):
         # A client that has not connected yet loads the slot table when it connects.
         if is_cluster(client) and "nodes_manager" in vars(client):
             with cluster_errors():

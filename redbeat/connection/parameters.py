@@ -82,9 +82,11 @@ def read_endpoint(app: Celery) -> Endpoint:
     options, options_setting = _redbeat_or_broker(
         app, "redbeat_redis_options", "broker_transport_options"
     )
+    if not isinstance(use_ssl, (bool, Mapping, type(None))):
+        raise ConfigurationError(f"{ssl_setting} must be True, False or a dict of ssl_ options")
     return Endpoint(
         url=_url_text(url, url_setting),
-        use_ssl=_check_use_ssl(use_ssl, ssl_setting),
+        use_ssl=use_ssl,
         options=_check_options(options, options_setting),
         url_setting=url_setting,
         ssl_setting=ssl_setting,
@@ -111,12 +113,6 @@ def _url_text(url: Any, setting: str) -> str:
     raise ConfigurationError(f"{setting} must be a string, not of type {type(url).__name__}")
 
 
-def _check_use_ssl(use_ssl: Any, setting: str) -> Any:
-    if isinstance(use_ssl, (bool, Mapping, type(None))):
-        return use_ssl
-    raise ConfigurationError(f"{setting} must be True, False or a dict of ssl_ options")
-
-
 def _check_options(options: Any, setting: str) -> dict[str, Any]:
     options = {} if options is None else options
     if not isinstance(options, Mapping):
@@ -136,17 +132,11 @@ def encryption(
     if not _wants_tls(endpoint, scheme, from_url, options):
         _refuse_stray_tls(endpoint, from_url, options)
         return {}
-    return tls_options(_tls_layers(endpoint, from_url, options))
-
-
-def _tls_layers(
-    endpoint: Endpoint, from_url: dict[str, Any], options: dict[str, Any]
-) -> list[Layer]:
     settings = endpoint.use_ssl if isinstance(endpoint.use_ssl, Mapping) else {}
     use_ssl = Layer(endpoint.ssl_setting, settings, strict=not endpoint.ssl_inherited)
     url = Layer(endpoint.url_setting, from_url)
     first = [use_ssl, url] if endpoint.ssl_inherited else [url, use_ssl]
-    return [*first, Layer(endpoint.options_setting, options)]
+    return tls_options([*first, Layer(endpoint.options_setting, options)])
 
 
 def _wants_tls(

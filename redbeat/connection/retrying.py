@@ -7,16 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
-from redis.exceptions import (
-    AuthenticationError,
-    AuthorizationError,
-    BusyLoadingError,
-    ClusterDownError,
-    ReadOnlyError,
-    TimeoutError,  # noqa: A004 - redis-py's TimeoutError is not the built-in one
-    TryAgainError,
-)
-from redis.exceptions import ConnectionError as RedisConnectionError
+from redis import exceptions
 from redis.sentinel import MasterNotFoundError
 from tenacity import RetryCallState, Retrying, retry_if_exception
 from tenacity.wait import wait_random_exponential
@@ -120,16 +111,16 @@ T = TypeVar("T")
 
 #: Errors after which a retry can succeed, because their cause may be temporary.
 RETRIABLE: Final = (
-    BusyLoadingError,
-    ClusterDownError,
+    exceptions.BusyLoadingError,
+    exceptions.ClusterDownError,
     MasterNotFoundError,
-    ReadOnlyError,
-    RedisConnectionError,
-    TimeoutError,
-    TryAgainError,
+    exceptions.ReadOnlyError,
+    exceptions.ConnectionError,
+    exceptions.TimeoutError,
+    exceptions.TryAgainError,
 )
 #: Subclasses of the errors in RETRIABLE after which a retry cannot succeed.
-PERMANENT: Final = (AuthenticationError, AuthorizationError)
+PERMANENT: Final = (exceptions.AuthenticationError, exceptions.AuthorizationError)
 
 # Methods that send several commands; the client retries each command separately.
 _COMPOUND: Final = frozenset({"lock", "register_script", "transaction"})

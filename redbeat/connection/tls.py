@@ -61,7 +61,8 @@ def tls_options(layers: Iterable[Layer]) -> dict[str, Any]:
     origin: dict[str, str] = {}
     for layer in layers:
         for name, value in _known(layer):
-            merged[name] = _CONVERT.get(name, _unchanged)(value, f"{layer.setting}[{name!r}]")
+            convert = _CONVERT.get(name)
+            merged[name] = convert(value, f"{layer.setting}[{name!r}]") if convert else value
             origin[name] = layer.setting
     if merged["ssl_cert_reqs"] == "none":
         # Without certificate verification, the ssl module does not allow a host name check.
@@ -101,10 +102,6 @@ def _known(layer: Layer) -> Iterable[tuple[str, Any]]:
         elif layer.strict and name != "ssl":
             hint = did_you_mean(name, TLS_OPTIONS)
             raise ConfigurationError(f"{layer.setting}: unknown TLS option {name!r}; {hint}")
-
-
-def _unchanged(value: Any, _where: str) -> Any:
-    return value
 
 
 def _cert_reqs(value: Any, where: str) -> str:

@@ -20,10 +20,12 @@ from redis.sentinel import MasterNotFoundError, Sentinel
 
 from redbeat.errors import ConfigurationError
 
+from .borrowing import connection_like
 from .celery_notation import DEFAULT_SERVICE, SENTINEL_PORT
 from .cluster import LateCluster
 from .parameters import SOCKET_DEFAULTS, Parameters, hide_credentials, stale_connection_retry
 from .tls import TLS_OPTIONS, Layer, tls_options
+from .urls import SOCKETS
 
 
 class SentinelClient(Redis):
@@ -115,16 +117,9 @@ _RETRY_IS_FOR_CLUSTER: Final = int(redis.__version__.split(".")[0]) >= 6
 
 #: Timeouts in seconds for each Sentinel server.
 #: The timeouts are short, because the client waits for each Sentinel server that is down.
-SENTINEL_DEFAULTS: Final[Mapping[str, Any]] = {
-    **SOCKET_DEFAULTS,
-    "socket_timeout": 1.0,
-    "socket_connect_timeout": 1.0,
-}
+SENTINEL_DEFAULTS: Final = dict(SOCKET_DEFAULTS, socket_timeout=1.0, socket_connect_timeout=1.0)
 
 REDIS_PORT: Final = 6379
-
-# redis-py has no type annotations for ClusterNode.
-_new_node: Callable[..., ClusterNode] = ClusterNode
 
 _UNKNOWN_ARGUMENT: Final = re.compile(r"unexpected keyword argument '(\w+)'")
 _SENTINEL_ARGUMENTS: Final = frozenset(signature(Sentinel.__init__).parameters)
@@ -148,8 +143,8 @@ def build(parameters: Parameters) -> RawClient:
 
 
 def _single(parameters: Parameters) -> Redis:
-    node = parameters.node
-    return _master(parameters, host=node.host or "localhost", port=node.port or REDIS_PORT)
+    host, port = _hosts(parameters, REDIS_PORT)[0]
+    return _master(parameters, host=host, port=port)
 
 
 def _socket(parameters: Parameters) -> Redis:
@@ -164,40 +159,29 @@ def _socket(parameters: Parameters) -> Redis:
 def _master(parameters: Parameters, **address: Any) -> Redis:
     with _config_errors(parameters):
         client = MasterClient(**{**address, **parameters.kwargs})
-        _try_connection(client)
+        connection_like(client.connection_pool)  # redis-py validates the arguments
     return client
-
-
-def _listed_sentinels(parameters: Parameters) -> list[tuple[str, int]]:
-    if "sentinels" not in parameters.redbeat_options:
-        raise ConfigurationError(
-            f"{parameters.options_setting} has no 'sentinels': set redbeat_redis_options to "
-            "{'sentinels': [(host, port), ...], 'service_name': ...}"
-        )
-    sentinels: list[tuple[str, int]] = parameters.redbeat_options["sentinels"]
-    return sentinels
-
-
-def _sentinels_of_url(parameters: Parameters) -> list[tuple[str, int]]:
-    return parameters.redbeat_options.get("sentinels") or _hosts(parameters, SENTINEL_PORT)
 
 
 def _hosts(parameters: Parameters, port: int) -> list[tuple[str, int]]:
     return [(node.host or "localhost", node.port or port) for node in parameters.addresses]
 
 
-def _sentinel(
-    find_sentinels: Callable[[Parameters], list[tuple[str, int]]], parameters: Parameters
-) -> Redis:
+def _sentinel(parameters: Parameters) -> Redis:
     options, kwargs = parameters.redbeat_options, dict(parameters.kwargs)
+    if parameters.scheme == "redis-sentinel" and "sentinels" not in options:
+        raise ConfigurationError(
+            f"{parameters.options_setting} has no 'sentinels': set redbeat_redis_options to "
+            "{'sentinels': [(host, port), ...], 'service_name': ...}"
+        )
     service = options.get("service_name") or options.get("master_name") or DEFAULT_SERVICE
     for_sentinel = {name: kwargs.pop(name) for name in _SENTINEL_ARGUMENTS & kwargs.keys()}
     sentinel_kwargs = _sentinel_kwargs(parameters)
-    hosts = find_sentinels(parameters)
+    hosts = options.get("sentinels") or _hosts(parameters, SENTINEL_PORT)
     with _config_errors(parameters):
         sentinel: Any = Sentinels(hosts, sentinel_kwargs=sentinel_kwargs, **for_sentinel)
         client: Redis = sentinel.master_for(service, redis_class=MasterClient, **kwargs)
-        _try_connection(client)
+        connection_like(client.connection_pool)
     return client
 
 
@@ -216,7 +200,7 @@ def _sentinel_kwargs(parameters: Parameters) -> dict[str, Any]:
 def _cluster(parameters: Parameters) -> RedisCluster:
     kwargs = _cluster_kwargs(parameters)
     hosts = parameters.redbeat_options.get("startup_nodes") or _hosts(parameters, REDIS_PORT)
-    nodes = [_new_node(*host) for host in hosts]
+    nodes = [ClusterNode(*host) for host in hosts]  # type: ignore[no-untyped-call]
     return LateCluster(partial(_cluster_config_errors, parameters), startup_nodes=nodes, **kwargs)
 
 
@@ -237,7 +221,7 @@ def _cluster_kwargs(parameters: Parameters) -> dict[str, Any]:
     kwargs.setdefault("require_full_coverage", False)
     node_kwargs = {name: kwargs[name] for name in kwargs if name not in _CLUSTER_ARGUMENTS}
     with _config_errors(parameters):
-        _try_connection(Redis(**node_kwargs))
+        connection_like(Redis(**node_kwargs).connection_pool)
     # For the nodes of a cluster, redis-py silently ignores unknown options, even options that
     # enable the verification of certificates.
     dropped = sorted(node_kwargs.keys() - set(REDIS_ALLOWED_KEYS))
@@ -263,12 +247,6 @@ def _cluster_config_errors(parameters: Parameters) -> Iterator[None]:
         raise RedisConnectionError(str(error)) from error
 
 
-def _try_connection(client: Redis) -> None:
-    """Create an unopened connection, so that redis-py validates the arguments of ``client``."""
-    pool = client.connection_pool
-    pool.connection_class(**pool.connection_kwargs)
-
-
 @contextmanager
 def _config_errors(parameters: Parameters) -> Iterator[None]:
     """Translate redis-py's errors about invalid arguments into ``ConfigurationError``."""
@@ -281,22 +259,15 @@ def _config_errors(parameters: Parameters) -> Iterator[None]:
     except (TypeError, ValueError, RedisError) as error:
         unknown = _UNKNOWN_ARGUMENT.search(str(error))
         what = f"{unknown[1]!r} is not an option of redis-py" if unknown else str(error)
-        setting = _setting_of(parameters, unknown[1] if unknown else "")
+        in_url = unknown and unknown[1] in parameters.node.options
+        setting = parameters.url_setting if in_url else parameters.options_setting
         raise ConfigurationError(f"{setting}: {what}") from error
 
 
-def _setting_of(parameters: Parameters, name: str) -> str:
-    in_url = name in parameters.node.options
-    return parameters.url_setting if in_url else parameters.options_setting
-
-
 _BUILDERS: Final[Mapping[str, Callable[[Parameters], RawClient]]] = {
-    "redis": _single,
-    "rediss": _single,
-    "unix": _socket,
-    "redis+socket": _socket,
-    "redis-sentinel": partial(_sentinel, _listed_sentinels),
-    "sentinel": partial(_sentinel, _sentinels_of_url),
+    **dict.fromkeys(("redis", "rediss"), _single),
+    **dict.fromkeys(SOCKETS, _socket),
+    **dict.fromkeys(("redis-sentinel", "sentinel"), _sentinel),
     "redis-cluster": _cluster,
 }
 

@@ -10,22 +10,14 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from redbeat.errors import ConfigurationError
 
-#: The supported schemes. Celery uses the names ``sentinel`` and ``redis+socket``.
-SCHEMES = (
-    "redis",
-    "rediss",
-    "unix",
-    "redis+socket",
-    "redis-sentinel",
-    "sentinel",
-    "redis-cluster",
-)
-
 #: The schemes of Unix sockets, which have no host and no TLS.
 SOCKETS = ("unix", "redis+socket")
 
 #: The schemes of topologies with several servers.
 MANY_SERVERS = ("redis-sentinel", "sentinel", "redis-cluster")
+
+#: The supported schemes. Celery uses the names ``sentinel`` and ``redis+socket``.
+SCHEMES = ("redis", "rediss", *SOCKETS, *MANY_SERVERS)
 
 MASK = "**"
 

@@ -1,53 +1,24 @@
-"""Manages the waiting runs of an entry: manually triggered runs and backfills.
-
-A backfill is a request to send the runs of a time span in the past; a beat sends these runs one by
-one. The field ``trigger`` of an entry contains the waiting runs of the entry, in the format that
-the scripts ``trigger.lua`` and ``backfill.lua`` describe.
-"""
+"""Backfills: requests to send the runs of a time span in the past, one by one."""
 
 from __future__ import annotations
 
-import math
-import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import datetime, timedelta
-from itertools import islice
-from typing import TYPE_CHECKING, Final, NamedTuple
+from itertools import groupby, islice
+from typing import Any, Final, NamedTuple
 
 from redbeat.calendar.walltime import TICK
-from redbeat.calendar.zones import EPOCH, from_timestamp
-from redbeat.codec.stored import (
-    bytes_of,
-    instant_in,
-    is_valid_text,
-    number_in,
-    seconds_in,
-    text_of,
-    whole_in,
-)
-from redbeat.errors import ConflictError, DecodeError, InvalidEntryError
-from redbeat.storage.reading import not_an_entry
-from redbeat.storage.store import store_of
-from redbeat.storage.wire import Row
+from redbeat.calendar.zones import from_timestamp
+from redbeat.codec import stored
+from redbeat.errors import InvalidEntryError
 
-from .decide import LONGEST_ID
-from .policy import in_utc
-from .runs import SENT_OUTCOMES, nominal, read_history
-from .save import SAVE_ATTEMPTS
-from .status import Record, how_to_schedule
-
-if TYPE_CHECKING:
-    from redbeat.entry import RedBeatSchedulerEntry
+from .decide import is_id
 
 #: Maximum number of manually triggered runs of one entry that wait for a beat.
 MAX_TRIGGERS: Final = 100
 
 #: The default rate of a backfill, in runs per second.
 BACKFILL_RATE: Final = 10.0
-
-#: The codes that ``trigger.lua`` and ``backfill.lua`` return when the scripts refuse a call.
-#: ``REFUSED`` means that too many triggered runs wait, or that another program changed the entry.
-UNKNOWN, QUARANTINED, REFUSED, NOT_A_HASH, OUTSIDE = 0, -1, -2, -3, -4
 
 #: The word at the end of the stored text of a finished backfill.
 DONE: Final = "done"
@@ -101,7 +72,7 @@ class Backfill(NamedTuple):
 
     @classmethod
     def read(cls, token: str) -> Backfill:
-        """Return the backfill in ``token``, which is a text from the field ``trigger``.
+        """Return the backfill in a stored text.
 
         Raises ValueError for a text that is not the :attr:`token` of a backfill.
         """
@@ -109,24 +80,20 @@ class Backfill(NamedTuple):
         run_id, rate_text, sent_text, total_text, span, left_text = head.split("/")
         since, until = _span(span)
         left = tuple(map(_span, left_text.split(","))) if left_text else ()
-        rate, sent, total = number_in(rate_text), whole_in(sent_text), whole_in(total_text)
-        ready_at = None if ready == DONE else seconds_in(ready)
-        if rate is None or sent is None or total is None:
-            raise ValueError("the rate and the numbers of runs must be numbers")
-        if rate < MIN_RATE:
-            raise ValueError(f"the rate must be at least {MIN_RATE} runs a second")
+        sent, total = map(stored.whole_in, (sent_text, total_text))
+        rate = stored.number_in(rate_text)
+        ready_at = None if ready == DONE else stored.seconds_in(ready)
+        if rate is None or rate < MIN_RATE or sent is None or total is None:
+            raise ValueError(f"{token:.100} has no valid rate, or no number of runs")
         backfill = cls(run_id, since, until, rate, sent, total, left, ready_at)
-        if not 0 < len(run_id) <= LONGEST_ID or not is_valid_text(run_id):
-            raise ValueError(f"the id must be valid text of at most {LONGEST_ID} characters")
-        if len(left) > MAX_SPANS:
-            raise ValueError(f"the backfill has more than {MAX_SPANS} spans")
-        if backfill.finished == bool(left) or backfill.token != token:
-            raise ValueError("RedBeat does not write backfills in this form")
+        valid = is_id(run_id) and len(left) <= MAX_SPANS and backfill.finished != bool(left)
+        if not valid or backfill.token != token:
+            raise ValueError(f"RedBeat does not write backfills like {token:.100}")
         return backfill
 
     @property
     def token(self) -> str:
-        """The text that represents this backfill in the field ``trigger``."""
+        """The text to store."""
         ready = DONE if self.ready_at is None else f"{self.ready_at:.6f}"
         left = ",".join(map(_span_text, self.left))
         span = _span_text((self.since, self.until))
@@ -134,7 +101,15 @@ class Backfill(NamedTuple):
 
     def instants(self, occurrences: Occurrences) -> Iterator[datetime]:
         """Yield the nominal instants of the runs that are not sent yet."""
-        return _instants(self.left, occurrences)
+        for since, until in self.left:
+            for instant in occurrences(since):
+                if instant >= until:
+                    break
+                yield instant
+
+    def ended(self, until: datetime) -> Backfill:
+        """Return a copy without the runs that are not sent yet, the first of them at ``until``."""
+        return self._replace(total=self.sent, until=until, left=(), ready_at=None)
 
     def after_run(self, following: datetime | None, now: float, sent: int = 1) -> Backfill:
         """Return a copy of the backfill that counts ``sent`` more runs as sent.
@@ -151,74 +126,14 @@ class Backfill(NamedTuple):
 
 
 def _span(text: str) -> Span:
-    since, until = map(instant_in, text.split("~"))
+    since, until = map(stored.instant_in, text.split("~"))
     if since is None or until is None:
         raise ValueError("a span must have two instants in UNIX seconds")
     return since, until
 
 
 def _span_text(span: Span) -> str:
-    return "~".join([nominal(instant).short for instant in span])
-
-
-def _instants(spans: Iterable[Span], occurrences: Occurrences) -> Iterator[datetime]:
-    for since, until in spans:
-        for instant in occurrences(since):
-            if instant >= until:
-                break
-            yield instant
-
-
-def _tokens(waiting: str) -> list[str]:
-    """Return the waiting runs in a field ``trigger``.
-
-    Only ASCII white space separates waiting runs, as in the Lua scripts.
-    """
-    return [text_of(part) for part in bytes_of(waiting).split()]
-
-
-def is_backfill(token: str) -> bool:
-    """Return whether a waiting run is a backfill and not a manually triggered run."""
-    return "/" in token
-
-
-def backfills_in(waiting: str) -> list[Backfill]:
-    """Return all valid backfills in a field ``trigger``, including finished backfills.
-
-    A beat logs and removes invalid backfills.
-    """
-    found = []
-    for token in filter(is_backfill, _tokens(waiting)):
-        try:
-            found.append(Backfill.read(token))
-        except ValueError:
-            continue
-    return found
-
-
-def waits(waiting: str) -> bool:
-    """Return whether a field ``trigger`` contains a run to send, now or later."""
-    return any(not token.endswith(f":{DONE}") for token in _tokens(waiting))
-
-
-def first_ready(waiting: str, now: float, enabled: bool) -> str | None:
-    """Return the waiting run to send at ``now`` (UNIX seconds), None if no run is ready.
-
-    Manually triggered runs come before backfills. Backfills wait while the entry is not enabled.
-    """
-    ready: list[tuple[float, str]] = []
-    for token in _tokens(waiting):
-        if not is_backfill(token):
-            return token
-        if not enabled or token.endswith(f":{DONE}"):
-            continue
-        try:
-            at = Backfill.read(token).ready_at or 0.0
-        except ValueError:
-            at = 0.0  # the beat logs and removes the invalid backfill
-        if at <= now:
-            ready.append((at, token))
-    return min(ready, key=lambda item: item[0])[1] if ready else None
+    return "~".join([f"{at.timestamp():.6f}".rstrip("0").rstrip(".") for at in span])
 
 
 class Planned(NamedTuple):
@@ -241,19 +156,21 @@ class Planned(NamedTuple):
     backfill: Backfill | None
 
 
-def with_backfill(waiting: str, backfill: Backfill, again: bool) -> str:
-    """Return ``waiting``, the text of a field ``trigger``, with ``backfill`` added.
+def with_backfill(
+    backfills: Sequence[Backfill], new: Backfill, again: bool
+) -> tuple[Backfill, ...]:
+    """Return ``backfills`` with ``new`` added.
 
     Finished backfills whose spans overlap or touch are combined into one backfill. If ``again`` is
-    true, finished backfills are removed instead. Raises :exc:`InvalidEntryError` if the
-    field would contain too many backfills.
+    true, finished backfills are removed instead. Raises :exc:`InvalidEntryError` if there would be
+    too many backfills.
     """
-    others = [token for token in _tokens(waiting) if not token.endswith(f":{DONE}")]
-    finished = [] if again else _merged([one for one in backfills_in(waiting) if one.finished])
+    others = [one for one in backfills if not one.finished]
+    finished = [] if again else _merged([one for one in backfills if one.finished])
     if len(finished) + len(others) > MAX_SPANS:
         problem = f"has {MAX_SPANS} backfills; the option 'again' removes finished backfills"
         raise InvalidEntryError("backfill", problem)
-    return " ".join([*(one.token for one in finished), *others, backfill.token])
+    return (*finished, *others, new)
 
 
 def _merged(finished: Sequence[Backfill]) -> list[Backfill]:
@@ -268,112 +185,22 @@ def _merged(finished: Sequence[Backfill]) -> list[Backfill]:
     return merged
 
 
-def cancelled(waiting: str) -> str:
-    """Return ``waiting``, the text of a field ``trigger``, without the unsent runs of backfills."""
-    tokens = []
-    for token in _tokens(waiting):
-        one = next(iter(backfills_in(token)), None)
-        if one is None or one.finished:
-            tokens.append(token)
-        elif one.sent:
-            ended = one._replace(total=one.sent, until=one.left[0][0], left=(), ready_at=None)
-            tokens.append(ended.token)
-    return " ".join(tokens)
+def cancelled(backfills: Sequence[Backfill]) -> tuple[Backfill, ...]:
+    """Return ``backfills`` without the runs that are not sent yet."""
+    kept = [one for one in backfills if one.finished or one.sent]
+    return tuple(one if one.finished else one.ended(one.left[0][0]) for one in kept)
 
 
-# -- requests --------------------------------------------------------------------------------------
-
-
-def request_run(entry: RedBeatSchedulerEntry) -> str:
-    """Request one run of an entry; see :meth:`RedBeatSchedulerEntry.trigger`. One round trip."""
-    run_id, key = uuid.uuid4().hex[:12], entry.writable_key()
-    code = store_of(entry.app).trigger(key, run_id, MAX_TRIGGERS)
-    if code == REFUSED:
-        problem = f"{MAX_TRIGGERS} runs of {entry.name!r} are waiting; check that a beat runs"
-        raise InvalidEntryError("trigger", problem)
-    _check_code(code, entry, key)
-    return entry.task_id_of(run_id)
-
-
-def request_backfill(
-    entry: RedBeatSchedulerEntry,
-    since: datetime,
-    until: datetime,
-    rate: float,
-    again: bool,
-    dry_run: bool,
-) -> Planned:
-    """Request a backfill of a span; see :meth:`RedBeatSchedulerEntry.backfill`."""
-    span = (in_utc("since", since), in_utc("until", until))
-    if not span[0] < span[1]:
-        raise InvalidEntryError("until", f"{until} must be later than {since}")
-    if span[0] < EPOCH:
-        raise InvalidEntryError("since", f"{since} must not be before 1970")
-    if not MIN_RATE <= rate < math.inf:
-        raise InvalidEntryError("rate", f"{rate!r} must be at least {MIN_RATE} runs a second")
-    run_id = uuid.uuid4().hex[:12]
-    for _ in range(SAVE_ATTEMPTS):
-        row, stored, now = _stored(entry)
-        # If a beat records a run after _stored() has read ``meta``, the field ``meta`` changes.
-        # If ``meta`` has changed, ``backfill.lua`` refuses the write, and the loop starts over.
-        runs = read_history(store_of(entry.app).history(row.key)[0])
-        sent = {run.scheduled_at for run in runs if run.outcome in SENT_OUTCOMES}
-        earlier = [one for one in backfills_in(row.trigger) if not (again and one.finished)]
-        since, until = span[0], max(min(span[1], _first_to_send(stored, now)), span[0])
-        plan = _planned(run_id, (since, until), rate, stored.occurrences_from, sent, earlier, now)
-        if dry_run or plan.backfill is None:
-            return plan
-        if _replace_waiting(entry, row, with_backfill(row.trigger, plan.backfill, again)):
-            return plan
-    raise ConflictError(str(entry.name))
-
-
-def cancel_backfills(entry: RedBeatSchedulerEntry) -> list[Backfill]:
-    """Cancel the unsent runs of all backfills; return the backfills that had unsent runs.
-
-    Raises KeyError if the entry does not exist. Takes two round trips, and two more for each run
-    that a beat records during the call.
-    """
-    for _ in range(SAVE_ATTEMPTS):
-        row, _, _ = _stored(entry)
-        ended = [one for one in backfills_in(row.trigger) if not one.finished]
-        if not ended or _replace_waiting(entry, row, cancelled(row.trigger)):
-            return ended
-    raise ConflictError(str(entry.name))
-
-
-def stored_backfills(entry: RedBeatSchedulerEntry) -> list[Backfill]:
-    """Return the stored backfills of an entry. One round trip.
-
-    Raises KeyError if the entry does not exist.
-    """
-    return backfills_in(_stored(entry)[0].trigger)
-
-
-def _stored(entry: RedBeatSchedulerEntry) -> tuple[Row, RedBeatSchedulerEntry, float]:
-    """Return the stored fields of an entry, the decoded entry, and the time of Redis.
-
-    One round trip.
-    """
-    page = store_of(entry.app).read([entry.writable_key()])
-    row = page.rows[0]
-    if row.definition is None:
-        raise KeyError(entry.name)
-    record = Record.read(row, str(entry.name), page.now, entry.app, type(entry))
-    if record.entry is None:
-        raise DecodeError("definition", record.problem or "cannot be read")
-    return row, record.entry, page.now
-
-
-def _first_to_send(entry: RedBeatSchedulerEntry, now: float) -> datetime:
+def first_to_send(entry: Any, now: float) -> datetime:
     """Return the instant from which the schedule itself sends the runs of the entry.
 
     The result is never later than ``now``, which is in UNIX seconds.
     """
-    present, last = from_timestamp(now), entry.anchor
+    present = from_timestamp(now)
+    last: datetime | None = entry.anchor
     if last is not None:
         return min(last + TICK, present)
-    due = entry.decision_at(present).scheduled_at
+    due: datetime | None = entry.decision_at(present).scheduled_at
     if due is not None:
         return min(due, present)
     plan = entry.occurrence_plan()
@@ -382,65 +209,33 @@ def _first_to_send(entry: RedBeatSchedulerEntry, now: float) -> datetime:
     return min(next(delayed, present), present)
 
 
-def _planned(
-    run_id: str,
-    span: Span,
-    rate: float,
+def planned(
+    request: Backfill,
     occurrences: Occurrences,
     sent: Collection[datetime],
-    earlier: Iterable[Backfill],
-    now: float,
+    earlier: Sequence[Backfill],
 ) -> Planned:
-    """Return the plan of a request to backfill ``span``.
+    """Return the plan of a backfill that asks for all runs of its span.
 
     ``sent`` are the nominal instants of the runs that the history reports as sent. All runs in the
     spans of the backfills in ``earlier`` count as sent. Raises :exc:`InvalidEntryError` if the span
     contains too many runs, or if there are too many gaps between the runs to send.
     """
-    since, until = span
-    covered = [(one.since, one.until) for one in earlier]
-    everything = list(islice(_instants([span], occurrences), MAX_RUNS + 1))
+
+    def is_left(instant: datetime) -> bool:
+        covered = any(one.since <= instant < one.until for one in earlier)
+        return instant not in sent and not covered
+
+    everything = list(islice(request.instants(occurrences), MAX_RUNS + 1))
     if len(everything) > MAX_RUNS:
         problem = f"the span has more than {MAX_RUNS} runs; backfill the span in parts"
         raise InvalidEntryError("until", problem)
-    instants, left, in_gap = list[datetime](), list[list[datetime]](), True
-    for instant in everything:
-        if instant in sent or any(begin <= instant < end for begin, end in covered):
-            in_gap = True
-            continue
-        if in_gap:
-            left.append([instant, instant])
-            in_gap = False
-        left[-1][1] = instant + TICK
-        instants.append(instant)
-    if len(left) > MAX_SPANS:
+    groups = [list(group) for left, group in groupby(everything, is_left) if left]
+    if len(groups) > MAX_SPANS:
         problem = f"the runs to send have more than {MAX_SPANS} gaps; backfill the span in parts"
         raise InvalidEntryError("until", problem)
-    backfill = None
-    if instants:
-        spans = tuple((begin, end) for begin, end in left)
-        backfill = Backfill(run_id, since, until, rate, 0, len(instants), spans, now)
-    return Planned(instants, len(everything) - len(instants), since, until, backfill)
-
-
-def _replace_waiting(entry: RedBeatSchedulerEntry, row: Row, waiting: str) -> bool:
-    """Replace the waiting runs of an entry. One round trip.
-
-    Returns False, and changes nothing, if the stored waiting runs or history differ from ``row``.
-    """
-    code = store_of(entry.app).replace_waiting(row.key, row.trigger, row.meta, waiting)
-    _check_code(code, entry, row.key)
-    return code != REFUSED
-
-
-def _check_code(code: int, entry: RedBeatSchedulerEntry, key: str) -> None:
-    """Raise the error that belongs to a return code of ``trigger.lua`` or ``backfill.lua``."""
-    if code == UNKNOWN:
-        raise KeyError(entry.name)
-    if code == QUARANTINED:
-        raise InvalidEntryError("name", f"{entry.name!r} is in quarantine; repair the entry first")
-    if code == NOT_A_HASH:
-        raise InvalidEntryError("name", not_an_entry(key))
-    if code == OUTSIDE:
-        problem = f"{entry.name!r} is not scheduled: {how_to_schedule(str(entry.name))}"
-        raise InvalidEntryError("name", problem)
+    instants = [instant for group in groups for instant in group]
+    spans = tuple((group[0], group[-1] + TICK) for group in groups)
+    backfill = request._replace(total=len(instants), left=spans) if instants else None
+    left_out = len(everything) - len(instants)
+    return Planned(instants, left_out, request.since, request.until, backfill)

@@ -1,18 +1,22 @@
-"""Loads and decodes stored calendars, and passes each calendar to the entries that use it."""
+"""Reads and stores the calendars of a schedule, with their version."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import Any
+
+from redis.exceptions import ResponseError
 
 from redbeat.codec.stored import object_in
+from redbeat.config import key_aside
+from redbeat.entries.changes import apply
 from redbeat.errors import DecodeError
 from redbeat.schedules.calendars import Calendar
+from redbeat.storage.keys import naming_wrong_types
+from redbeat.storage.rows import Change, new_mark
 from redbeat.storage.store import Store
-
-if TYPE_CHECKING:
-    from redbeat.entry import RedBeatSchedulerEntry
+from redbeat.storage.words import CALENDAR_TEXTS, CALENDAR_VERSION
 
 
 def calendar_of(name: str, text: str) -> Calendar:
@@ -65,21 +69,45 @@ def readable_calendars(store: Store, names: Iterable[str]) -> tuple[dict[str, Ca
     return calendars, unreadable
 
 
-def prepare_calendars(
-    store: Store, entries: Iterable[RedBeatSchedulerEntry]
-) -> dict[str, Calendar]:
-    """Load the calendars of ``entries``, and record in Redis which entries use calendars.
+def give_calendars(store: Store, entries: Iterable[Any]) -> dict[str, Calendar]:
+    """Give entries the calendars that they use, and return these; one that cannot be read is none.
 
-    Returns the calendars by name. An entry with an unreadable calendar gets no calendars, so the
-    next decision about the entry loads its calendars and raises :exc:`DecodeError`. Takes two round
-    trips, or none if no entry uses a calendar.
+    An entry with an unreadable calendar reads it again for its next decision, which raises the
+    error. One round trip; none if no entry has a calendar.
     """
     users = [entry for entry in entries if entry.policy_field("exclude")]
     if not users:
         return {}
-    store.note_calendar_users([entry.key for entry in users])
     names = {name for entry in users for name in entry.policy.exclude}
     calendars, unreadable = readable_calendars(store, names)
     for entry in users:
         entry.use_calendars(None if unreadable & set(entry.policy.exclude) else calendars)
     return calendars
+
+
+def save(store: Store, name: str, text: str) -> None:
+    """Store a calendar as JSON. One round trip.
+
+    The new version makes beats read the calendars, and decisions by the old ones void. Raises
+    ``ResponseError`` if Redis refuses it.
+    """
+    index = [["HSET", CALENDAR_TEXTS, name, text], ["SET", CALENDAR_VERSION, new_mark()]]
+    reply = apply(store, [Change("", index=index)])
+    if reply.side_error:
+        with naming_wrong_types(store.client, store.keys):
+            raise ResponseError(reply.side_error)
+
+
+def delete(store: Store, name: str) -> bool:
+    """Delete a calendar that no entry uses; return whether it existed.
+
+    One round trip, for each shard.
+    """
+    existed = False
+    for part in store.parts:
+        prefix = part.keys.prefix
+        with part.client.pipeline(transaction=False) as pipe:  # users have no right to MULTI
+            pipe.hdel(key_aside(prefix, CALENDAR_TEXTS), name)
+            pipe.set(key_aside(prefix, CALENDAR_VERSION), new_mark())
+            existed = bool(pipe.execute()[0]) or existed
+    return existed

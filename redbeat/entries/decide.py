@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, tzinfo
 from functools import lru_cache
 from hashlib import sha1
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from celery.schedules import BaseSchedule, solar
 from celery.schedules import schedule as interval
@@ -22,31 +22,24 @@ from redis.exceptions import RedisError
 from redbeat.calendar.steps import PER_RUN, Steps, bounded, spend
 from redbeat.calendar.walltime import END, TICK
 from redbeat.calendar.zones import EPOCH, UTC, as_utc
-from redbeat.codec.stored import bytes_of, instant_in, is_valid_text
-from redbeat.errors import described
+from redbeat.codec.stored import bytes_of, is_valid_text
+from redbeat.errors import InvalidEntryError, described
+from redbeat.schedules import next_run as occurrences
 from redbeat.schedules.calendars import Exclusion
 from redbeat.schedules.hashed import hash_fraction, spread_fraction
-from redbeat.schedules.next_run import (
-    CLOCK_NOISE,
-    MIN_EVERY,
-    asks_itself,
-    count_runs,
-    finder_of,
-    latest_run,
-    next_run,
-    on_clock_of,
-    run_before,
-)
 from redbeat.schedules.rule import RuleSchedule
 
 from .policy import DEFAULT, Policy
 
-if TYPE_CHECKING:
-    from .runs import Nominal
-
 #: Maximum number of characters of the id of a triggered run.
 #: The ids that RedBeat itself creates have 12 characters.
 LONGEST_ID = 200
+
+
+def is_id(text: str) -> bool:
+    """Return whether a triggered run or a backfill may have this id."""
+    return 0 < len(text) <= LONGEST_ID and is_valid_text(text)
+
 
 #: ``PARKED`` is the score of finished and quarantined entries.
 #: ``DISABLED`` is the score of disabled entries.
@@ -62,7 +55,7 @@ def has_start(schedule: BaseSchedule) -> bool:
 
     If the schedule does not define the first run, a new entry is due at once.
     """
-    return isinstance(schedule, RuleSchedule) and not asks_itself(schedule)
+    return isinstance(schedule, RuleSchedule) and not occurrences.asks_itself(schedule)
 
 
 @dataclass(slots=True)  # each decision creates a plan, and frozen objects are slower to create
@@ -91,13 +84,13 @@ class Plan:
         start = self.policy.start_time
         if start is None or instant <= start or not isinstance(self.schedule, interval):
             return instant
-        return latest_run(self.schedule, start, instant, self.zone) or start
+        return occurrences.latest_run(self.schedule, start, instant, self.zone) or start
 
     @bounded
     def next_run(self, instant: datetime) -> datetime | None:
         """Return the first occurrence after ``instant`` that no calendar excludes."""
         if self.exclusion is None:
-            return next_run(self.schedule, instant, self.zone)
+            return occurrences.next_run(self.schedule, instant, self.zone)
         return self.exclusion.next_run(self.schedule, instant)
 
     @bounded
@@ -105,7 +98,7 @@ class Plan:
         """Return the last occurrence in ``(first, until]`` that no calendar excludes."""
         first = self.on_grid(first)
         if self.exclusion is None:
-            return latest_run(self.schedule, first, until, self.zone)
+            return occurrences.latest_run(self.schedule, first, until, self.zone)
         return self.exclusion.latest_run(self.schedule, first, until)
 
     def after(self, instant: datetime) -> datetime | None:
@@ -149,7 +142,7 @@ class Plan:
         instant = self.after(anchor)
         if instant is not None and instant <= since:
             instant = self.after(since)
-        while instant is not None and instant > since + CLOCK_NOISE:
+        while instant is not None and instant > since + occurrences.CLOCK_NOISE:
             yield instant
             since, instant = instant, self.after(instant)
 
@@ -206,8 +199,19 @@ class Plan:
         """Return how many occurrences are in the span ``[first, until)``, up to ``limit``."""
         first = self.on_grid(first)
         if self.exclusion is None:
-            return count_runs(self.schedule, first, until, limit, self.zone)
+            return occurrences.count_runs(self.schedule, first, until, limit, self.zone)
         return self.exclusion.count_runs(self.schedule, first, until, limit)
+
+    def occurrences_from(self, anchor: datetime | None, since: datetime) -> Iterator[datetime]:
+        """Yield the occurrences at ``since`` and later, ignoring ``max_runs``.
+
+        Raises :exc:`InvalidEntryError` for a schedule class with its own ``is_due``.
+        """
+        if occurrences.asks_itself(self.schedule):
+            problem = "the class has its own is_due(), so the runs of a span cannot be computed"
+            raise InvalidEntryError("schedule", problem)
+        plan = replace(self, policy=replace(self.policy, max_runs=None))
+        return (run.scheduled_at for run in runs_from(plan, anchor, 0, since, since))
 
     @bounded
     def number_between(self, after: datetime, until: datetime, limit: int) -> int:
@@ -223,10 +227,6 @@ class Plan:
 
     def first_of_last(self, first: datetime, last: datetime, number: int) -> datetime:
         """Return the earliest of the last ``number`` occurrences from ``first`` to ``last``."""
-        on_grid = type(self.schedule) is interval and not self.schedule.relative
-        if on_grid and self.exclusion is None:
-            every: timedelta = max(self.schedule.run_every, MIN_EVERY)
-            return max(first, last - (number - 1) * every)
         following, before = self.next_run(last), self.latest_run(first, last - TICK) or first
         gaps = [gap for gap in ((following or before) - last, last - before) if gap > timedelta(0)]
         span = number * min(gaps, default=timedelta(days=1))
@@ -280,69 +280,37 @@ FINISHED = Decision(None, None)
 
 
 class Trigger(NamedTuple):
-    """A run that was requested outside the schedule, with its id and the time of the request.
-
-    If ``backfilled`` is true, a backfill requested the run, and ``at`` is the nominal instant of
-    the run.
-    """
+    """A run that was requested outside the schedule, with its id and the time of the request."""
 
     id: str
     at: datetime
-    backfilled: bool = False
-
-    @classmethod
-    def read(cls, token: str) -> Trigger:
-        """Return the triggered run in ``token``, a waiting run that ``trigger.lua`` stored.
-
-        Raises ValueError if ``token`` is invalid.
-        """
-        name, _, seconds = token.rpartition(":")
-        at = instant_in(seconds)
-        if at is None or not 0 < len(name) <= LONGEST_ID or not is_valid_text(name):
-            raise ValueError(f"{token!r:.60} is not a triggered run of the form '<id>:<seconds>'")
-        return cls(name, at)
 
 
 @dataclass(slots=True)
 class Run:
-    """The run of a claimed entry: the input for the decision, and the result of the publish.
+    """The run that an entry object takes part in: its decision, and what came of the publish.
 
     Attributes:
         now: the time of Redis.
         due: the time at which the entry became due, from the score of the entry.
-        decided_at: when the occurrence was first claimed; the decision is made for this instant.
         decision: the decision on this run, None until the decision is made.
         successor: the entry as it is after the run.
         sent: whether the message was sent.
-        task_id: the task id of the message.
-        nominal: the nominal instant in the message.
-        own_id: whether RedBeat computed ``task_id`` from the nominal instant.
         at_most_once: whether the run is recorded before it is sent.
-        trigger: the triggered or backfilled run, None for a scheduled run.
-        options: the arguments of ``maybe_due`` if a program called this method, otherwise None.
+        headers: the headers of the message that are not in the options of the entry.
+        task_id: the id of the run, for an entry whose options have none.
         error: the error that prevented the sending of the message.
     """
 
     now: datetime
     due: datetime
-    decided_at: datetime
     decision: Decision | None = None
     successor: Any = None
     sent: bool = False
-    task_id: str = ""
-    nominal: Nominal | None = None
-    own_id: bool = False
     at_most_once: bool = False
-    trigger: Trigger | None = None
-    options: dict[str, Any] | None = None
+    headers: dict[str, Any] = field(default_factory=dict)
+    task_id: str = ""
     error: Exception | None = None
-
-    @property
-    def instant(self) -> datetime:
-        """The nominal instant of a scheduled run, or the time of the request of a triggered run."""
-        if self.trigger is not None:
-            return self.trigger.at
-        return (self.decision and self.decision.scheduled_at) or self.due
 
 
 def decide(
@@ -366,7 +334,7 @@ def decide(
         runs: the run count.
     """
     schedule, zone, policy = plan.schedule, plan.zone, plan.policy
-    find = finder_of(schedule)
+    find = occurrences.finder_of(schedule)
     if policy is DEFAULT and find is not None and last_run_at is not None and anchor is not None:
         # Most decisions take this fast path, because decide_by_policy() takes three times as long.
         upcoming = find(schedule, anchor, zone)
@@ -415,15 +383,11 @@ def within_max_runs(decision: Decision, policy: Policy, runs: int) -> Decision:
 
 @bounded
 def decide_by_policy(
-    plan: Plan,
-    last_run_at: datetime | None,
-    anchor: datetime | None,
-    now: datetime,
-    due: datetime,
+    plan: Plan, last_run_at: datetime | None, anchor: datetime | None, now: datetime, due: datetime
 ) -> Decision:
     """Return the decision for an entry under its policy, without applying ``max_runs``."""
     start, end = plan.policy.start_time, plan.policy.end_time
-    if asks_itself(plan.schedule):
+    if occurrences.asks_itself(plan.schedule):
         decision = decide_by_is_due(plan.schedule, last_run_at, now, due)
         if start is not None and now < start:
             return Decision(None, start)
@@ -552,7 +516,7 @@ def latest_before(plan: Plan, anchor: datetime, instant: datetime) -> datetime:
     if not isinstance(plan.schedule, interval):
         return latest
     if anchor >= instant:
-        return run_before(plan.schedule, anchor, instant, plan.zone)
+        return occurrences.run_before(plan.schedule, anchor, instant, plan.zone)
     first = plan.after(anchor)
     if first is None or first >= instant:
         return anchor
@@ -570,7 +534,7 @@ def decide_by_is_due(
     ahead = clock_offset(schedule, now)
     last = aware(last_run_at) + ahead if last_run_at else EPOCH
     try:
-        is_due, seconds = schedule.is_due(on_clock_of(schedule, last))
+        is_due, seconds = schedule.is_due(occurrences.on_clock_of(schedule, last))
     except (OSError, RedisError) as error:
         # A connection error of user code must fail only one entry, because RedBeat's own
         # connections may work.
@@ -626,24 +590,17 @@ def namespace_of(prefix: str) -> bytes:
     return uuid.uuid5(uuid.NAMESPACE_URL, f"redbeat:{prefix}").bytes
 
 
-#: Maps a hexadecimal digit to the digit with the variant bits of a UUID (RFC 9562) set.
-VARIANTS = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
-
-
 def task_id_of(prefix: str, name: str, instant: str, identity: str = "") -> str:
     """Return the task id of an occurrence; the same arguments always return the same id.
 
     ``instant`` is the nominal instant in UTC, formatted as ISO 8601. The id is the UUID version 5
     (RFC 9562) of "<instant> <name>" in the namespace of the prefix, or of
-    "<instant>/<identity> <name>" if the entry has an identity. This function is faster than
-    ``uuid5()``.
+    "<instant>/<identity> <name>" if the entry has an identity.
     """
     if identity:
         instant = f"{instant}/{identity}"
     text = namespace_of(prefix) + bytes_of(f"{instant} {name}")
-    digest = sha1(text, usedforsecurity=False).hexdigest()
-    variant = VARIANTS[digest[16]]
-    return f"{digest[:8]}-{digest[8:12]}-5{digest[13:16]}-{variant}{digest[17:20]}-{digest[20:32]}"
+    return str(uuid.UUID(bytes=sha1(text, usedforsecurity=False).digest()[:16], version=5))
 
 
 def score_of(next_at: datetime | None) -> float:

@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from datetime import datetime, timedelta
-from functools import lru_cache
-from json.encoder import encode_basestring_ascii as quoted
-from operator import attrgetter
 from typing import Any, Final
 
-from celery.schedules import BaseSchedule, crontab, schedule
+from celery.schedules import BaseSchedule, schedule
 
 from redbeat.calendar.times import time_from
 from redbeat.codec.stored import is_valid_text
-from redbeat.codec.types import CRON_FIELDS, LONGEST_PART, TAG
-from redbeat.decoder import (
-    MAX_TEXT,
-    RedBeatJSONEncoder,
-    active_codec,
-    decode,
-    decode_schedule,
-    encode,
-)
+from redbeat.decoder import decode, decode_schedule, encode
 from redbeat.errors import DecodeError, InvalidEntryError
 from redbeat.printing import get_logger
 from redbeat.schedules.next_run import MIN_EVERY, asks_itself
@@ -101,12 +91,9 @@ def _is_empty_or_text(value: Any) -> bool:
 
 def _are_headers(value: Any) -> bool:
     if isinstance(value, (list, tuple)):
-        return all(isinstance(pair, (list, tuple)) and _is_pair(pair) for pair in value)
+        pairs = [pair for pair in value if isinstance(pair, (list, tuple)) and len(pair) == 2]
+        return len(pairs) == len(value) and all(isinstance(pair[0], str) for pair in pairs)
     return not value or isinstance(value, Mapping)
-
-
-def _is_pair(pair: Collection[Any]) -> bool:
-    return len(pair) == 2 and isinstance(next(iter(pair)), str)
 
 
 def _is_delivery_mode(value: Any) -> bool:
@@ -119,11 +106,9 @@ def _are_texts(value: Any) -> bool:
 
 def _is_time(value: Any) -> bool:
     # Accept the times that RedBeat 2 stored, even negative times, which stored_options() refuses.
-    return value is None or isinstance(value, (timedelta, datetime)) or _is_bounded_number(value)
-
-
-def _is_bounded_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and abs(value) < 1e10
+    if isinstance(value, (int, float)):
+        return abs(value) < 1e10
+    return value is None or isinstance(value, (timedelta, datetime))
 
 
 def _is_time_or_text(value: Any) -> bool:
@@ -184,22 +169,13 @@ def definition_text(definition: dict[str, Any], static: bool) -> tuple[str, dict
     of an invalid field.
     """
     if type(definition.get("enabled", True)) is not bool:
-        definition = {**definition, "enabled": _truth_of(definition["enabled"])}
-    text = flat_text(definition)
-    if text is not None:
-        return text, {}
+        with suppress(Exception):  # some classes, such as arrays, are neither true nor false
+            definition = {**definition, "enabled": bool(definition["enabled"])}
     definition, lazy = hidden(definition, static)
     options = stored_options(definition.get("options"))
     if options is not definition.get("options"):
         definition = {**definition, "options": options}
     return encode_definition(definition), lazy
-
-
-def _truth_of(enabled: Any) -> Any:
-    try:
-        return bool(enabled)  # RedBeat 2 accepts any value
-    except Exception:  # some classes, such as arrays, are neither true nor false
-        return enabled
 
 
 def encode_definition(definition: dict[str, Any]) -> str:
@@ -211,86 +187,6 @@ def encode_definition(definition: dict[str, Any]) -> str:
         if not is_valid(definition.get(field)):
             raise InvalidEntryError(field, f"must be {expected}, not {definition.get(field)!r:.60}")
     return encode(definition, "")
-
-
-#: ``NAMES`` are the fields of a definition, without additional fields of a subclass.
-#: ``DEFINITION_TEXT`` is the JSON template of a definition with exactly the fields in ``NAMES``.
-NAMES = (*FIELDS,)
-DEFINITION_TEXT = f"{{{', '.join(f'{quoted(field)}: %s' for field in NAMES)}}}"
-
-#: Maps each scalar type to a function that converts a value to JSON exactly like the JSON encoder.
-SCALARS: dict[type, Callable[[Any], str]] = {
-    str: quoted,
-    int: repr,
-    bool: {True: "true", False: "false"}.__getitem__,
-    type(None): lambda _value: "null",
-}
-
-
-def flat_text(definition: dict[str, Any]) -> str | None:
-    """Return a plain definition as JSON to store, None for any other definition.
-
-    This function is several times faster than the JSON encoder. A plain definition is valid, has no
-    options that are times, and has no nested values in its arguments and options.
-    """
-    if (*definition,) != NAMES or active_codec()[0] is not RedBeatJSONEncoder:
-        return None
-    name, task, args, kwargs, options, rule, enabled = definition.values()
-    if not (_is_text(name) and _is_text(task) and type(enabled) is bool):
-        return None
-    if options and stored_options(options) is not options:
-        return None
-    try:
-        texts = (_array(args), _object(kwargs), _object(options), _schedule(rule))
-        text = DEFINITION_TEXT % (quoted(name), quoted(task), *texts, SCALARS[bool](enabled))
-    except (KeyError, TypeError, ValueError):
-        return None  # the JSON encoder handles nested values, and reports invalid values
-    return text if len(text) <= MAX_TEXT else None
-
-
-def _array(values: Any) -> str:
-    if values is None:
-        return "null"
-    if type(values) not in (list, tuple):
-        raise TypeError(values)
-    return f"[{', '.join([SCALARS[type(value)](value) for value in values])}]"
-
-
-def _object(values: Any) -> str:
-    if values is None:
-        return "null"
-    if type(values) is not dict or TAG in values:
-        raise TypeError(values)
-    if not values:
-        return "{}"
-    items = [f"{quoted(key)}: {SCALARS[type(value)](value)}" for key, value in values.items()]
-    return f"{{{', '.join(items)}}}"
-
-
-def _schedule(rule: Any) -> str:
-    if not isinstance(rule, BaseSchedule):
-        raise TypeError(rule)
-    if asks_itself(rule):
-        return encode(rule)
-    if type(rule) is schedule and type(rule.run_every) is timedelta:
-        return _interval(rule.run_every, bool(rule.relative))
-    if type(rule) is crontab:
-        fields = _cron_fields(rule)
-        if TEXT.issuperset(map(type, fields)) and max(map(len, fields)) <= LONGEST_PART:
-            return CRONTAB % (*map(quoted, fields),)
-    return encode(rule)
-
-
-@lru_cache(maxsize=256)
-def _interval(every: timedelta, relative: bool) -> str:
-    return encode(schedule(every, relative))
-
-
-CRONTAB = (
-    f'{{{quoted(TAG)}: "crontab", {", ".join(f"{quoted(name)}: %s" for name in CRON_FIELDS)}}}'
-)
-TEXT = frozenset({str})
-_cron_fields = attrgetter(*(f"_orig_{name}" for name in CRON_FIELDS))
 
 
 def decode_definition(text: str | bytes) -> dict[str, Any]:

@@ -5,32 +5,27 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection
-from datetime import datetime
+from dataclasses import replace
+from datetime import datetime, tzinfo
 from json.encoder import encode_basestring_ascii as quoted
 from secrets import token_urlsafe
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from zoneinfo import ZoneInfo
 
-from redbeat.calendar.zones import UTC, from_timestamp, zone_key, zone_named
-from redbeat.codec.stored import MAX_WHOLE, instant_in, record_in, seconds_in
-from redbeat.decoder import (
-    RedBeatJSONDecoder,
-    RedBeatJSONEncoder,
-    active_decoder,
-    active_encoder,
-    decode,
-    encode,
-)
-from redbeat.errors import DecodeError, InvalidEntryError
+from celery.utils.time import timezone as celery_zones
+
+from redbeat import decoder
+from redbeat.calendar.zones import UTC, zone_key, zone_named
+from redbeat.codec.stored import MAX_WHOLE
+from redbeat.decoder import decode, encode
+from redbeat.errors import DecodeError
 from redbeat.schedules.rule import RuleSchedule, zone_extension
+from redbeat.storage.rows import Row
 
-from .decide import aware, counts_from, same_instant
+from .decide import Plan, aware, counts_from
 from .definition import decode_definition, decode_policy
+from .pauses import Pause
 from .policy import Policy
-from .runs import Nominal
-
-if TYPE_CHECKING:
-    from .pauses import Pause
 
 #: UTC as a zone with an IANA name, which ``datetime.timezone.utc`` does not have.
 #: RedBeat 2 stores a time zone as its IANA name.
@@ -54,48 +49,36 @@ class History(NamedTuple):
     scheduled_at: datetime | None = None
 
     @classmethod
-    def read(cls, meta: str, runtime: str = "") -> History:
-        """Return the history in the fields ``meta`` and ``runtime``; raises :exc:`DecodeError`."""
-        last_run_at, count = _read_usual(meta) or _read_decoded(decode_meta(meta))
-        return cls(last_run_at, count, _scheduled_at(runtime, last_run_at))
+    def read(cls, meta: str) -> History:
+        """Return the history in a field ``meta``; raises :exc:`DecodeError`."""
+        return cls(*(_read_usual(meta) or _read_decoded(decode_meta(meta))))
 
     @classmethod
-    def of_meta(cls, meta: dict[str, Any], runtime: str) -> History:
+    def of_meta(cls, meta: dict[str, Any]) -> History:
         """Return the history in a decoded ``meta`` field; raises :exc:`DecodeError`."""
-        last_run_at, count = _read_decoded(_checked(meta))
-        return cls(last_run_at, count, _scheduled_at(runtime, last_run_at))
+        return cls(*_read_decoded(_checked(meta)))
 
 
 class Change(NamedTuple):
     """A change of ``timezone`` or ``start_time``: their values until the instant ``at``.
 
-    A ``timezone`` of "" is the time zone of the app. The change is stored in the field ``runtime``
-    until the next run is recorded.
+    A ``timezone`` of "" is the time zone of the app. Beats keep the change until the next run is
+    recorded.
     """
 
     timezone: str
     start_time: datetime | None
     at: datetime
 
-    @classmethod
-    def read(cls, runtime: str) -> Change | None:
-        """Return the change that is stored in ``runtime``, None without a readable change."""
-        if '"changed_at"' not in runtime:
-            return None
+    def plan_before(self, plan: Plan, app_zone: tzinfo | None) -> Plan:
+        """Return the plan until the change of an entry that now has ``plan``."""
         try:
-            fields = decode(runtime, "runtime")
-            zone, start, at = (fields[name] for name in ("old_zone", "old_start", "changed_at"))
-            start = Policy.of({"start_time": start}).start_time
-        except (DecodeError, InvalidEntryError, KeyError, TypeError):
-            return None
-        at = instant_in(at)
-        return None if at is None else cls(str(zone), start, at)
-
-    def added_to(self, runtime: str) -> str:
-        """Return ``runtime`` with this change."""
-        zone, start, at = self.timezone, self.start_time, self.at.timestamp()
-        change = {"old_zone": zone, "old_start": start, "changed_at": at}
-        return encode({**record_in(runtime), **change}, "runtime")
+            zone = zone_named(self.timezone) if self.timezone else app_zone or plan.zone
+        except ValueError:  # before Celery 5.7, the local time zone of a host has no name
+            zone = celery_zones.local
+        end = min(self.at, plan.policy.end_time or self.at)
+        policy = replace(plan.policy, start_time=self.start_time, end_time=end)
+        return replace(plan, zone=zone, policy=policy)
 
 
 #: The stored definition and the stored policy of an entry.
@@ -109,7 +92,6 @@ class SavedState(NamedTuple):
 
     Attributes:
         texts: the stored definition and policy, two empty strings if the entry was not loaded.
-        meta: the stored ``meta`` field, None if the entry was not loaded.
         last_run_at, total_run_count: the history at the last load or save; a save writes the
             history of the entry only if the history has changed.
         identity: a random id that distinguishes the stored entry from deleted entries with the same
@@ -118,30 +100,20 @@ class SavedState(NamedTuple):
             contains.
         pause: the operator's pause of the entry, None if no operator paused the entry.
         new_identity: the identity to store if the entry is new, in all attempts of one save.
-        refused_texts: the definition and policy that Redis returned with a refused write, None if
-            no write was refused.
         before_restart: the last run and the run count before a save restarted a finished entry,
             None without a restart.
+        row: what the next save expects to be stored; absent if the entry was not loaded.
     """
 
     texts: Texts = ("", "")
-    meta: str | None = None
     last_run_at: Any = None
     total_run_count: int = 0
     identity: str = ""
     has_lazy: bool = False
     pause: Pause | None = None
     new_identity: str = ""
-    refused_texts: Texts | None = None
     before_restart: tuple[Any, int] | None = None
-
-    def with_history(
-        self, meta: str | None, last_run_at: Any, total_run_count: int, identity: str
-    ) -> SavedState:
-        """Return a copy of the saved state with a history that was just loaded or saved."""
-        # A beat calls with_history() twice per run, and _replace() would take twice as long as a
-        # call of the class.
-        return SavedState(self.texts, meta, last_run_at, total_run_count, identity, *self[5:])
+    row: Row = Row("")
 
 
 #: Templates of the JSON that RedBeat writes in ``meta``.
@@ -157,10 +129,6 @@ _read_moment, _read_count = (
     for text in (LAST_RUN_TEXT, COUNT_TEXT)
 )
 _meta_pattern = re.compile(f"{_read_moment}(?:{_read_count})?}}", re.ASCII)
-
-
-#: In a ``runtime`` field, the text before the nominal instant, and the text before the last run.
-RUNTIME, RUNTIME_THEN = '{"scheduled_at":', ',"last_run_at":'
 
 
 def decode_meta(text: str | bytes | None) -> dict[str, Any]:
@@ -200,7 +168,7 @@ def encode_meta(last_run_at: datetime | None, total_run_count: int | None = None
     at = last_run_at
     if at is not None:
         name = _quoted_zone(at)
-        if name and active_encoder() is RedBeatJSONEncoder:
+        if name and decoder.active_codec()[0] is decoder.RedBeatJSONEncoder:
             parts = at.year, at.month, at.day, at.hour, at.minute, at.second, at.microsecond
             if total_run_count is None:
                 return UNCOUNTED_META % (*parts, name)
@@ -222,19 +190,13 @@ def _quoted_zone(moment: datetime) -> str:
     return quoted(key) if key else ""
 
 
-def encode_runtime(scheduled: Nominal, last_run_at: datetime) -> str:
-    """Return the nominal and the actual instant of a run as JSON, in UNIX seconds."""
-    ran = aware(last_run_at).timestamp()
-    return f"{RUNTIME}{scheduled.text}{RUNTIME_THEN}{ran:.6f}}}"
-
-
 def _read_usual(meta: str) -> tuple[datetime, int] | None:
     """Return the last run and run count in ``meta``, None if ``meta`` needs the JSON decoder.
 
     This function is about ten times faster than the JSON decoder.
     """
     match = _meta_pattern.fullmatch(meta)
-    if match is None or active_decoder() is not RedBeatJSONDecoder:
+    if match is None or decoder.active_codec()[1] is not decoder.RedBeatJSONDecoder:
         return None
     year, month, day, hour, minute, second, micro, count = map(int, match.groups("0"))
     try:
@@ -247,26 +209,6 @@ def _read_decoded(meta: dict[str, Any]) -> tuple[datetime | None, int]:
     return meta["last_run_at"], meta.get("total_run_count", 0)
 
 
-def _instants(runtime: str) -> tuple[float | None, float | None]:
-    """Return the nominal and the actual instant in a ``runtime`` field, in UNIX seconds."""
-    scheduled, comma, ran = runtime[len(RUNTIME) : -1].partition(RUNTIME_THEN)
-    if comma and runtime.startswith(RUNTIME):  # encode_runtime() writes this format
-        return seconds_in(scheduled), seconds_in(ran)
-    fields = record_in(runtime)
-    return seconds_in(fields.get("scheduled_at")), seconds_in(fields.get("last_run_at"))
-
-
-def _scheduled_at(runtime: str, last_run_at: datetime | None) -> datetime | None:
-    """Return the nominal instant of the last run, None if ``runtime`` describes an earlier run."""
-    if not runtime or last_run_at is None:
-        return None
-    scheduled, ran = _instants(runtime)
-    if scheduled is None or ran is None:
-        return None
-    same = abs(aware(last_run_at).timestamp() - ran) < 0.000_002
-    return from_timestamp(scheduled) if same else None
-
-
 #: The policy fields that decide when and how often an entry runs.
 FIELDS: Final = ("timezone", "start_time", "end_time", "max_runs")
 
@@ -274,31 +216,6 @@ FIELDS: Final = ("timezone", "start_time", "end_time", "max_runs")
 #: the schedule object; and ``max_runs``.
 #: All values in a ``Timing`` are None if the stored entry is unreadable.
 Timing = tuple[Any, Any, "int | None"]
-
-
-def merged_history(claimed_meta: str, stored_meta: str, recorded: History) -> History:
-    """Return the history to write after a run, including changes by an application during the run.
-
-    ``recorded`` is the history after the run. ``claimed_meta`` is the ``meta`` field when the run
-    was claimed. ``stored_meta`` is the current ``meta`` field. If ``stored_meta`` cannot be
-    decoded, the function returns ``recorded``.
-    """
-    if stored_meta == claimed_meta:
-        return recorded
-    try:
-        stored = History.read(stored_meta)
-    except DecodeError:
-        return recorded
-    try:
-        claimed = History.read(claimed_meta)
-    except DecodeError:
-        return stored
-    last_run_at, count, scheduled_at = recorded
-    if not same_instant(stored.last_run_at, claimed.last_run_at):
-        last_run_at, scheduled_at = stored.last_run_at, None
-    if stored.total_run_count != claimed.total_run_count:
-        count = stored.total_run_count
-    return History(last_run_at, count, scheduled_at)
 
 
 def history_after_save(

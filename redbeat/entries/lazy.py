@@ -56,13 +56,9 @@ def hidden(definition: dict[str, Any], static: bool) -> tuple[dict[str, Any], Pa
         paths.append(path)
         return {TAG: FIELD, "function": _described(value)}
 
-    walked = {name: _walk(definition[name], (name,), hide) for name in _containers(definition)}
+    inner = [name for name in ARGUMENTS if isinstance(definition.get(name), (dict, list, tuple))]
+    walked = {name: _walk(definition[name], (name,), hide) for name in inner}
     return ({**definition, **walked}, {FIELD: paths}) if paths else (definition, {})
-
-
-def _containers(definition: dict[str, Any]) -> list[str]:
-    """Return which of the fields ``args`` and ``kwargs`` are lists, tuples or dicts."""
-    return [name for name in ARGUMENTS if isinstance(definition.get(name), (dict, list, tuple))]
 
 
 def restore_lazy(arguments: dict[str, Any], policy: str) -> bool:
@@ -121,9 +117,6 @@ def evaluated(args: Any, kwargs: Any) -> tuple[Any, Any]:
 
     Raises :exc:`LazyArgumentError` if a function raises an error.
     """
-    plain = type(args) is list and type(kwargs) is dict
-    if plain and has_scalars((*args, *kwargs.values())):
-        return args, kwargs
     return _walk(args, ("args",), _call), _walk(kwargs, ("kwargs",), _call)
 
 

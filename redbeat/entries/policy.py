@@ -28,9 +28,7 @@ MAX_CALENDARS: Final = 20
 MAX_CATCH_UP: Final = 1000
 
 
-@lru_cache(maxsize=256)
-def _zone(name: str) -> tzinfo:
-    return zone_named(name)
+_zone = lru_cache(maxsize=256)(zone_named)
 
 
 def _timezone(name: str, value: Any) -> str:
@@ -175,10 +173,7 @@ class Policy:
     )
     max_runs: int | None = _field(None, COUNT, "10", "Finish the entry after this number of runs.")
     on_finish: OnFinish = _field(
-        "keep",
-        one_of(OnFinish),
-        "delete",
-        "What to do with the entry when no run is left.",
+        "keep", one_of(OnFinish), "delete", "What to do with the entry when no run is left."
     )
     misfire_grace_time: float | None = _field(
         None, SECONDS, "60", "Skip a run that is late by more than this time."

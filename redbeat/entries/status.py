@@ -1,27 +1,44 @@
-"""Computes the state of an entry from its stored fields."""
+"""What an entry shows of itself: its state, its runs and its backfills, from what is stored.
+
+An entry is overdue without a successful run within its ``expect_within`` seconds, even if no run
+was ever sent. The sorted set ``expected`` contains the entries that may become overdue. The score
+of an entry in ``expected`` is a time before which the entry cannot be overdue.
+"""
 
 from __future__ import annotations
 
 import shlex
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args
 
-from celery import Celery
-
-from redbeat.codec.stored import instant_in, json_in, record_in, seconds_in, string_in, whole_in
-from redbeat.errors import DecodeError
-from redbeat.storage.quarantine import LONGEST_REASON
-from redbeat.storage.wire import Counts, Row
-
-from .overdue import Overdue, overdue_of
-from .pauses import Pause
-from .runs import Results
+from redbeat.calendar.zones import from_timestamp
+from redbeat.codec.stored import instant_in, record_in, string_in
+from redbeat.config import ensure_conf
+from redbeat.decoder import decode
+from redbeat.entries import runs, verdicts
+from redbeat.entries.changes import state_of
+from redbeat.entries.pauses import Pause
+from redbeat.entries.policy import Policy
+from redbeat.entries.runs import Occurrence, RunResult
+from redbeat.entries.state import State, read_inbox, read_results
+from redbeat.errors import DecodeError, InvalidEntryError
+from redbeat.printing import encodable, plural
+from redbeat.storage.commands import batches
+from redbeat.storage.reading import Reading
+from redbeat.storage.rows import Row
+from redbeat.storage.store import store_of
+from redbeat.storage.views import Counts, Past, Shown
 
 if TYPE_CHECKING:
     from redbeat.entry import RedBeatSchedulerEntry
 
-    from .templates import Templates
+
+#: The longest shown reason of a quarantine, in characters.
+LONGEST_REASON: Final = 500
 
 #: The states of an entry; see :class:`EntryStatus`.
 EntryState = Literal[
@@ -36,6 +53,23 @@ PAUSED: Final = "paused"
 FINISHED: Final = "finished"
 QUARANTINED: Final = "quarantined"
 NOT_SCHEDULED: Final = "not scheduled"
+
+
+class Overdue(NamedTuple):
+    """An entry without a successful run within its ``expect_within`` seconds.
+
+    Attributes:
+        name: the name of the entry.
+        last_success: when the last successful run ended (UTC), None if no success is known.
+        seconds: the seconds since the latest of these times: the last success, the first save of
+            ``expect_within``, the last resume, and ``start_time``.
+        expect_within: the policy field ``expect_within`` of the entry, in seconds.
+    """
+
+    name: str
+    last_success: datetime | None
+    seconds: float
+    expect_within: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,31 +92,10 @@ class Failing:
     last_error: str
     next_attempt_at: datetime | None = None
 
-    @classmethod
-    def read(cls, text: str, score: float | None, claimed: bool) -> Failing | None:
-        """Return the data about failed attempts in ``text``, None if ``text`` is empty or invalid.
-
-        ``score`` is the score of the entry. ``claimed`` is true if a beat has claimed the entry.
-        """
-        try:
-            head, first_error, last_error = json_in(text, "failing")
-            attempts, *instants = head.split(" ")
-            first_at, last_at = map(instant_in, instants)
-        except (DecodeError, ValueError, TypeError, AttributeError):
-            return None
-        number = whole_in(attempts)
-        if number is None or first_at is None or last_at is None:
-            return None
-        errors = (string_in(error, LONGEST_REASON) for error in (first_error, last_error))
-        again = None if claimed else instant_in(score)
-        first, last = errors
-        return cls(number, first_at, first, last_at, last, again)
-
     @property
     def reason(self) -> str:
         """A text with the number of failed attempts and the last error."""
-        attempts = "1 attempt" if self.attempts == 1 else f"{self.attempts} attempts"
-        return f"{attempts} to send the run failed: {self.last_error}"
+        return f"{plural(self.attempts, 'attempt')} to send the run failed: {self.last_error}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,80 +157,6 @@ class Record:
     key: str = ""
     overdue: Overdue | None = None
 
-    @classmethod
-    def read(
-        cls,
-        row: Row,
-        name: str,
-        now: float,
-        app: Celery,
-        entry_class: type[RedBeatSchedulerEntry],
-        templates: Templates | None = None,
-    ) -> Record:
-        """Decode a row into a record; ``now`` is the time of Redis in UNIX seconds.
-
-        If ``templates`` is given, entries with equal schedules share one schedule object.
-        """
-        entry, problem = None, row.problem or None
-        if row.definition is not None and not problem:
-            try:
-                if templates is None:
-                    texts = (row.definition, row.meta, row.policy, row.runtime, row.identity)
-                    entry = entry_class.from_texts(app, *texts)
-                else:
-                    entry = templates.with_history(row)
-                if entry.key != row.key:
-                    problem = f"definition.name: {entry.name!r} does not match the key of the entry"
-                    entry = None
-            except DecodeError as error:
-                problem = str(error)
-        state, due_at = state_of(row, entry, now), due_at_of(row, now)
-        failing = None
-        if state == FAILING:
-            failing = Failing.read(row.failing, row.score, claimed_until(row.claim) > now)
-            problem = problem if failing is None else failing.reason
-        overdue = overdue_of(row, name, now)
-        return cls(name, entry, problem, due_at, state, row.static, failing, row.key, overdue)
-
-    def status(self, row: Row) -> EntryStatus:
-        """Return the status of the entry; ``row`` is the row that was passed to :meth:`read`."""
-        results, pause = Results.read(row.results), Pause.of_entry(self.entry)
-        due_at, overdue, note = self.due_at, self.overdue, None
-        reason = None if self.failing is None else self.failing.reason
-        if self.state == QUARANTINED:
-            due_at, overdue = None, None
-            reason = quarantine_note(row.note)[0] or self.problem
-        elif self.state == PAUSED and pause is not None:
-            reason = f"paused since {pause.since}" + (f" by {pause.by}" if pause.by else "")
-            note = pause.note
-        elif self.state == FINISHED and self.entry is not None:
-            reason = why_finished(self.entry)
-        elif self.state == NOT_SCHEDULED:
-            reason = f"it is stored, but not in the schedule: {how_to_schedule(self.name)}"
-        known = results.last_success, results.consecutive_failures
-        return EntryStatus(self.state, reason, due_at, note, *known, self.failing, overdue)
-
-
-def state_of(row: Row, entry: RedBeatSchedulerEntry | None, now: float) -> EntryState:
-    """Return the state of the entry in ``row``; ``now`` is in UNIX seconds.
-
-    ``entry`` is the decoded entry, None if the entry is unreadable.
-    """
-    parked = row.score is not None and row.score < 0
-    if row.note and parked:
-        return QUARANTINED
-    if row.score is None and entry is not None:
-        return NOT_SCHEDULED
-    if row.failing and not parked and (entry is None or entry.enabled):
-        return FAILING
-    if entry is None:
-        return QUARANTINED
-    if claimed_until(row.claim) > now or ends_at(row.running) > now:
-        return RUNNING
-    if not entry.enabled:
-        return PAUSED
-    return FINISHED if parked else SCHEDULED
-
 
 def how_to_schedule(name: str) -> str:
     """Return the command that puts an entry into the sorted set, as a sentence."""
@@ -234,35 +173,197 @@ def why_finished(entry: RedBeatSchedulerEntry) -> str:
     return "the schedule has no later run"
 
 
-def due_at_of(row: Row, now: float) -> datetime | None:
-    """Return when an entry is due (UTC), None if the entry is never due.
-
-    An entry with the score 0 is due now.
-    """
-    seconds = row.score
-    if seconds is not None and (row.failing or claimed_until(row.claim) > now):
-        seconds = seconds_in(f"{row.claim} -".split(" ")[1])  # when the claimed run became due
-    if seconds is None or seconds < 0:
-        return None
-    return instant_in(seconds or now)
-
-
-def claimed_until(claim: str) -> float:
-    """Return the time at which a claim ends, in UNIX seconds; 0 if there is no claim."""
-    parts = claim.split(" ")
-    return (seconds_in(parts[2]) or 0.0) if len(parts) > 2 else 0.0
-
-
-def ends_at(running: str) -> float:
-    """Return the time at which a run counts as ended, in UNIX seconds; 0 if no run is running."""
-    return seconds_in(running.rpartition(" ")[2]) or 0.0
-
-
 def quarantine_note(note: str) -> tuple[str, datetime | None]:
     """Return the reason and the start time of a quarantine; None means an unknown start time."""
     fields = record_in(note)
     reason = fields.get("reason", note)
     return string_in(reason, LONGEST_REASON), instant_in(fields.get("since"))
+
+
+def shown_state(row: Row, now: float) -> State:
+    """Return what beats keep about an entry, with what is pending in its inbox.
+
+    A hold or a running task whose time has passed is left out. ``now`` is in UNIX seconds.
+    """
+    kept = verdicts.with_inbox(state_of(row), read_inbox(row.inbox), now)
+    if kept.hold is not None and kept.hold.until <= now:
+        kept.hold = None
+    if kept.running is not None and kept.running.until <= now:
+        kept.running = None
+    return kept
+
+
+def record_of(row: Shown, name: str, now: float, load: Callable[[Row], Any]) -> Record:
+    """Decode a row into a record; ``now`` is the time of Redis in UNIX seconds.
+
+    ``load`` returns the entry of a row, or raises :exc:`DecodeError`.
+    """
+    entry, problem = None, row.problem or None
+    if row.definition is not None and not problem:
+        try:
+            entry = load(row.stored)
+            if entry.key != row.key:
+                problem = f"definition.name: {entry.name!r} does not match the key of the entry"
+                entry = None
+        except DecodeError as error:
+            problem = str(error)
+    kept = shown_state(row.stored, now)
+    state, due_at, failing = state_shown(row, kept, entry), due_at_of(row, kept, now), None
+    if state == FAILING:
+        failing = failing_of(row, kept, now)
+        problem = problem if failing is None else failing.reason
+    late = overdue_of(row, name, now)
+    return Record(name, entry, problem, due_at, state, row.static, failing, row.key, late)
+
+
+def status_of(record: Record, row: Shown) -> EntryStatus:
+    """Return the status of an entry; ``row`` is the one of :func:`record_of`."""
+    kept = shown_state(row.stored, time.time())
+    due_at, late, note, pause = record.due_at, record.overdue, None, Pause.of_entry(record.entry)
+    reason = None if record.failing is None else record.failing.reason
+    if record.state == QUARANTINED:
+        due_at, late = None, None
+        reason, _ = quarantine_note(row.note)
+        if kept.quarantine is not None and not row.note:
+            reason = kept.quarantine.reason
+        reason = reason or record.problem
+    elif record.state == PAUSED and pause is not None:
+        reason = f"paused since {pause.begin}" + (f" by {pause.by}" if pause.by else "")
+        note = pause.note or None
+    elif record.state == FINISHED and record.entry is not None:
+        reason = why_finished(record.entry)
+    elif record.state == NOT_SCHEDULED:
+        reason = f"it is stored, but not in the schedule: {how_to_schedule(record.name)}"
+    success, failures = kept.results.success, kept.results.failures
+    known = (None if success is None else from_timestamp(success), failures)
+    return EntryStatus(record.state, reason, due_at, note, *known, record.failing, late)
+
+
+def state_shown(row: Shown, kept: State, entry: Any) -> EntryState:
+    """Return the state of an entry; ``entry`` is None if the entry is unreadable."""
+    parked = row.score is not None and row.score < 0
+    if parked and (row.note or kept.quarantine is not None):
+        return QUARANTINED
+    if row.score is None and entry is not None:
+        return NOT_SCHEDULED
+    if kept.failing is not None and not parked and (entry is None or entry.enabled):
+        return FAILING
+    if entry is None:
+        return QUARANTINED
+    if kept.hold is not None or kept.running is not None:
+        return RUNNING
+    if not entry.enabled:
+        return PAUSED
+    return FINISHED if parked else SCHEDULED
+
+
+def due_at_of(row: Shown, kept: State, now: float) -> Any:
+    """Return when an entry is due (UTC datetime), None if it is never due.
+
+    A score of 0 means now. A run that is held or cannot be sent was due before its next try.
+    """
+    seconds = row.score
+    if seconds is None or seconds < 0:
+        return None
+    if kept.failing is not None:
+        seconds = kept.failing.due
+    elif kept.hold is not None:
+        seconds = kept.hold.at
+    return instant_in(seconds or now)
+
+
+def failing_of(row: Shown, kept: State, now: float) -> Failing | None:
+    """Return the failed attempts to send the run that is due, None without any."""
+    if kept.failing is None:
+        return None
+    since, attempts, reason, _, last, first = kept.failing
+    again = None if row.score is None else instant_in(max(row.score, now))
+    times = from_timestamp(since), from_timestamp(last)
+    return Failing(attempts, times[0], first or reason, times[1], reason, again)
+
+
+def overdue_of(row: Shown, name: str, now: float) -> Overdue | None:
+    """Return how overdue an entry is, None if it is not.
+
+    ``name`` is the exact name of the entry, ``now`` is in UNIX seconds. Paused, finished and
+    unreadable entries are never overdue.
+    """
+    texts = f"{row.policy}{row.definition or ''}"
+    if row.problem or row.score is None or row.score < 0 or '"expect_within"' not in texts:
+        return None
+    fields: dict[str, Any] = dict(record_in(row.definition or ""))
+    with suppress(DecodeError, ValueError, TypeError):
+        fields.update(decode(row.policy or "{}", "policy"))
+    try:
+        policy = Policy.of({name: fields.get(name) for name in ("expect_within", "start_time")})
+    except InvalidEntryError:  # a beat quarantines an entry with an invalid policy
+        return None
+    if policy.expect_within is None or not fields.get("enabled", True):
+        return None
+    results = shown_state(row.stored, now).results
+    start = policy.start_time
+    known = (results.success, results.since, None if start is None else start.timestamp())
+    seconds = now - max((at for at in known if at is not None), default=0.0)
+    if seconds <= policy.expect_within:
+        return None
+    success = None if results.success is None else from_timestamp(results.success)
+    return Overdue(encodable(name), success, seconds, policy.expect_within)
+
+
+def overdue_entries(store: Reading, counts: Counts) -> list[Overdue]:
+    """Return all overdue entries; the entry with the longest time without a success comes first.
+
+    ``counts`` is the reply of :meth:`Reading.counts`. Takes a round trip per 500 entries that may
+    be overdue, none if all entries with ``expect_within`` had a success in time.
+    """
+    found: list[Overdue] = []
+    for keys in batches(counts.expected):
+        rows = store.read(keys).rows
+        items = (overdue_of(row, store.keys.name_of(row.key), counts.now) for row in rows)
+        found += [item for item in items if item is not None]
+    return sorted(found, key=lambda item: -item.seconds)
+
+
+# -- runs ------------------------------------------------------------------------------------------
+
+
+def history_of(entry: Any) -> list[Occurrence]:
+    """Return the last runs of an entry; see :attr:`redbeat.RedBeatSchedulerEntry.history`."""
+    store: Any = store_of(entry.app)
+    past: Past = store.past(entry.writable_key())
+    identity = state_of(past.row).identity
+    entry.saved_state = entry.saved_state._replace(identity=identity)
+    found = runs.read_history(past.lines, entry.own_task_id)[: ensure_conf(entry.app).history_size]
+    found = _with_results(found, past)
+    if not getattr(entry.app, "redbeat_tracks_runs", False) or not runs.needs_lost(found):
+        return found
+    since = store.reports_since()
+    if since is None:
+        return found
+    limit = entry.policy_field("overlap_timeout")
+    return runs.mark_lost(found, from_timestamp(since), from_timestamp(store.time() - limit))
+
+
+def _with_results(found: list[Occurrence], past: Past) -> list[Occurrence]:
+    """Return the runs, each with its result; of runs with one task id the latest has it."""
+    ends = read_results(past.results)
+    for end in verdicts.ends_in(read_inbox(past.row.inbox), time.time()):
+        if end.state:
+            ends[end.id] = end
+    for number, run in enumerate(found):
+        ended = ends.pop(run.task_id or "", None)
+        if ended is not None:
+            times = (from_timestamp(ended.at), ended.seconds)
+            result = RunResult(ended.state, *times, ended.retries, ended.error or None)
+            found[number] = run._replace(result=result)
+    return found
+
+
+def is_busy(row: Shown, now: float) -> bool:
+    """Return whether a run of an entry is going on, waits or fails; ``now`` is in UNIX seconds."""
+    kept = shown_state(row.stored, now)
+    waits = bool(kept.triggers) or not all(one.finished for one in kept.backfills)
+    return waits or bool(kept.running or kept.failing or kept.hold)
 
 
 def entries_of(counts: Counts) -> dict[str, int]:

@@ -17,18 +17,15 @@ from celery import Celery
 
 from redbeat.calendar.zones import UTC
 from redbeat.codec.stored import instant_in
-from redbeat.entries.pauses import Pause
-from redbeat.entries.save import restart_if_finished
+from redbeat.entries import changes, edits, saving
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import DecodeError, InvalidEntryError
 from redbeat.presentation.describe import policy, schedule_text
 from redbeat.presentation.describe import stored as stored_values
 from redbeat.printing import encodable
 from redbeat.schedules.calendars import Calendar
-from redbeat.storage.reading import batches
-from redbeat.storage.records import Writing
+from redbeat.storage import commands, views
 from redbeat.storage.store import Store
-from redbeat.storage.wire import Row
 
 if TYPE_CHECKING:
     from redbeat.schedule import Schedule
@@ -45,10 +42,7 @@ class Applied:
 
 
 def apply(
-    schedule: Schedule,
-    definitions: Mapping[str, Mapping[str, Any]],
-    prune: bool,
-    dry_run: bool,
+    schedule: Schedule, definitions: Mapping[str, Mapping[str, Any]], prune: bool, dry_run: bool
 ) -> Applied:
     """Make the stored entries match the definitions; see :meth:`Schedule.apply` for details."""
     entries = {
@@ -88,13 +82,13 @@ def build_entry(schedule: Schedule, name: str, definition: Any) -> RedBeatSchedu
         raise InvalidEntryError(str(name), f"is not a valid entry definition: {error}") from error
 
 
-def checked(entry: RedBeatSchedulerEntry) -> Writing:
-    """Return the data to store for an entry.
+def checked(entry: RedBeatSchedulerEntry) -> tuple[str, str]:
+    """Return the definition and policy to store for an entry.
 
     Raises :exc:`InvalidEntryError` for an invalid entry; the message contains the entry name.
     """
     try:
-        return entry.writing()
+        return entry.checked_texts()
     except InvalidEntryError as error:
         raise InvalidEntryError(f"{entry.name}: {error.field}", error.problem) from error
 
@@ -121,7 +115,7 @@ class PlannedChange(NamedTuple):
     action: str
     entry: Any
     problem: str = ""
-    row: Row | None = None
+    row: views.Shown | None = None
 
     @property
     def change(self) -> Change:
@@ -139,7 +133,7 @@ class PlannedChange(NamedTuple):
 
         Returns whether the entry was removed. Takes one round trip.
         """
-        return store.delete_unchanged(self.entry.writable_key(), *self.entry.seen_texts)
+        return edits.delete_unchanged(store, self.entry.writable_key(), self.entry.seen_texts)
 
 
 def plan_entries(
@@ -163,7 +157,7 @@ def plan_entries(
     If ``prune`` is false, no entry is removed. This function writes nothing. Takes one round trip
     per 500 ``entries``, and with ``prune`` one more round trip per 500 stored entries.
     """
-    for batch in batches(entries.items()):
+    for batch in commands.batches(entries.items()):
         rows = schedule._store.read([entry.writable_key() for _, entry in batch]).rows
         for (name, entry), row in zip(batch, rows, strict=True):
             yield _planned(managed_by, name, entry, row, adopt)
@@ -176,31 +170,27 @@ def plan_entries(
 
 
 def _planned(
-    managed_by: str | None, name: str, entry: RedBeatSchedulerEntry, row: Row, adopt: bool
+    managed_by: str | None, name: str, entry: RedBeatSchedulerEntry, row: views.Shown, adopt: bool
 ) -> PlannedChange:
     problem = obstacle(row)
     if row.definition is None:
         return PlannedChange(name, "created", entry, problem, row)
-    pause, paused = None, entry
-    with suppress(DecodeError):
-        pause = Pause.read(row.policy)
-    if pause is not None:
-        paused = copy(entry)
-        paused.enabled = False
-        paused.saved_state = paused.saved_state._replace(pause=pause)
-    unchanged = row.score is not None and not problem and _same_texts(row, paused)
+    kept = copy(entry)
+    if changes.state_of(row.stored).pause is not None:
+        kept.enabled = False
+    unchanged = row.score is not None and not problem and _same_texts(row, kept)
     if managed_by is not None:
-        entry = paused
+        entry = kept
         texts = (row.definition, row.policy)
         entry.saved_state = entry.saved_state._replace(texts=texts)
         with suppress(DecodeError):  # ignore an unreadable history: a beat reports the problem
-            entry.recall(row.meta, row.runtime)
+            saving.recall(entry, row.stored)
         if not (problem or unchanged or adopt):
             problem = _claim_of_others(managed_by, entry, row)
     return PlannedChange(name, "unchanged" if unchanged else "changed", entry, problem, row)
 
 
-def obstacle(row: Row, static: bool = False) -> str:
+def obstacle(row: views.Shown, static: bool = False) -> str:
     """Return the reason why a stored entry must not be overwritten, or "" if there is no reason.
 
     ``static`` is true if the new entry is a static entry.
@@ -212,7 +202,7 @@ def obstacle(row: Row, static: bool = False) -> str:
     return ""
 
 
-def _claim_of_others(managed_by: str, entry: RedBeatSchedulerEntry, row: Row) -> str:
+def _claim_of_others(managed_by: str, entry: RedBeatSchedulerEntry, row: views.Shown) -> str:
     old = stored_entry(entry.app, type(entry), row)
     owner = None if old is None else old.policy_field("managed_by")
     if owner == managed_by:
@@ -222,9 +212,9 @@ def _claim_of_others(managed_by: str, entry: RedBeatSchedulerEntry, row: Row) ->
 
 
 def stored_entry(
-    app: Celery, entry_class: type[RedBeatSchedulerEntry], row: Row
+    app: Celery, entry_class: type[RedBeatSchedulerEntry], row: views.Shown
 ) -> RedBeatSchedulerEntry | None:
-    """Return the entry of a ``Row`` without its history, or None if missing or unreadable."""
+    """Return the entry of a ``Shown`` without its history, or None if missing or unreadable."""
     if row.definition is None:
         return None
     try:
@@ -233,7 +223,7 @@ def stored_entry(
         return None
 
 
-def _same_texts(row: Row, entry: RedBeatSchedulerEntry) -> bool:
+def _same_texts(row: views.Shown, entry: RedBeatSchedulerEntry) -> bool:
     try:
         stored = [json_or_none(text) for text in (row.definition or "", row.policy)]
     except ValueError:
@@ -250,7 +240,7 @@ def _score_of(entry: RedBeatSchedulerEntry) -> float | None:
     """Return the score that a save of the entry would store; the entry is not changed."""
     preview = copy(entry)
     with suppress(DecodeError):
-        restart_if_finished(preview, preview.texts(), datetime.now(UTC))
+        saving.restart_if_finished(preview, preview.texts(), datetime.now(UTC))
     try:
         return preview.score_to_store()
     except InvalidEntryError as error:

@@ -16,9 +16,8 @@ from redbeat.entries.runs import Occurrence
 from redbeat.entries.status import Record
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.presentation.describe import as_json, iso, overdue_text, plain
-from redbeat.presentation.english import plural
 from redbeat.presentation.text import duration
-from redbeat.printing import encodable
+from redbeat.printing import encodable, plural
 from redbeat.schedules.calendars import Calendar
 
 from .doctor import Finding

@@ -6,13 +6,14 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from redbeat.calendar.steps import LIMIT, Steps
+from redbeat.entries import calendars as stored_calendars
+from redbeat.entries import changes, edits, saving
 from redbeat.entries.calendars import readable_calendars
-from redbeat.entries.save import make_due, rescore
 from redbeat.entry import RedBeatSchedulerEntry
-from redbeat.errors import ConflictError, InvalidEntryError, TooManyStepsError
+from redbeat.errors import InvalidEntryError, TooManyStepsError
 from redbeat.printing import get_logger
 from redbeat.schedules.calendars import Calendar
-from redbeat.storage.reading import BATCH, START, batches
+from redbeat.storage import commands, rows, words
 from redbeat.storage.store import store_of
 
 if TYPE_CHECKING:
@@ -31,22 +32,20 @@ def save_calendar(schedule: Schedule, calendar: Calendar) -> int:
     function again. Raises the error of :func:`check_calendar`. Takes one round trip, and eight more
     round trips per 500 entries with calendars.
     """
-    return store_calendar(schedule, calendar, check_calendar(schedule, calendar))
+    check_calendar(schedule, calendar)
+    return store_calendar(schedule, calendar)
 
 
-def store_calendar(schedule: Schedule, calendar: Calendar, rescored: bool) -> int:
-    """Store a calendar; return the number of entries that name it.
+def store_calendar(schedule: Schedule, calendar: Calendar) -> int:
+    """Store a calendar, and let a beat compute the next runs of the entries that name it.
 
-    If ``rescored`` is false, these entries become due at once, so that a beat computes their next
-    runs.
+    Returns the number of these entries.
     """
-    store_of(schedule.app).save_calendar(calendar.name, calendar.to_json())
-    users, count = _Users(schedule), 0
-    for batch in users.of(calendar.name):
-        if rescored:
-            users.rescore(batch)
-        else:
-            make_due(store_of(schedule.app), batch)
+    store = store_of(schedule.app)
+    stored_calendars.save(store, calendar.name, calendar.to_json())
+    count = 0
+    for batch in _Users(schedule).of(calendar.name):
+        edits.make_due(store, [entry.key for entry in batch])
         count += len(batch)
     return count
 
@@ -110,7 +109,7 @@ def delete_calendar(schedule: Schedule, name: str) -> bool:
         others = f" and {len(users) - 1} more" if users[1:] else ""
         problem = f"is the calendar of {users[0].name!r}{others}; remove the calendar from exclude"
         raise InvalidEntryError(name, problem)
-    return store_of(schedule.app).delete_calendar(name)
+    return stored_calendars.delete(store_of(schedule.app), name)
 
 
 class _Users:
@@ -127,18 +126,15 @@ class _Users:
         calendars, this method removes the key of the entry from the Redis set. Takes two round
         trips per 500 keys of the Redis set.
         """
-        cursor = START
-        while True:
-            cursor, keys = self._store.calendar_users(cursor)
-            for some in batches(keys, BATCH):
+        for keys in self._store.calendar_users():
+            for some in commands.batches(keys):
                 entries, others = self._among(some)
                 if others:
-                    self._store.forget_calendar_users(others)
+                    index = [["SREM", words.CALENDAR_USERS, key] for key in others]
+                    changes.apply(self._store, [rows.Change("", index=index)])
                 users = [entry for entry in entries if name in entry.policy.exclude]
                 if users:
                     yield users
-            if cursor == START:
-                return
 
     def _among(self, keys: list[str]) -> tuple[list[RedBeatSchedulerEntry], list[str]]:
         """Return the entries with calendars among ``keys``, and the keys of the other entries.
@@ -150,17 +146,8 @@ class _Users:
             if row.definition is None or '"exclude"' not in f"{row.policy}{row.definition}":
                 others.append(row.key)
                 continue
-            texts = row.definition, row.meta, row.policy, row.runtime
             try:
-                entries.append(self._entry_class.from_texts(self._app, *texts))
+                entries.append(saving.entry_of(row.stored, self._app, self._entry_class))
             except Exception as error:  # a beat quarantines the entry and logs the reason
                 logger.debug("beat: Cannot load %s: %r", row.key, error)
         return entries, others
-
-    def rescore(self, entries: list[RedBeatSchedulerEntry]) -> None:
-        """Compute and store the scores of entries; a quarantined entry leaves the quarantine."""
-        try:
-            rescore(self._store, entries)
-        except ConflictError:  # another program changed an entry, so load the entries again
-            for entry in self._among([entry.key for entry in entries])[0]:
-                self.rescore([entry])

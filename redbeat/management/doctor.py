@@ -10,22 +10,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from redis.exceptions import ResponseError
 
-from redbeat.beat.broker import NO_BROKER
-from redbeat.beat.lock import SEEN_WITHIN
 from redbeat.calendar.zones import from_timestamp
 from redbeat.codec.stored import seconds_in
 from redbeat.config import RedBeatConfig, ensure_conf
-from redbeat.entries.backfill import waits
+from redbeat.entries import decide, edits, status
 from redbeat.entries.calendars import decode_calendars
-from redbeat.entries.decide import Run
-from redbeat.entries.overdue import overdue_of
-from redbeat.entries.status import (
-    Failing,
-    claimed_until,
-    ends_at,
-    how_to_schedule,
-    quarantine_note,
-)
 from redbeat.entries.templates import Templates
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import CannotRunHereError, DecodeError
@@ -33,33 +22,18 @@ from redbeat.metrics.snapshot import count_entries
 from redbeat.presentation.describe import overdue_text
 from redbeat.printing import encodable, printable
 from redbeat.schedules.next_run import asks_itself
-from redbeat.storage.checks import eviction_risk, layout_problem, misspelt_keys
-from redbeat.storage.reading import BATCH, batches
-from redbeat.storage.records import Writing
+from redbeat.storage import beats, checks, commands, views, words
 from redbeat.storage.store import Store, store_of
-from redbeat.storage.wire import Row
 
-from .find import pages_of, sweeps
+from .find import keys_outside, pages_of
 
 if TYPE_CHECKING:
     from redbeat.schedule import Schedule
 
 #: The kinds of findings.
 KINDS: Final = (
-    "settings",
-    "delivery",
-    "broker",
-    "shards",
-    "misspelt",
-    "eviction",
-    "missing",
-    "unreadable",
-    "quarantined",
-    "failing",
-    "score",
-    "orphan",
-    "overdue",
-    "busy",
+    *("settings", "delivery", "broker", "shards", "misspelt", "eviction"),
+    *("missing", "unreadable", "quarantined", "failing", "score", "orphan", "overdue", "busy"),
 )
 
 #: Maximum rounding error between the stored and the computed score, in seconds.
@@ -99,15 +73,8 @@ class Finding:
 Repair = Callable[[Store, Sequence[str]], Any]
 
 
-def _make_due(store: Store, keys: Sequence[str]) -> None:
-    """Make entries due, so that a beat checks each entry and sets the correct score."""
-    store.save_all([Writing(key, seen=None, score=None) for key in keys])
-
-
-REPAIRS: Final[dict[str, Repair]] = {
-    "missing": lambda store, keys: store.forget(keys),
-    "score": _make_due,
-}
+#: An entry with a wrong score becomes due, so that a beat checks it and sets the correct score.
+REPAIRS: Final[dict[str, Repair]] = {"missing": edits.forget, "score": edits.make_due}
 
 
 def examine(schedule: Schedule, fix: bool = False) -> Iterator[Finding]:
@@ -120,7 +87,7 @@ def examine(schedule: Schedule, fix: bool = False) -> Iterator[Finding]:
     conf, store = ensure_conf(schedule.app), store_of(schedule.app)
     for problem, remedy in conf.dubious_settings():
         yield Finding("settings", "", problem, remedy)
-    problem = layout_problem(conf, store.client)
+    problem = checks.layout_problem(conf, store.client)
     if problem:
         yield Finding("shards", "", problem, "use the same number of shards everywhere")
     yield from _of_server(store, conf)
@@ -144,7 +111,7 @@ def _repaired(store: Store, findings: Sequence[Finding], fix: bool) -> Iterator[
         return
     for kind, repair in REPAIRS.items():
         keys = [finding.key for finding in findings if finding.kind == kind and finding.fixable]
-        for batch in batches(keys, BATCH):
+        for batch in commands.batches(keys, commands.BATCH):
             repair(store, batch)
     for finding in findings:
         yield replace(finding, fixed=finding.fixable)
@@ -154,17 +121,17 @@ def _repaired(store: Store, findings: Sequence[Finding], fix: bool) -> Iterator[
 
 
 def _of_server(store: Store, conf: RedBeatConfig) -> Iterator[Finding]:
-    for problem, remedy in misspelt_keys(store):
+    for problem, remedy in checks.misspelt_keys(store):
         yield Finding("misspelt", "", problem, f"{remedy}, with two colons")
-    problem = count_entries(store, conf, SEEN_WITHIN).problem
-    if problem.startswith(NO_BROKER):
+    problem = count_entries(store, conf, beats.SEEN_WITHIN).problem
+    if problem.startswith(words.NO_BROKER):
         remedy = "start the broker, or correct broker_url; then beats send the runs that are due"
         yield Finding("broker", "", printable(problem), remedy)
     elif problem:
         remedy = "use one Redis for broker and schedule, or set redbeat_delivery to at_least_once"
         yield Finding("delivery", "", encodable(problem), remedy)
     with suppress(ResponseError):  # the Redis server of a cloud provider may refuse INFO
-        if found := eviction_risk(store, conf.key_expiry_check):
+        if found := checks.eviction_risk(store, conf.key_expiry_check):
             problem = "Redis may evict entries: maxmemory is {} with the policy {}".format(*found)
             remedy = "set maxmemory-policy to noeviction or to a volatile-* policy"
             yield Finding("eviction", "", problem, remedy)
@@ -174,7 +141,7 @@ def _of_server(store: Store, conf: RedBeatConfig) -> Iterator[Finding]:
 
 
 def _of_row(
-    row: Row, templates: Templates, calendars: Mapping[str, str], now: float
+    row: views.Shown, templates: Templates, calendars: Mapping[str, str], now: float
 ) -> Iterator[Finding]:
     key = encodable(row.key)
     if row.definition is None and "definition" in row.problem:
@@ -182,12 +149,13 @@ def _of_row(
         yield Finding("missing", row.key, problem, "remove the key from the schedule", fixable=True)
         return
     if row.note and row.score is not None and row.score < 0:
-        reason = quarantine_note(row.note)[0]
+        reason = status.quarantine_note(row.note)[0]
         yield Finding("quarantined", key, f"is quarantined: {reason}", CORRECT)
         return
-    overdue = overdue_of(row, row.key, now)
+    overdue = status.overdue_of(row, row.key, now)
     if overdue is not None:
         yield Finding("overdue", key, overdue_text(overdue), LOOK)
+    failures = _failures(row, now)
     try:
         entry = _entry_of(row, templates)
         entry.use_calendars(decode_calendars(calendars, entry.policy.exclude))
@@ -195,24 +163,28 @@ def _of_row(
         problem = wrong_score(row, entry, now)
     except CannotRunHereError as error:
         yield Finding("unreadable", key, f"cannot run with this code and settings: {error}", OTHER)
+        yield from failures  # of processes that have the code
         return
     except Exception as error:
         # The class of a custom schedule may raise any error.
         yield Finding("unreadable", key, f"cannot be read: {error}", CORRECT)
         return
-    failing = Failing.read(row.failing, row.score, claimed=True)
-    if failing is not None and entry.enabled:
-        yield Finding("failing", key, _failing_text(failing), SEND)
+    if entry.enabled:
+        yield from failures
     if problem:
         remedy = "make the entry due now, so that a beat corrects the score"
         yield Finding("score", row.key, problem, remedy, fixable=True)
 
 
-def _failing_text(failing: Failing) -> str:
+def _failures(row: views.Shown, now: float) -> list[Finding]:
+    failing = status.failing_of(row, status.shown_state(row.stored, now), now)
+    if failing is None:
+        return []
     since = failing.first_at.isoformat(" ", "seconds")
     first = failing.first_error
     before = "" if first == failing.last_error else f"; the first error was {first}"
-    return printable(f"fails since {since}: {failing.reason}{before}")
+    problem = printable(f"fails since {since}: {failing.reason}{before}")
+    return [Finding("failing", encodable(row.key), problem, SEND)]
 
 
 SEND: Final = "correct the cause of the error; a beat tries again at least every minute"
@@ -221,11 +193,11 @@ LOOK: Final = "check the entry's history, the log of its worker, and whether a b
 OTHER: Final = "start a beat that can run the entry, or correct or delete the entry"
 
 
-def _entry_of(row: Row, templates: Templates) -> RedBeatSchedulerEntry:
-    """Return the entry of a ``Row``; raise an error if this app cannot read or run the entry."""
+def _entry_of(row: views.Shown, templates: Templates) -> RedBeatSchedulerEntry:
+    """Return the entry of a row; raise an error if this app cannot read or run the entry."""
     if row.problem or row.definition is None:
         raise DecodeError("definition", row.problem)
-    entry = templates.with_history(row)
+    entry = templates.entry_of(row.stored)
     if entry.key != row.key:
         raise DecodeError(
             "definition.name", f"is {entry.name!r:.60}, which does not match the key of the entry"
@@ -234,7 +206,7 @@ def _entry_of(row: Row, templates: Templates) -> RedBeatSchedulerEntry:
     return entry
 
 
-def wrong_score(row: Row, entry: RedBeatSchedulerEntry, now: float) -> str:
+def wrong_score(row: views.Shown, entry: RedBeatSchedulerEntry, now: float) -> str:
     """Return a description of what is wrong with an entry's score, or "" for a correct score.
 
     A score in the past counts as correct, because a beat will check the entry and set a new score.
@@ -242,12 +214,17 @@ def wrong_score(row: Row, entry: RedBeatSchedulerEntry, now: float) -> str:
     new score after the run. For a schedule of a custom class, any score counts as correct.
     """
     score = row.score
-    if score is None or 0 <= score <= now or _is_busy(row, now) or asks_itself(entry.schedule):
+    if (
+        score is None
+        or 0 <= score <= now
+        or status.is_busy(row, now)
+        or asks_itself(entry.schedule)
+    ):
         return ""
     if not entry.enabled:
         return "" if score < 0 else "is disabled, but has a score for a next run"
     at = from_timestamp(now)
-    entry.run = Run(at, at, at)
+    entry.run = decide.Run(at, at)
     decision = entry.decision()
     if decision.due:
         return "" if 0 <= score <= now + MAX_WAIT else f"is due now, but {_score_text(score)}"
@@ -258,19 +235,8 @@ def wrong_score(row: Row, entry: RedBeatSchedulerEntry, now: float) -> str:
     return f"is due at {decision.next_at.isoformat()}, but {_score_text(score)}"
 
 
-def _is_busy(row: Row, now: float) -> bool:
-    return (
-        bool(row.failing)
-        or waits(row.trigger)
-        or claimed_until(row.claim) > now
-        or ends_at(row.running) > now
-    )
-
-
 def _score_text(score: float) -> str:
-    if score < 0:
-        return f"parked with score {score:g}"
-    return f"has the score {score:.3f}"
+    return f"parked with score {score:g}" if score < 0 else f"has the score {score:.3f}"
 
 
 # -- entries that are due at the same time ---------------------------------------------------------
@@ -309,17 +275,17 @@ def _busy(minutes: Counter[int]) -> Iterator[Finding]:
 
 def _outside(store: Store, templates: Templates) -> Iterator[Finding]:
     """Yield a finding for each entry that is stored as a hash, but not in the sorted set."""
-    for swept in sweeps(store):
-        for keys in batches(swept.orphans + swept.bad):
+    for found in keys_outside(store):
+        for keys in commands.batches(found):
             for row in store.read(keys).rows:
                 yield _of_outside(row, encodable(store.keys.name_of(row.key)), templates)
 
 
-def _of_outside(row: Row, name: str, templates: Templates) -> Finding:
+def _of_outside(row: views.Shown, name: str, templates: Templates) -> Finding:
     try:
         _entry_of(row, templates)
     except Exception as error:  # a schedule class may raise any error
         problem = f"is stored, but not in the schedule, and cannot be read: {error}"
         return Finding("unreadable", encodable(row.key), problem, CORRECT)
     problem = "is stored, but not scheduled"
-    return Finding("orphan", encodable(row.key), problem, how_to_schedule(name))
+    return Finding("orphan", encodable(row.key), problem, status.how_to_schedule(name))

@@ -19,28 +19,19 @@ from redbeat.calendar.zones import EPOCH
 from redbeat.codec.stored import bytes_of, score_in, text_of
 from redbeat.connection.retrying import is_retriable
 from redbeat.decoder import active_codec
+from redbeat.entries import status
 from redbeat.entries.decide import DISABLED
 from redbeat.entries.policy import in_utc
-from redbeat.entries.status import (
-    FAILING,
-    FINISHED,
-    NOT_SCHEDULED,
-    PAUSED,
-    QUARANTINED,
-    RUNNING,
-    SCHEDULED,
-    STATES,
-    Record,
-)
 from redbeat.entries.templates import DEFAULT_CODEC, Templates
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import InvalidEntryError
 from redbeat.presentation.describe import last_run
 from redbeat.printing import encodable, get_logger
-from redbeat.storage.reading import BATCH, ESCAPED, GLOB_SPECIAL, START, Reading, batches
-from redbeat.storage.records import Swept
+from redbeat.storage.commands import BATCH, ESCAPED, GLOB_SPECIAL, batches
+from redbeat.storage.outside import outside
+from redbeat.storage.reading import Reading
 from redbeat.storage.store import Store, store_of
-from redbeat.storage.wire import Cursor, Page, Row
+from redbeat.storage.views import Cursor, Page, Shown
 
 if TYPE_CHECKING:
     from redbeat.schedule import Schedule
@@ -78,9 +69,11 @@ class Filter(NamedTuple):
         state_set = (
             None if states is None else frozenset((states,) if isinstance(states, str) else states)
         )
-        if state_set and not state_set <= set(STATES):
-            unknown = ", ".join(state_set - set(STATES))
-            raise InvalidEntryError("states", f"must be among {', '.join(STATES)}, not {unknown}")
+        if state_set and not state_set <= set(status.STATES):
+            unknown = ", ".join(state_set - set(status.STATES))
+            raise InvalidEntryError(
+                "states", f"must be among {', '.join(status.STATES)}, not {unknown}"
+            )
         return cls(pattern, task, enabled, static, before, state_set)
 
     def matches(self, text: str, pattern: str | None) -> bool:
@@ -103,8 +96,8 @@ class Filter(NamedTuple):
             return self.due_before is None and not self.only_scheduled
         return self.due_before is None or score < self.due_before
 
-    def may_take(self, row: Row) -> bool:
-        """Return whether the record of a ``Row`` can meet the conditions of :meth:`takes`.
+    def may_take(self, row: Shown) -> bool:
+        """Return whether the record of a ``Shown`` can meet the conditions of :meth:`takes`.
 
         This method does not decode the row. Call this method only for RedBeat's own entry class and
         codec.
@@ -119,27 +112,27 @@ class Filter(NamedTuple):
             return False
         if self.states is None:
             return True
-        parked = row.score is not None and row.score < 0
+        parked, state = row.score is not None and row.score < 0, row.stored.state or ""
         possible = {
-            SCHEDULED: not parked,
-            RUNNING: bool(row.claim or row.running),
-            FAILING: bool(row.failing),
-            PAUSED: disabled,
-            FINISHED: parked,
-            QUARANTINED: True,
-            NOT_SCHEDULED: row.score is None,
+            status.SCHEDULED: not parked,
+            status.RUNNING: '"hold"' in state or '"running"' in state,
+            status.FAILING: '"failing"' in state,
+            status.PAUSED: disabled,
+            status.FINISHED: parked,
+            status.QUARANTINED: True,
+            status.NOT_SCHEDULED: row.score is None,
         }
         return any(possible[state] for state in self.states)
 
     @property
     def only_scheduled(self) -> bool:
         """Whether the filter excludes all entries that are never due."""
-        return self.states == frozenset({SCHEDULED})
+        return self.states == frozenset({status.SCHEDULED})
 
     @property
     def only_outside(self) -> bool:
         """Whether the filter selects only entries that are not in the sorted set."""
-        return self.states == frozenset({NOT_SCHEDULED})
+        return self.states == frozenset({status.NOT_SCHEDULED})
 
     @property
     def seeks_outside(self) -> bool:
@@ -147,14 +140,14 @@ class Filter(NamedTuple):
 
         Without a filter on states such entries are left out, because all keys must be scanned.
         """
-        return self.due_before is None and NOT_SCHEDULED in (self.states or ())
+        return self.due_before is None and status.NOT_SCHEDULED in (self.states or ())
 
     @property
     def only_parked(self) -> bool:
         """Whether the filter selects only entries that are never due."""
         return self.states is not None and self.states <= PARKED_STATES
 
-    def takes(self, record: Record) -> bool:
+    def takes(self, record: status.Record) -> bool:
         """Return whether a record meets the conditions on state, enabled flag and task."""
         entry = record.entry
         if self.states is not None and record.state not in self.states:
@@ -186,10 +179,10 @@ MAX_READ: Final = 2_000
 SORTED: Final = 5_000
 
 #: The states whose entries have a negative score.
-PARKED_STATES: Final = frozenset({PAUSED, FINISHED, QUARANTINED})
+PARKED_STATES: Final = frozenset({status.PAUSED, status.FINISHED, status.QUARANTINED})
 
 #: A filter with all states also finds entries that are not in the sorted set.
-ALL_STATES: Final = frozenset(STATES)
+ALL_STATES: Final = frozenset(status.STATES)
 
 #: The score in cursors for entries that are not in the sorted set.
 OUTSIDE: Final = float("-inf")
@@ -241,8 +234,8 @@ class Query:
                 raise InvalidEntryError(field, f"must have at most {MAX_SEARCH} characters")
         if self.sort not in SORTS:
             raise InvalidEntryError("sort", f"must be one of {', '.join(SORTS)}")
-        if self.state is not None and self.state not in STATES:
-            raise InvalidEntryError("state", f"must be one of {', '.join(STATES)}")
+        if self.state is not None and self.state not in status.STATES:
+            raise InvalidEntryError("state", f"must be one of {', '.join(status.STATES)}")
 
     @property
     def plain(self) -> bool:
@@ -278,7 +271,7 @@ class Found:
         total: the number of matching entries on all pages, or None if unknown.
     """
 
-    records: list[Record]
+    records: list[status.Record]
     now: float = 0.0
     after: str | None = None
     cut: bool = False
@@ -374,18 +367,10 @@ def pages_of(store: Reading, after: Cursor | None = None, history: bool = False)
         yield page
 
 
-def sweeps(store: Store) -> Iterator[Swept]:
-    """Yield the parts of a scan for entries that are stored, but not in the sorted set.
-
-    Takes one round trip per some thousand keys of the database.
-    """
-    cursor = START
-    while True:
-        swept = store.sweep(cursor)
-        yield swept
-        cursor = swept.cursor
-        if cursor == START:
-            return
+def keys_outside(store: Store) -> Iterator[list[str]]:
+    """Yield keys of entries that are stored, but not in the sorted set; see :func:`outside`."""
+    for part in store.parts:
+        yield from outside(part)
 
 
 class Search:
@@ -413,7 +398,7 @@ class Search:
         self._reads_text = own and active_codec() == DEFAULT_CODEC
         self._templates = Templates(schedule.app, schedule.entry_class) if shared else None
 
-    def pages(self) -> Iterator[list[Record]]:
+    def pages(self) -> Iterator[list[status.Record]]:
         """Yield lists of records in due order; see :meth:`~redbeat.Schedule.records`."""
         keys = self._matching_keys()
         if keys is not None:
@@ -423,10 +408,10 @@ class Search:
             yield from self._scheduled()
         yield from map(self.read, batches(self._outside()))
 
-    def _scheduled(self) -> Iterator[list[Record]]:
+    def _scheduled(self) -> Iterator[list[status.Record]]:
         if self._filters.only_parked:
             yield from map(self._new_records, self._walk(PARKED_START))
-            if self._filters.states == frozenset({FINISHED}):
+            if self._filters.states == frozenset({status.FINISHED}):
                 return
         yield from map(self._new_records, self._walk(None))
         if self._moving:
@@ -451,21 +436,21 @@ class Search:
 
     def _places(self, glob: str) -> Iterator[Member]:
         if not self._filters.only_outside:
-            yield from self._store.scan_all(glob)
+            yield from chain.from_iterable(self._store.scan(glob))
         yield from ((key, OUTSIDE) for key in self._outside())
 
     def _outside(self) -> Iterator[str]:
         if not self._filters.seeks_outside:
             return
         try:
-            for swept in sweeps(self._store):
-                yield from swept.orphans
+            for keys in keys_outside(self._store):
+                yield from keys
         except ResponseError as error:
             if is_retriable(error):
                 raise
             logger.warning("redbeat: Cannot scan for entries that are not scheduled: %s", error)
 
-    def read(self, keys: Sequence[str]) -> list[Record]:
+    def read(self, keys: Sequence[str]) -> list[status.Record]:
         """Return the matching records in the order of ``keys``. Takes one round trip."""
         return self._new_records(self._store.read(keys))
 
@@ -502,11 +487,11 @@ class Search:
 
     def _missed(self) -> Iterator[str]:
         """Yield the keys of entries that were not read because they moved to an earlier page."""
-        for key, score in self._store.scan_all():
+        for key, score in chain.from_iterable(self._store.scan()):
             if self._filters.admits_score(score) and key not in self._seen:
                 yield key
 
-    def _new_records(self, page: Page) -> list[Record]:
+    def _new_records(self, page: Page) -> list[status.Record]:
         """Return the matching records of a page, without entries that were already read."""
         filters, name_of, self.now = self._filters, self.keys.name_of, page.now
         rows = [
@@ -521,7 +506,7 @@ class Search:
 
 
 #: Maps the name of each sort order to a function that returns the value to sort by.
-ORDERS: Final[dict[str, Callable[[Record], str]]] = {
+ORDERS: Final[dict[str, Callable[[status.Record], str]]] = {
     "name": lambda record: record.name,
     "task": lambda record: "" if record.entry is None else str(record.entry.task),
     "state": lambda record: record.state,
@@ -530,7 +515,7 @@ ORDERS: Final[dict[str, Callable[[Record], str]]] = {
 
 def in_order(
     schedule: Schedule, filters: Filter, order: str, limit: int | None = None
-) -> Iterator[Record]:
+) -> Iterator[status.Record]:
     """Yield the records that match ``filters``, sorted by ``order`` (see :data:`ORDERS`) and name.
 
     Needs memory for about ``limit`` records. Without a limit, the keys are sorted in a temporary
@@ -609,7 +594,7 @@ def browse(
     return found if query.decodes else replace(found, total=search.count)
 
 
-def record_of(schedule: Schedule, name: str) -> tuple[Page, Record | None]:
+def record_of(schedule: Schedule, name: str) -> tuple[Page, status.Record | None]:
     """Return a page with only the entry ``name``, and its record (None for an unknown name).
 
     An unreadable entry also has a record. Takes one round trip.
@@ -618,13 +603,14 @@ def record_of(schedule: Schedule, name: str) -> tuple[Page, Record | None]:
     return page, next(iter(_records(schedule, page)), None)
 
 
-def _records(schedule: Schedule, page: Page, templates: Templates | None = None) -> list[Record]:
+def _records(
+    schedule: Schedule, page: Page, templates: Templates | None = None
+) -> list[status.Record]:
     """Return the records of a page; skip entries that were deleted during the search."""
-    app, name_of = schedule.app, store_of(schedule.app).keys.name_of
+    name_of, load = store_of(schedule.app).keys.name_of, schedule._entry_of
+    load = load if templates is None else templates.entry_of
     return [
-        Record.read(
-            row, encodable(name_of(row.key)), page.now, app, schedule.entry_class, templates
-        )
+        status.record_of(row, encodable(name_of(row.key)), page.now, load)
         for row in page.rows
         if row.definition is not None or row.score is not None
     ]
@@ -654,7 +640,7 @@ def _member_sort_key(query: Query, name_of: Callable[[str], str]) -> Callable[[M
         return lambda member: name_of(member[0])
     parked_first = query.state in PARKED_STATES
     # Paused entries have the score DISABLED, so a search for paused entries reads this score first.
-    first_score = DISABLED if query.state == PAUSED else None
+    first_score = DISABLED if query.state == status.PAUSED else None
     return lambda member: (
         member[1] != first_score,
         (member[1] >= 0) is parked_first,
@@ -681,7 +667,7 @@ def _first_page(search: Search, members: list[Member], limit: int, size: int) ->
 
     ``members`` must be sorted. Takes one round trip per ``size`` members.
     """
-    matching, read_count = list[Record](), 0
+    matching, read_count = list[status.Record](), 0
     for batch in batches(members, size):
         matching += search.read([key for key, _ in batch])
         if len(matching) > limit:
@@ -718,7 +704,7 @@ def _sorted_by_text(
 
 
 #: Maps each sort key to a function that returns the value of a record to sort by.
-RECORD_VALUES: Final[dict[str, Callable[[Record], Any]]] = {
+RECORD_VALUES: Final[dict[str, Callable[[status.Record], Any]]] = {
     **ORDERS,
     "last": lambda record: (record.entry and last_run(record.entry)) or EPOCH,
 }

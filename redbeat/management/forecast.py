@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_left, bisect_right
-from collections import Counter, defaultdict
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
 from functools import partial
-from itertools import islice, pairwise, takewhile
-from operator import add, gt, sub
+from itertools import chain, islice, pairwise, takewhile
+from operator import add, gt
 from typing import Final
 
 from celery.schedules import crontab
@@ -23,7 +23,6 @@ from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import DecodeError, InvalidEntryError, TooManyStepsError
 from redbeat.presentation.describe import schedule_text
 from redbeat.printing import get_logger
-from redbeat.schedules.hashed import spread_fraction
 from redbeat.schedules.next_run import MIN_EVERY, asks_itself
 
 logger = get_logger(__name__)
@@ -51,28 +50,20 @@ def agenda(
     """
     heap: list[Next] = []
     number = 0
-    for entries, last_due in pages:
+
+    def push(number: int, name: str, later: Iterator[datetime]) -> None:
+        at = next(later, None)
+        if at is not None:
+            heapq.heappush(heap, (at, number, name, later))
+
+    for entries, last_due in chain(pages, [([], None)]):
         for entry in entries:
             number += 1
-            push(heap, number, str(entry.name), due_times(entry, after))
-        while heap and last_due is not None and heap[0][0] < last_due - SLACK:
-            yield pop(heap)
-    while heap:
-        yield pop(heap)
-
-
-def pop(heap: list[Next]) -> tuple[datetime, str]:
-    """Remove and return the earliest run of the heap, and add the next run of the same entry."""
-    at, number, name, later = heapq.heappop(heap)
-    push(heap, number, name, later)
-    return at, name
-
-
-def push(heap: list[Next], number: int, name: str, later: Iterator[datetime]) -> None:
-    """Add the next run of an entry to the heap, unless no run is left."""
-    for at in later:
-        heapq.heappush(heap, (at, number, name, later))
-        return
+            push(number, str(entry.name), due_times(entry, after))
+        while heap and (last_due is None or heap[0][0] < last_due - SLACK):
+            at, number_of, name, later = heapq.heappop(heap)
+            yield at, name
+            push(number_of, name, later)
 
 
 def due_times(entry: RedBeatSchedulerEntry, after: datetime) -> Iterator[datetime]:
@@ -203,12 +194,8 @@ class Load:
     complete: bool
 
 
-#: The text of a crontab, the time zone, and the ``spread`` of the entry.
-Rule = tuple[str, str, float]
-
-#: The runs of a crontab: the number of runs in each period, or for entries with a spread, pairs of
-#: a nominal instant and the longest delay.
-Known = list[int] | tuple[tuple[int, int], ...]
+#: The text of a crontab, and the time zone.
+Rule = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,14 +220,12 @@ class Periods:
         return -((self.start - self.end) // self.length)
 
     def counts(
-        self,
-        entry: RedBeatSchedulerEntry,
-        known: dict[Rule, Known] | None = None,
+        self, entry: RedBeatSchedulerEntry, known: dict[Rule, list[int]] | None = None
     ) -> Sequence[int]:
         """Return the number of runs of an entry in each period.
 
-        ``known`` is a cache of the runs of crontabs. The runs of intervals and crontabs are counted
-        without ``jitter``.
+        ``known`` has the counts of crontabs, for entries that only have this rule. The runs of
+        these entries, and of intervals, are counted without ``jitter``.
         """
         runs = self.grid(entry)
         if runs is not None:
@@ -248,50 +233,18 @@ class Periods:
         later = islice(takewhile(partial(gt, self.end), due_times(entry, self.since)), MAX_RUNS)
         if type(entry.schedule) is not crontab or known is None or not _has_only_a_rule(entry):
             return self.count(later)
-        if entry.runs_left is not None or asks_itself(entry.schedule):
+        if entry.policy.spread or entry.runs_left is not None or asks_itself(entry.schedule):
             return self.count(later)
-        spread = entry.policy.spread
-        key = (schedule_text(entry.schedule), entry.timezone or "", spread)
+        key = schedule_text(entry.schedule), entry.timezone or ""
         if key not in known:
-            instants = self._nominal_instants(entry.occurrence_plan())
-            known[key] = self._delays(instants, spread) if spread else self.count(instants)
-        found = known[key]
-        return self._count_delayed(entry, found) if isinstance(found, tuple) else found
+            known[key] = self.count(self._nominal_instants(entry.occurrence_plan()))
+        return known[key]
 
-    def _nominal_instants(self, plan: Plan) -> list[datetime]:
-        """Return the nominal instants in the periods, the instant before, and the instant after."""
-        reach = min(timedelta(seconds=plan.policy.spread), self.since - BEGINNING)
-        at = plan.latest_run(self.since - reach, self.since) or plan.next_run(self.since)
-        instants: list[datetime] = []
-        while at is not None and len(instants) < MAX_RUNS:
-            instants.append(at)
-            if at >= self.end:
-                return instants
+    def _nominal_instants(self, plan: Plan) -> Iterator[datetime]:
+        at = plan.next_run(self.since)
+        while at is not None and at < self.end:
+            yield at
             at = plan.next_run(at)
-        return [*instants, END]
-
-    def _delays(self, instants: list[datetime], spread: float) -> tuple[tuple[int, int], ...]:
-        """Return each nominal instant with its longest delay, in microseconds after ``start``."""
-        longest = timedelta(seconds=spread) // TICK
-        times = [(at - self.start) // TICK for at in instants]
-        return tuple((at, min(longest, next_at - at - 1)) for at, next_at in pairwise(times))
-
-    def _count_delayed(
-        self, entry: RedBeatSchedulerEntry, delays: tuple[tuple[int, int], ...]
-    ) -> list[int]:
-        fraction = spread_fraction(entry.occurrence_plan().identity)
-        since, last, end, length = (
-            (self.since - self.start) // TICK,
-            (min(entry.anchor or self.since, self.since) - self.start) // TICK,
-            (self.end - self.start) // TICK,
-            self.length // TICK,
-        )
-        counts = [0] * self.number
-        for at, longest in delays:
-            due = at + round(longest * fraction)
-            if at > last and since < due < end and due >= 0:
-                counts[due // length] += 1
-        return counts
 
     def grid(self, entry: RedBeatSchedulerEntry) -> range | None:
         """Return the runs of an entry with an interval, as a range of microseconds after ``start``.
@@ -326,36 +279,10 @@ class Periods:
                 if at >= 0:
                     counts[at // length] += 1
             return counts
-        before = [
-            min(max(-((runs.start - edge) // runs.step), 0), len(runs)) for edge in self._edges()
-        ]
+        end = (self.end - self.start) // TICK
+        edges = (min(index * length, end) for index in range(self.number + 1))
+        before = [min(max(-((runs.start - at) // runs.step), 0), len(runs)) for at in edges]
         return [later - earlier for earlier, later in pairwise(before)]
-
-    def count_grids(self, grids: Mapping[tuple[int, int], list[int]]) -> list[int]:
-        """Return the number of runs that many entries with intervals have in each period.
-
-        A grid contains the entries with the same step and the same ``first // step``, where
-        ``first`` is the first run in microseconds after the start. The key of a grid is
-        ``(step, first // step)``. The value of a grid is a list with ``first % step`` of each
-        entry. All entries of a grid are counted together, which is faster than counting each entry.
-        """
-        sums = [0] * self.number
-        for (step, block), phases in grids.items():
-            phases.sort()
-            before = []
-            for edge in self._edges():
-                rounds, rest = divmod(edge - 1 - block * step, step)
-                before.append(max(len(phases) * rounds + bisect_right(phases, rest), 0))
-            sums = list(map(add, sums, map(sub, before[1:], before)))
-        return sums
-
-    def _edges(self) -> Iterator[int]:
-        """Yield the start of each period, and the end of the last period.
-
-        Each result is a number of microseconds after the start of the first period.
-        """
-        length, end = self.length // TICK, (self.end - self.start) // TICK
-        return (min(index * length, end) for index in range(self.number + 1))
 
 
 def _has_only_a_rule(entry: RedBeatSchedulerEntry) -> bool:
@@ -382,22 +309,14 @@ def load(pages: Pages, periods: Periods, totals: bool = False) -> Load:
     found: dict[str, RedBeatSchedulerEntry] = {}
     counts: dict[str, Sequence[int]] = {}
     firsts: dict[str, int] = {}
-    known: dict[Rule, Known] = {}
-    grids: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
-    length, sums = periods.length // TICK, [0] * periods.number
+    known: dict[Rule, list[int]] = {}
+    sums = [0] * periods.number
     entry_count, complete = 0, True
     for entries, last_due in pages:
         for entry in entries:
-            name = str(entry.name)
-            runs = periods.grid(entry) if totals and entry.runs_left is None else None
-            if runs and runs.start >= 0 and runs.step < length:
-                block, phase = divmod(runs.start, runs.step)
-                grids[runs.step, block].append(phase)
-                firsts[name], found[name] = runs.start // length, entry
-                counts[name] = [len(runs)]
-                continue
             each = periods.counts(entry, known)
             if any(each):
+                name = str(entry.name)
                 sums = list(map(add, sums, each))
                 firsts[name] = next(index for index, count in enumerate(each) if count)
                 counts[name], found[name] = [sum(each)] if totals else each, entry
@@ -407,7 +326,6 @@ def load(pages: Pages, periods: Periods, totals: bool = False) -> Load:
         if entry_count >= MAX_LOADED:
             complete = False
             break
-    sums = list(map(add, sums, periods.count_grids(grids)))
     ordered = {name: counts[name] for name in sorted(counts, key=lambda name: (firsts[name], name))}
     return Load(periods.start, periods.length, sums, ordered, found, complete)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import chain
+from json.encoder import encode_basestring_ascii as quoted
 from typing import Any, NamedTuple
 
 from redis import Redis, RedisCluster
@@ -14,24 +15,18 @@ from redis.client import NEVER_DECODE
 from redis.exceptions import ResponseError
 
 from redbeat.codec.stored import bytes_of as key_of
-from redbeat.codec.stored import score_in, text_in, text_of
-from redbeat.config import App, ensure_conf
-from redbeat.entries.decide import task_id_of
+from redbeat.codec.stored import score_in, text_of, texts_in
+from redbeat.config import App, ensure_conf, key_aside
+from redbeat.entries import changes, decide
 from redbeat.entries.runs import with_ids
 from redbeat.errors import ConfigurationError
-from redbeat.storage.checks import untagged_prefix
+from redbeat.storage import checks, commands, rows, store
+from redbeat.storage.keys import Keys
 from redbeat.storage.layout import Layout
-from redbeat.storage.reading import LAYOUT
-from redbeat.storage.records import Keys, json_text
-from redbeat.storage.store import store_of
-from redbeat.storage.wire import pairs_of
+from redbeat.storage.words import DEFINITION, HISTORY, INBOX, META, STATE
 
 #: Number of entries per batch.
 PAGE = 500
-
-#: The fields that are not copied with the other fields: the definition is written first, and a
-#: claim is valid only under the old prefix.
-NOT_COPIED = frozenset({b"definition", b"claim"})
 
 #: The fields of an entry's hash.
 Fields = dict[bytes, bytes]
@@ -98,7 +93,7 @@ def copy_prefix(  # noqa: C901 - a dry run takes the same steps, but writes noth
     """
     if not old or not new or old == new:
         raise ValueError(f"the prefixes are {old!r} and {new!r}: pass two different prefixes")
-    source, target, result = Keys.under(old), Keys.under(new), PrefixCopy()
+    source, target, result = Keys(old), Keys(new), PrefixCopy()
     count = _counter(result, note)
     if not dry_run:
         _copy_hash(client, source.calendars, target.calendars, delete=False)
@@ -131,10 +126,7 @@ def _counter(result: PrefixCopy, note: Callable[[str, str, float], object] | Non
 
 
 def copy_to_shards(
-    client: Any,
-    source: Layout,
-    target: Layout,
-    progress: Callable[[int], Any] = int,
+    client: Any, source: Layout, target: Layout, progress: Callable[[int], Any] = int
 ) -> PrefixCopy:
     """Copy all entries, and all data about the entries, to the shards of another layout.
 
@@ -144,9 +136,9 @@ def copy_to_shards(
     trips per 500 entries and target shard. Redis errors are not caught.
     """
     result = PrefixCopy()
-    targets, count = [Keys.under(prefix) for prefix in target.prefixes], _counter(result)
+    targets, count = [Keys(prefix) for prefix in target.prefixes], _counter(result)
     for number, prefix in enumerate(source.prefixes):
-        keys = Keys.under(prefix)
+        keys = Keys(prefix)
         if number == 0:
             for each in targets:
                 _copy_hash(client, keys.calendars, each.calendars, delete=False)
@@ -170,13 +162,13 @@ def delete_layout(client: Any, layout: Layout, progress: Callable[[int], Any] = 
     """
     deleted = 0
     for prefix in layout.prefixes:
-        keys = Keys.under(prefix)
+        keys = Keys(prefix)
         for page in _pages(client, keys):
             _delete(client, keys, [member for member, _ in page])
             deleted += len(page)
             progress(len(page))
-        stats = pairs_of(_raw(client, "HGETALL", keys.stats))
-        fields = [name for name, _ in stats if name != key_of(LAYOUT)]
+        stats = commands.pairs_of(_raw(client, "HGETALL", keys.stats))
+        fields = [name for name, _ in stats if name != key_of(commands.LAYOUT)]
         if fields:
             _raw(client, "HDEL", keys.stats, *fields)
         for key in (keys.schedule, keys.statics, *keys.aside):
@@ -190,7 +182,7 @@ def _pages(client: Any, keys: Keys) -> Iterator[list[tuple[bytes, float]]]:
     cursor: Any = 0
     while True:
         cursor, reply = _raw(client, "ZSCAN", keys.schedule, cursor, "COUNT", PAGE)
-        pairs = pairs_of(reply)
+        pairs = commands.pairs_of(reply)
         members = [(bytes(member), score_in(score)) for member, score in pairs]
         for start in range(0, len(members), PAGE):
             yield members[start : start + PAGE]
@@ -199,11 +191,7 @@ def _pages(client: Any, keys: Keys) -> Iterator[list[tuple[bytes, float]]]:
 
 
 def _read(
-    client: Any,
-    keys: Keys,
-    page: Sequence[tuple[bytes, float]],
-    count: Count,
-    new_ids: bool = True,
+    client: Any, keys: Keys, page: Sequence[tuple[bytes, float]], count: Count, new_ids: bool = True
 ) -> list[SourceEntry]:
     """Return the entries of a page; count entries without a definition as unreadable."""
     prefix = key_of(keys.prefix)
@@ -218,7 +206,7 @@ def _read(
     for name, (member, score) in zip(names, page, strict=True):
         fields, static, note = next(replies), next(replies), next(replies)
         _raise_unless_wrong_type(fields)
-        fields = {} if isinstance(fields, Exception) else dict(pairs_of(fields))
+        fields = {} if isinstance(fields, Exception) else dict(commands.pairs_of(fields))
         if b"definition" in fields:
             fields = _with_task_ids(keys, name, fields) if new_ids else fields
             entries.append(SourceEntry(member, name, score, fields, bool(static), note))
@@ -228,19 +216,24 @@ def _read(
 
 
 def _with_task_ids(keys: Keys, name: bytes, fields: Fields) -> Fields:
-    """Return the fields, with the task id of each run added to the run history.
+    """Return the fields of an entry, with the task id of each run added to the run history.
 
-    RedBeat computes task ids from the prefix, so the new prefix would change the task ids.
+    RedBeat computes task ids from the prefix, so another prefix would change them.
     """
-    if b"history" not in fields:
+    if HISTORY.encode() not in fields:
         return fields
-    entry, identity = text_of(name), text_in(text_of(fields.get(b"identity")))
+    found = (fields.get(field.encode()) for field in (DEFINITION, META, STATE))
+    definition, meta, state = (None if text is None else text_of(text) for text in found)
+    entry = text_of(name)
+    row = rows.Row(keys.entry(entry), definition=definition, meta=meta, state=state)
+    identity = changes.state_of(row).identity
 
     def task_id(scheduled_at: datetime) -> str:
-        return task_id_of(keys.prefix, entry, scheduled_at.isoformat(), identity)
+        return decide.task_id_of(keys.prefix, entry, scheduled_at.isoformat(), identity)
 
-    history = with_ids(text_in(text_of(fields[b"history"])), task_id)
-    return {**fields, b"history": key_of(json_text(history))}
+    lines = with_ids("\n".join(texts_in(text_of(fields[HISTORY.encode()]))), task_id).splitlines()
+    history = ",\n".join(map(quoted, lines))
+    return {**fields, HISTORY.encode(): f"[{history}]".encode()}
 
 
 def _write(
@@ -266,9 +259,15 @@ def _write(
         _raise_unless_wrong_type(created)
         _raise_unless_wrong_type(reply)
         # A key that is not a hash counts as a different entry.
-        stored = {} if isinstance(reply, Exception) else dict(pairs_of(reply))
-        is_new = not reply if dry_run else bool(created) and stored == _definition_of(entry)
-        outcome = _outcome(stored, entry, is_new)
+        stored = {} if isinstance(reply, Exception) else dict(commands.pairs_of(reply))
+        # An earlier copy may have stopped after it had written only the definition.
+        has_only_definition = stored == {b"definition": entry.fields[b"definition"]}
+        if not reply or (has_only_definition and (created or len(entry.fields) > 1)):
+            outcome = "copied"
+        elif all(stored.get(name) == entry.fields.get(name) for name in (b"definition", b"policy")):
+            outcome = "same"
+        else:
+            outcome = "different"
         count(outcome, entry.name, entry.score)
         if outcome == "different":
             continue
@@ -279,32 +278,18 @@ def _write(
     return present
 
 
-def _outcome(stored: Fields, entry: SourceEntry, is_new: bool) -> str:
-    """Return ``copied``, or ``same`` or ``different`` if the target already has the entry."""
-    # If an earlier copy stopped after it had written only the definition, this copy writes the
-    # other fields.
-    stopped = stored == _definition_of(entry) and len(entry.fields) > 1
-    if is_new or stopped:
-        return "copied"
-    compared = (b"definition", b"policy")
-    is_same = all(stored.get(name) == entry.fields.get(name) for name in compared)
-    return "same" if is_same else "different"
-
-
-def _definition_of(entry: SourceEntry) -> Fields:
-    return {b"definition": entry.fields[b"definition"]}
-
-
 def _write_rest(pipe: Any, keys: Keys, entry: SourceEntry, with_fields: bool) -> None:
     """Store all data of an entry except its definition.
 
     The fields of the entry's hash are written only if ``with_fields`` is true.
     """
     key = key_of(keys.prefix) + entry.name
-    others = [pair for pair in entry.fields.items() if pair[0] not in NOT_COPIED]
+    others = [pair for pair in entry.fields.items() if pair[0] != b"definition"]
     if with_fields and others:
         _raw(pipe, "HSET", key, *chain.from_iterable(others))
     _raw(pipe, "ZADD", keys.schedule, "NX", repr(entry.score), key)
+    if with_fields and INBOX.encode() in entry.fields:
+        _raw(pipe, "ZADD", key_aside(keys.prefix, INBOX), 0, key)
     if entry.static:
         _raw(pipe, "SADD", keys.statics, entry.name)
     if entry.quarantine_note is not None:
@@ -318,7 +303,7 @@ def _write_rest(pipe: Any, keys: Keys, entry: SourceEntry, with_fields: bool) ->
 def _copy_hash(client: Any, source: str, target: str, delete: bool) -> None:
     """Copy the fields of a hash that the target lacks; skip a source that is not a hash."""
     try:
-        fields = dict(pairs_of(_raw(client, "HGETALL", source)))
+        fields = dict(commands.pairs_of(_raw(client, "HGETALL", source)))
     except ResponseError as error:
         _raise_unless_wrong_type(error)
         return
@@ -380,7 +365,7 @@ def copy_untagged(app: App | None = None, prefix: str | None = None) -> Copied:
     Raises :exc:`ConfigurationError` if the two prefixes are the same. Redis errors are not caught.
     """
     conf, result = ensure_conf(app), Copied()
-    old = prefix or untagged_prefix(conf.key_prefix)
+    old = prefix or checks.untagged_prefix(conf.key_prefix)
     if old == conf.key_prefix:
         raise ConfigurationError(
             f"the old prefix and redbeat_key_prefix are both {conf.key_prefix!r}: "
@@ -391,5 +376,5 @@ def copy_untagged(app: App | None = None, prefix: str | None = None) -> Copied:
     def note(outcome: str, name: str, _score: float) -> None:
         lists.get(outcome, result.kept).append(name)
 
-    copy_prefix(store_of(app).client, old, conf.key_prefix, note=note)
+    copy_prefix(store.store_of(app).client, old, conf.key_prefix, note=note)
     return result

@@ -10,19 +10,18 @@ from typing import NamedTuple
 
 from celery import Celery
 
-from redbeat.beat.lock import FORGET_AFTER, SEEN_WITHIN, SILENCE, BeatInfo
 from redbeat.calendar.zones import from_timestamp
 from redbeat.codec.stored import instant_in
 from redbeat.config import RedBeatConfig, ensure_conf
 from redbeat.connection.urls import safe_url
-from redbeat.entries.overdue import Overdue, overdue_entries
-from redbeat.entries.status import entries_of
+from redbeat.entries.status import Overdue, entries_of, overdue_entries
 from redbeat.metrics.snapshot import measured_counts
 from redbeat.presentation.text import duration
 from redbeat.printing import encodable
+from redbeat.storage.beats import FORGET_AFTER, SEEN_WITHIN, SILENCE, BeatInfo
 from redbeat.storage.layout import layout_of
 from redbeat.storage.store import store_of
-from redbeat.storage.wire import Counts, Presence
+from redbeat.storage.views import Counts, Presence
 
 
 class Shard(NamedTuple):
@@ -95,7 +94,7 @@ def status_of(app: Celery, clock: Callable[[], float] = time.time) -> Status:
     """Return the status of an app's schedule; ``clock`` returns UNIX seconds.
 
     Takes two round trips (three if the leader is a beat of RedBeat 2), and the round trips of
-    :func:`~redbeat.entries.overdue.overdue_entries`.
+    :func:`~redbeat.entries.status.overdue_entries`.
     """
     conf, store = ensure_conf(app), store_of(app)
     server = store.server()  # open the connection before the clock offset is measured

@@ -19,9 +19,7 @@ from redbeat.entry import RedBeatSchedulerEntry
 BUILT_IN: Final = "celery."
 
 #: Parameters of the functions in :func:`known_options` that an entry cannot set.
-NOT_OPTIONS: Final = RESERVED | {
-    *("self", "options", "properties", "message", "event_dispatcher"),
-}
+NOT_OPTIONS: Final = RESERVED | {*("self", "options", "properties", "message", "event_dispatcher")}
 
 #: The AMQP properties of a message that ``Producer.publish`` passes on.
 PROPERTIES: Final = frozenset(

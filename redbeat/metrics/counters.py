@@ -13,7 +13,7 @@ from itertools import pairwise
 from threading import Lock
 from typing import Final
 
-from redbeat.storage.records import Counted
+from redbeat.storage.rows import Counted
 
 #: The kinds of counters, each with its help text.
 #: The field ``<kind>`` contains the total of all entries.

@@ -6,13 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import accumulate
 from typing import Final
 
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    InfoMetricFamily,
-    Metric,
-)
+from prometheus_client import core
 from prometheus_client.registry import Collector
 from redis.exceptions import RedisError
 
@@ -36,19 +30,19 @@ MAX_OVERDUE: Final = 100
 Gauge = tuple[str, str, float | None]
 
 
-def counters_of(totals: Mapping[str, int]) -> Iterator[Metric]:
+def counters_of(totals: Mapping[str, int]) -> Iterator[core.Metric]:
     """Yield the counter metrics; ``totals`` maps fields to counts."""
     by_label = _counts_by_label(totals)
     for kind, text in KINDS.items():
-        yield CounterMetricFamily(f"redbeat_{kind}", f"{text}.", totals.get(kind, 0))
-        of_entries = CounterMetricFamily(
+        yield core.CounterMetricFamily(f"redbeat_{kind}", f"{text}.", totals.get(kind, 0))
+        of_entries = core.CounterMetricFamily(
             f"redbeat_entry_{kind}", f"{text}, by entry.", labels=["entry"]
         )
         for label, number in by_label[kind].items():
             of_entries.add_metric([label], number)
         yield of_entries
     trips = totals.get(ROUND_TRIPS, 0)
-    yield CounterMetricFamily(
+    yield core.CounterMetricFamily(
         "redbeat_redis_round_trips", "Round trips to Redis made by ticks.", trips
     )
 
@@ -65,7 +59,7 @@ def _counts_by_label(totals: Mapping[str, int]) -> dict[str, dict[str, int]]:
     return counts
 
 
-def histograms_of(totals: Mapping[str, int]) -> Iterator[Metric]:
+def histograms_of(totals: Mapping[str, int]) -> Iterator[core.Metric]:
     """Yield the histogram metrics; ``totals`` maps fields to counts."""
     lateness = "Lateness of runs: seconds from the due time until the message was published."
     yield _histogram("redbeat_lateness_seconds", lateness, LATENESS, totals)
@@ -73,19 +67,21 @@ def histograms_of(totals: Mapping[str, int]) -> Iterator[Metric]:
     yield _histogram("redbeat_tick_duration_seconds", ticks, TICK, totals)
 
 
-def _histogram(name: str, text: str, buckets: Buckets, totals: Mapping[str, int]) -> Metric:
+def _histogram(name: str, text: str, buckets: Buckets, totals: Mapping[str, int]) -> core.Metric:
     sums = accumulate(totals.get(field, 0) for field in buckets.fields)
     cumulative = list(zip(map(_bound, buckets.texts), sums, strict=True))
-    return HistogramMetricFamily(name, text, cumulative, totals.get(buckets.sum, 0) / MICROSECONDS)
+    return core.HistogramMetricFamily(
+        name, text, cumulative, totals.get(buckets.sum, 0) / MICROSECONDS
+    )
 
 
 def _bound(text: str) -> str:
     return text if text == "+Inf" else str(float(text))
 
 
-def schedule_gauges(snapshot: Snapshot) -> Iterator[Metric]:
+def schedule_gauges(snapshot: Snapshot) -> Iterator[core.Metric]:
     """Yield the gauges of a schedule: entries, due entries, beats, lock and clock."""
-    states = GaugeMetricFamily("redbeat_entries", "Entries by state.", labels=["state"])
+    states = core.GaugeMetricFamily("redbeat_entries", "Entries by state.", labels=["state"])
     for state, number in entries_of(snapshot.counts).items():
         states.add_metric([state], number)
     yield states
@@ -117,18 +113,20 @@ def schedule_gauges(snapshot: Snapshot) -> Iterator[Metric]:
     )
 
 
-def overdue_gauge(snapshot: Snapshot) -> Metric:
+def overdue_gauge(snapshot: Snapshot) -> core.Metric:
     """Return a gauge of at most :data:`MAX_OVERDUE` overdue entries, most overdue first."""
     text = "Seconds without a success, for entries that had no success within expect_within."
-    overdue = GaugeMetricFamily("redbeat_overdue_entry_seconds", text, labels=["entry"])
+    overdue = core.GaugeMetricFamily("redbeat_overdue_entry_seconds", text, labels=["entry"])
     for item in snapshot.overdue[:MAX_OVERDUE]:
         overdue.add_metric([item.name], item.seconds)
     return overdue
 
 
-def health_gauges(leads: bool | None, tick_age: float | None, redis_up: bool) -> Iterator[Metric]:
+def health_gauges(
+    leads: bool | None, tick_age: float | None, redis_up: bool
+) -> Iterator[core.Metric]:
     """Yield metrics of the version, the availability of Redis, the leader and the last tick."""
-    about = InfoMetricFamily("redbeat_build", "The version of RedBeat.")
+    about = core.InfoMetricFamily("redbeat_build", "The version of RedBeat.")
     about.add_metric([], {"version": redbeat.__version__})
     yield about
     age = "Seconds since the last tick that Redis answered."
@@ -140,10 +138,10 @@ def health_gauges(leads: bool | None, tick_age: float | None, redis_up: bool) ->
     )
 
 
-def gauges(*specs: Gauge) -> Iterable[Metric]:
+def gauges(*specs: Gauge) -> Iterable[core.Metric]:
     """Yield a gauge for each (name, help text, value), without a sample if the value is None."""
     for name, text, value in specs:
-        family = GaugeMetricFamily(name, text)
+        family = core.GaugeMetricFamily(name, text)
         if value is not None:
             family.add_metric([], value)
         yield family
@@ -162,7 +160,7 @@ class BeatCollector(Collector):
         self._counters = counters
         self._take_snapshot = take
 
-    def collect(self) -> Iterator[Metric]:
+    def collect(self) -> Iterator[core.Metric]:
         """Yield the metrics. Takes three round trips, or none while Redis is unavailable."""
         health = self._health
         snapshot = _snapshot_or_none(self._take_snapshot) if health.redis_up else None
@@ -185,7 +183,7 @@ class RedisCollector(Collector):
         self._take_snapshot = take
         self._max_entries = max_entries
 
-    def collect(self) -> Iterator[Metric]:
+    def collect(self) -> Iterator[core.Metric]:
         """Yield the metrics. Three round trips."""
         snapshot = _snapshot_or_none(self._take_snapshot)
         if snapshot is None:

@@ -6,23 +6,21 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from redbeat.beat.lock import NOT_A_LOCK, SEEN_WITHIN, BeatInfo
-from redbeat.codec.stored import record_in, seconds_in, whole_in
+from redbeat.codec.stored import record_in, score_in, seconds_in, whole_in
 from redbeat.config import RedBeatConfig
-from redbeat.entries.decide import DISABLED
-from redbeat.entries.overdue import Overdue, overdue_entries
-from redbeat.storage.reading import LAST_TICK, Reading
-from redbeat.storage.wire import Counts
+from redbeat.entries import decide, state, status
+from redbeat.storage import commands, reading, views
+from redbeat.storage.beats import NOT_A_LOCK, SEEN_WITHIN, BeatInfo
 
 from .counters import LEADER, split
 
 
-def led_by_redbeat_2(counts: Counts) -> bool:
+def led_by_redbeat_2(counts: views.Counts) -> bool:
     """Return whether a beat of RedBeat 2 holds the lock."""
     return bool(counts.holder) and BeatInfo.read(counts.holder).host is None
 
 
-def count_entries(store: Reading, conf: RedBeatConfig, within: float) -> Counts:
+def count_entries(store: reading.Reading, conf: RedBeatConfig, within: float) -> views.Counts:
     """Return the counts of a schedule, with the beats seen in the last ``within`` seconds.
 
     If no beat of RedBeat 3 publishes runs, the counts omit the problem that RedBeat 3 stored. A
@@ -32,7 +30,8 @@ def count_entries(store: Reading, conf: RedBeatConfig, within: float) -> Counts:
     leads, this function checks which of the first 500 due entries are disabled, and counts these
     entries as disabled. The function takes one round trip, or two while RedBeat 2 leads.
     """
-    counts = _without_foreign_holders(store.counts(conf.lock_key, DISABLED, within))
+    counts = _with_failing(store.counts(conf.lock_key, decide.DISABLED, within))
+    counts = _without_foreign_holders(counts)
     if led_by_redbeat_2(counts):
         return _without_disabled(counts._replace(problem=""), store)
     active = counts.holder or not all(beat.locked for beat in counts.beats)
@@ -40,8 +39,8 @@ def count_entries(store: Reading, conf: RedBeatConfig, within: float) -> Counts:
 
 
 def measured_counts(
-    store: Reading, conf: RedBeatConfig, within: float, clock: Callable[[], float]
-) -> tuple[Counts, float]:
+    store: reading.Reading, conf: RedBeatConfig, within: float, clock: Callable[[], float]
+) -> tuple[views.Counts, float]:
     """Return the result of :func:`count_entries`, and the offset of this host's clock in seconds.
 
     The clock offset is the time of this host minus the time of Redis. If the connection is open,
@@ -53,7 +52,27 @@ def measured_counts(
     return counts, (sent_at + clock()) / 2 - counts.now
 
 
-def _without_foreign_holders(counts: Counts) -> Counts:
+def _with_failing(counts: views.Counts) -> views.Counts:
+    """Return the counts with the entries whose run could not be sent.
+
+    Such a run counts as due since its nominal instant; the score is the time of the next attempt.
+    """
+    rows = [(row, state.State.read(row.state, row.meta).failing) for row in counts.perhaps_failing]
+    late = [
+        (failing.due, score)
+        for row, failing in rows
+        if failing is not None and row.score and (score := score_in(row.score)) >= 0
+    ]
+    first = [due for due, _ in late] + [due for due in (counts.first_due,) if due is not None]
+    return counts._replace(
+        due=counts.due + sum(score > counts.now for _, score in late),
+        first_due=min(first, default=None),
+        failing=counts.failing + len(late),
+        perhaps_failing=(),
+    )
+
+
+def _without_foreign_holders(counts: views.Counts) -> views.Counts:
     """Return the counts; shards without a valid lock are in ``not_locks`` and have no holder."""
     holders = counts.holders or [counts.holder]
     not_locks = [shard for shard, holder in enumerate(holders) if holder == NOT_A_LOCK]
@@ -66,7 +85,7 @@ def _without_foreign_holders(counts: Counts) -> Counts:
     )
 
 
-def _without_disabled(counts: Counts, store: Reading) -> Counts:
+def _without_disabled(counts: views.Counts, store: reading.Reading) -> views.Counts:
     if not counts.due:
         return counts
     page = store.page()
@@ -98,12 +117,12 @@ class Snapshot:
         overdue: the entries that had no success within their ``expect_within``.
     """
 
-    counts: Counts
+    counts: views.Counts
     stats: dict[str, str]
     clock_offset: float
     lock_left: float | None
     shared: bool
-    overdue: list[Overdue] = field(default_factory=list)
+    overdue: list[status.Overdue] = field(default_factory=list)
 
     @property
     def beats(self) -> set[str]:
@@ -132,7 +151,7 @@ class Snapshot:
         """
         if led_by_redbeat_2(self.counts):
             return None
-        return self._age(self.stats.get(LAST_TICK, ""))
+        return self._age(self.stats.get(commands.LAST_TICK, ""))
 
     def totals(self, max_entries: int) -> dict[str, int]:
         """Return the counters of all beats by field.
@@ -153,16 +172,16 @@ class Snapshot:
 
 
 def take_snapshot(
-    store: Reading, conf: RedBeatConfig, clock: Callable[[], float] = time.time
+    store: reading.Reading, conf: RedBeatConfig, clock: Callable[[], float] = time.time
 ) -> Snapshot:
     """Read a snapshot from Redis.
 
     The function takes three round trips (two if the lock is disabled), and one more while RedBeat 2
-    leads. If entries may be overdue, :func:`~redbeat.entries.overdue.overdue_entries` takes
+    leads. If entries may be overdue, :func:`~redbeat.entries.status.overdue_entries` takes
     additional round trips. ``clock`` returns UNIX seconds.
     """
     stats = store.stats()  # the first request also connects, which would distort the clock offset
     counts, offset = measured_counts(store, conf, SEEN_WITHIN, clock)
     left = store.lock_left(conf.lock_key) if conf.lock_key else None
-    overdue = overdue_entries(store, counts)
+    overdue = status.overdue_entries(store, counts)
     return Snapshot(counts, stats, offset, left, not conf.lock_key, overdue)

@@ -12,18 +12,15 @@ from celery.schedules import crontab, schedule, solar
 
 from redbeat.calendar.zones import as_utc
 from redbeat.decoder import encode
-from redbeat.entries.decide import aware
-from redbeat.entries.lazy import hidden
-from redbeat.entries.overdue import Overdue
+from redbeat.entries import decide, lazy, status
 from redbeat.entries.runs import TRIGGERED, Occurrence, RunResult
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import InvalidEntryError
+from redbeat.printing import plural
+from redbeat.schedules import one_time, rule_set
 from redbeat.schedules.next_run import MIN_EVERY, asks_itself
-from redbeat.schedules.one_time import clocked
 from redbeat.schedules.rule import rrule
-from redbeat.schedules.rule_set import rruleset
 
-from .english import plural
 from .text import duration, exact_duration, plain_number
 
 #: The fields of a crontab, in the order that the command line uses.
@@ -94,9 +91,9 @@ def rule_of(when: Any) -> tuple[str, str] | None:
         return "cron", " ".join(_cron_field(when, name) for name in CRON_FIELDS)
     if isinstance(when, solar):
         return "solar", f"{when.event},{when.lat},{when.lon}"
-    if isinstance(when, clocked):
+    if isinstance(when, one_time.clocked):
         return "at", when.clocked_time.isoformat()
-    if isinstance(when, (rrule, rruleset)):
+    if isinstance(when, (rrule, rule_set.rruleset)):
         try:
             return "rrule", when.to_ical()
         except ValueError:
@@ -118,7 +115,7 @@ def stored(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
     An entry that was never stored in Redis may have a value that JSON cannot represent. For a value
     that JSON cannot represent, the result contains the ``repr`` of the value.
     """
-    definition, _ = hidden(entry.definition(), static=True)
+    definition, _ = lazy.hidden(entry.definition(), static=True)
     return {name: _plain(value) for name, value in definition.items()}
 
 
@@ -153,7 +150,7 @@ def as_json(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
     }
 
 
-def overdue_text(item: Overdue) -> str:
+def overdue_text(item: status.Overdue) -> str:
     """Return why an entry is overdue, such as ``had no success for 3 h, ...``."""
     since = "since the entry was saved or resumed" if item.last_success is None else ""
     if item.last_success is not None:
@@ -187,5 +184,5 @@ def last_run(entry: RedBeatSchedulerEntry, history: Iterable[Occurrence] = ()) -
     ran = entry.total_run_count or entry.scheduled_at is not None
     runs = [run.dispatched_at for run in history if run.outcome == TRIGGERED]
     if ran and entry.last_run_at is not None:
-        runs.append(aware(entry.last_run_at))
+        runs.append(decide.aware(entry.last_run_at))
     return max(runs, default=None)

@@ -15,18 +15,12 @@ from celery import Celery
 from celery.exceptions import ImproperlyConfigured
 from celery.schedules import BaseSchedule, ParseException, crontab, schedule, solar
 
-from redbeat.calendar.cron import celery_field, without_nickname
-from redbeat.calendar.sun import make_solar
-from redbeat.calendar.times import time_from
-from redbeat.calendar.zones import zone_key
+from redbeat.calendar import cron, sun, times, zones
 from redbeat.errors import InvalidEntryError
-from redbeat.schedules.hashed import has_hash, hashed_crontab
-from redbeat.schedules.ical import from_ical
-from redbeat.schedules.one_time import clocked
-from redbeat.schedules.rule import RuleSchedule
+from redbeat.printing import plural
+from redbeat.schedules import hashed, ical, one_time, rule
 
 from .describe import CRON_FIELDS
-from .english import plural
 
 #: The exceptions that :func:`make_schedule` raises for an invalid rule.
 BAD_RULE: Final = (ImproperlyConfigured, ParseException, TypeError, ValueError)
@@ -92,10 +86,10 @@ def make_schedule(kind: str, value: Any, zone: tzinfo, app: Celery, name: str = 
     is the entry name, which determines the numbers for ``H`` in a crontab. Raises one of the errors
     in :data:`BAD_RULE` for an invalid value.
     """
-    if kind == "cron" and has_hash(value):
+    if kind == "cron" and hashed.has_hash(value):
         if not name:
             raise ValueError("H in a crontab depends on the entry name; give the name of one entry")
-        return hashed_crontab(name, **_cron_fields(value), app=app)
+        return hashed.hashed_crontab(name, **_cron_fields(value), app=app)
     return MAKERS[kind](value, zone, app)
 
 
@@ -120,7 +114,7 @@ def parse_rule(kind: str, text: str, zone: tzinfo, app: Celery, name: str = "") 
 
 def has_own_zone(when: Any) -> bool:
     """Return whether a schedule ignores the ``timezone`` of its entry."""
-    return isinstance(when, (schedule, solar, RuleSchedule))
+    return isinstance(when, (schedule, solar, rule.RuleSchedule))
 
 
 def _every(interval: Interval, _zone: tzinfo, app: Celery) -> BaseSchedule:
@@ -134,7 +128,7 @@ def _cron(text: str, _zone: tzinfo, app: Celery) -> BaseSchedule:
 
 
 def _cron_fields(text: str) -> dict[str, str]:
-    fields = (without_nickname(text) if text.startswith("@") else text).split()
+    fields = (cron.without_nickname(text) if text.startswith("@") else text).split()
     if len(fields) != 5:
         raise ValueError(
             f"{text!r} has {plural(len(fields), 'field')}, but a crontab has 5: minute, hour, day "
@@ -158,21 +152,21 @@ def cron_warning(text: str) -> str:
 
 
 def _cron_items(name: str, items: list[str]) -> Iterator[str]:
-    return (item if has_hash(item) else celery_field(name, item) for item in items)
+    return (item if hashed.has_hash(item) else cron.celery_field(name, item) for item in items)
 
 
 def _rrule(text: str, zone: tzinfo, _app: Celery) -> BaseSchedule:
     text = BETWEEN_LINES.sub("\n", text.strip())
-    key = zone_key(zone)
+    key = zones.zone_key(zone)
     # A rule without a start gets a DTSTART at the epoch, because only DTSTART can contain the time
     # zone. A rule with COUNT needs a start from the user, because COUNT counts from the start.
     if "DTSTART" not in text.upper() and "COUNT" not in text.upper() and key not in (None, "UTC"):
         text = f"DTSTART;TZID={key}:19700101T000000\n{text}"
-    return from_ical(text)
+    return ical.from_ical(text)
 
 
 def _at(moment: datetime, zone: tzinfo, app: Celery) -> BaseSchedule:
-    return clocked(moment if moment.tzinfo else moment.replace(tzinfo=zone), app=app)
+    return one_time.clocked(moment if moment.tzinfo else moment.replace(tzinfo=zone), app=app)
 
 
 def _solar(text: str, _zone: tzinfo, app: Celery) -> BaseSchedule:
@@ -180,7 +174,7 @@ def _solar(text: str, _zone: tzinfo, app: Celery) -> BaseSchedule:
     if len(parts) != SOLAR_FIELDS:
         raise ValueError(f"{text!r} is not EVENT,LAT,LON")
     event, latitude, longitude = parts
-    return make_solar(event, float(latitude), float(longitude), app=app)
+    return sun.make_solar(event, float(latitude), float(longitude), app=app)
 
 
 MAKERS: Final[dict[str, Callable[[Any, tzinfo, Any], BaseSchedule]]] = {
@@ -196,4 +190,4 @@ KINDS: Final = tuple(MAKERS)
 
 #: Kind -> the function that converts the text of a rule to the value for make_schedule().
 #: For a kind that has no function, the value is the text itself.
-READERS: Final[dict[str, Callable[[str], Any]]] = {"every": interval_from, "at": time_from}
+READERS: Final[dict[str, Callable[[str], Any]]] = {"every": interval_from, "at": times.time_from}

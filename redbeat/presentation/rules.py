@@ -9,33 +9,17 @@ from typing import Any, Final
 
 from celery.schedules import crontab, schedule, solar
 
-from redbeat.calendar.cron import cron_rule
-from redbeat.calendar.daysets import DAILY, HOURLY, SECONDLY, WEEKLY, YEARLY
-from redbeat.calendar.recurrence import Recurrence
-from redbeat.calendar.zones import EPOCH, UTC, as_utc, fixed_offset, zone_key, zone_named
-from redbeat.schedules.next_run import MIN_EVERY, asks_itself
-from redbeat.schedules.one_time import clocked
-from redbeat.schedules.registry import of_class
+from redbeat.calendar import cron, daysets, recurrence, zones
+from redbeat.printing import plural
+from redbeat.schedules import next_run, one_time, registry, rule_set
 from redbeat.schedules.rule import rrule
-from redbeat.schedules.rule_set import rruleset
 
 from .describe import schedule_text
-from .english import joined, ordinal, plural
 
 DAYS: Final = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 MONTHS: Final = (
-    "January",
-    "February",
-    "March",
-    "April",
-    "May",
-    "June",
-    "July",
-    "August",
-    "September",
-    "October",
-    "November",
-    "December",
+    *("January", "February", "March", "April", "May", "June"),
+    *("July", "August", "September", "October", "November", "December"),
 )
 #: Maximum number of items that a phrase lists.
 MAX_ITEMS: Final = 8
@@ -109,7 +93,7 @@ def span(length: timedelta) -> str:
 
 def zone_label(zone: tzinfo) -> str:
     """Return the IANA name of a time zone, or its UTC offset, such as ``UTC+05:30``."""
-    name, offset = zone_key(zone), fixed_offset(zone)
+    name, offset = zones.zone_key(zone), zones.fixed_offset(zone)
     if name is not None or offset is None:
         return name or str(zone)
     return str(timezone(offset))
@@ -243,45 +227,46 @@ def times_on_days(times: str, days: str, weekdays: Sequence[int], months: Sequen
 MAX_DAYS = 4
 
 
-def dates(rule: Recurrence) -> str:
+def dates(rule: recurrence.Recurrence) -> str:
     """Return the days of a rule in English, such as ``on the first Friday of the month``.
 
     Returns "" if the rule restricts the days only by weekdays and months. Raises ``TooComplex`` if
     the rule combines restrictions other than weekdays and months, such as days of the month and
     weeks of the year.
     """
-    parts = [part for part in (rule.monthdays, rule.yeardays, rule.weeknos, rule.easter) if part]
-    if len(parts) + bool(rule.nth_weekdays) > 1 or (rule.weekdays and rule.nth_weekdays):
+    days = rule.days
+    parts = [one for one in (days.monthdays, days.yeardays, days.weeknos, days.easter) if one]
+    if len(parts) + bool(days.nth_weekdays) > 1 or (days.weekdays and days.nth_weekdays):
         raise TooComplex
-    if rule.nth_weekdays:
+    if days.nth_weekdays:
         return _nth_weekdays(rule)
-    if rule.monthdays:
-        return f"on {_counted('day', rule.monthdays)} of {_month(rule)}{only_if(rule.weekdays)}"
-    if parts and rule.months:
+    if days.monthdays:
+        return f"on {_counted('day', days.monthdays)} of {_month(rule)}{only_if(days.weekdays)}"
+    if parts and rule.days.months:
         raise TooComplex
     return _of_year(rule)
 
 
-def _of_year(rule: Recurrence) -> str:
-    only = only_if(rule.weekdays)
-    if rule.yeardays:
-        return f"on {_counted('day', rule.yeardays)} of the year{only}"
-    if rule.weeknos:
-        return f"on every day of {_counted('week', rule.weeknos)} of the year{only}"
-    if rule.easter:
-        return f"{_easter(rule.easter)}{only}"
+def _of_year(rule: recurrence.Recurrence) -> str:
+    only = only_if(rule.days.weekdays)
+    if rule.days.yeardays:
+        return f"on {_counted('day', rule.days.yeardays)} of the year{only}"
+    if rule.days.weeknos:
+        return f"on every day of {_counted('week', rule.days.weeknos)} of the year{only}"
+    if rule.days.easter:
+        return f"{_easter(rule.days.easter)}{only}"
     return ""
 
 
-def _month(rule: Recurrence) -> str:
-    return in_months(rule.months) if 0 < len(rule.months) < 12 else "the month"
+def _month(rule: recurrence.Recurrence) -> str:
+    return in_months(rule.days.months) if 0 < len(rule.days.months) < 12 else "the month"
 
 
-def _nth_weekdays(rule: Recurrence) -> str:
-    pairs = sorted(rule.nth_weekdays, key=lambda pair: (pair[1] < 0, pair[1], pair[0]))
+def _nth_weekdays(rule: recurrence.Recurrence) -> str:
+    pairs = sorted(rule.days.nth_weekdays, key=lambda pair: (pair[1] < 0, pair[1], pair[0]))
     if len(pairs) > MAX_DAYS:
         raise TooComplex
-    period = "the year" if rule.freq == YEARLY and not rule.months else _month(rule)
+    period = "the year" if rule.freq == daysets.YEARLY and not rule.days.months else _month(rule)
     return (
         f"on {joined([f'the {position_name(nth)} {DAYS[day]}' for day, nth in pairs])} of {period}"
     )
@@ -328,7 +313,7 @@ def rule_words(rule: rrule) -> str:
         return schedule_text(rule)
 
 
-def set_words(schedule: rruleset) -> str:
+def set_words(schedule: rule_set.rruleset) -> str:
     """Return the rules and dates of a rule set in English.
 
     If there are many dates, the text contains only the number of dates.
@@ -356,8 +341,8 @@ def _rule_phrase(schedule: rrule) -> str:
         raise TooComplex
     text = _every(rule) if rule.interval > 1 else _plain(rule)
     text += _positions(rule)
-    if rule.interval > 1 or rule.count or as_utc(schedule.start) > EPOCH:
-        text += f", from {moment(as_utc(schedule.start).astimezone(zone))}"
+    if rule.interval > 1 or rule.count or zones.as_utc(schedule.start) > zones.EPOCH:
+        text += f", from {moment(zones.as_utc(schedule.start).astimezone(zone))}"
     if rule.count:
         text += f", {rule.count} times in all" if rule.count > 1 else ", once in all"
     if schedule.until:
@@ -365,19 +350,19 @@ def _rule_phrase(schedule: rrule) -> str:
     return f"{text}, {zone_label(zone)}"
 
 
-def _counts_weeks(rule: Recurrence) -> bool:
+def _counts_weeks(rule: recurrence.Recurrence) -> bool:
     """Return whether the runs of a rule depend on the first day of the week."""
-    weekly = rule.freq == WEEKLY and (rule.interval > 1 or rule.setpos)
-    return bool(weekly or rule.weeknos)
+    weekly = rule.freq == daysets.WEEKLY and (rule.interval > 1 or rule.setpos)
+    return bool(weekly or rule.days.weeknos)
 
 
-def _plain(rule: Recurrence) -> str:
+def _plain(rule: recurrence.Recurrence) -> str:
     """Return the phrase for the times and days of a rule whose interval is 1."""
-    return times_on_days(_times(rule), dates(rule), rule.weekdays, rule.months)
+    return times_on_days(_times(rule), dates(rule), rule.days.weekdays, rule.days.months)
 
 
-def _times(rule: Recurrence) -> str:
-    if rule.freq == SECONDLY and not (rule.hours or rule.minutes or rule.seconds):
+def _times(rule: recurrence.Recurrence) -> str:
+    if rule.freq == daysets.SECONDLY and not (rule.hours or rule.minutes or rule.seconds):
         return "every second"
     hours, minutes = rule.hours or ALL_HOURS, rule.minutes or ALL_MINUTES
     if rule.seconds == (0,):
@@ -388,43 +373,43 @@ def _times(rule: Recurrence) -> str:
     return f"at {joined(listed)}"
 
 
-def _every(rule: Recurrence) -> str:
+def _every(rule: recurrence.Recurrence) -> str:
     """Return the phrase for an interval above 1, such as ``every 2 weeks on Monday at 09:00``."""
     every = f"every {rule.interval} {UNITS[rule.freq]}s"
     days = dates(rule)
     if not days:
-        season = f"in {in_months(rule.months)}" if 0 < len(rule.months) < 12 else ""
+        season = f"in {in_months(rule.days.months)}" if 0 < len(rule.days.months) < 12 else ""
         days = " ".join(filter(None, (_weekdays(rule), season)))
-    if rule.freq < HOURLY:
+    if rule.freq < daysets.HOURLY:
         return " ".join(filter(None, (every, days, _times(rule))))
     return f"{every}{_within(rule)}" + (f", {days}" if days else "")
 
 
-def _weekdays(rule: Recurrence) -> str:
-    if not rule.weekdays:
+def _weekdays(rule: recurrence.Recurrence) -> str:
+    if not rule.days.weekdays:
         return ""
-    every = "every " if rule.freq < WEEKLY else ""
-    return f"on {every}{joined([DAYS[day] for day in rule.weekdays])}"
+    every = "every " if rule.freq < daysets.WEEKLY else ""
+    return f"on {every}{joined([DAYS[day] for day in rule.days.weekdays])}"
 
 
-def _within(rule: Recurrence) -> str:
+def _within(rule: recurrence.Recurrence) -> str:
     """Return the minutes of an hourly rule, or "" if the rule runs at the minute of its start.
 
     Returns "" for minutely and secondly rules. Raises ``TooComplex`` if the rule has restrictions
     that no short phrase describes, such as the hours of an hourly rule.
     """
     start = rule.start
-    restricted = (rule.hours, rule.minutes, rule.seconds)[: rule.freq - DAILY]
-    if any(restricted) or (rule.freq < SECONDLY and rule.seconds != (start.second,)):
+    restricted = (rule.hours, rule.minutes, rule.seconds)[: rule.freq - daysets.DAILY]
+    if any(restricted) or (rule.freq < daysets.SECONDLY and rule.seconds != (start.second,)):
         raise TooComplex
-    if rule.freq > HOURLY or rule.minutes == (start.minute,):
+    if rule.freq > daysets.HOURLY or rule.minutes == (start.minute,):
         return ""
     if start.second:
         raise TooComplex
     return f" at {numbered('minute', rule.minutes)}"
 
 
-def _positions(rule: Recurrence) -> str:
+def _positions(rule: recurrence.Recurrence) -> str:
     if not rule.setpos:
         return ""
     positions = joined([f"the {position_name(number)}" for number in rule.setpos])
@@ -438,7 +423,7 @@ def cron_words(schedule: crontab) -> str:
     """Return a crontab in English, or its five fields if the crontab is too complex."""
     # RedBeat cannot use the package cron-descriptor, because in Celery both the day of the month
     # and the day of the week must match.
-    if cron_rule(schedule).next_wall(ANY_DAY) is None:
+    if cron.cron_rule(schedule).next_wall(ANY_DAY) is None:
         return f"never: no time matches {schedule_text(schedule)}"
     try:
         return _cron_phrase(schedule)
@@ -475,13 +460,13 @@ def in_words(schedule: Any, timezone: str | None = None) -> str:
     custom schedule, the text is the ``repr`` or the name of its type. Raises ``ValueError`` for a
     ``clocked`` schedule if ``timezone`` is unknown.
     """
-    if asks_itself(schedule):
+    if next_run.asks_itself(schedule):
         return _custom(schedule)
     return next(words for cls, words in WORDS if isinstance(schedule, cls))(schedule, timezone)
 
 
 def _interval(when: Any, timezone: str | None) -> str:
-    every: timedelta = max(when.run_every, MIN_EVERY)
+    every: timedelta = max(when.run_every, next_run.MIN_EVERY)
     text = f"every {span(every)}"
     unit = next((unit for size, unit in ROUNDED if every >= size), None)
     if not when.relative or unit is None:
@@ -505,10 +490,10 @@ def _degrees(angle: Any, above: str, below: str) -> str:
     return f"{abs(number)}".removesuffix(".0") + f"° {below if number < 0 else above}"
 
 
-def _clocked(when: clocked, timezone: str | None) -> str:
+def _clocked(when: one_time.clocked, timezone: str | None) -> str:
     time = when.clocked_time
-    local = time.astimezone(zone_named(timezone)) if timezone else time
-    return f"once, at {moment(local)}, {timezone or zone_label(time.tzinfo or UTC)}"
+    local = time.astimezone(zones.zone_named(timezone)) if timezone else time
+    return f"once, at {moment(local)}, {timezone or zone_label(time.tzinfo or zones.UTC)}"
 
 
 def _in_zone(text: str, timezone: str | None) -> str:
@@ -519,7 +504,7 @@ def _custom(when: Any) -> str:
     cls: type = type(when)
     if any("__repr__" in vars(base) for base in cls.__mro__[:-1]):
         return repr(when)
-    registered = of_class(cls)
+    registered = registry.of_class(cls)
     return f"custom schedule {registered.tag if registered else cls.__qualname__}"
 
 
@@ -527,7 +512,20 @@ WORDS: tuple[tuple[type, Callable[[Any, str | None], str]], ...] = (
     (schedule, _interval),
     (crontab, _crontab),
     (solar, _solar),
-    (clocked, _clocked),
+    (one_time.clocked, _clocked),
     (rrule, lambda when, _timezone: rule_words(when)),
-    (rruleset, lambda when, _timezone: set_words(when)),
+    (rule_set.rruleset, lambda when, _timezone: set_words(when)),
 )
+
+
+def joined(items: Sequence[str], word: str = "and") -> str:
+    """Return the items as a list in English, such as ``a, b and c``."""
+    *most, last = items
+    return f"{', '.join(most)} {word} {last}" if most else last
+
+
+def ordinal(number: int) -> str:
+    """Return a positive number as an ordinal, such as ``1st``, ``2nd`` or ``11th``."""
+    endings = {1: "st", 2: "nd", 3: "rd"}
+    ending = "th" if 10 <= number % 100 <= 20 else endings.get(number % 10, "th")
+    return f"{number}{ending}"

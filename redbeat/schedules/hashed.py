@@ -62,14 +62,8 @@ def hashed_crontab(
     ``H(0-5)`` is a number from 0 to 5. ``H/15`` is every fifteenth value, beginning with one of the
     first 15 values. Raises :exc:`InvalidEntryError` with the name of the invalid field.
     """
-    texts = {
-        "minute": minute,
-        "hour": hour,
-        "day_of_week": day_of_week,
-        "day_of_month": day_of_month,
-        "month_of_year": month_of_year,
-    }
-    fields = {field: _resolved(name, field, text) for field, text in texts.items()}
+    texts = zip(RANGES, (minute, hour, day_of_week, day_of_month, month_of_year), strict=True)
+    fields = {field: _resolved(name, field, text) for field, text in texts}
     return crontab(**fields, app=app)
 
 

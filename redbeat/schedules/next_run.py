@@ -73,8 +73,10 @@ def latest_run(
     """
     finder, after, until = _finder(schedule), as_utc(after), as_utc(until)
     if finder is _next_interval:
-        latest = _latest_relative if schedule.relative else _latest_on_grid
-        return latest(schedule, after, until, timezone)
+        if schedule.relative:
+            return _latest_relative(schedule, after, until, timezone)
+        slots = (until - after) // _step(schedule)
+        return after + slots * _step(schedule) if slots > 0 else None
 
     def probe(moment: datetime) -> datetime | None:
         spend(RUN)
@@ -155,7 +157,8 @@ def unstored_parts(schedule: BaseSchedule, base: type) -> list[str]:
 
     The result contains only names of attributes and methods that influence when the schedule runs.
     """
-    attributes = [name for name, is_set in DECIDING_ATTRIBUTES.items() if is_set(schedule)]
+    attributes = ["nowfun"] if schedule.__dict__.get("nowfun") is not None else []
+    attributes += ["tz"] if _has_own_zone(schedule) else []
     return attributes + [name for name in DECIDING_METHODS if _differs(type(schedule), base, name)]
 
 
@@ -181,10 +184,6 @@ def on_clock_of(schedule: BaseSchedule, instant: datetime) -> datetime:
     """
     zone = getattr(schedule, "tz", None)
     return instant.astimezone(zone) if isinstance(zone, tzinfo) else instant
-
-
-def _has_own_clock(schedule: Any) -> bool:
-    return schedule.__dict__.get("nowfun") is not None
 
 
 def _has_own_zone(schedule: Any) -> bool:
@@ -279,12 +278,6 @@ DECIDING_METHODS = (
     *("now", "tz", "app", "maybe_make_aware", "to_local", "utc_enabled", "run_every", "relative"),
     *("_next_event", "_delta_to_next", "_expand_cronspec", "start"),
 )
-#: The attributes that may influence the runs of a schedule object: attribute -> function.
-#: Each function returns whether its attribute changes the runs of a given schedule object.
-DECIDING_ATTRIBUTES: dict[str, Callable[[Any], bool]] = {
-    "nowfun": _has_own_clock,
-    "tz": _has_own_zone,
-}
 #: The name of the attribute of a schedule object that contains the time zone of the entry.
 #: The time zone of an entry is stored in the entry itself, not in its schedule.
 ENTRY_ZONE = "_redbeat_entry_zone"
@@ -313,14 +306,6 @@ def _computes_as(cls: type, base: type) -> bool:
 
 def _differs(cls: type, base: type, name: str) -> bool:
     return getattr(cls, name, None) is not getattr(base, name, None)
-
-
-def _latest_on_grid(
-    schedule: Any, after: datetime, until: datetime, _timezone: tzinfo | None
-) -> datetime | None:
-    step = _step(schedule)
-    slots = (until - after) // step
-    return after + slots * step if slots > 0 else None
 
 
 def _latest_relative(

@@ -13,24 +13,15 @@ from celery.schedules import BaseSchedule, schedstate
 from dateutil.relativedelta import weekday
 from dateutil.rrule import rrule as dateutil_rrule
 
+from redbeat.calendar import zones
 from redbeat.calendar.counting import is_computed, nth_from, number_between
 from redbeat.calendar.daysets import UNIT
-from redbeat.calendar.ical_text import rule_to_ical
+from redbeat.calendar.ical_text import set_to_ical
 from redbeat.calendar.recurrence import Recurrence
 from redbeat.calendar.rules import FREQUENCIES, Frequency, frequency, positive, recurrence
 from redbeat.calendar.steps import bounded, measured, once, spend
 from redbeat.calendar.times import plain_datetime
 from redbeat.calendar.walltime import END, TICK, at_offset, next_instant, offset_spans
-from redbeat.calendar.zones import (
-    EPOCH,
-    NAIVE_EPOCH,
-    UTC,
-    as_utc,
-    fixed_offset,
-    wall_zone,
-    zone_key,
-    zone_named,
-)
 from redbeat.config import App
 from redbeat.errors import DecodeError
 
@@ -64,7 +55,7 @@ class ZonedRule:
     @cached_property
     def _depends_on_dst(self) -> bool:
         """Whether a DST change can repeat or skip occurrences of the rule."""
-        return self.rule.follows_real_time and fixed_offset(self.zone) is None
+        return self.rule.follows_real_time and zones.fixed_offset(self.zone) is None
 
     @cached_property
     def _searched(self) -> Recurrence:
@@ -100,9 +91,10 @@ class ZonedRule:
         # In a span with a constant UTC offset, each wall-clock time is exactly one instant, so the
         # instants are counted as wall-clock times.
         for begin, end, offset in offset_spans(self.zone, self.start):
-            first = NAIVE_EPOCH + (begin - EPOCH + offset)
+            first = zones.NAIVE_EPOCH + (begin - zones.EPOCH + offset)
             if end < END:
-                in_span = number_between(self.rule, first, NAIVE_EPOCH + (end - EPOCH + offset))
+                last = zones.NAIVE_EPOCH + (end - zones.EPOCH + offset)
+                in_span = number_between(self.rule, first, last)
                 if left > in_span:
                     left -= in_span
                     continue
@@ -124,7 +116,7 @@ class ZonedRule:
 
 
 # The types of "by" arguments that are stored unchanged.
-UNCHANGED_TYPES = (int, list, tuple)
+UNCHANGED_TYPES = (int, str, list, tuple)
 
 
 #: If a schedule started less than ``START_GRACE`` ago, the run at its start is still due.
@@ -153,7 +145,7 @@ class RuleSchedule(BaseSchedule):
         The returned instant is usually ``now``. If ``start`` is less than a minute ago, the
         returned instant is just before ``start``, so that the run at ``start`` is still due.
         """
-        start, now = as_utc(self.start), as_utc(now)
+        start, now = zones.as_utc(self.start), zones.as_utc(now)
         return start - timedelta.resolution if now - START_GRACE < start <= now else now
 
     def remaining_estimate(self, last_run_at: datetime | None) -> timedelta | None:
@@ -162,7 +154,7 @@ class RuleSchedule(BaseSchedule):
         If ``last_run_at`` is None (the entry has never run), returns the time to the first
         occurrence. Returns None if no occurrence is left.
         """
-        return self._remaining(last_run_at, as_utc(self.maybe_make_aware(self.now())))
+        return self._remaining(last_run_at, zones.as_utc(self.maybe_make_aware(self.now())))
 
     def _remaining(self, last_run_at: datetime | None, now: datetime) -> timedelta | None:
         if last_run_at is None:
@@ -176,7 +168,7 @@ class RuleSchedule(BaseSchedule):
 
         The number of seconds is None if no occurrence is left.
         """
-        now = as_utc(self.maybe_make_aware(self.now()))
+        now = zones.as_utc(self.maybe_make_aware(self.now()))
         remaining = self._remaining(last_run_at, now)
         if remaining is None:
             return schedstate(False, None)
@@ -259,9 +251,9 @@ class rrule(RuleSchedule):  # noqa: N801 - the name users import
         self.byhour = _storable(byhour)
         self.byminute = _storable(byminute)
         self.bysecond = _storable(bysecond)
-        self._zone = wall_zone(self.dtstart.tzinfo or UTC)
+        self._zone = zones.wall_zone(self.dtstart.tzinfo or zones.UTC)
         self._rule = self._recurrence()
-        self._zoned = ZonedRule(self._rule, self._zone, as_utc(self.start))
+        self._zoned = ZonedRule(self._rule, self._zone, zones.as_utc(self.start))
 
     def _now(self) -> datetime:
         moment: datetime = self.maybe_make_aware(self.now())
@@ -269,7 +261,7 @@ class rrule(RuleSchedule):  # noqa: N801 - the name users import
 
     def _recurrence(self) -> Recurrence:
         # The conversion to UTC and back turns a start that DST skips into a valid time.
-        start = as_utc(self.dtstart).astimezone(self._zone)
+        start = zones.as_utc(self.dtstart).astimezone(self._zone)
         return recurrence(self.fields(), start.replace(tzinfo=None, microsecond=0, fold=0))
 
     @property
@@ -282,7 +274,7 @@ class rrule(RuleSchedule):  # noqa: N801 - the name users import
 
         Raises ``ValueError`` if the time zone of ``dtstart`` has no name.
         """
-        return rule_to_ical(self)
+        return set_to_ical((self,), (), ())
 
     def fields(self) -> dict[str, Any]:
         """Return the constructor arguments that create an equal rule."""
@@ -314,9 +306,9 @@ class rrule(RuleSchedule):  # noqa: N801 - the name users import
         return any(near in days for near in (day, day - DAY, day + DAY))
 
     def _identity(self) -> tuple[Any, ...]:
-        until = None if self.until is None else as_utc(self.until).replace(microsecond=0)
-        offset = fixed_offset(self._zone)
-        zone = zone_key(self._zone) if offset is None else offset
+        until = None if self.until is None else zones.as_utc(self.until).replace(microsecond=0)
+        offset = zones.fixed_offset(self._zone)
+        zone = zones.zone_key(self._zone) if offset is None else offset
         return self._rule, self._zoned.start, until, zone, self.nowfun
 
     def __repr__(self) -> str:
@@ -339,9 +331,9 @@ def zone_extension(schedule: object) -> dict[str, str]:
     """
     if not isinstance(schedule, rrule):
         return {}
-    zones = {"dtstart_zone": schedule.dtstart, "until_zone": schedule.until}
-    keys = {name: moment and _named_zone(moment.tzinfo) for name, moment in zones.items()}
-    return {name: key for name, key in keys.items() if key}
+    moments = {"dtstart_zone": schedule.dtstart, "until_zone": schedule.until}
+    keys = {name: moment and zones.zone_key(moment.tzinfo) for name, moment in moments.items()}
+    return {name: key for name, key in keys.items() if key and key != "UTC"}
 
 
 def with_zones(schedule: Any, extension: Mapping[str, Any]) -> Any:
@@ -366,14 +358,9 @@ def _extension_zone(name: str, value: object) -> tzinfo:
     if not isinstance(value, str):
         raise DecodeError(f"schedule.{name}", f"{value!r} is not the name of a time zone")
     try:
-        return zone_named(value)
+        return zones.zone_named(value)
     except ValueError as error:
         raise DecodeError(f"schedule.{name}", str(error)) from error
-
-
-def _named_zone(zone: tzinfo | None) -> str | None:
-    key = zone_key(zone)
-    return None if key == "UTC" else key
 
 
 def aware_moment(name: str, moment: object) -> datetime:
@@ -386,8 +373,8 @@ def aware_moment(name: str, moment: object) -> datetime:
         raise ValueError(f"{name}: {moment!r} is not a datetime")
     try:
         plain = plain_datetime(moment)
-        aware = plain if plain.tzinfo else plain.replace(tzinfo=UTC)
-        as_utc(aware)
+        aware = plain if plain.tzinfo else plain.replace(tzinfo=zones.UTC)
+        zones.as_utc(aware)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
     except OverflowError as error:
@@ -398,10 +385,8 @@ def aware_moment(name: str, moment: object) -> datetime:
 
 def _storable(value: Any) -> Any:
     """Return the value of a ``by`` argument in a form that JSON can represent."""
-    if value is None or isinstance(value, UNCHANGED_TYPES) or hasattr(value, "weekday"):
+    if isinstance(value, UNCHANGED_TYPES) or hasattr(value, "weekday"):
         return value
-    return sorted(value) if isinstance(value, (set, frozenset, range)) else _listed(value)
-
-
-def _listed(value: Any) -> Any:
-    return value if isinstance(value, str) or not hasattr(value, "__iter__") else list(value)
+    if isinstance(value, (set, frozenset, range)):
+        return sorted(value)
+    return list(value) if hasattr(value, "__iter__") else value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
@@ -16,8 +16,8 @@ from redbeat.connection.cluster import cluster_errors, node_of
 from redbeat.errors import RedBeatKeyExpiryError
 from redbeat.printing import get_logger
 
-from .reading import LAYOUT
-from .records import Keys
+from .commands import LAYOUT, ask
+from .keys import WRONG_TYPE, Keys, wrong_type
 from .store import Store, base_store
 
 logger = get_logger("celery.beat")
@@ -132,65 +132,42 @@ def layout_problem(conf: RedBeatConfig, client: Any, adopt: bool = False) -> str
 #: Matches the error messages of Redis for a missing ACL right, including errors inside a script.
 REFUSAL = re.compile(r"no permission|can't (?:run|access)|ACL failure", re.IGNORECASE)
 
-#: The placeholder for a key in the commands of NEEDED and USEFUL.
+#: The placeholder for a key in the commands of PROBES.
 #: A probe replaces the placeholder with a key that does not exist.
 KEY: Final = "KEY"
 
-#: Commands that every beat needs.
-#: The arguments are chosen so that the commands change nothing in Redis.
-NEEDED: Final[Mapping[str, tuple[Any, ...]]] = {
+#: The commands that RedBeat uses, with arguments that change nothing in Redis.
+PROBES: Final[Mapping[str, tuple[Any, ...]]] = {
     "EVALSHA": ("0" * 40, 0),
     "EVAL": ("return 1", 0),
-    "TIME": (),
-    "HGET": (KEY, "f"),
-    "HMGET": (KEY, "f"),
-    "HEXISTS": (KEY, "f"),
-    "HLEN": (KEY,),
+    **dict.fromkeys(("TIME", "PING"), ()),
+    **dict.fromkeys(("HGET", "HMGET", "HEXISTS", "HDEL"), (KEY, "f")),
+    **dict.fromkeys(("HLEN", "ZCARD", "SCARD", "GET", "DEL", "PTTL", "TYPE"), (KEY,)),
+    **dict.fromkeys(("ZREM", "ZSCORE", "ZRANK", "SREM", "SISMEMBER"), (KEY, "m")),
+    **dict.fromkeys(("ZCOUNT", "ZRANGEBYSCORE", "ZREMRANGEBYSCORE", "ZRANGE"), (KEY, 0, 1)),
+    **dict.fromkeys(("SSCAN", "HSCAN", "ZSCAN"), (KEY, 0)),
+    **dict.fromkeys(("PEXPIRE", "EXPIRE"), (KEY, 1)),
     "HSET": (KEY, "f", "v", "a field without a value"),
-    "HDEL": (KEY, "f"),
-    "ZADD": (KEY, "XX", 0, "m"),
-    "ZREM": (KEY, "m"),
-    "ZSCORE": (KEY, "m"),
-    "ZCARD": (KEY,),
-    "ZCOUNT": (KEY, 0, 1),
-    "ZRANGEBYSCORE": (KEY, 0, 1),
-    "ZREMRANGEBYSCORE": (KEY, 0, 1),
-    "SREM": (KEY, "m"),
-    "SSCAN": (KEY, 0),
-    "SCARD": (KEY,),
-    "GET": (KEY,),
-    "SET": (KEY, "v", "XX"),
-    "DEL": (KEY,),
-    "PEXPIRE": (KEY, 1),
-    "PTTL": (KEY,),
-}
-
-#: Commands that a beat does not need, but that the dashboard or the command line may need.
-USEFUL: Final[Mapping[str, tuple[Any, ...]]] = {
-    "HSCAN": (KEY, 0),
     "HINCRBY": (KEY, "f", "no number"),
-    "ZRANK": (KEY, "m"),
-    "ZRANGE": (KEY, 0, 0),
-    "ZSCAN": (KEY, 0),
-    "SISMEMBER": (KEY, "m"),
-    "EXPIRE": (KEY, 1),
-    "TYPE": (KEY,),
+    "ZADD": (KEY, "XX", 0, "m"),
+    "SET": (KEY, "v", "XX"),
     "SCAN": (0, "COUNT", 1),
-    "PING": (),
     "INFO": ("memory",),
 }
 
 #: Commands that cannot be probed, because they would change data or send messages.
-#: If the user may not run a command in NEEDED, the error message also lists the UNTRIED commands.
+#: A user who lacks several rights probably lacks these, too.
 UNTRIED: Final = ("SADD", "PUBLISH", "SUBSCRIBE")
 
 
-#: A part of an error message of Redis about wrong credentials -> what the user must do.
-CREDENTIALS: Final[Mapping[str, str]] = {
+#: A part of an error message of Redis about a wrong URL -> what the user must do.
+REMEDIES: Final[Mapping[str, str]] = {
     "invalid username-password pair": "correct the user name and password in {setting}",
     "without any password configured": "the server has no password; remove it from {setting}",
     "uthentication required": "the server needs a password; add it to {setting}",
     "already authenticated": "the server needs a password; add it to {setting}",
+    "DB index is out of range": "correct the number of the database in {setting}, "
+    "or increase the setting databases in redis.conf",
 }
 URL_SETTING: Final = "redbeat_redis_url (or broker_url)"
 
@@ -198,54 +175,34 @@ URL_SETTING: Final = "redbeat_redis_url (or broker_url)"
 def explained(error: Exception, store: Store) -> Exception:
     """Return an error whose message says what to do, or ``error`` itself if the cause is unknown.
 
-    This function explains missing rights, wrong credentials and databases that do not exist. The
-    function takes one round trip if the Redis user lacks a right, else no round trip.
+    This function explains missing rights, wrong credentials, databases that do not exist and keys
+    of a wrong type. Takes one round trip if the Redis user lacks a right or a key has a wrong type.
     """
     text = str(error)
+    if not isinstance(error, (AuthenticationError, ResponseError)):
+        return error
     try:
-        if isinstance(error, AuthenticationError):
-            return _with_remedy(error, CREDENTIALS)
-        if not isinstance(error, ResponseError):
-            return error
         if REFUSAL.search(text):
             missing = missing_rights(store)
             return NoPermissionError(missing) if missing else error
+        if WRONG_TYPE in text:
+            return ResponseError(wrong_type(store.client, store.keys) or text)
     except RedisError as explanation:
         return explanation
-    database = (
-        "correct the number of the database in {setting}, "
-        "or increase the setting databases in redis.conf"
-    )
-    return _with_remedy(error, {"DB index is out of range": database})
-
-
-def _with_remedy(error: Exception, remedies: Mapping[str, str]) -> Exception:
-    text = str(error)
-    for part, remedy in remedies.items():
+    for part, remedy in REMEDIES.items():
         if part in text:
             return type(error)(f"{text.rstrip('.')}: {remedy.format(setting=URL_SETTING)}")
     return error
-
-
-def check_rights(store: Store) -> None:
-    """Raise redis-py's ``NoPermissionError`` if the Redis user lacks rights that a beat needs.
-
-    The error message contains the missing rights, and an ACL command that grants the missing
-    rights. One round trip.
-    """
-    missing = missing_rights(store, NEEDED)
-    if missing:
-        raise NoPermissionError(missing)
 
 
 #: The page of the manual that lists all rights that RedBeat needs.
 ACL_PAGE: Final = "deployment/acl"
 
 
-def missing_rights(store: Store, needed: Collection[str] = frozenset((*NEEDED, *USEFUL))) -> str:
+def missing_rights(store: Store) -> str:
     """Return a message about the rights that the Redis user lacks, with a command to grant them.
 
-    Returns "" if the user has the rights for all commands in ``needed``. One round trip.
+    Returns "" if the user has all rights. One round trip.
     """
     with cluster_errors():
         node = node_of(store.client, store.keys.schedule)
@@ -254,16 +211,15 @@ def missing_rights(store: Store, needed: Collection[str] = frozenset((*NEEDED, *
         return ""
     connection = connection_of(pool, "TIME")
     with borrowed(connection, pool):
-        user = _user_of(connection)
+        provider = getattr(connection, "credential_provider", None) or connection
+        user = getattr(provider, "username", None) or "default"
         refused = dict(_refused(connection, store.keys.entry(":probe")))
-    commands = [name for name, why in refused.items() if "command" in why]
-    if not refused.keys() & needed:
+    if not refused:
         return ""
+    commands = [name for name, why in refused.items() if "command" in why]
     if commands:
         missing = f"run {', '.join(commands)}"
-        # The commands in UNTRIED cannot be probed. If the user has no right to run a command in
-        # NEEDED, assume that the user has no right to run the commands in UNTRIED either.
-        untried = UNTRIED if NEEDED.keys() & set(commands) else ()
+        untried = UNTRIED if len(commands) > 1 else ()
         rights = " ".join(f"+{name.lower()}" for name in (*commands, *untried))
     else:
         missing = f"use keys that begin with {store.keys.prefix!r}"
@@ -276,22 +232,15 @@ def missing_rights(store: Store, needed: Collection[str] = frozenset((*NEEDED, *
 
 def _refused(connection: Any, key: str) -> Iterator[tuple[str, str]]:
     """Yield (command, error text) for each command that the server refuses. One round trip."""
-    probes = {**NEEDED, **USEFUL}
-    for name, args in probes.items():
+    for name, args in PROBES.items():
         connection.send_command(name, *(key if arg is KEY else arg for arg in args))
-    for name in probes:
+    for name in PROBES:
         try:
             connection.read_response()
         except NoPermissionError as error:
             yield name, str(error)
         except ResponseError:
             pass  # Redis rejects only the arguments, so the user has the right to run the command
-
-
-def _user_of(connection: Any) -> str:
-    provider = getattr(connection, "credential_provider", None)
-    name = getattr(provider, "username", None) or getattr(connection, "username", None)
-    return str(name or "default")
 
 
 #: The maximum number of RedBeat 2 entries that a starting beat looks up under the new prefix.
@@ -314,7 +263,7 @@ def warn_about_untagged(store: Store, conf: RedBeatConfig) -> None:
     Takes one round trip, and one more round trip per checked entry. The function checks at most
     :data:`SAMPLE` entries.
     """
-    old = Store(store.client, Keys.under(untagged_prefix(conf.key_prefix)))
+    old = Store(store.client, Keys(untagged_prefix(conf.key_prefix)))
     if not conf.cluster or conf.shards > 1 or old.keys.prefix == conf.key_prefix:
         return
     try:
@@ -338,11 +287,8 @@ def misspelt_keys(store: Store) -> list[tuple[str, str]]:
     A hash at ``redbeat:schedule`` is not a problem, because it is the entry called "schedule".
     Returns an empty list if the Redis user has no right to run ``TYPE``. One round trip.
     """
-    pipe = store.client.pipeline(transaction=False)
-    for word in MISSPELT:
-        pipe.type(store.keys.entry(word))
     try:
-        types = pipe.execute()
+        types = ask(store.client, *(("TYPE", store.keys.entry(word)) for word in MISSPELT))
     except ResponseError:
         return []
     correct = (store.keys.schedule, store.keys.statics)

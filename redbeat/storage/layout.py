@@ -51,6 +51,8 @@ class Layout:
 
     def lock_key(self, number: int, lock_key: str) -> str:
         """Return the lock key of a shard; ``lock_key`` is the lock key with the base prefix."""
+        if self.shards == 1:
+            return lock_key
         return self.prefixes[number] + lock_key.removeprefix(self.prefix)
 
     def split(self, key: str) -> tuple[int, str]:

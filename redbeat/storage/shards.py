@@ -11,17 +11,17 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
 from heapq import merge
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from redbeat.codec.stored import bytes_of, score_in, seconds_in, whole_in
+from redbeat.storage.commands import BATCH, LAST_TICK, REPORTS_SINCE
+from redbeat.storage.views import Counts, Cursor, Page, Shown
 
+from .keys import Keys
 from .layout import Layout
-from .reading import BATCH, LAST_TICK, REPORTS_SINCE, START, batches
-from .records import Keys, Saved, StaticRow, Swept, Writing
-from .wire import Counts, Cursor, Page, Presence, Row
+from .rows import Answer, Change, Look, Reply, Request
 
 if TYPE_CHECKING:
     from .store import Store
@@ -68,70 +68,93 @@ def _by_first(name: str) -> Callable[..., Any]:
     """Return a method that calls the method ``name`` of the first shard."""
 
     def method(self: ShardedStore, *args: Any) -> Any:
-        return getattr(self.shards[0], name)(*args)
+        return getattr(self.parts[0], name)(*args)
+
+    return method
+
+
+def _by_each(name: str, join: Callable[[Iterable[Any]], Any]) -> Callable[..., Any]:
+    """Return a method that calls the method ``name`` of every shard, and joins the results."""
+
+    def method(self: ShardedStore, *args: Any) -> Any:
+        return join(getattr(part, name)(*args) for part in self.parts)
 
     return method
 
 
 class ShardedStore:
-    """A :class:`Store` for a schedule with several shards.
+    """A :class:`Store` for a schedule with several shards, whose stores are the ``parts``.
 
     Methods that only a beat uses are missing, because a beat uses the store of one shard at a time.
-    ``make`` is a function that returns the store of the shard with a given number.
     """
 
-    def __init__(self, client: Any, keys: ShardedKeys, make: Callable[[int], Store]) -> None:
+    def __init__(self, client: Any, keys: ShardedKeys, parts: Sequence[Store]) -> None:
         self.client = client
         self.keys = keys
         self.layout = keys.layout
-        self._make = make
+        self.parts = parts
 
-    @cached_property
-    def shards(self) -> list[Store]:
-        """The store of each shard."""
-        return [self._make(number) for number in range(self.layout.shards)]
+    def part_of(self, key: str) -> Store:
+        """Return the store of the shard that has the entry with a key."""
+        return self._place(key)[0]
 
     @property
     def round_trips(self) -> int:
         """The number of round trips to Redis so far, without retries."""
-        return sum(store.round_trips for store in self.shards)
+        return sum(store.round_trips for store in self.parts)
 
     def _place(self, key: str) -> tuple[Store, str]:
         """Return the store of the shard of an entry, and the entry key with its prefix."""
         number, name = self.layout.split(key)
-        return self.shards[number], self.layout.prefixes[number] + name
+        return self.parts[number], self.layout.prefixes[number] + name
 
-    def _parts(
-        self, items: Iterable[T], key_of: Callable[[T], str]
-    ) -> Iterator[tuple[Store, list[tuple[int, T]]]]:
-        """Yield the store of each shard that has some of the ``items``, with these items.
+    # -- changes ----------------------------------------------------------------------------
 
-        Each yielded item is a pair of the position in ``items`` and the item itself.
+    def turn(self, request: Request) -> Reply:
+        """Carry out the changes of a request, each in its part. One round trip per part.
+
+        A change without a key is carried out in every part. A request that looks needs ``only``.
         """
-        parts: defaultdict[int, list[tuple[int, T]]] = defaultdict(list)
-        for position, item in enumerate(items):
-            parts[self.layout.split(key_of(item))[0]].append((position, item))
-        for number, part in parts.items():
-            yield self.shards[number], part
+        answers: dict[int, Answer] = {}
+        replies = []
+        for part, numbers, look in self._shares(request):
+            changes = [self._own(request.changes[number]) for number in numbers]
+            reply = part.turn(request._replace(changes=changes, look=look))
+            answers.update(zip(numbers, reply.answers, strict=True))
+            replies.append(reply)
+        return replies[-1]._replace(
+            now=max(reply.now for reply in replies),
+            answers=[answers[number] for number in range(len(request.changes))],
+            rows=[row for reply in replies for row in reply.rows],
+        )
 
-    def _gather(self, name: str, items: Iterable[T], key_of: Callable[[T], str]) -> list[Any]:
-        """Call the method ``name`` of each shard with the items of the shard; return all results.
+    def begin_turn(self, request: Request) -> Callable[[], Reply]:
+        """Carry out :meth:`turn`, and return a function that returns its reply."""
+        reply = self.turn(request)
+        return lambda: reply
 
-        The called method must accept a list and return a list.
-        """
-        return [
-            result
-            for store, part in self._parts(items, key_of)
-            for result in getattr(store, name)([item for _, item in part])
-        ]
+    def _shares(self, request: Request) -> Iterable[tuple[Store, list[int], Look | None]]:
+        """Yield each part that has something to do, the numbers of its changes, and its look."""
+        shares: dict[int, list[int]] = {}
+        looks = self.layout.split(request.look.only)[0] if request.look is not None else None
+        if looks is not None or not request.changes:
+            shares[looks or 0] = []
+        for number, change in enumerate(request.changes):
+            one = self.layout.split(change.key)[0]
+            for part in [one] if change.key else range(len(self.parts)):
+                shares.setdefault(part, []).append(number)
+        for part, numbers in shares.items():
+            look = request.look if part == looks else None
+            own = look and look._replace(only=self._place(look.only)[1])
+            yield self.parts[part], numbers, own
+
+    def _own(self, change: Change) -> Change:
+        key = self._place(change.key)[1] if change.key else ""
+        return change if key == change.key else replace(change, key=key)
 
     # -- single entries ----------------------------------------------------------------------
 
-    load, history = _by_key("load"), _by_key("history")
-    save, delete, pop = _by_key("save"), _by_key("delete"), _by_key("pop")
-    delete_unchanged = _by_key("delete_unchanged")
-    end_run, trigger = _by_key("end_run"), _by_key("trigger")
-    replace_waiting = _by_key("replace_waiting")
+    past, say = _by_key("past"), _by_key("say")
 
     def rank(self, key: str) -> int | None:
         """Return the position of an entry in the order of scores, from 0.
@@ -144,83 +167,21 @@ class ShardedStore:
         rank, score = own.rank(own_key), own.read([own_key]).rows[0].score
         if rank is None or score is None:
             return None
-        return rank + sum(store.count_below(score) for store in self.shards if store is not own)
+        return rank + sum(store.count_below(score) for store in self.parts if store is not own)
 
     # -- lists of entries --------------------------------------------------------------------
 
     def read(self, keys: Sequence[str]) -> Page:
         """Return one row per key, in the order of ``keys``."""
-        rows: list[Row | None] = [None] * len(keys)
-        now = 0.0
-        for store, part in self._parts(keys, str):
-            for batch in batches(part):
-                page = store.read([self._place(key)[1] for _, key in batch])
-                now = max(now, page.now)
-                for (position, _), row in zip(batch, page.rows, strict=True):
-                    rows[position] = row
-        return Page(now or self.time(), [row for row in rows if row is not None], None)
-
-    def save_all(self, writings: Sequence[Writing]) -> list[Saved]:
-        """Write entries. If a key is not a hash, entries of other shards may still be written."""
-        return self.begin_save_all(writings)()
-
-    def begin_save_all(self, writings: Sequence[Writing]) -> Callable[[], list[Saved]]:
-        """Send entries to Redis, and return a function that waits for the results.
-
-        This method itself waits for the results of all shards except the last shard. If two
-        requests ran at the same time, they could need more connections than the pool has.
-        """
-        found: dict[int, Saved] = {}
-        read_last: Callable[[], None] = found.clear
-        for store, part in self._parts(writings, lambda writing: writing.key):
-            read_last()
-            own = [item._replace(key=self._place(item.key)[1]) for _, item in part]
-            read_last = partial(_keep, found, part, store.begin_save_all(own))
-
-        def results() -> list[Saved]:
-            read_last()
-            return [found[position] for position in range(len(writings))]
-
-        return results
-
-    def sync_statics(
-        self, rows: Sequence[StaticRow], lock_key: None, token: str
-    ) -> list[int] | None:
-        """Write the static entries that are missing or changed; see :meth:`Store.sync_statics`."""
-        codes = [0] * len(rows)
-        for store, part in self._parts(rows, lambda row: row.key):
-            own = [replace(row, key=self._place(row.key)[1]) for _, row in part]
-            found = store.sync_statics(own, lock_key, token)
-            if found is None:
-                return None
-            for (position, _), code in zip(part, found, strict=True):
-                codes[position] = code
-        return codes
-
-    def delete_all(self, keys: Sequence[str]) -> int:
-        """Delete entries and their histories; return how many entries existed."""
-        return sum(
-            store.delete_all([self._place(key)[1] for _, key in part])
-            for store, part in self._parts(keys, str)
-        )
-
-    def review(self, digests: Iterable[tuple[str, str]]) -> list[str]:
-        """Release quarantined entries that changed in Redis; return their keys."""
-        return self._gather("review", digests, lambda digest: digest[0])
-
-    def forget(self, members: Sequence[str]) -> list[str]:
-        """Remove from the schedule the keys whose hash does not exist; return the removed keys."""
-        return self._gather("forget", members, str)
-
-    def note_calendar_users(self, keys: Sequence[str]) -> None:
-        """Record that the entries with these ``keys`` have calendars."""
-        for store, part in self._parts(keys, str):
-            store.note_calendar_users([key for _, key in part])
-
-    def forget_calendar_users(self, keys: Sequence[str]) -> None:
-        """Record that the entries with these ``keys`` have no calendars."""
-        for store, part in self._parts(keys, str):
-            store.forget_calendar_users([key for _, key in part])
+        shares: defaultdict[int, dict[int, str]] = defaultdict(dict)
+        for position, key in enumerate(keys):
+            shares[self.layout.split(key)[0]][position] = self._place(key)[1]
+        found, now = dict[int, Shown](), 0.0
+        for shard, share in shares.items():
+            page = self.parts[shard].read(list(share.values()))
+            now = max(now, page.now)
+            found.update(zip(share, page.rows, strict=True))
+        return Page(now or self.time(), [found[position] for position in range(len(keys))], None)
 
     # -- the whole schedule, in due order ----------------------------------------------------
 
@@ -232,7 +193,7 @@ class ShardedStore:
         size = min(limit, max(SMALLEST_PART, math.ceil(mean + 2 * math.sqrt(mean)))) + 1
         nows: list[float] = []
 
-        def rows(store: Store) -> Iterator[tuple[Any, Row]]:
+        def rows(store: Store) -> Iterator[tuple[Any, Shown]]:
             cursor = None if after is None else (after[0], store.keys.prefix + name)
             while True:
                 page = store.page(cursor, size, history)
@@ -245,7 +206,7 @@ class ShardedStore:
                 if cursor is None:
                     return
 
-        ordered = merge(*map(rows, self.shards), key=lambda pair: pair[0])
+        ordered = merge(*map(rows, self.parts), key=lambda pair: pair[0])
         found = [row for _, row in islice(ordered, limit + 1)]
         more = len(found) > limit
         last = found[limit - 1] if more else None
@@ -272,79 +233,19 @@ class ShardedStore:
                 yield from found
                 start += size
 
-        ordered = merge(*map(pairs, self.shards), key=self._by_score)
+        ordered = merge(*map(pairs, self.parts), key=self._by_score)
         return list(islice(ordered, offset, offset + limit))
-
-    def due(self, now: float) -> list[tuple[str, float]]:
-        """Return (key, score) for all entries due at ``now`` and for the next entry, in due order.
-
-        Takes two round trips per shard, and one more round trip per 2000 due entries of a shard.
-        """
-        each = (pair for store in self.shards for pair in store.due(now))
-        pairs = sorted(each, key=self._by_score)
-        due = [pair for pair in pairs if pair[1] <= now]
-        return due + pairs[len(due) : len(due) + 1]
 
     # -- the whole schedule, in any order ----------------------------------------------------
 
-    def _chained(self, cursor: str, read: Callable[[Store, str], tuple[str, T]]) -> tuple[str, T]:
-        """Call ``read`` for the part of a scan at ``cursor``; return the next cursor and the part.
-
-        A cursor contains the number of a shard, a colon, and the cursor within the shard.
-        """
-        number, _, own = cursor.partition(":")
-        after, found = read(self.shards[int(number)], own or START)
-        if after not in (START, ""):
-            return f"{number}:{after}", found
-        following = int(number) + 1
-        return START if following == self.layout.shards else f"{following}:{START}", found
-
-    def scan(self, cursor: str = START, text: str = "*") -> tuple[str, list[tuple[str, float]]]:
-        """Return the next cursor of a scan, and pairs (entry key, score) in no special order."""
-        return self._chained(cursor, lambda store, own: store.scan(own, text))
-
-    def scan_all(self, text: str = "*") -> Iterator[tuple[str, float]]:
-        """Yield the pairs (entry key, score) of all parts of a :meth:`scan`."""
-        for store in self.shards:
-            yield from store.scan_all(text)
-
-    def calendar_users(self, cursor: str) -> tuple[str, list[str]]:
-        """Return the next cursor, and a page of the keys of entries with calendars."""
-        return self._chained(cursor, lambda store, own: store.calendar_users(own))
-
-    def sweep(self, cursor: str) -> Swept:
-        """Scan a page of keys; see :meth:`Store.sweep`."""
-
-        def read(store: Store, own: str) -> tuple[str, Swept]:
-            page = store.sweep(own)
-            return page.cursor, page
-
-        after, page = self._chained(cursor, read)
-        return page._replace(cursor=after)
-
-    def count_below(self, score: float) -> int:
-        """Return the number of entries whose score is lower than ``score``."""
-        return sum(store.count_below(score) for store in self.shards)
-
-    def members(self) -> int:
-        """Return the number of entries."""
-        return sum(store.members() for store in self.shards)
-
-    def static_names(self) -> set[str]:
-        """Return the names of all static entries."""
-        return set().union(*(store.static_names() for store in self.shards))
-
-    def static_among(self, names: Iterable[str]) -> set[str]:
-        """Return which of the ``names`` are names of static entries.
-
-        Takes at most one round trip per shard for every 500 names.
-        """
-        pages = map(self.read, batches(map(self.keys.entry, names)))
-        return {self.keys.name_of(row.key) for page in pages for row in page.rows if row.static}
+    scan = _by_each("scan", chain.from_iterable)
+    calendar_users = _by_each("calendar_users", chain.from_iterable)
+    count_below, members = _by_each("count_below", sum), _by_each("members", sum)
+    static_names = _by_each("static_names", lambda names: set().union(*names))
 
     def quarantined(self, limit: int | None = None) -> dict[str, str]:
         """Return at most ``limit`` quarantined entries (default: all) as key -> JSON note."""
-        found = (pair for store in self.shards for pair in store.quarantined(limit).items())
+        found = (pair for store in self.parts for pair in store.quarantined(limit).items())
         return dict(islice(found, limit))
 
     def counts(self, lock_key: str | None, disabled: float, within: float) -> Counts:
@@ -355,17 +256,8 @@ class ShardedStore:
         """
         each = [
             store.counts(lock_key and self.layout.lock_key(number, lock_key), disabled, within)
-            for number, store in enumerate(self.shards)
+            for number, store in enumerate(self.parts)
         ]
-        expected = [key for counts in each for key in counts.expected]
-        for store, counts in zip(self.shards, each, strict=True):
-            found = len(counts.expected)
-            while found and found % BATCH == 0:
-                more = store.expected_after(counts.now, found)
-                expected += more
-                if not more:
-                    break
-                found += len(more)
         total = Counts._make(
             sum(column) if isinstance(column[0], int) else column[0]
             for column in zip(*each, strict=True)
@@ -377,26 +269,20 @@ class ShardedStore:
             problem=next((counts.problem for counts in each if counts.problem), ""),
             holders=[counts.holder for counts in each],
             sizes=[counts.members for counts in each],
-            expected=expected,
+            perhaps_failing=[row for counts in each for row in counts.perhaps_failing],
+            expected=[key for counts in each for key in counts.expected],
         )
-
-    def expected_after(self, _now: float, _offset: int) -> list[str]:
-        """Return no keys; :meth:`counts` already returns all keys of entries that may be overdue.
-
-        No round trip.
-        """
-        return []
 
     def stats(self) -> dict[str, str]:
         """Return the counters of all beats, added up over the shards."""
-        return total_stats(self.shards)
+        return total_stats(self.parts)
 
     def reports_since(self) -> float | None:
         """Return when a worker first reported the end of a run, in UNIX seconds.
 
         Returns None if no worker has reported a run.
         """
-        found = [since for store in self.shards if (since := store.reports_since()) is not None]
+        found = [since for store in self.parts if (since := store.reports_since()) is not None]
         return min(found, default=None)
 
     def eviction(self) -> tuple[int, str]:
@@ -404,60 +290,27 @@ class ShardedStore:
 
         If a server can evict entries, the method returns the values of this server.
         """
-        found = [store.eviction() for store in self.shards]
+        found = [store.eviction() for store in self.parts]
         return max(found, key=lambda one: bool(one[0]) and one[1].startswith("allkeys-"))
 
-    # -- calendars, which are stored in every shard ------------------------------------------
+    # -- values from the first shard ---------------------------------------------------------
 
-    def save_calendar(self, name: str, text: str) -> None:
-        """Store a calendar as JSON in every shard."""
-        for store in self.shards:
-            store.save_calendar(name, text)
-
-    def delete_calendar(self, name: str) -> bool:
-        """Delete a calendar in every shard; return whether the calendar existed."""
-        return sum(store.delete_calendar(name) for store in self.shards) > 0
-
-    # -- values from the first shard, and locks ----------------------------------------------
-
-    calendars = _by_first("calendars")
-    time, server, noted = _by_first("time"), _by_first("server"), _by_first("noted")
-
-    def beats(self, within: float) -> list[Presence]:
-        """Return the beats that were seen in the last ``within`` seconds. Two round trips.
-
-        The list ends with the beat that was seen last.
-        """
-        return self.shards[0].beats(within)
+    time, server = _by_first("time"), _by_first("server")
+    calendars, beats = _by_first("calendars"), _by_first("beats")
 
     def lock_holder(self, key: str) -> str:
         """Return the token of the beat that holds the lock of the first shard.
 
         Returns "" if the lock is free.
         """
-        return self.shards[0].lock_holder(self.layout.lock_key(0, key))
-
-    def lock_holders(self, key: str) -> list[str]:
-        """Return the token of each beat that holds the lock of at least one shard."""
-        found = [
-            store.lock_holder(self.layout.lock_key(number, key))
-            for number, store in enumerate(self.shards)
-        ]
-        return [*dict.fromkeys(filter(None, found))]
+        return self.parts[0].lock_holder(self.layout.lock_key(0, key))
 
     def lock_left(self, key: str) -> float | None:
         """Return the seconds until the lock of the first shard expires.
 
         Returns None if the lock is free.
         """
-        return self.shards[0].lock_left(self.layout.lock_key(0, key))
-
-
-def _keep(
-    found: dict[int, Saved], part: Sequence[tuple[int, Writing]], read: Callable[[], list[Saved]]
-) -> None:
-    """Wait for the results of ``part``, and add each result to ``found`` under its position."""
-    found.update(zip((position for position, _ in part), read(), strict=True))
+        return self.parts[0].lock_left(self.layout.lock_key(0, key))
 
 
 def total_stats(stores: Iterable[Store]) -> dict[str, str]:

@@ -15,10 +15,7 @@ from celery.exceptions import ImproperlyConfigured
 from celery.schedules import crontab
 from celery.schedules import schedule as interval
 
-from redbeat.calendar.sun import make_solar
-from redbeat.calendar.times import time_from
-from redbeat.calendar.walltime import TICK
-from redbeat.calendar.zones import UTC
+from redbeat.calendar import sun, times, walltime, zones
 from redbeat.codec.types import CRON_FIELDS
 from redbeat.entries.decide import Plan, aware
 from redbeat.entries.history import encode_meta
@@ -77,7 +74,7 @@ ROW_KINDS: Final[dict[str, dict[str, Kind]]] = {
     "solar": {
         "event": (str, "the name of an event", True),
         **dict.fromkeys(("latitude", "longitude"), ((str, int, float, Decimal), "a number", True)),
-    },
+    }
 }
 
 #: Fields of a ``PeriodicTask`` that become options of ``apply_async``.
@@ -155,7 +152,7 @@ def _convert(schedule: Schedule, where: str, fields: Any, tables: Tables) -> Inc
 
 def _continue(entry: RedBeatSchedulerEntry, never_ran: bool) -> None:
     """Let an enabled entry run next when django-celery-beat would send the next run of its row."""
-    now, plan = datetime.now(UTC), entry.occurrence_plan()
+    now, plan = datetime.now(zones.UTC), entry.occurrence_plan()
     start, end = plan.policy.start_time, plan.policy.end_time
     first = _next_run_of_row(entry, plan, never_ran, now)
     if first is None or not entry.enabled:
@@ -166,7 +163,7 @@ def _continue(entry: RedBeatSchedulerEntry, never_ran: bool) -> None:
     if start is not None and start != first and not _waits_for(start, entry.schedule, now):
         entry.start_time = None  # it has no effect in django-celery-beat any more
     if end is not None and entry.occurrence_plan().latest_run(first, end) == end:
-        entry.end_time = end - TICK  # a row does not run at its ``expires``
+        entry.end_time = end - walltime.TICK  # a row does not run at its ``expires``
     _count_to(first, entry, plan, now)
 
 
@@ -180,7 +177,7 @@ def _count_to(first: datetime, entry: RedBeatSchedulerEntry, plan: Plan, now: da
     if isinstance(entry.schedule, interval):
         if first == now:  # count from the run that is due now, not from the one that it missed
             anchor = now - entry.schedule.run_every
-            entry.adopt("", entry.last_run_at, entry.total_run_count, anchor)
+            entry.adopt(entry.last_run_at, entry.total_run_count, anchor)
     elif plan.policy.misfire_grace_time is None:
         decision = entry.decision_at(now)
         if first != (now if decision.due else decision.next_at):
@@ -199,7 +196,7 @@ def _next_run_of_row(
     if entry.runs_left == 0:
         return None
     if start is not None and _waits_for(start, plan.schedule, now):
-        first = plan.next_run(start - TICK)
+        first = plan.next_run(start - walltime.TICK)
     elif plan.policy.max_runs and isinstance(plan.schedule, clocked):
         first = plan.schedule.start  # its last run does not count
     elif start is None or not never_ran:
@@ -241,7 +238,7 @@ def _schedule(app: Celery, kind: str, row: Fields, start: datetime | None) -> An
             return crontab(**{name: str(row.get(name, "*")) for name in CRON_FIELDS}, app=app)
         if kind == "solar":
             place = (float(row["latitude"]), float(row["longitude"]))
-            return make_solar(row["event"], *place, app=app)
+            return sun.make_solar(row["event"], *place, app=app)
         at = _instant(app, "clocked_time", row.get("clocked_time"))
         if at is None:
             raise InvalidEntryError("clocked_time", "is missing")
@@ -279,7 +276,7 @@ def _instant(app: Celery, field: str, text: Any) -> datetime | None:
     if text in (None, ""):
         return None
     try:
-        moment = time_from(str(text))
+        moment = times.time_from(str(text))
     except ValueError as error:
         raise InvalidEntryError(field, f"{text!r:.60} is not ISO 8601") from error
     return instant_from(field, moment, app.timezone)

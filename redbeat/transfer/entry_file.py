@@ -181,7 +181,7 @@ def new_entry(schedule: Schedule, name: str, table: Any, **arguments: Any) -> Re
     if has_own_zone(values["schedule"]):
         values.pop("timezone", None)
     entry = schedule.entry_class(name=name, app=schedule.app, **values, **arguments)
-    entry.writing()
+    entry.checked_texts()
     return entry
 
 
@@ -216,7 +216,7 @@ def change_entry(entry: RedBeatSchedulerEntry, table: Any, known: Collection[str
             values.pop(name, None)
     for name, value in values.items():
         setattr(entry, name, value)
-    entry.writing()
+    entry.checked_texts()
 
 
 def current_fields(entry: RedBeatSchedulerEntry) -> dict[str, Any]:

@@ -10,16 +10,13 @@ from datetime import datetime
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from redbeat.calendar.zones import UTC
+from redbeat.calendar.zones import UTC, from_timestamp
+from redbeat.entries import edits, saving, state
 from redbeat.entries.calendars import calendar_of
-from redbeat.entries.decide import PARKED
-from redbeat.entries.history import encode_meta, encode_runtime, new_identity
-from redbeat.entries.runs import nominal
-from redbeat.entries.save import (
-    default_last_run,
-    restart_if_finished,
-    save_batches,
-)
+from redbeat.entries.changes import apply, state_of
+from redbeat.entries.history import new_identity
+from redbeat.entries.pauses import Pause, with_pause
+from redbeat.entries.saving import default_last_run, recall, restart_if_finished
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import DecodeError, InvalidEntryError
 from redbeat.management.apply import (
@@ -36,10 +33,9 @@ from redbeat.management.calendars import check_calendar, store_calendar
 from redbeat.management.find import KeySet, pages_of
 from redbeat.printing import printable
 from redbeat.schedules.calendars import Calendar
-from redbeat.storage.reading import BATCH, batches
-from redbeat.storage.records import SAVED, StaticRow, Writing
-from redbeat.storage.store import store_of
-from redbeat.storage.wire import Row
+from redbeat.storage import commands, store, views, words
+from redbeat.storage.rows import Change as Change_
+from redbeat.transfer.storing import Writing, save_imported
 
 from .incoming import Incoming, Problem, unexpected
 
@@ -122,7 +118,7 @@ class Ready(NamedTuple):
     entry: RedBeatSchedulerEntry
     definition: str
     policy: str
-    row: Row
+    row: views.Shown
 
     @property
     def is_new(self) -> bool:
@@ -132,7 +128,9 @@ class Ready(NamedTuple):
     @property
     def has_same_texts(self) -> bool:
         """Whether the stored entry has the definition and policy of the imported entry."""
-        return (self.row.definition, self.row.policy) == (self.definition, self.policy)
+        if self.row.definition != self.definition:
+            return False
+        return with_pause(self.row.policy, state_of(self.row.stored).pause) == self.policy
 
     @property
     def is_same(self) -> bool:
@@ -144,10 +142,13 @@ class Ready(NamedTuple):
             return False
         if incoming.meta not in ("", row.meta):
             return False
-        return not incoming.meta or incoming.runtime in ("", row.runtime)
+        if not (incoming.meta and incoming.runtime):
+            return True
+        stored = state_of(row.stored)
+        return state.with_runtime(stored, incoming.runtime) == stored
 
     def change(
-        self, action: str, plan: Planned | None, old: RedBeatSchedulerEntry | None
+        self, action: str, plan: Writing | None, old: RedBeatSchedulerEntry | None
     ) -> Change:
         """Return the change of the entry; ``old`` is the stored entry, or None if unreadable."""
         incoming, row = self.incoming, self.row
@@ -156,10 +157,10 @@ class Ready(NamedTuple):
             fields["meta"] = Difference(row.meta or None, incoming.meta)
         if incoming.static and not row.static:
             fields["static"] = Difference(False, True)
-        score = row.score if plan is None else plan.writing.score
+        score = row.score if plan is None else plan.score
         return Change(str(self.entry.name), action, fields, next_run_of(score))
 
-    def plan(self) -> Planned:
+    def plan(self) -> Writing:
         """Return the planned write of the imported entry.
 
         The planned write includes the imported run history. If the source has no history, an
@@ -172,13 +173,16 @@ class Ready(NamedTuple):
         fields: dict[str, Any]
         if incoming.meta:
             runtime = incoming.runtime or _runtime_of(entry)
-            entry.recall(incoming.meta, runtime)
+            told = state.with_runtime(state.State(), runtime)
+            entry.recall(incoming.meta)
+            entry.scheduled_at = None if told.at is None else from_timestamp(told.at)
+            entry.timing_change = told.change
             fields = {"meta": incoming.meta, "runtime": runtime, "seen": None}
         elif self.is_new:
             fields = _default_history(entry)
         else:
             with suppress(DecodeError):  # a beat will quarantine the entry
-                entry.recall(row.meta, row.runtime)
+                recall(entry, row.stored)
             fields = {"seen": None}
         stored, new = (row.definition or "", row.policy), (self.definition, self.policy)
         entry.saved_state = entry.saved_state._replace(texts=stored)
@@ -187,17 +191,9 @@ class Ready(NamedTuple):
             fields = {**_default_history(entry), "seen": row.meta}
         fields |= {"score": entry.score_to_store(), "history": incoming.history}
         fields["identity"] = incoming.identity or ("" if incoming.static else new_identity())
-        writing = Writing(row.key, self.definition, self.policy, **fields)
-        return Planned(str(entry.name), writing, incoming.static, bool(_exclude_of(entry)))
-
-
-class Planned(NamedTuple):
-    """The data that the import will write for a checked entry."""
-
-    name: str
-    writing: Writing
-    static: bool
-    has_calendars: bool
+        if incoming.static:
+            fields["static_name"] = str(entry.name)
+        return Writing(row.key, self.definition, self.policy, **fields)
 
 
 class Importer:
@@ -226,14 +222,13 @@ class Importer:
         skip: Callable[[Problem], Any] | None = None,
     ) -> None:
         self._schedule = schedule
-        self._store = store_of(schedule.app)
+        self._store = store.store_of(schedule.app)
         self._on_conflict = on_conflict
         self._note = note
         self._checked = Checked(problems=Problems(report=skip))
         self._plans = TemporaryFile()  # noqa: SIM115 - closed by __exit__
         self._calendars: dict[str, Calendar] = {}
         self._planned_calendars: list[Calendar] = []
-        self._rescored = True
         self.written = Written()
 
     def __enter__(self) -> Importer:
@@ -254,7 +249,7 @@ class Importer:
 
         ``examine`` is called with each entry that :meth:`write` will write.
         """
-        for batch in batches(source, BATCH):
+        for batch in commands.batches(source, commands.BATCH):
             plans = []
             for ready in self._ready(batch):
                 plan = self._plan(ready)
@@ -275,11 +270,11 @@ class Importer:
         :func:`~redbeat.management.calendars.store_calendar` for each calendar.
         """
         for calendar in self._planned_calendars:
-            store_calendar(self._schedule, calendar, self._rescored)
+            store_calendar(self._schedule, calendar)
         end = self._plans.tell()
         self._plans.seek(0)
         while self._plans.tell() < end:
-            plans: list[Planned] = pickle.load(self._plans)  # check() wrote this file
+            plans: list[Writing] = pickle.load(self._plans)  # check() wrote this file
             if plans:
                 self._save(plans)
             if progress is not None:
@@ -300,7 +295,7 @@ class Importer:
                 for key in surplus_keys:
                     self._note(Change(printable(name_of(key)), "removed"))
             if surplus_keys and not dry_run:
-                self._store.delete_all(surplus_keys)
+                edits.delete(self._store, surplus_keys)
 
     # -- checking ------------------------------------------------------------------------------
 
@@ -312,7 +307,7 @@ class Importer:
         rows = self._store.read(keys).rows if keys else []
         return (Ready(*parts, row) for parts, row in zip(valid, rows, strict=True))
 
-    def _plan(self, ready: Ready) -> Planned | None:
+    def _plan(self, ready: Ready) -> Writing | None:
         """Return the planned write of an entry, or None if the entry will not be written."""
         action, plan = self._action(ready), None
         if action is not None and action in TO_WRITE:
@@ -369,7 +364,7 @@ class Importer:
         self._calendars[name] = old if action == "kept" and old is not None else calendar
         if action in TO_WRITE:
             try:
-                self._rescored &= check_calendar(self._schedule, calendar, self._calendars)
+                check_calendar(self._schedule, calendar, self._calendars)
             except InvalidEntryError as error:
                 self._checked.problems.add(where, f"calendar {name!r}: {error.problem}")
             self._planned_calendars.append(calendar)
@@ -388,12 +383,12 @@ class Importer:
         if entry is not None:
             try:
                 entry.is_static = incoming.static
-                texts = incoming.texts or entry.texts()
+                definition, policy = entry.texts()
                 entry.writable_key()
                 name = str(entry.name)
                 if not self._checked.names.add(name):
                     raise InvalidEntryError("name", f"{name!r} is already used in this source")
-                yield incoming, entry, *texts
+                yield incoming, entry, definition, with_pause(policy, Pause.of_entry(entry))
                 return
             except InvalidEntryError as error:
                 problem = str(error)
@@ -433,26 +428,15 @@ class Importer:
 
     # -- writing -------------------------------------------------------------------------------
 
-    def _save(self, plans: Sequence[Planned]) -> None:
-        users = [plan.writing.key for plan in plans if plan.has_calendars]
-        if users:
-            self._store.note_calendar_users(users)
-        results = self._store.save_all([plan.writing for plan in plans])
-        for plan, saved in zip(plans, results, strict=True):
-            # The Lua script refuses to write the entry if another program created an entry with the
-            # same name after the check, or if the clock of this host is ahead of the clock of
-            # Redis.
-            if saved.code != SAVED:
-                self._save_again(plan.writing)
-        statics = [_static_row(plan) for plan in plans if plan.static]
+    def _save(self, plans: Sequence[Writing]) -> None:
+        app, entry_class = self._schedule.app, self._schedule.entry_class
+        for plan in save_imported(self._store, plans):
+            entry = entry_class.from_definition(app, plan.definition, plan.policy)
+            entry.saved_state = entry.saved_state._replace(new_identity=plan.identity)
+            saving.save(self._store, [entry])
+        statics = [["SADD", words.STATICS, plan.static_name] for plan in plans if plan.static_name]
         if statics:
-            self._store.sync_statics(statics, None, "")
-
-    def _save_again(self, writing: Writing) -> None:
-        app, texts = self._schedule.app, (writing.definition, writing.policy)
-        entry = self._schedule.entry_class.from_definition(app, *texts)
-        entry.saved_state = entry.saved_state._replace(new_identity=writing.identity)
-        save_batches(self._store, [[(entry, Writing(writing.key, *texts))]])
+            apply(self._store, [Change_("", index=statics)])
 
 
 def _default_history(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
@@ -461,8 +445,8 @@ def _default_history(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
 
 
 def _runtime_of(entry: RedBeatSchedulerEntry) -> str:
-    at, last = entry.scheduled_at, entry.last_run_at
-    return encode_runtime(nominal(at), last) if at and last else ""
+    at = entry.scheduled_at if entry.last_run_at else None
+    return state.runtime_of(state.State(at=None if at is None else at.timestamp()))
 
 
 def _exclude_of(entry: RedBeatSchedulerEntry) -> Sequence[str]:
@@ -486,9 +470,3 @@ def _readable(stored: Mapping[str, str], names: Iterable[str]) -> dict[str, Cale
         with suppress(DecodeError, KeyError):
             found[name] = calendar_of(name, stored[name])
     return found
-
-
-def _static_row(plan: Planned) -> StaticRow:
-    """Return the row that marks a stored entry as static and changes neither history nor score."""
-    key, definition, policy, meta, *_ = plan.writing
-    return StaticRow(plan.name, key, definition, policy, meta or encode_meta(None), PARKED)

@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from typing import Any, Final, NamedTuple
 
-from redbeat.calendar.times import time_from
-from redbeat.calendar.walltime import instant_of
-from redbeat.calendar.zones import zone_named
+from redbeat.calendar import times, walltime, zones
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import DecodeError, InvalidEntryError, described
 from redbeat.schedules.calendars import Calendar
@@ -34,8 +32,6 @@ class Incoming:
         runtime: the JSON of the field ``runtime``; used only if ``meta`` is not "".
         history: the last runs, one per line.
         identity: the identity of an exported entry, from which its task ids are computed.
-        texts: the JSON of definition and policy, or None if the source does not contain both as
-            JSON.
         calendar: the calendar, or None for an entry or an unreadable line.
     """
 
@@ -47,7 +43,6 @@ class Incoming:
     runtime: str = ""
     history: str = ""
     identity: str = ""
-    texts: tuple[str, str] | None = None
     calendar: Calendar | None = None
 
 
@@ -122,7 +117,7 @@ def json_from(field: str, text: Any, kind: type) -> Any:
 def zone_from(field: str, name: Any) -> tzinfo:
     """Return the time zone ``name``; raise :exc:`InvalidEntryError` for an unknown name."""
     try:
-        return zone_named(name)
+        return zones.zone_named(name)
     except (ValueError, TypeError) as error:
         raise InvalidEntryError(field, str(error)) from error
 
@@ -134,13 +129,13 @@ def instant_from(field: str, value: Any, zone: tzinfo) -> datetime:
     :exc:`InvalidEntryError` for other values, and for a time outside of the years 1 to 9999.
     """
     try:
-        moment = time_from(value)
+        moment = times.time_from(value)
     except ValueError as error:
         problem = f"must be a datetime or ISO 8601, not {value!r:.60}"
         raise InvalidEntryError(field, problem) from error
     aware = moment if moment.tzinfo else moment.replace(tzinfo=zone)
     try:
-        return instant_of(aware)
+        return walltime.instant_of(aware)
     except (ValueError, OverflowError) as error:
         problem = f"{aware.isoformat()} is not between the years 1 and 9999 in UTC; correct it"
         raise InvalidEntryError(field, problem) from error

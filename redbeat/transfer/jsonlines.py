@@ -17,20 +17,19 @@ from functools import partial
 from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 
 from redbeat.decoder import MAX_TEXT
-from redbeat.entries import lazy, pauses
+from redbeat.entries import changes, lazy, pauses, runs, state
 from redbeat.entries.calendars import calendar_of
 from redbeat.entries.history import History
 from redbeat.entries.policy import FIELDS as POLICY_FIELDS
-from redbeat.entries.runs import is_line, with_ids
 from redbeat.entries.templates import Templates
 from redbeat.errors import DecodeError, InvalidEntryError, did_you_mean
 from redbeat.management.find import pages_of
 from redbeat.printing import encodable
 from redbeat.schedules.calendars import Calendar
 from redbeat.settings import MAX_HISTORY
-from redbeat.storage.records import Keys
+from redbeat.storage.keys import Keys
 from redbeat.storage.store import store_of
-from redbeat.storage.wire import Row
+from redbeat.storage.views import Shown
 
 from .incoming import Incoming, Kind, check_kinds, fail, json_from, read_safely
 
@@ -64,19 +63,23 @@ KINDS: Final[dict[str, Kind]] = {
 }
 
 
-def write_line(name: str, row: Row, history: bool = False) -> str:
+def write_line(name: str, row: Shown, history: bool = False) -> str:
     """Return an entry as one line of JSON, without a newline.
 
     Raises :exc:`DecodeError` if the stored JSON of the entry is invalid.
     """
-    texts = {"definition": row.definition, "policy": row.policy}
+    texts = {
+        "definition": row.definition,
+        "policy": pauses.with_pause(row.policy, changes.state_of(row.stored).pause),
+    }
     if history:
-        texts |= {"meta": row.meta, "runtime": row.runtime}
+        texts |= {"meta": row.meta, "runtime": state.runtime_of(changes.state_of(row.stored))}
     fields = [f'"{field}": {_one_line(field, text)}' for field, text in texts.items() if text]
     if history and row.history:
         fields.append(f'"history": {json.dumps(row.history.splitlines())}')
-    if history and row.identity:
-        fields.append(f'"identity": {json.dumps(row.identity)}')
+    identity = changes.state_of(row.stored).identity if history else ""
+    if identity:
+        fields.append(f'"identity": {json.dumps(identity)}')
     if row.static:
         fields.append('"static": true')
     return f'{{"name": {json.dumps(name)}, {", ".join(fields)}}}'
@@ -118,17 +121,16 @@ def _read(templates: Templates, where: str, text: bytes) -> Incoming:
     line = _checked_entry(line)
     name = line["definition"]["name"]
     policy, meta, runtime = (_json_text(line.get(field)) for field in ("policy", "meta", "runtime"))
-    entry, texts = templates.from_json(line["definition"], policy)
+    entry = templates.new(line["definition"], policy)
     if entry.name != name:
         raise InvalidEntryError("name", f"must be a string, not {name!r:.60}")
     if meta:
-        History.read(meta, runtime)  # an invalid history raises DecodeError
+        History.read(meta)  # an invalid history raises DecodeError
     history = "".join([f"{text}\n" for text in line.get("history") or ()])
     return Incoming(
         where,
         entry,
         static=bool(line.get("static")),
-        texts=texts,
         meta=meta,
         runtime=runtime,
         history=history,
@@ -179,7 +181,7 @@ def _check_history(lines: Any) -> None:
     if not isinstance(lines, list) or len(lines) > MAX_HISTORY:
         raise InvalidEntryError("history", f"must be a list of at most {MAX_HISTORY} lines")
     for text in lines:
-        if not (isinstance(text, str) and is_line(text)):
+        if not (isinstance(text, str) and runs.is_line(text)):
             problem = f"{text!r:.80} is not a run; write '<UNIX seconds> +<seconds> sent <task id>'"
             raise InvalidEntryError("history", problem)
 
@@ -242,7 +244,7 @@ def _exported_calendar(name: str, text: str) -> Exported:
     return Exported(label, json.dumps({"calendar": name, **fields}), is_calendar=True)
 
 
-def _exported(templates: Templates, keys: Keys, row: Row, history: bool) -> Exported:
+def _exported(templates: Templates, keys: Keys, row: Shown, history: bool) -> Exported:
     key = encodable(row.key)
     if row.problem or row.definition is None:
         return Exported(key, "", row.problem or "it has no definition")
@@ -252,9 +254,10 @@ def _exported(templates: Templates, keys: Keys, row: Row, history: bool) -> Expo
             problem = f"is {entry.name!r:.60}, which does not match the key of the entry"
             raise DecodeError("definition.name", problem)
         if history:
-            History.read(row.meta, row.runtime)  # an invalid history raises DecodeError
-            entry.saved_state = entry.saved_state._replace(identity=row.identity)
-            row = row._replace(history=with_ids(row.history, entry.own_task_id))
+            History.read(row.meta)  # an invalid history raises DecodeError
+            identity = changes.state_of(row.stored).identity
+            entry.saved_state = entry.saved_state._replace(identity=identity)
+            row = row._replace(history=runs.with_ids(row.history, entry.own_task_id))
         return Exported(key, write_line(str(entry.name), row, history))
     except DecodeError as error:
         return Exported(key, "", str(error))

@@ -29,13 +29,7 @@ from redbeat.calendar.sun import make_solar
 from redbeat.entries.history import encode_meta
 from redbeat.errors import InvalidEntryError
 
-from .incoming import (
-    Incoming,
-    UnreadableSourceError,
-    check_kinds,
-    instant_from,
-    read_safely,
-)
+from . import incoming
 
 if TYPE_CHECKING:
     from redbeat.schedule import Schedule
@@ -194,7 +188,7 @@ def load_safely(pickled: bytes) -> Any:
         _check_memo(pickled)
         return SafeUnpickler(io.BytesIO(pickled)).load()
     except Exception as error:  # an invalid pickle may raise any error
-        raise UnreadableSourceError(f"the entries cannot be loaded: {error}") from error
+        raise incoming.UnreadableSourceError(f"the entries cannot be loaded: {error}") from error
 
 
 def _check_memo(pickled: bytes) -> None:
@@ -210,7 +204,7 @@ def _check_memo(pickled: bytes) -> None:
             )
 
 
-def read_shelve(schedule: Schedule, path: str) -> Iterator[Incoming]:
+def read_shelve(schedule: Schedule, path: str) -> Iterator[incoming.Incoming]:
     """Yield the entries of a ``celerybeat-schedule`` file with their run histories.
 
     All entries are static, because Celery's scheduler has only the entries of ``beat_schedule``.
@@ -218,12 +212,12 @@ def read_shelve(schedule: Schedule, path: str) -> Iterator[Incoming]:
     """
     entries = load_safely(_pickled_entries(path))
     if not isinstance(entries, dict):
-        raise UnreadableSourceError(
+        raise incoming.UnreadableSourceError(
             "is not a file of Celery's scheduler: the entries are not a dict"
         )
     for name, entry in entries.items():
         where = f"entry {name!r:.80}"
-        yield read_safely(where, partial(_convert, schedule, where, name, entry))
+        yield incoming.read_safely(where, partial(_convert, schedule, where, name, entry))
 
 
 def _pickled_entries(path: str) -> bytes:
@@ -232,12 +226,12 @@ def _pickled_entries(path: str) -> bytes:
         with dbm.open(file, "r") as database:
             return database[b"entries"]
     except KeyError as error:
-        raise UnreadableSourceError(
+        raise incoming.UnreadableSourceError(
             "is not a file of Celery's scheduler: the key 'entries' is missing"
         ) from error
     except Exception as error:  # a damaged file may raise any error
         problem = f"cannot be opened: {error}. Stop the beat that uses the file, or copy the file"
-        raise UnreadableSourceError(problem) from error
+        raise incoming.UnreadableSourceError(problem) from error
 
 
 def _database(path: str) -> str:
@@ -247,11 +241,11 @@ def _database(path: str) -> str:
         if dbm.whichdb(name):
             return name
     if any(Path(path + suffix).exists() for suffix in ("", *SUFFIXES)):
-        raise UnreadableSourceError("is not a database that this Python can open")
-    raise UnreadableSourceError("does not exist")
+        raise incoming.UnreadableSourceError("is not a database that this Python can open")
+    raise incoming.UnreadableSourceError("does not exist")
 
 
-def _convert(schedule: Schedule, where: str, name: Any, source: Any) -> Incoming:
+def _convert(schedule: Schedule, where: str, name: Any, source: Any) -> incoming.Incoming:
     if not isinstance(source, ScheduleEntry):
         raise InvalidEntryError("entry", f"is a {_type_of(source)}, not a ScheduleEntry of Celery")
     if not isinstance(name, str):
@@ -274,14 +268,14 @@ def _convert(schedule: Schedule, where: str, name: Any, source: Any) -> Incoming
     )
     last_run_at = source.last_run_at
     if last_run_at is None:
-        return Incoming(where, entry, static=True)
+        return incoming.Incoming(where, entry, static=True)
     if not isinstance(last_run_at, dt.datetime):
         raise InvalidEntryError("last_run_at", f"must be a datetime, not {last_run_at!r:.60}")
     count = {"total_run_count": source.total_run_count}
-    check_kinds("", count, {"total_run_count": (int, "an integer", False)})
-    instant = instant_from("last_run_at", last_run_at, schedule.app.timezone)
+    incoming.check_kinds("", count, {"total_run_count": (int, "an integer", False)})
+    instant = incoming.instant_from("last_run_at", last_run_at, schedule.app.timezone)
     meta = encode_meta(instant, source.total_run_count or 0)
-    return Incoming(where, entry, static=True, meta=meta)
+    return incoming.Incoming(where, entry, static=True, meta=meta)
 
 
 def _type_of(value: Any) -> str:

@@ -13,9 +13,10 @@ from flask import Blueprint, abort, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 from werkzeug.wrappers import Response
 
-from redbeat.entries.pauses import pause_entries, resume_entries
+from redbeat.entries import edits
 from redbeat.errors import InvalidEntryError, RedBeatError
-from redbeat.presentation.english import plural
+from redbeat.printing import plural
+from redbeat.storage.reading import static_among
 from redbeat.storage.store import store_of
 
 from .auth import audit, user_name
@@ -95,7 +96,7 @@ def delete() -> ResponseReturnValue:
     if request.method == "GET":
         return render_template("delete.html", name=name, record=record)
     # Delete by the key, because a stored entry may have a name that new entries must not have.
-    if not store_of(schedule.app).delete(row.key):
+    if not edits.delete(store_of(schedule.app), [row.key]):
         abort(409, "The entry was not deleted: it does not exist any more.")
     audit("deleted", name)
     notify(f"Deleted {clipped(name, 100)}.")
@@ -109,9 +110,7 @@ def retry() -> ResponseReturnValue:
     """Release an entry from quarantine, so that a beat reads the entry again."""
     name = entry_name()
     _, row, _ = get_or_404(name)
-    # A quarantined entry is released if its digest has changed. The string "retry" never equals a
-    # digest, so the entry always counts as changed.
-    if not store_of(schedule.app).review([(row.key, "retry")]):
+    if not edits.make_due(store_of(schedule.app), [row.key]):
         problem = "The key is not a hash, so no beat can read the entry. Delete the entry."
         return _redirect_to_entry(problem, "failed")
     audit("retried", name)
@@ -153,7 +152,7 @@ def selected() -> ResponseReturnValue:
         return redirect(url_for("listing.index"), 303)
     if request.form.get("confirmed"):
         return _act_on(action, names)
-    found = store_of(schedule.app).static_among(names)
+    found = static_among(store_of(schedule.app), names)
     statics = [name for name in names if name in found]
     return render_template("selected.html", action=action, names=names, statics=statics)
 
@@ -166,11 +165,11 @@ def _act_on(action: str, names: list[str]) -> ResponseReturnValue:
     done = 0
     try:
         if action == "pause":
-            done = len(pause_entries(store, keys, _note(), user_name()))
+            done = len(edits.pause(store, keys, _note(), user_name()))
         elif action == "resume":
-            done = len(resume_entries(store, keys, schedule.app, schedule.entry_class))
+            done = len(edits.resume(store, keys, schedule.app, schedule.entry_class))
         elif action == "delete":
-            done = store.delete_all(keys)
+            done = edits.delete(store, keys)
         else:
             done = _trigger_all(names, problems)
     except RedBeatError as error:

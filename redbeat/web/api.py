@@ -22,26 +22,13 @@ from werkzeug.exceptions import HTTPException
 from redbeat import __version__
 from redbeat.calendar.zones import UTC
 from redbeat.codec.stored import json_in
-from redbeat.entries.pauses import digest
-from redbeat.entries.policy import FIELDS as POLICY_FIELDS
+from redbeat.entries import edits, pauses, policy
 from redbeat.entries.runs import RunState
 from redbeat.entries.status import STATES
 from redbeat.errors import ConflictError, DecodeError, InvalidEntryError
-from redbeat.management.as_json import (
-    calendar_json,
-    entry_json,
-    finding_json,
-    occurrence_json,
-    problems_of,
-    record_json,
-    status_json,
-    timeline_json,
-    upcoming_json,
-)
+from redbeat.management import as_json, find, forecast
 from redbeat.management.doctor import KINDS as FINDING_KINDS
 from redbeat.management.doctor import examine
-from redbeat.management.find import SORTS, browse
-from redbeat.management.forecast import minutes_between
 from redbeat.presentation.rule_text import KINDS, seconds_from
 from redbeat.storage.store import store_of
 from redbeat.transfer.entry_file import CALL, FIELDS, change_entry, new_entry
@@ -136,14 +123,14 @@ def _number(name: str, default: int) -> int:
 def status() -> ResponseReturnValue:
     """Return the status of the schedule. Takes two round trips."""
     current = schedule.status()
-    return jsonify(status_json(current, list(problems_of(current, MAX_LATE))))
+    return jsonify(as_json.status_json(current, list(as_json.problems_of(current, MAX_LATE))))
 
 
 @api.get("/upcoming")
 def upcoming() -> ResponseReturnValue:
     """Return the next runs of all entries."""
     runs = schedule.upcoming(_number("limit", DEFAULT_ITEMS))
-    return jsonify(runs=[upcoming_json(at, name) for at, name in runs])
+    return jsonify(runs=[as_json.upcoming_json(at, name) for at, name in runs])
 
 
 @api.get("/timeline")
@@ -156,9 +143,9 @@ def timeline() -> ResponseReturnValue:
     if not 0 < span <= MAX_SPAN:
         raise InvalidEntryError("span", f"must be above 0 and at most {MAX_SPAN} seconds")
     now = datetime.now(UTC)
-    minutes = minutes_between(now, now + timedelta(seconds=span))
+    minutes = forecast.minutes_between(now, now + timedelta(seconds=span))
     load = schedule.load(minutes, request.args.get("pattern", "*"), totals=True)
-    return jsonify(timeline_json(minutes, load))
+    return jsonify(as_json.timeline_json(minutes, load))
 
 
 @api.get("/doctor")
@@ -166,7 +153,7 @@ def doctor() -> ResponseReturnValue:
     """Return the problems of the schedule, without repairing any problem; see ``examine``."""
     most = _number("limit", DEFAULT_ITEMS)
     found = examine(schedule)
-    findings = [finding_json(finding) for finding in islice(found, most + 1)]
+    findings = [as_json.finding_json(finding) for finding in islice(found, most + 1)]
     return jsonify(findings=findings[:most], complete=len(findings) <= most)
 
 
@@ -174,17 +161,17 @@ def doctor() -> ResponseReturnValue:
 def calendars() -> ResponseReturnValue:
     """Return the calendars. Takes one round trip."""
     found = schedule.calendars
-    return jsonify(calendars=[calendar_json(found[name]) for name in sorted(found)])
+    return jsonify(calendars=[as_json.calendar_json(found[name]) for name in sorted(found)])
 
 
 @api.get("/entries")
 def entries() -> ResponseReturnValue:
     """Return a page of entries, with the cursor of the next page."""
     limit = _number("limit", DEFAULT_ITEMS)
-    found = browse(schedule, query_of(request.args), request.args.get("after"), limit)
+    found = find.browse(schedule, query_of(request.args), request.args.get("after"), limit)
     if found.cut and not found.after:
         abort(400, "sort: there are too many entries for this order; sort by name or due")
-    return jsonify(entries=[record_json(each) for each in found.records], after=found.after)
+    return jsonify(entries=[as_json.record_json(each) for each in found.records], after=found.after)
 
 
 @api.get("/entry")
@@ -196,16 +183,16 @@ def show() -> ResponseReturnValue:
 def _entry_response(name: str, code: int = 200) -> ResponseReturnValue:
     _, row, record = get_or_404(name)
     if record.entry is None:
-        return jsonify(record_json(record)), code
+        return jsonify(as_json.record_json(record)), code
     with existing(name):
-        response = jsonify(entry_json(record.entry, row.static))
-    response.set_etag(digest(*record.entry.seen_texts))
+        response = jsonify(as_json.entry_json(record.entry, row.static))
+    response.set_etag(pauses.digest(*record.entry.seen_texts))
     return response, code
 
 
 def _check_version(entry: Any) -> None:
     """Abort the request with 412 if the version of the entry does not match ``If-Match``."""
-    if request.if_match and digest(*entry.seen_texts) not in request.if_match:
+    if request.if_match and pauses.digest(*entry.seen_texts) not in request.if_match:
         abort(412, "The entry has changed since it was read. Read the entry and try again.")
 
 
@@ -254,7 +241,7 @@ def delete() -> ResponseReturnValue:
     _, row, record = get_or_404(name)
     if record.entry is not None:
         _check_version(record.entry)
-    if not store_of(schedule.app).delete(row.key):
+    if not edits.delete(store_of(schedule.app), [row.key]):
         abort(404, f"There is no entry {name!r}.")
     audit("deleted", name)
     return "", 204
@@ -265,7 +252,7 @@ def history() -> ResponseReturnValue:
     """Return the last runs of an entry, the most recent first."""
     name = entry_name()
     runs = entry_or_error(name).history
-    return jsonify(history=[{"name": name, **occurrence_json(run)} for run in runs])
+    return jsonify(history=[{"name": name, **as_json.occurrence_json(run)} for run in runs])
 
 
 @api.post("/entry/pause")
@@ -341,7 +328,7 @@ def _policy_schema(name: str, sent: bool) -> dict[str, Any]:
 
     ``sent`` is true for the schema of requests, and false for the schema of responses.
     """
-    about = POLICY_FIELDS[name].metadata
+    about = policy.FIELDS[name].metadata
     schema = {"type": "string", **SCHEMAS.get(about["type"].name, {})}
     schema |= {"enum": [*about["type"].choices]} if about["type"].choices else {}
     if sent:
@@ -367,12 +354,12 @@ def document(root: str) -> dict[str, Any]:
     values = {
         "State": STATES,
         "RunState": get_args(RunState),
-        "Sort": SORTS,
+        "Sort": find.SORTS,
         "FindingKind": FINDING_KINDS,
     }
     for name, choices in values.items():
         schemas[name]["enum"] = list(choices)
-    schemas["Policy"]["properties"] = {name: _policy_schema(name, False) for name in POLICY_FIELDS}
+    schemas["Policy"]["properties"] = {name: _policy_schema(name, False) for name in policy.FIELDS}
     schemas["Fields"]["properties"] |= {
         **{kind: {"type": ["string", "number"]} for kind in KINDS},
         "rrule": {"type": ["string", "array"], "items": {"type": "string"}},
@@ -382,7 +369,7 @@ def document(root: str) -> dict[str, Any]:
             "description": "The queue to publish to, one of the options; null removes the queue.",
         },
         "enabled": {"type": "boolean"},
-        **{name: _policy_schema(name, True) for name in FIELDS if name in POLICY_FIELDS},
+        **{name: _policy_schema(name, True) for name in FIELDS if name in policy.FIELDS},
     }
     return found
 

@@ -15,19 +15,7 @@ from threading import Lock
 from typing import Any, Final
 from urllib.parse import quote
 
-from flask import (
-    Blueprint,
-    Flask,
-    Response,
-    current_app,
-    g,
-    jsonify,
-    redirect,
-    render_template,
-    request,
-    session,
-    url_for,
-)
+import flask
 from flask.sessions import SecureCookieSessionInterface
 from flask.typing import ResponseReturnValue
 from flask_login import LoginManager, UserMixin, current_user, login_user, logout_user  # type: ignore[import-untyped]
@@ -57,7 +45,7 @@ def audit(action: str, name: str) -> None:
 
 def client_address() -> str:
     """Return the client's address as safe text for the log, because a proxy may send any text."""
-    return printable(request.remote_addr or "unknown")
+    return printable(flask.request.remote_addr or "unknown")
 
 
 #: Host names that are always allowed when the dashboard listens on a loopback address.
@@ -184,7 +172,7 @@ class User(UserMixin):
 
 
 #: The access rules of the dashboard that handles the current request.
-access: Access = LocalProxy(lambda: current_app.extensions["access"])  # type: ignore[assignment]
+access: Access = LocalProxy(lambda: flask.current_app.extensions["access"])  # type: ignore[assignment]
 
 #: The user name for all requests with a valid token.
 TOKEN_USER: Final = "token"
@@ -234,9 +222,9 @@ class Guesses:
 
 
 def _limits_of_client() -> list[tuple[Any, str]]:
-    if known := session.get("known"):
+    if known := flask.session.get("known"):
         return [(PER_CLIENT, f"user {known}")]
-    return [(PER_CLIENT, f"address {_network(request.remote_addr or '')}"), (IN_ALL, "all")]
+    return [(PER_CLIENT, f"address {_network(flask.request.remote_addr or '')}"), (IN_ALL, "all")]
 
 
 def _network(address: str) -> str:
@@ -251,18 +239,18 @@ def _network(address: str) -> str:
     return str(ipaddress.ip_network((ip, 64), strict=False)) if ip.version == 6 else address
 
 
-auth = Blueprint("auth", __name__)
+auth = flask.Blueprint("auth", __name__)
 
 
 @auth.route("/login", methods=["GET", "POST"])
 def login() -> ResponseReturnValue:
     """Show the login form, or start a session if the submitted token is valid."""
     if not access.tokens:
-        return redirect(url_for("listing.index"), 303)
-    if request.method == "GET":
+        return flask.redirect(flask.url_for("listing.index"), 303)
+    if flask.request.method == "GET":
         return _login_form("")
-    token = request.form.get("token", "")
-    name, wait = current_app.extensions["guesses"].check(
+    token = flask.request.form.get("token", "")
+    name, wait = flask.current_app.extensions["guesses"].check(
         lambda: TOKEN_USER if access.has_token(token) else None
     )
     if wait:
@@ -271,38 +259,38 @@ def login() -> ResponseReturnValue:
         logger.warning("Login failed: wrong token from %s", client_address())
         problem = "Wrong token. Use a token that the dashboard was started with (--token)."
         return _login_form(_next(), problem), 401
-    session.clear()
-    session["known"] = name
+    flask.session.clear()
+    flask.session["known"] = name
     user = User(name, secrets.token_urlsafe(16))
-    current_app.extensions["sign_ins"].append(user.id)
+    flask.current_app.extensions["sign_ins"].append(user.id)
     login_user(user)
     logger.info("token: signed in, from %s", client_address())
-    return redirect(_next() or url_for("listing.index"), 303)
+    return flask.redirect(_next() or flask.url_for("listing.index"), 303)
 
 
 @auth.post("/logout")
 def logout() -> ResponseReturnValue:
     """End the session, so that copies of its cookie are not valid any more."""
     with suppress(ValueError):
-        current_app.extensions["sign_ins"].remove(session.get("_user_id", ""))
+        flask.current_app.extensions["sign_ins"].remove(flask.session.get("_user_id", ""))
     logout_user()
-    session.clear()
-    return redirect(url_for("listing.index"), 303)
+    flask.session.clear()
+    return flask.redirect(flask.url_for("listing.index"), 303)
 
 
 def _login_form(next_path: str, problem: str = "") -> str:
     """Return the login page, with a warning if others in the network can read the token."""
-    exposed = not request.is_secure and not is_loopback(request.remote_addr or "")
-    return render_template("login.html", next=next_path, problem=problem, exposed=exposed)
+    exposed = not flask.request.is_secure and not is_loopback(flask.request.remote_addr or "")
+    return flask.render_template("login.html", next=next_path, problem=problem, exposed=exposed)
 
 
 def _next() -> str:
     """Return the path to open after login, or "" for a path that leads to another site."""
-    path = request.form.get("next", "")
+    path = flask.request.form.get("next", "")
     local = path.startswith("/") and not path.startswith("//") and "\\" not in path
     if not local or any(ord(char) < 32 for char in path):
         return ""
-    return request.script_root + path
+    return flask.request.script_root + path
 
 
 #: Endpoints that need no credentials: the login form, its style sheet, and the health checks.
@@ -318,18 +306,18 @@ SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 def wants_json() -> bool:
     """Return whether the request is for the API, which returns errors as JSON."""
-    return request.path.startswith("/api/")
+    return flask.request.path.startswith("/api/")
 
 
 class SessionCookies(SecureCookieSessionInterface):
     """A session interface that marks cookies as ``Secure`` if the request came over TLS."""
 
-    def get_cookie_secure(self, app: Flask) -> bool:  # noqa: ARG002 - Flask's signature
+    def get_cookie_secure(self, app: flask.Flask) -> bool:  # noqa: ARG002 - Flask's signature
         """Return whether the client used TLS to reach this server or the trusted proxy."""
-        return request.is_secure
+        return flask.request.is_secure
 
 
-def install_auth(app: Flask, rules: Access) -> None:
+def install_auth(app: flask.Flask, rules: Access) -> None:
     """Add access control by ``rules`` to an app that has no CSRF protection yet."""
     sign_ins: deque[str] = deque(maxlen=MAX_SIGN_INS)
     app.extensions.update(access=rules, guesses=Guesses(), sign_ins=sign_ins)
@@ -346,18 +334,20 @@ def install_auth(app: Flask, rules: Access) -> None:
 def _refusal() -> ResponseReturnValue | None:
     """Return the response to a request that is not allowed, or None for an allowed request."""
     # Flask cannot build URLs for a malformed host name, so the response is text without links.
-    malformed = isinstance(request.routing_exception, BadRequest)
-    if malformed or not access.admits_host(request.host):
+    malformed = isinstance(flask.request.routing_exception, BadRequest)
+    if malformed or not access.admits_host(flask.request.host):
         text = "Unknown host. To allow this host, start the dashboard with --allowed-host NAME.\n"
-        return Response(text, 421, mimetype="text/plain")
-    is_public = request.endpoint in PUBLIC_ENDPOINTS
+        return flask.Response(text, 421, mimetype="text/plain")
+    is_public = flask.request.endpoint in PUBLIC_ENDPOINTS
     if access.user is not None and not is_public and not current_user.is_authenticated:
         text = "You are not signed in to the application that contains this dashboard."
         return problem(403, text, "Not signed in")
     needs_user = access.required and not is_public
     if needs_user and not current_user.is_authenticated:
-        return _too_many(g.wait) if g.get("wait") else _unauthorized()
-    is_change = request.method not in SAFE_METHODS and request.endpoint not in READ_ONLY_POSTS
+        return _too_many(flask.g.wait) if flask.g.get("wait") else _unauthorized()
+    is_change = (
+        flask.request.method not in SAFE_METHODS and flask.request.endpoint not in READ_ONLY_POSTS
+    )
     if access.read_only and is_change:
         text = "This dashboard was started with --read-only, so it changes nothing."
         return problem(403, text, "Read-only")
@@ -370,21 +360,21 @@ def _user_of_request(_request: Any) -> User | None:
     After too many wrong credentials, ``g.wait`` is the number of seconds that the client must wait.
     """
     if access.user is not None:
-        name = access.user(request.environ)
+        name = access.user(flask.request.environ)
     elif not access.required:
-        name = request.headers.get("X-Forwarded-User") if access.behind_proxy else None
-    elif request.authorization is None:
+        name = flask.request.headers.get("X-Forwarded-User") if access.behind_proxy else None
+    elif flask.request.authorization is None:
         name = None
     else:
-        name, g.wait = current_app.extensions["guesses"].check(_name_in_header)
-        if name and session.get("known") != name:
-            session["known"] = name
+        name, flask.g.wait = flask.current_app.extensions["guesses"].check(_name_in_header)
+        if name and flask.session.get("known") != name:
+            flask.session["known"] = name
     return User(name) if name else None
 
 
 def _name_in_header() -> str | None:
     """Return the user name in the ``Authorization`` header, or None for wrong credentials."""
-    credentials = request.authorization
+    credentials = flask.request.authorization
     if credentials is not None and credentials.type == "basic":
         return access.user_with(credentials.username or "", credentials.password or "")
     if credentials is not None and credentials.type == "bearer":
@@ -393,14 +383,16 @@ def _name_in_header() -> str | None:
 
 
 def _unauthorized() -> ResponseReturnValue:
-    if request.authorization is not None:
+    if flask.request.authorization is not None:
         logger.warning("Wrong credentials from %s", client_address())
-    query = quote(request.query_string, safe="%=&+-._~")
+    query = quote(flask.request.query_string, safe="%=&+-._~")
     if wants_json():
-        response = current_app.make_response(problem(401, "Credentials are missing or wrong."))
+        response = flask.current_app.make_response(
+            problem(401, "Credentials are missing or wrong.")
+        )
     else:
-        path = quote(request.path) + (f"?{query}" if query else "")
-        response = Response(_login_form(path), 401)
+        path = quote(flask.request.path) + (f"?{query}" if query else "")
+        response = flask.Response(_login_form(path), 401)
     scheme = 'Basic realm="RedBeat", charset="UTF-8"' if access.users else 'Bearer realm="RedBeat"'
     response.headers.add("WWW-Authenticate", scheme)
     return response
@@ -418,5 +410,5 @@ def problem(code: int, text: str, title: str = "", field: str | None = None) -> 
     Only JSON contains ``field``, the name of the invalid field; only a page contains ``title``.
     """
     if wants_json():
-        return jsonify(error={"field": field, "message": text}), code
-    return render_template("problem.html", title=title, text=text), code
+        return flask.jsonify(error={"field": field, "message": text}), code
+    return flask.render_template("problem.html", title=title, text=text), code

@@ -11,19 +11,16 @@ from typing import Any, Final
 from flask import Blueprint, abort, render_template, request
 from flask.typing import ResponseReturnValue
 
-from redbeat.codec.stored import moment_in
+from redbeat.calendar.zones import from_timestamp
 from redbeat.config import ensure_conf
-from redbeat.entries.backfill import backfills_in
-from redbeat.entries.pauses import Pause
+from redbeat.entries import pauses, status
 from redbeat.entries.runs import SENT, Occurrence, read_history
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.management.find import record_of
 from redbeat.management.forecast import upcoming_or_problem, zone_of
-from redbeat.presentation.describe import policy, stored
-from redbeat.presentation.text import in_zone
+from redbeat.presentation import describe, text
 from redbeat.schedule import Record
-from redbeat.storage.store import store_of
-from redbeat.storage.wire import Row
+from redbeat.storage import store, views
 from redbeat.transfer.entry_file import CALL
 
 from .charts import lateness_chart
@@ -49,7 +46,7 @@ def entry_name() -> str:
     return (names and names[0]) or abort(404, "The URL has no entry name (parameter name=...).")
 
 
-def get_or_404(name: str) -> tuple[float, Row, Record]:
+def get_or_404(name: str) -> tuple[float, views.Shown, Record]:
     """Return the time of Redis (UNIX seconds), and the row and the record of an entry.
 
     Aborts the request with 404 if the entry does not exist. Takes one round trip.
@@ -92,20 +89,20 @@ def show() -> ResponseReturnValue:
     if record.entry is not None:
         runs = record.entry.history
     else:
-        lines = store_of(schedule.app).history(row.key)[0] if row.is_hash else ""
+        lines = store.store_of(schedule.app).past(row.key).lines if row.is_hash else ""
         runs = read_history(lines)[: ensure_conf(schedule.app).history_size]
     context: dict[str, Any] = {"name": name, "record": record, "row": row, "now": now}
     lateness = partial(late, record.entry)
-    context.update(status=record.status(row), runs=runs, late=lateness)
-    context.update(texts=texts_of(row), backfills=backfills_in(row.trigger))
+    context.update(status=status.status_of(record, row), runs=runs, late=lateness)
+    context.update(texts=texts_of(row), backfills=status.shown_state(row.stored, seconds).backfills)
     points = [
-        (in_zone(run.scheduled_at, zone()), lateness(run))
+        (text.in_zone(run.scheduled_at, zone()), lateness(run))
         for run in reversed(runs)
         if run.outcome == SENT
     ]
     context["lateness"] = lateness_chart(points) if points else None
-    pause = Pause.of_entry(record.entry)
-    context.update(pause=pause, paused_at=moment_in(pause.since) if pause else None)
+    pause = pauses.Pause.of_entry(record.entry)
+    context.update(pause=pause, paused_at=from_timestamp(pause.since) if pause else None)
     if record.entry is not None:
         context.update(_definition_context(record.entry))
         context["upcoming"], context["problem"] = upcoming_or_problem(record.entry, UPCOMING, now)
@@ -114,10 +111,10 @@ def show() -> ResponseReturnValue:
 
 
 def _definition_context(entry: Any) -> dict[str, Any]:
-    definition = stored(entry)
+    definition = describe.stored(entry)
     fields = {
         name: ", ".join(value) if isinstance(value, tuple) else value
-        for name, value in policy(entry).items()
+        for name, value in describe.policy(entry).items()
     }
     return {
         "entry": entry,

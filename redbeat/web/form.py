@@ -14,15 +14,10 @@ from flask import Blueprint, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 
 from redbeat.calendar.zones import UTC
-from redbeat.entries.pauses import digest
-from redbeat.entries.policy import DEFAULT
-from redbeat.entries.policy import FIELDS as POLICY_FIELDS
-from redbeat.entries.save import restart_if_finished
+from redbeat.entries import pauses, policy, saving
 from redbeat.errors import ConflictError, DecodeError, InvalidEntryError
-from redbeat.management.apply import Difference, differences
-from redbeat.management.task_names import NameChecker
-from redbeat.presentation.describe import rule_of
-from redbeat.presentation.rule_text import KINDS, cron_warning
+from redbeat.management import apply, task_names
+from redbeat.presentation import describe, rule_text
 from redbeat.presentation.text import plain_text
 from redbeat.transfer.entry_file import CALL, change_entry, current_fields, new_entry
 
@@ -85,8 +80,8 @@ class FormField(NamedTuple):
 
 
 def _policy_field(name: str) -> FormField:
-    about = POLICY_FIELDS[name].metadata
-    default = getattr(DEFAULT, name)
+    about = policy.FIELDS[name].metadata
+    default = getattr(policy.DEFAULT, name)
     choices = about["type"].choices
     if choices:
         others = tuple(choice for choice in choices if choice != default)
@@ -104,7 +99,7 @@ TASK_FIELDS: Final = (
 #: The form has no field ``managed_by``, because only the command ``apply`` sets this field.
 RULED_FIELDS: Final = tuple(
     _policy_field(name)
-    for name in POLICY_FIELDS
+    for name in policy.FIELDS
     if name not in ("timezone", "start_time", "end_time", "description", "managed_by")
 )
 FIELDS: Final = {each.name: each for each in (*TASK_FIELDS, *SCHEDULE_FIELDS, *RULED_FIELDS)}
@@ -131,7 +126,7 @@ class EntryForm:
     texts: dict[str, str]
     seen: str = ""
     errors: dict[str, str] = field(default_factory=dict)
-    conflict: Mapping[str, Difference] = field(default_factory=dict)
+    conflict: Mapping[str, apply.Difference] = field(default_factory=dict)
 
     @classmethod
     def read(cls, data: Mapping[str, str]) -> EntryForm:
@@ -154,8 +149,8 @@ class EntryForm:
         """Return the form that shows a stored entry."""
         fields = current_fields(entry)
         texts = {name: each.text_of(fields.get(name)) for name, each in FIELDS.items()}
-        texts["kind"], texts["rule"] = rule_of(entry.schedule) or ("cron", "")
-        return cls(texts, digest(*entry.seen_texts))
+        texts["kind"], texts["rule"] = describe.rule_of(entry.schedule) or ("cron", "")
+        return cls(texts, pauses.digest(*entry.seen_texts))
 
     def __getitem__(self, name: str) -> str:
         return self.texts.get(name, "")
@@ -174,10 +169,10 @@ class EntryForm:
     @property
     def warning(self) -> str:
         """A warning about a rule that is valid, or ""."""
-        return cron_warning(self["rule"]) if self["kind"] == "cron" else ""
+        return rule_text.cron_warning(self["rule"]) if self["kind"] == "cron" else ""
 
     def _differs(self, each: FormField) -> bool:
-        return self[each.name] != each.text_of(getattr(DEFAULT, each.name))
+        return self[each.name] != each.text_of(getattr(policy.DEFAULT, each.name))
 
     def add_error(self, error: InvalidEntryError | DecodeError) -> None:
         """Add an error to the invalid field, or to the whole form if no field is the cause."""
@@ -185,7 +180,7 @@ class EntryForm:
             self.errors[""] = str(error)
             return
         head = error.field.replace("[", ".").partition(".")[0]
-        name = "rule" if head in ("schedule", *KINDS) else head
+        name = "rule" if head in ("schedule", *rule_text.KINDS) else head
         if name in FIELDS or name in TEXTS:
             self.errors[name] = error.problem
         else:
@@ -204,8 +199,8 @@ class EntryForm:
             if name in self.texts
         }
         if "rule" in self.texts and (self["rule"] or has_rule):
-            if self["kind"] not in KINDS:
-                problem = f"must be one of {', '.join(KINDS)}, not {self['kind']!r:.60}"
+            if self["kind"] not in rule_text.KINDS:
+                problem = f"must be one of {', '.join(rule_text.KINDS)}, not {self['kind']!r:.60}"
                 raise InvalidEntryError("kind", problem)
             if not self["rule"]:
                 raise InvalidEntryError("rule", "is empty; enter the rule by which the entry runs")
@@ -217,7 +212,7 @@ class EntryForm:
 
     def change(self, entry: Any) -> None:
         """Set the fields on an entry; raises :exc:`InvalidEntryError`."""
-        change_entry(entry, self.table(rule_of(entry.schedule) is not None))
+        change_entry(entry, self.table(describe.rule_of(entry.schedule) is not None))
 
     def new_entry(self, **defaults: str) -> Any:
         """Return a new entry; ``defaults`` replace empty fields. Raises InvalidEntryError."""
@@ -228,7 +223,7 @@ class EntryForm:
         table = {name: value for name, value in form.table().items() if value is not None}
         if form["paused"]:
             table["enabled"] = False
-        if not any(kind in table for kind in KINDS):
+        if not any(kind in table for kind in rule_text.KINDS):
             raise InvalidEntryError("rule", "is empty; enter the rule by which the entry runs")
         return new_entry(schedule, form["name"], table)
 
@@ -246,7 +241,7 @@ class EntryForm:
             else:
                 changed = copy(entry)
                 self.change(changed)
-                restart_if_finished(changed, changed.texts(), datetime.now(UTC))
+                saving.restart_if_finished(changed, changed.texts(), datetime.now(UTC))
             runs: list[datetime] = changed.upcoming(PREVIEWED)
         except (InvalidEntryError, DecodeError) as error:
             self.add_error(error)
@@ -256,13 +251,13 @@ class EntryForm:
 
 def _page(name: str | None, entry: Any, form: EntryForm, code: int = 200) -> ResponseReturnValue:
     """Return the page with the form; ``name`` is None for a new entry."""
-    context: dict[str, Any] = {"name": name, "form": form, "kinds": KINDS, "record": None}
+    context: dict[str, Any] = {"name": name, "form": form, "kinds": rule_text.KINDS, "record": None}
     context.update(task_fields=TASK_FIELDS, schedule_fields=SCHEDULE_FIELDS, fields=FIELDS)
     context.update(policy_fields=RULED_FIELDS, has_no_text=False)
     if name is not None:
         seconds, _, record = get_or_404(name)
         context.update(record=record, now=now_of(seconds))
-        context["has_no_text"] = entry is not None and rule_of(entry.schedule) is None
+        context["has_no_text"] = entry is not None and describe.rule_of(entry.schedule) is None
     else:
         context["now"] = datetime.now(UTC)
     context["preview"] = form.preview(entry) if name is not None or form["rule"] else []
@@ -291,11 +286,11 @@ def save() -> ResponseReturnValue:
     name, form = entry_name(), EntryForm.read(request.form)
     entry = entry_or_error(name)
     try:
-        if digest(*entry.seen_texts) != form.seen:
+        if pauses.digest(*entry.seen_texts) != form.seen:
             raise ConflictError(name)
         stored = copy(entry)
         form.change(entry)
-        changes = differences(stored, entry)
+        changes = apply.differences(stored, entry)
         entry.save(if_unchanged=True)
     except (InvalidEntryError, DecodeError) as error:
         form.add_error(error)
@@ -317,14 +312,14 @@ def _conflict(name: str, form: EntryForm) -> ResponseReturnValue:
     changed = copy(entry)
     try:
         form.change(changed)
-        form.conflict = differences(entry, changed)
+        form.conflict = apply.differences(entry, changed)
     except (InvalidEntryError, DecodeError) as error:
         form.add_error(error)
     form.errors[""] = (
         "Somebody else has changed this entry since you opened this form. If you save the form "
         "again, your values replace the stored values."
     )
-    form.seen = digest(*entry.seen_texts)
+    form.seen = pauses.digest(*entry.seen_texts)
     return _page(name, entry, form, 409)
 
 
@@ -364,7 +359,7 @@ def _warn(entry: Any, form: EntryForm) -> None:
     if form.warning:
         notify(f"Please check: {form.warning}.", "warning")
     try:
-        checker = NameChecker(entry.app)
+        checker = task_names.NameChecker(entry.app)
         for unknown in checker.unknown(entry):
             notify(f"Please check: {checker.warning(unknown)}.", "warning")
     except Exception as error:  # importing the app's modules may raise any error

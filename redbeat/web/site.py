@@ -11,21 +11,11 @@ from typing import Any, Final, NoReturn
 from urllib.parse import parse_qsl
 
 import flask
+import secure
 from flask import Flask, render_template, request
 from flask.typing import ResponseReturnValue
 from flask_wtf.csrf import CSRFError, CSRFProtect  # type: ignore[import-untyped]
 from redis.exceptions import NoPermissionError, RedisError
-from secure import (
-    CacheControl,
-    ContentSecurityPolicy,
-    CrossOriginOpenerPolicy,
-    CrossOriginResourcePolicy,
-    PermissionsPolicy,
-    ReferrerPolicy,
-    Secure,
-    XContentTypeOptions,
-    XFrameOptions,
-)
 from waitress.channel import HTTPChannel  # type: ignore[import-untyped]
 from waitress.server import create_server  # type: ignore[import-untyped]
 from werkzeug.datastructures import ImmutableMultiDict
@@ -37,15 +27,11 @@ from redbeat.config import App, ensure_conf
 from redbeat.connection.urls import safe_url
 from redbeat.printing import encodable
 from redbeat.schedule import Schedule
-from redbeat.storage.checks import explained
-from redbeat.storage.store import store_of
+from redbeat.storage import checks, store
 
-from . import values
+from . import auth, entry, form, values
 from .actions import actions
 from .api import api, health
-from .auth import Access, host_in, install_auth, logger, problem
-from .entry import entries
-from .form import forms
 from .list import listing
 from .simulate import simulate
 from .timeline import Forecasts, timeline
@@ -58,8 +44,8 @@ MAX_FIELDS: Final = 50
 
 #: The security headers of each response.
 #: The proxy must set Strict-Transport-Security, because that header affects all ports of a host.
-HEADERS: Final = Secure(
-    csp=ContentSecurityPolicy()
+HEADERS: Final = secure.Secure(
+    csp=secure.ContentSecurityPolicy()
     .default_src("'none'")
     .script_src("'self'")
     .style_src("'self'")
@@ -68,15 +54,15 @@ HEADERS: Final = Secure(
     .form_action("'self'")
     .frame_ancestors("'none'")
     .base_uri("'none'"),
-    coop=CrossOriginOpenerPolicy().same_origin(),
-    corp=CrossOriginResourcePolicy().same_origin(),
-    permissions=PermissionsPolicy().camera().geolocation().microphone(),
+    coop=secure.CrossOriginOpenerPolicy().same_origin(),
+    corp=secure.CrossOriginResourcePolicy().same_origin(),
+    permissions=secure.PermissionsPolicy().camera().geolocation().microphone(),
     # Over TLS, Flask-WTF checks the referrer of a form, so "no-referrer" would break all forms.
-    referrer=ReferrerPolicy().same_origin(),
-    xcto=XContentTypeOptions().nosniff(),
-    xfo=XFrameOptions().deny(),
+    referrer=secure.ReferrerPolicy().same_origin(),
+    xcto=secure.XContentTypeOptions().nosniff(),
+    xfo=secure.XFrameOptions().deny(),
 )
-NO_STORE: Final = Secure(cache=CacheControl().no_store())
+NO_STORE: Final = secure.Secure(cache=secure.CacheControl().no_store())
 
 
 def add_headers(response: flask.Response) -> flask.Response:
@@ -143,7 +129,7 @@ def dashboard(
         user: the function that returns the name of the user from the WSGI environment, or None to
             refuse the request. By default the user is in ``REMOTE_USER``.
     """
-    site = create_app(Schedule(app), Access(read_only=read_only, user=user or remote_user))
+    site = create_app(Schedule(app), auth.Access(read_only=read_only, user=user or remote_user))
     site.config["SECRET_KEY"] = secret_key
     return site
 
@@ -162,7 +148,7 @@ def mounted(environ: Mapping[str, Any], prefix: str, user: str) -> dict[str, Any
     }
 
 
-def create_app(schedule: Schedule, access: Access) -> Flask:
+def create_app(schedule: Schedule, access: auth.Access) -> Flask:
     """Return the dashboard of a schedule as a WSGI application. Takes no round trip."""
     app = Flask("redbeat.web")
     app.request_class, app.response_class = Request, Response
@@ -176,12 +162,12 @@ def create_app(schedule: Schedule, access: Access) -> Flask:
         WTF_CSRF_TIME_LIMIT=None,
     )
     app.extensions.update(schedule=schedule, forecasts=Forecasts(schedule))
-    install_auth(app, access)
+    auth.install_auth(app, access)
     app.after_request(add_headers)
     csrf = CSRFProtect(app)
     csrf.exempt(api)  # the API itself refuses requests from other sites
     values.install(app)
-    for part in (listing, timeline, entries, forms, simulate, actions, api, health):
+    for part in (listing, timeline, entry.entries, form.forms, simulate, actions, api, health):
         app.register_blueprint(part)
     app.register_error_handler(RedisError, redis_unavailable)
     app.register_error_handler(CSRFError, csrf_failed)
@@ -198,7 +184,7 @@ def redis_unavailable(error: RedisError) -> ResponseReturnValue:
     """Return a page with status 503 that reloads every 5 seconds until Redis answers."""
     celery = values.schedule.app
     url = safe_url(ensure_conf(celery).redis_url)
-    cause = explained(error, store_of(celery))
+    cause = checks.explained(error, store.store_of(celery))
     right = str(cause) if isinstance(cause, NoPermissionError) else ""
     kind = type(error).__name__
     page = render_template("redis_unavailable.html", kind=kind, right=right, url=url)
@@ -211,20 +197,20 @@ def csrf_failed(_error: CSRFError) -> ResponseReturnValue:
         "Nothing was changed: this form belongs to another session. Go back, reload the page and "
         "try again."
     )
-    return problem(400, text, "Not accepted")
+    return auth.problem(400, text, "Not accepted")
 
 
 def http_error(error: HTTPException) -> ResponseReturnValue:
     """Return an error page with the status code of the HTTP error."""
     headers = {name: value for name, value in error.get_headers() if name == "Allow"}
-    return *problem(error.code or 500, error.description or error.name, error.name), headers
+    return *auth.problem(error.code or 500, error.description or error.name, error.name), headers
 
 
 def internal_error(error: Exception) -> ResponseReturnValue:
     """Return a page with status 500; the traceback goes to the log, not to the browser."""
-    logger.error("%s %s failed", request.method, request.path, exc_info=error)
+    auth.logger.error("%s %s failed", request.method, request.path, exc_info=error)
     text = "This error is a bug in the dashboard. The log of the dashboard has the traceback."
-    return problem(500, text, "Something went wrong")
+    return auth.problem(500, text, "Something went wrong")
 
 
 #: The limits of the server, as arguments of waitress.
@@ -263,9 +249,9 @@ class Served:
     The values in ``limits`` replace the values in :data:`LIMITS`.
     """
 
-    def __init__(self, schedule: Schedule, access: Access, port: int, **limits: int) -> None:
+    def __init__(self, schedule: Schedule, access: auth.Access, port: int, **limits: int) -> None:
         app = create_app(schedule, access)
-        host = host_in(access.host)
+        host = auth.host_in(access.host)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         # Waitress leaks its socket if the port is in use, so this method creates the socket.
         listener = socket.create_server((host, port), family=family)

@@ -14,13 +14,11 @@ from redbeat import __version__
 from redbeat.calendar.zones import UTC, from_timestamp, zone_key, zone_named
 from redbeat.config import ensure_conf
 from redbeat.entries.status import Record
+from redbeat.presentation import rule_text, rules
 from redbeat.presentation.describe import call_text, iso, last_run, overdue_text, timing_text
-from redbeat.presentation.rule_text import has_own_zone
-from redbeat.presentation.rules import in_words
 from redbeat.presentation.text import duration, in_zone
 from redbeat.schedule import Schedule
-from redbeat.storage.layout import layout_of
-from redbeat.storage.wire import Row
+from redbeat.storage import layout, views
 
 #: The schedule of the dashboard that handles the current request.
 schedule: Schedule = LocalProxy(lambda: current_app.extensions["schedule"])  # type: ignore[assignment]
@@ -31,7 +29,7 @@ MAX_TEXT: Final = 4000
 MAX_NOTICE: Final = 200
 
 
-def texts_of(row: Row) -> dict[str, str]:
+def texts_of(row: views.Shown) -> dict[str, str]:
     """Return the stored strings of an unreadable entry by field, for display."""
     texts = {"definition": row.definition, "policy": row.policy, "meta": row.meta}
     if row.definition is None:
@@ -92,10 +90,10 @@ def now_of(seconds: float) -> datetime:
 
 def rule_words(entry: Any) -> Markup:
     """Return the rule of an entry in English, followed by the rule's time zone in grey."""
-    if has_own_zone(entry.schedule):
-        return escape(in_words(entry.schedule, None))
+    if rule_text.has_own_zone(entry.schedule):
+        return escape(rules.in_words(entry.schedule, None))
     name = entry.timezone or zone_name(app_zone())
-    text = in_words(entry.schedule, name)
+    text = rules.in_words(entry.schedule, name)
     words, _, last = text.rpartition(", ")
     if not words or last != name:
         return escape(text)
@@ -161,7 +159,7 @@ def quoted(record: Record) -> str:
 
 def _exact_name(record: Record) -> str:
     """Return the name of the entry in a record; surrogates stand for bytes that are not UTF-8."""
-    return layout_of(ensure_conf(schedule.app)).name_of(record.key)
+    return layout.layout_of(ensure_conf(schedule.app)).name_of(record.key)
 
 
 def quoted_name(name: str) -> str:
@@ -186,33 +184,18 @@ def with_query(**changes: Any) -> str:
 
 def install(app: Flask) -> None:
     """Make the filters and functions available in the templates of an app."""
+    filters = clock_words, due, duration, iso, last_run, late, quoted, quoted_name, until
+    shared = app_zone, entry_url, record_url, with_query, zone_name, now_of
+    app.jinja_env.filters.update({function.__name__: function for function in filters})
+    app.jinja_env.globals.update({function.__name__: function for function in shared})
     app.jinja_env.filters.update(
         call=call_text,
-        clock_words=clock_words,
-        due=due,
-        duration=duration,
-        iso=iso,
-        last_run=last_run,
-        late=late,
         local=lambda instant: to_the_second(instant, zone()),
         minute=lambda instant: to_the_second(instant, zone())[:-3],
         moment=to_the_second,
         overdue=overdue_text,
-        quoted=quoted,
-        quoted_name=quoted_name,
         rule=timing_text,
-        until=until,
         words=rule_words,
     )
-    app.jinja_env.globals.update(
-        app_zone=app_zone,
-        entry_url=entry_url,
-        record_url=record_url,
-        late_after=LATE,
-        zone_cookie=ZONE_COOKIE,
-        with_query=with_query,
-        version=__version__,
-        zone_name=zone_name,
-        now_of=now_of,
-    )
+    app.jinja_env.globals.update(late_after=LATE, zone_cookie=ZONE_COOKIE, version=__version__)
     app.jinja_env.trim_blocks = app.jinja_env.lstrip_blocks = True

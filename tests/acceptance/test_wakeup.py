@@ -18,7 +18,7 @@ import pytest
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.storage.store import MAX_WAIT
+from redbeat.beat.beat import LONGEST_WAIT
 from tests.acceptance.processes import Process, Project
 from tests.waiting import wait_until
 
@@ -29,9 +29,9 @@ LOCK = "redbeat::lock"
 
 #: Number of delays of which a test takes the median, because a busy machine delays some.
 MEASUREMENTS = 5
-#: Maximum delay in seconds after a wakeup. Without a wakeup, a beat checks every `MAX_WAIT`
-#: seconds, so a change would wait half of `MAX_WAIT` on average.
-AT_ONCE = 0.1 * MAX_WAIT
+#: Maximum delay in seconds after a wakeup. Without a wakeup, a beat checks every `LONGEST_WAIT`
+#: seconds, so a change would wait half of `LONGEST_WAIT` on average.
+AT_ONCE = 0.1 * LONGEST_WAIT
 
 
 @pytest.fixture
@@ -151,7 +151,7 @@ class TestAtOnce:
         def write() -> None:
             project.client.zadd("redbeat::schedule", {"redbeat:raw": 0})
 
-        assert delay_of(project, "raw", write) < MAX_WAIT + 1
+        assert delay_of(project, "raw", write) < LONGEST_WAIT + 1
 
 
 class TestStopping:
@@ -160,7 +160,7 @@ class TestStopping:
     def test_a_signal_ends_the_wait(
         self, project: Project, idle: Process, number: signal.Signals
     ) -> None:
-        assert idle.stop(number, deadline=MAX_WAIT - 1) == 0
+        assert idle.stop(number, deadline=LONGEST_WAIT - 1) == 0
         assert project.client.exists(LOCK) == 0
         assert "Traceback" not in idle.output()
 

@@ -18,7 +18,7 @@ from redbeat.beat.broker import (
     publishing_connection,
     warn_about_confirms,
 )
-from redbeat.beat.publisher import LONGEST_TIMEOUT, ONE_RETRY, retry_options
+from redbeat.beat.publish import LONGEST_TIMEOUT, ONE_RETRY, retry_options
 from redbeat.errors import ConfigurationError
 
 KOMBU: Any = kombu
@@ -42,9 +42,9 @@ def make_app(broker: str, **options: Any) -> Celery:
     return app
 
 
-def options_of(app: Celery, lease: float = 30.0) -> dict[str, Any]:
+def options_of(app: Celery, patience: float = 30.0) -> dict[str, Any]:
     """Return the transport options of the connection on which a beat publishes."""
-    with publishing_connection(app, lease) as connection:
+    with publishing_connection(app, patience) as connection:
         return dict(connection.transport_options or {})
 
 
@@ -57,11 +57,11 @@ def silent_port() -> Iterator[int]:
 
 class TestTimeouts:
     @pytest.mark.parametrize(("broker", "names"), BOUNDED)
-    @pytest.mark.parametrize(("lease", "seconds"), [(30.0, 5.0), (12.0, 2.0), (5.0, 1.0)])
+    @pytest.mark.parametrize(("patience", "seconds"), [(30.0, 5.0), (12.0, 2.0), (5.0, 1.0)])
     def test_timeouts_are_a_sixth_of_the_lease_and_at_least_a_second(
-        self, broker: str, names: set[str], lease: float, seconds: float
+        self, broker: str, names: set[str], patience: float, seconds: float
     ) -> None:
-        found = options_of(make_app(broker), lease)
+        found = options_of(make_app(broker), patience)
         assert {name: found.get(name) for name in names} == dict.fromkeys(names, seconds)
         assert set(found) == names
 

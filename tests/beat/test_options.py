@@ -13,7 +13,7 @@ import pytest
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.beat.publisher import sendable_options
+from redbeat.beat.publish import sendable_options
 from redbeat.entries.definition import stored_options
 from redbeat.errors import InvalidEntryError
 
@@ -44,7 +44,7 @@ def entry_with(app: Celery, options: dict[str, Any]) -> RedBeatSchedulerEntry:
 def read_back(app: Celery, options: dict[str, Any]) -> dict[str, Any]:
     """Return the options of an entry after a save and a load."""
     definition, policy = entry_with(app, options).texts()
-    loaded = RedBeatSchedulerEntry.from_texts(app, definition, "", policy, "")
+    loaded = RedBeatSchedulerEntry.from_definition(app, definition, policy)
     return dict(loaded.options)
 
 

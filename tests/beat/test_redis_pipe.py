@@ -16,8 +16,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 from redis.retry import Retry
 
-from redbeat.beat.publisher import pipe_of
 from redbeat.beat.redis_pipe import RedisPipe
+from redbeat.beat.send import pipe_of
 from tests.waiting import wait_until
 
 

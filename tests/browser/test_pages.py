@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
 from urllib.parse import quote
@@ -12,12 +11,14 @@ import redis
 from celery.schedules import crontab
 from playwright.sync_api import Browser, Page, expect
 
+from redbeat.entries.state import Ended
 from redbeat.schedule import Schedule
 from tests.acceptance.processes import Project
 from tests.browser.chromium import inaccessible
 from tests.browser.conftest import NewPage
 from tests.conftest import Make
 from tests.servers import free_port
+from tests.stored import put_history, put_results
 from tests.waiting import wait_until
 
 HOSTILE = "<script>alert(1)</script>"
@@ -59,11 +60,12 @@ def entries(make: Make, redis_client: redis.Redis) -> None:
     redis_client.hset(".redbeat::quarantine", "redbeat:broken", "[]")
     make("done", 60.0, max_runs=1, total_run_count=1, description=f"{HOSTILE} once")
     make("ended", 60.0)
-    outcomes = "1790000120.0 1790000120.2 id-2 sent\n1790000060.0 1790000060.1 - missed:4\n"
-    redis_client.hset("redbeat:ended", "history", f"1790000180 +0.1\n{outcomes}")
-    results = "1790000001.5 1 - 1790000000\n1790000180 1790000181 0.5 0 failed ValueError: <b>\n"
-    results += "1790000120 1790000121 1 0 succeeded\n"
-    redis_client.hset("redbeat:ended", "results", json.dumps(results))
+    lines = ("1790000180 +0.1 sent id-3", "1790000120 +0.2 sent id-2", "1790000060 +0.1 missed:4")
+    put_history(redis_client, "redbeat:ended", lines)
+    failed = Ended("id-3", "failed", 0.5, 0, "ValueError: <b>", 1790000181)
+    succeeded = Ended("id-2", "succeeded", 1, at=1790000121)
+    ends = ((1790000180, failed), (1790000120, succeeded))
+    put_results(redis_client, "redbeat:ended", 1790000001.5, 1, 1790000000, *ends)
 
 
 WIDER = """() => {

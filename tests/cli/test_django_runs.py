@@ -133,7 +133,7 @@ def runs_of(entry: RedBeatSchedulerEntry, score: float, now: datetime) -> list[f
         if decision.scheduled_at is not None:
             runs.append(moment.timestamp())
             anchor = decision.anchor or decision.scheduled_at
-            entry.adopt("", moment, entry.total_run_count + 1, anchor)
+            entry.adopt(moment, entry.total_run_count + 1, anchor)
         moment = decision.next_at
     return runs
 

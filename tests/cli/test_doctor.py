@@ -20,7 +20,7 @@ from redbeat.storage.store import store_of
 from tests.acceptance.processes import Project
 from tests.cli.conftest import Run
 from tests.conftest import Make
-from tests.stored import put_claim
+from tests.stored import put_hold
 
 SCHEDULE = "redbeat::schedule"
 
@@ -166,7 +166,7 @@ def test_a_claimed_entry_has_no_wrong_score(run: Run, make: Make, redis_client: 
     make("claimed", 1, last_run_at=datetime(2026, 1, 1, tzinfo=timezone.utc))
     redis_client.zadd(SCHEDULE, {"redbeat:claimed": 4e9})
     assert run("doctor").code == 1
-    put_claim(redis_client, "redbeat:claimed", 4e9)
+    put_hold(redis_client, "redbeat:claimed", 4e9)
     assert run("doctor").code == 0
 
 

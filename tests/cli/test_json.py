@@ -71,7 +71,7 @@ def entry(make: Make, redis_client: redis.Redis) -> None:
         total_run_count=3,
     )
     second = ran.timestamp()
-    lines = [f"{second:.6f} {second:.6f} {run}" for run in ("- skipped", "id sent")]
+    lines = [f"{second:.6f} +0 {run}" for run in ("skipped", "sent id")]
     put_history(redis_client, "redbeat:a\x1b日", lines)
 
 

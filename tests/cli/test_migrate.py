@@ -95,14 +95,6 @@ def test_stats_of_another_type_are_left_alone(redis_client: Any, filled: dict[st
     assert not redis_client.exists(".new::stats")
 
 
-def test_a_claim_is_not_copied(make: Make, redis_client: Any) -> None:
-    """A claim is valid only for a beat that uses the old prefix."""
-    make("a")
-    redis_client.hset("redbeat:a", "claim", '["id 1 2",{},{}]')
-    copy_prefix(redis_client, "redbeat:", "new:")
-    assert "claim" not in redis_client.hgetall("new:a")
-
-
 @pytest.mark.usefixtures("filled")
 def test_a_second_copy_changes_no_existing_data(run: Run, redis_client: Any, make: Make) -> None:
     """Runs recorded under the new prefix are kept, and new entries are added."""

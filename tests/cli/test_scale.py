@@ -69,7 +69,7 @@ def test_round_trips_are_one_per_500_entries(run: Run, redis_client: Any, tmp_pa
         calls = sum(
             stats.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("eval", "evalsha")
         )
-        assert calls <= 2 * FEW / 500 + 3, words
+        assert calls <= 3 * FEW / 500 + 3, words  # an import reads twice: to check, and to write
 
 
 @pytest.mark.parametrize(

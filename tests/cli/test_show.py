@@ -24,8 +24,7 @@ RAN = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
 
 def line(at: datetime, late: float, task_id: str, outcome: str) -> str:
     """Return a line of the history, in the format that a beat writes."""
-    scheduled = at.timestamp()
-    return f"{scheduled:.6f} {scheduled + late:.6f} {task_id} {outcome}"
+    return f"{at.timestamp():.6f} +{late:.6f} {outcome} {task_id}"
 
 
 @pytest.fixture

@@ -198,7 +198,7 @@ def test_an_export_with_history_has_the_last_runs(
 ) -> None:
     """The import restores recorded runs unchanged. Their ids stay the same under another prefix."""
     key = make("ran", 3600, last_run_at=RAN, total_run_count=4).key
-    lines = ("1795289048.5 +0.25", "1795289000 +1 triggered my id", "1.000000 2.000000 old sent")
+    lines = ("1795289048.5 +0.25", "1795289000 +1 triggered my id", "1 +1 sent old")
     put_history(redis_client, key, lines)
     before, file = load(app, "ran").history, str(tmp_path / "all.jsonl")
     assert [item.task_id for item in before][1:] == ["my id", "old"]

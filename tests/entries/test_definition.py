@@ -1,4 +1,4 @@
-"""Tests that the fast path for common definitions writes the same JSON as the encoder."""
+"""Tests of the JSON of definitions, and of what cannot be stored."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from celery.schedules import crontab, schedule
 
 import redbeat.schedulers
 from redbeat.decoder import MAX_TEXT, RedBeatJSONEncoder, encode
-from redbeat.entries.definition import encode_definition, flat_text
+from redbeat.entries.definition import encode_definition
 from redbeat.errors import InvalidEntryError
 
 NOON = datetime(2026, 5, 5, 12, tzinfo=timezone.utc)
@@ -54,41 +54,18 @@ STORABLE: tuple[dict[str, Any], ...] = (
 
 
 @pytest.mark.parametrize("fields", STORABLE, ids=repr)
-def test_both_ways_write_the_same(fields: dict[str, Any]) -> None:
-    text = encode(definition(**fields))
-    assert encode_definition(definition(**fields)) == text
-    assert flat_text(definition(**fields)) in (text, None)
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {},
-        {"enabled": False, "args": None, "kwargs": None, "options": None},
-        {"args": (1, True, None, "two"), "kwargs": {"a": 1}, "options": {"queue": "q"}},
-        {"schedule": schedule(5, relative=True)},
-        {"schedule": crontab("*/5", "1-3", "mon,tue", "1", "*/2")},
-    ],
-    ids=repr,
-)
-def test_usual_definitions_are_written_the_short_way(fields: dict[str, Any]) -> None:
-    assert flat_text(definition(**fields)) == encode(definition(**fields))
-
-
-def test_times_among_the_options_are_not_written_the_short_way() -> None:
-    assert flat_text(definition(options={"expires": 60})) is None
+def test_a_definition_is_written_as_the_encoder_writes_it(fields: dict[str, Any]) -> None:
+    assert encode_definition(definition(**fields)) == encode(definition(**fields))
 
 
 def test_a_field_left_out_stays_out() -> None:
     short = definition()
     del short["options"]
     assert encode_definition(short) == encode(short)
-    assert flat_text(short) is None
 
 
 def test_equal_values_of_different_types_are_distinguished() -> None:
     texts = [encode_definition(definition(args=[one])) for one in (1, True, 1.0)]
-    assert [flat_text(definition(args=[one])) for one in (1, True)] == texts[:2]
     assert [json.loads(text)["args"] for text in texts] == [[1], [True], [1.0]]
     assert len(set(texts)) == len(texts)
 
@@ -111,7 +88,6 @@ def test_the_error_names_the_field_that_cannot_be_stored(
     with pytest.raises(InvalidEntryError) as caught:
         encode_definition(definition(**fields))
     assert caught.value.field == field
-    assert flat_text(definition(**fields)) is None
 
 
 def test_an_encoder_of_the_user_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,4 +97,3 @@ def test_an_encoder_of_the_user_is_called(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(redbeat.schedulers, "RedBeatJSONEncoder", Sorted)
     assert encode_definition(definition()).startswith('{"args"')
-    assert flat_text(definition()) is None

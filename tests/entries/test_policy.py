@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from datetime import datetime, timedelta, timezone
-from importlib.resources import files
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -97,14 +95,3 @@ def test_contradictory_fields_are_refused(fields: dict[str, Any], field: str) ->
     with pytest.raises(InvalidEntryError) as caught:
         Policy.of(fields)
     assert caught.value.field == field
-
-
-def test_the_scripts_know_which_fields_do_not_decide() -> None:
-    """After a change of such a field, a claim goes on with the decision that it has made."""
-    package = files("redbeat")
-    lua = package.joinpath("lua/parts/same_rules.lua").read_text(encoding="utf-8")
-    listed = re.findall(r"'(\w+)'", re.findall(r"UNDECISIVE = \{(.*?)\}", lua, re.DOTALL)[0])
-    code = package.joinpath("entries/decide.py").read_text(encoding="utf-8")
-    read = {name for name in FIELDS if f"policy.{name}" in code}
-    deciding = read | {"timezone", "exclude", "on_excluded"}  # arguments of the decision
-    assert FIELDS.keys() - deciding == FIELDS.keys() & set(listed), "see same_rules.lua"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import datetime, timedelta, timezone
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -19,11 +20,13 @@ from dateutil.rrule import FR, MO
 import redbeat.schedulers
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.decoder import RedBeatJSONDecoder, RedBeatJSONEncoder, from_timestamp
+from redbeat.entries import edits
 from redbeat.entry import store_of
 from redbeat.errors import DecodeError, InvalidEntryError
 from redbeat.schedules import rrule
 from tests.deployments import PREFIX
 from tests.entry.conftest import SCHEDULE, PutRaw, ScoreOf, Stored
+from tests.scheduler.conftest import RecordingScheduler
 
 UTC = timezone.utc
 RAN = datetime(2026, 11, 21, 1, 19, 37, 970134, tzinfo=ZoneInfo("UTC"))
@@ -575,9 +578,9 @@ def test_the_store_works_with_a_client_of_the_user(app: Celery, brought: Any) ->
     assert store.extend_lock(f"{PREFIX}:lock", "me", 60) is True
     assert store.release_lock(f"{PREFIX}:lock", "me") is True
     entry(app, "a", last_run_at=RAN).save()
-    assert [key for key, _ in store.due(store.time())] == [f"{PREFIX}a"]
+    assert [row.key for row in store.page().rows] == [f"{PREFIX}a"]
     brought.delete(f"{PREFIX}a")
-    assert store.forget([f"{PREFIX}a"]) == [f"{PREFIX}a"]
+    assert edits.forget(store, [f"{PREFIX}a"]) == [f"{PREFIX}a"]
     brought.set(f"{PREFIX}other", "x")
     with pytest.raises(InvalidEntryError, match="is not an entry"):
         entry(app, "other").save()
@@ -585,10 +588,12 @@ def test_the_store_works_with_a_client_of_the_user(app: Celery, brought: Any) ->
 
 def test_a_beat_works_with_a_client_of_the_user(app: Celery, real: Any) -> None:
     entry(app, "a", last_run_at=RAN).save()
-    store = store_of(app)
-    (claim,) = store.claim("c1", 500, 30).claims
-    assert (claim.key, claim.meta) == (f"{PREFIX}a", META)
-    assert store.park([(claim.key, "c1", "note")]) == [f"{PREFIX}a"]
-    assert store.quarantined() == {f"{PREFIX}a": "note"}
-    assert store.review([(f"{PREFIX}a", "changed")]) == [f"{PREFIX}a"]
-    assert real.hlen(f".{PREFIX}:quarantine") == 0
+    entry(app, "broken", last_run_at=RAN).save()
+    real.hset(f"{PREFIX}broken", "definition", "{")
+    with closing(RecordingScheduler(app)) as scheduler:
+        scheduler.tick()
+        assert scheduler.names == ["a"]
+        assert Entry.load_meta(f"{PREFIX}a", app=app)["total_run_count"] == 1
+        assert list(store_of(app).quarantined()) == [f"{PREFIX}broken"]
+        edits.make_due(store_of(app), [f"{PREFIX}broken"])
+        assert real.hlen(f".{PREFIX}:quarantine") == 0

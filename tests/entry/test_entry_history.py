@@ -14,8 +14,6 @@ from celery.schedules import crontab, schedule
 
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.entries.history import encode_meta
-from redbeat.entry import store_of
-from redbeat.storage.records import CHANGED, RAN, Completion
 from tests.deployments import PREFIX
 from tests.entry.conftest import SCHEDULE, ScoreOf, Stored
 from tests.scheduler.clients import wired_client
@@ -114,7 +112,7 @@ def test_the_grid_of_the_last_nominal_instant_is_kept(
     due, actual = ago(minutes=45), ago(minutes=44)
     entry(app).save()
     ran(redis_client, actual)
-    put_nominal(redis_client, KEY, due.timestamp(), actual.timestamp())
+    put_nominal(redis_client, KEY, due.timestamp())
     entry(app, 1800 * 2).save()
     assert score_of("a") == pytest.approx(due.timestamp() + 3600, abs=1e-5)
 
@@ -268,25 +266,6 @@ def test_saving_a_concurrently_deleted_entry_stores_it_with_its_history(
     assert score_of("a") == pytest.approx(last.timestamp() + 3600, abs=1e-5)
 
 
-def test_an_edit_during_a_claim_takes_effect_at_its_completion(
-    app: Celery, redis_client: redis.Redis, score_of: ScoreOf
-) -> None:
-    entry(app, 86400, last_run_at=ago(days=2)).save()
-    found, store = load(app), store_of(app)
-    store.claim("c1", 500, 30)
-    held = score_of("a")
-    found.schedule = schedule(10)
-    found.save()
-    assert score_of("a") == held
-    done = Completion(KEY, "c1", RAN, 4e9, encode_meta(datetime.now(UTC), 1), "")
-    (result,) = store.claim("c2", 0, 30, [done]).results
-    assert result.code == CHANGED
-    turn = store.claim("c3", 0, 30, [done._replace(seen=result.texts)])
-    assert score_of("a") == pytest.approx(turn.now, abs=1e-5)
-    assert (load(app).schedule, load(app).total_run_count) == (schedule(10), 1)
-    assert redis_client.zcard(SCHEDULE) == 1
-
-
 def test_an_old_history_without_an_entry_is_not_inherited(
     app: Celery, redis_client: redis.Redis
 ) -> None:
@@ -360,15 +339,6 @@ def test_a_deleted_entry_does_not_come_back(
     entry(app).delete()
     getattr(saved, verb)()
     assert redis_client.dbsize() == 0
-
-
-def test_a_claimed_entry_writes_nothing_itself(app: Celery, stored: Stored) -> None:
-    saved = entry(app, last_run_at=ago(hours=2)).save()
-    before = stored("a")
-    now = datetime.now(UTC)
-    after = saved.claimed(now, now).next()
-    assert stored("a") == before
-    assert (after.last_run_at, after.total_run_count, after.run) == (now, 1, None)
 
 
 def test_an_application_that_writes_the_last_run_moves_the_interval(

@@ -14,6 +14,7 @@ from celery import Celery
 from celery.schedules import crontab, schedule
 
 from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.entries.decide import Run
 from redbeat.schedules import rrule
 from tests.entry.conftest import Stored
 
@@ -68,10 +69,10 @@ def test_a_pickled_entry_knows_what_is_stored_of_it(app: Celery, stored: Stored)
     assert '"total_run_count": 4' in stored("a")["meta"]
 
 
-def test_a_claim_is_not_pickled(app: Celery) -> None:
-    now = datetime.now(UTC)
-    claimed = entry(app).claimed(now, now)
-    assert pickle.loads(pickle.dumps(claimed)).run is None
+def test_a_run_is_not_pickled(app: Celery) -> None:
+    made, now = entry(app), datetime.now(UTC)
+    made.run = Run(now, now)
+    assert pickle.loads(pickle.dumps(made)).run is None
 
 
 @pytest.mark.parametrize("copied", COPIES)
@@ -102,11 +103,10 @@ def test_a_deep_copy_shares_nothing_that_can_be_changed(app: Celery) -> None:
     assert (made.args, made.kwargs, made.options) == ([[1]], {"k": [2]}, {"queue": "q"})
 
 
-def test_a_copy_is_not_claimed(app: Celery) -> None:
-    now = datetime.now(UTC)
-    claimed = entry(app).claimed(now, now)
-    assert claimed.run is not None
-    assert copy.copy(claimed).run is copy.deepcopy(claimed).run is None
+def test_a_copy_takes_no_part_in_a_run(app: Celery) -> None:
+    made, now = entry(app), datetime.now(UTC)
+    made.run = Run(now, now)
+    assert copy.copy(made).run is copy.deepcopy(made).run is None
 
 
 def test_repr_and_str_of_an_entry(app: Celery) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from datetime import datetime, timedelta, timezone
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -14,11 +15,11 @@ from celery.schedules import crontab, schedule
 from dateutil.rrule import FR, SA
 
 from redbeat import RedBeatSchedulerEntry as Entry
-from redbeat.entry import store_of
 from redbeat.errors import DecodeError
 from redbeat.schedules import rrule
 from tests.deployments import PREFIX
 from tests.entry.conftest import SCHEDULE, PutRaw, ScoreOf, Stored
+from tests.scheduler.conftest import RecordingScheduler
 
 UTC = timezone.utc
 EVERY_MINUTE = {"__type__": "interval", "every": 60.0}
@@ -157,8 +158,9 @@ def test_a_member_may_be_the_key_or_the_name(
     put_raw(minimal())
     redis_client.delete(SCHEDULE)
     redis_client.zadd(SCHEDULE, {member: 0})
-    (claim,) = store_of(app).claim("c1", 500, 30).claims
-    assert Entry.from_texts(app, claim.definition or "", claim.meta, "", "").is_due().is_due
+    with closing(RecordingScheduler(app)) as scheduler:
+        scheduler.tick()
+        assert scheduler.names == ["a"]
     assert redis_client.zrange(SCHEDULE, 0, -1) == [f"{PREFIX}a"]
 
 

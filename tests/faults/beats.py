@@ -13,26 +13,22 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from redbeat.beat.session import LONGEST_LEASE, SHORTEST_LEASE
 from tests.acceptance.processes import ROOT, Process
 from tests.faults.entries import Schedule
 from tests.waiting import wait_until
 
-__all__ = ("LOCK_TIMEOUT", "Beats", "lease")
+__all__ = ("HELD", "LOCK_TIMEOUT", "Beats")
 
 #: The default lock timeout of a beat in these tests, in seconds.
 LOCK_TIMEOUT = 5.0
+#: Seconds for which a beat has a run that it holds before another one may send it.
+HELD = 30.0
 START_SECONDS = 60.0
 #: The last line that a beat logs before its first tick.
 STARTED = "beat: Starting..."
 #: Parts of log lines that a beat writes for almost every run.
 CHATTER = ("Sending due task", "which replaces them")
 PID_IN_TOKEN = re.compile(r"redbeat3:.*:(\d+):\d+:[0-9a-f]+")
-
-
-def lease(lock_timeout: float = LOCK_TIMEOUT) -> float:
-    """Return the length of a claim's lease in seconds, computed as documented in the manual."""
-    return min(LONGEST_LEASE, max(SHORTEST_LEASE, lock_timeout))
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A beat that kills itself once, at a named point between claim, record and publish.
+"""A beat that kills itself once, at a named point between look, hold, publish and record.
 
 An environment variable names the point and the count: ``published:7`` is the seventh publish. A
 file in the working directory records the crash, so that the restarted beat keeps running.
@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from redbeat.schedulers import RedBeatScheduler
-from redbeat.storage.records import ClaimReply, ClaimRequest
+from celery.signals import after_task_publish
+
+from redbeat.storage.rows import Reply, Request
 from redbeat.storage.store import Store
+from tests.schedulers import Scheduler
 
 __all__ = ("CRASH_AT", "MARK", "WRAPPER", "CrashingScheduler")
 
@@ -46,42 +49,44 @@ def passes(point: str) -> None:
 class CrashingStore(Store):
     """A store that dies before or after its requests to Redis.
 
-    At the point ``claimed``, Redis has granted claims and the beat has not used them yet. At
-    ``decided``, the beat is about to record runs: the broker has confirmed their messages, or they
-    are at-most-once runs and have no messages yet. At ``recorded``, Redis has recorded runs and
-    the beat has not read the reply yet.
+    At the point ``looked``, the beat knows what is due. At ``held``, Redis holds runs that are not
+    published. At ``decided``, the beat is about to record runs: the broker has confirmed their
+    messages, or they are at-most-once runs and have no messages yet. At ``recorded``, Redis has
+    recorded runs and the beat has not read the reply yet.
     """
 
-    # If claims overlapped with publishes, the order of the steps would vary.
-    overlaps = False
+    def begin_turn(self, request: Request) -> Callable[[], Reply]:
+        """Carry out the turn at once, and die before or after it if this point is configured.
 
-    def claim(self, *terms: Any, **more: Any) -> ClaimReply:
-        """Send the request, and die before or after it if this point is configured."""
-        request = ClaimRequest(*terms, **more)
-        if any(done.meta for done in request.completions):
+        Otherwise the order of the steps would vary.
+        """
+        records = any(change.line for change in request.changes)
+        if records:
             passes("decided")
-        turn = super().claim(*request)
-        if any(done.meta for done in request.completions):
+        reply = super().begin_turn(request)()
+        if records:
             passes("recorded")
-        if turn.claims:
-            passes("claimed")
-        return turn
+        if any('"hold":' in change.set.get("beat_state", "") for change in request.changes):
+            passes("held")
+        if reply.rows:
+            passes("looked")
+        return lambda: reply
 
 
-class CrashingScheduler(RedBeatScheduler):
+class CrashingScheduler(Scheduler):
     """A scheduler that dies before or after its requests, or after publishing a message.
 
     The point after a message is named ``published``. With a publish window above 1, this message
     may not have reached the broker yet.
     """
 
-    @property
-    def _stored(self) -> Store:
-        store = super()._stored
-        return CrashingStore(store.client, store.keys)
+    make_store = CrashingStore
 
-    def apply_async(self, *args: Any, **kwargs: Any) -> Any:
-        """Publish the message, then die if this point is configured."""
-        result = super().apply_async(*args, **kwargs)
-        passes("published")
-        return result
+
+def published(**_kwargs: Any) -> None:
+    """Die after a message if this point is configured."""
+    passes("published")
+
+
+if CRASH_AT in os.environ:  # the tests import names of this module
+    after_task_publish.connect(published)

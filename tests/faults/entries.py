@@ -63,14 +63,12 @@ class Schedule:
         every: float,
         score: float = 0.0,
         meta: Mapping[str, str] | None = None,
-        identity: str = "",
     ) -> None:
         """Store entries that run every ``every`` seconds, and wake up the beats.
 
         Without the wakeup, a beat would read the schedule only after some seconds, too late for
         entries that are due now. An entry without a history first runs at ``score`` (0 means now)
-        and then every ``every`` seconds. ``meta`` maps names to histories. With an ``identity``, a
-        beat puts the entries back after the sorted set was lost.
+        and then every ``every`` seconds. ``meta`` maps names to histories.
         """
         pipeline = self.client.pipeline(transaction=False)
         members: dict[str, float] = {}
@@ -78,8 +76,6 @@ class Schedule:
             fields = {"definition": definition_json(name, every)}
             if meta and name in meta:
                 fields["meta"] = meta[name]
-            if identity:
-                fields["identity"] = identity
             pipeline.hset(self.prefix + name, mapping=fields)
             members[self.prefix + name] = score
         pipeline.zadd(self.key, members)
@@ -98,14 +94,14 @@ class Schedule:
             for name, meta in zip(names_to_read, metas, strict=True)
         }
 
-    def claimed(self, entries: Iterable[str]) -> list[str]:
-        """Return the entries that are claimed, or whose run a beat holds."""
+    def held(self, entries: Iterable[str]) -> list[str]:
+        """Return the entries whose run a beat holds."""
         names_to_read = list(entries)
         pipeline = self.client.pipeline(transaction=False)
         for name in names_to_read:
-            pipeline.hmget(self.prefix + name, "claim", "beat_state")
+            pipeline.hget(self.prefix + name, "beat_state")
         found = zip(names_to_read, pipeline.execute(), strict=True)
-        return [name for name, (claim, state) in found if claim or '"hold":' in (state or "")]
+        return [name for name, state in found if '"hold":' in (state or "")]
 
     def due_before(self, instant: float) -> int:
         """Return how many entries have a score between 0 and ``instant``."""

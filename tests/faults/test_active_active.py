@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-from tests.faults.beats import Beats, lease
+from tests.faults.beats import HELD, Beats
 from tests.faults.conftest import BOTH_BROKERS, Note
 from tests.faults.entries import Schedule, names
 from tests.faults.ledger import Ledger
@@ -84,8 +84,8 @@ def restart(beats: Beats, number: int, _chance: random.Random) -> str:
 
 
 def freeze(beats: Beats, number: int, chance: random.Random) -> str:
-    """Stop a beat with SIGSTOP, for a shorter or a longer time than a lease."""
-    seconds = lease() * chance.choice((0.2, 0.5, 1.4))
+    """Stop a beat with SIGSTOP, for a shorter or a longer time than a hold."""
+    seconds = chance.choice((1.0, 5.0, HELD + 2.0))
     beats.signal(number, signal.SIGSTOP)
     # The beat stays stopped for this time.
     time.sleep(seconds)
@@ -108,7 +108,7 @@ def test_four_beats_of_which_one_fails_every_few_seconds(
     """Setup: four beats, no lock, 200 entries every second.
 
     Fault: every few seconds, during the runs of one second, one beat fails. The beat is killed and
-    restarted, terminated and restarted, or stopped for a shorter or longer time than a lease.
+    restarted, terminated and restarted, or stopped for a shorter or longer time than a hold.
     Usually this is the beat that sent the last message, sometimes a random beat.
 
     Invariant: each occurrence has a message or is coalesced into a later one. No occurrence has

@@ -77,7 +77,7 @@ def test_a_history_that_is_set_before_counts(
     report = settle(ledger, [Grid(["a"], 3600.0, last + 3600.0)], last + 3 * 3600.0)
     assert (report.dispatched, len(report.coalesced), len(report.lost)) == (1, 2, 0)
     wait_until(lambda: schedule.run_counts(["a"]) == {"a": 8})
-    wait_until(lambda: not schedule.claimed(["a"]))
+    wait_until(lambda: not schedule.held(["a"]))
 
 
 def test_the_profile_is_short_by_default(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from itertools import pairwise
 import pytest
 import redis
 
+from redbeat.entries.state import Marks, State, digest_of_meta
 from tests.faults.beats import Beats
 from tests.faults.conftest import Note
 from tests.faults.entries import PREFIX, SCHEDULE, Schedule, meta_json, names
@@ -50,10 +51,17 @@ def statics(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def one(beats: Beats, schedule: Schedule, ledger: Ledger) -> Grid:
-    """Return a beat's entries that run every second; the hourly entries are not due."""
+    """Return a beat's entries that run every second; the hourly entries are not due.
+
+    The hourly entries have the state of entries that RedBeat has saved or run. Without it, a beat
+    does not put them back after the sorted set was lost.
+    """
     ran = schedule.now() - 60.0
     meta = meta_json(ran, RUNS)
-    schedule.put(HOURLY, HOUR, ran + HOUR, dict.fromkeys(HOURLY, meta), identity="1")
+    schedule.put(HOURLY, HOUR, ran + HOUR, dict.fromkeys(HOURLY, meta))
+    state = State(Marks("saved-by-us-"), "1", digest_of_meta(meta)).text()
+    for name in HOURLY:
+        schedule.client.hset(PREFIX + name, "beat_state", state)
     beats.start()
     beats[0].wait_for("beat: Static entries: ")
     one = Grid.begin(schedule, ENTRIES, 1.0, AHEAD)
@@ -76,9 +84,9 @@ def between_runs(schedule: Schedule, one: Grid) -> None:
 
     def quiet() -> bool:
         phase = (schedule.now() - one.first) % one.every
-        return 0.3 < phase < 0.5 and not schedule.claimed(ENTRIES)
+        return 0.3 < phase < 0.5 and not schedule.held(ENTRIES)
 
-    wait_until(quiet, 30.0, "a moment without claims")
+    wait_until(quiet, 30.0, "a moment without held runs")
 
 
 def run_on(schedule: Schedule, seconds: float) -> float:

@@ -1,4 +1,4 @@
-"""Entries are edited while a beat continuously claims and publishes them."""
+"""Entries are edited while a beat continuously publishes them."""
 
 from __future__ import annotations
 

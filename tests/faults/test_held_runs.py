@@ -11,30 +11,21 @@ from celery.schedules import schedule as interval
 
 from redbeat import Calendar, RedBeatSchedulerEntry
 from redbeat import Schedule as Manager
-from tests.faults.beats import LOCK_TIMEOUT, Beats, lease
+from tests.faults.beats import HELD, LOCK_TIMEOUT, Beats
 from tests.faults.conftest import Note
 from tests.faults.entries import SCHEDULE, Schedule
 from tests.faults.ledger import Ledger
 from tests.faults.proxy import Proxy
 from tests.servers import RedisServer
-from tests.stored import IS_THIRD
 from tests.waiting import wait_until
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.xfail(
-        not IS_THIRD,
-        strict=True,
-        raises=AssertionError,
-        reason="another run gets another id",
-    ),
-]
+pytestmark = pytest.mark.long
 
 NAME = "held"
 KEY = f"redbeat:{NAME}"
 HOLIDAYS = "holidays"
 LONG_AGO = date(2000, 1, 1)
-DEADLINE = 2 * lease() + LOCK_TIMEOUT + 60.0
+DEADLINE = 2 * HELD + LOCK_TIMEOUT + 60.0
 
 
 @pytest.fixture

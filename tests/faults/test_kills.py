@@ -24,7 +24,7 @@ import redbeat.worker
 from redbeat import RedBeatSchedulerEntry
 from redbeat.entries.runs import RunResult
 from redbeat.worker import End, Reports
-from tests.faults.beats import Beats, lease
+from tests.faults.beats import LOCK_TIMEOUT, Beats
 from tests.faults.conftest import BOTH_BROKERS, Note
 from tests.faults.entries import Schedule, names
 from tests.faults.ledger import QUEUE, Ledger, Message
@@ -33,7 +33,7 @@ from tests.faults.profile import Profile
 from tests.servers import RedisServer
 from tests.waiting import wait_until
 
-#: The lock timeout in seconds, after which a killed leader is replaced; a lease is longer.
+#: The lock timeout in seconds, after which a killed leader is replaced; a hold is longer.
 SETTINGS = {"redbeat_lock_timeout": 2.0}
 NO_LOCK = {"redbeat_lock_key": None}
 
@@ -72,8 +72,8 @@ class Life:
         self, app: Celery, beats: Beats, schedule: Schedule, ledger: Ledger, seed: str
     ) -> None:
         self.beats, self.ledger = beats, ledger
-        # How often a beat was killed while it had claimed entries.
-        self.amid_claims = 0
+        # How often a beat was killed while it held runs.
+        self.amid_holds = 0
         self._app, self._schedule, self._reports = app, schedule, Reports(app)
         self._chance = random.Random(seed)
         self._steps: dict[str, tuple[float, float]] = {}
@@ -145,7 +145,7 @@ class Life:
         at_work = sender in pids and self._chance.random() < 0.8
         victim = pids.index(sender) if at_work else self._chance.randrange(len(pids))
         self.beats.kill(victim)
-        self.amid_claims += bool(self._schedule.claimed(self.steady))
+        self.amid_holds += bool(self._schedule.held(self.steady))
         self.beats.restart(victim)
         return pids[victim]
 
@@ -179,9 +179,10 @@ class Life:
         return DAY if name in ENDING else TIMEOUT
 
     def end(self, broker: redis.Redis) -> Report:
-        """Wait until all runs ended and all claims of killed beats expired; return the report."""
-        claims_end = self._schedule.now() + lease()
-        self.wait(lambda: self._schedule.now() > claims_end, "the end of the last claims")
+        """Wait until all runs ended and no beat holds one; return the report."""
+        settled = self._schedule.now() + LOCK_TIMEOUT
+        self.wait(lambda: self._schedule.now() > settled, "a new leader")
+        self.wait(lambda: not self._schedule.held(self.steady), "the end of the last holds")
         until = self._schedule.now()
         with suppress(AssertionError):  # The report explains the failure better than a timeout.
             self.wait(lambda: not self.decision(until).lost, "all runs")
@@ -236,7 +237,7 @@ def check_kills(
     again = doubles(life.ledger.messages)
     most = max(again.values(), default=0)
     note(
-        f"{len(killed)} kills, {life.amid_claims} amid claims, {len(life.ledger)} messages, "
+        f"{len(killed)} kills, {life.amid_holds} amid holds, {len(life.ledger)} messages, "
         f"{again.total()} doubled, {most} by one kill at most; {report}"
     )
     assert not report.wrong

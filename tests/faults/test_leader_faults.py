@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.faults.beats import LOCK_TIMEOUT, Beats, lease
+from tests.faults.beats import HELD, LOCK_TIMEOUT, Beats
 from tests.faults.conftest import BOTH_BROKERS, Note
 from tests.faults.entries import Schedule, names
 from tests.faults.ledger import Ledger
@@ -55,8 +55,9 @@ MOST = 100
 FAULTS = {
     "SIGTERM": (terminate, 1),
     "SIGKILL": (kill, MOST),
-    "SIGSTOP for less than the lease": (freeze(0.4 * min(lease(), LOCK_TIMEOUT)), MOST),
-    "SIGSTOP for more than the lease": (freeze(lease() + 2.0), MOST),
+    "SIGSTOP for less than the lock": (freeze(0.4 * LOCK_TIMEOUT), MOST),
+    "SIGSTOP for more than the lock": (freeze(LOCK_TIMEOUT + 2.0), MOST),
+    "SIGSTOP for more than a hold": (freeze(HELD + 2.0), MOST),
 }
 
 
@@ -74,7 +75,7 @@ def test_the_leader_fails_while_5000_entries_are_due(
     """Setup: a leader and a standby; 5,000 hourly entries, due at the same instant.
 
     Fault: after a random number of messages, the leader is terminated, killed or stopped. A stopped
-    leader continues before or after its claims and its lock have expired.
+    leader continues before or after its lock and what it held have expired.
 
     Invariant: each entry is dispatched once. With a separate broker, a run may have a second
     message with the same id: at most 1 after SIGTERM, otherwise at most 100. With broker and

@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 import redis
 
-from tests.faults.beats import Beat, Beats, lease
+from tests.faults.beats import HELD, LOCK_TIMEOUT, Beat, Beats
 from tests.faults.conftest import Note
 from tests.faults.entries import Schedule, names
 from tests.faults.ledger import Ledger
@@ -27,7 +27,7 @@ HOUR = 3600.0
 NOEVICTION = ("--maxmemory-policy", "noeviction")
 #: Memory limits in bytes: less than any server uses, and no limit.
 NONE, ANY = 1, 0
-#: Maximum number of entries that a beat has claimed: the current batch and the next one.
+#: Maximum number of entries that a beat has looked at: the current batch and the next one.
 IN_HAND = 2 * 500
 AWAY, BACK = "beat: Redis is not available", "beat: Redis is back"
 KINDS = {"lock": {}, "free": {"redbeat_lock_key": None}}
@@ -134,10 +134,12 @@ def check_log(side: Side, times: int = 1) -> None:
 
 
 def durations(profile: Profile) -> list[float]:
-    """Return the seconds of each fault: longer than a lease; in full runs also shorter."""
-    longer = lease() + 2.0
+    """Return the seconds of each fault: longer than a lock; in full runs also others."""
+    longer = LOCK_TIMEOUT + 2.0
     chance = random.Random(8)
-    return profile.pick([longer], [longer, *(chance.uniform(1.5, 12.0) for _ in range(10))])
+    return profile.pick(
+        [longer], [longer, HELD + 2.0, *(chance.uniform(1.5, 12.0) for _ in range(10))]
+    )
 
 
 def test_memory_is_full_for_a_while(
@@ -145,7 +147,7 @@ def test_memory_is_full_for_a_while(
 ) -> None:
     """Setup: a beat with a lock and a beat without, each with 50 entries every second.
 
-    Fault: memory is full for longer than a lease, starting in the middle of a batch. In the full
+    Fault: memory is full for longer than a lock, starting in the middle of a batch. In the full
     profile, this is repeated.
 
     Invariant: during the fault, a beat sends at most the rest of its current batch. It stays alive,
@@ -177,15 +179,15 @@ def test_memory_is_full_while_many_are_due(
     """Setup: a beat with a lock and a beat without, each with 1,200 hourly entries due at the same
     time.
 
-    Fault: memory is full for longer than a lease, starting after the first runs were sent.
+    Fault: memory is full for longer than a lock, starting after the first runs were sent.
 
-    Invariant: during the fault, a beat sends only claimed entries: its current batch and the next
-    one. It stays alive, logs the fault once, and sends again within 2 s after the fault (short
-    profile: 5 s). Each entry runs once, and each run is recorded once.
+    Invariant: during the fault, a beat sends only entries that it has looked at: its current batch
+    and the next one. It stays alive, logs the fault once, and sends again within 2 s after the
+    fault (short profile: 5 s). Each entry runs once, and each run is recorded once.
     """
     grids = begin(sides, 1200, HOUR)
     wait_until(lambda: len(ledger) >= 10, 60.0, "the first runs")
-    sent, waited = without_memory(sides, ledger, lease() + 2.0)
+    sent, waited = without_memory(sides, ledger, LOCK_TIMEOUT + 2.0)
     report = check(ledger, grids, max(grid.first for grid in grids))
     note(f"{report}; {sent} sent without, back after {waited:.2f} s")
     assert max(sent) <= IN_HAND

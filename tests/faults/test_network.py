@@ -19,7 +19,7 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.long
 
 OFTEN = names(40)
-#: Entries with intervals longer than a lease: after a gap, their runs are late, not coalesced.
+#: Entries with intervals longer than the fault: after a gap, their runs are late, not coalesced.
 SELDOM = names(20, "seldom")
 SELDOM_SECONDS = 7.0
 AHEAD = 1.0

@@ -198,7 +198,7 @@ def test_bad_entries_are_set_aside_and_come_back_when_they_are_repaired(
     wait_until(lambda: set(sent()) == set(bad), REPAIRED_WITHIN, "all repaired")
     note(f"repaired entries ran within {schedule.now() - repaired_at:.1f} s")
     check_good(ledger, one, schedule.now(), note)
-    wait_until(lambda: not schedule.claimed(bad), 30.0, "all recorded")
+    wait_until(lambda: not schedule.held(bad), 30.0, "all recorded")
     assert set(sent().values()) == {1}
     assert not quarantined(raw)
     assert set(schedule.run_counts(bad).values()) == {1}

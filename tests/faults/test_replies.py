@@ -13,7 +13,6 @@ from redis.exceptions import RedisError
 
 from redbeat import RedBeatScheduler
 from redbeat.storage.scripts import load_script
-from tests.edition.storage.scripts import load_script as load_next_script
 from tests.faults.beats import LOCK_TIMEOUT, Beats
 from tests.faults.conftest import BOTH_BROKERS, Note
 from tests.faults.entries import Schedule, names
@@ -29,7 +28,7 @@ ENTRIES = names(50)
 HOUR = 3600.0
 AHEAD = 2.0
 LOST_REPLIES = 3
-#: Maximum seconds in which a beat retries after each lost reply; far less than a lease.
+#: Maximum seconds in which a beat retries after each lost reply; far less than a hold.
 SOON = 3.0
 #: Seconds within which a beat dispatches again after the last lost reply.
 AGAIN = 2.0
@@ -50,9 +49,8 @@ sys.exit(main())
 @pytest.fixture
 def proxy(schedule_redis: RedisServer, schedule: Schedule) -> Iterator[Proxy]:
     """Run a proxy to a Redis that has the scripts; otherwise the first reply would be NOSCRIPT."""
-    for name in ("claim", "acquire", "sync", "prune", "release"):
+    for name in ("turn", "acquire", "release"):
         schedule.client.script_load(load_script(name).text)
-    schedule.client.script_load(load_next_script("turn").text)
     with Proxy(schedule_redis.port) as proxy:
         yield proxy
 
@@ -70,7 +68,7 @@ def dispatches_soon(schedule: Schedule, ledger: Ledger) -> Grid:
 def check_once(schedule: Schedule, ledger: Ledger, *grids: Grid) -> None:
     """Assert that each hourly entry ran once and that one run is recorded."""
     entries = [entry for one in grids for entry in one.entries]
-    wait_until(lambda: not schedule.claimed(entries), 60.0, "all recorded")
+    wait_until(lambda: not schedule.held(entries), 60.0, "all recorded")
     report = settle(ledger, grids, schedule.now())
     assert not report.lost
     assert not report.unknown
@@ -81,7 +79,7 @@ def check_once(schedule: Schedule, ledger: Ledger, *grids: Grid) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("count", [1, LOST_REPLIES])
-def test_replies_to_claims_are_lost(
+def test_replies_to_looks_are_lost(
     beats: Beats,
     schedule: Schedule,
     ledger: Ledger,
@@ -92,9 +90,9 @@ def test_replies_to_claims_are_lost(
     """Setup: one beat behind a proxy, 50 hourly entries, due at the same instant.
 
     Fault: starting just before this instant, Redis executes one to three scripts, but the beat gets
-    a reset instead of the reply. The beat does not learn which entries it has claimed.
+    a reset instead of the reply. The beat does not learn what is due, or what it has recorded.
 
-    Invariant: each entry runs once, within 3 s and before the lease of the lost claim ends.
+    Invariant: each entry runs once, within 3 s.
     """
     with Proxy(schedule_redis.port) as proxy:
         beats.start(schedule_url=proxy.url)
@@ -258,7 +256,7 @@ def test_replies_to_completing_are_lost(
 
     Fault: three times Redis records runs of the leader and the reply is lost.
 
-    Invariant: each entry is sent once and counted once, and no claim is left. The leader keeps the
+    Invariant: each entry is sent once and counted once, and nothing is held. The leader keeps the
     lock.
     """
     beats.start_leader_and_standby(schedule_url=proxy.url)
@@ -286,8 +284,8 @@ def test_replies_are_lost_at_random(
 ) -> None:
     """Setup: a leader behind a proxy, and a standby; 30 entries every second.
 
-    Fault: repeatedly, the replies to one or two random requests are lost. These requests are
-    claims, records, renewals, or claims made in advance.
+    Fault: repeatedly, the replies to one or two random requests are lost. These requests look,
+    record, or renew the lock.
 
     Invariant: each occurrence has one message and one record, less than 2 s late. The leader keeps
     the lock.

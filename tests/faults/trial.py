@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from tests.faults.beats import lease
+from tests.faults.beats import HELD
 from tests.faults.entries import Schedule
 from tests.faults.ledger import Ledger
 from tests.faults.oracle import Report, grid, judge
@@ -14,7 +14,7 @@ from tests.waiting import wait_until
 
 __all__ = ("Grid", "settle")
 
-#: Maximum seconds that a trial may last after its last fault, in addition to two leases.
+#: Maximum seconds that a trial may last after its last fault, in addition to two holds.
 PATIENCE = 40.0
 
 
@@ -60,5 +60,5 @@ def settle(ledger: Ledger, grids: Sequence[Grid], until: float) -> Report:
 
     # After the deadline, the report explains the failure better than a timeout.
     with suppress(AssertionError):
-        wait_until(reached, 2 * lease() + PATIENCE)
+        wait_until(reached, 2 * HELD + PATIENCE)
     return judge(expected, ledger.messages)

@@ -24,9 +24,11 @@ with atheris.instrument_imports(include=["redbeat"], enable_loader_override=Fals
     from redbeat import RedBeatSchedulerEntry
     from redbeat.codec.stored import text_of
     from redbeat.entries.runs import read_history
+    from redbeat.entries.saving import entry_of
     from redbeat.entries.status import quarantine_note
     from redbeat.errors import DecodeError
     from redbeat.presentation.describe import as_json
+    from redbeat.storage.rows import Row
 
 from tests.fuzz.seeds import SEEDS
 
@@ -34,7 +36,7 @@ __all__ = ()
 
 #: Separates the fields of an entry in an input.
 END = b"\0"
-FIELDS = (b"definition", b"meta", b"policy", b"runtime", b"identity", b"history")
+FIELDS = (b"definition", b"meta", b"policy", b"beat_state", b"history")
 
 APP = Celery("fuzz", broker="memory://", set_as_current=False)
 
@@ -46,7 +48,9 @@ def read(data: bytes) -> None:
     quarantine_note(history)
     read_history(history)
     with suppress(DecodeError):
-        as_json(RedBeatSchedulerEntry.from_texts(APP, *texts))
+        definition, meta, policy, state = (text or None for text in texts)
+        row = Row("", "", definition, meta, policy, state)
+        as_json(entry_of(row, APP, RedBeatSchedulerEntry))
 
 
 def write_seeds(corpus: Path) -> None:

@@ -43,11 +43,11 @@ def page(path: str, query: bytes) -> tuple[Any, ...]:
 
 
 STORED: Final = {
-    "a long text in running blocked Redis for 22 seconds": entry(
-        b"running", b'{"a":' * 5000 + b" "
+    "a long text in a field that scripts read blocked Redis for 22 seconds": entry(
+        b"waits", b'{"a":' * 5000 + b" "
     ),
     **{
-        f"a backfill with {what}": entry(b"trigger", b'"%s"' % token)
+        f"a backfill with {what}": entry(b"inbox", b'[["backfill","%s"]]' % token)
         for what, token in {
             "the rate 10.0": b"r/10.0/1/9/0~3600/60~3600:1.000000",
             "the rate 1e-9": b"r/1e-9/1/9/0~3600/60~3600:1.000000",
@@ -57,8 +57,8 @@ STORED: Final = {
         }.items()
     },
     "results without a number of seconds": [
-        *entry(b"history", b'"1795462250 +5\\n"'),
-        *entry(b"results", rb'"1795462250 3 - -\n1795462250 1795462260 inf 0 failed x\n"'),
+        *entry(b"history", b'["1795462250 +5 sent x"]'),
+        *entry(b"results", b'[["x","failed",Infinity,0,"",1795462260]]'),
     ],
     "the command backfill for a name that is not UTF-8": [
         (
@@ -70,17 +70,17 @@ STORED: Final = {
         ("ZADD", b"redbeat::schedule", "1", b"redbeat:e16\xb9\x9d\x1e02"),
     ],
     "a trigger that is not UTF-8 kept all entries from being sent": entry(
-        b"trigger", b"\xe6\x86u|:1"
+        b"inbox", b'[["trigger","\xe6\x86u|",1]]'
     ),
     "a calendar that does not exist": entry(b"policy", b'{"exclude": "1-0"}'),
-    "nested brackets in runtime": entry(b"runtime", NESTED),
-    "closed nested brackets in runtime": entry(b"runtime", NESTED + b"]" * 100_000),
-    "a huge number in runtime": entry(b"runtime", b'{"scheduled_at": 1e308}'),
+    "nested brackets in the state": entry(b"beat_state", NESTED),
+    "closed nested brackets in an inbox": entry(b"inbox", NESTED + b"]" * 100_000),
+    "a huge number in the state": entry(b"beat_state", b'{"m":["","",""],"of":"","at":1e308}'),
     "a huge year in meta": entry(b"meta", META % (b"9" * 10)),
-    "a claim of an entry that ends in the year 56897905": entry(
-        b"claim", b'["c3cd42b15715-2 1795462295462249.9 l2", "{}", ""]'
+    "a hold of a run that ends in the year 56897905": entry(
+        b"beat_state", b'{"of":"","hold":["scheduled",1.5,"x",1795462295462249.9,"",0]}'
     ),
-    "a surrogate in the identity": entry(b"identity", rb'"\uda1c"'),
+    "a surrogate in the identity": entry(b"beat_state", rb'{"of":"","id":"\uda1c"}'),
     "a surrogate in an unknown field of the definition": [
         *entry(b"meta", META % b"2026"),
         ("HSET", b"redbeat:a", b"definition", rb'{"\uda1c": 1, ' + DEFINITION[1:]),

@@ -35,10 +35,13 @@ from redbeat import RedBeatSchedulerEntry
 from redbeat.beat.wakeup import DUE, WakeUp
 from redbeat.cli.import_export import SHELVE, read_source
 from redbeat.config import ensure_conf
+from redbeat.entries.decide import Run
+from redbeat.entries.saving import entry_of
 from redbeat.errors import DecodeError, InvalidEntryError
 from redbeat.metrics.families import RedisCollector
 from redbeat.metrics.snapshot import take_snapshot
 from redbeat.schedule import Schedule
+from redbeat.storage.rows import Row
 from redbeat.storage.store import store_of
 from redbeat.transfer.importing import Importer
 from redbeat.transfer.incoming import UnreadableSourceError
@@ -52,8 +55,10 @@ from tests.fuzz.vocabulary import (
     DEFINITION,
     FIELDS,
     HASH_FIELDS,
+    HISTORY,
     ICAL,
     NOTE,
+    RUNTIME,
     SCORES,
     STATS,
     TABLE,
@@ -73,6 +78,7 @@ CALENDARS: Final = b".redbeat::calendars"
 USERS: Final = b".redbeat::calendar-users"
 FAILING: Final = b".redbeat::failing"
 EXPECTED: Final = b".redbeat::expected"
+HANDS: Final = b".redbeat::hands"
 
 #: Keys of other programs, which nothing may change.
 FOREIGN: Final = {"foreign": b"1", "redbeat": b"2", "redbeat-other:a": b"3"}
@@ -292,6 +298,18 @@ def schedule_of(mutator: Mutator) -> Any:
     return mutator.choice(TAGGED_VALUES)
 
 
+def valid_json(value: Any) -> bytes:
+    """Return a value as JSON."""
+    return json.dumps(value).encode()
+
+
+def stored(content: Any, as_json: Callable[[Any], bytes] = valid_json) -> bytes:
+    """Return the content of a field as it is stored: lists have one element a line."""
+    if not isinstance(content, list):
+        return as_json(content)
+    return b"[" + b",\n".join(map(as_json, content)) + b"]"
+
+
 class Stored(Surface):
     """Entries with hostile fields, members and scores. A case is a list of Redis commands.
 
@@ -315,7 +333,7 @@ class Stored(Surface):
         # Most cases damage one field, since the first bad field hides the others.
         bad = mutator.choice(("definition", "definition", *HASH_FIELDS, "score", "type", "all"))
         example["schedule"] = TAGGED_VALUES[0]
-        if bad in ("definition", "runtime", "policy"):
+        if bad in ("definition", "beat_state", "policy"):
             example["schedule"] = schedule_of(mutator)
         commands: list[tuple[Any, ...]] = []
         if bad == "type":
@@ -340,9 +358,9 @@ class Stored(Surface):
         for field, content in HASH_FIELDS.items():
             if bad in (field, "all"):
                 name = mutator.noise() if field == "unknown" else field.encode()
-                fields[name] = mutator.json(content)
-            elif mutator.chance(0.15) and field not in ("claim", "policy"):
-                fields[field.encode()] = json.dumps(content).encode()
+                fields[name] = stored(content, mutator.json)
+            elif mutator.chance(0.15) and field not in ("beat_state", "policy"):
+                fields[field.encode()] = stored(content)
         return fields
 
     def run(self, world: World, cases: list[Any]) -> list[str]:
@@ -377,8 +395,8 @@ class Own(Surface):
     """Hostile content of the keys that are no entries. A case is a list of Redis commands.
 
     The fields of the stats and of the quarantine, the beats, the statics, the members and scores of
-    the schedule, calendars, failing and expected entries, and requests of beats. The beat must send
-    the good entry at its first tick.
+    the schedule, calendars, failing and expected entries, and what beats have in hand. The beat
+    must send the good entry at its first tick.
     """
 
     name = "own keys"
@@ -393,7 +411,7 @@ class Own(Surface):
             lambda: ("ZADD", BEATS, mutator.choice(SCORES), self._beat(mutator)),
             lambda: ("SADD", STATICS, mutator.noise()),
             lambda: ("ZADD", SCHEDULE, mutator.choice(SCORES), self._key(mutator, number)),
-            lambda: ("SET", b".redbeat::turn:" + mutator.noise(), mutator.noise()),
+            lambda: ("HSET", HANDS, mutator.noise(), self._text(mutator)),
             lambda: ("HSET", CALENDARS, self._calendar(mutator), mutator.json(CALENDAR)),
             lambda: ("SADD", USERS, self._key(mutator, number)),
             lambda: ("ZADD", FAILING, mutator.choice(SCORES), self._key(mutator, number)),
@@ -447,8 +465,8 @@ def excluding(name: str, policy: dict[str, Any]) -> list[tuple[Any, ...]]:
     key, cron = PREFIX + name.encode(), TAGGED_VALUES[1]
     text = json.dumps({**DEFINITION, "name": name, "schedule": cron})
     fields = {"definition": text, "policy": json.dumps(policy)}
-    fields |= {field: json.dumps(HASH_FIELDS[field]) for field in ("meta", "history", "results")}
-    return [("HSET", key, field, text) for field, text in fields.items()] + [
+    more = {field: stored(HASH_FIELDS[field]) for field in ("meta", "history", "results")}
+    return [("HSET", key, field, text) for field, text in (fields | more).items()] + [
         ("ZADD", SCHEDULE, "1", key)
     ]
 
@@ -499,8 +517,12 @@ def packages() -> set[str]:
     return {name.partition(".")[0] for name in sys.modules}
 
 
+#: Valid contents of the texts besides the definition.
+TEXTS: Final = (HASH_FIELDS["meta"], HASH_FIELDS["policy"], HASH_FIELDS["beat_state"])
+
+
 class Texts(Surface):
-    """The texts of an entry, decoded without Redis. A case is definition, meta, policy, runtime.
+    """The texts of an entry, decoded without Redis. A case is definition, meta, policy, state.
 
     Every case gives an entry or a ``DecodeError``. An entry that can be written reads the same
     again.
@@ -519,7 +541,7 @@ class Texts(Surface):
         if bad == 0:
             texts[0] = mutator.json(example)
         else:
-            texts[bad] = mutator.json(HASH_FIELDS[("meta", "policy", "runtime")[bad - 1]])
+            texts[bad] = mutator.json(TEXTS[bad - 1])
         return tuple(texts)
 
     def run(self, world: World, cases: list[Any]) -> list[str]:
@@ -534,7 +556,9 @@ class Texts(Surface):
 
     def _decode(self, app: Celery, *texts: str) -> None:
         try:
-            entry = RedBeatSchedulerEntry.from_texts(app, *texts)
+            definition, meta, policy, state = (text or None for text in texts)
+            row = Row("", "", definition, meta, policy, state)
+            entry = entry_of(row, app, RedBeatSchedulerEntry)
         except DecodeError as error:
             if not error.field or len(str(error)) > LONGEST_ERROR:
                 raise ValueError(f"unclear: {error!s:.200}") from error
@@ -542,7 +566,8 @@ class Texts(Surface):
         due: Any = True
         seconds: Any = 0.0
         with suppress(Exception):  # a beat quarantines such an entry
-            due, seconds = entry.claimed(NOW, NOW).is_due()
+            entry.run = Run(NOW, NOW)
+            due, seconds = entry.is_due()
         if not isinstance(due, bool) or (seconds is not None and seconds < 0):
             raise ValueError(f"is_due() returns {due}, {seconds}")
         with suppress(DecodeError, InvalidEntryError):
@@ -701,8 +726,8 @@ class Files(Surface):
     def _lines(self, mutator: Mutator) -> tuple[str, bytes]:
         definition = {**DEFINITION, "name": "a", "schedule": schedule_of(mutator)}
         line = {"name": "a", "definition": definition, "static": True, "identity": "x"}
-        line |= {field: HASH_FIELDS[field] for field in ("policy", "meta", "runtime")}
-        line["history"] = str(HASH_FIELDS["history"]).splitlines()
+        line |= {"policy": HASH_FIELDS["policy"], "meta": HASH_FIELDS["meta"]}
+        line |= {"runtime": RUNTIME, "history": HISTORY}
         if mutator.chance(0.7):
             del line["policy"]  # it is wrong here, and hides what comes after it
         lines = [mutator.json(line) for _ in range(mutator.random.randint(1, 2))]

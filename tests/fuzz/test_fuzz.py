@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.beat.session import Session
-from redbeat.beat.ticker import Ticker
+from redbeat.beat.beat import Beat
+from redbeat.beat.turn import Turn
 from redbeat.beat.wakeup import WakeUp
 from redbeat.cli import import_export
 from redbeat.errors import InvalidEntryError
@@ -81,12 +81,12 @@ def fail(*_args: Any, **_options: Any) -> Any:
 
 def plant_in_decoder(patch: pytest.MonkeyPatch) -> None:
     """Let the decoder fail for a word that only some texts contain."""
-    decode = RedBeatSchedulerEntry.from_texts
+    decode = RedBeatSchedulerEntry.from_definition
 
-    def defect(app: Any, definition: str, *texts: str) -> Any:
-        return fail() if "monthday" in definition else decode(app, definition, *texts)
+    def defect(app: Any, definition: str, policy: str = "") -> Any:
+        return fail() if "monthday" in definition else decode(app, definition, policy)
 
-    patch.setattr(RedBeatSchedulerEntry, "from_texts", defect)
+    patch.setattr(RedBeatSchedulerEntry, "from_definition", defect)
 
 
 def plant_in_importer(patch: pytest.MonkeyPatch) -> None:
@@ -97,7 +97,7 @@ def plant_in_importer(patch: pytest.MonkeyPatch) -> None:
 PLANTS: dict[str, tuple[str, Callable[[pytest.MonkeyPatch], None]]] = {
     "a decoder": ("texts", plant_in_decoder),
     "an importer": ("files", plant_in_importer),
-    "a tick": ("stored", lambda patch: patch.setattr(Ticker, "tick", fail)),
+    "a tick": ("stored", lambda patch: patch.setattr(Beat, "tick", fail)),
     "a message": ("messages", lambda patch: patch.setattr(WakeUp, "wait", fail)),
     "a page": ("pages", lambda patch: patch.setattr(actions, "entry_name", fail)),
     "a command": ("own keys", lambda patch: patch.setattr(Schedule, "status", fail)),
@@ -127,7 +127,7 @@ def test_a_planted_defect_is_found(
 
 def test_a_tick_that_does_not_end_is_found(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A beat handles the errors of a tick, but not the interruption of a batch."""
-    monkeypatch.setattr(Session, "next_response", lambda *_: Event().wait())
+    monkeypatch.setattr(Turn, "look", lambda *_: Event().wait())
     assert "took more than" in tried(world, SURFACES["stored"], [], limit=2)[-1]
 
 

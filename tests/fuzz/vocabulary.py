@@ -10,10 +10,12 @@ __all__ = (
     "DEFINITION",
     "FIELDS",
     "HASH_FIELDS",
+    "HISTORY",
     "ICAL",
     "LAST_RUN",
     "NOTE",
     "NUMBERS",
+    "RUNTIME",
     "SCORES",
     "STATS",
     "TABLE",
@@ -115,7 +117,17 @@ LAST_RUN = {
     "timezone": "UTC",
 }
 
-#: Valid contents of the other fields of an entry, by name.
+TASK_ID = "9990889f-cecf-5b01-8e31-0e063db84179"
+BACKFILL = "r1/10/1/9/1795400000~1795460000.5/1795430000~1795440000,1795450000~1795460000:1.500000"
+
+#: The last runs, and the field ``runtime`` of exported entries.
+HISTORY = [
+    f"1795462249.994258 +0.016094 triggered {TASK_ID}",
+    "1795462259.5 +1.5 sent 9990889f-cecf-5b01-8e31-0e063db84170",
+]
+RUNTIME = {"scheduled_at": 1795462249.9, "last_run_at": 1795462250.1}
+
+#: Valid contents of the other stored fields of an entry, by name.
 HASH_FIELDS = {
     "meta": {"last_run_at": LAST_RUN, "total_run_count": 3},
     "policy": {
@@ -132,28 +144,35 @@ HASH_FIELDS = {
         "exclude": ["de"],
         "on_excluded": "skip",
         "expect_within": 3600,
-        "pause": {"note": "why", "since": "2026-11-23T19:30:49+00:00", "of": "a" * 40, "by": "me"},
+        "pause": {"note": "why", "since": "2026-11-23T19:30:49+00:00", "by": "me"},
     },
-    "runtime": {"scheduled_at": 1795462249.9, "last_run_at": 1795462250.1},
-    "claim": ["c3cd42b15715-2 1795462249.9 1795462280.0 1795462249.9 l2", "{}", ""],
-    "history": (
-        "1795462249.994258 +0.016094 triggered 9990889f-cecf-5b01-8e31-0e063db84179\n"
-        "1795462259.5 +1.5 sent 9990889f-cecf-5b01-8e31-0e063db84170\n"
-    ),
-    "identity": "dYQ3TU6Q",
-    "running": "9990889f-cecf-5b01-8e31-0e063db84179 1795462280.0",
-    "ended": "9990889f-cecf-5b01-8e31-0e063db84179",
-    "trigger": (
-        "9990889f-cecf-5b01-8e31-0e063db84179:1795462249.9 "
-        "r1/10/1/9/1795400000~1795460000.5/1795430000~1795440000,1795450000~1795460000:1.500000 "
-        "r2/0.5/3/3/1795300000~1795310000/:done"
-    ),
-    "failing": ["3 1795462249.9 1795462250.1", "ValueError: first", "OSError: last"],
-    "results": (
-        "1795462260.5 3 1795462249.994258 1795462250\n"
-        "1795462249.994258 1795462260.5 1.25 2 failed ValueError: x\n"
-        "1795462259.5 1795462261 - 0 lost\n"
-    ),
+    "beat_state": {
+        "m": ["0123456789ab", "0123456789ab", "ba9876543210"],
+        "of": "",
+        "id": "dYQ3TU6Q",
+        "at": 1795462249.9,
+        "running": [TASK_ID, 1795462280.0],
+        "due": 1795462250.0,
+        "hold": ["triggered", 1795462249.9, TASK_ID, 1795462280.0, "r1", 2, 1795462000.0],
+        "failing": [1795462249.9, 3, "OSError: last", 1795462249, 1795462250.1, "ValueError: x"],
+        "waiting": [["9990889f", 1795462249.9], BACKFILL],
+        "ids": ["r1", "r2"],
+        "change": ["Europe/Paris", 1795462249.9, 1795400000.0],
+        "pause": [1795462250.0, "why", "me"],
+        "quarantine": [1795462250.0, "definition: cannot be read as JSON"],
+        "results": [1795462260.5, 3, 1.5, [TASK_ID]],
+    },
+    "inbox": [
+        ["trigger", "r3", 1795462249.9],
+        ["backfill", BACKFILL, 1],
+        ["end", TASK_ID, "failed", 1.25, 2, "ValueError: x", 1795462260.5],
+    ],
+    "history": HISTORY,
+    "results": [
+        [TASK_ID, "failed", 1.25, 2, "ValueError: x", 1795462260.5],
+        ["another", "lost", None, 0, "", 1795462261],
+    ],
+    "waits": TASK_ID,
     "unknown": {"a": 1},
 }
 

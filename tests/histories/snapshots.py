@@ -12,6 +12,7 @@ from zoneinfo import ZoneInfo
 import redis
 
 from redbeat.decoder import RedBeatJSONDecoder, RedBeatJSONEncoder
+from redbeat.entries.state import digest_of_meta
 
 __all__ = (
     "PREFIX",
@@ -28,9 +29,6 @@ __all__ = (
 PREFIX: Final = "redbeat:"
 SCHEDULE: Final = "redbeat::schedule"
 RECORDINGS: Final = Path(__file__).parent / "recordings"
-
-#: Maximum difference in seconds between two stored forms of the same instant.
-CLOSE: Final = 2e-6
 
 #: Reads all keys at one instant, even while a beat works.
 TAKE: Final = """
@@ -59,13 +57,14 @@ def recordings() -> dict[str, Json]:
 class Kept:
     """An entry in a snapshot; ``last_run_at`` is None if the entry never ran.
 
-    Only this package writes the fields ``policy`` and ``runtime``.
+    Only this package writes the field ``policy``, and ``beat_state`` with ``scheduled_at``, the
+    nominal time of the last run in UNIX seconds.
     """
 
     definition: Json
     meta: Json
     policy: Json
-    runtime: Json
+    scheduled_at: float | None
     score: float
     last_run_at: datetime | None
 
@@ -79,19 +78,20 @@ class Kept:
             name = at.pop("timezone", "UTC")
             zone = ZoneInfo(name) if isinstance(name, str) else timezone(timedelta(seconds=name))
             last_run_at = datetime(tzinfo=zone, **at)
-        definition, policy, runtime = (
-            json.loads(fields.get(name, "{}")) for name in ("definition", "policy", "runtime")
+        definition, policy, state = (
+            json.loads(fields.get(name, "{}")) for name in ("definition", "policy", "beat_state")
         )
-        return cls(definition, meta, policy, runtime, score, last_run_at if at else None)
+        # RedBeat 2 does not update the state when it runs an entry.
+        is_ours = state.get("of") == digest_of_meta(fields.get("meta"))
+        scheduled_at = state.get("at") if is_ours else None
+        return cls(definition, meta, policy, scheduled_at, score, last_run_at if at else None)
 
     @property
     def anchor(self) -> datetime | None:
         """Return the instant from which the next run counts: the last run, nominal if known."""
-        last = self.last_run_at
-        # RedBeat 2 does not update the runtime field when it runs an entry.
-        if last is None or abs(self.runtime.get("last_run_at", 0) - last.timestamp()) > CLOSE:
-            return last
-        return datetime.fromtimestamp(self.runtime["scheduled_at"], timezone.utc)
+        if self.scheduled_at is None:
+            return self.last_run_at
+        return datetime.fromtimestamp(self.scheduled_at, timezone.utc)
 
     @property
     def schedule(self) -> Json:
@@ -174,14 +174,18 @@ def _moved_key(kept: Json, delta: timedelta) -> Json:
     for name in ("dtstart", "until"):
         if name in definition["schedule"]:
             definition["schedule"][name] += seconds
+    state = json.loads(fields.get("beat_state", "{}"))
+    is_ours = state.get("of") == digest_of_meta(fields.get("meta"))
     fields = {**fields, "definition": json.dumps(definition)}
     if "meta" in fields:
         meta = json.loads(fields["meta"], cls=RedBeatJSONDecoder)
         meta["last_run_at"] = _later(meta["last_run_at"], delta)
         fields["meta"] = json.dumps(meta, cls=RedBeatJSONEncoder)
-    if "runtime" in fields:
-        runtime = json.loads(fields["runtime"])
-        fields["runtime"] = json.dumps({name: at + seconds for name, at in runtime.items()})
+    if state:
+        state |= {name: state[name] + seconds for name in ("at", "due") if name in state}
+        if is_ours:
+            state["of"] = digest_of_meta(fields.get("meta"))
+        fields["beat_state"] = json.dumps(state)
     return {"hash": fields}
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from redbeat import RedBeatSchedulerEntry, Schedule
-from redbeat.beat.lock import SILENCE
 from redbeat.decoder import RedBeatJSONEncoder
 from redbeat.entry import PARKED
+from redbeat.storage.beats import SILENCE
 from tests.histories.project import RETIRED, STATIC
 from tests.histories.rules import latest_run, next_run
 from tests.histories.snapshots import PREFIX, SCHEDULE, entries_in, load, moved, recordings
@@ -342,7 +342,7 @@ class TestGoingBack:
         }
         assert hashes == {*scores}
         others = {*world.client.keys("*")} - hashes - {SCHEDULE, STATICS, LOCK}
-        assert {key.partition("turn:")[0] for key in others} <= OUTSIDE
+        assert {key.partition("popped:")[0] for key in others} <= OUTSIDE
         for key in hashes:
             fields = {name: json.loads(text) for name, text in world.client.hgetall(key).items()}
             definition, meta = fields["definition"], fields["meta"]

@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from redbeat.entries.overdue import Overdue
+from redbeat.entries.status import Overdue
 from redbeat.metrics.counters import KINDS, entry_field
 from redbeat.metrics.families import counters_of, health_gauges, histograms_of, schedule_gauges
 from redbeat.metrics.snapshot import Snapshot
-from redbeat.storage.wire import Counts
+from redbeat.storage.views import Counts
 from tests.waiting import wait_until
 
 __all__ = ("Response", "Scrape", "Target", "own_names")

@@ -10,10 +10,9 @@ import redis
 from celery import Celery
 
 from redbeat import RedBeatScheduler, RedBeatSchedulerEntry
-from redbeat.beat.maintenance import CLEANUP_INTERVAL
+from redbeat.beat.tidy import TIDY_INTERVAL
 from redbeat.metrics.counters import KINDS, LATENESS, split
 from redbeat.schedule import Schedule
-from redbeat.storage.records import Counted
 from redbeat.storage.store import store_of
 from tests.scheduler.clients import Wire
 from tests.scheduler.conftest import STATS, Clock, RecordingScheduler, World, once
@@ -203,16 +202,6 @@ def test_counts_of_a_lost_reply_are_added_once(world: World, wire: Wire) -> None
     assert counts(world)["dispatched"] == 5
 
 
-def test_the_script_adds_once(world: World) -> None:
-    store = store_of(world.app)
-    news = Counted("x-1", {"dispatched": 2, "missed a b": 3})
-    for _ in range(2):
-        store.claim("c", 0, 30.0, counted=news, token="t")
-    store.claim("c", 0, 30.0, counted=Counted("x-2", {"dispatched": 1}), token="t")
-    assert counts(world) == {"dispatched": 3, "missed a b": 3}
-    assert float(world.client.hget(STATS, "last_tick")) == pytest.approx(world.now(), abs=60)
-
-
 def test_a_key_that_holds_something_else(world: World) -> None:
     world.client.set(STATS, "mine")
     world.put("a")
@@ -220,7 +209,6 @@ def test_a_key_that_holds_something_else(world: World) -> None:
     assert scheduler.names == ["a"]
     assert world.client.get(STATS) == "mine"
     assert store_of(world.app).stats() == {}
-    assert store_of(world.app).tidy_stats(10) == 0
 
 
 @pytest.fixture
@@ -253,32 +241,16 @@ def test_no_memory_for_counts(full: World) -> None:
     assert counts(full) == {"dispatched": 1, "dispatched a": 1}
 
 
-class TestTidy:
-    def test_counts_of_deleted_entries_are_removed(self, world: World) -> None:
-        world.put("a b")
-        stats = {"dispatched": 5, "dispatched a b": 2, "missed a b": 1, "failed gone": 1}
-        world.client.hset(STATS, mapping=stats)
-        assert store_of(world.app).tidy_stats(10) == 1
-        assert world.client.hgetall(STATS).keys() == stats.keys() - {"failed gone"}
-        assert store_of(world.app).tidy_stats(0) == 2
-        assert store_of(world.app).tidy_stats(0) == 0
-        assert world.client.hgetall(STATS) == {"dispatched": "5"}
-
-    def test_an_idle_beat_removes_counts_of_deleted_entries(
-        self, world: World, clock: Clock
-    ) -> None:
-        world.put("a")
-        scheduler = run(world, clock=clock)
-        RedBeatSchedulerEntry.from_key("redbeat:a", app=world.app).delete()
-        clock.advance(CLEANUP_INTERVAL - 1)
-        scheduler.tick()
-        assert "dispatched a" in counts(world)
-        clock.advance(2)
-        scheduler.tick()
-        assert counts(world) == {"dispatched": 1}
-
-    def test_nothing_to_tidy(self, world: World) -> None:
-        assert store_of(world.app).tidy_stats(10) == 0
+def test_an_idle_beat_removes_counts_of_deleted_entries(world: World, clock: Clock) -> None:
+    world.put("a")
+    scheduler = run(world, clock=clock)
+    RedBeatSchedulerEntry.from_key("redbeat:a", app=world.app).delete()
+    clock.advance(TIDY_INTERVAL - 1)
+    scheduler.tick()
+    assert "dispatched a" in counts(world)
+    clock.advance(2)
+    scheduler.tick()
+    assert counts(world) == {"dispatched": 1}
 
 
 def test_the_name_is_taken(world: World) -> None:

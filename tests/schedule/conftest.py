@@ -12,7 +12,6 @@ from celery import Celery
 from redbeat import RedBeatSchedulerEntry, Schedule
 from redbeat.storage.client import get_redis
 from redbeat.storage.scripts import load_script
-from tests.edition.storage import scripts as scripts_of_the_third
 from tests.scheduler.conftest import World, clock, log, wire, world
 from tests.storage.conftest import store
 
@@ -82,10 +81,8 @@ def make(world: World) -> Make:
 @pytest.fixture
 def trips(world: World, monkeypatch: pytest.MonkeyPatch) -> RoundTrips:
     """The counter of round trips. Redis has already loaded the scripts."""
-    for script in ("save", "page", "delete", "count", "trigger"):
-        world.client.script_load(load_script(script).text)
     for script in ("turn", "inbox", "page", "count"):
-        world.client.script_load(scripts_of_the_third.load_script(script).text)
+        world.client.script_load(load_script(script).text)
     return RoundTrips(get_redis(world.app), monkeypatch)
 
 

@@ -15,7 +15,6 @@ import redbeat.worker
 from redbeat import RedBeatSchedulerEntry, Schedule, rrule
 from redbeat.entries.backfill import Backfill
 from redbeat.errors import InvalidEntryError
-from redbeat.storage.store import Store
 from tests.samples import long
 from tests.scheduler.clients import CountingRedis, Wire
 from tests.scheduler.conftest import (
@@ -339,22 +338,6 @@ def test_an_invalid_backfill_is_removed(world: World, log: pytest.LogCaptureFixt
     assert scheduler.sent == []
     assert "removed the waiting run" in log.text
     assert "x/1/2:0" in log.text
-
-
-def test_a_run_that_is_recorded_meanwhile_refuses_a_backfill(
-    ran: RedBeatSchedulerEntry, store: Store
-) -> None:
-    last = last_run(ran)
-    backfill = ran.backfill(last - 5 * HOUR, last, dry_run=True).backfill
-    assert backfill is not None
-    meta = store.load("redbeat:a")[1]
-    assert store.replace_waiting("redbeat:a", "", "older", backfill.token) == -2
-    assert store.replace_waiting("redbeat:a", "x:1", meta, backfill.token) == -2
-    assert ran.backfills == []
-    assert store.replace_waiting("redbeat:a", "", meta, backfill.token) == 1
-    assert store.replace_waiting("redbeat:a", "", meta, backfill.token) == 1
-    assert store.replace_waiting("redbeat:b", "", meta, backfill.token) == 0
-    assert ran.backfills == [backfill]
 
 
 def test_a_quarantined_entry_has_no_backfill(ran: RedBeatSchedulerEntry, world: World) -> None:

@@ -119,7 +119,7 @@ def test_a_claim_that_is_handed_out_again_has_the_same_id(
     world: World, wire: Wire, beat: RecordingScheduler, ran: datetime
 ) -> None:
     world.put("a", interval_json(HOUR), ran)
-    wire.lose(lambda: world.is_claimed("a"))
+    wire.lose(lambda: world.is_held("a"))
     beat.tick()
     assert beat.sent == []
     identity = world.identity("a")

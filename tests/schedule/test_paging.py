@@ -10,7 +10,7 @@ import pytest
 from redbeat import Schedule
 from redbeat.storage.store import Store
 from tests.scheduler.conftest import SCHEDULE, World
-from tests.storage.conftest import KEYS
+from tests.storage.places import KEYS
 
 COUNT = 1300
 
@@ -112,4 +112,4 @@ def test_pages_go_from_due_to_parked(store: Store, world: World) -> None:
 
 def test_an_empty_schedule_has_one_empty_page(store: Store) -> None:
     assert store.page()[1:] == ([], None)
-    assert store.scan() == ("0", [])
+    assert list(store.scan()) == [[]]

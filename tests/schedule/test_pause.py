@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from typing import Any
 
 import pytest
 
 from redbeat import RedBeatSchedulerEntry, Schedule
-from redbeat.entries.pauses import Pause, paused, resumed
+from redbeat.entries.pauses import Pause
 from tests.scheduler.conftest import SCHEDULE, World, once
 
 from .conftest import Make, RoundTrips
@@ -26,8 +26,7 @@ def test_pause_and_resume(schedule: Schedule, make: Make, world: World) -> None:
     assert (status.state, status.note, status.due_at) == ("paused", "the disk is full", None)
     pause = Pause.of_entry(schedule["a"])
     assert pause is not None
-    since = datetime.fromisoformat(pause.since)
-    assert abs(since - datetime.now(timezone.utc)) < timedelta(seconds=30)
+    assert abs(pause.since - datetime.now(timezone.utc).timestamp()) < 30
     entry.resume()
     assert (enabled, entry.enabled) == (False, True)
     assert world.dump() == before
@@ -131,13 +130,18 @@ def test_an_entry_disabled_by_a_definition_is_paused_too(make: Make) -> None:
         ('{"name": "a"}', ""),
     ],
 )
-def test_resume_restores_the_texts(definition: str, policy: str) -> None:
-    now = datetime.now(timezone.utc)
-    texts = paused(*paused(definition, policy, "x", now), "y", now)
-    assert json.loads(texts[0])["enabled"] is False
-    after = resumed(*texts)
-    assert json.loads(after[0]) == {**json.loads(definition), "enabled": True}
-    assert after[1] == policy
+def test_resume_restores_the_texts(
+    schedule: Schedule, world: World, definition: str, policy: str
+) -> None:
+    key = world.put("a")
+    texts = {"definition": definition, "policy": policy} if policy else {"definition": definition}
+    world.client.hset(key, mapping=texts)
+    schedule.pause_all(["a"], "x")
+    schedule.pause_all(["a"], "y")
+    assert world.field("a", "definition")["enabled"] is False
+    schedule.resume_all(["a"])
+    assert world.field("a", "definition") == {**json.loads(definition), "enabled": True}
+    assert world.client.hget(key, "policy") == (policy or None)
 
 
 # -- static entries --------------------------------------------------------------------------------

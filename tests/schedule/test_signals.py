@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import redis
+from celery.utils.dispatch import Signal
 from kombu.exceptions import OperationalError
 
 from redbeat import signals
@@ -15,7 +16,7 @@ from tests.scheduler.conftest import SCHEDULE, World, once, void
 
 from .conftest import Make
 
-NAMES = [name for name in signals.__all__ if name != "emit"]
+NAMES = [name for name, value in vars(signals).items() if isinstance(value, Signal)]
 
 
 NO_TASKS: dict[str, str] = {}

@@ -13,13 +13,13 @@ import pytest
 import redis
 from celery import Celery
 
-from redbeat.beat.shards import ShardedTicker
-from redbeat.beat.ticker import Ticker
+from redbeat.beat.beat import Beat
+from redbeat.beat.parts import PartedBeat
 from redbeat.beat.wakeup import WakeUp
 from redbeat.schedulers import RedBeatScheduler
 from tests import workers
 from tests.deployments import PREFIX
-from tests.stored import IS_THIRD, put_state
+from tests.stored import put_state
 
 from .clients import CountingRedis, Wire, counting_client, wired_client
 
@@ -91,10 +91,10 @@ class RecordingScheduler(RedBeatScheduler):
         self.sent.append(Sent(name, args, kwargs, options))
 
     @property
-    def ticker(self) -> Ticker | ShardedTicker:
-        """The ticker of this beat, for tests that look at its locks or health."""
-        ticker: Ticker | ShardedTicker = self._ticker
-        return ticker
+    def beat(self) -> Beat | PartedBeat:
+        """The beat of this scheduler, for tests that look at its locks or health."""
+        beat: Beat | PartedBeat = self._beat
+        return beat
 
     @property
     def wakeup(self) -> WakeUp:
@@ -228,15 +228,14 @@ class World:
         score = self.client.zscore(SCHEDULE, f"{PREFIX}{name}")
         return None if score is None else float(score)
 
-    def is_claimed(self, name: str) -> bool:
-        """Return whether an entry is claimed, or a beat holds its run."""
-        claim, state = self.client.hmget(f"{PREFIX}{name}", "claim", "beat_state")
-        return bool(claim) or '"hold":' in (state or "")
+    def is_held(self, name: str) -> bool:
+        """Return whether a beat holds a run of an entry."""
+        return '"hold":' in (self.client.hget(f"{PREFIX}{name}", "beat_state") or "")
 
     def is_in_hand(self, name: str) -> bool:
-        """Return whether a beat has claimed an entry, or looked at it in its last request."""
+        """Return whether a beat holds a run of an entry, or looked at it in its last request."""
         notes = self.client.hvals(HANDS)
-        return self.is_claimed(name) or any(f'"{PREFIX}{name}"' in note for note in notes)
+        return self.is_held(name) or any(f'"{PREFIX}{name}"' in note for note in notes)
 
     def field(self, name: str, field: str) -> Json:
         """Return a hash field of an entry, decoded from JSON."""
@@ -247,10 +246,7 @@ class World:
 
     def identity(self, name: str) -> str:
         """Return the identity of an entry."""
-        text, state = self.client.hmget(f"{PREFIX}{name}", "identity", "beat_state")
-        found = json.loads(state)["id"] if state else json.loads(text or '""')
-        assert found, f"{name} has no identity"
-        return str(found)
+        return str(self.field(name, "beat_state")["id"])
 
     def run_count(self, name: str) -> int:
         """Return the recorded run count of an entry."""
@@ -263,20 +259,16 @@ class World:
 
         Return None if there is none, or if its end was reported.
         """
-        text, state, inbox = self.client.hmget(f"{PREFIX}{name}", "running", "beat_state", "inbox")
-        said = {line[1] for line in json.loads(inbox or "[]") if line[0] == "end"}
-        retried = {line[1] for line in json.loads(inbox or "[]") if line[2] == "retried"}
-        stored = json.loads(state or "{}").get("running")
-        task_id, until = stored or (json.loads(text).rsplit(" ", 1) if text else ("", 0))
-        return (task_id, float(until)) if task_id and task_id not in said - retried else None
+        state, inbox = self.client.hmget(f"{PREFIX}{name}", "beat_state", "inbox")
+        lines = json.loads(inbox or "[]")
+        ended = {line[1] for line in lines if line[0] == "end"}
+        retried = {line[1] for line in lines if line[2] == "retried"}
+        task_id, until = json.loads(state or "{}").get("running") or ("", 0)
+        return (task_id, float(until)) if task_id and task_id not in ended - retried else None
 
     def put_running(self, name: str, until: float) -> None:
         """Store that a run of an entry is going on, and until when beats wait for its end."""
-        key = f"{PREFIX}{name}"
-        if IS_THIRD:
-            put_state(self.client, key, running=["another", until])
-        else:
-            self.client.hset(key, "running", json.dumps(f"another {until:.6f}"))
+        put_state(self.client, f"{PREFIX}{name}", running=["another", until])
 
     def take_reports(self, scheduler: RedBeatScheduler) -> None:
         """Let a beat take in what workers reported, for which it may wait a second."""
@@ -287,38 +279,20 @@ class World:
 
     def expire_run(self, name: str) -> None:
         """Change the current run of an entry as if the time in which it should end was over."""
-        key, before = f"{PREFIX}{name}", self.now() - 1
-        text, state = self.client.hmget(key, "running", "beat_state")
-        if state is None:
-            task_id, _ = json.loads(text).rsplit(" ", 1)
-            self.client.hset(key, "running", json.dumps(f"{task_id} {before:.6f}"))
-        else:
-            fields = json.loads(state)
-            fields["running"][1] = before
-            self.client.hset(key, "beat_state", json.dumps(fields))
+        task_id, _ = self.field(name, "beat_state")["running"]
+        put_state(self.client, f"{PREFIX}{name}", running=[task_id, self.now() - 1])
 
-    def expire_claim(self, name: str) -> None:
-        """Change the claim on an entry, or the hold of its run, as if its time was over."""
-        key = f"{PREFIX}{name}"
-        text = self.client.hget(key, "claim")
-        self.client.zadd(SCHEDULE, {key: 1})
-        if self._end_hold(name):
-            return
-        assert text is not None, f"{name} is not claimed"
-        claim, quote, marks = text[2:].partition('"')
-        claim_id, due, _, *rest = claim.split(" ")
-        head = " ".join([claim_id, due, "1.000000", *rest])
-        self.client.hset(key, "claim", f'["{head}{quote}{marks}')
+    def end_hold(self, name: str) -> None:
+        """Change the hold of an entry's run as if its time was over, and make the entry due."""
+        assert self.is_held(name), f"no beat holds a run of {name}"
+        self._end_hold(name)
+        self.client.zadd(SCHEDULE, {f"{PREFIX}{name}": 1})
 
-    def _end_hold(self, name: str) -> bool:
-        """Change the hold of an entry's run as if its time was over; return whether it has one."""
-        key = f"{PREFIX}{name}"
-        state = json.loads(self.client.hget(key, "beat_state") or "{}")
-        if "hold" not in state:
-            return False
-        state["hold"][3] = 1
-        self.client.hset(key, "beat_state", json.dumps(state))
-        return True
+    def _end_hold(self, name: str) -> None:
+        if self.is_held(name):
+            hold = self.field(name, "beat_state")["hold"]
+            hold[3] = 1
+            put_state(self.client, f"{PREFIX}{name}", hold=hold)
 
     def put_waiting(self, name: str, *tokens: str | bytes) -> None:
         """Store requests of runs as another program may: ``id:time``, or the token of a backfill.
@@ -327,30 +301,21 @@ class World:
         """
         key = f"{PREFIX}{name}"
         joined = b" ".join(token.encode() if isinstance(token, str) else token for token in tokens)
-        if self.client.hexists(key, "beat_state"):
-            lines = b",\n".join(map(_line_of, joined.split(b" ")))
-            self.client.hset(key, "inbox", b"[%s]" % lines)
-            self.client.zadd(f".{PREFIX}:inbox", {key: 1})
-        else:
-            self.client.hset(key, "trigger", b'"%s"' % joined)
-            self.client.zadd(SCHEDULE, {key: self.now()})
+        lines = b",\n".join(map(_line_of, joined.split(b" ")))
+        self.client.hset(key, "inbox", b"[%s]" % lines)
+        self.client.zadd(f".{PREFIX}:inbox", {key: 1})
 
     def waiting(self, name: str) -> int:
         """Return how many requests of runs wait, also those that have finished."""
-        fields = ("trigger", "inbox", "beat_state")
-        text, inbox, state = self.client.hmget(f"{PREFIX}{name}", *fields)
+        inbox, state = self.client.hmget(f"{PREFIX}{name}", "inbox", "beat_state")
         said = [line for line in json.loads(inbox or "[]") if line[0] != "end"]
-        taken_in = json.loads(state or "{}").get("waiting", ())
-        return len([*json.loads(text or '""').split(), *said, *taken_in])
+        return len([*said, *json.loads(state or "{}").get("waiting", ())])
 
     def put_in_quarantine(self, name: str) -> None:
         """Store an entry as one that beats do not send."""
         key = f"{PREFIX}{name}"
         self.client.hset(QUARANTINE, key, "{}")
-        state = self.client.hget(key, "beat_state")
-        if state is not None:
-            fields = {**json.loads(state), "quarantine": [self.now(), "a reason"]}
-            self.client.hset(key, "beat_state", json.dumps(fields))
+        put_state(self.client, key, quarantine=[self.now(), "a reason"])
 
     def quarantine(self) -> dict[str, Json]:
         """Return the quarantined entries: the stored details, keyed by entry key."""

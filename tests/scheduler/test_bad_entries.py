@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from redbeat import RedBeatSchedulerEntry, Schedule
-from redbeat.storage.quarantine import REVIEW_INTERVAL
-from redbeat.storage.store import MISSING_RETRY
+from redbeat.beat.upkeep import INTERVAL
 from tests.deployments import PREFIX
 from tests.samples import rows_in
 
@@ -174,13 +173,13 @@ def test_a_bad_entry_is_quarantined_and_the_good_entries_run(
     scheduler = world.scheduler_of(RecordingScheduler, clock)
     for _ in range(3):
         scheduler.tick()
-        clock.advance(REVIEW_INTERVAL + 1)
+        clock.advance(INTERVAL + 1)
     assert sorted(scheduler.names) == ["good1", "good2"]
     note = world.quarantine()[f"{PREFIX}bad"]
     assert word in note["reason"]
     assert note["since"] == pytest.approx(world.now(), abs=30)
     assert world.score("bad") == PARKED
-    assert not (world.client.type(f"{PREFIX}bad") == "hash" and world.is_claimed("bad"))
+    assert not (world.client.type(f"{PREFIX}bad") == "hash" and world.is_held("bad"))
     assert len(errors_about(log, f"{PREFIX}bad")) == 1
     assert word in errors_about(log, f"{PREFIX}bad")[0]
 
@@ -200,7 +199,7 @@ def test_all_kinds_at_once_are_quarantined_in_one_tick(world: World) -> None:
 def test_deep_nesting_in_other_fields_stops_nothing(world: World, clock: Clock) -> None:
     """Deeply nested JSON in any field of an entry does not stop the beat."""
     deep = "[" * 100_000
-    for field in ("runtime", "policy", "meta", "claim", "history", "identity", "trigger"):
+    for field in ("runtime", "policy", "meta", "beat_state", "history", "inbox"):
         key = world.put(f"deep-{field}", last_run_at=world.ago(90), score=world.now() + 900)
         world.client.hset(key, field, deep)
         world.client.zadd(SCHEDULE, {key: 0})
@@ -209,7 +208,7 @@ def test_deep_nesting_in_other_fields_stops_nothing(world: World, clock: Clock) 
     scheduler = world.scheduler_of(RecordingScheduler, clock)
     for _ in range(3):
         scheduler.tick()
-        clock.advance(REVIEW_INTERVAL + 1)
+        clock.advance(INTERVAL + 1)
     assert "good" in scheduler.names
     schedule = Schedule(world.app)
     assert {record.name for record in schedule.records()} >= {"good", "deep-runtime"}
@@ -250,7 +249,7 @@ class TestRelease:
         world.client.hset(f"{PREFIX}bad", "definition", definition())
         scheduler.tick()
         assert scheduler.sent == []
-        clock.advance(REVIEW_INTERVAL)
+        clock.advance(INTERVAL)
         scheduler.tick()
         assert scheduler.names == ["bad"]
         assert world.quarantine() == {}
@@ -261,7 +260,7 @@ class TestRelease:
         scheduler = world.scheduler_of(RecordingScheduler, clock)
         scheduler.tick()
         world.put_meta("bad", world.ago(90))
-        clock.advance(REVIEW_INTERVAL)
+        clock.advance(INTERVAL)
         scheduler.tick()
         assert scheduler.names == ["bad"]
 
@@ -272,7 +271,7 @@ class TestRelease:
         scheduler.tick()
         world.client.delete(f"{PREFIX}bad")
         world.client.hset(f"{PREFIX}bad", "definition", definition())
-        clock.advance(REVIEW_INTERVAL)
+        clock.advance(INTERVAL)
         scheduler.tick()
         assert scheduler.names == ["bad"]
 
@@ -292,7 +291,7 @@ class TestRelease:
         scheduler = world.scheduler_of(RecordingScheduler, clock)
         scheduler.before_send = lambda _task: _repair_once(world)
         scheduler.tick()
-        clock.advance(REVIEW_INTERVAL)
+        clock.advance(INTERVAL)
         scheduler.tick()
         assert sorted(scheduler.names) == ["bad", "good"]
 
@@ -309,19 +308,6 @@ def _repair_once(world: World) -> None:
 
 
 class TestMissingHash:
-    def test_a_member_without_a_hash_is_removed_at_the_second_look(
-        self, world: World, log: pytest.LogCaptureFixture
-    ) -> None:
-        world.client.zadd(SCHEDULE, {f"{PREFIX}gone": 0})
-        scheduler = world.scheduler()
-        scheduler.tick()
-        assert world.score("gone") == world.later(MISSING_RETRY)
-        world.client.zadd(SCHEDULE, {f"{PREFIX}gone": 0})
-        scheduler.tick()
-        assert world.score("gone") is None
-        assert len(errors_about(log, f"{PREFIX}gone")) == 1
-        assert "hash is gone" in errors_about(log, f"{PREFIX}gone")[0]
-
     def test_a_writer_between_its_two_commands_loses_nothing(self, world: World) -> None:
         world.client.zadd(SCHEDULE, {f"{PREFIX}late": 0})
         scheduler = world.scheduler()
@@ -340,14 +326,6 @@ class TestMissingHash:
         world.client.zadd(SCHEDULE, {f"{PREFIX}a": 0})
         scheduler.tick()
         assert world.score("a") is not None
-
-    def test_a_member_whose_hash_has_only_a_history_is_removed_too(self, world: World) -> None:
-        world.put_meta("a", world.ago(90))
-        scheduler = world.scheduler()
-        for _ in range(2):
-            world.client.zadd(SCHEDULE, {f"{PREFIX}a": 0})
-            scheduler.tick()
-        assert world.score("a") is None
 
     def test_members_of_any_bytes(self, world: World, log: pytest.LogCaptureFixture) -> None:
         for member in (b"\xff\xfe", PREFIX.encode() + b"\xff", b"", PREFIX.encode(), b"a b\n\x00"):

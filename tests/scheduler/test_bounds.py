@@ -9,13 +9,10 @@ import pytest
 from celery.schedules import schedule
 
 from redbeat import register_schedule_type
-from redbeat.beat.retries import REMEMBERED, REMEMBERED_FOR, RecentEntries
-from redbeat.entry import store_of
-from redbeat.storage.quarantine import REVIEW_INTERVAL, Quarantine
 from tests.deployments import PREFIX
 from tests.waiting import wait_until
 
-from .conftest import QUARANTINE, SCHEDULE, Clock, RecordingScheduler, World, interval_json
+from .conftest import SCHEDULE, Clock, RecordingScheduler, World, interval_json
 
 #: The time in seconds that a beat takes to read an entry with a schedule of the type ``slow``.
 SLOW = 0.3
@@ -107,58 +104,12 @@ def _definition(name: str) -> str:
     return json.dumps({"name": name, "task": f"tasks.{name}", "schedule": 3600})
 
 
-class WorkingClock(Clock):
-    """A clock that advances by 10 ms each time it is read."""
-
-    def __call__(self) -> float:
-        self.advance(0.01)
-        return super().__call__()
-
-
 @pytest.mark.long
-def test_a_large_quarantine_is_reviewed_in_parts(world: World) -> None:
-    count = 6000
-    pipeline = world.client.pipeline(transaction=False)
-    for number in range(count):
-        key = f"{PREFIX}e{number}"
-        pipeline.hset(QUARANTINE, key, json.dumps({"reason": "bad", "since": 1, "digest": "x"}))
-        pipeline.zadd(SCHEDULE, {key: -1})
-    pipeline.execute()
-    clock = WorkingClock()
-    quarantine = Quarantine(store_of(world.app), clock)
-    left = [count]
-    while left[-1]:
-        assert not quarantine.review(left[-1]), "not that soon again"
-        clock.advance(REVIEW_INTERVAL)
-        assert quarantine.review(left[-1])
-        left.append(world.client.hlen(QUARANTINE))
-    assert left[1] > count / 4, "one look has a bound"
-
-
-class TestRecentEntries:
-    def test_a_full_cache_keeps_its_items(self) -> None:
-        recent: RecentEntries[int] = RecentEntries()
-        kept = [recent.keep(f"k{number}", number, 100.0) for number in range(REMEMBERED + 5)]
-        assert kept == [True] * REMEMBERED + [False] * 5
-        assert (recent.get("k0"), recent.get(f"k{REMEMBERED}")) == (0, None)
-        assert recent.keep("k0", 7, 101.0)
-        assert recent.get("k0") == 7
-
-    def test_items_unused_for_long_are_replaced(self) -> None:
-        recent: RecentEntries[int] = RecentEntries()
-        for number in range(REMEMBERED):
-            recent.keep(f"k{number}", number, 100.0)
-        recent.keep("k0", 0, 101.0)
-        assert recent.keep("new", 1, 101.0 + REMEMBERED_FOR)
-        assert (recent.get("k0"), recent.get("k1")) == (0, None)
-        assert recent.forget("new") == 1
-        assert recent.forget("new") is None
-        assert len(recent) == REMEMBERED - 1
-
-
-@pytest.mark.long
-def test_any_number_of_members_without_a_hash_is_removed(world: World) -> None:
-    count = REMEMBERED + 2500
+def test_any_number_of_members_without_a_hash_is_removed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redbeat.beat.beat.MISSING_FOR", 0.0)
+    count = 4500
     world.client.zadd(SCHEDULE, {f"{PREFIX}gone{number}": 0 for number in range(count)})
     scheduler = world.scheduler()
     for _ in range(4):

@@ -25,6 +25,9 @@ from .conftest import (
     interval_json,
 )
 
+#: What beats keep about an entry that has an identity, and nothing else.
+STATE = '{"m":["","",""],"of":"","id":"i"}'
+
 EVERY = interval_json(3600)
 CRON = {"__type__": "crontab", "minute": "5", "hour": 4}
 RULE = {"__type__": "rrule", "freq": "DAILY", "dtstart": 1_700_000_000}
@@ -130,7 +133,7 @@ def put(world: World, texts: Iterable[tuple[str, str]], policy: str) -> None:
         fields = {"definition": text, **({"policy": policy} if policy else {})}
         written = {field: text.encode("utf-8", "surrogatepass") for field, text in fields.items()}
         pipeline.delete(f"{PREFIX}{name}")
-        pipeline.hset(f"{PREFIX}{name}", mapping={**written, "identity": '"i"'})
+        pipeline.hset(f"{PREFIX}{name}", mapping=written)
     pipeline.execute()
 
 
@@ -142,8 +145,8 @@ def outcome(
     pipeline = world.client.pipeline(transaction=False)
     pipeline.delete(QUARANTINE)
     for name in names:
-        pipeline.hdel(f"{PREFIX}{name}", "runtime", "history", "claim")
-        pipeline.hset(f"{PREFIX}{name}", "meta", meta)
+        pipeline.hdel(f"{PREFIX}{name}", "history", "inbox")
+        pipeline.hset(f"{PREFIX}{name}", mapping={"meta": meta, "beat_state": STATE})
         pipeline.zadd(SCHEDULE, {f"{PREFIX}{name}": 1})
     pipeline.execute()
     beat.sent.clear()
@@ -151,7 +154,7 @@ def outcome(
     reasons = {key: note["reason"] for key, note in world.quarantine().items()}
     counts = {name: world.run_count(name) for name in names}
     # The score of an entry that was put back depends on the time of the tick, so leave it out.
-    scores = {name: "again" if world.is_claimed(name) else world.score(name) for name in names}
+    scores = {name: "again" if world.is_held(name) else world.score(name) for name in names}
     sent = sorted(beat.sent, key=lambda message: message.name)
     return sent, {"reasons": reasons, "counts": counts, "scores": scores}
 

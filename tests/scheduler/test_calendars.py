@@ -11,18 +11,17 @@ import pytest
 from celery.schedules import crontab
 
 from redbeat import Calendar, RedBeatSchedulerEntry, Schedule, rrule, rruleset
-from redbeat.beat.session import Session
+from redbeat.beat import beat
+from redbeat.beat.turn import Turn
+from redbeat.beat.upkeep import INTERVAL
 from redbeat.entries.decide import PARKED
 from redbeat.errors import DecodeError, InvalidEntryError, TooManyStepsError
 from redbeat.schedulers import RedBeatScheduler
-from redbeat.storage.quarantine import REVIEW_INTERVAL
-from redbeat.storage.records import Keys
+from redbeat.storage.keys import Keys
+from redbeat.storage.reading import stored_calendars
+from redbeat.storage.rows import new_mark
 from redbeat.storage.store import Store
 from tests.deployments import PREFIX
-from tests.edition.beat import beat
-from tests.edition.beat.turn import Turn
-from tests.edition.storage.portions import stored_calendars
-from tests.edition.storage.rows import new_mark
 from tests.schedule.conftest import RoundTrips, trips
 from tests.scheduler.conftest import Clock, RecordingScheduler, World, interval_json
 from tests.waiting import wait_until
@@ -31,7 +30,7 @@ __all__ = ("trips",)
 
 UTC = timezone.utc
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-KEYS = Keys.under(PREFIX)
+KEYS = Keys(PREFIX)
 
 
 def today(world: World) -> list[str]:
@@ -78,7 +77,7 @@ def test_an_excluded_run_is_not_sent_and_not_missed(
 def test_entries_without_calendars_cost_nothing_and_all_others_one_round_trip(
     world: World, schedule: Schedule, trips: RoundTrips, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tests.edition.beat.turn.LONGEST_WAIT", 60.0)
+    monkeypatch.setattr("redbeat.beat.turn.LONGEST_WAIT", 60.0)
     schedule.save_calendar(Calendar("never", days=["2001-01-01"]))
     scheduler = world.scheduler()
     scheduler.tick()
@@ -306,7 +305,6 @@ def test_no_stored_text_ends_a_tick(world: World, log: Any, monkeypatch: Any) ->
             raise error
 
         with monkeypatch.context() as patch:
-            patch.setattr(Session, "next_response", fail)
             patch.setattr(Turn, "look", fail)
             assert scheduler.tick() > 0
     assert "The tick failed" in log.text
@@ -348,7 +346,7 @@ def test_no_run_leaves_after_the_save_of_a_calendar_that_excludes_it(
     scheduler.tick()
     scheduler.tick()
     assert world.client.llen("celery") == 0
-    assert not world.is_claimed("a")
+    assert not world.is_held("a")
     assert (world.score("a") or 0) > world.now() + 3600
 
 
@@ -389,12 +387,12 @@ def test_an_entry_is_set_aside_until_another_program_mends_its_calendar(
     reason = world.quarantine()[f"{PREFIX}a"]["reason"]
     assert ("250,000 steps" if text == EVERY_DAY else "calendar 'de'") in reason
     assert world.score("a") == PARKED
-    clock.advance(REVIEW_INTERVAL + 1)
+    clock.advance(INTERVAL + 1)
     scheduler.tick()
     assert len([line for line in log.messages if "is quarantined" in line]) == 1
     assert not any("leaves the quarantine" in line for line in log.messages)
     put_raw(world, "de", NO_DAY)
-    clock.advance(REVIEW_INTERVAL + 1)
+    clock.advance(INTERVAL + 1)
     scheduler.tick()
     assert not world.quarantine()
     assert entry.status.state == "scheduled"
@@ -455,8 +453,8 @@ def test_entries_that_take_long_let_other_entries_pass(world: World) -> None:
         RedBeatSchedulerEntry(name, "t", slow, app=world.app).save()
         world.make_due(name)
     scheduler = world.scheduler()
-    ticker: Any = scheduler.ticker
-    ticker.max_tick = 0.0
+    leader: Any = scheduler.beat
+    leader.max_tick = 0.0
     for number in range(2):
         world.put(f"z{number}")
         scheduler.tick()

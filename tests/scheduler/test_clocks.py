@@ -14,7 +14,7 @@ import time_machine
 
 from redbeat import RedBeatSchedulerEntry, Schedule
 from tests.deployments import PREFIX
-from tests.stored import IS_THIRD, put_state
+from tests.stored import put_state
 
 from .conftest import SCHEDULE, STATS, Clock, RecordingScheduler, World, datetime_json
 
@@ -117,16 +117,12 @@ class TestTheClockOfRedisWasAhead:
         ran = later(world, HOUR)
         world.put(name, last_run_at=ran, score=ran.timestamp() + 60, **more)
         if by_a_beat:
-            self.recorded(world, name, ran.timestamp(), ran.timestamp())
+            self.recorded(world, name, ran.timestamp())
 
     @staticmethod
-    def recorded(world: World, name: str, at: float, ran: float) -> None:
-        """Store the nominal time of the last run, as the beat that sent it at ``ran`` did."""
-        if IS_THIRD:
-            put_state(world.client, f"{PREFIX}{name}", at=at, m=["m", "", "m"])
-            return
-        runtime = {"scheduled_at": round(at, 6), "last_run_at": round(ran, 6)}
-        world.client.hset(f"{PREFIX}{name}", "runtime", json.dumps(runtime))
+    def recorded(world: World, name: str, at: float) -> None:
+        """Store the nominal time of the last run, as the beat that sent it did."""
+        put_state(world.client, f"{PREFIX}{name}", at=at, m=["m", "", "m"])
 
     def leader_of(self, world: World) -> RecordingScheduler:
         """Return a new leader. The stored last tick is one hour ahead of the clock of Redis.
@@ -148,11 +144,7 @@ class TestTheClockOfRedisWasAhead:
         assert world.score("a") == pytest.approx(world.now() + 60, abs=2)
         assert "The clock of Redis went back by 3600" in log.text
         assert "The last run of entry a" in log.text
-        if IS_THIRD:
-            put_state(world.client, f"{PREFIX}a", at=world.field("a", "beat_state")["at"] - 61)
-        else:
-            runtime = self.a_minute_ago(world.field("a", "runtime"))
-            world.client.hset(f"{PREFIX}a", "runtime", json.dumps(runtime))
+        put_state(world.client, f"{PREFIX}a", at=world.field("a", "beat_state")["at"] - 61)
         world.client.zadd(SCHEDULE, {f"{PREFIX}a": 1})
         scheduler.tick()
         assert scheduler.names == ["a"]
@@ -165,15 +157,11 @@ class TestTheClockOfRedisWasAhead:
         ran = world.ago(30)
         meta = json.dumps({"last_run_at": datetime_json(ran), "total_run_count": 1})
         world.client.hset(f"{PREFIX}a", "meta", meta)
-        self.recorded(world, "a", world.now() + HOUR, ran.timestamp())
+        self.recorded(world, "a", world.now() + HOUR)
         scheduler = self.leader_of(world)
         assert scheduler.sent == []
         assert world.score("a") == pytest.approx(world.now() + 60, abs=2)
         assert "The last run of entry a" in log.text
-
-    @staticmethod
-    def a_minute_ago(runtime: dict[str, float]) -> dict[str, float]:
-        return {**runtime, "scheduled_at": runtime["scheduled_at"] - 61}
 
     def test_a_beat_that_was_at_work_notices(
         self, world: World, clock: Clock, log: pytest.LogCaptureFixture
@@ -211,19 +199,9 @@ class TestTheClockOfRedisWasAhead:
         self.leader_of(world)
         assert world.score("a") == pytest.approx(before, abs=1e-3)
 
-    def test_a_claim_of_the_wrong_time_delays_nothing(self, world: World) -> None:
-        world.put("a", score=world.now() + HOUR + 30)
-        ends = world.now() + HOUR + 30
-        world.client.hset(f"{PREFIX}a", "claim", f'["somebody 1 {ends:.6f}","",""]')
-        assert self.leader_of(world).names == ["a"]
-
     def test_a_trigger_of_the_wrong_time_runs(self, world: World) -> None:
         self.ran_in_an_hour(world, "a")
-        at = world.now() + HOUR
-        if IS_THIRD:
-            put_state(world.client, f"{PREFIX}a", waiting=[["x", at]])
-        else:
-            world.client.hset(f"{PREFIX}a", "trigger", f'"x:{at:.6f}"')
+        put_state(world.client, f"{PREFIX}a", waiting=[["x", world.now() + HOUR]])
         assert self.leader_of(world).names == ["a"]
 
     def test_a_paused_entry_counts_from_now_when_it_is_resumed(self, world: World) -> None:

@@ -16,11 +16,10 @@ import pytest
 import redis
 from celery import Task
 from celery.signals import after_task_publish, before_task_publish
-from kombu.pools import producers
 from kombu.transport.redis import Channel, Transport
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.beat.exactly_once import CHECK_INTERVAL, REFUSED_FOR
+from redbeat.beat.one_step import CHECK_INTERVAL
 from redbeat.errors import ConfigurationError
 from redbeat.schedulers import RedBeatScheduler
 from redbeat.signals import entry_dispatched, entry_failed
@@ -121,7 +120,7 @@ def with_forbidden_queues(world: World, server: RedisServer, admin: Any) -> tupl
 
 @contextmanager
 def before_publish(action: Callable[[], object]) -> Iterator[None]:
-    """Run ``action`` once, after the beat claims a run and before the beat records it.
+    """Run ``action`` once, after the beat has decided a run, before it records it.
 
     The action runs in another thread, because a beat recognizes changes by its own user code.
     """
@@ -183,7 +182,7 @@ class TestOneStep:
         assert message["headers"]["task"] == "tasks.a"
         assert queues.bodies() == [[1, "ä"]]
         assert (world.run_count("a"), announced) == (1, ["a"])
-        assert not world.is_claimed("a")
+        assert not world.is_held("a")
 
     def test_a_message_is_not_sent_before_its_record(self, world: World, queues: Queues) -> None:
         put_one_off(world, "a")
@@ -244,42 +243,10 @@ class TestOneStep:
             first.tick()
         world.schedulers.remove(first)
         assert queues.messages() == []
-        if world.is_claimed("a"):
-            world.expire_claim("a")
+        if world.is_held("a"):
+            world.end_hold("a")
         world.scheduler_of(RedBeatScheduler).tick()
         assert (queues.names(), world.run_count("a")) == (["a"], 1)
-
-    def test_a_claim_taken_over_by_another_beat_sends_nothing(
-        self, world: World, queues: Queues, announced: list[str], log: pytest.LogCaptureFixture
-    ) -> None:
-        """Invariant: a beat sends nothing after its claim expired and another beat sent the run."""
-        world.app.conf.redbeat_lock_key = None
-        put_one_off(world, "a")
-        frozen, other = (world.scheduler_of(RedBeatScheduler) for _ in range(2))
-
-        def take() -> None:
-            world.expire_claim("a")
-            other.tick()
-
-        with before_publish(take):
-            frozen.tick()
-        assert (queues.names(), world.run_count("a"), announced) == (["a"], 1, ["a"])
-        assert lines(log, f"The run of {PREFIX}a is not sent")
-
-    def test_a_claim_held_by_another_beat_sends_nothing(
-        self, world: World, queues: Queues, announced: list[str]
-    ) -> None:
-        put_one_off(world, "a")
-        scheduler = world.scheduler_of(RedBeatScheduler)
-
-        def take() -> None:
-            world.expire_claim("a")
-            claim = f'["another 1 {world.now() + 30:.6f} - x2",1,1]'
-            world.client.hset(f"{PREFIX}a", "claim", claim)
-
-        with before_publish(take):
-            scheduler.tick()
-        assert (queues.names(), world.run_count("a"), announced) == ([], 0, [])
 
     def test_a_deleted_entry_sends_nothing(
         self, world: World, queues: Queues, announced: list[str]
@@ -389,7 +356,7 @@ class TestOneStep:
         scheduler = world.scheduler_of(RedBeatScheduler)
         scheduler.tick()
         assert queues.names() == ["a"]
-        world.client.hdel(f"{PREFIX}a", "meta", "runtime")
+        world.client.hdel(f"{PREFIX}a", "meta")
         world.make_due("a")
         wire.lose(lambda: len(queues.messages()) == 2)
         for _ in range(3):
@@ -694,23 +661,8 @@ class TestMessagesOfUserCode:
         for _ in range(2):
             world.make_due(*names)
             for name in names:
-                world.client.hdel(f"{PREFIX}{name}", "meta", "runtime")
+                world.client.hdel(f"{PREFIX}{name}", "meta")
             scheduler.tick()
-
-    def test_a_task_that_calls_super(
-        self, world: World, queues: Queues, log: pytest.LogCaptureFixture
-    ) -> None:
-        class Calling(Task):
-            def apply_async(self, *args: Any, **kwargs: Any) -> Any:
-                return super().apply_async(*args, **kwargs)
-
-        register(world, Calling)
-        put_one_off(world, "a")
-        put_one_off(world, "b")
-        self.twice(world, world.scheduler_of(RedBeatScheduler), "a", "b")
-        assert sorted(queues.names()) == ["a", "a", "b", "b"]
-        assert [world.run_count(name) for name in "ab"] == [1, 1]
-        assert not lines(log, AT_LEAST_ONCE)
 
     def test_a_task_on_its_own_connection(
         self, world: World, queues: Queues, log: pytest.LogCaptureFixture, announced: list[str]
@@ -746,28 +698,6 @@ class TestMessagesOfUserCode:
         assert (queues.names(), len(queues.messages("more"))) == (["a"], 1)
         assert world.run_count("a") == 1
 
-    def test_a_task_that_sends_and_fails(self, world: World, queues: Queues) -> None:
-        """Invariant: a message that may have been sent is sent again with the same task id."""
-        app = world.app
-        fails = [False, True]
-
-        class Failing(Task):
-            def apply_async(self, *args: Any, **kwargs: Any) -> Any:
-                with app.connection_for_write() as connection:
-                    kwargs["producer"] = app.amqp.Producer(connection)
-                    super().apply_async(*args, **kwargs)
-                if fails.pop():
-                    raise ValueError("after the fact")
-
-        register(world, Failing)
-        world.put("a", interval_json(0.01), world.ago(1))
-        scheduler = world.scheduler_of(RedBeatScheduler)
-        scheduler.tick()
-        world.make_due("a")
-        scheduler.tick()
-        first, second = (message["headers"]["id"] for message in queues.messages()[:2])
-        assert first == second
-
     def test_eager_tasks(
         self, world: World, queues: Queues, log: pytest.LogCaptureFixture, announced: list[str]
     ) -> None:
@@ -779,35 +709,6 @@ class TestMessagesOfUserCode:
         assert (queues.messages(), len(ran), announced) == ([], 2, ["a", "a"])
         assert world.run_count("a") == 1
         assert len(lines(log, AT_LEAST_ONCE)) == 1
-
-    @pytest.mark.parametrize("method", ["apply_async", "maybe_due", "send_task"])
-    @pytest.mark.parametrize("foreign", [False, True])
-    def test_a_scheduler_with_overridden_methods(
-        self,
-        world: World,
-        queues: Queues,
-        log: pytest.LogCaptureFixture,
-        announced: list[str],
-        method: str,
-        foreign: bool,
-    ) -> None:
-        app = world.app
-
-        def own(self: Any, *args: Any, **kwargs: Any) -> Any:
-            parent = getattr(super(cls, self), method)
-            if not foreign:
-                return parent(*args, **kwargs)
-            with producers[app.connection_for_write()].acquire(block=True) as producer:
-                return parent(*args, **{**kwargs, "producer": producer})
-
-        cls = type("Own", (RedBeatScheduler,), {method: own})
-        put_one_off(world, "a")
-        put_one_off(world, "b")
-        self.twice(world, world.scheduler_of(cls), "a", "b")
-        assert sorted(queues.names()) == sorted(announced) == ["a", "a", "b", "b"]
-        assert [world.run_count(name) for name in "ab"] == [1, 1]
-        # The message is logged once for each task.
-        assert len(lines(log, AT_LEAST_ONCE)) == (2 if foreign else 0)
 
     def test_a_maybe_due_without_super(
         self, world: World, queues: Queues, announced: list[str]
@@ -895,19 +796,13 @@ def ticks(scheduler: RedBeatScheduler, clock: Clock, count: int = 5) -> None:
         scheduler.tick()
 
 
-def order_of_the_next_claim(world: World, scheduler: RedBeatScheduler, name: str) -> str:
-    """Run a new entry; return whether its claim lets a run leave before its record ("l" or "x")."""
-    orders: list[str] = []
-
-    def note_order() -> None:
-        claim = world.client.hget(f"{PREFIX}{name}", "claim")
-        held = json.loads(claim)[0].split()[4][0] == "l" if claim else world.is_claimed(name)
-        orders.append("l" if held else "x")
-
-    with before_publish(note_order):
+def is_held_first(world: World, scheduler: RedBeatScheduler, name: str) -> bool:
+    """Run a new entry; return whether its run is held before it is published."""
+    held: list[bool] = []
+    with before_publish(lambda: held.append(world.is_held(name))):
         put_one_off(world, name)
         run_again(world, scheduler, name)
-    return orders[0]
+    return held[0]
 
 
 class TestUserCodeThatChangesTheEntry:
@@ -957,30 +852,6 @@ class TestUserCodeThatChangesTheEntry:
         assert world.client.exists(f"{PREFIX}a") == (change != "delete")
         assert change == "delete" or world.run_count("a") == 1
 
-    @pytest.mark.parametrize("change", ["delete", "disable", "renumber"])
-    def test_in_a_method_of_the_entry_and_its_next_run(
-        self, world: World, queues: Queues, change: str, log: pytest.LogCaptureFixture
-    ) -> None:
-        act = getattr(self, change)
-
-        class Own(RedBeatSchedulerEntry):
-            def _next_instance(self, *args: Any, **kwargs: Any) -> Any:
-                after = super()._next_instance(*args, **kwargs)
-                act(after)
-                return after
-
-            __next__ = next = _next_instance
-
-        class Scheduler(RedBeatScheduler):
-            Entry = Own
-
-        saved(world, "a")
-        scheduler = world.scheduler_of(Scheduler)
-        scheduler.tick()
-        scheduler.tick()
-        assert queues.names() == ["a"]
-        assert len(lines(log, AT_LEAST_ONCE, "changes the entry")) == 1
-
     @pytest.mark.parametrize("change", ["renumber", "rewrite"])
     def test_in_a_method_that_is_called_before_an_at_most_once_record(
         self, world: World, queues: Queues, change: str
@@ -1016,27 +887,8 @@ class TestUserCodeThatChangesTheEntry:
         assert sorted(queues.names()) == sorted(announced) == ["a", "b"]
         assert (world.client.exists(f"{PREFIX}a"), world.run_count("b")) == (0, 1)
 
-    @pytest.mark.parametrize("who", ["entry", "stored", "after"])
-    def test_a_save_without_an_edit_keeps_exactly_once(
-        self, world: World, queues: Queues, who: str, log: pytest.LogCaptureFixture
-    ) -> None:
-        """Programs for RedBeat 2 save the entry or its next run to store the run history."""
-
-        class Own(RedBeatScheduler):
-            def reserve(self, entry: Any) -> Any:
-                after = super().reserve(entry)
-                stored = RedBeatSchedulerEntry.from_key(entry.key, app=entry.app)
-                {"entry": entry, "stored": stored, "after": after}[who].save()
-                return after
-
-        saved(world, "a")
-        scheduler = world.scheduler_of(Own)
-        scheduler.tick()
-        assert (queues.names(), world.run_count("a")) == (["a"], 1)
-        assert lines(log, AT_LEAST_ONCE) == []
-
     def test_a_save_after_a_delete(self, world: World, queues: Queues) -> None:
-        """The stored texts equal those of the claim, but the claim is deleted with the entry."""
+        """The stored texts equal those that were looked at, but not what beats keep."""
 
         class Own(RedBeatScheduler):
             def reserve(self, entry: Any) -> Any:
@@ -1091,7 +943,7 @@ class TestNotTheSameServer:
         for _ in range(2):
             for name in names:
                 put_one_off(world, name)
-                world.client.hdel(f"{PREFIX}{name}", "meta", "runtime")
+                world.client.hdel(f"{PREFIX}{name}", "meta")
             ticks(scheduler, clock, 3)
 
     def test_a_broker_in_memory(
@@ -1176,61 +1028,6 @@ class TestNotTheSameServer:
             assert not lines(log, "PROBLEM")
             assert len(lines(log, "bad", AT_LEAST_ONCE)) == (0 if delivery else 1)
 
-    @pytest.mark.parametrize("then", ["deleted", "allowed", "still forbidden"])
-    def test_a_forbidden_queue_is_forgotten(
-        self,
-        world: World,
-        clock: Clock,
-        own_server: RedisServer,
-        log: pytest.LogCaptureFixture,
-        then: str,
-    ) -> None:
-        """Claims say again that messages leave with their records, minutes after a refusal."""
-        with redis.Redis.from_url(own_server.url, decode_responses=True) as admin:
-            queues, there = with_forbidden_queues(world, own_server, admin)
-            scheduler = there.scheduler_of(RedBeatScheduler, clock=clock)
-            put_one_off(there, "first")
-            ticks(scheduler, clock)
-
-            def run_forbidden() -> None:
-                ran_at, options = there.ago(3601), {"queue": "forbidden"}
-                there.put("bad", interval_json(3600), ran_at, score=1, options=options)
-                run_again(there, scheduler, "bad")
-
-            run_forbidden()
-            assert order_of_the_next_claim(there, scheduler, "a") == "l"
-            clock.advance(REFUSED_FOR)
-            if then == "deleted":
-                there.client.delete(f"{PREFIX}bad")
-            elif then == "allowed":
-                admin.execute_command("ACL SETUSER beat ~forbidden")
-                run_forbidden()
-            put_one_off(there, "b")
-            ticks(scheduler, clock)
-            assert order_of_the_next_claim(there, scheduler, "c") == "x"
-            if then == "still forbidden":
-                run_forbidden()
-                assert order_of_the_next_claim(there, scheduler, "d") == "l"
-            assert queues.names("forbidden") == ["bad"] * (1 if then == "deleted" else 2)
-            assert len(lines(log, "bad", AT_LEAST_ONCE)) == 1
-
-    def test_a_forbidden_queue_as_the_first_queue(
-        self, world: World, clock: Clock, own_server: RedisServer, log: pytest.LogCaptureFixture
-    ) -> None:
-        """The beat assumes that all queues are forbidden, and tries again after minutes."""
-        with redis.Redis.from_url(own_server.url, decode_responses=True) as admin:
-            queues, there = with_forbidden_queues(world, own_server, admin)
-            scheduler = there.scheduler_of(RedBeatScheduler, clock=clock)
-            there.put("bad", interval_json(3600), options={"queue": "forbidden"})
-            ticks(scheduler, clock)
-            assert queues.names("forbidden") == ["bad"]
-            assert len(lines(log, AT_LEAST_ONCE)) == 1
-            clock.advance(REFUSED_FOR)
-            put_one_off(there, "good")
-            ticks(scheduler, clock)
-            assert queues.names() == ["good"]
-            assert len(lines(log, "on one Redis server again")) == 1
-
     def test_a_broker_that_fails_when_the_servers_are_compared_again(
         self, world: World, clock: Clock, own_server: RedisServer, log: pytest.LogCaptureFixture
     ) -> None:
@@ -1309,25 +1106,18 @@ class TestTheBrokerMoves:
         assert len(lines(log, "on one Redis server again")) == 1
         assert [world.run_count(name) for name in "abcd"] == [1, 1, 1, 1]
 
-    def test_a_run_sent_at_least_once_was_claimed_as_one(
+    def test_a_run_sent_at_least_once_is_held_first(
         self, world: World, clock: Clock, proxy: Proxy, own_server: RedisServer
     ) -> None:
-        """Invariant: the claim of a run published before its record is marked as at least once.
+        """Invariant: a run that is published before its record is held.
 
-        Another beat sends the run of such a claim again with the same task id. The run of a claim
-        marked as exactly once could get another task id.
+        If this beat ends in between, another beat sends the run again with the same task id.
         """
         scheduler, other = self.part(world, clock, proxy, own_server)
-        orders: list[str] = []
-
-        def note_order() -> None:
-            claim = world.client.hget(f"{PREFIX}b", "claim")
-            held = json.loads(claim)[0].split()[4][0] == "l" if claim else world.is_claimed("b")
-            orders.append("l" if held else "x")
-
-        with before_publish(note_order):
+        held: list[bool] = []
+        with before_publish(lambda: held.append(world.is_held("b"))):
             ticks(scheduler, clock)
-        assert (other.names(), orders) == (["b"], ["l"])
+        assert (other.names(), held) == (["b"], [True])
 
     def test_after_the_move_nothing_is_sent_if_only_exactly_once_is_allowed(
         self,

@@ -14,7 +14,6 @@ from redbeat.errors import DecodeError, InvalidEntryError
 from redbeat.schedulers import RedBeatScheduler
 from redbeat.schedules import rrule
 from tests.deployments import PREFIX
-from tests.stored import IS_THIRD
 
 from .conftest import SCHEDULE, RecordingScheduler, World
 
@@ -169,7 +168,6 @@ def test_a_beat_without_that_configuration_sends_nothing(
     score = world.score("a")
     assert score is not None
     assert score - world.now() <= 60
-    assert IS_THIRD or score > world.now()
     # A beat whose configuration has the function sends the delayed run.
     other.close()
     configure(world, args=[LAZY])

@@ -11,6 +11,7 @@ from celery import Task
 from celery.beat import Scheduler, SchedulingError
 
 from redbeat import RedBeatSchedulerEntry
+from redbeat.schedulers import RedBeatScheduler
 
 from .conftest import RecordingScheduler, World, interval_json
 
@@ -107,6 +108,23 @@ def test_sync_is_called_after_the_configured_number_of_tasks(world: World) -> No
             world.put(name, interval_json(3600), world.ago(3700))
         scheduler.tick()
     assert scheduler.synced == [0, 2, 5]
+
+
+def test_plain_runs_count_for_sync(world: World) -> None:
+    class Plain(RedBeatScheduler):
+        syncs = 0
+
+        def sync(self) -> None:
+            self.syncs += 1
+
+    world.app.conf.broker_url = "memory://"
+    scheduler = world.scheduler_of(Plain, sync_every_tasks=2)
+    scheduler.tick()
+    for names, syncs in (("ab", 2), ("c", 2), ("d", 3)):
+        for name in names:
+            world.put(name, interval_json(3600), world.ago(3700))
+        scheduler.tick()
+        assert scheduler.syncs == syncs
 
 
 def test_a_sync_that_fails_is_logged(world: World, caplog: pytest.LogCaptureFixture) -> None:

@@ -10,9 +10,9 @@ import pytest
 from celery import Celery
 
 from redbeat import RedBeatScheduler
-from redbeat.beat.lock import SILENCE
-from redbeat.beat.ticker import STANDBY_POLL
+from redbeat.beat.beat import STANDBY_POLL
 from redbeat.schedulers import acquire_distributed_beat_lock
+from redbeat.storage.beats import SILENCE
 from tests.deployments import PREFIX
 
 from .conftest import LOCK, QUARANTINE, Clock, RecordingScheduler, World, once, void
@@ -33,7 +33,7 @@ class TestLeading:
         world.put("a")
         assert standby.tick() == STANDBY_POLL
         assert standby.sent == []
-        assert not world.is_claimed("a")
+        assert not world.is_held("a")
         leader.tick()
         assert leader.names == ["a"]
         assert world.client.get(LOCK) == lock_of(leader)
@@ -181,7 +181,7 @@ class TestDeadLeader:
         self.watch(world, standby, clock, 100)
         assert world.client.get(LOCK) == "token-of-redbeat-2"
 
-    def test_a_replaced_leader_that_comes_back_claims_nothing(
+    def test_a_replaced_leader_that_comes_back_sends_nothing(
         self, world: World, clock: Clock
     ) -> None:
         stale = world.scheduler()
@@ -212,7 +212,7 @@ class TestWithoutLock:
         beats = [world.scheduler() for _ in range(3)]
         for beat in beats:
             beat.tick()
-        world.put_many(3000)  # one beat claims at most two batches of 500 entries at a time
+        world.put_many(3000)  # one beat has at most two looks of 500 entries in hand
         sent: Counter[str] = Counter()
         for beat in beats:
             others = [other for other in beats if other is not beat]

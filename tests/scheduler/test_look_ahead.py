@@ -1,20 +1,19 @@
-"""Redis claims the next batch while the beat sends the current one."""
+"""Redis carries out the next turn while the beat works on the replies to the one before."""
 
 from __future__ import annotations
 
 import threading
 from collections import Counter
-from typing import Any
 
 import pytest
 import redis
 from celery import Celery
 
-from redbeat.schedulers import get_redis
-from redbeat.storage.reading import BATCH
+from redbeat.storage.commands import BATCH
 from redbeat.storage.scripts import Script
 from tests.deployments import PREFIX
-from tests.scheduler.conftest import LOCK, Clock, RecordingScheduler, World, once
+from tests.scheduler.clients import Wire
+from tests.scheduler.conftest import LOCK, Clock, RecordingScheduler, World
 
 MANY = 3 * BATCH + 10
 
@@ -51,16 +50,16 @@ def test_every_entry_is_sent_and_recorded_in_one_tick(
     assert scheduler.tick() > 0
     assert each_once(scheduler)
     assert unrecorded(world) == 0
-    assert not any(world.is_claimed(key.split(":", 1)[1]) for key in entry_keys(world))
+    assert not any(world.is_held(key.split(":", 1)[1]) for key in entry_keys(world))
 
 
 @pytest.mark.long
-def test_a_stopping_beat_puts_both_batches_back(
+def test_a_stopping_beat_puts_back_what_it_holds(
     world: World, scheduler: RecordingScheduler
 ) -> None:
-    """Setup: a beat has claimed two batches.
+    """Setup: a beat has several turns of runs to send.
 
-    Fault: it is stopped while it sends the second batch.
+    Fault: it is stopped amid a later turn.
 
     Invariant: the next leader sends the remaining runs.
     """
@@ -83,7 +82,7 @@ def test_a_stopping_beat_puts_both_batches_back(
 @pytest.mark.long
 @pytest.mark.standalone
 def test_a_connection_that_breaks_during_a_request_loses_nothing(
-    world: World, scheduler: RecordingScheduler, log: pytest.LogCaptureFixture
+    world: World, wire: Wire, scheduler: RecordingScheduler, log: pytest.LogCaptureFixture
 ) -> None:
     """Setup: a request to Redis is in flight.
 
@@ -91,16 +90,15 @@ def test_a_connection_that_breaks_during_a_request_loses_nothing(
 
     Invariant: every run is sent exactly once.
     """
-    client: Any = get_redis(world.app)
-    pool = client.connection_pool
-    scheduler.before_send = once(lambda: pool.disconnect(inuse_connections=True))
+    wire.lose(lambda: world.is_held("e0"))
     for _ in range(3):
         scheduler.tick()
+    assert wire.lost == 1
     assert "trying again" in log.text
     for key in entry_keys(world):
         name = key.split(":", 1)[1]
-        if world.is_claimed(name):  # the reply with this claim was lost
-            world.expire_claim(name)
+        if world.is_held(name):  # the reply to the turn that holds it was lost
+            world.end_hold(name)
     for _ in range(3):
         scheduler.tick()
     assert each_once(scheduler)
@@ -108,7 +106,7 @@ def test_a_connection_that_breaks_during_a_request_loses_nothing(
 
 
 @pytest.mark.long
-def test_a_client_that_cannot_read_replies_later_claims_one_batch_at_a_time(
+def test_a_client_that_cannot_read_replies_later_waits_for_each(
     app: Celery, redis_url: str, world: World
 ) -> None:
     """A client without spare connections, such as a cluster client, waits for each reply."""

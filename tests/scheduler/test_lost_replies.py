@@ -22,9 +22,9 @@ from .conftest import (
 DELIVERIES = (AT_LEAST_ONCE, AT_MOST_ONCE)
 
 
-def lose_claims(world: World, wire: Wire, name: str = "a", times: int = 1) -> None:
-    """Lose the next replies that arrive while an entry is claimed, so no beat gets the claim."""
-    wire.lose(lambda: world.is_claimed(name), times)
+def lose_holds(world: World, wire: Wire, name: str = "a", times: int = 1) -> None:
+    """Lose the next replies that arrive while the run of an entry is held."""
+    wire.lose(lambda: world.is_held(name), times)
 
 
 def lose_record(world: World, wire: Wire, name: str = "a") -> None:
@@ -40,11 +40,11 @@ def scheduler(world: World, clock: Clock, wire: Wire) -> RecordingScheduler:  # 
     return scheduler
 
 
-def test_claims_are_handed_out_again_at_the_next_tick(
+def test_lost_holds_are_confirmed_at_the_next_tick(
     world: World, wire: Wire, scheduler: RecordingScheduler
 ) -> None:
     world.put_many(40)
-    lose_claims(world, wire, "e0")
+    lose_holds(world, wire, "e0")
     scheduler.tick()
     assert wire.lost == 1
     assert scheduler.sent == []
@@ -53,23 +53,22 @@ def test_claims_are_handed_out_again_at_the_next_tick(
     assert all(world.run_count(f"e{n}") == 1 for n in range(40))
 
 
-def test_entries_due_since_are_claimed_separately(
+def test_entries_due_since_are_sent_too(
     world: World, wire: Wire, scheduler: RecordingScheduler
 ) -> None:
-    """Entries that become due after a lost reply are claimed by another request."""
     world.put("a")
-    lose_claims(world, wire)
+    lose_holds(world, wire)
     scheduler.tick()
     world.put("b")
     scheduler.tick()
     assert scheduler.names == ["a", "b"]
 
 
-def test_claims_whose_reply_is_lost_twice_are_handed_out_again(
+def test_holds_whose_reply_is_lost_twice_are_confirmed_later(
     world: World, wire: Wire, scheduler: RecordingScheduler
 ) -> None:
     world.put("a")
-    lose_claims(world, wire, times=2)
+    lose_holds(world, wire, times=2)
     scheduler.tick()
     scheduler.tick()
     assert scheduler.sent == []
@@ -77,7 +76,7 @@ def test_claims_whose_reply_is_lost_twice_are_handed_out_again(
     assert scheduler.names == ["a"]
 
 
-def test_a_request_that_never_arrived_claims_what_is_due_when_repeated(
+def test_a_request_that_never_arrived_is_repeated(
     world: World, wire: Wire, scheduler: RecordingScheduler
 ) -> None:
     world.put("a")
@@ -87,14 +86,14 @@ def test_a_request_that_never_arrived_claims_what_is_due_when_repeated(
     assert scheduler.names == ["a"]
 
 
-def test_lost_claims_that_expired_can_be_claimed_by_any_beat(
+def test_lost_holds_that_expired_are_taken_over_by_any_beat(
     world: World, wire: Wire, clock: Clock, scheduler: RecordingScheduler
 ) -> None:
     world.put("a", interval_json(60), world.ago(90))
-    lose_claims(world, wire)
+    lose_holds(world, wire)
     scheduler.tick()
     assert wire.lost == 1
-    world.expire_claim("a")
+    world.end_hold("a")
     world.client.delete(LOCK)
     heir = world.scheduler()
     heir.tick()
@@ -112,14 +111,14 @@ def test_a_recorded_run_is_not_recorded_twice(
     scheduler.tick()
     assert scheduler.names == ["a"]
     assert world.run_count("a") == 1
-    assert not world.is_claimed("a")
+    assert not world.is_held("a")
     assert "deleted or replaced" not in log.text
 
 
-def test_a_lost_reply_to_a_record_and_a_claim(
+def test_a_lost_reply_to_records_and_a_look(
     world: World, wire: Wire, scheduler: RecordingScheduler
 ) -> None:
-    """The request whose reply is lost records one batch and claims the next."""
+    """The request whose reply is lost records some runs, and looks at the next ones."""
     world.put_many(1200)
     lose_record(world, wire, "e0")
     # On a busy machine, a tick ends before it has sent all runs.
@@ -131,13 +130,12 @@ def test_a_lost_reply_to_a_record_and_a_claim(
 
 
 @pytest.mark.parametrize("delivery", DELIVERIES)
-def test_claims_of_a_lost_request_that_a_record_repeats_are_sent(
+def test_a_request_for_later_runs_that_never_arrived_is_repeated(
     world: World, wire: Wire, delivery: str
 ) -> None:
-    """Setup: more entries are due than one request claims.
+    """Setup: more entries are due than one look returns.
 
-    Fault: the request for the second batch never arrives. Invariant: the request that records runs
-    of the first batch repeats it, and the beat sends what was claimed.
+    Fault: a later request never arrives. Invariant: each run is sent once.
     """
     world.app.conf.redbeat_delivery = delivery
     scheduler = world.scheduler(clock=Clock())
@@ -176,13 +174,13 @@ def test_a_beat_whose_lock_reply_was_lost_leads(world: World, wire: Wire) -> Non
     assert scheduler.names == ["a"]
 
 
-def test_a_stopping_beat_puts_back_claims_whose_reply_was_lost(
+def test_a_stopping_beat_gives_back_holds_whose_reply_was_lost(
     world: World, wire: Wire, scheduler: RecordingScheduler
 ) -> None:
     world.put("a", interval_json(60), world.ago(90))
-    lose_claims(world, wire)
+    lose_holds(world, wire)
     scheduler.tick()
-    assert world.is_claimed("a")
+    assert world.is_held("a")
     scheduler.close()
     heir = world.scheduler()
     heir.tick()

@@ -145,6 +145,19 @@ class TestClockThatShowsItsStart:
         scheduler.tick()
         assert [message.scheduled_at for message in scheduler.sent] == [begin + HOUR]
 
+    def test_a_clock_that_shows_the_start_does_not_decide_about_later_runs(
+        self, world: World
+    ) -> None:
+        begin, ran = now() - 10 * HOUR, now() - 90 * MINUTE
+        static(world, schedule(3600, nowfun=lambda: begin))
+        scheduler = world.scheduler()
+        scheduler.tick()
+        scheduler.sent.clear()
+        world.put_meta("new", ran)
+        world.make_due("new")
+        scheduler.tick()
+        assert [message.scheduled_at for message in scheduler.sent] == [ran + HOUR]
+
     def test_the_clock_of_an_entry_class_counts_too(self, world: World) -> None:
         Clocked("new", "t", 3600, app=world.app).save()
         world.scheduler().tick()

@@ -12,7 +12,7 @@ import pytest
 from celery.schedules import schedule
 
 from redbeat import RedBeatSchedulerEntry, Schedule
-from redbeat.beat.maintenance import PAGE_INTERVAL
+from redbeat.beat.upkeep import INTERVAL
 from redbeat.entries.decide import DISABLED
 from tests.deployments import PREFIX
 
@@ -131,6 +131,6 @@ def test_a_scan_finds_entries_that_were_enabled_with_any_true_value(
     scheduler = world.scheduler(clock=clock)
     for _ in range(2):
         scheduler.tick()
-        clock.advance(PAGE_INTERVAL)
+        clock.advance(INTERVAL)
     assert ("was enabled by another program" in log.text) is bool(enabled)
     assert (world.score("a") == DISABLED) is not bool(enabled)

@@ -1,4 +1,4 @@
-"""A beat that cannot run an entry puts it back for other beats, without quarantine."""
+"""A beat that cannot run an entry leaves it to other beats, without quarantine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.beat.retries import OTHERS_WAIT
 from redbeat.decoder import MissingPackageError
 from redbeat.errors import CannotRunHereError, NotAllowedError
 from tests.deployments import PREFIX
@@ -111,36 +110,15 @@ def test_the_entry_is_left_to_others_and_logged_once(
     assert world.client.hget(STATS, "failed") == "1"
 
 
-def test_the_entry_is_put_back(world: World, case: Case) -> None:
-    cls, _, error = case
-    scheduler = world.scheduler_of(cls)
-    waits = []
-    for _ in range(12):
-        scheduler.tick()
-        score = world.score("odd")
-        assert score is not None
-        waits.append(score - world.now())
-        look_again(world)
-    assert world.quarantine() == {}
-    assert scheduler.sent == []
-    assert waits[0] <= OTHERS_WAIT.first
-    assert OTHERS_WAIT.longest - 5 < waits[-1] <= OTHERS_WAIT.longest
-    entry = RedBeatSchedulerEntry("odd", app=world.app)
-    assert [run.outcome for run in entry.history] == [f"failed:{error}:12", f"failed:{error}"]
-    assert entry.status.state == "failing"
-
-
-def test_another_occurrence_starts_with_the_shortest_wait_again(world: World) -> None:
+def test_an_entry_that_was_changed_does_not_wait(world: World) -> None:
     world.put("odd", {"__type__": "lunar"})
     scheduler = world.scheduler()
     for _ in range(8):
         scheduler.tick()
         look_again(world)
-    world.client.hdel(f"{PREFIX}odd", "claim")  # as if another beat had recorded the run
+    world.put("odd")
     scheduler.tick()
-    score = world.score("odd")
-    assert score is not None
-    assert score - world.now() <= OTHERS_WAIT.first
+    assert scheduler.names == ["odd"]
 
 
 def test_another_reason_is_logged_too(world: World, log: pytest.LogCaptureFixture) -> None:
@@ -174,31 +152,10 @@ def test_a_triggered_run_waits_for_a_beat_that_can(world: World) -> None:
 class TestWithAnotherBeat:
     @pytest.fixture(autouse=True)
     def without_a_lock(self, world: World) -> None:
-        """Disable the lock, so that all beats claim entries."""
+        """Disable the lock, so that all beats share the work."""
         world.app.conf.redbeat_lock_key = None
 
-    def test_the_other_beat_is_woken_up_and_claims_first(self, world: World) -> None:
-        first, second = world.scheduler(), world.scheduler_of(ColouredScheduler)
-        for scheduler in (first, second):
-            scheduler.tick()
-        channel = world.client.pubsub(ignore_subscribe_messages=True)
-        channel.subscribe(f"{PREFIX}:wakeup")
-        channel.get_message(timeout=5)
-        world.put("odd", colour="red", last_run_at=world.ago(90))
-        wait = first.tick()
-        message = channel.get_message(timeout=5) or channel.get_message(timeout=5)
-        channel.close()
-        assert message is not None
-        assert message["data"] == "due"
-        score = world.score("odd")
-        assert score is not None
-        assert wait > score - world.now() + 0.015, "this beat lets others go first"
-        wait_until(lambda: second.tick() and second.sent, 5, "the run in the other beat")
-        assert second.names == ["odd"]
-        assert first.sent == []
-        assert not world.is_claimed("odd")
-
-    def test_a_beat_that_puts_entries_back_still_shares_the_work(self, world: World) -> None:
+    def test_a_beat_that_leaves_entries_to_others_still_shares_the_work(self, world: World) -> None:
         first, second = world.scheduler(), world.scheduler_of(ColouredScheduler)
         for number in range(40):
             world.put(f"odd{number}", interval_json(3600), world.ago(7200), colour="red")

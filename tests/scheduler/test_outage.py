@@ -98,13 +98,13 @@ def test_sent_runs_are_recorded_after_the_outage(server: RedisServer, restartabl
     scheduler.tick()
     assert scheduler.names == ["a", "b"]
     assert [restartable.run_count(name) for name in "ab"] == [1, 1]
-    assert not restartable.is_claimed("a")
+    assert not restartable.is_held("a")
 
 
 def test_a_reply_from_before_the_outage_is_no_sign_that_redis_is_back(
     restartable: World, log: pytest.LogCaptureFixture
 ) -> None:
-    """Setup: 600 entries are due, more than a beat claims in one request.
+    """Setup: 600 entries are due, more than a beat looks at in one request.
 
     Fault: the memory is full from the third run on, when Redis has answered the request that the
     beat sent ahead.
@@ -181,7 +181,7 @@ def test_read_only_replica(restartable: World, log: pytest.LogCaptureFixture) ->
     assert lines(log, "Redis is not available") == 1
 
 
-def test_out_of_memory_claims_nothing_and_goes_on_later(restartable: World) -> None:
+def test_out_of_memory_sends_nothing_and_goes_on_later(restartable: World) -> None:
     restartable.app.conf.redbeat_lock_key = None
     restartable.put("a", interval_json(60), restartable.ago(90))
     scheduler = restartable.scheduler()
@@ -189,7 +189,7 @@ def test_out_of_memory_claims_nothing_and_goes_on_later(restartable: World) -> N
     restartable.client.config_set("maxmemory", "1")
     assert scheduler.tick() > 0
     assert scheduler.sent == []
-    assert not restartable.is_claimed("a")
+    assert not restartable.is_held("a")
     restartable.client.config_set("maxmemory", "0")
     scheduler.tick()
     scheduler.tick()

@@ -47,7 +47,7 @@ class TestOwnTick:
         assert scheduler.names == ["a"]
         assert world.run_count("a") == 1
         assert world.score("a") == world.later(30)
-        assert not world.is_claimed("a")
+        assert not world.is_held("a")
 
     def test_writes_and_runs_static_entries(self, world: World) -> None:
         world.app.conf.beat_schedule = {"s": {"task": "t", "schedule": HOUR}}
@@ -84,11 +84,11 @@ class TestOwnTick:
         scheduler.tick()
         assert scheduler.names == ["a"]
 
-    def test_reading_the_schedule_claims_nothing(self, world: World) -> None:
+    def test_reading_the_schedule_changes_nothing(self, world: World) -> None:
         world.put("a", interval_json(60), world.ago(90))
         scheduler = world.scheduler_of(OwnTick)
         assert list(scheduler.schedule) == ["a"]
-        assert not world.is_claimed("a")
+        assert not world.is_held("a")
 
     def test_a_triggered_run_goes_out(self, world: World, app: Celery) -> None:
         RedBeatSchedulerEntry("a", "t", HOUR, app=app).save().trigger()
@@ -121,7 +121,7 @@ class TestOwnTick:
         world.scheduler_of(Own).tick()
         assert calls == ["a"]
 
-    def test_an_edit_before_the_claim_is_obeyed(self, world: World, app: Celery) -> None:
+    def test_an_edit_before_the_run_is_obeyed(self, world: World, app: Celery) -> None:
         class Own(OwnTick):
             def maybe_due(self, entry: Any, **kwargs: Any) -> float | None:
                 changed = RedBeatSchedulerEntry.from_key(entry.key, app=app)
@@ -534,7 +534,7 @@ class TestOwnLock:
         with pytest.raises(LockNotOwnedError):
             scheduler.tick()
 
-    def test_claims_prevent_doubled_runs_under_an_own_lock(self, world: World) -> None:
+    def test_no_run_is_sent_twice_under_an_own_lock(self, world: World) -> None:
         world.put("a", interval_json(60), world.ago(90))
         one, other = world.scheduler(), world.scheduler()
         one.lock, other.lock = Gate(), Gate()

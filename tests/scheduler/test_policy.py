@@ -14,12 +14,10 @@ from redbeat.errors import InvalidEntryError
 from tests.deployments import PREFIX
 from tests.scheduler.conftest import (
     SCHEDULE,
-    Clock,
     Json,
     RecordingScheduler,
     World,
     interval_json,
-    once,
 )
 
 UTC = timezone.utc
@@ -274,18 +272,6 @@ def test_a_run_that_is_too_late_is_skipped_once(
     assert scheduler.names == []
     assert log.text.count("Entry a missed 5 runs up to") == 1
     assert world.score("a") == world.later(30)
-
-
-def test_a_run_that_became_too_late_while_sending_others_is_skipped(
-    world: World, clock: Clock
-) -> None:
-    """A beat claims runs in batches, so a run may become too late while others are sent."""
-    for name in ("a", "b"):
-        put(world, name, 65, misfire_grace_time=10)
-    scheduler = world.scheduler(clock=clock)
-    scheduler.before_send = once(lambda: clock.advance(8))
-    scheduler.tick()
-    assert scheduler.names == ["a"]
 
 
 def test_the_deadline_of_celery_holds_for_crontabs(world: World) -> None:

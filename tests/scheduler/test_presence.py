@@ -8,12 +8,29 @@ import pytest
 import redis
 
 from redbeat.schedule import Schedule
+from redbeat.storage.keys import Keys
+from redbeat.storage.rows import Change, Look, Reply, Request
 from redbeat.storage.store import Store
+from redbeat.storage.words import LEADS, STANDBY
 from tests.deployments import PREFIX
 from tests.servers import RedisServer
-from tests.storage.conftest import KEYS, LOCK
 
-from .conftest import BEATS, RecordingScheduler, World
+from .conftest import BEATS, LOCK, RecordingScheduler, World
+
+KEYS = Keys(PREFIX)
+
+
+class Place:
+    """The store of one beat."""
+
+    def __init__(self, client: redis.Redis, token: str = "me") -> None:
+        self.client, self.token, self.store = client, token, Store(client, KEYS)
+
+    def turn(self, milliseconds: int = 0, *changes: Change) -> Reply:
+        """Make a turn that notes this beat; with a lock if that expires after some time."""
+        lock = (LOCK, milliseconds, "") if milliseconds else None
+        look = Look(limit=500, shares=lock is None)
+        return self.store.turn(Request(self.token, lock, changes, look, counts_id="c"))
 
 
 def token_of(scheduler: RecordingScheduler) -> str:
@@ -86,52 +103,51 @@ def test_a_beat_of_redbeat_2_that_leads_is_not_among_the_beats_seen(world: World
 def test_beats_with_a_lock_take_no_share_from_a_beat_without_one(world: World) -> None:
     """Both kinds of beats run for some time if ``redbeat_lock_key`` changes in a deployment."""
     present(world, 3)
-    store = Store(world.client, KEYS)
-    assert store.claim("x", 0, 30, token="me").claims == []
+    beat = Place(world.client)
+    assert beat.turn().rows == []
     world.put_many(400)
-    assert len(store.claim("y", 500, 30, token="me").claims) == 400
+    assert len(beat.turn().rows) == 400
 
 
 def test_the_status_lists_the_leader_and_a_beat_without_a_lock(world: World) -> None:
     leader, _ = present(world, 2)
-    Store(world.client, KEYS).claim("x", 0, 30, token="me")
+    Place(world.client).turn()
     found = Schedule(world.app).status()
     assert [beat.token for beat in found.beats] == [token_of(leader), "me"]
 
 
 @pytest.fixture
-def full() -> Iterator[redis.Redis]:
-    """A client of a server with a leader and no free memory."""
+def full() -> Iterator[Place]:
+    """The leader of a server without free memory."""
     with RedisServer("--maxmemory-policy", "noeviction") as server:
         client = redis.Redis.from_url(server.url, decode_responses=True)
-        client.set(LOCK, "leader", px=100_000)
+        client.hset(f"{PREFIX}a", "definition", "d")
+        client.zadd(KEYS.schedule, {f"{PREFIX}a": 1})
+        leader = Place(client, "leader")
+        leader.turn(100_000)
+        client.delete(BEATS)
         client.config_set("maxmemory", 1)
-        yield client
+        yield leader
         client.close()
 
 
-def test_a_standby_goes_on_when_memory_is_full(full: redis.Redis) -> None:
-    turn = Store(full, KEYS).claim("c", 500, 30, lock=(LOCK, "me", 60.0, ""))
-    assert (turn.standing, turn.holder) == (0, "leader")
-    assert not full.exists(BEATS)
+def test_a_standby_goes_on_when_memory_is_full(full: Place) -> None:
+    reply = Place(full.client).turn(60_000)
+    assert (reply.standing, reply.holder) == (STANDBY, "leader")
+    assert not full.client.exists(BEATS)
 
 
-def test_a_leader_renews_its_lock_when_memory_is_full(full: redis.Redis) -> None:
-    turn = Store(full, KEYS).claim("c", 500, 30, lock=(LOCK, "leader", 900.0, ""))
-    assert turn.standing == 1
-    assert full.pttl(LOCK) > 800_000
+def test_a_leader_renews_its_lock_when_memory_is_full(full: Place) -> None:
+    assert full.turn(900_000).standing == LEADS
+    assert full.client.pttl(LOCK) > 800_000
 
 
-def test_a_leader_claims_nothing_when_memory_is_full(full: redis.Redis) -> None:
+def test_a_leader_changes_nothing_when_memory_is_full(full: Place) -> None:
     """A script may exceed the memory limit after its first write, so presence is written last."""
-    full.config_set("maxmemory", 0)
-    full.hset(f"{PREFIX}a", "definition", "d")
-    full.zadd(KEYS.schedule, {f"{PREFIX}a": 1})
-    full.zadd(BEATS, {"old": 1})
-    full.config_set("maxmemory", 1)
     with pytest.raises(redis.ResponseError, match="maxmemory"):
-        Store(full, KEYS).claim("c", 500, 30, lock=(LOCK, "leader", 900.0, ""))
-    assert full.zscore(KEYS.schedule, f"{PREFIX}a") == 1
+        full.turn(900_000, Change(f"{PREFIX}a", set={"meta": "{}"}, score=2))
+    assert full.client.zscore(KEYS.schedule, f"{PREFIX}a") == 1
+    assert full.client.hgetall(f"{PREFIX}a") == {"definition": "d"}
 
 
 def test_a_key_of_another_kind_does_not_matter_to_beats_with_a_lock(world: World) -> None:
@@ -145,7 +161,8 @@ def test_a_key_of_another_kind_does_not_matter_to_beats_with_a_lock(world: World
 
 
 def test_a_repeated_request_stores_the_same_beat(world: World) -> None:
-    store = Store(world.client, KEYS)
+    beat = Place(world.client)
     for _ in range(2):
-        store.claim("c", 500, 30, lock=(LOCK, "me", 60.0, ""))
-    assert [(beat.token, beat.locked) for beat in store.beats(10)] == [("me", True)]
+        beat.turn(60_000)
+    beats = Store(world.client, KEYS).beats(10)
+    assert [(beat.token, beat.locked) for beat in beats] == [("me", True)]

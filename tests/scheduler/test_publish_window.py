@@ -12,16 +12,16 @@ import kombu.entity
 import pytest
 import redis
 
-from redbeat.beat.retries import BROKER_WAIT, ENTRY_WAIT
+from redbeat.beat.outcome import MAY_PUBLISH
+from redbeat.beat.waits import BROKER_WAIT, ENTRY_WAIT
 from redbeat.schedulers import RedBeatScheduler
 from redbeat.signals import entry_dispatched
-from redbeat.storage.records import ClaimReply, ClaimRequest
-from redbeat.storage.store import Store
 from tests.deployments import PREFIX
 from tests.faults.proxy import Proxy
 from tests.servers import RedisServer
 from tests.waiting import wait_until
 
+from .clients import Wire
 from .conftest import SCHEDULE, Clock, World, interval_json
 
 COUNT = 250
@@ -89,31 +89,6 @@ class TestEverythingIsConfirmed:
         assert len(broker.messages()) == COUNT + 1
         assert {world.run_count(name) for name in NAMES} == {1}
 
-    @pytest.mark.parametrize("window", [1, None, 200])
-    def test_few_published_runs_are_unrecorded(
-        self, world: World, broker: Broker, monkeypatch: pytest.MonkeyPatch, window: int | None
-    ) -> None:
-        """Redis receives each record only when the beat waits for it."""
-        if window:
-            world.app.conf.redbeat_publish_window = window
-        unrecorded = []
-
-        def claim_late(store: Store, request: ClaimRequest) -> Callable[[], ClaimReply]:
-            def claim() -> ClaimReply:
-                published = broker.client.llen("celery")
-                unrecorded.append(published - sum(map(world.run_count, NAMES)))
-                return store.claim(*request)
-
-            return claim
-
-        monkeypatch.setattr(Store, "begin_claim", claim_late)
-        scheduler = world.scheduler_of(RedBeatScheduler, clock=Clock())
-        scheduler.tick()
-        world.put_many(COUNT)
-        scheduler.tick()
-        assert len(broker.messages()) == COUNT
-        assert 50 <= max(unrecorded) <= max(100, window or 0)
-
     def test_messages_leave_in_the_order_in_which_they_are_due(
         self, world: World, broker: Broker
     ) -> None:
@@ -158,6 +133,22 @@ class TestEverythingIsConfirmed:
         finally:
             entry_dispatched.disconnect(receiver)
         assert sorted(received) == sorted(broker.messages())
+
+
+class TestHolds:
+    @pytest.mark.parametrize("count", [1, 20])
+    def test_runs_whose_holds_were_confirmed_too_late_are_held_again(
+        self, world: World, wire: Wire, clock: Clock, broker: Broker, count: int
+    ) -> None:
+        """Setup: Celery makes the message of one run, and most of twenty are rendered."""
+        scheduler = world.scheduler_of(RedBeatScheduler, clock=clock)
+        scheduler.tick()
+        world.put_many(count)
+        wire.after_reply(lambda: clock.advance(MAY_PUBLISH), lambda: world.is_held("e0"))
+        scheduler.tick()
+        assert broker.messages() == []
+        scheduler.tick()
+        assert sorted(name for name, _ in broker.messages()) == sorted(NAMES[:count])
 
 
 class TestOneIsRefused:

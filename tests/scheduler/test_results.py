@@ -17,9 +17,10 @@ from celery.exceptions import Ignore, Reject, Retry, TimeLimitExceeded
 
 import redbeat.worker
 from redbeat import RedBeatSchedulerEntry, Schedule
+from redbeat.beat.tidy import TIDY_INTERVAL
 from redbeat.config import ensure_conf
-from redbeat.entries.overdue import Overdue
 from redbeat.entries.runs import RunResult
+from redbeat.entries.status import Overdue
 from redbeat.errors import InvalidEntryError
 from redbeat.management.doctor import examine
 from redbeat.metrics.families import overdue_gauge
@@ -30,10 +31,11 @@ from redbeat.worker import End, Reports
 from tests.cli.commands import run_command
 from tests.deployments import PREFIX
 from tests.servers import RedisServer
+from tests.stored import put_state
 from tests.waiting import wait_until
 from tests.workers import Sender, reporting, run_task
 
-from .conftest import RecordingScheduler, World
+from .conftest import Clock, RecordingScheduler, World
 
 KEY = f"{PREFIX}a"
 HOUR = 3600.0
@@ -88,22 +90,14 @@ class Site:
     def stored(self) -> int:
         """How many runs have a stored result."""
         self.world.take_reports(self.scheduler)
-        found = json.loads(self.world.client.hget(KEY, "results") or "[]")
-        return len(found if isinstance(found, list) else found.splitlines()[1:])
+        return len(json.loads(self.world.client.hget(KEY, "results") or "[]"))
 
     def age(self) -> None:
         """Let the last success, and since when one is expected, be long ago."""
         client, long_ago = self.world.client, self.world.now() - HOUR
-        stored, state = client.hmget(KEY, "results", "beat_state")
-        if state is not None:
-            fields = json.loads(state)
-            fields["results"].update(success=long_ago, since=0)
-            client.hset(KEY, "beat_state", json.dumps(fields))
-        else:
-            lines: str = json.loads(stored)
-            client.hset(
-                KEY, "results", json.dumps(f"{long_ago} 0 - 0\n{lines.partition(chr(10))[2]}")
-            )
+        state = json.loads(client.hget(KEY, "beat_state"))
+        _, failures, _, failed = state["results"]
+        put_state(client, KEY, results=[long_ago, failures, 0, failed])
 
     @property
     def result(self) -> RunResult | None:
@@ -684,10 +678,13 @@ def test_more_than_a_page_of_overdue_entries(world: World) -> None:
     wait_until(lambda: len(Schedule(world.app).status().overdue) == 1100, 5, "all overdue")
 
 
-def test_deleted_entries_leave_the_index(world: World) -> None:
+def test_deleted_entries_leave_the_index(world: World, clock: Clock) -> None:
     site = Site(world)
     site.save(expect_within=HOUR)
     site.entry.delete()
-    store = store_of(world.app)
-    store.tidy_stats(100)
+    scheduler = world.scheduler(clock=clock)
+    scheduler.tick()
+    clock.advance(TIDY_INTERVAL)
+    for _ in range(5):
+        scheduler.tick()
     assert not world.client.exists(f".{PREFIX}:expected")

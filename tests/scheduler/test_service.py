@@ -180,16 +180,19 @@ def test_the_banner_has_the_number_of_shards(app: Celery) -> None:
 
 
 def test_a_tick_of_the_program_goes_on_without_a_broker(world: World) -> None:
-    """The claimed run is sent later."""
+    """The run is sent later."""
+
+    class Offline(OwnTick):
+        connection = property(lambda _self: Broken())
+
     world.put("a")
-    scheduler = world.scheduler_of(OwnTick)
-    scheduler.connection = Broken()
+    scheduler = world.scheduler_of(Offline)
     assert scheduler.tick() > 0
     assert scheduler.names == []
     assert world.run_count("a") == 0
 
 
-def test_an_error_outside_a_claim_is_logged(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_outside_a_run_is_logged(world: World, caplog: pytest.LogCaptureFixture) -> None:
     """A program may send an entry itself, as with RedBeat 2."""
     world.put("a")
     scheduler = world.scheduler_of(Failing)

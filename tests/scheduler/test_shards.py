@@ -14,15 +14,15 @@ from celery import Celery
 from celery.schedules import schedule as interval
 
 from redbeat import RedBeatSchedulerEntry, Schedule
-from redbeat.beat.lock import active_beats, current_leader
-from redbeat.beat.maintenance import PAGE_INTERVAL
-from redbeat.beat.shards import LOOK_INTERVAL, ShardedTicker, owners
+from redbeat.beat.parts import LOOK_INTERVAL, PartedBeat, owners
+from redbeat.beat.upkeep import INTERVAL
 from redbeat.config import ensure_conf
 from redbeat.errors import ConfigurationError
 from redbeat.metrics.snapshot import take_snapshot
+from redbeat.storage.beats import active_beats, current_leader
 from redbeat.storage.layout import Layout
 from redbeat.storage.store import store_of
-from redbeat.storage.wire import Presence
+from redbeat.storage.views import Presence
 from tests.deployments import PREFIX
 from tests.samples import long
 
@@ -69,10 +69,10 @@ def _shards(world: World) -> None:
     world.app.conf.redbeat_shards = SHARDS
 
 
-def shards_of(scheduler: RecordingScheduler) -> ShardedTicker:
-    ticker = scheduler.ticker
-    assert isinstance(ticker, ShardedTicker)
-    return ticker
+def shards_of(scheduler: RecordingScheduler) -> PartedBeat:
+    beat = scheduler.beat
+    assert isinstance(beat, PartedBeat)
+    return beat
 
 
 def start(world: World) -> RecordingScheduler:
@@ -417,13 +417,13 @@ def test_a_shard_puts_its_own_set_back(world: World) -> None:
         clock.advance(1)
         scheduler.tick()
     store: Any = store_of(world.app)
-    lost, other = store.shards[0].keys, store.shards[1].keys
+    lost, other = store.parts[0].keys, store.parts[1].keys
     members = world.client.zrange(lost.schedule, 0, -1)
     (out,) = world.client.zrange(other.schedule, 0, 0)
     world.client.zrem(other.schedule, out)
     world.client.delete(lost.schedule)
     for _ in range(3):
-        clock.advance(PAGE_INTERVAL)
+        clock.advance(INTERVAL)
         scheduler.tick()
     assert set(world.client.zrange(lost.schedule, 0, -1)) == set(members)
     assert world.client.zscore(other.schedule, out) is None

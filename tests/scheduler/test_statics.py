@@ -11,7 +11,7 @@ from celery import Celery
 from celery.schedules import crontab
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.beat.ticker import STANDBY_POLL
+from redbeat.beat.beat import STANDBY_POLL
 from redbeat.schedulers import RedBeatJSONDecoder
 from tests.deployments import PREFIX
 from tests.servers import RedisServer
@@ -258,6 +258,19 @@ class TestWhoWrites:
         lead(world)
         assert static_names(world) == {"a"}
 
+    def test_what_a_standby_added_is_counted_in_one_log_line(
+        self, world: World, log: pytest.LogCaptureFixture
+    ) -> None:
+        declare(world, a=HOUR, gone=HOUR)
+        leader = lead(world)
+        declare(world, a=2 * HOUR, b=HOUR)
+        standby = world.scheduler()
+        assert "Another beat leads: 1 missing static entries added" in log.text
+        leader.close()
+        log.clear()
+        standby.tick()
+        assert "Static entries: 0 added, 1 changed, 1 removed, 2 in all" in log.text
+
     def test_a_constructor_removes_nothing(self, world: World) -> None:
         declare(world, a=HOUR)
         lead(world).close()
@@ -392,8 +405,8 @@ class TestCost:
         scheduler.tick()
         assert len(static_names(world)) == count
         batches = -(-count // 500)
-        # In addition to the batches: INFO, two TYPE commands together, two claims, the last tick,
-        # SMEMBERS, and one round trip for a script that Redis has not cached.
+        # In addition to the batches: checks of the server, two turns, the names of static entries,
+        # the time zone, and one round trip for a script that Redis has not cached.
         assert counting.trips - trips <= batches + 8
 
 
@@ -434,7 +447,7 @@ class TestVanished:
     def test_a_lost_hash_is_written_again(
         self, world: World, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("tests.edition.beat.beat.MISSING_FOR", 0.0)
+        monkeypatch.setattr("redbeat.beat.beat.MISSING_FOR", 0.0)
         declare(world, a=HOUR, b=HOUR)
         scheduler = lead(world)
         world.client.delete(f"{PREFIX}a")

@@ -55,7 +55,7 @@ def test_a_stopping_beat_waits_for_the_reply(world: World, clock: Clock) -> None
     Fault: SIGTERM arrives while the beat waits for the reply.
 
     Invariant: the tick raises the exception of the signal handler. All sent runs are recorded and
-    no claim is left, so each run is sent exactly once.
+    no hold is left, so each run is sent exactly once.
     """
     scheduler = world.scheduler(clock=clock)
     scheduler.tick()

@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 
 from redbeat import Calendar, RedBeatSchedulerEntry, Schedule
-from redbeat.beat.maintenance import PAGE_INTERVAL
+from redbeat.beat.upkeep import INTERVAL
 from redbeat.entries.decide import CLOCK_STEP, DISABLED
 from redbeat.schedules.one_time import clocked
-from redbeat.storage.store import Store, store_of
 from tests.deployments import PREFIX
-from tests.scheduler.conftest import LOCK, SCHEDULE, Clock, RecordingScheduler, World, interval_json
+from tests.scheduler.conftest import SCHEDULE, Clock, RecordingScheduler, World, interval_json
 
 NOT_SCHEDULED = "stored, but not scheduled"
 
@@ -45,18 +44,10 @@ def look(scheduler: RecordingScheduler, clock: Clock) -> None:
     scheduler.tick()
 
 
-def set_max_tick(scheduler: RecordingScheduler, seconds: float) -> float:
-    """Set how long a tick may last, and return the former value; -1 ends a tick after a page."""
-    ticker: Any = scheduler.ticker
-    former: float = ticker.max_tick
-    ticker.max_tick = seconds
-    return former
-
-
 def sweep(scheduler: RecordingScheduler, clock: Clock, times: int = 2) -> None:
     """Let the beat sweep ``times`` times."""
     for _ in range(times):
-        clock.advance(PAGE_INTERVAL)
+        clock.advance(INTERVAL)
         scheduler.tick()
 
 
@@ -333,48 +324,6 @@ def test_a_set_lost_without_a_beat_is_put_back_by_the_next_one(
     assert members(world) == {"a", "b"}
 
 
-def begin_a_scan(
-    world: World, clock: Clock, scheduler: RecordingScheduler
-) -> tuple[set[str], float]:
-    """Lose a set of 1000 entries, and let a beat scan a part of the keys.
-
-    Returns the names of the entries, and the seconds for which a tick of the beat goes on usually.
-    """
-    names = {f"e{number}" for number in range(1000)}
-    Schedule(world.app).save_all(
-        RedBeatSchedulerEntry(name, "t", timedelta(hours=1), app=world.app) for name in names
-    )
-    look(scheduler, clock)
-    lose(world)
-    look(scheduler, clock)
-    clock.advance(PAGE_INTERVAL)
-    usual = set_max_tick(scheduler, -1)
-    scheduler.tick()
-    assert 0 < len(members(world)) < 1000
-    return names, usual
-
-
-def test_the_next_beat_ends_a_scan_that_a_dead_one_began(
-    world: World, clock: Clock, scheduler: RecordingScheduler
-) -> None:
-    names, _ = begin_a_scan(world, clock, scheduler)
-    world.client.delete(LOCK)
-    save(world, "new")
-    sweep(world.scheduler(clock=clock), clock, 2)
-    assert members(world) == {*names, "new"}
-
-
-def test_a_second_loss_starts_the_scan_again(
-    world: World, clock: Clock, scheduler: RecordingScheduler
-) -> None:
-    names, usual = begin_a_scan(world, clock, scheduler)
-    look(scheduler, clock)
-    lose(world)
-    set_max_tick(scheduler, usual)
-    sweep(scheduler, clock, 2)
-    assert members(world) == names
-
-
 def test_beats_without_a_lock_put_a_lost_set_back(world: World, clock: Clock) -> None:
     world.app.conf.redbeat_lock_key = None
     beats = [world.scheduler(clock=clock) for _ in range(2)]
@@ -461,7 +410,7 @@ def test_deleted_hashes_are_no_loss(
     world: World, clock: Clock, scheduler: RecordingScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A program deletes only the hashes, and the beat removes their members."""
-    monkeypatch.setattr("tests.edition.beat.beat.MISSING_FOR", 0.0)
+    monkeypatch.setattr("redbeat.beat.beat.MISSING_FOR", 0.0)
     names = [f"e{number}" for number in range(12)]
     save(world, *names, "out")
     look(scheduler, clock)
@@ -506,48 +455,6 @@ def test_a_user_without_rights_on_the_note(world: World, clock: Clock) -> None:
 def scans(world: World) -> int:
     """Return how many SCAN commands the server has run."""
     return int(world.client.info("commandstats").get("cmdstat_scan", {}).get("calls", 0))
-
-
-def test_a_scan_takes_a_page_at_a_time(
-    world: World, clock: Clock, scheduler: RecordingScheduler, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A script whose time is over scans no more pages, and a beat claims between two scripts."""
-    pipeline = world.client.pipeline(transaction=False)
-    for number in range(1000):
-        pipeline.set(f"foreign{number}{PREFIX}", "x")
-    pipeline.execute()
-    save(world, "a", "b")
-    look(scheduler, clock)
-    lose(world)
-    look(scheduler, clock)
-    monkeypatch.setattr(Store, "max_seconds", 0.0)
-    usual = set_max_tick(scheduler, -1)
-    clock.advance(PAGE_INTERVAL)
-    before = scans(world)
-    scheduler.tick()
-    assert scans(world) == before + 1
-    set_max_tick(scheduler, usual)
-    sweep(scheduler, clock, 1)
-    assert scans(world) >= before + 10
-    assert members(world) == {"a", "b"}
-
-
-def test_a_page_puts_back_only_some_entries(
-    world: World, clock: Clock, scheduler: RecordingScheduler, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They are due before all later runs, so the beat must look at them before the next page."""
-    save(world, *(f"e{number}" for number in range(600)))
-    look(scheduler, clock)
-    lose(world)
-    look(scheduler, clock)
-    monkeypatch.setattr(Store, "max_seconds", 10.0)
-    store, cursor, mark, counts = store_of(world.app), "", "", []
-    while cursor != "0":
-        swept = store.sweep(cursor, mark)
-        cursor, mark = swept.cursor, swept.mark
-        counts.append(len(swept.returned))
-    assert sum(counts) == 600
-    assert max(counts) < 300
 
 
 def test_without_a_loss_no_key_is_scanned(

@@ -8,9 +8,8 @@ from itertools import pairwise
 import pytest
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.storage.store import MAX_WAIT, Store
+from redbeat.beat.beat import LONGEST_WAIT
 from tests.deployments import PREFIX
-from tests.stored import IS_THIRD
 
 from .clients import CountingRedis
 from .conftest import SCHEDULE, Clock, RecordingScheduler, World, interval_json
@@ -36,7 +35,7 @@ class TestRunning:
         scheduler.tick()
         assert [(m.task, m.args, m.kwargs) for m in scheduler.sent] == [("tasks.a", [1], {"k": 2})]
         assert world.run_count("a") == 1
-        assert not world.is_claimed("a")
+        assert not world.is_held("a")
         entry = RedBeatSchedulerEntry.from_key(f"{PREFIX}a", world.app)
         assert entry.last_run_at is not None
         assert before <= entry.last_run_at.timestamp() <= world.now()
@@ -95,7 +94,7 @@ class TestScores:
         world.put("a", enabled=False)
         assert leading(world).sent == []
         assert world.score("a") == -2
-        assert not world.is_claimed("a")
+        assert not world.is_held("a")
 
     def test_a_finished_entry_is_parked_after_its_last_run(self, world: World) -> None:
         start = int(world.now()) - 100
@@ -120,11 +119,11 @@ class TestWaiting:
         assert 1.5 < world.scheduler().tick() <= 2
 
     def test_the_wait_lasts_a_few_seconds_at_most(self, world: World) -> None:
-        assert world.scheduler().tick() == MAX_WAIT
+        assert world.scheduler().tick() == LONGEST_WAIT
 
     def test_parked_entries_shorten_no_wait(self, world: World) -> None:
         world.put("a", score=PARKED)
-        assert world.scheduler().tick() == MAX_WAIT
+        assert world.scheduler().tick() == LONGEST_WAIT
 
     def test_the_wait_is_limited_by_max_interval(self, world: World) -> None:
         assert world.scheduler(max_interval=2).tick() == 2
@@ -136,9 +135,12 @@ class TestWaiting:
 class TestRoundTrips:
     @pytest.mark.parametrize(
         ("due", "limit"),
-        [(0, 1), (1, 3), (500, 21), (501, 23)]  # each run is held first, because tests override
-        if IS_THIRD  # how they send
-        else [(0, 1), (1, 2), (500, 11), (501, 13)],
+        [
+            (0, 1),
+            (1, 3),
+            (500, 21),
+            (501, 23),
+        ],  # tests override how runs are sent: each is held first
     )
     def test_a_tick_takes_two_round_trips_per_50_due_entries(
         self,
@@ -155,38 +157,12 @@ class TestRoundTrips:
         assert counting.trips - trips <= limit
         assert world.calls() - calls <= limit
 
-    def test_a_slow_server_gets_smaller_requests(
-        self, world: World, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(Store, "max_claim_seconds", 0.0)
-        scheduler = leading(world)
-        world.put_many(120)
-        calls = world.calls()
-        scheduler.tick()
-        assert len(scheduler.sent) == 120
-        assert world.calls() - calls > 3
-
     def test_an_idle_tick_takes_one_round_trip(self, world: World, counting: CountingRedis) -> None:
         scheduler = leading(world)
         world.put_many(3000, score=world.now() + 1000)
         trips = counting.trips
         scheduler.tick()
         assert counting.trips - trips == 1
-
-    def test_missing_hashes_take_no_round_trip_each(
-        self, world: World, counting: CountingRedis
-    ) -> None:
-        world.put("kept", score=world.now() + 3600)
-        scheduler = leading(world)
-        members = {f"{PREFIX}gone{number}": 0 for number in range(300)}
-        world.client.zadd(SCHEDULE, members)
-        scheduler.tick()
-        world.client.zadd(SCHEDULE, members)
-        trips = counting.trips
-        scheduler.tick()
-        # One because Redis has not cached a script yet.
-        assert counting.trips - trips <= (12 if IS_THIRD else 4)
-        assert world.client.zrange(SCHEDULE, 0, -1) == [f"{PREFIX}kept"]
 
     def test_the_backend_cleanup_entry_of_celery_is_stored(self, world: World) -> None:
         world.app.conf.result_expires = 3600
@@ -207,9 +183,9 @@ class TestRoundTrips:
         assert counting.trips == 0
         world.app.conf.beat_schedule = {"a": {"task": "t", "schedule": 10}}
         world.scheduler()
-        # Four to connect, TIME, two to load and call a script, and one for the presence. The third
-        # edition also notes that it has written the entries.
-        assert counting.trips <= (9 if IS_THIRD else 8)
+        # Four to connect, TIME, two to load and call a script, and one for the presence. The ninth
+        # notes that the entries are written.
+        assert counting.trips <= 9
 
 
 class TestClosing:

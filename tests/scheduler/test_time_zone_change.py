@@ -314,21 +314,3 @@ def test_a_change_of_the_history_in_the_same_save_counts(world: World) -> None:
     entry.last_run_at, entry.timezone = daily.today - timedelta(days=1), WEST
     entry.save()
     assert sent_at(start(world, "UTC")) == [daily.today]
-
-
-@pytest.mark.parametrize(
-    "runtime",
-    [
-        '{"changed_at": 1}',
-        '{"old_zone": 5, "old_start": null, "changed_at": 1e9}',
-        '{"old_zone": "Mars", "old_start": null, "changed_at": 1e9}',
-        '{"old_zone": "", "old_start": "soon", "changed_at": 1e9}',
-        '{"old_zone": "", "old_start": null, "changed_at": "now"}',
-        '["changed_at"]',
-        '{"changed_at": ',
-    ],
-)
-def test_an_unreadable_note_of_a_change_is_ignored(world: World, runtime: str) -> None:
-    key = world.put("a", last_run_at=world.ago(90))
-    world.client.hset(key, "runtime", runtime)
-    assert len(sent_at(world.scheduler())) == 1

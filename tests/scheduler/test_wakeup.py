@@ -21,7 +21,7 @@ from tests.servers import RedisServer
 from tests.waiting import wait_until
 
 from .conftest import LOCK as LOCK_KEY
-from .conftest import Clock, World, once
+from .conftest import Clock, World
 
 CHANNEL = f"{PREFIX}:wakeup"
 END = "end of the test"
@@ -142,22 +142,6 @@ class TestSaving:
         world.put("a")
         RedBeatSchedulerEntry("a", app=world.app).delete()
         assert world.score("a") is None
-        assert subscriber.received() == []
-
-    def test_a_claimed_entry_needs_no_message(self, world: World, subscriber: Subscriber) -> None:
-        world.put("a", last_run_at=world.ago(90))
-        scheduler = world.scheduler()
-
-        def edit() -> None:
-            entry = RedBeatSchedulerEntry.from_key(f"{PREFIX}a", app=world.app)
-            entry.args = ["edited"]
-            entry.last_run_at = world.ago(90)
-            entry.save()
-            assert world.is_claimed("a")
-
-        scheduler.before_send = once(edit)
-        scheduler.tick()
-        assert [message.args for message in scheduler.sent] == [[], ["edited"]]
         assert subscriber.received() == []
 
 

@@ -24,9 +24,9 @@ from redbeat import RedBeatSchedulerEntry
 from redbeat.calendar.rules import Frequency
 from redbeat.calendar.zones import from_timestamp, to_timestamp
 from redbeat.entries.decide import Plan, aware, decide
-from redbeat.entries.history import History, encode_meta, encode_runtime
+from redbeat.entries.history import History, encode_meta
 from redbeat.entries.policy import Policy
-from redbeat.entries.runs import nominal
+from redbeat.entries.state import State, digest_of_meta
 from redbeat.schedules import rrule
 from redbeat.schedules.next_run import next_run
 from tests.calendar.test_cron import FIELDS, expression
@@ -194,9 +194,11 @@ def test_an_interval_does_not_drift(seconds: float) -> None:
         assert found == start + number * step
         assert from_timestamp(to_timestamp(found)) == found
         late = found + timedelta(microseconds=number * 7919 % 900_000)
-        history = History.read(encode_meta(late, number), encode_runtime(nominal(found), late))
-        assert history.scheduled_at == found
-        anchor = history.scheduled_at
+        meta = encode_meta(late, number)
+        state = State.read(State(meta=digest_of_meta(meta), at=found.timestamp()).text(), meta)
+        assert state.at is not None
+        anchor = from_timestamp(state.at)
+        assert anchor == found
 
 
 @pytest.mark.parametrize("seconds", [0.01, 0.1, 1 / 3, 60, 86400])
@@ -361,7 +363,7 @@ def test_a_last_run_that_is_moved_by_the_repeated_hour_is_the_new_anchor(kind: s
     if second.tzinfo is not None:
         first = first.astimezone(second.tzinfo)
     entry = RedBeatSchedulerEntry("a", "t", schedule(3600), app=APP)
-    entry.adopt("", first, 1, NIGHTS[1])
+    entry.adopt(first, 1, NIGHTS[1])
     assert entry.anchor == NIGHTS[1]
     entry.last_run_at = first.astimezone(UTC)
     assert entry.anchor == NIGHTS[1], "the same instant"

@@ -13,11 +13,11 @@ import redis
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry, Schedule
-from redbeat.beat.lock import active_beats
 from redbeat.beat.wakeup import PING_INTERVAL, WakeUp
 from redbeat.entry import store_of
 from redbeat.errors import RedBeatError
 from redbeat.schedules.calendars import Calendar
+from redbeat.storage.beats import active_beats
 from tests.scheduler.conftest import Clock, RecordingScheduler, on_clock
 
 __all__ = ("Scenario", "overdue")
@@ -61,7 +61,7 @@ class Scenario:
             app.redbeat_redis.close()
 
     def api(self) -> None:
-        """Save, load, reschedule, rank, pause, list and delete entries, and read the quarantine."""
+        """Save, load, reschedule, rank, pause, trigger, list and delete; read the quarantine."""
         app = self._app()
         schedule = Schedule(app)
         entry = RedBeatSchedulerEntry("edited", "t", 3600, app=app)
@@ -70,9 +70,10 @@ class Scenario:
             lambda: RedBeatSchedulerEntry.from_key(entry.key, app=app),
             entry.reschedule,
             lambda: entry.rank,
-            lambda: store_of(app).due(store_of(app).time()),
+            lambda: store_of(app).count_below(store_of(app).time()),
             entry.pause,
             entry.resume,
+            entry.trigger,
             lambda: list(schedule),
             lambda: list(schedule.find("a*")),
             schedule.quarantine,

@@ -13,6 +13,11 @@ FENCE = "codec/stored.py"
 
 #: Modules that decode something else, with what they decode.
 OTHERS = {
+    "beat/message.py": "JSON that this process has just written",
+    "entries/changes.py": "the encoding of a text that it has read",
+    "entries/state.py": "what beats keep; any error makes a fresh state, with a problem",
+    "storage/reading.py": "JSON that a script has just written",
+    "storage/store.py": "JSON that a script has just written",
     "decoder.py": "the decoder class of the public API, which the fence calls",
     "presentation/describe.py": "JSON that this process has just written",
     "printing.py": "the ASCII escapes of Python",
@@ -101,80 +106,90 @@ CODEC = ("codec/types.py",)
 
 #: What else modules may parse, with the reason: module -> (reason, call, ...).
 NUMBERS: dict[str, tuple[str, ...]] = {
-    "beat/completions.py": (
-        "what the program returns; the time of Redis",
-        "float(seconds)",
-        "float(successor.score)",
-        "from_timestamp(now)",
-    ),
-    "beat/dispatch.py": (
-        "the time of Redis, and scores that it found due",
-        "datetime.fromtimestamp(now, UTC)",
-    ),
-    "beat/exactly_once.py": ("a setting", "int(pool.connection_kwargs.get('db') or 0)"),
-    "beat/loading.py": (
-        "the time of Redis, and scores that it found due",
-        *(
-            "datetime.fromtimestamp(claim.due, UTC)",
-            "datetime.fromtimestamp(response.reply.now, UTC)",
-        ),
-    ),
     "beat/lock.py": ("a setting", "int(timeout)"),
-    "beat/retries.py": (
-        "the time of Redis, and scores that it found due; a rate",
-        *("from_timestamp(attempts.since)", "from_timestamp(claim.due)", "int(self._tokens)"),
-        "from_timestamp(self._broker_failed_at)",
+    "beat/one_step.py": ("a setting", "int(pool.connection_kwargs.get('db') or 0)"),
+    "beat/own_code.py": (
+        "what the program returns; the time of Redis, and scores that it found due",
+        "from_timestamp(at)",
+        "from_timestamp(score)",
     ),
-    "beat/ticker.py": ("the time of Redis", "from_timestamp(reply.now)"),
     "beat/stop_signals.py": ("a constant", "int(signal.SIGINT)", "int(signal.SIGTERM)"),
-    "entries/backfill.py": ("the time of Redis", "from_timestamp(now)"),
-    "entries/decide.py": (
-        "what is_due() of the program returns; a digit of a digest",
-        *("float(seconds)", "int(digit, 16)"),
+    "beat/tidy.py": ("a cursor of Redis", "int(following)"),
+    "beat/trouble.py": ("the time of Redis", "from_timestamp(self._failed_at)"),
+    "beat/upkeep.py": (
+        "cursors and scores of Redis",
+        "float(score)",
+        "int(cursor)",
+        "int(following)",
     ),
-    "entries/history.py": (
-        "what seconds_in or a regular expression has checked",
-        *("from_timestamp(scheduled)", "map(int, match.groups('0'))"),
-    ),
+    "beat/waits.py": ("a rate", "int(self._tokens)"),
+    "entries/decide.py": ("what is_due() of the program returns", "float(seconds)"),
+    "entries/history.py": ("what a regular expression has checked", "map(int, match.groups('0'))"),
     "entries/policy.py": (
         "JSON that was decoded, of a type and in a range that were checked",
-        *("float(value)", "int(value)"),
+        "float(value)",
+        "int(value)",
     ),
-    "beat/maintenance.py": ("the time of Redis", "from_timestamp(page.now)"),
-    "entries/save.py": ("the time of Redis", "from_timestamp(score_in(saved.score))"),
-    "entry.py": ("what seconds_in has checked", "from_timestamp(since)"),
-    "management/doctor.py": ("the time of Redis", "from_timestamp(now)"),
+    "entries/saving.py": ("a score of Redis", "float(score)"),
+    "entries/state.py": (
+        "what seconds_in or a regular expression has checked",
+        "float(at)",
+        "float(since)",
+        "float(success)",
+        "float(until)",
+        "from_timestamp(_seconds(value))",
+    ),
+    "entries/status.py": (
+        "what seconds_in has checked",
+        "from_timestamp(last)",
+        "from_timestamp(since)",
+        "from_timestamp(success)",
+    ),
+    "entries/verdicts.py": (
+        "what a state has checked; a condition",
+        "datetime.fromtimestamp(seconds, UTC)",
+        "from_timestamp(at)",
+        "int(is_scheduled)",
+    ),
     "management/find.py": ("what a regular expression has checked", "int(after or 0)"),
     "management/prefixes.py": ("a cursor of Redis", "int(cursor)"),
     "management/status.py": (
         "the time of Redis; what seconds_in has checked",
-        *("from_timestamp(counts.now)", "from_timestamp(counts.last_tick)"),
+        "from_timestamp(counts.last_tick)",
     ),
     "metrics/families.py": (
         "bounds in a table of the package; conditions",
-        *("float(text)", "float(leads)", "float(redis_up)"),
+        "float(leads)",
+        "float(redis_up)",
+        "float(text)",
     ),
     "presentation/rule_text.py": (
         "what a user entered; ValueError is an error of this text",
-        *("Decimal(number)", "float(latitude)", "float(longitude)", "float(seconds)"),
+        "Decimal(number)",
+        "float(latitude)",
+        "float(longitude)",
+        "float(seconds)",
         "int(seconds)",
     ),
     "presentation/rules.py": ("an angle of a solar schedule", "float(angle)"),
     "presentation/text.py": ("a number", "Decimal(repr(seconds))", "Decimal(str(number))"),
-    "schedulers.py": ("an argument; a setting", "float(entries)", "int(self.lock_timeout)"),
-    "storage/reading.py": (
-        "replies of TIME and INFO",
-        *("int(seconds)", "int(micros)", "int(info.get('maxmemory', 0))"),
+    "schedulers.py": ("a setting", "int(self.lock_timeout)"),
+    "storage/commands.py": (
+        "replies of TIME and INFO; a cursor of Redis",
+        "int(cursor)",
+        "int(info.get('maxmemory', 0))",
+        "int(micros)",
+        "int(seconds)",
     ),
-    "storage/records.py": (
-        "codes and scores in the replies of scripts",
-        *("int(code)", "map(float, dues)", "map(int, text_of(codes))"),
-    ),
-    "storage/shards.py": ("the number of a shard in a cursor of this class", "int(number)"),
+    "storage/outside.py": ("a cursor of Redis", "int(following)"),
+    "storage/reading.py": ("the time of Redis", "float(head['now'])"),
     "storage/store.py": (
-        "codes in the replies of scripts, and the replies of WAIT, TIME and ZCOUNT; a condition",
-        *("int(time[0])", "int(time[1])", "float(score)"),
-        *("int(code)", "int(connection.read_response())", "int(request.reply_lost)"),
+        "times in the replies of scripts, and what this process sends; the reply of WAIT",
+        "float(age)",
+        "float(due)",
+        "float(head['now'])",
+        "float(value)",
+        "int(connection.read_response())",
     ),
     "web/api.py": ("what a regular expression has checked", "int(text)"),
     "web/form.py": ("what a user entered; ValueError is an error of the field", "int(text)"),
@@ -182,7 +197,8 @@ NUMBERS: dict[str, tuple[str, ...]] = {
     "web/values.py": ("the time of Redis", "from_timestamp(seconds)"),
     "worker.py": (
         "headers of a message; an invalid one makes a warning",
-        *("datetime.fromisoformat(text)", "int(retries)"),
+        "datetime.fromisoformat(text)",
+        "int(retries)",
     ),
 }
 
@@ -211,6 +227,9 @@ def name_of(node: ast.expr) -> str:
 #: Functions that return a number, or nothing that is a text.
 NUMERIC = {"total_seconds", "abs", "min", "max", "sum", "_run", "time"}
 
+#: Attributes that are numbers, or scores as Redis writes them.
+CHECKED = {"at", "due", "last", "now", "score", "since", "success", "until"}
+
 #: Commands of Redis whose reply is an integer.
 INTEGER_COMMANDS = {"ZCARD", "ZCOUNT", "PTTL", "SCARD", "HLEN"}
 
@@ -218,15 +237,23 @@ INTEGER_COMMANDS = {"ZCARD", "ZCOUNT", "PTTL", "SCARD", "HLEN"}
 def is_number(node: ast.expr) -> bool:
     """Return whether an expression is certainly a number.
 
-    That is a literal, the result of arithmetic, or a part of the reply of a command or a script.
+    That is a literal, a constant, a field that was checked, the result of arithmetic, or a part of
+    the reply of a command or a script.
     """
     if isinstance(node, ast.Call) and name_of(node.func) == "_read":
         command = node.args[0]
         return isinstance(command, ast.Constant) and command.value in INTEGER_COMMANDS
     if isinstance(node, ast.Call):
-        return name_of(node.func) in NUMERIC
+        parses = name_of(node.func) in NUMBER_PARSERS and not parses_number(node)
+        return parses or name_of(node.func) in NUMERIC
     if isinstance(node, ast.Subscript):
         return name_of(node.value) == "reply"
+    if isinstance(node, ast.BoolOp):
+        return all(map(is_number, node.values))
+    if isinstance(node, ast.Attribute):
+        return node.attr in CHECKED
+    if isinstance(node, ast.Name):
+        return node.id == "now" or node.id.isupper()  # a constant
     arithmetic = isinstance(node, (ast.BinOp, ast.UnaryOp))
     return arithmetic or isinstance(node, ast.Constant)
 

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from redbeat import Schedule
-from redbeat.storage.quarantine import REVIEW_INTERVAL
 from redbeat.web.auth import Access
 from redbeat.web.site import create_app
 from tests.cli.commands import run_command
@@ -27,6 +26,10 @@ from tests.scheduler.conftest import (
     RecordingScheduler,
     World,
 )
+from tests.stored import put_history, put_state
+
+#: Seconds after which a beat has reviewed its quarantine.
+REVIEW_SECONDS = 60.0
 
 DEEP = 100_000
 SURROGATE = json.dumps("\ud800").encode()
@@ -51,43 +54,39 @@ HOSTILE: dict[str, bytes] = {
     "long": b'"' + b"x" * 2_000_000 + b'"',
 }
 
-#: Values of the field ``claim`` that have the right form.
-CLAIMS = {
-    f"{due} {ends} {since}": f'["x {due} {ends} {since} l2","",""]'.encode()
-    for due, ends, since in [
-        *(("nan", "0", "-"), ("inf", "0", "-"), ("1e300", "0", "nan"), ("-1", "0", "-")),
-        *(("1", "inf", "nan"), ("1", "nan", "1"), ("1", "0", "inf"), ("0x10", "1", "0x10")),
-        *(("1", "0", "1e300"), ("1", "1e300", "1"), ("99999999999999", "1", "-5")),
-    ]
-}
-
-#: Values of other fields that have the right form, but not a time that the program can use.
-TIMES = {
-    "trigger": [b'"id:nan"', b'"id:inf"', b'"id:1e300"', b'"id:-1e300"', b'"\xff:1"', b'":"'],
-    "running": [b'"id nan"', b'"id inf"', b'"id 1e300"', b'"id -5"', b'"\xff"', b'" "'],
-    "history": [b'"nan +1\\n1e300 +1\\n1 +1e300\\n1 +nan\\n-1e300 +1\\n1 inf x y\\n"'],
-    "runtime": [
-        b'{"scheduled_at":nan,"last_run_at":nan}',
-        b'{"scheduled_at":inf,"last_run_at":1}',
-        b'{"scheduled_at":%s,"last_run_at":%s}' % (b"9" * 5000, b"9" * 5000),
-    ],
-    "ended": [b'"\xff"'],
-    "results": [b'"nan 1 - inf\\n1 nan nan 0 lost x\\n1e300 1e300 -1 9 failed \xff\\n"', b'"1 2"'],
-}
-
-FIELDS = (
-    *("definition", "meta", "policy", "runtime", "claim", "running", "trigger", "identity"),
-    *("history", "ended", "results"),
-)
-
-
-#: Results of the run at the instant 1795462250, as another program may write them.
-RESULTS = [
-    *(f"{ended} 1.5 0 succeeded" for ended in ("nan", "inf", "1e300", "9" * 400, "1_0", "")),
-    *(f"1795462260 {took} 0 failed E" for took in ("nan", "inf", "-inf", "1e300", "1e12", "-1e12")),
-    *(f"1795462260 1 {retries} retried" for retries in ("nan", "9" * 400, "-1", "1_0", "\u00b2")),
-    *("-62135424000 1e300 0 lost", "253402128000 -9e9 0 lost", "1795462260 1 0 unknown", "1 2 3"),
+#: What a number in a state may be, if another program wrote it.
+ODD: list[Any] = [
+    *(float("nan"), float("inf"), -float("inf"), 1e300, -1e300, 4e11, -5, 10**400),
+    *("x", "1", True, None, [], {}),
 ]
+
+#: For each part of a state, its forms with an odd number.
+PARTS: dict[str, Callable[[Any], Any]] = {
+    "m": lambda odd: [odd, odd, odd],
+    "at": lambda odd: odd,
+    "due": lambda odd: odd,
+    "hold": lambda odd: ["scheduled", odd, "id", odd, "", odd],
+    "running": lambda odd: ["id", odd],
+    "failing": lambda odd: [odd, odd, "reason", odd, odd, ""],
+    "waiting": lambda odd: [["id", odd]],
+    "change": lambda odd: ["UTC", odd, odd],
+    "pause": lambda odd: [odd, "why", "me"],
+    "quarantine": lambda odd: [odd, "reason"],
+    "results": lambda odd: [odd, odd, odd, [odd]],
+}
+
+#: Lines of the other fields that have the right form, but not a time that the program can use.
+LINES: dict[str, list[Any]] = {
+    "history": ["nan +1", "1e300 +1", "1 +1e300", "1 +nan", "-1e300 +1", "1 inf x y", ""],
+    "inbox": [
+        *(["trigger", "id", odd] for odd in ODD),
+        *(["end", "id", "succeeded", odd, odd, "", odd] for odd in ODD),
+        *(["backfill", "id", "1 1 1", odd] for odd in ODD),
+    ],
+    "results": [["id", "failed", odd, odd, "E", odd] for odd in ODD],
+}
+
+FIELDS = (*("definition", "meta", "policy", "beat_state", "inbox", "history", "results", "waits"),)
 
 
 #: Commands and pages of one entry; each of the entries takes one of them in turn.
@@ -122,7 +121,7 @@ def tick_three_times(world: World, clock: Clock) -> RecordingScheduler:
     scheduler = world.scheduler_of(RecordingScheduler, clock)
     for _ in range(3):
         scheduler.tick()
-        clock.advance(REVIEW_INTERVAL + 1)
+        clock.advance(REVIEW_SECONDS + 1)
     return scheduler
 
 
@@ -178,15 +177,15 @@ def test_a_value_in_each_field(
     assert problems_of(world, names) == []
 
 
-@pytest.mark.parametrize("field", one_in(3, ["claim", *TIMES]))
-def test_times_of_the_right_form(
-    world: World, clock: Clock, log: pytest.LogCaptureFixture, field: str
+@pytest.mark.parametrize("part", one_in(3, PARTS))
+def test_odd_numbers_in_what_beats_keep(
+    world: World, clock: Clock, log: pytest.LogCaptureFixture, part: str
 ) -> None:
     names = []
-    for number, value in enumerate({**TIMES, "claim": CLAIMS.values()}[field]):
-        names.append(f"{field}-{number}")
+    for number, odd in enumerate(ODD):
+        names.append(f"{part}-{number}")
         world.put(names[-1], last_run_at=world.ago(90), overlap="skip")
-        world.client.hset(f"{PREFIX}{names[-1]}", field, value)
+        put_state(world.client, f"{PREFIX}{names[-1]}", **{part: PARTS[part](odd)})
     scheduler = tick_three_times(world, clock)
     assert scheduler.names.count("good") == 1
     assert "The tick failed" not in log.text
@@ -194,17 +193,20 @@ def test_times_of_the_right_form(
     assert problems_of(world, names) == []
 
 
-def test_results_of_a_run(world: World, clock: Clock, log: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("field", LINES)
+def test_odd_times_in_lines(
+    world: World, clock: Clock, log: pytest.LogCaptureFixture, field: str
+) -> None:
     names = []
-    for number, line in enumerate(RESULTS):
-        names.append(f"results-{number}")
+    for number, line in enumerate(LINES[field]):
+        names.append(f"{field}-{number}")
         world.put(names[-1], last_run_at=world.ago(90), expect_within=60)
-        text = f'"1795462250 3 1795462250 1795462250\\n1795462250 {line}\\n"'
-        fields = {"history": '"1795462250 +5\\n"', "results": text}
-        world.client.hset(f"{PREFIX}{names[-1]}", mapping=fields)
+        put_history(world.client, f"{PREFIX}{names[-1]}", ["1795462250 +5"])
+        world.client.hset(f"{PREFIX}{names[-1]}", field, f"[{json.dumps(line)}]")
     scheduler = tick_three_times(world, clock)
     assert scheduler.names.count("good") == 1
     assert "The tick failed" not in log.text
+    assert "Redis is not available" not in log.text
     assert problems_of(world, names) == []
 
 
@@ -212,7 +214,7 @@ def test_results_of_a_run(world: World, clock: Clock, log: pytest.LogCaptureFixt
 def test_when_workers_began_to_report(world: World, value: str) -> None:
     world.app.redbeat_tracks_runs = True
     world.put("a", last_run_at=world.ago(90))
-    world.client.hset(f"{PREFIX}a", "history", '"1795462250 +5\\n"')
+    put_history(world.client, f"{PREFIX}a", ["1795462250 +5"])
     world.client.hset(STATS, "reports_since", value)
     assert problems_of(world, ["a"]) == []
 

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Final
 from tests.simulation.lateness import LOOK, PROMPT
 from tests.simulation.record import Action, Record
 from tests.simulation.scenario import SERVER_FAULTS, STEP_FAULTS, Scenario
-from tests.stored import IS_THIRD
 
 if TYPE_CHECKING:
     from tests.simulation.oracle import Coverage, Judgement
 
-__all__ = ("deadline_of", "judge_failures", "judge_reported_ends", "judge_set", "lease_of")
+__all__ = ("HELD", "deadline_of", "judge_failures", "judge_reported_ends", "judge_set")
+
+#: Seconds for which a beat has a run before another one may send it.
+HELD: Final = 30.0
 
 #: Maximum seconds from a trigger to its message if a healthy beat leads.
 TRIGGERED: Final = 2.0
@@ -35,13 +37,7 @@ def longest_hold(scenario: Scenario) -> float:
 
     By then another beat leads, and what the dead beat held is free.
     """
-    lock = min(scenario.lock_timeout, 25.0) if scenario.locked else 0.0
-    return lock + lease_of(scenario)
-
-
-def lease_of(scenario: Scenario) -> float:
-    """Return the seconds for which a beat has a run before another one may send it."""
-    return 30.0 if IS_THIRD else min(max(scenario.lock_timeout, 5.0), 30.0)
+    return (min(scenario.lock_timeout, 25.0) if scenario.locked else 0.0) + HELD
 
 
 def deadline_of(judgement: Judgement, action: Action) -> float | None:

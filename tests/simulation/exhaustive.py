@@ -30,10 +30,10 @@ BEATS: Final = ("beat-1", "beat-2")
 #: When both entries are due and the counting of steps ends, in seconds since the beginning.
 DUE: Final = 4.0
 COUNTED: Final = 0.001
-#: Seconds from that time to the end: longer than lease, takeover and freeze together.
-REST: Final = 22.0
-#: Seconds for which a beat is frozen or a message is delayed: longer than a lease.
-LONG: Final = 8.0
+#: Seconds from that time to the end: longer than a hold and a takeover together.
+REST: Final = 44.0
+#: Seconds for which a beat is frozen or a message is delayed: longer than a hold.
+LONG: Final = 32.0
 
 
 @dataclass(frozen=True, slots=True)

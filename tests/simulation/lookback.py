@@ -138,14 +138,10 @@ class LookBack(Simulation):
 
     def entries(self) -> Iterator[RedBeatSchedulerEntry]:
         """Yield the entries that are stored at the end."""
-        app, client = self.app_of("reader"), self.services["redis"].engine.client
+        app = self.app_of("reader")
+        app.redbeat_redis = self.services["redis"].engine.client
         for name in self.scenario.statics:
-            names = ("definition", "meta", "policy", "runtime", "identity")
-            texts = [(text or b"").decode() for text in client.hmget(PREFIX + name, names)]
-            definition, meta, policy, runtime, identity = texts
-            entry = RedBeatSchedulerEntry.from_texts(
-                app, definition, meta, policy, runtime, identity.strip('"')
-            )
+            entry = RedBeatSchedulerEntry.from_key(PREFIX + name, app)
             entry.use_calendars(
                 {HOLIDAYS: Calendar(HOLIDAYS, self.scenario.steps[0].fields["days"])}
             )
@@ -190,6 +186,7 @@ def scenario_of(
         statics=statics,
         settings={"redbeat_history_size": 10},
         embedded=True,
+        beats_from=1.0,  # after the calendar is stored
         steps=(holidays(day), *steps),
         profile="look back",
     )

@@ -12,9 +12,7 @@ from typing import Any
 
 import redis.connection
 
-from redbeat.storage import scripts as second
-from redbeat.storage.scripts import Script
-from tests.edition.storage import scripts as third
+from redbeat.storage.scripts import Script, load_script
 from tests.simulation.clocks import SECOND
 from tests.simulation.engine import Engine, commands_in
 from tests.simulation.world import Fault, Process, World
@@ -120,13 +118,12 @@ WRITES = PUSHES | {b"SET", b"HSET", b"SADD", b"ZADD", b"DEL"}
 READONLY = b"-READONLY You can't write against a read only replica.\r\n"
 SCRIPTED = frozenset((b"EVAL", b"EVALSHA"))
 
-#: The scripts of both editions, by hash and by source.
+#: The scripts, by hash and by source.
 SCRIPTS: dict[bytes, Script] = {
     word.encode(): script
-    for package, edition in (("redbeat", second), ("tests.edition", third))
-    for path in files(package).joinpath("lua").iterdir()
+    for path in files("redbeat").joinpath("lua").iterdir()
     if path.name.endswith(".lua")
-    for script in [edition.load_script(path.name.removesuffix(".lua"))]
+    for script in [load_script(path.name.removesuffix(".lua"))]
     for word in (script.sha, script.text)
 }
 

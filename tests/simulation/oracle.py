@@ -15,11 +15,11 @@ from typing import Any, Final
 from zoneinfo import ZoneInfo
 
 from tests.simulation.deadlines import (
+    HELD,
     deadline_of,
     judge_failures,
     judge_reported_ends,
     judge_set,
-    lease_of,
 )
 from tests.simulation.lateness import LOOK, PROMPT, SAME, judge_delays, judge_lateness
 from tests.simulation.record import Action, Arrival, Record
@@ -120,7 +120,7 @@ class Judgement:
         if self.record.scenario.recovery:
             return self.record.scenario.recovery
         scenario = self.record.scenario
-        return min(scenario.lock_timeout, 25.0) + lease_of(scenario) + 20.0
+        return min(scenario.lock_timeout, 25.0) + HELD + 20.0
 
     def disturbed(self, begin: float, end: float, but: frozenset[str] = frozenset()) -> bool:
         """Return whether a fault affects a period; ``but`` lists kinds of faults to ignore."""
@@ -598,9 +598,9 @@ class Entry:
             # A deployment replaces static entries as soon as a new beat leads.
             at_once = self.leaves_with_record(arrival) and not self.is_deployed
             allowed = 0.0 if at_once else IN_HAND
-            lease = self.judgement.recovery
-            if allowed and self.judgement.disturbed(arrival.at - lease, arrival.at):
-                allowed = 2 * lease
+            recovery = self.judgement.recovery
+            if allowed and self.judgement.disturbed(arrival.at - recovery, arrival.at):
+                allowed = 2 * recovery
             states = self.states_near(arrival.at, allowed)
             if any(not state.certain for state in states):
                 continue

@@ -24,10 +24,9 @@ SECOND: Final = 1_000_000
 #: The name in a definition.
 NAME: Final = re.compile(rb'"name": ?"([^"\\]+)"')
 
-#: Fields of an entry's hash that change without progress: who has the entry, and what went wrong.
-NO_PROGRESS: Final = frozenset((b"claim", b"failing", b"running", b"unread"))
-#: These parts of the field ``state``.
-NO_PROGRESS_IN_STATE: Final = ("m", "hold", "failing", "running")
+#: The parts of what beats keep that change without progress: who has the entry, and what went
+#: wrong.
+NO_PROGRESS: Final = ("m", "hold", "failing", "running")
 
 
 @dataclass(slots=True)
@@ -76,10 +75,9 @@ class Progress:
             del self._reads[beat, name]
 
     def _state(self, name: str) -> dict[bytes, bytes]:
-        stored = self._stored(name)
-        kept = {name: text for name, text in stored.items() if name not in NO_PROGRESS}
+        kept = dict(self._stored(name))
         if b"beat_state" in kept:
             state = json.loads(kept[b"beat_state"])
-            parts = [item for item in state.items() if item[0] not in NO_PROGRESS_IN_STATE]
+            parts = [item for item in state.items() if item[0] not in NO_PROGRESS]
             kept[b"beat_state"] = json.dumps(parts).encode()
         return kept

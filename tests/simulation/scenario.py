@@ -110,7 +110,7 @@ class Scenario:
         separate_broker: whether broker and schedule have different servers.
         duration: seconds until the end; the last part has no faults, see :attr:`calm`.
         calm: seconds at the end within which everything must recover.
-        lock_timeout: lock timeout of the beats in seconds; it determines the lease of a claim.
+        lock_timeout: lock timeout of the beats in seconds.
         settings: more settings of all apps.
         statics: ``beat_schedule`` of the beats.
         beats_from: seconds after which the beats start.

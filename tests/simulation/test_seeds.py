@@ -23,7 +23,7 @@ SHORT = [
     "finished-one-off-saved-again",
     "limit-exceeded-after-a-kill",
     "own-schedule-offline",
-    "saved-after-a-lease",
+    "saved-after-a-hold",
     "stall-longer-than-the-socket-timeout",
     "trigger-during-the-last-run",
 ]
@@ -60,7 +60,7 @@ def judgement_of(name: str, directory: Path) -> list[str]:
 
 def marked(name: str) -> object:
     """Return a test parameter; with a known defect, the test must fail with the expected report."""
-    reason = f"the second edition of the protocol: {EXPECTED[name]}"
+    reason = f"a known defect: {EXPECTED[name]}"
     known = pytest.mark.xfail(strict=True, raises=KnownDefectError, reason=reason)
     length = [] if name in SHORT else [pytest.mark.long]
     return pytest.param(name, marks=[known, *length] if EXPECTED[name] else length)

@@ -10,15 +10,11 @@ import redis
 from celery import Celery
 
 from redbeat.storage.client import get_redis
-from redbeat.storage.records import Claim, Keys
 from redbeat.storage.store import Store
-from tests.deployments import PREFIX, STANDALONE, chosen_kind
-
-KEYS = Keys.under(PREFIX)
-LOCK = f"{PREFIX}:lock"
+from tests.deployments import STANDALONE, chosen_kind
+from tests.storage.places import KEYS, Place
 
 Put: TypeAlias = Callable[..., str]
-ClaimOne: TypeAlias = Callable[..., Claim]
 
 
 @pytest.fixture
@@ -30,6 +26,13 @@ def store(redis_url: str, app: Celery) -> Iterator[Store]:
     else:
         with get_redis(app) as client:
             yield Store(client, KEYS)
+
+
+@pytest.fixture
+def place(redis_url: str, store: Store) -> Iterator[Place]:
+    """The store, and an unlimited client to look at what it stores."""
+    with redis.Redis.from_url(redis_url) as client:
+        yield Place(client, store)
 
 
 @pytest.fixture
@@ -45,14 +48,3 @@ def put(redis_client: redis.Redis) -> Put:
         return key
 
     return put
-
-
-@pytest.fixture
-def claim_one(store: Store) -> ClaimOne:
-    """A function that claims the only due entry, and returns the claim."""
-
-    def claim_one(claim_id: str = "c1", lease: float = 30) -> Claim:
-        (claim,) = store.claim(claim_id, 500, lease).claims
-        return claim
-
-    return claim_one

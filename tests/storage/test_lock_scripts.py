@@ -1,4 +1,4 @@
-"""`acquire.lua`, `extend.lua` and `release.lua` change the lock without a claim."""
+"""`acquire.lua`, `extend.lua` and `release.lua` change the lock without a turn."""
 
 from __future__ import annotations
 
@@ -8,69 +8,71 @@ import redis
 
 from redbeat.schedulers import LUA_EXTEND_TO_SCRIPT
 from redbeat.storage.store import Store
-from tests.storage.conftest import LOCK
+from tests.storage.places import LOCK
+
+KEY = LOCK[0]
 
 
 def ttl(client: redis.Redis) -> Any:
-    return client.pttl(LOCK)
+    return client.pttl(KEY)
 
 
 def test_a_free_lock_is_taken_with_a_time_to_live(store: Store, redis_client: redis.Redis) -> None:
-    assert store.acquire_lock(LOCK, "me", 12.5) is True
-    assert redis_client.get(LOCK) == "me"
+    assert store.acquire_lock(KEY, "me", 12.5) is True
+    assert redis_client.get(KEY) == "me"
     assert 12_000 < ttl(redis_client) <= 12_500
 
 
 def test_acquiring_the_own_lock_renews_it(store: Store, redis_client: redis.Redis) -> None:
-    store.acquire_lock(LOCK, "me", 5)
-    assert store.acquire_lock(LOCK, "me", 60) is True
+    store.acquire_lock(KEY, "me", 5)
+    assert store.acquire_lock(KEY, "me", 60) is True
     assert ttl(redis_client) > 59_000
 
 
 def test_the_lock_of_another_beat_is_left_alone(store: Store, redis_client: redis.Redis) -> None:
-    redis_client.set(LOCK, "other", px=5_000)
-    assert store.acquire_lock(LOCK, "me", 60) is False
-    assert store.extend_lock(LOCK, "me", 60) is False
-    assert store.release_lock(LOCK, "me") is False
-    assert redis_client.get(LOCK) == "other"
+    redis_client.set(KEY, "other", px=5_000)
+    assert store.acquire_lock(KEY, "me", 60) is False
+    assert store.extend_lock(KEY, "me", 60) is False
+    assert store.release_lock(KEY, "me") is False
+    assert redis_client.get(KEY) == "other"
     assert ttl(redis_client) <= 5_000
 
 
 def test_a_lock_without_an_end_is_left_alone(store: Store, redis_client: redis.Redis) -> None:
-    redis_client.set(LOCK, "other")
-    assert store.acquire_lock(LOCK, "me", 60) is False
+    redis_client.set(KEY, "other")
+    assert store.acquire_lock(KEY, "me", 60) is False
     assert ttl(redis_client) == -1
 
 
 def test_extend_counts_from_now(store: Store, redis_client: redis.Redis) -> None:
-    store.acquire_lock(LOCK, "me", 60)
-    assert store.extend_lock(LOCK, "me", 10) is True
+    store.acquire_lock(KEY, "me", 60)
+    assert store.extend_lock(KEY, "me", 10) is True
     assert 9_000 < ttl(redis_client) <= 10_000
 
 
 def test_a_free_lock_is_neither_extended_nor_released(
     store: Store, redis_client: redis.Redis
 ) -> None:
-    assert store.extend_lock(LOCK, "me", 10) is False
-    assert store.release_lock(LOCK, "me") is False
-    assert not redis_client.exists(LOCK)
+    assert store.extend_lock(KEY, "me", 10) is False
+    assert store.release_lock(KEY, "me") is False
+    assert not redis_client.exists(KEY)
 
 
 def test_release_releases_the_own_lock_once(store: Store) -> None:
-    store.acquire_lock(LOCK, "me", 60)
-    assert store.release_lock(LOCK, "me") is True
-    assert store.release_lock(LOCK, "me") is False
-    assert store.acquire_lock(LOCK, "other", 60) is True
+    store.acquire_lock(KEY, "me", 60)
+    assert store.release_lock(KEY, "me") is True
+    assert store.release_lock(KEY, "me") is False
+    assert store.acquire_lock(KEY, "other", 60) is True
 
 
 def test_the_holder_of_the_lock_is_returned(store: Store) -> None:
-    assert store.lock_holder(LOCK) == ""
-    store.acquire_lock(LOCK, "me", 60)
-    assert store.lock_holder(LOCK) == "me"
+    assert store.lock_holder(KEY) == ""
+    store.acquire_lock(KEY, "me", 60)
+    assert store.lock_holder(KEY) == "me"
 
 
 def test_the_exported_script_extends_a_lock(redis_client: redis.Redis) -> None:
-    redis_client.set(LOCK, "me", px=1_000)
-    assert redis_client.eval(LUA_EXTEND_TO_SCRIPT, 1, LOCK, "me", 60_000) == 1
+    redis_client.set(KEY, "me", px=1_000)
+    assert redis_client.eval(LUA_EXTEND_TO_SCRIPT, 1, KEY, "me", 60_000) == 1
     assert ttl(redis_client) > 59_000
-    assert redis_client.eval(LUA_EXTEND_TO_SCRIPT, 1, LOCK, "you", 1) == 0
+    assert redis_client.eval(LUA_EXTEND_TO_SCRIPT, 1, KEY, "you", 1) == 0

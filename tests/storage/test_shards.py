@@ -23,9 +23,10 @@ from redbeat.management.doctor import examine
 from redbeat.management.find import ORDERS, SORTS, Filter, Query, browse, in_order
 from redbeat.metrics.snapshot import take_snapshot
 from redbeat.storage.client import get_redis
+from redbeat.storage.commands import BATCH, REPORTS_SINCE
+from redbeat.storage.keys import Keys
 from redbeat.storage.layout import Layout
-from redbeat.storage.reading import BATCH, REPORTS_SINCE, START
-from redbeat.storage.records import Keys
+from redbeat.storage.reading import static_among
 from redbeat.storage.shards import ShardedStore
 from redbeat.storage.store import Store, store_of
 from tests.cli.commands import run_command
@@ -38,18 +39,8 @@ SHARDS = 5
 
 #: The methods of a store for one key prefix: most are of a beat, which ticks one shard at a time.
 OF_ONE_PREFIX = {
-    *("claim", "begin_claim", "overlaps", "tidy_stats", "note"),
-    *("offer_statics", "prune_statics", "leave"),
-    *("acquire_lock", "extend_lock", "release_lock"),
-    *(
-        "save_layout_note",
-        "last_tick_and_layout",
-        "max_seconds",
-        "max_claim_seconds",
-        "park",
-        "quarantine_page",
-    ),
-    "wake_beats",
+    *("acquire_lock", "extend_lock", "release_lock", "leave"),
+    *("max_seconds", "noted", "save_layout_note", "warn_of_denied"),
 }
 
 
@@ -235,23 +226,18 @@ def test_a_store_gives_the_same(schedules: tuple[Schedule, Schedule]) -> None:
         store = store_of(schedule.app)
         name_of = store.keys.name_of
         key = entry_of(schedule.app, 8).key
-        horizon = NOW.timestamp() + 3000
-        cursor, users = "0", list[str]()
-        while True:
-            cursor, page = store.calendar_users(cursor)
-            users += map(name_of, page)
-            if cursor == "0":
-                break
+        users = [name_of(key) for page in store.calendar_users() for key in page]
         counts = store.counts(None, DISABLED, 60)
         return {
-            "due": [(name_of(key), score) for key, score in store.due(horizon)],
             "ranked": [(name_of(key), score) for key, score in store.ranked(3, 40)],
-            "scan": sorted((name_of(key), score) for key, score in store.scan_all("*job 1*")),
+            "scan": sorted(
+                (name_of(key), score) for part in store.scan("*job 1*") for key, score in part
+            ),
             "users": sorted(users),
             "counts": counts[1:7],
             "expected": sorted(map(name_of, counts.expected)),
             "lone": store.rank(entry_of(schedule.app, 119).key),
-            "load": store.load(key),
+            "past": store.past(key).row.definition,
             "members": store.members(),
         }
 
@@ -290,10 +276,8 @@ def test_the_status_adds_up_the_shards(schedules: tuple[Schedule, Schedule]) -> 
 
 def keys_of(schedule: Schedule, name: str) -> Keys:
     """Return the keys of the shard of an entry."""
-    store: Any = store_of(schedule.app)
-    return (
-        store.shards[store.layout.shard_of(name)] if isinstance(store, ShardedStore) else store
-    ).keys
+    store = store_of(schedule.app)
+    return store.part_of(store.keys.entry(name)).keys
 
 
 def damage(schedule: Schedule) -> None:
@@ -352,7 +336,7 @@ def test_entries_move_between_both_schedules(
         names = {record.name for record in source.records()}
         assert {record.name for record in target.records()} == names
         assert len(names) == 41
-        assert store_of(target.app).static_among(names) == {"static"}
+        assert static_among(store_of(target.app), names) == {"static"}
         same(schedules, lambda one: sorted(one.calendars))
         source.delete_all(names)
     assert len(plain) == 41
@@ -364,12 +348,8 @@ def test_a_calendar_forgets_entries_without_it(schedules: tuple[Schedule, Schedu
         names = [str(entry.name) for entry in schedule.find() if entry.exclude]
         schedule.delete_all(names[1:])
         schedule.save_calendar(Calendar("holidays", days=["2031-12-25"]))
-        store, users, cursor = store_of(schedule.app), list[str](), START
-        while True:
-            cursor, page = store.calendar_users(cursor)
-            users += map(store.keys.name_of, page)
-            if cursor == START:
-                return names, users
+        store = store_of(schedule.app)
+        return names, [store.keys.name_of(key) for page in store.calendar_users() for key in page]
 
     names, users = same(schedules, look)
     assert len(names) > SHARDS
@@ -379,7 +359,7 @@ def test_a_calendar_forgets_entries_without_it(schedules: tuple[Schedule, Schedu
 def test_more_overdue_entries_in_a_shard_than_in_a_page(
     schedules: tuple[Schedule, Schedule], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("reading", "store", "shards"):
+    for module in ("reading", "commands", "shards"):
         monkeypatch.setattr(f"redbeat.storage.{module}.BATCH", 10)
     for schedule in schedules:
         schedule.save_all(
@@ -400,7 +380,7 @@ def test_the_metrics_add_up_the_shards(schedules: tuple[Schedule, Schedule]) -> 
     for schedule in schedules:
         fill(schedule)
         client: Any = get_redis(schedule.app)
-        shards: Any = getattr(store_of(schedule.app), "shards", None) or [store_of(schedule.app)]
+        shards = store_of(schedule.app).parts
         for number, shard in enumerate(shards):
             stats = {"dispatched": 10 // len(shards), "last_tick": f"{100 + number}.5"}
             client.hset(shard.keys.stats, mapping=stats)
@@ -423,7 +403,7 @@ def test_the_ends_of_runs_are_reported_to_their_shards(
     def look(schedule: Schedule) -> Any:
         store: Any = store_of(schedule.app)
         results = [store.reports_since()]
-        for number, shard in enumerate(getattr(store, "shards", [store])):
+        for number, shard in enumerate(store.parts):
             shard.client.hset(shard.keys.stats, REPORTS_SINCE, f"{2000 - number}")
         return [*results, store.reports_since() in (2000, 2001 - SHARDS)]
 
@@ -456,13 +436,15 @@ def test_the_rank_and_skipped_pages_are_the_same(schedules: tuple[Schedule, Sche
     assert ranks == [0, 499, None]
 
 
-def test_a_page_reads_few_rows(schedules: tuple[Schedule, Schedule]) -> None:
+def test_a_page_reads_few_rows(
+    schedules: tuple[Schedule, Schedule], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A page must not read the limit from every shard."""
     schedule = schedules[1]
     fill(schedule, 600)
     store = store_of(schedule.app)
     read = []
-    for shard in store.shards:  # type: ignore[attr-defined]
+    for shard in store.parts:
         page = shard.page
 
         def counted(*args: Any, page: Any = page) -> Any:
@@ -470,7 +452,7 @@ def test_a_page_reads_few_rows(schedules: tuple[Schedule, Schedule]) -> None:
             read.append(len(found.rows))
             return found
 
-        shard.page = counted
+        monkeypatch.setattr(shard, "page", counted)
     assert len(store.page(limit=500).rows) == 500
     assert sum(read) < 1.6 * 500
 
@@ -479,7 +461,7 @@ def test_an_operation_on_an_entry_takes_one_round_trip(
     schedules: tuple[Schedule, Schedule],
 ) -> None:
     store = store_of(schedules[1].app)
-    store.load(entry_of(schedules[1].app, 1).key)
+    store.past(entry_of(schedules[1].app, 1).key)
     assert store.round_trips == 1
 
 

@@ -12,6 +12,7 @@ from redis.exceptions import ClusterCrossSlotError, RedisError
 from redbeat import RedBeatSchedulerEntry
 from redbeat.config import RedBeatConfig, ensure_conf
 from redbeat.errors import ConfigurationError
+from redbeat.storage.rows import Change, Look, Reply, Request, new_mark
 from redbeat.storage.store import Store
 from tests.scheduler.conftest import RecordingScheduler
 from tests.topologies.conftest import Site, app_client, cluster_settings
@@ -31,25 +32,28 @@ def target(cluster_group: ClusterGroup, cluster: Site) -> ClusterNode:
 
 
 def filled(site: Site) -> Store:
-    """Return a store with all keys that the scripts declare, and with three due entries."""
+    """Return a store with all keys that the scripts use, and with three due entries."""
     store = site.store(redbeat_lock_key=None)
-    put(store, "bad")
-    store.claim("c0", 500, 30, token="t")
-    store.park([(store.keys.entry("bad"), "c0", "{}")])
+    put(store, "a", "b", "c", "bad")
+    site.client.zadd(store.keys.schedule, {store.keys.entry("bad"): -1})
+    site.client.hset(store.keys.quarantine, store.keys.entry("bad"), "{}")
     site.client.sadd(store.keys.statics, "a")
-    site.client.hset(store.keys.stats, "dispatched", 1)
-    put(store, "a", "b", "c")
+    look(store)
     return store
 
 
+def look(store: Store, *changes: Change) -> Reply:
+    request = Request("t", None, changes, Look(), counts={"dispatched": 1}, counts_id=new_mark())
+    return store.turn(request)
+
+
 SCRIPTS: dict[str, Callable[[Store], Any]] = {
-    "claim": lambda store: store.claim("c1", 500, 30, token="t"),
-    "forget": lambda store: store.forget([store.keys.entry("a")]),
-    "park": lambda store: store.park([(store.keys.entry("a"), "", "{}")]),
-    "review": lambda store: store.review([(store.keys.entry("bad"), "another")]),
-    "sweep": lambda store: store.sweep("0", "", -1, 0, 100),
-    "tidy": lambda store: store.tidy_stats(200),
-    "prune": lambda store: store.prune_statics(["a"], None, ""),
+    "look": look,
+    "change": lambda store: look(store, Change(store.keys.entry("a"), delete=True)),
+    "inbox": lambda store: store.say(store.keys.entry("a"), '["trigger"]', kind="trigger"),
+    "read": lambda store: store.read([store.keys.entry("a")]),
+    "page": lambda store: store.page(),
+    "count": lambda store: store.counts(None, -1, 60),
 }
 
 
@@ -72,9 +76,9 @@ def test_no_script_runs_on_half_a_slot(
     while cluster_group.move_keys(PREFIX, target):
         pass
     cluster_group.end_move(PREFIX, target)
-    turn = store.claim("c2", 500, 30, token="t")
-    assert sorted(claim.key for claim in turn.claims) == entries[:3]
-    assert all(claim.definition for claim in turn.claims)
+    rows = look(store).rows
+    assert sorted(row.key for row in rows) == entries[:3]
+    assert all(row.definition for row in rows)
     assert set(store.quarantined()) == {keys.entry("bad")}
     assert store.static_names() == {"a"}
 
@@ -84,9 +88,9 @@ def test_a_beat_follows_a_moved_slot_at_once(
 ) -> None:
     store = cluster.store()
     put(store, "a")
-    store.claim("one", 0, 30)
+    look(store)
     cluster_group.move(PREFIX, target)
-    assert len(store.claim("two", 500, 30).claims) == 1
+    assert len(look(store).rows) == 1
 
 
 def test_a_save_waits_for_a_migrating_slot(

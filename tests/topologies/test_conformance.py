@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import datetime, timedelta, timezone
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -12,21 +13,18 @@ from redis.connection import AbstractConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.beat.lock import BeatLock, active_beats, current_leader
+from redbeat.beat.lock import BeatLock
 from redbeat.beat.wakeup import DUE, LOCK, WakeUp
 from redbeat.connection.cluster import node_of
-from redbeat.errors import DecodeError
-from redbeat.management.find import sweeps
-from redbeat.storage.reading import BATCH
-from redbeat.storage.records import RAN, ClaimRequest, Completion, Counted
+from redbeat.storage import words
+from redbeat.storage.beats import active_beats, current_leader
+from redbeat.storage.outside import outside
+from redbeat.storage.rows import Change, Look, Reply, Request, Row, digest_of
+from redbeat.storage.scripts import overlaps
 from redbeat.storage.store import Store
-from tests.samples import long
 from tests.scheduler.conftest import RecordingScheduler
 from tests.topologies.conftest import Site, app_client
 from tests.waiting import wait_until
-
-#: The number of values that `claim.lua` returns.
-FIELDS_OF_TURN = 14
 
 
 def definition(name: str) -> str:
@@ -34,10 +32,12 @@ def definition(name: str) -> str:
     return json.dumps({"name": name, "task": f"tasks.{name}", "schedule": schedule})
 
 
-def put(store: Store, *names: str, score: float | None = None) -> None:
-    for name in names:
-        saved = store.save(store.keys.entry(name), definition(name), meta="{}", score=score)
-        assert saved[0] == 1
+def put(store: Store, *names: str, score: float = 0.0) -> None:
+    """Store entries; those with the score 0 are due now."""
+    texts = {name: {"definition": definition(name), "meta": "{}"} for name in names}
+    new = [Change(store.keys.entry(name), set=texts[name], add=score) for name in names]
+    answers = store.turn(Request("a program", None, new)).answers
+    assert [answer.word for answer in answers] == [words.DONE] * len(names)
 
 
 # Tests of the client
@@ -61,7 +61,7 @@ def test_options_inherited_from_the_broker(site: Site) -> None:
     }
     store = site.store(**settings)
     put(store, "a")
-    assert site.store().load(store.keys.entry("a"))[0] == definition("a")
+    assert site.store().past(store.keys.entry("a")).row.definition == definition("a")
 
 
 def test_the_default_prefix(site: Site) -> None:
@@ -71,34 +71,36 @@ def test_the_default_prefix(site: Site) -> None:
 # Tests of the store
 
 
-def test_claims_are_disjoint_and_completed(site: Site) -> None:
+def look(store: Store, *changes: Change) -> Reply:
+    return store.turn(Request("a beat", None, changes, Look()))
+
+
+def taken(row: Row) -> Change:
+    """Return a change of a row, after which the entry is due in the far future."""
+    texts = {words.META: '{"total_run_count": 1}'}
+    return Change(row.key, expect=digest_of(row), set=texts, add=4e9)
+
+
+def test_one_of_two_beats_changes_what_both_looked_at(site: Site) -> None:
     first, second = site.store(), site.store()
     put(first, "a", "b", "c")
-    claims = [first.claim("one", 2, 30).claims, second.claim("two", 500, 30).claims]
-    assert [len(some) for some in claims] == [2, 1]
-    done = [Completion(claim.key, "one", RAN, 4e9, "{}", "{}") for claim in claims[0]]
-    turn = first.claim("three", 500, 30, done)
-    assert [result.code for result in turn.results] == [1, 1]
-    assert not turn.claims
-    assert turn.members == 3
-
-
-def test_claims_of_a_lost_reply_are_handed_out_again(site: Site) -> None:
-    store = site.store()
-    put(store, "a", "b")
-    store.claim("one", 1, 30)
-    again = store.claim("one", 500, 30, reply_lost=True)
-    assert len(again.claims) == 1
+    rows = look(first).rows
+    changes = [taken(row) for row in look(second).rows]
+    assert [answer.word for answer in look(first, taken(rows[0])).answers] == [words.DONE]
+    reply = look(second, *changes)
+    assert [answer.word for answer in reply.answers] == [words.DIFFERS, words.DONE, words.DONE]
+    assert not reply.rows
+    assert reply.members == 3
 
 
 def lose_next_turn(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """Lose the reply to the next claim: Redis executes it, the caller gets a connection error."""
+    """Lose the reply to the next turn: Redis executes it, the caller gets a connection error."""
     read = AbstractConnection.read_response
     lost: list[object] = []
 
     def lossy(self: Any, *args: Any, **kwargs: Any) -> Any:
         reply = read(self, *args, **kwargs)
-        if not lost and isinstance(reply, list) and len(reply) == FIELDS_OF_TURN:
+        if not lost and isinstance(reply, list) and reply and b'"standing"' in bytes_of(reply[0]):
             lost.append(reply)
             self.disconnect()
             raise RedisConnectionError("the answer got lost")
@@ -108,18 +110,22 @@ def lose_next_turn(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     return lost
 
 
-def test_a_claim_is_never_sent_twice(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def bytes_of(value: Any) -> bytes:
+    return value if isinstance(value, bytes) else str(value).encode()
+
+
+def test_a_turn_is_never_sent_twice(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     store = site.store()
     put(store, "a")
-    store.claim("zero", 0, 30)
+    (row,) = look(store).rows
     node = node_of(store.client, store.keys.schedule)
     before = node.info("commandstats")["cmdstat_evalsha"]["calls"]
     lost = lose_next_turn(monkeypatch)
     with pytest.raises(RedisConnectionError):
-        store.claim("one", 500, 30)
+        look(Store(store.client, store.keys), taken(row))
     assert lost
     assert node.info("commandstats")["cmdstat_evalsha"]["calls"] == before + 1
-    assert site.client.hget(store.keys.entry("a"), "claim").startswith('["one ')
+    assert site.client.hget(row.key, "meta") == '{"total_run_count": 1}'
 
 
 def test_a_lost_reply_loses_and_doubles_no_run(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,52 +142,24 @@ def test_a_lost_reply_loses_and_doubles_no_run(site: Site, monkeypatch: pytest.M
 def test_two_requests_overlap(site: Site) -> None:
     store = site.store()
     put(store, "a")
-    assert store.claim("zero", 0, 30).members == 1
-    assert store.overlaps
-    answer = store.begin_claim(ClaimRequest("one", 500, 30))
-    assert store.load(store.keys.entry("a"))[0] == definition("a")
-    assert [claim.key for claim in answer().claims] == [store.keys.entry("a")]
+    assert overlaps(store.client, store.keys.schedule)
+    reply = store.begin_turn(Request("a beat", None, look=Look()))
+    assert store.past(store.keys.entry("a")).row.definition == definition("a")
+    assert [row.key for row in reply().rows] == [store.keys.entry("a")]
 
 
 def test_a_flushed_script_cache_is_invisible(site: Site) -> None:
     store = site.store()
     put(store, "a")
-    store.claim("one", 0, 30)
+    look(store)
     site.client.script_flush()
-    assert len(store.claim("two", 500, 30).claims) == 1
+    assert len(look(store).rows) == 1
 
 
-def test_entries_are_loaded_ranked_and_deleted(site: Site) -> None:
+def test_entries_are_ranked(site: Site) -> None:
     store = site.store()
     put(store, "a", "b", score=5.0)
     assert store.rank(store.keys.entry("b")) == 1
-    assert [key for key, _ in store.due(store.time())] == [
-        store.keys.entry("a"),
-        store.keys.entry("b"),
-    ]
-    assert store.delete(store.keys.entry("a"))
-    assert not store.delete(store.keys.entry("a"))
-    site.client.set(store.keys.entry("no-hash"), "text")
-    with pytest.raises(DecodeError):
-        store.load(store.keys.entry("no-hash"))
-
-
-def test_quarantine(site: Site) -> None:
-    store = site.store()
-    put(store, "a")
-    key = store.keys.entry("a")
-    (claim,) = store.claim("one", 500, 30).claims
-    assert store.park([(claim.key, "one", "{}")]) == [key]
-    assert store.quarantined() == {key: "{}"}
-    assert store.review([(key, "another digest")]) == [key]
-    assert store.quarantined() == {}
-
-
-def test_members_without_a_hash_are_removed(site: Site) -> None:
-    store = site.store()
-    site.client.zadd(store.keys.schedule, {store.keys.entry("gone"): 1})
-    assert store.claim("one", 500, 30).claims[0].definition is None
-    assert store.forget([store.keys.entry("gone")]) == [store.keys.entry("gone")]
 
 
 def test_a_member_that_names_a_key_of_another_program(site: Site) -> None:
@@ -191,28 +169,26 @@ def test_a_member_that_names_a_key_of_another_program(site: Site) -> None:
     foreign = definition("theirs")
     site.client.hset("theirs", "definition", foreign)
     site.client.zadd(store.keys.schedule, {"theirs": 1, "nothing": 1})
-    claims = {claim.key: claim.definition for claim in store.claim("one", 500, 30).claims}
-    assert claims == {store.keys.entry("a"): definition("a"), "theirs": None, "nothing": None}
-    assert set(store.forget(["theirs", "nothing"])) == {"theirs", "nothing"}
+    found = {row.key: row.definition for row in look(store).rows}
+    assert found == {store.keys.entry("a"): definition("a"), "theirs": None, "nothing": None}
+    removed = look(store, Change("theirs", delete=True), Change("nothing", delete=True))
+    assert [row.key for row in removed.rows] == [store.keys.entry("a")]
     assert site.client.hgetall("theirs") == {"definition": foreign}
 
 
-def test_the_sweep_puts_a_lost_set_back(site: Site) -> None:
-    store = site.store()
-    put(store, *(f"e{number}" for number in range(50)))
-    entries = {store.keys.entry(f"e{number}") for number in range(50)}
-    claims = [claim.put_back(1.0) for claim in store.claim("one-1", 500, 30).claims]
-    store.claim("one-2", 0, 30, completions=claims, counted=Counted("c-2"))
+def test_a_beat_puts_a_lost_set_back(site: Site) -> None:
+    store, app = site.store(), site.app()
+    saved = [RedBeatSchedulerEntry(f"e{number}", "t", 3600, app=app).save() for number in range(50)]
+    entries = {entry.key for entry in saved}
+    scheduler, stats = site.scheduler(), store.keys.stats
+    wait_until(lambda: scheduler.tick() is not None and site.client.hget(stats, "members"))
     site.client.delete(store.keys.schedule)
-    assert {key for swept in sweeps(store) for key in swept.orphans} == entries
-    store.claim("one-3", 0, 30, counted=Counted("c-3"))
-    swept = store.sweep("", "")
-    found = set(swept.returned)
-    while swept.cursor != "0":
-        swept = store.sweep(swept.cursor, swept.mark)
-        found |= set(swept.returned)
-    assert found == entries
-    assert store.sweep("", "").mark == ""
+    assert set(chain.from_iterable(outside(store))) == entries
+    wait_until(lambda: scheduler.tick() is not None and members(site, store) == entries)
+
+
+def members(site: Site, store: Store) -> set[str]:
+    return set(site.client.zrange(store.keys.schedule, 0, -1))
 
 
 def test_the_eviction_policy_is_that_of_the_node(site: Site) -> None:
@@ -270,27 +246,6 @@ def test_static_and_dynamic_entries_run(site: Site) -> None:
     scheduler.close()
     wait_until(lambda: gone.tick() is not None and not site.store().static_names())
     assert set(gone.get_schedule()) == {"dynamic"}
-
-
-@pytest.mark.parametrize("site", [long("plain"), long("sentinel"), "cluster"], indirect=True)
-def test_a_look_ahead_that_fails_delays_nothing(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The beat sends the claimed entries and does not wait until their lease ends."""
-    scheduler = site.scheduler()
-    wait_until(lambda: scheduler.tick() is not None and leads(scheduler))
-    put(site.store(), *(f"e{number}" for number in range(BATCH + 10)))
-    failures = iter((RedisConnectionError("away"),))
-    begin = Store.begin_claim
-
-    def failing(store: Store, terms: ClaimRequest) -> Any:
-        for error in failures:
-            raise error
-        return begin(store, terms)
-
-    monkeypatch.setattr(Store, "begin_claim", failing)
-    # Without the message now, the entry would wait until its lease ends after 30 seconds.
-    wait_until(lambda: scheduler.tick() is not None and len(scheduler.sent) == BATCH + 10, 20.0)
 
 
 def leads(scheduler: RecordingScheduler) -> bool:

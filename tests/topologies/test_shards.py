@@ -41,12 +41,11 @@ class ShardedSchedule(Schedule):
         every: float,
         score: float = 0.0,
         meta: Mapping[str, str] | None = None,
-        identity: str = "",
     ) -> None:
         """Store each entry in the shard of its name."""
         for name in entries:
             shard = Schedule(self.client, LAYOUT.prefixes[LAYOUT.shard_of(name)])
-            shard.put([name], every, score, meta, identity)
+            shard.put([name], every, score, meta)
 
     def holders(self) -> list[int]:
         """Return the process id of the beat that holds the lock of each shard, 0 for no beat."""

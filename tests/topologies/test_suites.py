@@ -18,13 +18,12 @@ from tests.samples import long
 
 ROOT = Path(__file__).parents[2]
 #: Quick tests that fail first if a kind of Redis behaves differently.
-SHORT = ("tests/storage/test_claim_script.py", "tests/scheduler/test_raw_recipes.py")
+SHORT = ("tests/storage/test_changes.py", "tests/scheduler/test_raw_recipes.py")
 SLICE = (
-    "tests/storage/test_claim_script.py",
+    *SHORT,
+    "tests/storage/test_inbox.py",
     "tests/storage/test_lock_scripts.py",
-    "tests/storage/test_quarantine_scripts.py",
-    "tests/scheduler/test_claims.py",
-    "tests/scheduler/test_raw_recipes.py",
+    "tests/scheduler/test_bad_entries.py",
 )
 #: The kind in the short run; other tests in this directory cover most other kinds.
 QUICK = "resp2"

@@ -282,7 +282,7 @@ def answers(
     make("fails", clocked(ran))
     put_failing(redis_client, "redbeat:fails", 2, second, "TypeError: odd")
     redis_client.zadd("redbeat::schedule", {"redbeat:fails": second + 90})
-    lines = [f"{second:.6f} {second:.6f} {run}" for run in ("id sent", "- skipped")]
+    lines = [f"{second:.6f} +0 {run}" for run in ("sent id", "skipped")]
     put_history(redis_client, "redbeat:full", lines)
     with reporting(app):
         headers = {"periodic_task_name": "full", "scheduled_at": ran.isoformat()}

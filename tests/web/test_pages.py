@@ -16,6 +16,7 @@ from celery.schedules import crontab
 
 from redbeat import Calendar, clocked
 from redbeat.calendar.zones import from_timestamp
+from redbeat.entries.state import Ended
 from redbeat.presentation.text import duration
 from redbeat.schedule import Schedule
 from redbeat.web.auth import Access
@@ -23,7 +24,6 @@ from redbeat.web.site import create_app
 from redbeat.web.values import clock_words, due
 from redbeat.worker import enable
 from tests.conftest import Make
-from tests.edition.state import Ended
 from tests.samples import one_in
 from tests.servers import RedisServer
 from tests.stored import put_failing, put_history, put_results
@@ -159,8 +159,8 @@ def test_the_history_has_results(browser: Browser, make: Make, redis_client: red
     make("orders")
     lines = ("1790000060 +0.1 sent second", "1790000000 +0.1 sent first")
     put_history(redis_client, "redbeat:orders", lines)
-    second = Ended("second", "failed", 1790000061, 0.5, 0, "ValueError: <b>")
-    first = Ended("first", "succeeded", 1790000001.5, 1)
+    second = Ended("second", "failed", 0.5, 0, "ValueError: <b>", 1790000061)
+    first = Ended("first", "succeeded", 1, at=1790000001.5)
     ends = ((1790000060, second), (1790000000, first))
     put_results(redis_client, "redbeat:orders", 1790000001.5, 1, 1790000000, *ends)
     history = part_of(browser.get("/entry", name="orders"), "history")
@@ -171,11 +171,8 @@ def test_the_history_has_results(browser: Browser, make: Make, redis_client: red
 
 def test_the_history_is_drawn(browser: Browser, make: Make, redis_client: redis.Redis) -> None:
     entry = make("orders")
-    lines = [
-        "1790000009 +0.25",
-        *(f"{1790000000 + n}.0 {1790000000 + n}.25 id-{n} sent" for n in range(3)),
-    ]
-    lines.append("1789999999.0 1790000000.0 - missed:4")
+    lines = ["1790000009 +0.25", *(f"{1790000000 + n} +0.25 sent id-{n}" for n in range(3))]
+    lines.append("1789999999 +1 missed:4")
     put_history(redis_client, "redbeat:orders", lines)
     page = browser.get("/entry", name="orders")
     assert "<svg" in part_of(page, "lateness")
@@ -391,16 +388,3 @@ def test_an_expensive_forecast_is_cached(browser: Browser, make: Make) -> None:
 def test_relative_times_in_words(seconds: int, words: str) -> None:
     now = datetime(2036, 1, 1, tzinfo=timezone.utc)
     assert due(now + timedelta(seconds=seconds), now) == words
-
-
-def test_a_pause_of_another_program(
-    browser: Browser, make: Make, app: Celery, redis_client: redis.Redis
-) -> None:
-    make("orders")
-    redis_client.hset("redbeat:orders", "policy", '{"pause": {"since": "long ago"}}')
-    schedule = Schedule(app)
-    entry = schedule["orders"]
-    entry.enabled = False
-    entry.save()
-    redis_client.hset("redbeat:orders", "policy", '{"pause": {"since": "long ago"}}')
-    assert 'id="reason">Paused.' in browser.get("/entry", name="orders")

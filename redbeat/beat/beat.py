@@ -1,0 +1,824 @@
+"""One beat at work: it looks at what is due, decides, and changes what it looked at."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from redis.exceptions import LockNotOwnedError, RedisError
+
+from redbeat import errors
+from redbeat.beat.lock import BeatLock, new_token
+from redbeat.beat.stop_signals import HeldSignals
+from redbeat.beat.waits import BROKER_WAIT, ENTRY_WAIT, REDIS_WAIT, Pace
+from redbeat.calendar.zones import from_timestamp
+from redbeat.config import ensure_conf
+from redbeat.entries import verdicts
+from redbeat.entries.decide import CLOCK_STEP
+from redbeat.entries.run import FIRST, HOLD, INSIDE, Run
+from redbeat.entries.runs import cause_of
+from redbeat.entries.state import read_inbox
+from redbeat.errors import CannotRunHereError, DecodeError, InvalidEntryError
+from redbeat.metrics.counters import Counters
+from redbeat.metrics.health import BeatHealth
+from redbeat.printing import get_logger, plural
+from redbeat.schedules.next_run import asks_itself
+from redbeat.settings import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE, LOG_EACH
+from redbeat.storage.checks import explained
+from redbeat.storage.commands import PROBLEM
+from redbeat.storage.own_keys import check_destinations
+from redbeat.storage.reading import stored_calendars
+from redbeat.storage.rows import Change, Look, Reply, Request, Row, digest_of
+from redbeat.storage.store import Store
+from redbeat.storage.words import BEATS, DONE, LEADS, STATE, STATS
+
+from . import load, outcome, publish
+from .checks import Checks
+from .lead import Lead
+from .load import Rules
+from .message import FEWEST_RUNS, Messages
+from .one_step import OneStep
+from .outcome import Outcome
+from .own_code import OwnCode
+from .own_tick import OwnTick
+from .send import Sender, SharedError, StoppedError
+from .statics import Statics
+from .sync import Sync
+from .trouble import CHECKED_EVERY, Broker, FailedTicks, SkipList, Suspects
+from .turn import Turn
+from .upkeep import Upkeep
+
+logger = get_logger("celery.beat")
+
+W = TypeVar("W")
+
+#: Seconds for which one tick works before it returns to Celery's beat service.
+MAX_TICK: Final = 2.0
+
+#: Seconds between two attempts of a standby to acquire the lock.
+STANDBY_POLL: Final = 1.0
+
+#: Seconds for which the rows of a look are used. The rest of them stays due: decisions expire.
+LONGEST_LOOK: Final = 2.0
+
+#: The longest wait between two ticks, in seconds.
+LONGEST_WAIT: Final = 5.0
+
+#: Seconds between two lines about sent runs, and after which a lasting problem is stored again.
+SUMMARY_INTERVAL: Final = 1.0
+PROBLEM_INTERVAL: Final = 30.0
+
+#: Seconds after which a member of the schedule goes if its hash is still missing.
+MISSING_FOR: Final = 5.0
+
+
+class Shared:
+    """What belongs to the process, and not to a part of the schedule; see ``parts.py``."""
+
+    def __init__(self, scheduler: Any, client: Any) -> None:
+        conf, clock = ensure_conf(scheduler.app), scheduler.clock
+        self.own = OwnCode(scheduler)
+        self.messages = Messages(scheduler.app, conf)
+        self.one_step = OneStep(client, conf, clock)
+        # As many again may be in flight.
+        self.sender = Sender(max(1, conf.publish_window // 2), clock)
+        self.broker = Broker(scheduler)
+        self.pace = Pace(conf.max_rate)
+
+
+class Beat:
+    """Runs the ticks of one beat.
+
+    Arguments:
+        scheduler: the scheduler that users may subclass; its ``clock`` returns monotonic seconds.
+        store: the schedule in Redis, with a client that does not retry.
+        lock: the beat lock, None if several beats share the work.
+        statics: the entries of ``beat_schedule``.
+        shared: what this beat shares with the beats of other parts of the schedule.
+    """
+
+    def __init__(
+        self,
+        scheduler: Any,
+        store: Store,
+        lock: BeatLock | None,
+        statics: Statics,
+        shared: Shared | None = None,
+    ) -> None:
+        conf = ensure_conf(scheduler.app)
+        clock: Callable[[], float] = scheduler.clock
+        self.running = False
+        self.max_tick = MAX_TICK
+        self.health = BeatHealth(clock)
+        self.counters = Counters(conf.metrics_entries)
+        self._scheduler = scheduler
+        self._store = store
+        self._conf = conf
+        self._clock = clock
+        self._logs_each = conf.log_dispatch == LOG_EACH
+        #: How many sent runs the log tells of, and the local time of its last line about them.
+        self._logged, self._logged_at = 0, -math.inf
+        token = lock.token if lock is not None else new_token()
+        self._turn = Turn(store, lock, token, self.counters, clock)
+        self.lead = Lead(scheduler, self._turn, lock, self.health, conf.on_lock_lost == "exit")
+        self.rules = Rules(scheduler.app, scheduler.Entry)
+        self.sync = Sync(scheduler, statics, store, self._turn, conf, self.rules, clock)
+        self._upkeep = Upkeep(store, self._turn.exchange, clock, conf.metrics_entries)
+        shared = shared or Shared(scheduler, store.client)
+        self._own, self._messages, self._one_step = shared.own, shared.messages, shared.one_step
+        self._sender, self._broker, self._pace = shared.sender, shared.broker, shared.pace
+        self._own.check(conf.delivery == EXACTLY_ONCE)
+        self._own_tick = OwnTick(self, scheduler, self._own)
+        self._outcome = Outcome(scheduler, conf, self.counters, self._entry_of)
+        self._lost_at = 0.0
+        self._skip = SkipList()
+        self._checks = Checks(store, conf)
+        #: The problem in Redis, and the local time when this beat stored it.
+        self._reported, self._reported_at = "", 0.0
+        self._suspects = Suspects()
+        self._failures = FailedTicks(scheduler, store.client, conf.redis_url, self.health, clock)
+        self._stop = HeldSignals()
+        #: The rows to decide about again, because a change differed from them.
+        self._again: list[Row] = []
+        #: The runs whose messages may leave now.
+        self._ready: list[Run] = []
+        #: The keys of entries that were edited between the last look and the change that sends.
+        self._edited: set[str] = set()
+        self._missing: dict[str, float] = {}
+        self._version: str | None = ""
+        #: Whether Redis may list this beat.
+        self._is_there = False
+
+    @property
+    def token(self) -> str:
+        """The token of this beat in the lock and in the list of beats."""
+        return self._turn.token
+
+    @property
+    def sent(self) -> int:
+        """How many runs were sent."""
+        return self.counters.sent
+
+    # -- the lock ------------------------------------------------------------------------------
+
+    def take_lock(self) -> None:
+        """Acquire the lock if it is free. One round trip."""
+        reply = self.guarded(lambda: self.look(Look(limit=0)))
+        if isinstance(reply, Reply):  # a new leader is told once of a loss, and of what was in hand
+            self._suspects.note(reply.hands)
+            self._upkeep.note(reply)
+
+    def use_lock(self, lock: Any, timeout: float) -> None:
+        """Use the lock that a program has set; see :meth:`Lead.use`."""
+        self.lead.use(lock, timeout)
+
+    # -- the tick ------------------------------------------------------------------------------
+
+    def tick(self, looks: bool = True) -> float:
+        """Send what is due; return the seconds to sleep until the next tick.
+
+        If ``looks`` is false, send nothing, because the caller sends each entry by :meth:`run_one`.
+
+        If Redis or the broker fails, this method logs the error and returns a longer wait. Raises
+        :exc:`RedBeatError` for settings with which the beat cannot run, and ``LockNotOwnedError``
+        if the lock is lost and ``redbeat_on_lock_lost`` is ``exit``.
+        """
+        return self.guarded(partial(self._work, looks))
+
+    def run_one(self, entry: Any, options: dict[str, Any]) -> float | None:
+        """Send one entry if it is due, for a program that has a loop or a mapping of its own.
+
+        ``options`` are arguments of ``apply_async``. Returns the seconds until the entry is due
+        again, None for never. Two or three round trips, or none if the entry is not due.
+        """
+        if self.running:  # within a tick, which has decided about the entry
+            seconds: float | None = self._scheduler.send_if_due(entry, **options)
+            return seconds
+        return self.guarded(partial(self._own_tick.run, entry, options))
+
+    def ask(self, start: Callable[[Callable[[], Reply]], Future[Reply]]) -> Future[Reply]:
+        """Carry out the first turn of the next tick in the thread that ``start`` starts.
+
+        Call no method of this beat before it is done.
+        """
+        look = self._next_look()
+        reserved = look.late or 0  # the other parts are asked before this one has answered
+        self._pace.spend(reserved)
+        asked = start(partial(self._turn.ask, look))
+
+        def reply() -> Reply:
+            self._pace.spend(-reserved)
+            return asked.result()
+
+        self._turn.ahead = reply
+        return asked
+
+    def guarded(self, work: Callable[[], W]) -> W | float:
+        """Return the result of ``work``, or the seconds to wait after an error."""
+        self.running = True
+        started, self._broker.failed = self._clock(), False
+        try:
+            with self._stop:
+                self.rules.refresh(self._scheduler.Entry)
+                self._own.refresh()
+                result = work()
+                # A lock of the program sends requests of its own, which Redis has just answered.
+                answered_at = math.inf if self.lead.is_custom else self._turn.answered_at
+                self._failures.end(answered_at)
+                return result
+        except LockNotOwnedError:
+            raise
+        except (SystemExit, KeyboardInterrupt):
+            self._record_before_exit()
+            raise
+        except (RedisError, OSError) as error:
+            answered, self._lost_at = self._turn.answered_at > self._lost_at, self._clock()
+            wait = self._failures.redis_failed(explained(error, self._store))
+            # A connection that breaks between answers again and again is no server that is away.
+            return min(wait, REDIS_WAIT.first) if answered else wait
+        except Exception as error:
+            is_about_data = isinstance(error, (DecodeError, InvalidEntryError))
+            if isinstance(error, errors.RedBeatError) and not is_about_data:
+                raise
+            return self._tick_failed(error)  # bad data must not end a beat
+        finally:
+            self.running = False
+            self._log_sent()
+            self.health.ticked()
+            trips, leads = self._turn.round_trips, self.health.leads is True
+            self.counters.ticked(self._clock() - started, trips, leads)
+
+    def _work(self, looks: bool) -> float:
+        started = self._clock()
+        while True:
+            reply = self.look(self._next_look() if looks else Look(limit=0))
+            if reply is None:
+                return self.stand_by()
+            if self.prepare(reply):
+                continue
+            is_idle = not self._handle_rows(reply)
+            if not self._maintain(reply, is_idle) and is_idle:
+                return self._wait(reply) if looks else self._longest_wait()
+            failed = self._broker.failed
+            if failed or self._stop.pending or self._clock() - started > self.max_tick:
+                if not failed:  # else the same runs are held again and again
+                    self._turn.flush()
+                    self._publish_ready()
+                self.flush()
+                return BROKER_WAIT.after(self._broker.failures)
+
+    def look(self, look: Look | None) -> Reply | None:
+        """Carry out a turn, and return its reply; None while another beat leads."""
+        if not self.lead.keep():
+            return None
+        self._is_there = True
+        reply = self._turn.look(look)
+        self._handle_answers()
+        self.lead.observe(reply.holder)
+        return reply if reply.standing >= LEADS else None
+
+    def hear_answers(self) -> None:
+        """Ask again for the answers to changes that were lost. No round trip if there are none."""
+        if self._turn.pending:
+            self.look(None)
+
+    def run_row(self, key: str, reply: Reply) -> float | None:
+        """Carry out what is decided about the one row of a reply; return its score after that.
+
+        One round trip, or two if the run is held first; more if the entry is edited in between.
+        """
+        rows: Sequence[Row] = reply.rows
+        self._suspects.looked_at(key)
+        while True:
+            self._handle(rows, reply, finish=True)
+            if not rows and not self._turn.pending:  # the last look has what became of the run
+                break
+            reply = self._turn.look(Look(only=key))
+            self._handle_answers()
+            rows, self._again = self._again, []
+        return next((float(row.score) for row in reply.rows if row.score), None)
+
+    def prepare(self, reply: Reply) -> bool:
+        """Do what comes before the rows; return whether to look again, after static entries."""
+        self._checks.run()
+        self._checks.note(reply.side_error)
+        self._suspects.note(reply.hands)
+        self._upkeep.note(reply)
+        if self._turn.clock_went_back > CLOCK_STEP:
+            self._upkeep.clock_went_back(self._turn.clock_went_back)
+        self._turn.clock_went_back = 0.0
+        return self.sync.run(reply) and not reply.rows
+
+    def _handle_rows(self, reply: Reply) -> bool:
+        """Decide and send; return whether there was something to do, or still is."""
+        rows = [*self._again, *self._paced(reply)]
+        self._again = []
+        self._handle(rows, reply, finish=not reply.rows)
+        return bool(rows or self._turn.pending or self._sender.busy)
+
+    def _handle(self, rows: Sequence[Row], reply: Reply, *, finish: bool) -> None:
+        """Decide and send; ``finish`` waits until the broker has confirmed all messages."""
+        self._decide_all(rows, reply)
+        self._publish_ready()
+        if finish:
+            self._settle(self._sender.finish())
+        for change in self._suspects.done():
+            self._turn.add(change, None)
+        self._report_problem()
+
+    def _report_problem(self) -> None:
+        """Let the next turn store why this beat cannot send, if that has changed."""
+        problem = self.health.tick_error or self._one_step.problem or self._broker.problem
+        self.health.problem = problem
+        now = self._clock()
+        # A lasting problem is stored again, because another beat may have removed it.
+        if problem != self._reported or (problem and now - self._reported_at >= PROBLEM_INTERVAL):
+            self._reported, self._reported_at = problem, now
+            command = ["HSET", STATS, PROBLEM, problem] if problem else ["HDEL", STATS, PROBLEM]
+            self._turn.add(Change("", index=[command]), None)
+
+    def _log_sent(self, interval: float = SUMMARY_INTERVAL) -> None:
+        """Log how many runs were sent since the last line, in place of a line for each."""
+        now, sent = self._clock(), self.counters.sent - self._logged
+        if sent and not self._logs_each and now - self._logged_at >= interval:
+            logger.info("Scheduler: Sent %s", plural(sent, "run"))
+            self._logged, self._logged_at = self.counters.sent, now
+
+    def _tick_failed(self, error: Exception) -> float:
+        """Log and store an error that no other code handles; return the seconds to wait."""
+        wait = self._failures.tick_failed(error)
+        with suppress(RedisError, OSError):
+            self._report_problem()
+            self._turn.flush()
+        return wait
+
+    def _maintain(self, reply: Reply, is_idle: bool) -> bool:
+        """Do upkeep; return whether an idle beat is to look again at once."""
+        self._log_sent()
+        if is_idle:
+            self.sync.prune()
+            soon = reply.next is not None and reply.next < reply.now + CHECKED_EVERY
+            self._broker.check(reply.now, self._clock(), soon=soon)
+        return self._upkeep.run(reply, busy=not is_idle)
+
+    def _paced(self, reply: Reply) -> Sequence[Row]:
+        """Return the rows of a look in due order; late ones with a rate come last, and count."""
+        late: set[str] = set()
+        if self._conf.max_rate is not None:
+            late = {row.key for row in reply.rows if is_late(row, reply.now)}
+            self._pace.spend(len(late))
+        # Redis writes scores in two notations, as 1.5e+9 too.
+        return sorted(reply.rows, key=lambda row: (row.key in late, float(row.score or 0), row.key))
+
+    def flush(self) -> None:
+        """Record what was published, and give back what was held and not tried."""
+        while True:
+            self._ready, untried = [], self._ready
+            for run in untried:
+                self._give_back(run)
+            self._settle(self._sender.finish())
+            if not self._turn.pending:
+                break
+            self._turn.flush()
+            self._handle_answers()
+        self._again.clear()
+
+    def _record_before_exit(self) -> None:
+        """Call :meth:`flush`, because a signal ends this process at once."""
+        try:
+            self.flush()
+        except (RedisError, OSError) as error:
+            logger.error("beat: Could not record the last runs: %s", errors.described(error))
+
+    def settle(self) -> None:
+        """Wait until the broker has confirmed what this beat published, if it has not yet."""
+        if self._sender.busy:
+            self.guarded(lambda: self._settle(self._sender.finish()))
+
+    def leave(self) -> None:
+        """Call :meth:`flush`, and say that this beat has nothing in hand and is not there."""
+        self._turn.ahead = None  # what it gave out stays due
+        self.flush()
+        if not self._is_there:
+            return
+        self._is_there = False
+        self._turn.look(Look(limit=0))
+        names = (self._turn.token, f"{self._turn.token} lock")
+        gone = Change("", index=[["ZREM", BEATS, *names]])
+        self._store.turn(Request(self._turn.token, None, [gone]))
+
+    def resign(self) -> None:
+        """Leave the schedule to another beat."""
+        self.leave()
+        self.release_lock()
+        self.lead.observe("")
+        self.sync.statics.unwritten = True
+
+    def close(self) -> None:
+        """Call :meth:`leave`, and close the connections of the beat."""
+        try:
+            self.leave()
+        finally:
+            self._log_sent(0.0)
+            self._sender.close()
+            self._one_step.close()
+
+    def sync_now(self) -> None:
+        """Write the static entries, which the program has set up again."""
+        self.sync.write(from_timestamp(self._turn.time()))
+
+    def release_lock(self) -> None:
+        """Release the lock if this beat holds it, or may hold it. One round trip."""
+        self.lead.release(answered=self.available)
+
+    def time(self) -> float:
+        """Return the time of Redis in UNIX seconds. No round trip."""
+        return self._turn.time()
+
+    @property
+    def available(self) -> bool:
+        """Whether Redis answered at the last tick."""
+        return not self._failures.of_redis
+
+    def _next_look(self) -> Look:
+        now = self._clock()
+        limit = 1 if self._broker.failures else self._turn.limit
+        late = self._pace.allowed(now)
+        if self.sync.statics.unwritten:
+            return Look(limit=0)
+        suspect = self._suspects.next()
+        if suspect:
+            return Look(only=suspect)
+        return Look(limit, late, skip=self._skip.digests(now), shares=self._turn.is_shared)
+
+    def stand_by(self) -> float:
+        """Return the seconds to wait while another beat leads.
+
+        Raises ``LockNotOwnedError`` if this beat lost the lock and ``redbeat_on_lock_lost`` is
+        ``exit``.
+        """
+        self.sync.statics.unwritten = True
+        self.flush()  # what a beat that has just lost the lock published, or still holds
+        ending = self.lead.ending()
+        if ending is not None:
+            raise ending
+        return min(STANDBY_POLL, self._longest_wait())
+
+    def wait_for(self, score: float | None) -> float | None:
+        """Return the seconds until an entry with this score is looked at, None for never."""
+        if self._broker.failures:
+            return BROKER_WAIT.after(self._broker.failures)
+        return None if score is None or score < 0 else max(score - self._turn.time(), 0.0)
+
+    def _longest_wait(self) -> float:
+        longest: float = min(LONGEST_WAIT, self._scheduler.max_interval)
+        return min(longest, self.lead.timeout / 3)
+
+    def _wait(self, reply: Reply) -> float:
+        if self.sync.statics.unwritten:
+            return STANDBY_POLL
+        now = self._clock()
+        longest = min(self._longest_wait(), self._pace.wait(now), self._skip.wait(now))
+        if reply.next is None:
+            return longest
+        return min(max(reply.next - self._turn.time(), 0.0), longest)
+
+    # -- deciding ------------------------------------------------------------------------------
+
+    def _decide_all(self, rows: Sequence[Row], reply: Reply) -> None:
+        """Decide about rows; what a broker that fails leaves over stays due."""
+        if reply.version != self._version:
+            self.rules.use_calendars(stored_calendars(self._store))
+            self._version = reply.version
+        started = self._clock()
+        self._begin_messages(len(rows) + len(self._ready))
+        for row in rows:
+            self._decide(row, reply.now)
+            if self._turn.is_full():
+                self._publish_ready()
+                self._turn.send()
+            over = self._clock() - started > LONGEST_LOOK
+            if over or self._broker.failed or self._stop.pending:
+                break
+
+    def _begin_messages(self, runs: int) -> None:
+        """See what has a say in messages, if there are enough of them to render some."""
+        if runs < FEWEST_RUNS:
+            self._messages.begin(None, 0)
+            return
+        try:
+            self._messages.begin(self._scheduler.producer, runs)
+        except Exception:  # without a broker, the first run says so
+            self._messages.begin(None, 0)
+
+    def _decide(self, row: Row, now: float) -> None:
+        """Load an entry, decide, and add the change to the next turn."""
+        if row.key in self._suspects.guilty:
+            self._turn.add(self._outcome.suspect(row, now), None)
+            return
+        try:
+            rule = self.rules.rule_of(row)
+            run = load.run_of(row, rule, now)
+            exclusion = self.rules.exclusion_of(rule) if rule.policy.exclude else None
+        except Exception as error:
+            self._cannot_load(row, error, now)
+            return
+        try:
+            run.verdict = verdicts.judge(
+                *(rule, run.history, run.state, read_inbox(row.inbox) if row.inbox else (), now),
+                float(row.score or now),
+                exclusion=exclusion,
+                app_zone=self.rules.zone,
+            )
+        except Exception as error:
+            if isinstance(error, InvalidEntryError) or not asks_itself(rule.schedule):
+                self._cannot_load(row, error, now)
+            else:  # an error of users' code may be temporary
+                self._turn.add(self._failure(run, error, now), None)
+            return
+        self._carry_out(run)
+
+    def _carry_out(self, run: Run) -> None:
+        """Let a run leave, or store that nothing leaves."""
+        if self._own.entries_decide and (asked := verdicts.asked(run.verdict)):
+            run.verdict, run.asks = asked, True
+        if run.verdict.send is None:
+            self._turn.add(self._outcome.rest(run, self._version), run)
+            return
+        try:
+            self._send(run)
+        except errors.ConfigurationError:
+            raise
+        except Exception as error:
+            self._failed(run, error)
+
+    def _cannot_load(self, row: Row, error: BaseException, now: float) -> None:
+        if row.definition is None and not row.problem:
+            self._await_hash(row, now)
+        elif isinstance(error, CannotRunHereError):
+            if self._skip.add(row.key, digest_of(row), str(error) or repr(error), self._clock()):
+                self._outcome.left_to_others(row.key, error)
+        else:
+            reason = f"definition.schedule: cannot compute the next run: {error!r}"
+            if isinstance(error, (DecodeError, InvalidEntryError)):
+                reason = str(error)
+            self._turn.add(self._outcome.quarantine(row, reason, now, self._version), None)
+
+    def _await_hash(self, row: Row, now: float) -> None:
+        """Remove a member of the schedule whose hash is missing for some seconds.
+
+        A static entry is written again.
+        """
+        first = self._missing.setdefault(row.key, now)
+        if now - first < MISSING_FOR:
+            self._turn.add(Change(row.key, score=first + MISSING_FOR), None)
+            return
+        del self._missing[row.key]
+        if self._store.keys.name_of(row.key) in self.sync.statics:
+            logger.warning("beat: Static entry %s vanished, so the beat writes it again", row.key)
+            self.sync.statics.unwritten = True
+            return
+        logger.error("beat: Entry %s is removed from the schedule: its hash is gone", row.key)
+        self._turn.add(Change(row.key, expect=digest_of(row), delete=True), None)
+
+    # -- sending -------------------------------------------------------------------------------
+
+    def _send(self, run: Run) -> None:
+        """Add the first change of a run that leaves, by the order of its delivery."""
+        rule, send = run.rule, run.send
+        if rule.options:
+            check_destinations(self._scheduler.app, rule.options)
+        iso, identity = send.at.isoformat(), run.state.identity
+        run.own_id = publish.id_of(rule, send, iso, self._conf.key_prefix, identity)
+        run.task_id = str((rule.options or {}).get("task_id") or run.own_id)
+        run.headers = publish.headers_of(rule, send, iso)
+        delivery = rule.policy.delivery or self._conf.delivery
+        if delivery == AT_MOST_ONCE:
+            self._scheduler.check_broker()
+            self._turn.add(self._outcome.first(run, self._version), run)
+            return
+        producer = self._scheduler.producer
+        server = None if delivery == AT_LEAST_ONCE else self._one_step.server(producer)
+        self._turn.server = server or self._turn.server
+        takes = server is not None and self._one_step.takes(rule.key, rule.task)
+        is_simple = self._own.is_simple(rule)
+        method = "" if is_simple else self._own.method_of(rule)
+        if method or not takes:
+            if method and server is not None:
+                self._one_step.told(method)
+            self._turn.add(self._outcome.hold(run, self._version), run)
+            return
+        self._push(run, producer, own=not (is_simple or self._own.is_plain(rule)))
+
+    def _push(self, run: Run, producer: Any, *, own: bool) -> None:
+        """Add the change that carries the message of a run, rendered or as Celery makes it."""
+        if not own:
+            if self._logs_each:
+                self._log_sending(run)
+            push = self._messages.render(run.rule, run.headers, run.task_id)
+            if push is not None:
+                run.push, run.left = push, True
+                self._turn.add(self._outcome.inside(run, self._version), run)
+                return
+        call = self._call_of(run, producer)
+        if not self._one_step.capture(run, producer, call, own=own):
+            self._turn.add(self._outcome.record(run), run)
+        elif run.error is not None:
+            raise run.error
+        elif run.declined:
+            self._turn.add(self._outcome.decline(run), run)
+        else:
+            self._turn.add(self._outcome.inside(run, self._version), run)
+        if not own:
+            self._messages.learn(run.rule, run.headers, run.task_id, run.push)
+
+    def _log_sending(self, run: Run) -> None:
+        kind = "due" if run.send.kind == "scheduled" else run.send.kind
+        logger.info("Scheduler: Sending %s task %s (%s)", kind, run.rule.name, run.rule.task)
+
+    def _call_of(self, run: Run, producer: Any) -> Callable[[], Any]:
+        """Return the call that publishes a run."""
+        rule = run.rule
+        if self._own.makes_entries:
+            run.own = self._own.call(run, producer)
+            return run.own
+        once = run.stage == FIRST
+        options = publish.options_of(rule.options, run.headers, run.task_id, once)
+        return partial(publish.publish, self._scheduler, rule, options, producer)
+
+    def _publish_ready(self) -> None:
+        """Publish the runs that are held or recorded, and record those that were published.
+
+        It comes before the next turn, so that a killed beat loses at most the runs of one turn.
+        """
+        self._turn.finish()
+        self._handle_answers()
+        stalled = False
+        # What is not tried is given back.
+        while self._ready and not self._stop.pending and not self._broker.failed:
+            run = self._ready.pop(0)
+            if run.hold_ends and self._clock() >= run.hold_ends:
+                self._give_back(run)
+                stalled = True
+                continue
+            try:
+                self._publish(run)
+            except Exception as error:
+                run.left = run.left and run.stage == HOLD  # by an attempt before
+                self._failed(run, error)
+                break
+            if run.error is not None:  # perhaps the broker is away
+                self._settle(self._sender.finish())
+        if stalled:
+            logger.warning("beat: This beat stalled past the time of its holds; they go back")
+        self._settle(self._sender.settle())
+
+    def _publish(self, run: Run) -> None:
+        """Publish a run that is held or recorded."""
+        rule, producer, once = run.rule, self._scheduler.producer, run.stage == FIRST
+        is_plain = self._own.is_simple(rule) or self._own.is_plain(rule)
+        may_render = is_plain and not once and self._sender.collects(run, producer)
+        if self._logs_each and (is_plain or not self._own.makes_entries):
+            self._log_sending(run)
+        if may_render:
+            push = self._messages.render(rule, run.headers, run.task_id)
+            if push is not None:
+                self._sender.push(run, push)
+                return
+        call = self._call_of(run, producer)
+        self._sender.publish(run, call, producer, once=once, own=not is_plain)
+        if may_render:
+            self._messages.learn(rule, run.headers, run.task_id, self._sender.made)
+
+    def _settle(self, runs: Iterable[Run]) -> None:
+        for run in runs:
+            if run.error is not None:
+                self._failed(run, run.error)
+            elif run.declined:
+                self._turn.add(self._outcome.decline(run), run)
+            else:
+                self._sent(run)
+
+    def _sent(self, run: Run) -> None:
+        """Record a held run that is out, and announce one that was recorded first."""
+        self._broker.answered()
+        if run.stage == HOLD:
+            self._turn.add(self._outcome.record(run), run)
+        else:
+            self._outcome.announce(run)
+
+    def _give_back(self, run: Run) -> Row:
+        """Give back a run that is held, or recorded and not tried; return its row after that."""
+        if run.stage == HOLD:
+            change = self._outcome.release(run, float(run.row.score or run.now))
+        else:
+            change = self._outcome.put_back(run)
+        self._turn.add(change, run)
+        return run.row._replace(state=change.set[STATE])
+
+    def _lose(self, run: Run, error: Exception) -> None:
+        """Log a run that was recorded first and failed; the next run need not wait for its end."""
+        self._outcome.lost(run, f"a retry might send it twice: {error!r}", error)
+        if run.rule.policy.overlap != verdicts.ALLOW:
+            self._turn.add(self._outcome.not_running(run), run)
+
+    def _failed(self, run: Run, error: Exception) -> None:
+        """Note a run that could not be sent: the broker is away, or it is this entry alone."""
+        now = self._turn.time()
+        run.error = None
+        cause = error.__cause__ if isinstance(error, SharedError) else error
+        down = isinstance(cause, Exception) and self._broker.is_down(cause, now)
+        is_waiting = run.stage in (FIRST, HOLD)
+        if isinstance(cause_of(error), CannotRunHereError):
+            row = self._give_back(run) if is_waiting else run.row
+            self._cannot_load(row, cause_of(error), now)
+        elif run.seen and is_waiting and not down and not isinstance(error, StoppedError):
+            logger.error(
+                "beat: The run of %s was sent, and then failed: %s",
+                *(run.row.key, error),
+                exc_info=error,
+            )
+            self._sent(run)
+        elif run.stage == FIRST and run.left:
+            self._lose(run, error)
+        elif isinstance(error, SharedError) and not down:
+            self._ready.append(run)
+        elif down and run.stage != FIRST:  # shown as failing, and due as before
+            self._turn.add(self._outcome.failure(run, error, float(run.row.score or now)), run)
+        elif down or isinstance(error, StoppedError):
+            if is_waiting:
+                self._give_back(run)
+        else:
+            self._turn.add(self._failure(run, error, now), run)
+
+    def _failure(self, run: Run, error: Exception, now: float) -> Change:
+        """Log that a run could not be sent or decided, and return the change that notes it."""
+        attempts = run.state.failing.attempts if run.state.failing else 0
+        wait = ENTRY_WAIT.after(attempts + 1)
+        if attempts & (attempts + 1) == 0:
+            logger.error(
+                "beat: Could not send %s, attempt %d, trying again in %.0f s: %s",
+                *(run.row.key, attempts + 1, wait, error),
+                exc_info=error if not attempts else None,
+            )
+        return self._outcome.failure(run, error, now + wait)
+
+    # -- answers -------------------------------------------------------------------------------
+
+    def _handle_answers(self) -> None:
+        answered, self._turn.answered = self._turn.answered, []
+        for run, answer, repeated, sent_at in answered:
+            if run is None:
+                self._again += [answer.row] if answer.row is not None else []
+                continue
+            after = self._outcome.after(run, answer, repeated)
+            if run.stage == INSIDE and answer.word == DONE:
+                self._broker.answered()
+                self._edited.discard(run.row.key)
+            if after == outcome.PUBLISH:
+                run.hold_ends = sent_at + outcome.MAY_PUBLISH if run.stage == HOLD else 0.0
+                self._ready.append(run)
+            elif after:
+                self._go_on(run, answer.row, after, answer.why)
+
+    def _go_on(self, run: Run, row: Row | None, after: str, why: str) -> None:
+        if after == outcome.AGAIN:
+            self._decide_again(run, row)
+        elif after == outcome.OTHER_ORDER:
+            self._one_step.elsewhere(self._turn.server)
+            self._turn.server = None
+        elif after == outcome.RECORD_OVER and row is not None:
+            self._record_over(run, row)
+        elif after == outcome.FAILED and not self._one_step.refused(run.row.key, why):
+            self._failed(run, run.error or RuntimeError(why))
+
+    def _decide_again(self, run: Run, row: Row | None) -> None:
+        """Decide about an entry that was changed; the second time in a row through the hold."""
+        if row is not None:
+            self._again.append(row)
+        if run.stage == INSIDE:
+            if run.row.key in self._edited:
+                self._one_step.bypassed(run)
+            self._edited ^= {run.row.key}
+
+    def _record_over(self, run: Run, row: Row) -> None:
+        try:
+            now = load.run_of(row, self.rules.rule_of(row), self._turn.time())
+        except Exception as error:
+            self._outcome.announce(run)
+            self._cannot_load(row, error, self._turn.time())
+            return
+        self._turn.add(self._outcome.record_over(run, now), run)
+
+    def _entry_of(self, run: Run) -> Any:
+        """Return the entry object of a run, for receivers of signals."""
+        return self._own.call(run, None).entry
+
+
+def is_late(row: Row, now: float) -> bool:
+    """Return whether a look calls a row late: by more than a second."""
+    return row.score != "" and 0 <= float(row.score) < now - 1

@@ -1,0 +1,173 @@
+"""Makes a run from the texts of an entry: decodes what the entry says once, and shares it."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Container, Mapping
+from dataclasses import replace
+from datetime import timedelta, tzinfo
+from json.encoder import encode_basestring_ascii as quoted
+from typing import Any, Final
+
+from celery import Celery
+from celery.schedules import crontab, schedule
+
+from redbeat.calendar.zones import UTC
+from redbeat.config import ensure_conf
+from redbeat.decoder import active_codec
+from redbeat.entries import calendars
+from redbeat.entries.changes import state_of
+from redbeat.entries.decide import Plan
+from redbeat.entries.definition import FIELDS, warn_if_too_short
+from redbeat.entries.history import History
+from redbeat.entries.run import Rule, Run
+from redbeat.entries.templates import Templates
+from redbeat.entry import RedBeatSchedulerEntry
+from redbeat.errors import DecodeError
+from redbeat.schedules.calendars import Exclusion
+from redbeat.schedules.next_run import MIN_EVERY, finder_of
+from redbeat.storage.rows import Row
+
+#: Maximum number of rules of which other rules are copies with other names, and the maximum
+#: number of characters that they have in common.
+MOST_TWINS: Final = 1000
+LONGEST_TWIN: Final = 4096
+
+#: With longer intervals, the next run may be too late for a ``datetime``.
+LONGEST_EVERY: Final = timedelta(days=36500)
+
+#: Maximum number of rules that a beat keeps; each needs about 3 KiB.
+MOST_RULES: Final = 10_000
+
+
+class Rules:
+    """The rules of a beat by the keys of their entries.
+
+    Arguments:
+        app: the Celery app.
+        entry_class: the class of entries; user code may have replaced it.
+    """
+
+    def __init__(self, app: Celery, entry_class: type[Any]) -> None:
+        self._app = app
+        #: The time zone of the app.
+        self.zone = app.timezone
+        self._conf = ensure_conf(app)
+        self._entry_class = entry_class
+        self._templates = Templates(app, entry_class)
+        self._codec = active_codec()
+        self._rules: OrderedDict[str, Rule] = OrderedDict()
+        #: The calendars, name -> JSON, and what some of them exclude in a time zone.
+        self._calendars: Mapping[str, str] = {}
+        self._exclusions: dict[tuple[tuple[str, ...], tzinfo, str], Exclusion] = {}
+        #: Rules by all of their texts but the name, which alone distinguishes many entries.
+        self._twins: dict[tuple[str, str], Rule] = {}
+        #: The names of ``beat_schedule``; ``restore`` gives their entries the objects that Redis
+        #: cannot store.
+        self.statics: Container[str] = ()
+        self.restore: Callable[[Any], None] = lambda _entry: None
+
+    def rule_of(self, row: Row) -> Rule:
+        """Return what an entry says; raises :exc:`DecodeError`, or an error of a user's class."""
+        rule, texts = self._rules.get(row.key), (row.definition, row.policy or "")
+        if rule is None or (rule.definition, rule.policy_text) != texts:
+            rule = self._rules[row.key] = self._make(row)
+            if len(self._rules) > MOST_RULES:
+                self._rules.popitem(last=False)
+        return rule
+
+    def refresh(self, entry_class: type[Any]) -> None:
+        """Forget all rules if a program replaced the codec or the class of entries."""
+        codec = active_codec()
+        if codec != self._codec or entry_class is not self._entry_class:
+            self.forget()
+            self._templates, self._codec = Templates(self._app, entry_class), codec
+            self._entry_class = entry_class
+
+    def use_calendars(self, texts: Mapping[str, str]) -> None:
+        """Use these calendars from now on; ``texts`` maps their names to JSON."""
+        self._calendars = texts
+        self._exclusions.clear()
+
+    def exclusion_of(self, rule: Rule) -> Exclusion:
+        """Return the calendars that a rule names; raises :exc:`DecodeError`."""
+        zone, names, moves = rule.plan.zone or UTC, rule.policy.exclude, rule.policy.on_excluded
+        known = self._exclusions.get((names, zone, moves))
+        if known is not None:
+            return known
+        found = calendars.decode_calendars(self._calendars, names)
+        missing = next((name for name in names if name not in found), None)
+        if missing is not None:
+            fix = "save the calendar first, or correct the name"
+            raise DecodeError("exclude", f"there is no calendar {missing!r}; {fix}")
+        if len(self._exclusions) >= MOST_RULES:
+            self._exclusions.clear()
+        exclusion = Exclusion([found[name] for name in names], zone, moves)
+        self._exclusions[names, zone, moves] = exclusion
+        return exclusion
+
+    def forget(self) -> None:
+        """Forget all rules, because ``beat_schedule`` may have other objects."""
+        self._rules.clear()
+        self._twins.clear()
+
+    def _make(self, row: Row) -> Rule:
+        if row.definition is None:
+            is_other = "WRONGTYPE" in row.problem
+            problem = "the key is not a hash" if is_other else row.problem or "is missing"
+            raise DecodeError("definition", problem)
+        name, policy_text = row.key[len(self._conf.key_prefix) :], row.policy or ""
+        begin, rest = f'{{"name": {quoted(name)}, ', ""
+        may_be_twin = self._conf.shards == 1 and self._entry_class is RedBeatSchedulerEntry
+        if may_be_twin and row.definition.startswith(begin) and name not in self.statics:
+            rest = row.definition[len(begin) :]
+            twin = self._twins.get((rest, policy_text))
+            if twin is not None and FIELDS["name"][0](name):
+                return _renamed(twin, row, name)
+        rule = self._decoded(row, policy_text)
+        # A second name would count, and a backslash may hide it.
+        if rest and len(rest) <= LONGEST_TWIN and '"name"' not in rest and "\\" not in rest:
+            if len(self._twins) >= MOST_TWINS:
+                self._twins.clear()
+            self._twins[rest, policy_text] = rule
+        return rule
+
+    def _decoded(self, row: Row, policy_text: str) -> Rule:
+        assert row.definition is not None
+        entry = self._templates.loaded(row.definition, policy_text)
+        if entry.key != row.key:
+            problem = f"{entry.name!r} does not match the key of the entry"
+            raise DecodeError("definition.name", problem)
+        entry.check_allowed()
+        warn_if_too_short(entry.name, entry.schedule)  # a raw writer's: it is not stored so
+        self.restore(entry)
+        policy, name = entry.policy, str(entry.name)
+        zone, rules = policy.zone or self.zone, policy
+        if isinstance(entry.schedule, crontab) and policy.misfire_grace_time is None:
+            rules = replace(policy, misfire_grace_time=self._conf.cron_deadline)
+        plan = Plan(entry.schedule, zone, rules, name)
+        what = (entry.task, entry.args, entry.kwargs, entry.options, bool(entry.enabled))
+        texts, every = (row.definition, policy_text), interval_of(entry.schedule)
+        return Rule(row.key, name, *what, entry.schedule, policy, plan, *texts, every)
+
+
+def _renamed(twin: Rule, row: Row, name: str) -> Rule:
+    """Return the rule of an entry that differs from another one only in its name."""
+    plan = replace(twin.plan, identity=name)
+    return replace(twin, key=row.key, name=name, plan=plan, definition=row.definition or "")
+
+
+def interval_of(one: Any) -> timedelta | None:
+    """Return the interval of a schedule, None if its runs are not just that far apart."""
+    if type(one) is not schedule or one.relative or finder_of(one) is None:
+        return None
+    every = one.run_every
+    return max(every, MIN_EVERY) if type(every) is timedelta and every < LONGEST_EVERY else None
+
+
+def run_of(row: Row, rule: Rule, now: float) -> Run:
+    """Return the run of an entry that was looked at; raises :exc:`DecodeError`.
+
+    ``now`` is the time of Redis at the look, in UNIX seconds.
+    """
+    return Run(row, rule, state_of(row), History.read(row.meta or ""), now)

@@ -1,0 +1,475 @@
+"""Exactly once: the message of a run leaves in the change that records the run.
+
+Broker and schedule must be on one Redis server. The beat captures the commands of a publish on
+kombu's channel; the commands travel as ``Change.push``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+from math import inf
+from typing import Any, Final
+
+from celery.result import EagerResult
+from celery.signals import after_task_publish
+from kombu.exceptions import OperationalError
+from redis import Redis, exceptions
+
+from redbeat.beat.broker import is_about_one_message, is_refusal
+from redbeat.beat.redis_pipe import ClientStandIn
+from redbeat.codec.stored import text_of
+from redbeat.config import RedBeatConfig
+from redbeat.connection.borrowing import connection_like, is_idle
+from redbeat.connection.cluster import is_cluster
+from redbeat.entries.run import Run
+from redbeat.entries.runs import cause_of
+from redbeat.errors import ConfigurationError, RedBeatError, described
+from redbeat.printing import get_logger
+from redbeat.settings import EXACTLY_ONCE
+from redbeat.storage.checks import REFUSAL
+from redbeat.storage.store import CHANGED_KEYS
+
+logger = get_logger("celery.beat")
+
+#: The broker's ``run_id`` and database, and the schedule's database: ``Request.server``.
+Server = tuple[str, int, int]
+
+#: The commands that send a message, and those that only accompany it.
+MESSAGES: Final = frozenset({"LPUSH", "PUBLISH"})
+CAPTURED: Final = MESSAGES | {"EXPIRE", "PEXPIRE"}
+
+#: One line of the reply to INFO.
+INFO_LINE: Final = re.compile(r"^(\w+):(.*?)\r?$", re.MULTILINE)
+
+#: Seconds between two searches for a common server while there is none.
+CHECK_INTERVAL: Final = 30.0
+
+#: Seconds between two looks whether the connection to the broker is still open.
+OPEN_CHECK_INTERVAL: Final = 0.01
+
+#: Seconds for which runs go the other order after a script could not send a message.
+REFUSED_FOR: Final = 300.0
+
+#: Maximum number of entries, tasks and servers that are remembered for going the other order.
+MOST_REMEMBERED: Final = 1000
+
+#: Why runs go the other order.
+BYPASSED: Final = "user code sends the messages on another channel, or the messages go to no queue"
+CHANGES_ENTRY: Final = "user code in this beat changes the entry while its message is published"
+
+
+class Watch:
+    """Makes one call that publishes a run, and sees whether a message left in it.
+
+    ``listens`` is true if the call runs code of users or libraries, which may publish elsewhere:
+    then the watch hears of all task messages that this process publishes during the call.
+    (Celery's own code publishes on the channel of ``producer``, and the signal costs time.)
+    """
+
+    def __init__(self, producer: Any, listens: bool) -> None:
+        self._producer = producer
+        self._listens = listens
+        self.channel: Any = producer.channel
+        #: The numbers of messages that were published on the channel, and that it accepted.
+        self.count = self.accepted = 0
+        #: The ids of the task messages that were heard of.
+        self.heard: list[str] = []
+
+    def call(self, run: Run, call: Callable[[], Any]) -> None:
+        """Call ``call``, and set whether the run left in it, and its id; raises what it raises.
+
+        After an error, ``run.left`` says whether something may have left.
+        """
+        run.seen = False
+        try:
+            with self:
+                result = call()
+        except BaseException as error:
+            run.seen = bool(self.accepted or self.heard)
+            # RedBeat's own errors come before the publish.
+            may_have = self._listens and not isinstance(cause_of(error), RedBeatError)
+            run.left = may_have or run.seen or self.count > 0 or self.moved
+            raise
+        given = getattr(result, "id", None)
+        heard = self.heard if given is None else str(given) in self.heard
+        run.left = bool(self.count or heard or self.moved) or isinstance(result, EagerResult)
+        run.left = run.left or (run.own is not None and run.own.sent)
+        if run.left and given is not None:
+            run.task_id = str(given)
+        elif run.left and self.heard and run.task_id not in self.heard:
+            run.task_id = self.heard[0]
+
+    def __enter__(self) -> None:
+        channel = self.channel
+        self._replaced = vars(channel).get("basic_publish")
+        self._publish = channel.basic_publish
+        channel.basic_publish = self._count
+        if self._listens:
+            after_task_publish.connect(self._hear, weak=False, dispatch_uid=id(self))
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self._replaced is None:
+            del self.channel.basic_publish
+        else:
+            self.channel.basic_publish = self._replaced
+        if self._listens:
+            after_task_publish.disconnect(dispatch_uid=id(self))
+
+    def _count(self, *args: Any, **kwargs: Any) -> Any:
+        self.count += 1
+        result = self._publish(*args, **kwargs)
+        self.accepted += 1
+        return result
+
+    def _hear(self, headers: Any = None, body: Any = None, **_: Any) -> None:
+        # Version 1 of Celery's protocol has the id in the body.
+        self.heard.append(str((headers or {}).get("id") or body["id"]))
+
+    @property
+    def moved(self) -> bool:
+        """Whether kombu replaced the channel, because the connection broke during the call."""
+        return getattr(self._producer, "_channel", self.channel) is not self.channel
+
+
+class Capture(ClientStandIn):
+    """A context that captures the commands of the messages on a Redis channel."""
+
+    def __init__(self, channel: Any) -> None:
+        super().__init__(channel)
+        #: The captured commands, ready for ``Change.push``.
+        self.commands: list[list[str | bytes]] = []
+        #: Whether a message was sent, because other commands came with it.
+        self.executed = False
+
+    def send(self) -> None:
+        """Send what was captured, which has the prefix of the broker already."""
+        client: Any = Redis(connection_pool=self._client.connection_pool)
+        for command in self.commands:
+            client.execute_command(*command)
+
+    def pipeline(self, *args: Any, **kwargs: Any) -> Any:
+        pipeline = self._client.pipeline(*args, **kwargs)
+        pipeline.execute = partial(self._execute, pipeline, pipeline.execute)
+        return pipeline
+
+    def lpush(self, key: Any, *messages: Any) -> int:
+        self._commands.lpush(key, *messages)
+        return self._take(self._commands)
+
+    def publish(self, topic: Any, message: Any) -> int:
+        self._commands.publish(topic, message)
+        return self._take(self._commands)
+
+    def _execute(self, pipeline: Any, execute: Callable[..., Any], **options: Any) -> Any:
+        """Capture the commands if all are in :data:`CAPTURED`; otherwise execute all of them."""
+        names = {command[0] for command, _ in pipeline.command_stack}
+        if names <= CAPTURED:
+            return [1] * self._take(pipeline)
+        self.executed |= not names.isdisjoint(MESSAGES)
+        return execute(**options)
+
+    def _take(self, pipeline: Any) -> int:
+        """Take the commands of a pipeline, which has them as Redis gets them; return how many."""
+        stack, count = pipeline.command_stack, len(pipeline.command_stack)
+        for command, _ in stack:
+            parts = [part if isinstance(part, (str, bytes)) else str(part) for part in command]
+            self.commands.append(parts)
+        stack.clear()
+        return count
+
+
+class NotSameServerError(Exception):
+    """Raised if broker and schedule do not share a usable Redis server; contains the reason."""
+
+
+class OneStep:
+    """Knows whether a message can leave with its record, and captures such messages.
+
+    Arguments:
+        client: the Redis client of the schedule.
+        conf: the settings.
+        clock: returns monotonic seconds.
+    """
+
+    def __init__(self, client: Any, conf: RedBeatConfig, clock: Callable[[], float]) -> None:
+        self._client = client
+        self._demanded = conf.delivery == EXACTLY_ONCE
+        self._allowed = conf.delivery in (None, EXACTLY_ONCE)
+        self._clock = clock
+        self._server: Server | None = None
+        #: Why there is no common server, "" if there is one, or if nobody has looked.
+        self._reason = ""
+        self._was_common = False
+        #: The channel for which the server was found, and when.
+        self._channel: Any = None
+        self._checked_at = 0.0
+        #: A connection to the broker that stays open.
+        #: A closed connection means that the broker may have moved to another server.
+        self._watched: Any = None
+        #: Who goes the other order: a key of an entry, a task, or the ``run_id`` of a server, each
+        #: with the monotonic time until which it does, and why.
+        self._others: dict[str, tuple[float, str]] = {}
+        #: The server of which a script said that it is another, though it was found.
+        self._denied: Server | None = None
+        #: The code of users of which was said that it takes part in sending.
+        self._told: set[str] = set()
+
+    # -- the common server ---------------------------------------------------------------------
+
+    def server(self, producer: Any) -> Server | None:
+        """Return the server that broker and schedule share, None if runs go the other order.
+
+        Two round trips for a new channel, after a dropped connection, and every 30 s while there is
+        no common server; else none. With an explicit ``redbeat_delivery = "exactly_once"`` the
+        result is never None: raises :exc:`ConfigurationError` if exactly once was never possible,
+        and ``ConnectionError`` (the broker counts as away) if it is not possible any more. Raises
+        the errors of broker and Redis.
+        """
+        channel = producer.channel
+        if channel is not self._channel or self._may_have_changed():
+            self._channel = self._server = None
+            if self._allowed:
+                self._server = self._check(producer)
+            self._channel, self._checked_at = channel, self._clock()
+        if self._demanded and self._server is None:
+            raise ConnectionError(self.problem)
+        return self._server
+
+    def _may_have_changed(self) -> bool:
+        now = self._clock()
+        if self._server is None:
+            return self._allowed and now - self._checked_at > CHECK_INTERVAL
+        if now - self._checked_at <= OPEN_CHECK_INTERVAL:
+            return False
+        self._checked_at = now
+        return not is_idle(self._watched)
+
+    def _check(self, producer: Any) -> Server | None:
+        try:
+            server = self._find(producer.channel)
+            refused = self._why_not(server[0])
+            if refused:
+                raise NotSameServerError(refused)
+        except NotSameServerError as reason:
+            self._report(str(reason))
+            return None
+        if self._reason:
+            logger.warning("beat: Broker and schedule are on one Redis server again")
+        self._reason, self._was_common = "", True
+        # The producer of a program may have no attribute ``own_keys``.
+        own_keys = getattr(producer, "own_keys", None)
+        if own_keys is not None and server[1] == server[2]:
+            own_keys.shared = True
+        return server
+
+    def _find(self, channel: Any) -> Server:
+        """Return the common server, or raise :exc:`NotSameServerError`."""
+        if not hasattr(channel, "conn_or_acquire"):
+            raise NotSameServerError("messages do not go to Redis")
+        if is_cluster(self._client):
+            raise NotSameServerError("the schedule is in a Redis Cluster")
+        with channel.conn_or_acquire() as client:
+            pool = getattr(client, "connection_pool", None)
+        if pool is None:
+            raise NotSameServerError("the broker is a Redis Cluster")
+        broker = _run_id("broker", lambda: self._ask_broker(pool))
+        own_pool = getattr(self._client, "connection_pool", None)
+        if broker != _run_id("schedule", lambda: own_pool and self._client.info("server")):
+            raise NotSameServerError("broker and schedule are on two Redis servers")
+        return broker, _database(pool), _database(own_pool)
+
+    def _ask_broker(self, pool: Any) -> Any:
+        """Return what the broker's server says about itself, and keep the connection open."""
+        self.close()
+        self._watched = connection = connection_like(pool)
+        try:
+            connection.connect()
+            connection.send_command("INFO", "server")
+            return dict(INFO_LINE.findall(text_of(connection.read_response())))
+        except (exceptions.ConnectionError, exceptions.TimeoutError) as error:  # as kombu does
+            raise OperationalError(str(error)) from error
+
+    @property
+    def problem(self) -> str:
+        """Why nothing is sent any more, "" if that is not so."""
+        if not (self._demanded and self._reason):
+            return ""
+        return f"nothing is sent, because exactly once is not possible any more: {self._reason}"
+
+    def _report(self, reason: str) -> None:
+        if self._demanded and not self._was_common:
+            raise ConfigurationError(
+                f"redbeat_delivery is {EXACTLY_ONCE!r}, which is not possible: {reason}"
+            )
+        known, self._reason = self._reason, reason
+        if reason == known:
+            return
+        if self._demanded:
+            logger.error("beat: PROBLEM: %s", self.problem)
+        elif self._was_common:
+            logger.warning("beat: Runs are sent at least once from now on: %s", reason)
+        else:
+            logger.info("beat: Runs are sent at least once: %s", reason)
+
+    def close(self) -> None:
+        """Close the watched connection to the broker."""
+        if self._watched is not None:
+            self._watched.disconnect()
+
+    # -- the other order -----------------------------------------------------------------------
+
+    def takes(self, key: str, task: str = "") -> bool:
+        """Return whether the message of an entry, a run of ``task``, may leave with its record.
+
+        False for some time after :meth:`refused` and :meth:`bypassed`. With ``task``, the second
+        entry of a task that bypasses the capture is known as well.
+        """
+        return not self._others or not (self._why_not(key) or self._why_not(task))
+
+    def refused(self, key: str, why: str) -> bool:
+        """Note that a script answered ``refused: why`` for a message of the entry ``key``.
+
+        Returns True if the run goes the other order now: the Redis user of the schedule has no
+        right to its queue, or to send messages at all. False: a failure of this entry.
+        """
+        if REFUSAL.search(why) is None:
+            return False
+        if not is_about_one_message(exceptions.NoPermissionError(why)):
+            self._refuse(f"the Redis user of the schedule has no right to send messages: {why}")
+            return True
+        if self._demanded:
+            return False
+        # One line for all, because the text does not name the queue.
+        if not any(why == known for _, known in self._others.values()):
+            logger.warning("beat: Runs of %s are sent at least once: %s", key, why)
+        self._send_other_way(key, why, REFUSED_FOR)
+        return True
+
+    def elsewhere(self, server: Server | None) -> None:
+        """Note that a script answered ``elsewhere`` to a request with ``server``.
+
+        The server may have restarted, so the next :meth:`server` looks for it again.
+        """
+        if server is None or server != self._server:
+            return
+        if server == self._denied:
+            self._refuse("scripts cannot use INFO to read the run_id of their server")
+        self._denied = server
+        self._channel = self._server = None
+
+    def told(self, method: str) -> None:
+        """Say once that code of users takes part in sending, so that its runs are held first."""
+        if self._allowed and method not in self._told:
+            self._told.add(method)
+            logger.info(
+                "beat: Runs are sent at least once: %s takes part in sending, and may do anything "
+                "after its message is out",
+                method,
+            )
+
+    def bypassed(self, run: Run, why: str = CHANGES_ENTRY) -> None:
+        """Send the runs of an entry the other order from now on, and say why once.
+
+        The default is for an entry that differs twice in a row, because code in this beat edits it
+        while it is published.
+        """
+        rule = run.rule
+        if not (self._why_not(rule.key) or self._why_not(rule.task)):
+            logger.warning(
+                "beat: Runs of %s (%s) are sent at least once: %s", rule.name, rule.task, why
+            )
+        self._send_other_way(rule.key, why, inf)
+        if why == BYPASSED:
+            self._send_other_way(rule.task, why, inf)
+
+    def _refuse(self, reason: str) -> None:
+        """Use this server no more for some time; the next :meth:`server` looks again."""
+        if self._server is not None:  # an earlier refusal may have reset it
+            pause = CHECK_INTERVAL if self._demanded else REFUSED_FOR
+            self._send_other_way(self._server[0], reason, pause)
+            self._channel = self._server = None
+
+    def _send_other_way(self, who: str, why: str, seconds: float) -> None:
+        self._others.pop(who, None)
+        if len(self._others) >= MOST_REMEMBERED:
+            del self._others[next(iter(self._others))]
+        self._others[who] = self._clock() + seconds, why
+
+    def _why_not(self, who: str) -> str:
+        """Return why an entry, task or server goes the other order, "" if it does not."""
+        until, why = self._others.get(who, (0.0, ""))
+        if why and self._clock() >= until:
+            del self._others[who]
+            return ""
+        return why
+
+    # -- capture -------------------------------------------------------------------------------
+
+    def capture(self, run: Run, producer: Any, call: Callable[[], Any], own: bool = False) -> bool:
+        """Call ``call``, which publishes the run; capture its commands instead of sending them.
+
+        Sets ``run.push``, ``run.left``, ``run.task_id`` (the id that the call returned, if
+        something left) and ``run.error`` (what the call raised). ``own`` is true if the call runs
+        code of users or libraries (``OwnCode.is_plain`` is false).
+
+        Returns False if a message is out already, because it left on another way than the channel
+        of ``producer``: then the run must be recorded as published, with what is in ``run.push``.
+        (With ``run.error``, only a part of the run may be out.) The next runs of its task go the
+        other order. Raises the errors of a channel that cannot be used.
+        """
+        run.push, run.left, run.error = [], False, None
+        watch, changed = Watch(producer, own), list[str]()
+        capture = Capture(watch.channel)
+        before = CHANGED_KEYS.set(changed)
+        try:
+            with capture:
+                watch.call(run, call)
+        except Exception as error:
+            run.error = error
+            elsewhere = bool(watch.heard) and not watch.count
+            run.left = watch.moved or capture.executed or elsewhere
+            return not run.left
+        finally:
+            CHANGED_KEYS.reset(before)
+        if watch.moved:  # kombu repeated the whole publish on its new channel
+            return False
+        run.push = capture.commands
+        run.left = run.left or bool(run.push)  # perhaps not by ``basic_publish``
+        if capture.executed or (run.left and not run.push):
+            self.bypassed(run, BYPASSED)
+            return False
+        if run.push and run.rule.key in changed:
+            return self._send_alone(run, capture)
+        return True
+
+    def _send_alone(self, run: Run, capture: Capture) -> bool:
+        """Send a message whose entry was changed or deleted by the call that made it.
+
+        Redis would refuse it together with its record. Returns what :meth:`capture` returns.
+        """
+        self.bypassed(run)
+        try:
+            capture.send()
+        except Exception as error:
+            run.error, run.left = error, not is_refusal(error)
+            return not run.left
+        return False
+
+
+def _run_id(role: str, ask: Callable[[], Any]) -> str:
+    """Return the ``run_id`` in what a server says about itself."""
+    try:
+        run_id, why = (ask() or {}).get("run_id"), ""
+    except (exceptions.ConnectionError, exceptions.TimeoutError):
+        raise
+    except (exceptions.RedisError, AttributeError) as error:
+        run_id, why = None, f": {described(error)}"
+    if not run_id:
+        raise NotSameServerError(f"the Redis of the {role} does not report its run_id in INFO{why}")
+    return str(run_id)
+
+
+def _database(pool: Any) -> int:
+    return int(pool.connection_kwargs.get("db") or 0)

@@ -1,0 +1,455 @@
+"""What becomes of a run: the change that stores a verdict, and what the answer to it means."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from json.encoder import encode_basestring_ascii as quoted
+from typing import Any, Final
+
+from redbeat import signals
+from redbeat.beat.trouble import ENDED_A_BEAT
+from redbeat.beat.waits import OTHERS_WAIT, SUSPECT_WAIT
+from redbeat.calendar.zones import from_timestamp
+from redbeat.codec.stored import object_in
+from redbeat.config import RedBeatConfig
+from redbeat.entries import changes, verdicts
+from redbeat.entries import state as states
+from redbeat.entries.decide import PARKED
+from redbeat.entries.run import FIRST, HOLD, INSIDE, RECORD, RELEASE, REST, Run
+from redbeat.entries.runs import cause_of, failed, run_line
+from redbeat.entries.state import State
+from redbeat.errors import reason_of
+from redbeat.metrics.counters import Counters
+from redbeat.printing import encodable, get_logger, plural
+from redbeat.storage import words
+from redbeat.storage.layout import layout_of
+from redbeat.storage.rows import Answer, Change, Row, digest_of, new_mark
+
+logger = get_logger("celery.beat")
+
+#: Seconds after the look for which a decision holds.
+VALID: Final = 5.0
+
+#: Seconds for which nobody else takes over a held run, and for which its owner may start to publish
+#: it, counted from before the request that held it.
+HELD, MAY_PUBLISH = 30.0, 20.0
+
+#: Seconds until the next look after user code declined a run and did not say until when.
+DECLINED_FOR: Final = 5.0
+
+#: Why a run is lost whose record was perhaps another's.
+OVERTAKEN: Final = "Redis refused its record or confirmed it too late"
+
+#: What the beat does after an answer.
+NOTHING, AGAIN, PUBLISH, OTHER_ORDER, FAILED = "", "again", "publish", "other order", "failed"
+RECORD_OVER = "record over"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Makes the changes of runs, and reads the answers to them. It counts, logs and signals runs.
+
+    Arguments:
+        scheduler: the sender of signals, which also makes entry objects for their receivers.
+        conf: the settings.
+        counters: the counters of the beat.
+        entry_of: returns the entry object of a run, for receivers of signals.
+    """
+
+    scheduler: Any
+    conf: RedBeatConfig
+    counters: Counters
+    entry_of: Callable[[Run], Any]
+
+    # -- changes -------------------------------------------------------------------------------
+
+    def inside(self, run: Run, version: str | None) -> Change:
+        """Return the change that publishes and records a run in one step."""
+        run.stage = INSIDE
+        change = _guarded(self._record(run, run.state), run, version)
+        change.push = run.push
+        return change
+
+    def first(self, run: Run, version: str | None) -> Change:
+        """Return the change that records a run before its message is published."""
+        run.stage, run.left = FIRST, True
+        change = _guarded(self._record(run, run.state), run, version)
+        run.recorded = changes.after(run.row, change)
+        return change
+
+    def hold(self, run: Run, version: str | None) -> Change:
+        """Return the change that holds a decided run, before its message is published."""
+        run.stage = HOLD
+        until, mark = run.now + HELD, new_mark()
+        state = verdicts.hold(run.verdict, run.state, run.row.meta, until, run.task_id)
+        state.sign(mark, hold=True)
+        run.held, run.held_state = state.text(), state
+        change = Change(run.row.key, mark, set={words.STATE: run.held}, score=until)
+        change.take, change.results = run.verdict.take, _result_lines(run.verdict.ends)
+        change.lines = self.conf.history_size
+        return _guarded(change, run, version)
+
+    def record(self, run: Run) -> Change:
+        """Return the change that records a run whose message is out."""
+        run.stage = RECORD
+        change = self._record(run, run.held_state or run.state)
+        change.expect = digest_of(run.stored)
+        if run.held:  # the hold took it in
+            change.take, change.results = "", []
+        return change
+
+    def rest(self, run: Run, version: str | None) -> Change:
+        """Return the change that stores a verdict by which nothing leaves."""
+        run.stage = REST
+        rest = run.verdict.rest
+        if (
+            rest.state is run.state
+            and run.row.state is not None
+            and not (run.verdict.take or rest.end or rest.meta or rest.outcome or rest.waits)
+        ):
+            # Nothing but the score: a mark would let the owner of a live hold differ. An entry
+            # without a state has none, and gets one: it says that this score is ours.
+            return Change(run.row.key, score=rest.score)
+        recorded = verdicts.record_unsent(run.verdict, run.now)
+        return _guarded(self._change(run, recorded, mark_run=False), run, version)
+
+    def release(self, run: Run, score: float) -> Change:
+        """Return the change that gives back a held run, due at ``score``.
+
+        A run that has perhaps left stays decided: the next look sends it again, with its id.
+        """
+        run.stage = RELEASE
+        stored, held = run.held_state or run.state, run.send.held
+        if run.left and stored.hold is not None:
+            held = stored.hold._replace(until=score)
+        return changes.change_of(run.stored, verdicts.release(stored, held), score=score)
+
+    def decline(self, run: Run) -> Change:
+        """Return the change that leaves an occurrence which user code does not send now."""
+        assert run.own is not None
+        score = run.own.score if run.own.score is not None else run.now + DECLINED_FOR
+        if run.stage == FIRST:
+            return self.put_back(run, score)
+        run.stage = RELEASE
+        state = verdicts.release(run.held_state) if run.held_state else run.state.copy()
+        if run.history.last_run_at is None and state.due is None:
+            state.due = run.at.timestamp()
+        return changes.change_of(run.stored, state, score=score)
+
+    def put_back(
+        self, run: Run, score: float | None = None, failing: states.Failing | None = None
+    ) -> Change:
+        """Return the change that takes back the record of a run that was not sent.
+
+        The entry is due at ``score``, or when it was due before. ``failing`` is why.
+        """
+        run.stage = RELEASE
+        assert run.recorded is not None
+        state, row = run.verdict.known.state.copy(), run.row
+        if score is None:
+            score = float(row.score or 0)
+        elif run.history.last_run_at is None and state.due is None:
+            state.due = run.at.timestamp()
+        state.failing = state.failing if failing is None else failing
+        change = changes.change_of(run.recorded, state, score=score, replaces=True)
+        if row.meta is None:
+            change.unset = (words.META,)
+        else:
+            change.set[words.META] = row.meta
+        if row.definition is not None and run.recorded.definition != row.definition:
+            change.set[words.DEFINITION] = row.definition
+        return change
+
+    def not_running(self, run: Run) -> Change:
+        """Return the change by which nothing waits for the end of a recorded run that was lost."""
+        run.stage = RELEASE
+        assert run.recorded is not None
+        state = State.read(run.recorded.state, run.recorded.meta)
+        state.running = None
+        return changes.change_of(run.recorded, state)
+
+    def failure(self, run: Run, error: Exception, score: float) -> Change:
+        """Return the change that notes a run that could not be sent, and is due at ``score``.
+
+        Without a verdict, the schedule of the entry raised the error.
+        """
+        row, stored, is_recorded = run.stored, run.held_state or run.state, run.stage == FIRST
+        run.stage = REST
+        if run.is_decided:
+            at = run.at.timestamp()
+        else:
+            at = stored.failing.due if stored.failing else float(row.score or run.now)
+        failing = states.failed_again(stored.failing, run.now, reason_of(cause_of(error)), at)
+        if is_recorded and run.recorded is not None:
+            change = self.put_back(run, score, failing)
+        elif run.is_decided:
+            state = verdicts.put_back(run.verdict, stored, run.now, failing, unsure=run.left)
+            change = changes.change_of(row, state, hold=state.hold is not None, score=score)
+        else:
+            state = stored.copy()
+            changes.keep_due(row, state)
+            state.failing = failing
+            change = changes.change_of(row, state, score=score)
+        outcome = failed(error)
+        if failing.attempts > 1:
+            outcome += f":{failing.attempts}"
+            change.replaces = change.replaces or failing.attempts > 2  # the first failure stays
+        change.line, change.lines = quoted(run_line(at, run.now, outcome)), self.conf.history_size
+        change.index = [["ZADD", words.FAILING, repr(at), row.key]]
+        self._count_failure(run.rule.name, error)
+        return change
+
+    def left_to_others(self, key: str, error: BaseException) -> None:
+        """Log and count an entry that this beat cannot run. Nothing is stored."""
+        logger.error(
+            "beat: Entry %s cannot run here and is left to other beats; this beat tries again "
+            "within %.0f s: %s",
+            *(key, OTHERS_WAIT.longest, error),
+        )
+        self._count_failure(layout_of(self.conf).name_of(key), error)
+
+    def _count_failure(self, name: str, error: BaseException | None, lost: bool = False) -> None:
+        self.counters.failed(name, lost)
+        facts = {"name": encodable(name), "error": error, "lost": lost}
+        signals.emit(signals.entry_failed, self.scheduler, **facts)
+
+    def suspect(self, row: Row, now: float) -> Change:
+        """Return the change that delays an entry that ended a beat's process, and log it.
+
+        Nothing of the entry is decoded. It is tried again later, because the process may have ended
+        for another reason.
+        """
+        if row.problem:
+            return self.quarantine(row, row.problem, now)
+        state = State.read(row.state, row.meta)
+        due = float(row.score or now) if state.failing is None else state.failing.due
+        state.failing = states.failed_again(state.failing, now, ENDED_A_BEAT, due)
+        wait = SUSPECT_WAIT.after(state.failing.attempts)
+        logger.error("beat: Entry %s is set aside for %.0f s: %s", row.key, wait, ENDED_A_BEAT)
+        changes.keep_due(row, state)
+        index = [["ZADD", words.FAILING, repr(due), row.key]]
+        return changes.change_of(row, state, score=now + wait, index=index)
+
+    def quarantine(self, row: Row, reason: str, now: float, version: str | None = None) -> Change:
+        """Return the change that sets aside an entry that nobody can read, and log it.
+
+        It leaves the quarantine when its texts change, or the ``version`` of calendars if it names
+        some. The inbox is taken in: what is left there would make the entry due now.
+        """
+        name = layout_of(self.conf).name_of(row.key)
+        logger.error("beat: Entry %s is quarantined: %s", row.key, reason)
+        self.counters.add("quarantined", name)
+        facts = {"name": encodable(name), "reason": reason}
+        signals.emit(signals.entry_quarantined, self.scheduler, **facts)
+        note = {"reason": reason, "since": now, "digest": seen_texts(row)}
+        if '"exclude"' in f"{row.policy}{row.definition}":
+            note["version"] = version or ""
+        index = [["HSET", words.QUARANTINE, row.key, json.dumps(note)]]
+        if row.problem:
+            return Change(row.key, score=PARKED, index=index)
+        inbox = states.read_inbox(row.inbox)
+        state = verdicts.with_inbox(State.read(row.state, row.meta), inbox, now)
+        state.quarantine = states.Quarantine(now, reason)
+        changes.keep_due(row, state)
+        change = changes.change_of(row, state, score=PARKED, index=index)
+        change.take = inbox[-1].line if inbox else ""
+        change.results = _result_lines(verdicts.ends_in(inbox, now))
+        return change
+
+    def record_over(self, run: Run, now: Run) -> Change:
+        """Return the change that records a published run of an entry that was edited in between.
+
+        ``now`` is the entry as it is now, with the hold of the run.
+        """
+        message = (run.task_id, run.task_id == run.own_id, run.left)
+        recorded = verdicts.record_held(run.verdict, now, *message)
+        change = self._change(run, recorded, mark_run=True)
+        change.expect = digest_of(now.row)
+        return change
+
+    def _record(self, run: Run, state: State) -> Change:
+        own, own_id = run.own, run.task_id == run.own_id
+        recorded = verdicts.record(run.verdict, state, run.now, run.task_id, own_id, run.left)
+        if own is not None and own.meta is not None:
+            recorded = recorded._replace(meta=own.meta)
+            recorded.state.meta = states.digest_of_meta(own.meta)
+        change = self._change(run, recorded, mark_run=True)
+        if own is not None and own.score is not None and not recorded.end:
+            change.score = own.score
+        return change
+
+    def _change(self, run: Run, recorded: verdicts.Rest, *, mark_run: bool) -> Change:
+        """Return the change that stores what a verdict says, without what it expects."""
+        key, mark, rest = run.row.key, new_mark(), run.verdict.rest
+        recorded.state.sign(mark, run=mark_run)
+        fields = {words.STATE: recorded.state.text()}
+        if recorded.meta is not None:
+            fields[words.META] = recorded.meta
+        change = Change(key, mark, set=fields, score=recorded.score, take=run.verdict.take)
+        change.line, change.lines = recorded.line, self.conf.history_size
+        change.results = _result_lines(run.verdict.ends)
+        if rest.waits:
+            fields[words.WAITS] = json.dumps(rest.waits)
+        elif run.state.running is not None:
+            change.unset = (words.WAITS,)
+        if run.state.failing is not None and recorded.state.failing is None:
+            change.index = [["ZREM", words.FAILING, key]]
+        within = run.rule.policy.expect_within
+        success = recorded.state.results.success
+        if within is not None and success is not None and success != run.state.results.success:
+            change.index.append(["ZADD", words.EXPECTED, f"{success + within:.6f}", key])
+        if recorded.end == verdicts.DELETE:
+            change.delete = True
+        elif recorded.end in (verdicts.DISABLE, verdicts.PAUSE):
+            definition = object_in(run.rule.definition, words.DEFINITION)
+            fields[words.DEFINITION] = json.dumps({**definition, "enabled": False})
+        return change
+
+    # -- answers -------------------------------------------------------------------------------
+
+    def after(self, run: Run, answer: Answer, repeated: bool) -> str:
+        """Return what the beat does after the answer to the change of a run."""
+        then = TABLE[run.stage, answer.word]
+        return then if isinstance(then, str) else then(self, run, answer, repeated)
+
+    def announce(self, run: Run, *_: Any) -> str:
+        """Count a run whose message is out, and tell its receivers."""
+        send, failing = run.verdict.send, run.state.failing
+        assert send is not None  # the property costs a call
+        if run.left:
+            score = float(run.row.score or 0)  # below 1 means now
+            late = run.now - score if score >= 1 else 0.0
+            self.counters.dispatched(run.rule.name, None if send.id else late)
+            facts = {"scheduled_at": send.at, "task_id": run.task_id, "triggered": bool(send.id)}
+            self._emit(signals.entry_dispatched, run, **facts)
+            if failing is not None:
+                logger.warning(
+                    "beat: Entry %s can be sent again, after %s since %s",
+                    run.row.key,
+                    plural(failing.attempts, "failed attempt"),
+                    from_timestamp(failing.since).isoformat(" ", "seconds"),
+                )
+        return self.announce_rest(run)
+
+    def announce_rest(self, run: Run, *_: Any) -> str:
+        """Log what a verdict says, count what was missed, and tell that an entry has finished."""
+        rest, name = run.verdict.rest, run.rule.name
+        if not (run.verdict.known.notes or rest.missed or rest.outcome or rest.end):
+            return NOTHING
+        for level, message, args in run.verdict.known.notes:
+            logger.log(level, message, *args)
+        if rest.outcome in ("sent", "triggered"):  # an end proved that a held run had left
+            self.counters.dispatched(name, None)
+        if rest.outcome == "skipped":
+            self.counters.add("skipped", name)
+        if rest.missed:
+            self.counters.add("missed", name, rest.missed)
+            self._emit(signals.entry_missed, run, count=rest.missed, scheduled_at=rest.at)
+        if rest.end and rest.end != verdicts.PAUSE:
+            logger.info(
+                "beat: Entry %s has finished, because it has no runs left (on_finish: %s)",
+                *(name, run.rule.policy.on_finish),
+            )
+            self._emit(signals.entry_finished, run)
+        return NOTHING
+
+    def _emit(self, signal: Any, run: Run, **facts: Any) -> None:
+        """Send a signal about a run. An entry class that raises must not stop what comes after."""
+        if not signal.receivers:
+            return
+        try:
+            entry = self.entry_of(run)
+        except Exception:
+            logger.exception("beat: Could not make the entry %s for a signal", run.rule.name)
+            return
+        signals.emit(signal, self.scheduler, entry=entry, **facts)
+
+    def first_again(self, run: Run, _answer: Answer, repeated: bool) -> str:
+        """A first try of a record decides again; a repeated one may have been overtaken."""
+        return self.lost(run, OVERTAKEN) if repeated else AGAIN
+
+    def lost(self, run: Run, why: str, error: Exception | None = None) -> str:
+        """Log a run that was recorded, perhaps, and is not published again."""
+        logger.error("beat: The run of %s at %s is lost: %s", run.rule.name, run.at, why)
+        self._count_failure(run.rule.name, error, lost=True)
+        return NOTHING
+
+    def gone(self, run: Run, _answer: Answer, repeated: bool) -> str:
+        """The entry was deleted; a change that deletes it and is repeated has done so itself."""
+        if repeated and run.verdict.rest.end == verdicts.DELETE:
+            return PUBLISH if run.stage == FIRST else self.announce(run)
+        logger.info("beat: Entry %s was deleted or replaced during its run", run.row.key)
+        return NOTHING
+
+    def overtaken(self, run: Run, answer: Answer, _repeated: bool) -> str:
+        """The message is out and the entry was changed: record with its new texts, if still held.
+
+        The hold is known by its mark, not by its task id, which a takeover shares. A message that
+        left although it was not held is recorded in any case.
+        """
+        row, hold = answer.row, (run.held_state or run.state).marks.hold
+        if row is not None and (not run.held or State.read(row.state, row.meta).marks.hold == hold):
+            return RECORD_OVER
+        logger.info("beat: Entry %s was deleted or replaced during its run", run.row.key)
+        return self.announce(run)
+
+    def failed(self, run: Run, answer: Answer, _repeated: bool) -> str:
+        """Redis refused the change: a failure of this entry, or of this order."""
+        run.error = run.error or RefusedError(answer.why)
+        run.left, run.held, run.held_state, run.recorded = False, "", None, None
+        return FAILED
+
+    def log_refused(self, run: Run, answer: Answer, _repeated: bool) -> str:
+        """Redis refused the record of a message that is out."""
+        logger.error("beat: Could not record the run of %s: %s", run.rule.name, answer.why)
+        return NOTHING
+
+
+class RefusedError(Exception):
+    """Raised for a change that Redis refused before its first write, with the reason."""
+
+
+def seen_texts(row: Row) -> str:
+    """Return the digest of what makes an entry readable: its texts without its state."""
+    return row.problem or digest_of(row._replace(state=None))
+
+
+def _result_lines(ends: Iterable[states.Ended]) -> list[tuple[str, str]]:
+    """Return the lines of ends that were taken in (``Change.results``)."""
+    return [(states.result_start(end.id), states.result_line(end)) for end in ends if end.state]
+
+
+def _guarded(change: Change, run: Run, version: str | None) -> Change:
+    """Let a change take place only if all is as it was looked at, and not too late."""
+    covers = "" if run.history.last_run_at is not None else words.SCORE
+    if run.rule.policy.exclude:
+        covers += words.CALENDARS
+    change.expect, change.covers = digest_of(run.row, covers, version), covers
+    change.not_after = run.now + VALID
+    return change
+
+
+#: What the run does next, or the method that says so. Each cell has a test.
+Next = str | Callable[[Outcome, Run, Answer, bool], str]
+
+#: The answers, in the order of the columns of the table, by what the change does. Only a record
+#: cannot be stale, and only a message inside can be elsewhere than the broker.
+COLUMNS: Final = (words.DONE, words.DIFFERS, words.ABSENT, words.REFUSED)
+ROWS: Final[dict[str, tuple[Next, ...]]] = {
+    INSIDE: (Outcome.announce, AGAIN, Outcome.gone, Outcome.failed),
+    HOLD: (PUBLISH, AGAIN, Outcome.gone, Outcome.failed),
+    RECORD: (Outcome.announce, Outcome.overtaken, Outcome.overtaken, Outcome.log_refused),
+    FIRST: (PUBLISH, Outcome.first_again, Outcome.gone, Outcome.failed),
+    REST: (Outcome.announce_rest, AGAIN, Outcome.gone, Outcome.log_refused),
+    RELEASE: (NOTHING, NOTHING, NOTHING, Outcome.log_refused),
+}
+TABLE: Final[dict[tuple[str, str], Next]] = {
+    (stage, word): then
+    for stage, row in ROWS.items()
+    for word, then in zip(COLUMNS, row, strict=True)
+}
+# A decision that came too late is made again, like one about an entry that has changed.
+TABLE.update({(stage, words.STALE): row[1] for stage, row in ROWS.items() if stage != RECORD})
+TABLE[INSIDE, words.ELSEWHERE] = OTHER_ORDER

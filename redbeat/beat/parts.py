@@ -1,0 +1,468 @@
+"""One beat on a schedule with shards: each shard is a part, with its own lock and its own deadline.
+
+A part is a :class:`Beat` of its own, which knows nothing of other parts; the parts share what
+belongs to the process, such as the broker, messages and own code. So a schedule without shards has
+one beat, no list of parts, and pays nothing for them. (The other way, one beat whose rows, lock,
+holds, upkeep and suspects each name their part, puts a number into every file of the beat.)
+
+The first turn of each tick is carried out in a thread: all parts are asked at once, and those that
+have answered go on, one after another. A server that does not answer, or to which no connection can
+be made, keeps only its own parts waiting, until the time-outs of its connections have passed. It
+delays the others once, when it falls silent between two turns of a tick.
+
+The first part has the list of all active beats, because every beat works on the first part, as its
+leader or as a standby. From that list each beat computes which parts are its own. Two beats that
+read different lists do no harm, because each part has its own lock.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
+from hashlib import blake2b
+from typing import Any, Final
+
+from redis.exceptions import RedisError
+
+from redbeat.beat.lock import BeatLock
+from redbeat.beat.stop_signals import HeldSignals
+from redbeat.config import RedBeatConfig, ensure_conf
+from redbeat.connection.cluster import node_of
+from redbeat.errors import ConfigurationError, described
+from redbeat.metrics.counters import Counters
+from redbeat.metrics.health import BeatHealth
+from redbeat.printing import get_logger, plural
+from redbeat.storage.beats import FORGET_AFTER, SEEN_WITHIN
+from redbeat.storage.layout import layout_of
+from redbeat.storage.rows import Reply
+from redbeat.storage.scripts import SPARE_CONNECTIONS
+from redbeat.storage.store import Store
+from redbeat.storage.views import Presence
+
+from .beat import MAX_TICK, Beat, Shared
+from .statics import Statics
+
+logger = get_logger("celery.beat")
+
+#: Seconds between two reads of the list of active beats.
+LOOK_INTERVAL: Final = 1.0
+
+#: Seconds for which a tick waits for the parts that it has asked.
+PATIENCE: Final = 0.1
+
+#: Seconds until the next tick looks whether the other parts have answered.
+ANSWER_POLL: Final = 0.05
+
+
+class Part:
+    """The beat of one part, the local time of its next tick, and what it was asked."""
+
+    def __init__(self, number: int, beat: Beat) -> None:
+        self.number, self.beat = number, beat
+        self.next_at = -math.inf
+        self.asked: Future[Reply] | None = None
+        #: The local time until which a tick waits for the answer.
+        self.awaited_until = 0.0
+
+    def settle(self) -> Beat:
+        """Wait until the part has answered, and return its beat."""
+        if self.asked is not None:
+            wait([self.asked])
+        return self.beat
+
+
+class PartedBeat:
+    """Runs the ticks of one beat on its parts; has the methods of a :class:`Beat`.
+
+    Arguments:
+        scheduler: the scheduler that users may subclass, with its clock, lock key and lock timeout.
+        stores: the store of each part.
+        statics: the entries of ``beat_schedule`` of each part.
+    """
+
+    def __init__(self, scheduler: Any, stores: Sequence[Store], statics: Sequence[Statics]) -> None:
+        self.running = False
+        self._scheduler, self.stores, self._statics = scheduler, stores, statics
+        conf = ensure_conf(scheduler.app)
+        self._clock: Callable[[], float] = scheduler.clock
+        self._shared = Shared(scheduler, stores[0].client)
+        self.layout = layout_of(conf)
+        lock_key, timeout = scheduler.lock_key, scheduler.lock_timeout
+        self.locks: list[BeatLock | None] = []
+        for number, store in enumerate(stores):
+            key = lock_key and self.layout.lock_key(number, lock_key)
+            token = self.locks[0].token if self.locks and self.locks[0] else None
+            terms = (self._clock, token, self._silence_of)
+            self.locks.append(BeatLock(store, key, timeout, *terms) if key else None)
+        #: The numbers of the parts on which this beat works. Every beat works on the first one.
+        self.owned: set[int] = {0}
+        #: The parts that now belong to other beats, but whose locks this beat may still hold.
+        self._leaving: set[int] = set()
+        self._client = stores[0].client
+        self._parts: dict[int, Part] = {}
+        self.counters = SummedCounters(self._beats, conf.metrics_entries)
+        self.health = BeatHealth(self._clock)
+        self.executor = _executor(self._client, conf, len(stores))
+        #: The servers that failed, and the local time when to try each of them again.
+        self._retry_at: dict[object, float] = {}
+        #: The list of beats, while it is being read, and when the last reading began.
+        self._reading: Future[list[Presence]] | None = None
+        self._looked_at = self._first_ticked_at = -math.inf
+        #: The local time of the last request of each beat to the first part.
+        self._seen_at: dict[str, float] = {}
+        #: The local times of the first and the last list of beats.
+        self._first_look = self._last_look = 0.0
+        #: The tokens of the active beats, and the token of the holder of the first part's lock.
+        self._view: tuple[frozenset[str], str] = frozenset(), ""
+
+    @property
+    def sent(self) -> int:
+        """How many runs were sent."""
+        return sum(part.beat.sent for part in [*self._parts.values()])
+
+    # -- ticks ---------------------------------------------------------------------------------
+
+    def tick(self) -> float:
+        """Tick each part that is due; return the seconds until the next tick.
+
+        Raises the errors of :meth:`Beat.tick`. A stop signal ends the tick after a part.
+        """
+        self.running = True
+        try:
+            with HeldSignals() as stop:
+                return self._tick(stop)
+        finally:
+            self.running = False
+            self._observe_health()
+
+    def _tick(self, stop: HeldSignals) -> float:
+        self._ask(self._due())
+        for part in self._answered():
+            part.asked, part.beat.max_tick = None, MAX_TICK / len(self.owned)
+            pause = part.beat.tick()
+            part.beat.settle()
+            part.next_at = self._clock() + pause
+            self._note_server(part)
+            if stop.pending:
+                return 0.0
+            if self._clock() - self._first_ticked_at >= LOOK_INTERVAL:
+                self._ask([self._part(0)])  # other beats must see that this beat is alive
+        self._read_beats()
+        for number in [*self._leaving]:
+            self._leave(number)
+        return self._pause()
+
+    def _due(self) -> list[Part]:
+        """Return the parts to ask: one for each server that failed, when it is tried again."""
+        now, found, tried = self._clock(), [], set[object]()
+        for part in sorted(map(self._part, self.owned), key=lambda part: part.next_at):
+            server = self._failed_server(part)
+            if self._next_at(part) <= now and server not in tried:
+                found.append(part)
+                tried |= {server} - {None}
+        return found
+
+    def _failed_server(self, part: Part) -> object:
+        """Return the server of a part if it failed, else None."""
+        server = self._server_of(part.number) if self._retry_at else None
+        return server if server in self._retry_at else None
+
+    def _next_at(self, part: Part) -> float:
+        return max(part.next_at, self._retry_at.get(self._failed_server(part), -math.inf))
+
+    def _note_server(self, part: Part) -> None:
+        """Note when to try a server again that failed, once for all of its parts.
+
+        A client of a cluster asks for all nodes after a failure, and connects to them again.
+        """
+        if not part.beat.available:
+            self._retry_at[self._server_of(part.number)] = part.next_at
+        elif self._retry_at:
+            self._retry_at.pop(self._server_of(part.number), None)
+
+    def _ask(self, parts: Iterable[Part]) -> None:
+        """Carry out the first turn of the next tick of parts, in threads."""
+        for part in parts:
+            if part.number == 0:
+                self._first_ticked_at = self._clock()
+            if part.asked is None:
+                part.awaited_until = self._clock() + PATIENCE
+                part.asked = part.beat.ask(self.executor.submit)
+
+    def _answered(self) -> Iterator[Part]:
+        """Yield the parts that have answered, those first that were due first.
+
+        Waits a moment for those that were just asked; for a part that failed the last time only if
+        all did.
+        """
+        while asked := [part for part in self._parts.values() if part.asked is not None]:
+            done = [part for part in asked if part.asked is not None and part.asked.done()]
+            yield from sorted(done, key=lambda part: part.next_at)
+            if done:
+                continue
+            now = self._clock()
+            usual = [part for part in asked if part.beat.available]
+            awaited = [part for part in usual or asked if part.awaited_until > now]
+            futures = [part.asked for part in awaited if part.asked is not None]
+            left = max((part.awaited_until - now for part in awaited), default=0.0)
+            if not wait(futures, left, FIRST_COMPLETED).done:
+                return
+
+    def _pause(self) -> float:
+        now = self._clock()
+        times = [self._looked_at + LOOK_INTERVAL]
+        for part in map(self._part, self.owned):
+            next_at = self._next_at(part)
+            waits = part.asked is not None or self._failed_server(part) is not None
+            times.append(max(next_at, now + ANSWER_POLL) if waits else next_at)
+        if self._reading is not None:
+            times.append(now + ANSWER_POLL)
+        return max(min(times) - now, 0.0)
+
+    def _part(self, number: int) -> Part:
+        if number not in self._parts:
+            store, lock, statics = self.stores[number], self.locks[number], self._statics[number]
+            beat = Beat(self._scheduler, store, lock, statics, self._shared)
+            self._parts[number] = Part(number, beat)
+        return self._parts[number]
+
+    def _beats(self) -> list[Beat]:
+        return [part.beat for part in [*self._parts.values()]]
+
+    # -- which parts ---------------------------------------------------------------------------
+
+    def _read_beats(self) -> None:
+        """Read the list of active beats every second, and assign the parts again if it has changed.
+
+        Two round trips.
+        """
+        first, now, left = self._part(0), self._clock(), 0.0
+        if self._reading is None:
+            if now - self._looked_at < LOOK_INTERVAL:
+                return
+            self._looked_at = now
+            if first.asked is not None or not first.beat.available:
+                return
+            self._reading = self.executor.submit(self.stores[0].beats, FORGET_AFTER)
+            left = PATIENCE
+        if wait([self._reading], left).done:
+            reading, self._reading = self._reading, None
+            self._take_beats(first.beat, reading)
+
+    def _take_beats(self, first: Beat, reading: Future[list[Presence]]) -> None:
+        lock = self.locks[0]
+        try:
+            beats = [beat for beat in reading.result() if beat.locked is (lock is not None)]
+        except (RedisError, OSError) as error:
+            logger.warning("beat: Cannot read which beats are active: %s", described(error))
+            return
+        now, redis_now = self._clock(), first.time()
+        self._first_look, self._last_look = self._first_look or now, now
+        self._seen_at.update({beat.token: now - (redis_now - beat.seen) for beat in beats})
+        active = {beat.token for beat in beats if beat.seen >= redis_now - SEEN_WITHIN}
+        view = frozenset(active | {first.token}), "" if lock is None else lock.holder
+        if view != self._view:
+            self._view = view
+            self._assign(first.token, *view)
+
+    def _assign(self, own: str, active: Collection[str], leader: str) -> None:
+        result = owners(active, len(self.stores), leader)
+        assigned = {number for number, owner in enumerate(result) if owner == own}
+        logger.info(
+            "beat: %s active, this beat has %d of %d shards: %s",
+            plural(len(active), "beat"),
+            *(len(assigned), len(result), ", ".join(map(str, sorted(assigned))) or "none"),
+        )
+        self._leaving |= self.owned - assigned - {0}
+        self._leaving -= assigned
+        self.owned = assigned | {0}
+
+    def _leave(self, number: int) -> None:
+        """Give a part to its new owner, unless the part does not answer. A few round trips."""
+        part = self._parts.get(number)
+        if part is not None:
+            if part.asked is not None and not part.asked.done():
+                return
+            part.asked = None
+            part.beat.guarded(part.beat.resign)
+            if not part.beat.available:
+                return
+            part.next_at = -math.inf
+        self._leaving.discard(number)
+
+    def _silence_of(self, token: str) -> float:
+        """Return the seconds since the last request of a beat to the first part.
+
+        The seconds are counted up to the last list of beats; for a beat that was never on it, from
+        the first one. Returns 0 while this beat is not on the list, which is then out of date.
+        """
+        if self._part(0).beat.token not in self._seen_at:
+            return 0.0
+        return self._last_look - self._seen_at.get(token, self._first_look)
+
+    # -- the wake-up ---------------------------------------------------------------------------
+
+    @property
+    def channels(self) -> list[str]:
+        """The wake-up channels of all parts; channels on servers that do not answer come last."""
+        numbers = sorted(range(len(self.stores)), key=self._answers, reverse=True)
+        return [self.stores[number].keys.wakeup for number in numbers]
+
+    def wake(self, channel: str) -> bool:
+        """Let the next tick ask the part with this wake-up channel; return whether it is owned."""
+        channels = [store.keys.wakeup for store in self.stores]
+        number = channels.index(channel) if channel in channels else -1
+        if number in self._parts:
+            self._parts[number].next_at = -math.inf
+        return number in self.owned
+
+    # -- more methods of a beat ----------------------------------------------------------------
+
+    @property
+    def available(self) -> bool:
+        """Whether any part answered its last tick."""
+        return any(map(self._answers, self._parts))
+
+    def _answers(self, number: int) -> bool:
+        """Return whether this beat works on a part, and the part answered its last tick."""
+        part = self._parts.get(number)
+        return part is not None and part.beat.available
+
+    def take_lock(self) -> None:
+        """Acquire the lock of the first part if it is free. One round trip."""
+        self._part(0).settle().take_lock()
+
+    def run_one(self, entry: Any, options: dict[str, Any]) -> float | None:
+        """Send one entry if it is due, and record the run; see :meth:`Beat.run_one`."""
+        number, _ = self.layout.split(entry.key)
+        return self._part(number).settle().run_one(entry, options)
+
+    def use_lock(self, lock: Any, _timeout: float) -> None:
+        """Raise :exc:`ConfigurationError` if a program replaced the lock."""
+        if lock is not self.locks[0]:
+            raise ConfigurationError(
+                "a custom lock does not work with redbeat_shards > 1: do not assign "
+                "scheduler.lock, or set redbeat_shards = 1"
+            )
+
+    def sync_now(self) -> None:
+        """Write the static entries of the parts of this beat, which the program has set up again.
+
+        What a part does not answer, the next ticks try again.
+        """
+        for number in sorted(self.owned):
+            beat = self._part(number).settle()
+            if beat.health.leads:
+                beat.guarded(beat.sync_now)
+
+    def close(self) -> None:
+        """Record published runs, and close the connections of all parts."""
+        try:
+            self._each(lambda beat: beat.close())
+        finally:
+            self.executor.shutdown(wait=False)
+
+    def release_lock(self) -> None:
+        """Release the locks of all parts. One round trip per held lock."""
+        self._each(lambda beat: beat.release_lock())
+
+    def _each(self, work: Callable[[Beat], None]) -> None:
+        """Call ``work`` for each beat, the first part's last; try each failing server once."""
+        broken: set[object] = set()
+        errors: list[Exception] = []
+        for number in sorted(self._parts, reverse=True):
+            server = self._server_of(number)
+            if server in broken:
+                continue
+            try:
+                work(self._parts[number].settle())
+            except (RedisError, OSError) as error:
+                broken.add(server)
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+    def _server_of(self, number: int) -> object:
+        """Return a value that identifies the server of a part, "" if it is unknown."""
+        try:
+            node = node_of(self._client, self.stores[number].keys.schedule)
+        except (RedisError, OSError):
+            return ""
+        if node is self._client:
+            return node
+        where = node.connection_pool.connection_kwargs
+        return where.get("host"), where.get("port")
+
+    def _observe_health(self) -> None:
+        """Combine the health of the parts: the beat is healthy if any of its parts is."""
+        health, beats = self.health, self._beats()
+        health.ticked()
+        health.observe(any(beat.health.leads for beat in beats), no_lock=False)
+        health.problem = next(filter(None, (beat.health.problem for beat in beats)), "")
+        (health.completed if self.available else health.failed)()
+
+
+def owners(beats: Collection[str], shards: int, first: str = "") -> list[str]:
+    """Return the token of the owner of each shard; ``beats`` are the tokens of all beats.
+
+    The numbers of shards of two beats differ by at most one. If ``first`` is the token of one of
+    the beats, that beat owns the first shard. For each shard after the first, the beats are ranked
+    by a hash of beat and shard (rendezvous hashing). The highest-ranked beat that has room for
+    another shard owns the shard. When a beat starts or stops, the owners of most shards do not
+    change.
+    """
+    least, extra = divmod(shards, len(beats))
+    counts = dict.fromkeys(sorted(beats), 0)
+
+    def has_room(beat: str) -> bool:
+        return counts[beat] < least or (counts[beat] == least and extra > 0)
+
+    def rank(beat: str, shard: int) -> bytes:
+        return blake2b(f"{shard} {beat}".encode(), digest_size=8).digest()
+
+    result = []
+    for shard in range(shards):
+        if shard == 0 and first in counts:
+            owner = first
+        else:
+            owner = max(filter(has_room, counts), key=lambda beat: rank(beat, shard))
+        extra -= counts[owner] == least
+        counts[owner] += 1
+        result.append(owner)
+    return result
+
+
+class SummedCounters(Counters):
+    """The sums of the counters of all shards; ``beats`` returns the beats of the shards."""
+
+    def __init__(self, beats: Callable[[], list[Any]], max_entries: int) -> None:
+        super().__init__(max_entries)
+        self._beats = beats
+
+    @property
+    def by_entry(self) -> bool:
+        """Whether the counters of every shard count each entry separately."""
+        return all(beat.counters.by_entry for beat in self._beats())
+
+    def totals(self) -> dict[str, int]:
+        """Return all counts since the start of the beat, by field. This method is thread-safe."""
+        totals: Counter[str] = Counter()
+        for beat in self._beats():
+            totals.update(beat.counters.totals())
+        return dict(totals)
+
+
+def _executor(client: Any, conf: RedBeatConfig, parts: int) -> Executor:
+    """Return an executor with a thread for each part, or for each connection that is to spare.
+
+    One connection is for the wake-up, one for the beat itself.
+    """
+    pool = getattr(client, "connection_pool", None)
+    limits = [
+        conf.redbeat_redis_options.get("max_connections"),
+        getattr(pool, "max_connections", 0),
+    ]
+    threads = min([parts, *(limit - SPARE_CONNECTIONS for limit in limits if limit)])
+    return ThreadPoolExecutor(max(threads, 1), "redbeat-part")

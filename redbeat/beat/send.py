@@ -1,0 +1,247 @@
+"""Publishes runs that are held or recorded already, in windows, until the broker confirmed them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from itertools import islice
+from typing import Any, Final, TypeAlias
+
+from redbeat.beat.amqp_pipe import AmqpPipe
+from redbeat.beat.broker import is_refusal
+from redbeat.beat.redis_pipe import RedisPipe
+from redbeat.entries.run import Run
+from redbeat.entries.runs import cause_of
+
+from .one_step import Watch
+
+#: Collected messages are sent after this number of seconds, and when they have this many bytes.
+FLUSH_AFTER: Final = 0.02
+MAX_BYTES: Final = 1 << 20
+
+#: The most entries whose next message is published while no other is in flight.
+MOST_ALONE: Final = 1000
+
+
+#: A pipe collects messages on one channel, and sends them without waiting for each confirmation.
+Pipe: TypeAlias = "RedisPipe | AmqpPipe"
+
+
+class StoppedError(Exception):
+    """Raised for a run whose publish was ended by a signal or another ``BaseException``."""
+
+
+def pipe_of(channel: Any) -> Pipe | None:
+    """Return a pipe for a kombu channel, or None if each publish waits for the broker.
+
+    RabbitMQ needs a pipe only if it confirms messages, because a publish without confirmation does
+    not wait. No network traffic.
+    """
+    if hasattr(channel, "conn_or_acquire"):
+        return RedisPipe(channel)
+    confirms = getattr(channel, "basic_publish_confirm", None)
+    # Compare with ``==``, because each access to a bound method creates a new object.
+    if confirms is not None and channel.basic_publish == confirms and not channel._confirm_selected:
+        return AmqpPipe(channel)
+    return None
+
+
+class SharedError(Exception):
+    """Raised for a run whose channel failed, perhaps because of another message.
+
+    The run is no failure of its entry, unless the broker is away: publish it again at once, within
+    the same hold. The sender then sends it while no other message is in flight. The error of the
+    broker is in ``__cause__``.
+    """
+
+
+class Sender:
+    """Publishes runs through kombu; a message waits for its confirmation together with others.
+
+    ``window`` is the most messages that are collected, and the most that are in flight; 1 waits for
+    the broker after each message. ``clock`` returns monotonic seconds.
+    """
+
+    def __init__(self, window: int, clock: Callable[[], float]) -> None:
+        self._window = window
+        self._clock = clock
+        self._pipe: Pipe | None = None
+        self._producer: Any = None
+        #: The number of broker operations and the run of each publish that is not flushed yet.
+        #: A publish has one operation per queue, and none if it waited for the broker.
+        self._collected: list[tuple[int, Run]] = []
+        self._flushed: list[tuple[int, Run]] = []
+        self._settled: list[Run] = []
+        self._collecting_since = 0.0
+        self._alone: set[str] = set()
+
+    # -- publishing ----------------------------------------------------------------------------
+
+    def publish(
+        self,
+        run: Run,
+        call: Callable[[], Any],
+        producer: Any,
+        *,
+        once: bool = False,
+        own: bool = False,
+    ) -> None:
+        """Call ``call``, which publishes the run with ``producer``; do not wait for the broker.
+
+        The run comes back from :meth:`settle` or :meth:`finish`, finished:
+
+        - ``run.error`` None and ``run.left``: sent; ``run.task_id`` is the id that the call
+          returned.
+        - ``run.error`` None and not ``run.left``: the call sent nothing, "not sent".
+        - ``run.error`` and not ``run.left``: it failed, and certainly nothing left.
+        - ``run.error`` and ``run.left``: it failed, and perhaps something left (keep the hold).
+          With ``run.seen`` a message left, unless the error is one of the broker.
+
+        ``once`` publishes outside the window and repeats nothing (at most once). ``own`` is true if
+        the call runs code of users or libraries (``OwnCode.is_plain`` is false). ``call`` may raise
+        any ``Exception``; this method raises none.
+        """
+        run.left, run.error = False, None
+        pipe, before = None, 0
+        try:
+            pipe = None if once or run.rule.key in self._alone else self._pipe_of(producer)
+            before = pipe.size if pipe is not None else 0
+            watch = Watch(producer, own)
+            with pipe or nullcontext():
+                watch.call(run, call)
+        except Exception as error:
+            run.error = self._blamed(error, pipe)
+        except BaseException as error:  # the pipe may have its message
+            run.error = StoppedError(repr(error))
+            raise
+        finally:
+            self._collect(pipe.size - before if pipe is not None else 0, run)
+
+    def collects(self, run: Run, producer: Any) -> bool:
+        """Return whether the next message may be rendered: it is collected, for a Redis broker."""
+        return run.rule.key not in self._alone and isinstance(self._pipe_of(producer), RedisPipe)
+
+    def push(self, run: Run, commands: list[list[Any]]) -> None:
+        """Collect the rendered message of a run for which :meth:`collects` was true."""
+        assert isinstance(self._pipe, RedisPipe)
+        run.left, run.error = True, None
+        for command in commands:
+            self._pipe.push(command)
+        self._collect(len(commands), run)
+
+    @property
+    def made(self) -> list[list[Any]]:
+        """The commands of the message that :meth:`publish` collected last."""
+        return self._pipe.made if isinstance(self._pipe, RedisPipe) else []
+
+    def _blamed(self, error: Exception, pipe: Pipe | None) -> Exception:
+        """Return the error of a call, as a :exc:`SharedError` if another message may be to blame.
+
+        RabbitMQ closes the channel of a bad message, and py-amqp raises this in a later publish.
+        """
+        others = any(operations for operations, _ in (*self._flushed, *self._collected))
+        return _shared(error) if others and pipe and pipe.shares_errors else error
+
+    def _collect(self, operations: int, run: Run) -> None:
+        run.left = run.left or operations > 0  # perhaps not by ``basic_publish``
+        if not self._collected:
+            self._collecting_since = self._clock()
+        self._collected.append((operations, run))
+        if self._is_full():
+            self._advance()
+
+    def _pipe_of(self, producer: Any) -> Pipe | None:
+        """Return the pipe for a publish, None if the publish must wait for the broker.
+
+        A new channel gets no pipe while messages of another channel are unconfirmed.
+        """
+        pipe = self._pipe
+        if producer is self._producer and (pipe is None or pipe.channel is producer.channel):
+            return pipe
+        if self._window <= 1 or self._collected or self._flushed:
+            return None
+        self.close()
+        self._producer, self._pipe = producer, pipe_of(producer.channel)
+        return self._pipe
+
+    # -- settling ------------------------------------------------------------------------------
+
+    def settle(self) -> list[Run]:
+        """Return the runs that are finished, in order; send on what has waited 20 ms or is full.
+
+        In most cases this method does not wait.
+        """
+        if self._is_full():
+            self._advance()
+        settled, self._settled = self._settled, []
+        return settled
+
+    def finish(self) -> list[Run]:
+        """Wait until the broker has confirmed all messages, and return all finished runs.
+
+        Takes at most twice the timeout of a publish: once for what was in flight, and once for what
+        was collected.
+        """
+        while self._collected or self._flushed:
+            self._advance()
+        return self.settle()
+
+    @property
+    def busy(self) -> bool:
+        """Whether there are runs that :meth:`settle` has not returned."""
+        return bool(self._collected or self._flushed or self._settled)
+
+    def close(self) -> None:
+        """Free the connection; call :meth:`finish` first."""
+        if self._pipe is not None:
+            self._pipe.close()
+        self._producer = self._pipe = None
+
+    def _is_full(self) -> bool:
+        if not self._collected:
+            return False
+        if self._clock() - self._collecting_since > FLUSH_AFTER:
+            return True
+        size = 0 if self._pipe is None else self._pipe.nbytes
+        return len(self._collected) >= self._window or size > MAX_BYTES
+
+    def _advance(self) -> None:
+        """Wait for what is in flight, and send what was collected.
+
+        What waited for the broker already, is settled at once.
+        """
+        pipe, flushed = self._pipe, self._flushed
+        results = iter(pipe.results() if pipe is not None and flushed else ())
+        for operations, run in flushed:
+            self._settle(run, list(islice(results, operations)), pipe, len(flushed) > 1)
+        self._flushed, self._collected = self._collected, []
+        if pipe is not None and any(operations for operations, _ in self._flushed):
+            pipe.flush()
+            return
+        for _, run in self._flushed:
+            self._settle(run, [], None, False)
+        self._flushed = []
+
+    def _settle(
+        self, run: Run, results: list[Exception | None], pipe: Pipe | None, shared: bool
+    ) -> None:
+        """Finish a run; ``results`` has the error of each of its operations, None for success."""
+        error = next(filter(None, results), None)
+        shared = shared and pipe is not None and pipe.shares_errors
+        if error is not None:
+            run.seen = False
+            run.left = shared or None in results or not is_refusal(error)
+            run.error = run.error or (_shared(error) if shared else error)
+        key = run.rule.key
+        if isinstance(run.error, SharedError) and len(self._alone) < MOST_ALONE:
+            self._alone.add(key)
+        elif run.error is None:
+            self._alone.discard(key)
+        self._settled.append(run)
+
+
+def _shared(error: Exception) -> SharedError:
+    cause = cause_of(error)
+    shared = SharedError(str(cause) or repr(cause))
+    shared.__cause__ = cause
+    return shared

@@ -1,0 +1,267 @@
+"""Sees what has a say in messages: settings, signals, routers, overridden functions, the broker.
+
+Only a message in which Celery, kombu and RedBeat alone have a say can be rendered. Whatever else
+may change a message, or wants to know of it, is a reason for Celery to make the message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from os import sep
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import celery
+import kombu
+from celery import signals
+from celery.app.routes import MapRoute
+from celery.backends.rpc import RPCBackend
+from celery.utils.nodenames import anon_nodename
+from kombu.entity import Exchange, Queue
+from kombu.serialization import registry
+
+import redbeat
+
+#: Where code lives that may have a say in a rendered message.
+HOMES: Final = tuple(
+    f"{Path(str(file)).parent}{sep}"
+    for file in (celery.__file__, kombu.__file__, redbeat.__file__, __file__)
+)
+
+#: The channels of messages that are rendered. Their module needs packages that only users of a
+#: Redis broker have, so their names are compared.
+CHANNELS: Final = ("kombu.transport.redis.Channel", "kombu.transport.redis.SentinelChannel")
+
+#: The functions that libraries and programs wrap or replace, to see messages or to change them.
+#: Whatever else changes a message, is found when a rendered one is compared with Celery's.
+OF_APP: Final = ("send_task", "producer_or_acquire")
+OF_AMQP: Final = ("create_task_message", "as_task_v2", "send_task_message")
+OF_ROUTER: Final = ("route",)
+OF_PRODUCER: Final = ("publish", "_publish", "_prepare", "_delivery_details", "maybe_declare")
+OF_CHANNEL: Final = ("prepare_message", "basic_publish", "_put")
+OF_TASK: Final = ("apply_async", "shadow_name", "_get_exec_options")
+
+#: What publishing reads besides functions.
+CHANNEL_OPTIONS: Final = ("body_encoding", "global_keyprefix", "priority_steps", "sep")
+TASK_OPTIONS: Final = (
+    *("__header__", "_dump_pydantic_arguments", "typing"),
+    *("ignore_result", "time_limit", "soft_time_limit"),
+)
+SETTINGS: Final = (
+    *("task_compression", "task_protocol", "task_repr_maxlevels"),
+    *("task_send_sent_event", "task_serializer"),
+)
+
+#: The options whose effect on a message is another one each time.
+TIMES: Final = ("eta", "countdown", "expires")
+
+#: Values of these types are encoded in the same way each time, whatever types a program registers.
+SCALARS: Final = frozenset((str, int, float, bool, type(None)))
+
+#: Values with more levels are left to Celery.
+DEEPEST: Final = 100
+
+
+class Seen(NamedTuple):
+    """What Celery reads when it publishes a task with some options, at one moment.
+
+    ``options`` has the execution options of the task, and the queue to which the task goes.
+    ``on_call`` is what the result backend does when the task is sent, None if nothing.
+    """
+
+    task: Any
+    of_task: tuple[Any, ...]
+    options: dict[str, Any]
+    of_queue: tuple[Any, ...]
+    on_call: Any
+
+
+class Surroundings:
+    """What has a say in every message that one beat sends through a producer.
+
+    ``why`` is the reason why no message is rendered, else "".
+    """
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+        self.why = "no turn has begun"
+        self.producer: Any = None
+        self.channel: Any = None
+        self.tasks: Any = {}
+        self.settings: dict[str, Any] = {}
+        self._seen: tuple[Any, ...] | None = None
+
+    def look(self) -> bool:
+        """Look around; return whether anything has changed since the last time."""
+        before = self._seen
+        try:
+            self.channel, self.tasks = self.producer.channel, self._app.tasks
+            self.settings = {name: self._app.conf.get(name) for name in SETTINGS}
+            self._seen = tuple(self._see())
+            if self._seen == before:
+                return False
+            self.why = next(filter(None, self._reasons()), "")
+        except Exception as error:
+            self._seen, self.why = None, f"what Celery would do is not known: {error!r}"
+        return True
+
+    def _see(self) -> Iterator[Any]:
+        app, amqp, channel = self._app, self._app.amqp, self.channel
+        yield self.settings
+        yield [bool(signal.receivers) for signal in _signals()]
+        yield app.current_worker_task is None
+        yield app.thread_oid
+        yield anon_nodename()
+        yield tuple(amqp.router.routes or ())
+        yield amqp.argsrepr_maxsize, amqp.kwargsrepr_maxsize
+        yield getattr(getattr(self.producer, "own_keys", None), "shared", None)
+        yield type(channel)
+        yield [str(getattr(channel, name, None)) for name in CHANNEL_OPTIONS]
+        yield [function for _, _, function in self._functions()]  # also whose methods they are
+
+    def _functions(self) -> Iterator[tuple[Any, str, Any]]:
+        """Yield (owner, name, function) for the functions that have a say in every message."""
+        app, amqp = self._app, self._app.amqp
+        for owner, names in (
+            (app, OF_APP),
+            (amqp, OF_AMQP),
+            (amqp.router, OF_ROUTER),
+            (self.producer, OF_PRODUCER),
+            *((kind, OF_PRODUCER) for kind in type(self.producer).__mro__),  # each calls the next
+            (self.channel, OF_CHANNEL),
+            (registry._encoders.get("json"), ("encoder",)),
+        ):
+            for name in names:
+                function = getattr(owner, name, None)
+                if function is not None:
+                    yield owner, name, function
+
+    def _reasons(self) -> Iterator[str]:
+        """Yield why no message is rendered."""
+        kind = type(self.channel)
+        if _name_of(kind) not in CHANNELS:
+            yield f"the broker's channel is {_name_of(kind)}, not kombu's channel for Redis"
+        if self._app.current_worker_task is not None:
+            yield "the beat runs inside a task"
+        if self.settings["task_send_sent_event"]:
+            yield "task_send_sent_event is set"
+        if self.settings["task_protocol"] != 2:
+            yield "task_protocol is not 2"
+        yield from (f"a function is connected to {it.name}" for it in _signals() if it.receivers)
+        routers = [one for one in self._app.amqp.router.routes or () if type(one) is not MapRoute]
+        yield from (f"task_routes has the router {router!r:.60}" for router in routers)
+        yield from (foreign_code(*function) for function in self._functions())
+
+    # -- one task with its options ---------------------------------------------------------------
+
+    def see(self, name: str, options: dict[str, Any]) -> Seen:
+        """Return what Celery reads for a task; raises an error if the task has no queue."""
+        task, amqp = self.tasks.get(name), self._app.amqp
+        of_task: tuple[Any, ...] = ()
+        merged, ignored = options, options.get("ignore_result")
+        if task is not None:
+            of_task = tuple([getattr(task, each, None) for each in (*OF_TASK, *TASK_OPTIONS)])
+            merged = {**task._get_exec_options(), **options}
+            ignored = options.get("ignore_result", task.ignore_result)
+        routed = amqp.router.route(dict(merged), name, (), {}, task)
+        if not routed.get("exchange"):
+            routed.setdefault("queue", amqp.default_queue)
+        queue = routed["queue"]
+        expires = queue.expires or queue.name in (getattr(self.channel, "_expires", None) or ())
+        of_queue = (
+            *(id(queue), queue.name, queue.can_cache_declaration, bool(expires)),
+            *(queue.exchange.name, queue.exchange.type, queue.exchange.delivery_mode),
+        )
+        on_call = None if ignored else self._app.backend.on_task_call
+        return Seen(task, of_task, {**merged, **routed}, of_queue, on_call)
+
+    def why_not(self, seen: Seen, options: Mapping[str, Any]) -> str:
+        """Return why the messages of a task with some options are not rendered, else ""."""
+        plain = (*map(id, options.values()), id(seen.options["queue"]))
+        reasons = (
+            *self._task_reasons(seen.task, seen.on_call),
+            *self._queue_reasons(seen),
+            *self._option_reasons(seen.options, plain),
+        )
+        return next(filter(None, reasons), "")
+
+    def _task_reasons(self, task: Any, on_call: Any) -> Iterator[str]:
+        yield from (foreign_code(task, name, getattr(task, name, None)) for name in OF_TASK)
+        dump = getattr(task, "_dump_pydantic_arguments", None)
+        yield foreign_code(task, "_dump_pydantic_arguments", getattr(dump, "func", dump))
+        header = getattr(task, "__header__", None)
+        if header is not None and not hasattr(getattr(header, "func", header), "_source"):
+            yield "the task checks its arguments in its own way"
+        if on_call is not None:
+            yield foreign_code(on_call.__self__, "on_task_call", on_call)
+            if isinstance(on_call.__self__, RPCBackend):
+                yield "the result backend declares a queue for the result"
+
+    def _queue_reasons(self, seen: Seen) -> Iterator[str]:
+        options, queue = seen.options, seen.options["queue"]
+        if type(queue) is not Queue or type(queue.exchange) is not Exchange:
+            yield f"its queue is a {_name_of(type(queue))}"
+        kind = options.get("exchange_type") or queue.exchange.type
+        if kind != "direct" or (options.get("exchange") and options.get("routing_key")):
+            yield "it goes through an exchange with a name"
+        _, _, can_cache, expires, *_ = seen.of_queue
+        if not can_cache or expires:
+            yield "its queue expires or is deleted when unused"
+
+    def _option_reasons(self, options: Mapping[str, Any], plain: Sequence[int]) -> Iterator[str]:
+        for name, value in options.items():
+            if name in TIMES:
+                if value is not None:
+                    yield f"its option {name} is a time"
+            elif type(value) not in SCALARS and id(value) not in plain:
+                yield f"its option {name} is not a plain value"
+        serializer = options.get("serializer") or self.settings["task_serializer"]
+        if serializer != "json":
+            yield f"its serializer is {serializer}"
+        if options.get("compression") or self.settings["task_compression"]:
+            yield "it is compressed"
+
+
+def other_type(value: Any) -> str:
+    """Return the first type in a value that may be encoded in other ways, else ""."""
+    values, depth = [value], 0
+    while values:
+        inner: list[Any] = []
+        for one in values:
+            kind = type(one)
+            if kind in SCALARS:
+                continue
+            if depth == DEEPEST:
+                return "something that is nested too deeply"
+            if kind is dict and {*map(type, one)} <= {str}:
+                inner += one.values()
+            elif kind in (list, tuple):
+                inner += one
+            else:
+                return _name_of(kind)
+        values, depth = inner, depth + 1
+    return ""
+
+
+def _signals() -> tuple[Any, ...]:
+    return signals.before_task_publish, signals.after_task_publish, signals.task_sent
+
+
+def foreign_code(owner: Any, name: str, function: Any) -> str:
+    """Return "" if the code of a function is Celery's, kombu's or RedBeat's, else whose it is.
+
+    A function that wraps another one is foreign, wherever it comes from.
+    """
+    if function is None:
+        return ""
+    code = getattr(function, "__code__", None)
+    wraps = hasattr(function, "__wrapped__")
+    if code is not None and not wraps and code.co_filename.startswith(HOMES):
+        return ""
+    kind = owner if hasattr(owner, "__name__") else type(owner)
+    return f"{name}() of {_name_of(kind)} is code of {getattr(function, '__module__', None)}"
+
+
+def _name_of(kind: Any) -> str:
+    module = getattr(kind, "__module__", "builtins")
+    return str(kind.__name__) if module == "builtins" else f"{module}.{kind.__name__}"

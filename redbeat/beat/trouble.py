@@ -1,0 +1,284 @@
+"""Knows what does not work: Redis, the broker, an entry on this beat, an entry that ends beats."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from redis.exceptions import ResponseError
+
+from redbeat.beat.broker import broker_address
+from redbeat.beat.waits import BROKER_WAIT, OTHERS_WAIT, REDIS_WAIT, TICK_WAIT, should_log
+from redbeat.calendar.zones import from_timestamp
+from redbeat.connection.tls import hint
+from redbeat.connection.urls import safe_url
+from redbeat.entries.runs import cause_of
+from redbeat.errors import reason_of
+from redbeat.metrics.health import BeatHealth
+from redbeat.printing import get_logger, plural
+from redbeat.signals import broker_back, broker_lost, emit, redis_back, redis_lost
+from redbeat.storage.rows import Change, Hand
+from redbeat.storage.words import HANDS, NO_BROKER
+
+logger = get_logger("celery.beat")
+
+#: Seconds between two looks whether the broker is back while nothing is to be sent.
+CHECKED_EVERY: Final = 10.0
+
+#: Maximum number of entries that this beat leaves to others.
+MOST_SKIPPED: Final = 1000
+
+#: Why an entry is set aside that beats had in hand alone when their processes ended.
+ENDED_A_BEAT: Final = "the processes of two beats ended while they had only this entry in hand"
+
+#: After this number of beats that had it alone, an entry is set aside.
+ENOUGH: Final = 2
+
+
+@dataclass
+class FailedTicks:
+    """Counts and logs consecutive failed ticks; each method sets the ``health`` of the beat.
+
+    Arguments:
+        scheduler: the sender of the signals.
+        client: the Redis client, whose options help to explain a TLS error.
+        url: the URL of Redis, which is written to the log.
+        health: the health of the beat.
+        clock: returns monotonic seconds.
+    """
+
+    scheduler: Any
+    client: Any
+    url: str
+    health: BeatHealth
+    clock: Callable[[], float]
+    #: How many ticks failed because of Redis, and how many failed for another reason.
+    of_redis: int = 0
+    others: int = 0
+    #: Local times of the first and the last tick that failed because of Redis.
+    first_at: float = 0.0
+    last_at: float = 0.0
+    ever_answered: bool = False
+    logged_kinds: set[str] = field(default_factory=set)
+
+    def tick_failed(self, error: Exception) -> float:
+        """Log an error that does not come from Redis; return the seconds to wait."""
+        self.others += 1
+        wait, reason = TICK_WAIT.after(self.others), reason_of(error)
+        self.health.tick_error = f"the tick fails: {reason}"
+        if self.others == 1:
+            logger.error("beat: The tick failed, trying again in %.0f s", wait, exc_info=error)
+        elif should_log(self.others):
+            message = "beat: The tick failed %d times, trying again every %.0f s: %s"
+            logger.error(message, self.others, wait, reason)
+        return wait
+
+    def redis_failed(self, error: Exception) -> float:
+        """Log an error of Redis; return the seconds to wait."""
+        self.health.failed()
+        self.last_at = self.clock()
+        if not self.of_redis:
+            self.first_at = self.last_at
+            emit(redis_lost, self.scheduler, error=error)
+        self.of_redis += 1
+        kind = type(error).__name__
+        # Log the first error of each kind, because a lasting error may follow a short one such as
+        # "connection refused".
+        if kind not in self.logged_kinds or should_log(self.of_redis):
+            self.logged_kinds.add(kind)
+            why = "" if self.ever_answered else hint(error, self.client)
+            what = "refuses a command" if type(error) is ResponseError else "is not available"
+            logger.error(
+                "beat: Redis %s, trying again every %.0f s: %s: %s: %s%s",
+                *(what, REDIS_WAIT.longest, safe_url(self.url), kind, error, why),
+            )
+        return REDIS_WAIT.after(self.of_redis)
+
+    def end(self, answered_at: float) -> None:
+        """Reset the failures after a tick without an error.
+
+        ``answered_at`` is the local time of the last reply of Redis. Failures because of Redis are
+        not reset if the last reply is older than the last failure, because the tick may have used
+        the reply to an earlier request.
+        """
+        if self.others:
+            ticks = plural(self.others, "failed tick")
+            logger.warning("beat: The tick works again, after %s", ticks)
+            self.others, self.health.tick_error = 0, ""
+        if self.of_redis:
+            if answered_at <= self.last_at:
+                return
+            logger.warning(
+                "beat: Redis is back, after %s in %.0f s: %s",
+                plural(self.of_redis, "failed tick"),
+                *(self.clock() - self.first_at, safe_url(self.url)),
+            )
+            emit(redis_back, self.scheduler, failures=self.of_redis)
+        self.health.completed()
+        self.of_redis, self.ever_answered = 0, True
+        self.logged_kinds.clear()
+
+
+class Broker:
+    """Counts and logs consecutive failures of the broker.
+
+    ``scheduler`` says what an error means, and drops a broken connection.
+    """
+
+    def __init__(self, scheduler: Any) -> None:
+        self._scheduler = scheduler
+        self.failures = 0
+        #: Whether it failed in this tick; the beat resets it.
+        self.failed = False
+        #: Why the broker is not available, with its address; "" while it works.
+        self.problem = ""
+        self._failed_at = 0.0
+        self._checked_at = 0.0
+
+    def is_down(self, error: Exception, now: float) -> bool:
+        """Return whether an error means that the broker is away; if so, count and log it.
+
+        All messages that fail in one tick count once. ``now`` is in UNIX seconds.
+        """
+        if not self._scheduler.broker_failed(error):
+            return False
+        if self.failed:
+            return True
+        self.failed = True
+        self.failures += 1
+        address, reason = broker_address(self._scheduler.app), reason_of(cause_of(error))
+        if self.failures == 1:
+            self._failed_at = now
+            self.problem = f"{NO_BROKER}: {address}: {reason}"
+            emit(broker_lost, self._scheduler, error=cause_of(error))
+        if self.failures == 1 or should_log(self.failures):
+            logger.error(
+                "beat: The broker is not available, trying again every %.0f s: %s: %s",
+                *(BROKER_WAIT.longest, address, reason),
+            )
+        return True
+
+    def answered(self) -> None:
+        """Forget the failures, because the broker took a message."""
+        if not self.failures:
+            return
+        logger.warning(
+            "beat: The broker is back, after %s since %s: %s",
+            plural(self.failures, "failed attempt"),
+            from_timestamp(self._failed_at).isoformat(" ", "seconds"),
+            broker_address(self._scheduler.app),
+        )
+        failures, self.failures, self.problem = self.failures, 0, ""
+        emit(broker_back, self._scheduler, failures=failures)
+
+    def check(self, now: float, local: float, *, soon: bool) -> None:
+        """Look whether the broker is back, so that an idle beat does not report it for long.
+
+        If a run is due ``soon``, it is the better test: a broker may accept connections, but refuse
+        messages. ``now`` is in UNIX seconds, ``local`` in monotonic ones.
+        """
+        if not self.failures or soon or local < self._checked_at + CHECKED_EVERY:
+            return
+        self._checked_at = local
+        try:
+            self._scheduler.check_broker()
+        except Exception as error:
+            self.is_down(error, now)
+        else:
+            self.answered()
+
+
+@dataclass(slots=True)
+class Skipped:
+    """An entry that this beat cannot run: why, its texts' digest, and when to try again."""
+
+    reason: str
+    digest: str
+    attempts: int
+    again_at: float
+
+
+class SkipList:
+    """The entries that this beat leaves to other beats, until their texts change or a time passes.
+
+    The scores of the entries stay as they are, so that other beats see how late the entries are.
+    """
+
+    def __init__(self) -> None:
+        self._skipped: dict[str, Skipped] = {}
+
+    def add(self, key: str, digest: str, reason: str, now: float) -> bool:
+        """Skip an entry; return whether the reason is new. ``now`` is in monotonic seconds."""
+        before = self._skipped.pop(key, None)
+        attempts = before.attempts + 1 if before is not None else 1
+        if len(self._skipped) >= MOST_SKIPPED:
+            del self._skipped[next(iter(self._skipped))]
+        again_at = now + OTHERS_WAIT.after(attempts)
+        self._skipped[key] = Skipped(reason, digest, attempts, again_at)
+        return before is None or before.reason != reason
+
+    def digests(self, now: float) -> dict[str, str]:
+        """Return key -> digest of what the next look leaves out."""
+        if not self._skipped:
+            return {}
+        return {key: one.digest for key, one in self._skipped.items() if one.again_at > now}
+
+    def wait(self, now: float) -> float:
+        """Return the seconds until the next entry is tried again, infinity if there is none.
+
+        What was to be tried before is edited, or gone.
+        """
+        waits = (one.again_at - now for one in self._skipped.values())
+        return min((seconds for seconds in waits if seconds > 0), default=float("inf"))
+
+
+class Suspects:
+    """The entries that a vanished beat had in hand.
+
+    The beat after it looks at each of them alone, and notes that in Redis. An entry that two beats
+    had alone when they vanished is set aside. A pod that was killed with entries in hand harms none
+    of them, and hardly so if others are killed right after it.
+    """
+
+    def __init__(self) -> None:
+        self._keys: list[str] = []
+        self._tokens: list[str] = []
+        self._alone: Counter[str] = Counter()
+        #: The entries to set aside without loading them.
+        self.guilty: set[str] = set()
+
+    def note(self, hands: Iterable[Hand]) -> None:
+        """Take in the notes of vanished beats."""
+        for token, keys, alone in hands:
+            if token in self._tokens:
+                continue
+            self._tokens.append(token)
+            self._keys += [key for key in keys if key not in self._keys]
+            if alone:
+                self._alone.update(keys)
+                self.guilty.update(key for key in keys if self._alone[key] >= ENOUGH)
+            else:
+                logger.warning(
+                    "beat: A beat vanished with %d entries in hand; looking at each of them alone",
+                    len(keys),
+                )
+
+    def next(self) -> str:
+        """Return the key of the entry to look at next, alone; "" if there is none."""
+        return self._keys.pop() if self._keys else ""
+
+    def looked_at(self, key: str) -> None:
+        """Note that a program with a loop of its own has looked at an entry, alone."""
+        if key in self._keys:
+            self._keys.remove(key)
+
+    def done(self) -> list[Change]:
+        """Return the changes that forget the notes, once each entry was looked at."""
+        if self._keys or not self._tokens:
+            return []
+        tokens, self._tokens = self._tokens, []
+        self.guilty.clear()
+        self._alone.clear()
+        return [Change("", index=[["HDEL", HANDS, token] for token in tokens])]

@@ -1,0 +1,262 @@
+"""What a beat does besides runs: it keeps the schedule whole, a few milliseconds at a time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from redis.exceptions import ResponseError
+
+from redbeat.beat.outcome import HELD, seen_texts
+from redbeat.beat.statics import Exchange
+from redbeat.beat.tidy import TIDY_INTERVAL, Portion, portions
+from redbeat.codec.stored import record_in, seconds_in, text_of
+from redbeat.connection.retrying import is_retriable
+from redbeat.entries.changes import change_of, editing, keep_due, state_of
+from redbeat.entries.decide import CLOCK_STEP, DISABLED, PARKED, aware
+from redbeat.entries.history import History
+from redbeat.entries.state import State
+from redbeat.errors import DecodeError
+from redbeat.printing import get_logger, plural
+from redbeat.storage import commands, outside, words
+from redbeat.storage.reading import read_rows
+from redbeat.storage.rows import Change, Reply, Row, digest_of
+from redbeat.storage.store import Store
+
+logger = get_logger("celery.beat")
+
+#: Seconds between two looks at disabled and at quarantined entries.
+INTERVAL: Final = 5.0
+
+#: Seconds after which a beat that is never idle does upkeep nevertheless: usually, and in a walk.
+BUSY_INTERVAL, BUSY_WALK = 10.0, 0.1
+
+#: How many entries one look reads, and how many keys one portion of a scan. Each takes Python some
+#: milliseconds. What is put back is due before all later runs, so a portion puts back only a few.
+PAGE: Final = 200
+SCANNED: Final = 100
+
+#: The cursor with which a walk begins and ends.
+START: Final = 0
+
+
+@dataclass(slots=True)
+class Walk:
+    """A walk through all keys or all members, which begins at a local time, and again ``every``.
+
+    ``portion`` reads from a cursor, and returns the next cursor and the changes to make.
+    """
+
+    portion: Portion
+    at: float = 0.0
+    every: float = math.inf
+    cursor: int = START
+
+
+class Upkeep:
+    """Finds entries that no beat looks at, and puts right what others did to the schedule.
+
+    Every five seconds it looks at a page of the disabled entries, which a program may have enabled
+    without a change of their scores, and of the quarantined ones, whose texts may have changed.
+    After a loss of the sorted set it scans all keys, and after the clock of Redis went back all
+    members. Every ten minutes it tidies up; see ``tidy.py``. It reads by pipelines, judges here,
+    and its changes expect what it read.
+
+    Arguments:
+        store: the schedule in Redis.
+        exchange: carries out changes in one round trip.
+        clock: returns monotonic seconds.
+        most_counted: the most entries that are counted one by one.
+    """
+
+    def __init__(
+        self, store: Store, exchange: Exchange, clock: Callable[[], float], most_counted: int
+    ) -> None:
+        self._store, self._exchange, self._clock = store, exchange, clock
+        self._done_at = self._looked_at = clock()
+        #: Where to go on among the disabled entries, and among the quarantined ones.
+        self._offset, self._cursor = 0, START
+        self._quarantined = 0
+        #: The mark of the last known loss, and how many entries its scan leaves outside.
+        self._mark, self._outside = "", 0
+        self._walks = [
+            Walk(portion, clock() + TIDY_INTERVAL, TIDY_INTERVAL)
+            for portion in portions(store, most_counted)
+        ]
+        self._permitted = True
+
+    def run(self, reply: Reply, *, busy: bool = False) -> bool:
+        """Do a portion of what is to be done; return whether the beat must look again at once.
+
+        No round trip in most calls. ``busy`` is a beat that is never idle.
+        """
+        now = self._clock()
+        walk = next((walk for walk in self._walks if walk.at <= now), None)
+        interval = BUSY_WALK if walk else BUSY_INTERVAL
+        if not self._permitted or (busy and now - self._done_at < interval):
+            return False
+        self._done_at = now
+        try:
+            return self._walk(walk, reply) if walk is not None else self._look(reply, now)
+        except ResponseError as error:
+            if is_retriable(error):
+                raise
+            self._permitted = False
+            logger.warning("beat: Cannot scan for lost entries: %s", error)
+            return False
+
+    def clock_went_back(self, seconds: float) -> None:
+        """Look at all entries after the clock of Redis was set back, and again after a while.
+
+        Until then, beats may still record what they held by the old clock.
+        """
+        logger.warning("beat: The clock of Redis went back by %.1f s", seconds)
+        now = self._clock()
+        self._walks += [Walk(self._from_future, at) for at in (now, now + HELD)]
+
+    def note(self, reply: Reply) -> None:
+        """Begin a scan for a loss that is not known yet; most replies say nothing about one."""
+        if reply.quarantined >= 0:
+            self._quarantined = reply.quarantined
+        if reply.lost and reply.lost != self._mark:
+            self._outside = 0
+            self._walks = [walk for walk in self._walks if walk.portion != self._scan]
+            self._walks.insert(0, Walk(self._scan))
+        if reply.lost or reply.statics >= 0:
+            self._mark = reply.lost
+
+    def _walk(self, walk: Walk, reply: Reply) -> bool:
+        """Do the next portion of a walk; an error leaves the walk where it was."""
+        cursor, changes = walk.portion(walk.cursor, reply)
+        if changes and self._exchange(changes).standing == words.STANDBY:
+            return False
+        walk.cursor = cursor
+        if cursor == START:
+            walk.at = self._clock() + walk.every
+        if walk.at == math.inf:
+            self._walks.remove(walk)
+        return True
+
+    # -- disabled and quarantined entries ------------------------------------------------------
+
+    def _look(self, reply: Reply, now: float) -> bool:
+        """Look at a page of entries that are not due if the last look was some seconds ago."""
+        if now - self._looked_at < INTERVAL:
+            return False
+        self._looked_at = now
+        changes = self._enabled(reply)
+        if self._quarantined:
+            changes += self._reviewed(reply)
+        if changes:
+            self._exchange(changes)
+        return bool(changes)
+
+    def _enabled(self, reply: Reply) -> list[Change]:
+        """Return the changes that make due what a program enabled. One or two round trips."""
+        page = (self._store.keys.schedule, DISABLED, DISABLED, "LIMIT", self._offset, PAGE)
+        (found,) = commands.ask(self._store.client, ("ZRANGEBYSCORE", *page))
+        rows = read_rows(self._store, map(text_of, found))
+        # A beat says what is wrong with an entry that it cannot read.
+        enabled = [row.key for row in rows if outside.definition_of(row).get("enabled", True)]
+        self._offset = self._offset + PAGE - len(enabled) if len(rows) == PAGE else 0
+        for key in enabled:
+            logger.info("beat: Entry %s was enabled by another program", key)
+        return [Change(key, score=reply.now) for key in enabled]
+
+    def _reviewed(self, reply: Reply) -> list[Change]:
+        """Return the changes that release what was changed in its quarantine. Two round trips."""
+        scan = ("HSCAN", self._store.keys.quarantine, self._cursor, "COUNT", PAGE)
+        cursor, found = commands.ask_aside(self._store.client, *scan) or (START, {})
+        self._cursor = int(cursor)
+        notes = {text_of(key): record_in(text_of(note)) for key, note in commands.pairs_of(found)}
+        rows = read_rows(self._store, notes)
+        changes, version = [], reply.version or ""
+        for row, note in zip(rows, notes.values(), strict=True):
+            same_calendars = note.get("version", version) == version
+            if note.get("digest") != seen_texts(row) or not same_calendars:
+                logger.info("beat: Entry %s was changed and leaves the quarantine", row.key)
+                changes.append(_released(row, reply.now))
+        return changes
+
+    # -- a lost schedule -----------------------------------------------------------------------
+
+    def _scan(self, cursor: int, reply: Reply) -> tuple[int, list[Change]]:
+        """Return what to put back of the next keys. Two or three round trips."""
+        following, rows = outside.rows_outside(self._store, cursor, SCANNED)
+        entries = [row for row in rows if outside.is_entry(self._store, row)]
+        # A schedule without a note was perhaps never seen whole: what is outside stays there, as
+        # does what no change of ours ever gave a score.
+        was_whole = seconds_in(self._mark) is not None
+        back = [row for row in entries if was_whole and State.read(row.state, row.meta).marks.last]
+        self._outside += len(entries) - len(back)
+        for row in back:
+            logger.warning("beat: Entry %s was missing in the sorted set and is due now", row.key)
+        changes = [_put_back(row, reply.now) for row in back]
+        if following == START:
+            changes.append(Change("", index=[["FORGET", words.STATS, words.LOST, self._mark]]))
+            if self._outside:
+                logger.warning(
+                    "beat: %s stored, but not scheduled: see celery redbeat doctor; "
+                    "celery redbeat resume NAME schedules an entry",
+                    plural(self._outside, "entry is", "entries are"),
+                )
+        return following, changes
+
+    # -- the clock went back -------------------------------------------------------------------
+
+    def _from_future(self, cursor: int, reply: Reply) -> tuple[int, list[Change]]:
+        """Return the changes of the next members whose history lies in the future."""
+        scan = ("ZSCAN", self._store.keys.schedule, cursor, "COUNT", PAGE)
+        ((following, found),) = commands.ask(self._store.client, scan)
+        latest = reply.now + CLOCK_STEP
+        keys = {text_of(key) for key, score in commands.pairs_of(found) if float(score) > latest}
+        looked = (_back_to_now(row, reply.now) for row in read_rows(self._store, keys))
+        changes = [change for change in looked if change is not None]
+        if changes:
+            entries = plural(len(changes), "entry", "entries")
+            logger.warning("beat: Made %s due: the last run lies in the future", entries)
+        return int(following), changes
+
+
+def _released(row: Row, now: float) -> Change:
+    """Return the change that releases an entry from quarantine."""
+    if row.definition is None or row.problem:
+        return Change(row.key, score=now, index=[["HDEL", words.QUARANTINE, row.key]])
+    change = editing(row, state_of(row))
+    change.score = now
+    return change
+
+
+def _put_back(row: Row, now: float) -> Change:
+    """Return the change that puts an entry back: due now, or where its state says that it was."""
+    state = State.read(row.state, row.meta)
+    score = now if state.due is None else state.due
+    if state.hold is not None:
+        score = max(state.hold.until, now)
+    return Change(row.key, expect=digest_of(row), add=PARKED if state.quarantine else score)
+
+
+def _back_to_now(row: Row, now: float) -> Change | None:
+    """Return the change of an entry whose last run, hold or trigger is of the future, else None."""
+    if row.definition is None or row.problem:
+        return None
+    state = State.read(row.state, row.meta)
+    if state.hold is not None and state.hold.until > now + HELD + CLOCK_STEP:
+        state.hold = state.hold._replace(until=now + HELD)
+        return change_of(row, state, score=now + HELD)
+    if not state.waiting and _last(row, state) <= now + CLOCK_STEP:
+        return None
+    return change_of(row, state, score=now) if keep_due(row, state) else Change(row.key, score=now)
+
+
+def _last(row: Row, state: State) -> float:
+    """Return the time of the last run that a beat recorded, 0 without one."""
+    try:
+        last = History.read(row.meta or "").last_run_at
+    except DecodeError:
+        return 0.0
+    if last is None or state.at is None:
+        return 0.0
+    return max(aware(last).timestamp(), state.at)

@@ -1,0 +1,130 @@
+"""Reads what is stored about entries, and makes the changes that programs and files ask for."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from redbeat.entries.history import Texts
+from redbeat.entries.state import State, digest_of_meta
+from redbeat.storage import words
+from redbeat.storage.keys import naming_wrong_types
+from redbeat.storage.reading import reading
+from redbeat.storage.rows import Change, Look, Reply, Request, Row, digest_of, new_mark
+from redbeat.storage.store import Store
+
+#: How often a change is made again of an entry that others change at the same time.
+ATTEMPTS: Final = 5
+
+#: A score that stands for the time of Redis at the change.
+NOW: Final = 0.0
+
+
+def apply(store: Store, changes: Sequence[Change], look: Look | None = None) -> Reply:
+    """Apply changes, without being a beat. One round trip."""
+    with naming_wrong_types(store.client, store.keys):
+        return store.turn(Request("program", None, changes, look))
+
+
+def read(store: Store, keys: Sequence[str]) -> dict[str, Row]:
+    """Return the rows of the entries that exist. One round trip; pass at most 500 keys."""
+    answers = apply(store, reading(keys)).answers
+    return {answer.row.key: answer.row for answer in answers if answer.row is not None}
+
+
+def texts_in(row: Row) -> Texts:
+    """Return the definition and policy of a row, "" for what is missing."""
+    return row.definition or "", row.policy or ""
+
+
+def state_of(row: Row) -> State:
+    """Return what beats keep about an entry; one without a state gets an identity."""
+    state = State.read(row.state, row.meta)
+    if row.state is None:
+        # Computed from the texts, so that the next beat gives the same identity if Redis loses its
+        # last writes.
+        text = f"{row.definition}\n{row.meta or ''}"
+        data = text.encode("utf-8", "surrogateescape")
+        state.identity = hashlib.sha1(data, usedforsecurity=False).hexdigest()[:8]
+    return state
+
+
+def keep_due(row: Row, state: State) -> bool:
+    """Keep the nominal time of an entry that never ran, whose score is moved; return whether."""
+    if row.meta is not None or state.due is not None or not row.score or float(row.score) < 1:
+        return False
+    state.due = float(row.score)
+    return True
+
+
+def change_of(
+    row: Row,
+    state: State,
+    fields: Mapping[str, str] | None = None,
+    *,
+    hold: bool = False,
+    **more: Any,
+) -> Change:
+    """Return the change that stores a state, and other fields, if the row is as it was read.
+
+    ``hold`` says whether the change makes the hold in the state. ``more`` are attributes of the
+    :class:`Change`.
+    """
+    mark = new_mark()
+    state.sign(mark, hold=hold)
+    stored = {**(fields or {}), words.STATE: state.text()}
+    return Change(row.key, mark, digest_of(row), set=stored, **more)
+
+
+def editing(row: Row, state: State, texts: Texts | None = None, meta: str | None = None) -> Change:
+    """Return the change that edits an entry, without a score; None keeps the stored texts.
+
+    An edit ends a quarantine, and the attempts to send a run that failed. What a deleted entry has
+    left is not the new one's.
+    """
+    state.failing, state.quarantine = None, None
+    if meta is not None:
+        state.meta = digest_of_meta(meta)
+    change, key = change_of(row, state), row.key
+    change.index = out_of_trouble(key)
+    if meta is not None:
+        change.set[words.META] = meta
+    if row.definition is None:
+        change.unset = (words.INBOX, words.HISTORY, words.RESULTS, words.WAITS)
+    if texts is not None:
+        _set_texts(change, texts, row.policy or "")
+    return change
+
+
+def out_of_trouble(key: str) -> list[list[str]]:
+    """Return the writes that take an entry out of the quarantine and off the failing ones."""
+    return [["HDEL", words.QUARANTINE, key], ["ZREM", words.FAILING, key]]
+
+
+def _set_texts(change: Change, texts: Texts, before: str) -> None:
+    definition, policy = texts
+    change.set[words.DEFINITION] = definition
+    if policy:
+        change.set[words.POLICY] = policy
+    else:
+        change.unset += (words.POLICY,)
+    if '"exclude"' in policy:
+        change.index.append(["SADD", words.CALENDAR_USERS, change.key])
+    if '"expect_within"' in policy:
+        change.index.append(["ZADD", words.EXPECTED, "0", change.key])
+    elif '"expect_within"' in before:
+        change.index.append(["ZREM", words.EXPECTED, change.key])
+
+
+def after(row: Row, change: Change) -> Row:
+    """Return a row as it is after a change, without score and inbox."""
+    before = {
+        words.DEFINITION: row.definition,
+        words.META: row.meta,
+        words.POLICY: row.policy,
+        words.STATE: row.state,
+    }
+    texts = {**before, **dict.fromkeys(change.unset), **change.set}
+    definition, meta, policy, state = map(texts.get, before)
+    return Row(row.key, "", definition, meta, policy, state)

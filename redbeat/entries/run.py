@@ -1,0 +1,125 @@
+"""A rule is what an entry says; a run is one occurrence on its way from the look to its record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from redbeat.entries.decide import Plan
+from redbeat.entries.history import History
+from redbeat.entries.policy import Policy
+
+if TYPE_CHECKING:
+    from redbeat.beat.own_code import OwnCall
+    from redbeat.entries.state import State
+    from redbeat.entries.verdicts import Send, Verdict
+    from redbeat.storage.rows import Row
+
+#: What the change that is on its way does: it carries the message inside, holds the run before the
+#: message is published, records a held run after that, records a run before its message is
+#: published, stores that nothing is sent, or gives a held run back.
+INSIDE: Final = "inside"
+HOLD: Final = "hold"
+RECORD: Final = "record"
+FIRST: Final = "first"
+REST: Final = "rest"
+RELEASE: Final = "release"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What an entry says, decoded once for its texts and shared by its runs. It never changes.
+
+    ``definition`` and ``policy_text`` are the stored texts. ``plan`` has the occurrences of the
+    schedule, without calendars. ``every`` is the interval of a schedule that is nothing else.
+    """
+
+    key: str
+    name: str
+    task: str
+    args: Any
+    kwargs: Any
+    options: dict[str, Any]
+    enabled: bool
+    schedule: Any
+    policy: Policy
+    plan: Plan
+    definition: str
+    policy_text: str
+    every: timedelta | None = None
+
+
+@dataclass(slots=True)
+class Run:
+    """One entry that a beat looked at, with what was decided and what became of it.
+
+    Attributes:
+        row: the stored texts, as they were looked at.
+        rule: what the entry says.
+        state: what beats keep about the entry.
+        history: the last run and the run count.
+        now: the time of Redis at the look, UNIX seconds.
+        verdict: the decision. Unset until it is made, and if the schedule raised an error.
+        stage: what the change on its way does, one of the constants above.
+        task_id: the id of the message.
+        own_id: the id that RedBeat computes for the run.
+        left: whether a message left in the call that sent it, or perhaps left in one that failed.
+        seen: whether a message was seen in the call, and the broker did not refuse it.
+        push: the broker commands that are the message.
+        held: the text of the state that holds this run before its message leaves.
+        held_state: what this text says.
+        recorded: the texts as the change that records the run leaves them.
+        hold_ends: the local time until which a held run may be published, monotonic seconds.
+        headers: the headers of the message that are not in the options of the entry.
+        asks: whether the object of the entry decides whether it is due.
+        own: the call of user code that sends the run.
+        error: why the message could not be sent.
+    """
+
+    row: Row
+    rule: Rule
+    state: State
+    history: History
+    now: float
+    verdict: Verdict = None  # type: ignore[assignment]
+    stage: str = ""
+    task_id: str = ""
+    own_id: str = ""
+    left: bool = False
+    seen: bool = False
+    push: list[list[str | bytes]] = field(default_factory=list)
+    held: str = ""
+    held_state: State | None = None
+    recorded: Row | None = None
+    hold_ends: float = 0.0
+    headers: dict[str, Any] = field(default_factory=dict)
+    asks: bool = False
+    own: OwnCall | None = None
+    error: Exception | None = None
+
+    @property
+    def stored(self) -> Row:
+        """The row as the change that holds this run has left it."""
+        return self.row._replace(state=self.held) if self.held else self.row
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether there is a verdict."""
+        return self.verdict is not None
+
+    @property
+    def declined(self) -> bool:
+        """Whether user code said that the entry does not run now, and sent nothing."""
+        return self.own is not None and self.own.declined and not self.left
+
+    @property
+    def send(self) -> Send:
+        """What leaves, if anything is to leave."""
+        assert self.verdict.send is not None
+        return self.verdict.send
+
+    @property
+    def at(self) -> datetime:
+        """The nominal time of the run."""
+        return self.send.at

@@ -1,0 +1,483 @@
+"""The field ``state`` of an entry: what beats keep about it; and the lines of inbox and history.
+
+The state is one small JSON object of ASCII characters. Lua never understands it: it only looks for
+a mark between quotes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
+from hashlib import sha1
+from json.encoder import encode_basestring_ascii as quoted
+from typing import Any, Final, NamedTuple, get_args
+
+from redbeat.calendar.zones import from_timestamp
+from redbeat.codec import stored
+from redbeat.entries.backfill import Backfill
+from redbeat.entries.decide import Trigger, is_id
+from redbeat.entries.history import Change
+from redbeat.entries.pauses import Pause
+from redbeat.entries.runs import RunState
+
+SCHEDULED, TRIGGERED, BACKFILLED = "scheduled", "triggered", "backfilled"
+
+#: The kinds of lines in an inbox, which inbox.lua knows. ``BAD`` is a line that cannot be read.
+TRIGGER, END, BAD = "trigger", "end", "bad"
+
+#: The digits of the digest of a ``meta``. A mark has another length.
+DIGITS: Final = 10
+
+#: The most characters of the error of a run that are kept: a class, and 200 of its message.
+LONGEST_ERROR: Final = 300
+
+#: The form of most states: marks, digest of ``meta``, identity, nominal time of the last run, the
+#: run that is going on, and when the last success was.
+_WORD = r'"([A-Za-z0-9_-]*)"'
+_is_word = re.compile("[A-Za-z0-9_-]*", re.ASCII).fullmatch
+_usual = re.compile(
+    rf'\{{"m":\[{_WORD},{_WORD},{_WORD}\],"of":{_WORD}(?:,"id":{_WORD})?'
+    r'(?:,"at":(\d{1,11}\.\d{1,6}))?'
+    r'(?:,"running":\["([!#-\[\]-~]*)",(\d{1,11}\.\d{1,6})\])?'
+    r'(?:,"results":\[(\d{1,11}\.\d{1,6}),0,(\d{1,11}\.\d{1,6}),\[\]\])?\}',
+    re.ASCII,
+).fullmatch
+
+
+class Marks(NamedTuple):
+    """The marks of the last change, of the change that made the hold, and of the last record."""
+
+    last: str = ""
+    hold: str = ""
+    run: str = ""
+
+
+NO_MARKS = Marks()
+
+
+class Hold(NamedTuple):
+    """A decided run that a beat is publishing. Its mark is ``marks.hold``.
+
+    Attributes:
+        kind: ``scheduled``, ``triggered`` or ``backfilled``.
+        at: the nominal time, UNIX seconds.
+        id: the task id.
+        until: when the next beat sends the run, UNIX seconds.
+        trigger: the id of the trigger or backfill, "" for a scheduled run.
+        missed: how many earlier occurrences the run replaces.
+        anchor: the instant from which the next run is computed, None for ``at``; UNIX seconds.
+    """
+
+    kind: str
+    at: float
+    id: str
+    until: float
+    trigger: str = ""
+    missed: int = 0
+    anchor: float | None = None
+
+
+class Running(NamedTuple):
+    """The run that may still be going on, and when it counts as ended (UNIX seconds)."""
+
+    id: str
+    until: float
+
+
+class Failing(NamedTuple):
+    """A run that could not be sent. Times are in UNIX seconds.
+
+    Attributes:
+        since: when the first attempt failed.
+        attempts: how many attempts failed.
+        reason: why the last attempt failed.
+        due: when the run was due.
+        last: when the last attempt failed.
+        first: why the first attempt failed, "" if for the same reason as the last.
+    """
+
+    since: float
+    attempts: int
+    reason: str
+    due: float = 0.0
+    last: float = 0.0
+    first: str = ""
+
+
+def failed_again(before: Failing | None, now: float, reason: str, due: float) -> Failing:
+    """Return what to keep about a run after one more failed attempt to send it."""
+    if before is None:
+        return Failing(now, 1, reason, due, now)
+    first = before.first or before.reason
+    more = (before.attempts + 1, reason, due, now, "" if first == reason else first)
+    return Failing(before.since, *more)
+
+
+class Quarantine(NamedTuple):
+    """Since when (UNIX seconds) nobody can read the entry, and why."""
+
+    since: float
+    reason: str
+
+
+class Ended(NamedTuple):
+    """The end of a run as a worker reported it. ``at`` is in UNIX seconds.
+
+    For the others, see :class:`redbeat.entries.runs.RunResult`; with ``state`` "" it is only known
+    that the run ended. The time is last, because Redis adds it.
+    """
+
+    id: str
+    state: Any
+    seconds: float | None = None
+    retries: int = 0
+    error: str = ""
+    at: float = 0.0
+
+
+class Results(NamedTuple):
+    """What became of the runs, in short. Each run has a line in the field ``results``.
+
+    Attributes:
+        success: when the last successful run ended, UNIX seconds.
+        failures: failed runs since the last success or since the entry was resumed.
+        since: since when a success is expected, UNIX seconds.
+        failed: the ids of the last ten failed runs since the last success, newest first.
+    """
+
+    success: float | None = None
+    failures: int = 0
+    since: float | None = None
+    failed: tuple[str, ...] = ()
+
+
+NO_RESULTS = Results()
+Waiting = Trigger | Backfill
+
+#: The parts that are stored by their names, the usual ones first, and what they are without.
+_PARTS: Final = (
+    *("at", "running", "results", "due", "hold", "failing", "ids", "change", "pause", "quarantine"),
+)
+_NONE: Final = (None, (), NO_RESULTS)
+
+
+@dataclass(slots=True)
+class State:
+    """What beats keep about an entry.
+
+    Attributes:
+        marks: the marks of three changes.
+        identity: distinguishes the entry from a deleted one of the same name; "" for static ones.
+        meta: the digest of the ``meta`` that the state belongs to, "" without ``meta``.
+        at: the nominal time of the last run or of the last run that was skipped, UNIX seconds.
+        due: the nominal time of the first run, if the score was moved; UNIX seconds.
+        hold: the run that a beat is publishing.
+        running: the run that may still be going on.
+        failing: why the run that is due cannot be sent.
+        waiting: triggered runs and backfills, the oldest first.
+        ids: the ids of the last ten triggers that left.
+        change: an earlier time zone or start time, by which runs may be owed.
+        pause: the operator's pause.
+        quarantine: why nobody can read the entry.
+        results: what became of the runs.
+        problem: why the stored text could not be read, "" if it could; not stored.
+    """
+
+    marks: Marks = NO_MARKS
+    identity: str = ""
+    meta: str = ""
+    at: float | None = None
+    due: float | None = None
+    hold: Hold | None = None
+    running: Running | None = None
+    failing: Failing | None = None
+    waiting: tuple[Waiting, ...] = ()
+    ids: tuple[str, ...] = ()
+    change: Change | None = None
+    pause: Pause | None = None
+    quarantine: Quarantine | None = None
+    results: Results = NO_RESULTS
+    problem: str = ""
+
+    @classmethod
+    def read(cls, text: str | None, meta: str | None) -> State:
+        """Return the state in a stored text, without what is void under another ``meta``.
+
+        A text that cannot be read gives a fresh state with a ``problem``.
+        """
+        of = digest_of_meta(meta)
+        if not text:
+            return cls(meta=of)
+        match = _usual(text)
+        if match is not None:
+            last, hold, run, known, identity, at, task_id, until, success, since = match.groups()
+            return cls(
+                Marks(last, hold, run),
+                identity or "",
+                of,
+                float(at) if at and known == of else None,
+                running=Running(task_id, float(until)) if until else None,
+                results=Results(float(success), 0, float(since)) if success else NO_RESULTS,
+            )
+        try:
+            state = _decoded(text)
+        except Exception as error:
+            return cls(meta=of, problem=f"cannot be read: {error!r:.200}")
+        if state.meta != of:
+            state.meta, state.at, state.due, state.hold = of, None, None, None
+            state.failing, state.change = None, None
+        return state
+
+    def text(self) -> str:
+        """Return the text to store: a small JSON object of ASCII characters."""
+        fields: dict[str, Any] = {"m": self.marks, "of": self.meta}
+        if self.identity:
+            fields["id"] = self.identity
+        for name in _PARTS:
+            if getattr(self, name) not in _NONE:
+                fields[name] = getattr(self, name)
+        if self.waiting:
+            waiting = [one.token if isinstance(one, Backfill) else one for one in self.waiting]
+            fields["waiting"] = waiting
+        return _compact(fields)
+
+    @property
+    def triggers(self) -> tuple[Trigger, ...]:
+        """The triggered runs that wait."""
+        return tuple(one for one in self.waiting if isinstance(one, Trigger))
+
+    @property
+    def backfills(self) -> tuple[Backfill, ...]:
+        """The backfills, also the finished ones."""
+        return tuple(one for one in self.waiting if isinstance(one, Backfill))
+
+    def copy(self) -> State:
+        """Return a copy, which may be changed."""
+        return replace(self)
+
+    def sign(self, mark: str, *, hold: bool = False, run: bool = False) -> None:
+        """Put in the mark of the change that stores this state, in place.
+
+        Set ``hold`` if the change makes the hold, ``run`` if it records a run. A change that leaves
+        no hold and records no run keeps the mark of the hold, by which its owner finds it.
+        """
+        kept = mark if hold else self.marks.hold
+        self.marks = Marks(mark, "", mark) if run else Marks(mark, kept, self.marks.run)
+
+
+class Said(NamedTuple):
+    """One line of an inbox: what others say to a beat about an entry.
+
+    Attributes:
+        kind: ``trigger``, ``end`` or ``bad``.
+        id: the id of the trigger, or the task id of the run that ended.
+        at: when the run was requested; UNIX seconds.
+        end: the end of a run.
+        error: why the line is bad.
+        line: the line as it stands in the inbox.
+    """
+
+    kind: str
+    id: str = ""
+    at: float = 0.0
+    end: Ended | None = None
+    error: str = ""
+    line: str = ""
+
+
+def read_inbox(text: str | None) -> list[Said]:
+    """Return the lines of an inbox; a line that cannot be read has the kind ``bad``."""
+    return [_said(line) for line in stored.lines_in(text)]
+
+
+def _said(line: str) -> Said:
+    try:
+        kind, *words = json.loads(line)
+        if kind == END:
+            end = _ended(words)
+            return Said(END, end.id, end=end, line=line)
+        if kind != TRIGGER:
+            raise ValueError(f"{kind!r:.60} is no kind of line")
+        run_id, at = words
+        return Said(TRIGGER, _id(run_id), _seconds(at), line=line)
+    except Exception as error:
+        return Said(BAD, error=f"{error!r:.200}", line=line)
+
+
+def trigger_line(run_id: str, at: float | None = None) -> str:
+    """Return the inbox line that requests one run; without ``at``, the script adds the time."""
+    return _compact([TRIGGER, run_id] if at is None else [TRIGGER, run_id, at])
+
+
+def end_line(
+    task_id: str, state: str, seconds: float | None = None, retries: int = 0, error: str = ""
+) -> str:
+    """Return the inbox line that reports the end of a run; see :class:`Ended`.
+
+    ``Store.say`` adds when the run ended, by the time of Redis.
+    """
+    return _compact([END, task_id, state, seconds, retries, error[:LONGEST_ERROR]])
+
+
+def result_line(end: Ended) -> str:
+    """Return the line in the field ``results`` with the end of a run."""
+    return _compact(end)
+
+
+def result_start(task_id: str) -> str:
+    """Return how the line of a run in the field ``results`` begins."""
+    return f"[{quoted(task_id)},"
+
+
+def read_results(text: str | None) -> dict[str, Ended]:
+    """Return the ends in a stored field ``results`` by task id; skips what cannot be read."""
+    ends = dict[str, Ended]()
+    for line in stored.lines_in(text):
+        with suppress(ValueError, TypeError, RecursionError):
+            end = _ended(json.loads(line))
+            ends.setdefault(end.id, end)
+    return ends
+
+
+#: Times are written as UNIX seconds.
+_compact = json.JSONEncoder(
+    separators=(",", ":"), allow_nan=False, default=datetime.timestamp
+).encode
+
+
+def digest_of_meta(meta: str | None) -> str:
+    """Return the digest by which a state names its ``meta``, "" without ``meta``."""
+    if meta is None:
+        return ""
+    return sha1(meta.encode("utf-8", "surrogateescape"), usedforsecurity=False).hexdigest()[:DIGITS]
+
+
+def runtime_of(state: State) -> str:
+    """Return the nominal time of the last run and an earlier time zone, as files have them.
+
+    "" without any.
+    """
+    parts = {"scheduled_at": state.at, "change": state.change}
+    known = {name: part for name, part in parts.items() if part is not None}
+    return _compact(known) if known else ""
+
+
+def with_runtime(state: State, runtime: str) -> State:
+    """Return a state with what :func:`runtime_of` returned; what cannot be read is left out."""
+    fields, new = stored.record_in(runtime), replace(state, at=None, change=None)
+    with suppress(KeyError, TypeError, ValueError):
+        new.at = _seconds(fields["scheduled_at"])
+        new.change = _READ["change"](fields["change"])
+    return new
+
+
+# -- the rare parts of a state ---------------------------------------------------------------------
+
+
+def _decoded(text: str) -> State:
+    if len(text) > stored.MAX_TEXT:
+        raise ValueError(f"it has {len(text)} characters")
+    fields = json.loads(text)
+    if not isinstance(fields, dict):
+        raise ValueError(f"it is not an object: {text:.60}")
+    state = State(Marks(*map(_mark, fields.get("m", ()))))
+    state.meta, state.identity = _mark(fields.get("of", "")), _text(fields.get("id", ""))
+    for name, read in _READ.items():
+        if name in fields:
+            setattr(state, name, read(fields[name]))
+    return state
+
+
+def _mark(value: Any) -> str:
+    if _is_word(_text(value)) is None:
+        raise ValueError(f"{value!r:.60} is not a mark")
+    return str(value)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r:.60} is not a text")
+    return stored.valid_text(value)
+
+
+def _error(value: Any) -> str:
+    return _text(value)[:LONGEST_ERROR]
+
+
+def _id(value: Any) -> str:
+    if not is_id(_text(value)):
+        raise ValueError(f"{value!r:.60} is not an id")
+    return str(value)
+
+
+def _whole(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= stored.MAX_WHOLE:
+        raise ValueError(f"{value!r:.60} is not a whole number")
+    return value
+
+
+def _seconds(value: Any) -> float:
+    seconds = None if isinstance(value, str) else stored.seconds_in(value)
+    if seconds is None:
+        raise ValueError(f"{value!r:.60} is not an instant")
+    return seconds
+
+
+def _instant(value: Any) -> datetime:
+    return from_timestamp(_seconds(value))
+
+
+def _optional(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else read(value)
+
+
+def _one_of(*known: str) -> Callable[[Any], str]:
+    def read(value: Any) -> str:
+        if value not in known:
+            raise ValueError(f"{value!r:.60} is not one of {', '.join(known)}")
+        return str(value)
+
+    return read
+
+
+def _parts(kind: Callable[..., Any], *reads: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return a reader of an array, whose last elements may be missing."""
+    return lambda parts: kind(*[read(part) for read, part in zip(reads, parts, strict=False)])
+
+
+def _waiting(parts: list[Any]) -> tuple[Waiting, ...]:
+    return tuple(
+        Backfill.read(one) if isinstance(one, str) else Trigger(_id(one[0]), _instant(one[1]))
+        for one in parts
+    )
+
+
+def _ids(parts: list[Any]) -> tuple[str, ...]:
+    return tuple(map(_text, parts))
+
+
+_ended: Final = _parts(
+    Ended, *(_text, _one_of("", *get_args(RunState)), _optional(_seconds), _whole, _error, _seconds)
+)
+
+_READ: Final[dict[str, Callable[[Any], Any]]] = {
+    "at": _seconds,
+    "due": _seconds,
+    "hold": _parts(
+        Hold,
+        *(_one_of(SCHEDULED, TRIGGERED, BACKFILLED), _seconds, _text, _seconds, _text, _whole),
+        _optional(_seconds),
+    ),
+    "running": _parts(Running, _text, _seconds),
+    "failing": _parts(Failing, _seconds, _whole, _text, _seconds, _seconds, _text),
+    "waiting": _waiting,
+    "ids": _ids,
+    "change": _parts(Change, _text, _optional(_instant), _instant),
+    "pause": _parts(Pause, _seconds, _text, _text),
+    "quarantine": _parts(Quarantine, _seconds, _text),
+    "results": _parts(Results, _optional(_seconds), _whole, _optional(_seconds), _ids),
+}

@@ -1,0 +1,902 @@
+"""The verdict about one entry: what leaves now, what is stored, and when to look again.
+
+Pure functions of rule, history, state, inbox and time: no clock, no log, no Redis.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, tzinfo
+from functools import partial
+from json.encoder import encode_basestring_ascii as quoted
+from typing import Any, Final, NamedTuple
+
+from redbeat.calendar.zones import UTC, from_timestamp
+from redbeat.codec.stored import instant_in
+from redbeat.entries import decide
+from redbeat.entries import state as states
+from redbeat.entries.backfill import Backfill
+from redbeat.entries.decide import DISABLED, Decision, Plan, Trigger, score_of
+from redbeat.entries.history import History, encode_meta, history_after_save
+from redbeat.entries.pauses import Pause
+from redbeat.entries.policy import DEFAULT
+from redbeat.entries.run import Rule, Run
+from redbeat.entries.runs import PERHAPS_SENT, SENT, SKIPPED, missed, run_line
+from redbeat.entries.runs import TRIGGERED as TRIGGERED_LINE
+from redbeat.entries.state import SCHEDULED, TRIGGERED, Ended, Hold, Said, State
+from redbeat.errors import TooManyStepsError
+from redbeat.printing import plural
+from redbeat.schedules.calendars import Exclusion
+from redbeat.schedules.next_run import MIN_EVERY, asks_itself, finder_of
+
+#: What becomes of an entry without further runs, or with too many failed runs.
+PARK, DISABLE, DELETE, PAUSE = "park", "disable", "delete", "pause"
+
+ALLOW, BUFFER_ONE = "allow", "buffer_one"
+
+#: States of runs that have ended; a run that is retried has not.
+SUCCEEDED, FAILED, RETRIED = "succeeded", "failed", "retried"
+
+#: A run counts as ended if its end is more than ``LONGEST_OVERLAP`` seconds in the future.
+LONGEST_OVERLAP: Final = 1e9
+
+#: A last run that is further in the future was recorded with a wrong clock.
+AHEAD: Final = timedelta(seconds=decide.CLOCK_STEP)
+
+#: The outcome of an occurrence whose call sent no message.
+NOT_SENT = "not_sent"
+
+Note = tuple[int, str, tuple[Any, ...]]
+
+
+class Send(NamedTuple):
+    """A run that leaves now.
+
+    Attributes:
+        kind: ``scheduled``, ``triggered`` or ``backfilled``.
+        at: the nominal time, UTC.
+        id: the id of the trigger or backfill, "" for a scheduled run.
+        missed: how many earlier occurrences the run replaces.
+        held: the dead hold that this run repeats, with its task id.
+    """
+
+    kind: str
+    at: datetime
+    id: str
+    missed: int
+    held: Hold | None
+
+
+class Rest(NamedTuple):
+    """What to store: after the send if there is one, else now.
+
+    Attributes:
+        score: the next look, UNIX seconds; below 0 for parked.
+        state: the new state, without the marks of the change; the very state that was judged if
+            nothing in it changes.
+        counts: whether the run counts: ``total_run_count`` + 1.
+        outcome: the outcome in the history of what was not sent, "" for no line.
+        at: the nominal time of that line, and of what replaces missed occurrences.
+        missed: how many occurrences were missed.
+        end: "", ``park``, ``disable``, ``delete``, or ``pause`` (after too many failures).
+        waits: the id of the run that the entry waits for (for the field ``waits``), "" for none.
+        meta: the text of ``meta`` to store, None to leave it.
+        task_id: the task id of that line.
+        line: the history line, "" for none. Only what a change stores has one.
+    """
+
+    score: float
+    state: State
+    counts: bool = False
+    outcome: str = ""
+    at: datetime | None = None
+    missed: int = 0
+    end: str = ""
+    waits: str = ""
+    meta: str | None = None
+    task_id: str = ""
+    line: str = ""
+
+
+@dataclass(slots=True)  # frozen objects are slower to create
+class Known:
+    """What a verdict is made from.
+
+    ``state`` has the inbox taken in, ``plan`` has the calendars, ``score`` is that of the look.
+    ``decision`` is the one about the schedule's run, if that run leaves. ``notes`` are lines to log
+    once the change is done: level, message, arguments.
+    """
+
+    rule: Rule
+    plan: Plan
+    history: History
+    state: State
+    now: float
+    score: float
+    app_zone: tzinfo | None = None
+    decision: Decision | None = None
+    notes: tuple[Note, ...] = ()
+
+    def note(self, level: int, message: str, *args: Any) -> None:
+        """Add a line to log."""
+        self.notes += ((level, message, args),)
+
+    @property
+    def never_ran(self) -> bool:
+        """Whether the next run is the first one."""
+        return self.history.last_run_at is None and self.state.at is None
+
+    @property
+    def due(self) -> datetime:
+        """The nominal time of a first run: the score, or what the state keeps in its place."""
+        kept = self.state.due
+        due = self.score if kept is None else kept
+        return (instant_in(due) if due >= 1 else None) or _instant(self.now)
+
+
+class Verdict(NamedTuple):
+    """The decision about one entry.
+
+    Attributes:
+        send: what leaves now, None for nothing.
+        rest: what to store.
+        known: what the verdict was made from.
+        take: the last inbox line that the verdict took in (``Change.take``), "" for none.
+        ends: the ends of runs among these lines.
+    """
+
+    send: Send | None
+    rest: Rest
+    known: Known
+    take: str = ""
+    ends: tuple[Ended, ...] = ()
+
+
+def judge(
+    rule: Rule,
+    history: History,
+    state: State,
+    inbox: Sequence[Said],
+    now: float,
+    score: float,
+    *,
+    exclusion: Exclusion | None = None,
+    app_zone: tzinfo | None = None,
+) -> Verdict:
+    """Return the verdict about an entry at ``now``, whose score was ``score`` (UNIX seconds).
+
+    ``app_zone`` is the time zone of the app. Raises whatever the schedule raises.
+    """
+    plan = rule.plan if exclusion is None else replace(rule.plan, exclusion=exclusion)
+    if not inbox and (quick := quick_verdict(rule, plan, history, state, now, score)):
+        return quick
+    known = Known(rule, plan, history, state, now, score, app_zone)
+    if not (inbox or state.hold or state.waiting):
+        return judge_schedule(known)
+    held, ends = state.hold, ends_in(inbox, now)
+    proofs = [end for end in ends if held is not None and end.id == held.id]
+    if held is not None and held.until > now and not proofs:
+        return Verdict(None, Rest(held.until, state), known)
+    pause = _take_in(known, inbox, ends)
+    if held is not None and proofs:
+        verdict = Verdict(None, _found_sent(known, held, proofs), known)
+    elif pause is not None:
+        verdict = Verdict(None, Rest(now, known.state), known)
+    elif held is not None:
+        verdict = _judge_dead_hold(known, held)
+    elif known.state.triggers and not is_running(known):
+        trigger = known.state.triggers[0]
+        send = Send(TRIGGERED, trigger.at, trigger.id, 0, None)
+        verdict = Verdict(send, _rest_of_waiting(known, send), known)
+    else:
+        verdict = judge_schedule(known)
+    verdict = _paused(verdict, pause)
+    told = tuple(end for end in ends if end.state)
+    return verdict._replace(take=inbox[-1].line if inbox else "", ends=told)
+
+
+#: The parts of a state without which most verdicts need no more than the schedule.
+_QUIET: Final = (None, None, None, None, (), None)
+
+
+def quick_verdict(
+    rule: Rule, plan: Plan, history: History, state: State, now: float, score: float
+) -> Verdict | None:
+    """Return the verdict about an entry with nothing special, None if there is anything.
+
+    Nearly all runs go this way, with half of the calls and of the time of the other. ``plan`` is
+    that of ``rule`` with the calendars; they are nothing special if they skip and exclude neither
+    this run nor the next one.
+    """
+    last, exclusion = history.last_run_at, plan.exclusion
+    parts = (state.due, state.hold, state.running, state.failing, state.waiting, state.change)
+    if parts != _QUIET or last is None or last.tzinfo is not UTC or not rule.enabled:
+        return None
+    policy, at = plan.policy, datetime.fromtimestamp(now, UTC)
+    if policy is not DEFAULT and (
+        policy.coalesce != "latest"
+        or (policy.max_runs, policy.misfire_grace_time) != (None, None)
+        or (policy.start_time, policy.end_time) != (None, None)
+        or (policy.jitter or policy.spread)
+        or (exclusion is not None and exclusion.on_excluded != "skip")
+    ):
+        return None
+    anchor = last if state.at is None else datetime.fromtimestamp(state.at, UTC)
+    if anchor > at:
+        return None
+    upcoming: datetime | None
+    following: datetime | None
+    if rule.every is not None:
+        upcoming, following = anchor + rule.every, anchor + rule.every + rule.every
+    else:
+        find = finder_of(plan.schedule)
+        upcoming = find and find(plan.schedule, anchor, plan.zone)
+        following = find and upcoming and find(plan.schedule, upcoming, plan.zone)
+    if upcoming is None or following is None or not upcoming <= at < following:
+        return None
+    if exclusion is not None and (exclusion.excludes(upcoming) or exclusion.excludes(following)):
+        return None
+    after = state.copy()
+    after.at = upcoming.timestamp()
+    known = Known(rule, plan, history, state, now, score)
+    known.decision = Decision(upcoming, following)
+    rest = Rest(following.timestamp(), after, True)
+    return Verdict(Send(SCHEDULED, upcoming, "", 0, None), rest, known)
+
+
+def asked(verdict: Verdict) -> Verdict | None:
+    """Return the verdict with which the object of an entry decides, if the schedule waits.
+
+    The class of an entry may compute by itself whether it is due. Returns None if there is another
+    reason why nothing leaves.
+    """
+    known, rest = verdict.known, verdict.rest
+    if verdict.send is not None or rest.end or rest.outcome:
+        return None
+    waits = rest.score > known.now >= known.score
+    if not waits or known.state.hold is not None or is_running(known):
+        return None
+    send = Send(SCHEDULED, _instant(known.now), "", 0, None)
+    return verdict._replace(send=send, rest=rest._replace(counts=True))
+
+
+# -- the inbox -------------------------------------------------------------------------------------
+
+
+def _take_in(known: Known, inbox: Sequence[Said], ends: Sequence[Ended]) -> Pause | None:
+    """Take an inbox in: triggers wait, and ends are matched by task id.
+
+    Puts a new state in ``known``. What is known is ignored, so that taking a line twice changes
+    nothing. Returns the pause after too many failed runs, None without one.
+    """
+    if not inbox:
+        return None
+    known.state, rule, pause = known.state.copy(), known.rule, None
+    state = known.state
+    for end in ends:
+        pause = _take_end(known, state, end) or pause
+    _take_triggers(state, inbox)
+    for said in inbox:
+        if said.kind == states.BAD:
+            known.note(logging.ERROR, REMOVED, rule.name, said.line[:LONGEST_LINE], said.error)
+    if pause is not None:
+        known.note(logging.WARNING, PAUSED, rule.key, pause.note)
+    return pause
+
+
+def ends_in(inbox: Sequence[Said], now: float) -> list[Ended]:
+    """Return the ends of runs in an inbox, the oldest report first; none is later than ``now``."""
+    return [said.end._replace(at=min(said.end.at, now)) for said in inbox if said.end is not None]
+
+
+def with_inbox(state: State, inbox: Sequence[Said], now: float) -> State:
+    """Return the state as it is once a beat has taken an inbox in, for those who show it."""
+    state = state.copy()
+    for end in ends_in(inbox, now):
+        take_end(state, end, now)
+    _take_triggers(state, inbox)
+    return state
+
+
+#: What is logged about lines that are no use, and about entries that fail too often.
+REMOVED: Final = "beat: Entry %s: removed the waiting run %a, which is not valid: %s"
+PAUSED: Final = "beat: Entry %s is paused: %s"
+
+#: At most this number of characters of an invalid line is logged.
+LONGEST_LINE: Final = 200
+
+#: This number of ids of triggers that left, and of ends of runs, is remembered.
+REMEMBERED: Final = 10
+
+
+def _take_triggers(state: State, inbox: Sequence[Said]) -> None:
+    """Add the triggers in an inbox that are not known to the waiting runs, in place."""
+    for said in inbox:
+        known = {*state.ids, *(one.id for one in state.waiting)}
+        if said.kind == states.TRIGGER and said.id not in known:
+            state.waiting = (*state.waiting, Trigger(said.id, from_timestamp(said.at)))
+
+
+def _take_end(known: Known, state: State, end: Ended) -> Pause | None:
+    """Take an end in, in place; return the pause if too many runs in a row failed."""
+    now, limit = known.now, known.rule.policy.pause_after_failures
+    take_end(state, end, now)
+    failures = state.results.failures
+    if end.state != FAILED or not limit or failures < limit or not known.rule.enabled:
+        return None
+    last = f", the last with {end.error}" if end.error else ""
+    return Pause(now, f"{plural(failures, 'failed run')} in a row{last}", "pause_after_failures")
+
+
+def take_end(state: State, end: Ended, now: float) -> None:
+    """Take an end in, in place. A repeated report of a failed run does not count again."""
+    if state.running is not None and state.running.id == end.id and end.state != RETRIED:
+        state.running = None
+    if not end.state:
+        return
+    success, failures, since, failed = state.results
+    if end.state == SUCCEEDED:
+        success, failures, failed = max(end.at, success or 0.0), 0, ()
+    elif end.state == FAILED and end.id not in failed:
+        failures, failed = failures + 1, _with_id(failed, end.id)
+    state.results = states.Results(success, failures, now if since is None else since, failed)
+
+
+def _paused(verdict: Verdict, pause: Pause | None) -> Verdict:
+    """Return the verdict that also pauses the entry, if it is to be paused."""
+    rest = verdict.rest
+    if pause is None or rest.end in (DISABLE, DELETE):
+        return verdict
+    state = rest.state.copy()
+    state.pause = pause
+    score = rest.score if state.hold or state.triggers else DISABLED
+    return verdict._replace(rest=rest._replace(score=score, state=state, end=PAUSE))
+
+
+# -- held runs -------------------------------------------------------------------------------------
+
+
+def _judge_dead_hold(known: Known, held: Hold) -> Verdict:
+    """Return the verdict about a held run whose beat died: it goes again, or may not.
+
+    Nobody decides a held run again, because another decision is another run.
+    """
+    at = from_timestamp(held.at)
+    if _forbids(known, held, at):
+        return Verdict(None, _perhaps_sent(known, held), known)
+    send = Send(held.kind, at, held.trigger, held.missed, held)
+    rest = _rest_of_held(known, held)
+    if held.missed:
+        _note_missed(known, send)
+        rest = rest._replace(missed=held.missed, at=at)
+    return Verdict(send, rest, known)
+
+
+def _forbids(known: Known, held: Hold, at: datetime) -> bool:
+    """Return whether the rules forbid that a held run goes again: paused, or past grace or end."""
+    if held.kind == TRIGGERED:
+        return False
+    if not known.rule.enabled:
+        return True
+    if held.kind == states.BACKFILLED:
+        return not any(one.id == held.trigger for one in known.state.waiting)
+    plan, end = known.plan, known.plan.policy.end_time
+    if end is not None and at > end:
+        return True
+    grace = plan.policy.misfire_grace_time
+    if grace is None or asks_itself(plan.schedule) or known.never_ran:
+        return False
+    return _instant(known.now) - plan.due_at(at) > timedelta(seconds=grace)
+
+
+def _rest_of_held(known: Known, held: Hold) -> Rest:
+    """Return what is stored after a held run that counts as sent."""
+    if held.kind != SCHEDULED:
+        send = Send(held.kind, from_timestamp(held.at), held.trigger, 0, held)
+        return _rest_of_waiting(known, send, _following(known, held))
+    state = _state_after(known, held.at if held.anchor is None else held.anchor)
+    return _with_finish(known, Rest(_score_after(known, state, counted=True), state, counts=True))
+
+
+def _as_sent(known: Known, held: Hold, last: datetime, outcome: str) -> Rest:
+    """Return what is stored about a held run that counts as sent, with ``last`` as the last run."""
+    rest = _rest_of_held(known, held)
+    if rest.counts:
+        count = known.history.total_run_count + 1
+        rest = rest._replace(meta=_new_meta(rest.state, last, count))
+    return rest._replace(outcome=outcome, at=from_timestamp(held.at), task_id=held.id)
+
+
+def _found_sent(known: Known, held: Hold, proofs: Sequence[Ended]) -> Rest:
+    """Return what is stored about a held run whose end was reported: it is recorded as sent."""
+    outcome = {SCHEDULED: SENT, TRIGGERED: TRIGGERED_LINE, states.BACKFILLED: ""}[held.kind]
+    rest = _as_sent(known, held, _instant(known.now), outcome)
+    if all(end.state == RETRIED for end in proofs):
+        rest.state.running = _running(known.rule, held.id, known.now)
+    return rest
+
+
+def _perhaps_sent(known: Known, held: Hold) -> Rest:
+    """Return what is stored about a held run that may have left and must not go again.
+
+    A scheduled run counts, so that the entry does not exceed ``max_runs``.
+    """
+    at, is_scheduled = from_timestamp(held.at), held.kind == SCHEDULED
+    last, outcome = known.history.last_run_at or at, PERHAPS_SENT if is_scheduled else ""
+    rest = _as_sent(known, held, last, outcome)
+    rest.state.running = _running(known.rule, held.id, known.now)
+    known.note(logging.WARNING, NOT_AGAIN, known.rule.name, at, held.id)
+    return rest._replace(missed=int(is_scheduled))
+
+
+NOT_AGAIN: Final = (
+    "beat: Entry %s: the run of %s may have been sent with id %s, not sending it again"
+)
+
+
+# -- the schedule ----------------------------------------------------------------------------------
+
+
+def judge_schedule(known: Known) -> Verdict:
+    """Return the verdict about the schedule's run, and about backfills."""
+    state = known.state
+    if not known.rule.enabled:
+        return Verdict(None, _with_waiting(known, Rest(DISABLED, state)), known)
+    decision = _decision(known)
+    at = decision.scheduled_at
+    if at is None:
+        return _judge_backfill(known, decision)
+    if state.running is not None and is_running(known):
+        return Verdict(None, _overlapping(known, decision), known)
+    send = Send(SCHEDULED, at, "", decision.missed, None)
+    known.decision = decision
+    after = _state_after(known, (decision.anchor or at).timestamp())
+    rest = Rest(score_of(decision.next_at), after, True)
+    if decision.missed:
+        _note_missed(known, send)
+        rest = rest._replace(at=at, missed=decision.missed)
+    return Verdict(send, _with_finish(known, rest), known)
+
+
+def _decision(known: Known) -> Decision:
+    """Return which occurrence of the schedule is due, and when the entry is due next."""
+    plan, history, now = known.plan, known.history, _instant(known.now)
+    anchor, runs = _anchor(known), history.total_run_count
+    if anchor is None or asks_itself(plan.schedule):
+        return _asked(known, anchor, now)
+    last = history.last_run_at or anchor
+    ahead = max(decide.aware(last), anchor) > now + AHEAD and known.state.at is not None
+    if ahead:
+        last = anchor = min(anchor, now)
+    change = known.state.change
+    if change is not None:
+        before = change.plan_before(plan, known.app_zone)
+        return decide.decide_after_change(before, plan, change.at, anchor, now, runs)
+    decision = decide.decide(plan, last, anchor, now, now, runs)
+    # With the old anchor, which is in the future, each decision would restart the wait.
+    return decision._replace(anchor=now) if ahead and anchor is now else decision
+
+
+def _asked(known: Known, anchor: datetime | None, now: datetime) -> Decision:
+    """Return the decision about an entry that never ran, or whose schedule has its own is_due.
+
+    Such an entry can be looked at before it is due, because of a trigger or of the end of a run.
+    """
+    plan, due, runs = known.plan, known.due, known.history.total_run_count
+    asks = asks_itself(plan.schedule)
+    if due <= now or (decide.has_start(plan.schedule) and not asks):
+        return decide.decide(plan, known.history.last_run_at or anchor, anchor, now, due, runs)
+    if asks:
+        return Decision(None, due)
+    first = plan.first_occurrence(due)
+    at = first if first is None or first == due else plan.due_at(first)
+    return decide.within_max_runs(Decision(None, at), plan.policy, runs)
+
+
+def _anchor(known: Known) -> datetime | None:
+    """Return the instant from which the next run is computed, None if the entry never ran."""
+    history, at = known.history, known.state.at
+    if at is not None:
+        return from_timestamp(at)
+    return None if history.last_run_at is None else decide.aware(history.last_run_at)
+
+
+def _state_after(known: Known, anchor: float) -> State:
+    """Return the state after an occurrence was used up; the next run is computed from ``anchor``.
+
+    Older runs may be owed by an earlier time zone, which the state then keeps.
+    """
+    state = _without_hold(known.state)
+    state.at, state.due, state.failing = anchor, None, None
+    if state.change is not None and anchor >= state.change.at.timestamp():
+        state.change = None
+    return state
+
+
+def _without_hold(state: State) -> State:
+    """Return a copy without the hold and its mark: who published that run records nothing more."""
+    state = state.copy()
+    if state.hold is not None:
+        state.hold, state.marks = None, state.marks._replace(hold="")
+    return state
+
+
+def _score_after(known: Known, state: State, *, counted: bool) -> float:
+    """Return the next look after an occurrence was used up; ``counted`` if it was a run."""
+    if not known.rule.enabled:
+        return DISABLED
+    if asks_itself(known.plan.schedule):
+        return known.now
+    assert state.at is not None
+    last, runs, _ = known.history
+    history = History(_instant(known.now) if counted else last, runs + counted)
+    decision = _decision(replace(known, history=history, state=state))
+    return known.now if decision.due else score_of(decision.next_at)
+
+
+def _not_due(known: Known, decision: Decision) -> Rest:
+    """Return what is stored if no run is due, or if the runs are too late.
+
+    Usually the next run is computed from the last run. If runs were missed, or if the last run is
+    in the future, another instant is stored from which to compute it.
+    """
+    state, anchor, count = known.state, decision.anchor, decision.missed
+    rest, name = Rest(score_of(decision.next_at), state), known.rule.name
+    if anchor is not None and known.history.last_run_at is not None:
+        rest = rest._replace(state=_state_after(known, anchor.timestamp()))
+        if count:
+            known.note(logging.WARNING, TOO_LATE, name, plural(count, "run"), anchor)
+            rest = rest._replace(outcome=missed(count), at=anchor, missed=count)
+        else:
+            known.note(logging.WARNING, IN_FUTURE, name, _anchor(known))
+    elif state.failing is not None or (state.due is not None and not known.never_ran):
+        after = state.copy()
+        after.failing = None
+        after.due = state.due if known.never_ran else None
+        rest = rest._replace(state=after)
+    return _with_finish(known, rest)
+
+
+TOO_LATE: Final = "beat: Entry %s missed %s up to %s: it is too late to catch up"
+REPLACED: Final = "beat: Entry %s missed %s: the beat sent the run of %s, which replaces them"
+IN_FUTURE: Final = (
+    "beat: The last run of entry %s, at %s, is in the future: counting the next run from now"
+)
+WAITS: Final = "beat: Entry %s waits until its earlier run has ended"
+SKIPS: Final = "beat: Entry %s skips the run of %s%s: an earlier run is still running"
+
+
+def _note_missed(known: Known, send: Send) -> None:
+    # The shortest interval means as often as possible.
+    shortest = getattr(known.rule.schedule, "run_every", timedelta.max) <= MIN_EVERY
+    level = logging.INFO if shortest else logging.WARNING
+    known.note(level, REPLACED, known.rule.name, plural(send.missed, "run"), send.at)
+
+
+# -- overlap and the end of an entry ---------------------------------------------------------------
+
+
+def is_running(known: Known) -> bool:
+    """Return whether a run must wait because an earlier run of the entry may still be going on."""
+    running = known.state.running
+    if running is None or known.rule.policy.overlap == ALLOW:
+        return False
+    return known.now < running.until <= known.now + LONGEST_OVERLAP
+
+
+def _running(rule: Rule, task_id: str, now: float) -> states.Running | None:
+    """Return what to store about a run that left, None if runs may overlap."""
+    if rule.policy.overlap == ALLOW or not task_id:
+        return None
+    return states.Running(task_id, now + rule.policy.overlap_timeout)
+
+
+def _overlapping(known: Known, decision: Decision) -> Rest:
+    """Return what is stored if a run is due while an earlier run is still going on."""
+    running, name = known.state.running, known.rule.name
+    assert running is not None
+    at = decision.anchor or decision.scheduled_at
+    if known.rule.policy.overlap == BUFFER_ONE or known.history.last_run_at is None or at is None:
+        known.note(logging.DEBUG, WAITS, name)
+        state = known.state.copy()
+        _keep_due(known, state)
+        return Rest(running.until, state, waits=running.id)
+    before = f" and {plural(decision.missed, 'missed run')}" if decision.missed else ""
+    known.note(logging.WARNING, SKIPS, name, at, before)
+    state = _state_after(known, at.timestamp())
+    score = score_of(decision.next_at)
+    if not asks_itself(known.plan.schedule):
+        score = _score_after(known, state, counted=False)
+    return _with_finish(known, Rest(score, state, False, SKIPPED, at, decision.missed))
+
+
+def _keep_due(known: Known, state: State) -> None:
+    """Keep the nominal time of a first run, whose score is moved, in a new state."""
+    may_be_due = known.rule.enabled and (known.never_ran or asks_itself(known.plan.schedule))
+    if state.due is None and may_be_due:
+        state.due = known.due.timestamp()
+
+
+def _with_finish(known: Known, rest: Rest) -> Rest:
+    """Return ``rest`` with the end of an entry without further runs."""
+    if rest.state.waiting:
+        rest = _with_waiting(known, rest)
+    if rest.score != decide.PARKED:
+        return rest
+    on_finish = known.rule.policy.on_finish
+    if on_finish == DELETE:
+        return rest._replace(end=DELETE)
+    if on_finish == DISABLE:
+        return rest._replace(score=DISABLED, end=DISABLE)
+    return rest if known.score < 0 and not rest.counts else rest._replace(end=PARK)
+
+
+def _with_waiting(known: Known, rest: Rest) -> Rest:
+    """Return ``rest`` with a look at the time at which a waiting run may leave."""
+    times = [known.now] if rest.state.triggers else []
+    if known.rule.enabled:
+        times += [one.ready_at for one in rest.state.backfills if one.ready_at is not None]
+    if not times:
+        return rest
+    at = min(times)
+    running = known.state.running
+    if running is not None and is_running(known):
+        at, rest = max(at, running.until), rest._replace(waits=running.id)
+    return rest._replace(score=at if rest.score < 0 else min(at, rest.score))
+
+
+# -- triggers and backfills ------------------------------------------------------------------------
+
+
+def _rest_of_waiting(known: Known, send: Send, following: datetime | None = None) -> Rest:
+    """Return what is stored after a triggered or backfilled run: the entry is due at once.
+
+    Other triggers or a run of the schedule may be waiting. ``following`` is the nominal time of the
+    next run of the backfill.
+    """
+    state = _without_hold(known.state)
+    state.failing = None
+    _keep_due(known, state)
+    triggers = [one for one in state.triggers if one.id != send.id]
+    backfills = [
+        one.after_run(following, known.now) if one.id == send.id else one for one in state.backfills
+    ]
+    state.waiting = (*triggers, *backfills)
+    if send.kind == TRIGGERED:
+        state.ids = _with_id(state.ids, send.id)
+    return Rest(known.now, state)
+
+
+def _with_id(ids: tuple[str, ...], new: str) -> tuple[str, ...]:
+    return (new, *(one for one in ids if one != new))[:REMEMBERED]
+
+
+def _judge_backfill(known: Known, decision: Decision) -> Verdict:
+    """Return the verdict if no run of the schedule is due: the next run of a backfill may go."""
+    rest = _not_due(known, decision)
+    from_other = decision.anchor is not None and known.history.last_run_at is not None
+    backfill = _ready_backfill(known) if known.state.waiting and not from_other else None
+    if backfill is None:
+        return Verdict(None, rest, known)
+    try:
+        instants = _instants(known, backfill)
+        instant, following = next(instants, None), next(instants, None)
+    except TooManyStepsError:
+        raise
+    except (ValueError, OverflowError, OSError) as error:
+        line = backfill.token[:LONGEST_LINE]
+        known.note(logging.ERROR, REMOVED, known.rule.name, line, error)
+        return Verdict(None, Rest(known.now, _replaced(known.state, backfill)), known)
+    if instant is None:  # the schedule was changed, and the backfill has no runs left
+        done = backfill.after_run(None, known.now, sent=0)
+        return Verdict(None, Rest(known.now, _replaced(known.state, backfill, done)), known)
+    send = Send(states.BACKFILLED, instant, backfill.id, 0, None)
+    after = _rest_of_waiting(known, send, following)
+    rest = _with_waiting(known, after._replace(score=score_of(decision.next_at)))
+    return Verdict(send, rest._replace(score=known.now) if rest.score < 0 else rest, known)
+
+
+def _ready_backfill(known: Known) -> Backfill | None:
+    """Return the backfill whose run may leave now, None if there is none."""
+    ready = [(one.ready_at, one) for one in known.state.backfills if one.ready_at is not None]
+    at, first = min(ready, key=lambda pair: pair[0], default=(math.inf, None))
+    return None if at > known.now or is_running(known) else first
+
+
+def _instants(known: Known, backfill: Backfill) -> Iterator[datetime]:
+    """Yield the nominal times that a backfill has left."""
+    return backfill.instants(partial(known.plan.occurrences_from, _anchor(known)))
+
+
+def _following(known: Known, held: Hold) -> datetime | None:
+    """Return the nominal time of the run that follows a held run of a backfill, None if none."""
+    at = from_timestamp(held.at)
+    for one in known.state.backfills:
+        if one.id == held.trigger:
+            with suppress(ValueError, OverflowError, OSError):
+                return next((instant for instant in _instants(known, one) if instant > at), None)
+    return None
+
+
+def _replaced(state: State, old: Backfill, *new: Backfill) -> State:
+    """Return the state with another text of a backfill, or without it."""
+    state = state.copy()
+    at = state.waiting.index(old)
+    state.waiting = (*state.waiting[:at], *new, *state.waiting[at + 1 :])
+    return state
+
+
+# -- what a change stores --------------------------------------------------------------------------
+
+
+def record(
+    verdict: Verdict, state: State, now: float, task_id: str, own_id: bool, left: bool
+) -> Rest:
+    """Return what to store after the call that sent the run of ``verdict``.
+
+    Its state is to be signed with the mark of the change.
+
+    Arguments:
+        state: the stored state; its identity stays.
+        now: when the run was looked at, UNIX seconds.
+        task_id: the id of the message.
+        own_id: whether a reader can compute ``task_id`` from the nominal time.
+        left: whether a message left. If not, the occurrence is used up and does not count.
+    """
+    send, rest, known = verdict.send, verdict.rest, verdict.known
+    assert send is not None
+    if not left:
+        rest = _unused(known, rest)
+        meta = rest.meta
+    else:
+        count = known.history.total_run_count + 1
+        at = datetime.fromtimestamp(now, UTC)
+        meta = _new_meta(rest.state, at, count) if rest.counts else None
+        if known.rule.policy.overlap != ALLOW or rest.state.running is not None:
+            rest.state.running = _running(known.rule, task_id, now)
+    rest.state.marks = state.marks
+    line = _line(send, now, task_id, own_id, left)
+    return rest._replace(meta=meta, line=line)
+
+
+def _new_meta(state: State, last_run_at: datetime | None, count: int) -> str:
+    """Return the text of a history, and make ``state`` belong to it."""
+    meta = encode_meta(last_run_at, count or None)
+    state.meta = states.digest_of_meta(meta)
+    return meta
+
+
+def _unused(known: Known, rest: Rest) -> Rest:
+    """Return what is stored if the call of a run sent nothing: it is used up and does not count."""
+    if not rest.counts:
+        return rest
+    assert rest.state.at is not None
+    state, meta, score = _state_after(known, rest.state.at), None, rest.score
+    if asks_itself(known.plan.schedule):  # it is asked about the last run
+        meta = _new_meta(state, _instant(known.now), known.history.total_run_count)
+    else:
+        score = _score_after(known, state, counted=False)
+    return _with_finish(known, Rest(score, state, meta=meta))
+
+
+def _line(send: Send, now: float, task_id: str, own_id: bool, left: bool) -> str:
+    """Return the history line of a run; a long backfill would push out those of the schedule."""
+    if send.kind == states.BACKFILLED:
+        return ""
+    at = send.at.timestamp()
+    if not left:
+        return quoted(run_line(at, now, NOT_SENT))
+    if send.kind == TRIGGERED:
+        return quoted(run_line(at, now, TRIGGERED_LINE, task_id))
+    return quoted(run_line(at, now, "" if own_id else SENT, task_id))
+
+
+def record_held(verdict: Verdict, run: Run, task_id: str, own_id: bool, left: bool) -> Rest:
+    """Return what to store after a published run whose entry was changed in between.
+
+    ``run`` has the entry as it is now; ``verdict`` is the one that was published. The history that
+    an application wrote in between stays. The score is the time of ``run``, so that the next look
+    decides by the new texts.
+    """
+    send, known = verdict.send, verdict.known
+    assert send is not None
+    rule, facts = run.rule, (run.history, run.state, run.now, known.score, known.app_zone)
+    fresh = Known(rule, rule.plan, *facts)
+    line, meta = _line(send, run.now, task_id, own_id, left), None
+    if send.kind == SCHEDULED:
+        new = run.state.copy()
+        new.hold, new.failing, new.due = None, None, None
+        meta = _merged(fresh, known, verdict.rest, new, left)
+    else:
+        held = known.state.hold or Hold(send.kind, send.at.timestamp(), "", 0.0, send.id)
+        new = _rest_of_waiting(fresh, send, _following(fresh, held)).state
+    if left:
+        new.running = _running(rule, task_id, run.now)
+    return Rest(run.now, new, meta=meta, line=line)
+
+
+def _merged(fresh: Known, known: Known, rest: Rest, new: State, left: bool) -> str | None:
+    """Return the ``meta`` to store with a run, None to leave what an application wrote.
+
+    ``known`` is the entry as it was when the run was decided, ``fresh`` as it is now. Makes ``new``
+    belong to the result.
+    """
+    stored, before = fresh.history, known.history
+    rewritten = not decide.same_instant(stored.last_run_at, before.last_run_at)
+    counted = stored.total_run_count != before.total_run_count
+    last = stored.last_run_at if rewritten or not left else _instant(known.now)
+    count = stored.total_run_count + (left and not counted)
+    new.at = None if rewritten else rest.state.at
+    old, texts = ((rule.definition, rule.policy_text) for rule in (known.rule, fresh.rule))
+    recorded = History(last, count, None)
+    merged = history_after_save(recorded, old, texts, _instant(fresh.now), rewritten=rewritten)
+    if merged.last_run_at is not last:
+        new.at = None
+    if (merged.last_run_at, merged.total_run_count) == (stored.last_run_at, stored.total_run_count):
+        return None
+    return _new_meta(new, merged.last_run_at, merged.total_run_count)
+
+
+def record_unsent(verdict: Verdict, now: float) -> Rest:
+    """Return what to store if nothing leaves."""
+    rest = verdict.rest
+    if not rest.outcome or rest.at is None:
+        return rest
+    line = quoted(run_line(rest.at.timestamp(), now, rest.outcome, rest.task_id))
+    return rest._replace(line=line)
+
+
+def hold(verdict: Verdict, state: State, meta: str | None, until: float, task_id: str) -> State:
+    """Return the state that holds the run of ``verdict`` until it is published and recorded.
+
+    ``state`` is the stored state and ``meta`` the stored text. The change that makes the hold also
+    takes the inbox in (``verdict.take``); the record then takes nothing.
+    """
+    send, rest, known = verdict.send, verdict.rest, verdict.known
+    assert send is not None
+    new = known.state.copy()
+    _keep_due(known, new)
+    new.marks, new.meta = state.marks, states.digest_of_meta(meta)
+    at, anchor = send.at.timestamp(), rest.state.at if send.kind == SCHEDULED else None
+    words = (until, send.id, send.missed, None if anchor == at else anchor)
+    new.hold = Hold(send.kind, at, task_id, *words)
+    return new
+
+
+def release(state: State, held: Hold | None = None) -> State:
+    """Return the state without its hold, because its run was not tried.
+
+    ``held`` is the dead hold that the run would have repeated (``send.held``). It comes back, for
+    it may have left already, and the next beat repeats it.
+    """
+    new = state.copy()
+    new.hold, new.marks = held, state.marks._replace(hold="")
+    return new
+
+
+def put_back(
+    verdict: Verdict, state: State, until: float, failing: states.Failing | None, *, unsure: bool
+) -> State:
+    """Return the state of an entry whose run could not be sent and is tried again at ``until``.
+
+    ``state`` is the stored state. If the run may have left, it stays decided: it goes again at
+    ``until`` with the same id and nominal time, and an end that is reported before proves that it
+    left. Else the next look decides.
+    """
+    send, known = verdict.send, verdict.known
+    assert send is not None
+    held = send.held or (state.hold if unsure else None)
+    new = known.state.copy()
+    _keep_due(known, new)
+    new.marks = state.marks if held else state.marks._replace(hold="")
+    new.hold = None if held is None else held._replace(until=until)
+    new.failing = failing
+    return new
+
+
+def _instant(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)

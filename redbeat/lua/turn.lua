@@ -1,0 +1,106 @@
+-- One turn: check the lock, apply the changes that came along, look at what is due, and renew the
+-- lock, last. It may be repeated: changes that were applied are known by their marks.
+--
+-- KEYS     the schedule, the static entries, a key that never exists (so that a cluster answers
+--          TRYAGAIN while it moves the keys), and the lock unless locking is off. Keys aside of the
+--          prefix are not declared: a user without a right to them loses what they are for.
+-- ARGV[1]  the head, JSON by name: storage/store.py writes it from a Request.
+-- ARGV[2]  and all that follow: one Change each, JSON by name; at the end `messages` texts, the last
+--          arguments of commands in `push`, which have their numbers.
+--
+-- Returns {head, answers, rows}, or {head} if nothing was asked and nothing is due. The head is
+-- JSON by name, see Reply in storage/rows.py. An answer is a word, 'refused: <why>' or a row; a row
+-- is JSON by name. Scores and times are texts, because cjson rounds numbers to 14 digits.
+--
+-- Writes keep an order, because Redis checks the memory limit only before the first write of a
+-- script, and not at all for a command that only removes or for EXPIRE: what adds comes first.
+
+local schedule, statics, lock = KEYS[1], KEYS[2], KEYS[4]
+local prefix = string.sub(schedule, 1, -#':schedule' - 1)
+local aside = (string.byte(prefix) == 46 and '-' or '.') .. prefix .. ':'
+local head = cjson.decode(ARGV[1])
+local token, look = head.token, head.look
+local clock = redis.call('TIME')
+local now = clock[1] + clock[2] / 1000000
+local now_text = string.format('%.6f', now)
+local holder = lock and redis.pcall('GET', lock)
+if type(holder) == 'table' then
+  holder = 'a key that is not a lock'
+end
+
+-- Idle turns return before the functions below are made, which takes longer than the turn itself.
+if head.idle then
+  if holder and holder ~= token and holder ~= head.dead then
+    redis.pcall('ZADD', aside .. 'beats', now_text, token .. ' lock')
+    return {cjson.encode({
+      standing = 0, now = now_text, holder = holder, ttl = redis.call('PTTL', lock)})}
+  end
+  local first = redis.call('ZRANGEBYSCORE', schedule, 0, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+  local said = redis.pcall('ZRANGE', aside .. 'inbox', 0, 0, 'WITHSCORES')[2]
+  local next_due = math.min(tonumber(first) or math.huge, tonumber(said) or math.huge)
+  local is_odd = said and tonumber(said) > now + 2  -- the clock went back
+  if next_due > now and not is_odd and (not lock or (holder == token and head.leads)) then
+    local members = redis.call('ZCARD', schedule)
+    if lock then
+      redis.call('PEXPIRE', lock, head.ttl)
+    else
+      redis.pcall('ZADD', aside .. 'beats', now_text, token)
+    end
+    return {string.format(
+      '{"standing":1,"now":"%s","next":"%.17g","members":%d}', now_text, next_due, members)}
+  end
+end
+
+-- include: side
+
+-- include: digest
+
+-- include: lines
+
+-- include: row
+
+-- include: push
+
+-- include: change
+
+-- include: share
+
+-- include: run_time
+
+-- include: look
+
+-- include: note
+
+local reply = {standing = 1, now = now_text, holder = holder or nil}
+if lock and (not holder or holder == head.dead or (holder == token and not head.leads)) then
+  -- Also if the reply that told this beat so was lost.
+  reply.standing, reply.holder = 2, token
+  redis.call('SET', lock, token, 'PX', head.ttl)
+elseif lock and holder ~= token then
+  reply.standing, reply.ttl = 0, redis.call('PTTL', lock)
+end
+
+local before = redis.call('ZCARD', schedule)
+local answers, rows, keys = {}, {}, {}
+for i = 2, first_message do
+  answers[i - 1] = head.leads_only and reply.standing == 0 and 'stale' or apply(ARGV[i])
+end
+-- No beat waits longer than five seconds, or than for the next entry; of several beats without a
+-- lock, that of its share. Without a right to publish they find it then.
+if first_due <= now or (first_due < now + 5 and (#beats_seen() > 1 or redis.call(
+    'ZCOUNT', schedule, '(' .. now_text, string.format('(%.17g', first_due)) == 0)) then
+  redis.pcall('PUBLISH', KEYS[3], 'due')
+end
+if look and reply.standing == 1 then
+  rows, reply.next, keys = look_around(look)
+end
+if look then
+  reply.version = calendars_version()
+end
+reply.members = redis.call('ZCARD', schedule)
+note_turn(reply, before, keys or {})
+reply.side_error, reply.plain = side_error, not redis.sha1hex or nil
+if lock and reply.standing == 1 then
+  redis.call('PEXPIRE', lock, head.ttl)  -- after this write Redis refuses none for lack of memory
+end
+return {cjson.encode(reply), answers, rows}

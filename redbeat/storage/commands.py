@@ -1,0 +1,352 @@
+"""Redis commands that only read the schedule.
+
+Redis errors pass through unchanged, except that an error about a key of the schedule with a wrong
+Redis type names the key.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, ClassVar, Final
+
+from redis.client import NEVER_DECODE
+from redis.exceptions import NoPermissionError, ResponseError
+
+from redbeat.codec.stored import bytes_of, score_in, seconds_in, text_of, valid_text
+from redbeat.config import key_aside
+from redbeat.connection.cluster import cluster_errors, node_of
+from redbeat.connection.topology import refusals
+from redbeat.printing import get_logger
+from redbeat.storage.keys import WRONG_TYPE, Keys, naming_wrong_types
+from redbeat.storage.scripts import load_script
+from redbeat.storage.views import Presence
+
+logger = get_logger("celery.beat")
+
+#: Characters with a special meaning in a SCAN pattern, and the replacement that makes Redis match
+#: the character literally.
+GLOB_SPECIAL: Final = re.compile(r"[\\\[\]*?]")
+ESCAPED: Final = r"\\\g<0>"
+
+#: Matches the error message of Redis for a user who has no right to access a key.
+NO_KEY: Final = re.compile(r"access .*\bkey")
+
+#: Maximum number of entries per round trip.
+BATCH: Final = 500
+
+#: Fields of the stats: the time of the last turn of a beat that leads, in UNIX seconds; the time
+#: zone of the last leader; why a beat sends no runs; when a worker first reported the end of a run;
+#: and, under the base prefix, the number of shards.
+LAST_TICK: Final = "last_tick"
+TIME_ZONE: Final = "timezone"
+PROBLEM: Final = "problem"
+REPORTS_SINCE: Final = "reports_since"
+LAYOUT: Final = "layout"
+
+#: The cursor that starts a scan. Redis also returns it with the last part of a scan.
+START: Final = 0
+
+#: Approximate number of entries that Redis reads for one part of a scan.
+SCAN_COUNT: Final = 2000
+
+
+def batches(items: Iterable[Any], size: int = BATCH) -> Iterator[list[Any]]:
+    """Split ``items`` into lists of at most ``size`` items."""
+    iterator = iter(items)
+    while batch := list(islice(iterator, size)):
+        yield batch
+
+
+def not_an_entry(key: str) -> str:
+    """Return the error message for a key that is not a hash."""
+    return f"the key {key!r} is not an entry; use another name, or delete the key"
+
+
+def pattern_of(prefix: str) -> str:
+    """Return the glob pattern of all keys that begin with ``prefix``."""
+    return GLOB_SPECIAL.sub(ESCAPED, prefix) + "*"
+
+
+def pairs_of(reply: Any) -> Iterable[tuple[Any, Any]]:
+    """Return the (field, value) or (member, score) pairs of a reply.
+
+    In RESP3, a reply is a dict or a list of pairs; in RESP2, a reply is a flat list.
+    """
+    if isinstance(reply, dict):
+        return reply.items()
+    if not reply or isinstance(reply[0], (list, tuple)):
+        pairs: Iterable[tuple[Any, Any]] = reply
+        return pairs
+    return zip(reply[::2], reply[1::2], strict=True)
+
+
+def ask(client: Any, *commands: Sequence[Any]) -> list[Any]:
+    """Return the replies to commands, as bytes. One round trip; raises the first error."""
+    if not commands:
+        return []
+    pipe = client.pipeline(transaction=False)
+    for command in commands:
+        pipe.execute_command(*command, **{NEVER_DECODE: True})
+    replies: list[Any] = pipe.execute(raise_on_error=False)
+    for reply in replies:
+        if isinstance(reply, Exception):
+            raise reply
+    return replies
+
+
+def ask_aside(client: Any, *command: Any) -> Any:
+    """Return the reply about a key aside of the prefix. One round trip.
+
+    Returns None without a right to the key, or if another program has made it of another type.
+    """
+    try:
+        return ask(client, command)[0]
+    except NoPermissionError:
+        return None
+    except ResponseError as error:
+        if WRONG_TYPE not in str(error):
+            raise
+        return None
+
+
+def _scores(reply: Any) -> list[tuple[str, float]]:
+    """Return the pairs (entry key, score) in a reply of Redis."""
+    return [(text_of(member), score_in(score)) for member, score in pairs_of(reply)]
+
+
+class Commands:
+    """Reads values of the schedule under one key prefix, with single commands."""
+
+    #: Seconds after which a script for many entries stops, so that Redis can serve other clients.
+    #: Another round trip handles the remaining entries of the script.
+    #: A script may take 4 ms longer than ``max_seconds``.
+    max_seconds: ClassVar[float] = 0.004
+
+    def __init__(self, client: Any, keys: Keys) -> None:
+        self.client = client
+        self.keys = keys
+        #: The number of round trips to Redis so far, without retries.
+        self.round_trips = 0
+
+    def _run(self, script: str, keys: Sequence[Any], args: Sequence[Any]) -> Any:
+        self.round_trips += 1
+        with naming_wrong_types(self.client, self.keys):
+            return load_script(script)(self.client, keys, args)
+
+    def _read(self, *command: Any) -> Any:
+        self.round_trips += 1
+        with naming_wrong_types(self.client, self.keys), cluster_errors(), refusals():
+            return self.client.execute_command(*command, **{NEVER_DECODE: True})
+
+    def _read_aside(self, *command: Any) -> Any:
+        """Run a Redis command on a key that may be outside the key prefix, and return the reply.
+
+        Returns None if the Redis user has no right to access such a key. The key is the first
+        argument of the command. One round trip.
+        """
+        try:
+            return self._read(*command)
+        except NoPermissionError as error:
+            if not NO_KEY.search(str(error)) or command[1] not in self.keys.aside:
+                raise
+            self.warn_of_denied(str(error))
+            return None
+
+    def warn_of_denied(self, error: str) -> None:
+        """Log once that the Redis user has no right to access the keys outside the prefix."""
+        keys = self.keys
+        if keys.prefix in keys.warned or not NO_KEY.search(error):
+            return
+        keys.warned.add(keys.prefix)
+        logger.warning(
+            "redbeat: The Redis user may not use the keys %s. Entries run, but RedBeat keeps no "
+            "counters, no reasons of quarantined entries and no list of beats. To allow the keys: "
+            "ACL SETUSER <user> '~%s'",
+            *(", ".join(keys.aside), pattern_of(key_aside(keys.prefix, ""))),
+        )
+
+    # -- entries ---------------------------------------------------------------------------------
+
+    def rank(self, key: str) -> int | None:
+        """Return the position of an entry in the schedule's sorted set, from 0. One round trip.
+
+        Returns None if the set does not contain the entry.
+        """
+        rank: int | None = self._read("ZRANK", self.keys.schedule, bytes_of(key))
+        return rank
+
+    def count_below(self, score: float) -> int:
+        """Return the number of entries whose score is lower than ``score``. One round trip."""
+        return int(self._read("ZCOUNT", self.keys.schedule, "-inf", f"({score!r}"))
+
+    def members(self) -> int:
+        """Return the number of entries. One round trip."""
+        return int(self._read("ZCARD", self.keys.schedule))
+
+    def ranked(self, offset: int, limit: int) -> list[tuple[str, float]]:
+        """Return at most ``limit`` pairs (entry key, score) in order of score. One round trip.
+
+        ``offset`` is the number of pairs to skip. Entries that are never due come first,
+        because their scores are negative.
+        """
+        span = (offset, offset + limit - 1)
+        return _scores(self._read("ZRANGE", self.keys.schedule, *span, "WITHSCORES"))
+
+    def scan(self, text: str = "*") -> Iterator[list[tuple[str, float]]]:
+        """Yield pairs (entry key, score) in no special order, in parts of about 2000 entries.
+
+        ``text`` is a glob pattern for the entry keys. A scan returns every key that stays in the
+        schedule during the whole scan. A scan may return a key several times. Takes one round trip
+        for each part.
+        """
+        for part in self._scan(SCAN_COUNT, "ZSCAN", self.keys.schedule, "MATCH", text):
+            yield _scores(part)
+
+    def static_names(self) -> set[str]:
+        """Return the names of all static entries. One round trip per :data:`SCAN_COUNT` names.
+
+        Users of Redis have no right to SMEMBERS.
+        """
+        with naming_wrong_types(self.client, self.keys):
+            parts = self._scan(SCAN_COUNT, "SSCAN", self.keys.statics)
+            return {text_of(name) for part in parts for name in part}
+
+    def quarantined(self, limit: int | None = None) -> dict[str, str]:
+        """Return at most ``limit`` quarantined entries (default: all) as key -> JSON note.
+
+        Takes one round trip per about 500 quarantined entries.
+        """
+        notes = dict(islice(self._fields(self.keys.quarantine, BATCH), limit))
+        return {text_of(key): valid_text(note) for key, note in notes.items()}
+
+    def calendars(self, names: Iterable[str] | None = None) -> dict[str, str]:
+        """Return the JSON of the calendars called ``names`` (default: all calendars).
+
+        One round trip. If ``names`` is None, the method takes one round trip per about 500
+        calendars.
+        """
+        key = self.keys.calendars
+        if names is None:
+            pairs: Iterable[tuple[Any, Any]] = self._fields(key, BATCH)
+        else:
+            wanted = list(names)
+            pairs = zip(wanted, self._read_aside("HMGET", key, *wanted) or (), strict=False)
+        return {text_of(name): text_of(text) for name, text in pairs if text is not None}
+
+    def calendar_users(self) -> Iterator[list[str]]:
+        """Yield the keys of entries with calendars, in parts of about 500. One round trip each."""
+        for part in self._scan(BATCH, "SSCAN", self.keys.calendar_users):
+            yield [text_of(key) for key in part]
+
+    def _fields(self, key: str, count: int) -> Iterator[tuple[Any, Any]]:
+        """Yield the (field, value) pairs of a hash, some perhaps twice.
+
+        Takes one round trip per about ``count`` fields.
+        """
+        for part in self._scan(count, "HSCAN", key):
+            yield from pairs_of(part)
+
+    def _scan(self, count: int, command: str, key: str, *options: str) -> Iterator[Any]:
+        """Yield the parts of a key; none if the Redis user has no right to read it.
+
+        Takes one round trip for each part, in which Redis reads about ``count`` items.
+        """
+        cursor: Any = START
+        while True:
+            reply = self._read_aside(command, key, cursor, *options, "COUNT", count)
+            cursor, part = reply or (START, ())
+            yield part
+            if int(cursor) == START:
+                return
+
+    # -- beats -------------------------------------------------------------------------------
+
+    def lock_holder(self, key: str) -> str:
+        """Return the token of the beat that holds the lock, or "" if the lock is free.
+
+        One round trip.
+        """
+        return valid_text(self._read("GET", key))
+
+    def lock_left(self, key: str) -> float | None:
+        """Return the seconds until the lock expires, or None if the lock is free.
+
+        One round trip.
+        """
+        milliseconds = int(self._read("PTTL", key))
+        return milliseconds / 1000 if milliseconds >= 0 else None
+
+    def time(self) -> float:
+        """Return the time of the Redis server in UNIX seconds. One round trip."""
+        seconds, micros = self._read("TIME")
+        return int(seconds) + int(micros) / 1e6
+
+    def beats(self, within: float) -> list[Presence]:
+        """Return the beats that were seen in the last ``within`` seconds. Two round trips.
+
+        The list ends with the beat that was seen last.
+        """
+        now = int(self.time())
+        span = now - within, now + within
+        beats = self._read_aside("ZRANGEBYSCORE", self.keys.beats, *span, "WITHSCORES")
+        return [
+            Presence.read(valid_text(beat), score_in(seen)) for beat, seen in pairs_of(beats or ())
+        ]
+
+    # -- the stats -----------------------------------------------------------------------------
+
+    def noted(self, field: str) -> str:
+        """Return the text in a field of the stats, or "" if the field is missing.
+
+        One round trip.
+        """
+        try:
+            return valid_text(self._read_aside("HGET", self.keys.stats, field))
+        except ResponseError:
+            return ""  # the key is not a hash, or the Redis user has no right to read the key
+
+    def reports_since(self) -> float | None:
+        """Return when a worker first reported the end of a run, in UNIX seconds.
+
+        Returns None if no worker has reported a run. One round trip.
+        """
+        return seconds_in(self.noted(REPORTS_SINCE))
+
+    def stats(self) -> dict[str, str]:
+        """Return the counters of all beats as field -> value.
+
+        Takes one round trip per about 2000 fields. Returns an empty mapping if no beat has counted
+        anything, or if the key of the stats is not a hash.
+        """
+        try:
+            pairs = dict(self._fields(self.keys.stats, SCAN_COUNT))
+        except ResponseError as error:
+            if WRONG_TYPE not in str(error):
+                raise
+            return {}
+        return {valid_text(field): valid_text(value) for field, value in pairs.items()}
+
+    # -- the server --------------------------------------------------------------------------
+
+    def eviction(self) -> tuple[int, str]:
+        """Return (maxmemory in bytes, eviction policy) from INFO. One round trip."""
+        with cluster_errors():
+            info = node_of(self.client, self.keys.schedule).info("memory")
+        return int(info.get("maxmemory", 0)), str(info.get("maxmemory_policy", ""))
+
+    def server(self) -> dict[str, str]:
+        """Return the version and the mode of the server from INFO.
+
+        Returns an empty mapping if the Redis user has no right to run INFO. One round trip.
+        """
+        try:
+            with cluster_errors():
+                info = node_of(self.client, self.keys.schedule).info("server")
+        except ResponseError:
+            return {}
+        # Prefer valkey_version: Valkey also reports a redis_version, but only for compatibility.
+        version = info.get("valkey_version") or info.get("redis_version", "")
+        mode = info.get("redis_mode") or info.get("server_mode", "")
+        return {"version": str(version), "mode": str(mode)}

@@ -1,0 +1,212 @@
+"""What a beat and the store say to each other: rows, changes, answers, requests and replies."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from redbeat.codec.stored import bytes_of
+from redbeat.storage.words import CALENDARS, SCORE
+
+#: This number of random bytes makes twelve characters.
+_MARK_BYTES = 9
+
+
+class Row(NamedTuple):
+    """What is stored for one entry, read at one moment. None means absent, which is not empty.
+
+    ``score`` is the text that Redis gave, "" if the entry is not in the schedule. ``problem`` says
+    why the entry cannot be read; its texts are then None.
+    """
+
+    key: str
+    score: str = ""
+    definition: str | None = None
+    meta: str | None = None
+    policy: str | None = None
+    state: str | None = None
+    inbox: str | None = None
+    problem: str = ""
+
+
+@dataclass(slots=True)
+class Change:
+    """One compare-and-set on one entry: all or nothing, and safe to repeat.
+
+    Attributes:
+        key: the key of the entry; "" for a change of side keys alone (``index``).
+        mark: twelve characters that ``set[STATE]`` contains; "" if only a score is set.
+        expect: the digest of the row that was looked at; None expects nothing.
+        covers: what else ``expect`` covers: the score, the version of the calendars.
+        set: the fields to write.
+        unset: the fields to remove.
+        score: when the entry is due, if it is in the schedule; 0 is now. What is left in the inbox
+            makes a marked change's entry due now.
+        add: like ``score``, and puts the entry into the schedule.
+        delete: removes the entry.
+        push: the commands that publish a message, in the database of the broker.
+        line: a line for the history, one ASCII JSON value.
+        lines: how many lines of history stay.
+        replaces: the line replaces the newest one, or takes it away if ``line`` is "".
+        take: the last line of the inbox that was taken in. It goes, with all before it.
+        results: new lines of the field ``results``, [beginning, line], the oldest first. A line
+            replaces the one that begins so. ``lines`` of them stay.
+        index: writes to side keys, [command, name of the side key, arguments...]. Their errors
+            stop nothing. ``FORGET`` removes a field that still has the given text.
+        not_after: the time of Redis after which the change comes too late.
+    """
+
+    key: str
+    mark: str = ""
+    expect: str | None = None
+    covers: str = ""
+    set: dict[str, str] = field(default_factory=dict)
+    unset: tuple[str, ...] = ()
+    score: float | None = None
+    add: float | None = None
+    delete: bool = False
+    push: list[list[str | bytes]] = field(default_factory=list)
+    line: str = ""
+    lines: int = 10
+    replaces: bool = False
+    take: str = ""
+    results: list[tuple[str, str]] = field(default_factory=list)
+    index: list[list[str]] = field(default_factory=list)
+    not_after: float | None = None
+
+
+class Answer(NamedTuple):
+    """The answer to a change. ``why`` explains a refusal; ``row`` is what a change differed from.
+
+    A key that is answered with DIFFERS or REFUSED is left out of the look of the same turn.
+    """
+
+    word: str
+    why: str = ""
+    row: Row | None = None
+
+
+class Look(NamedTuple):
+    """What to look at: at most ``limit`` rows, ``max_bytes`` and ``max_ms``.
+
+    ``late`` limits the rows that are more than a second late. ``skip`` leaves out keys as long as
+    their digest is the given one. ``only`` looks at one key, due or not. With ``shares``, beats
+    without a lock look at a share each. ``limit=0`` looks at nothing.
+    """
+
+    limit: int = 100
+    late: int | None = None
+    max_bytes: int = 1 << 20
+    max_ms: float = 8.0
+    skip: Mapping[str, str] = {}
+    only: str = ""
+    shares: bool = False
+
+
+class Request(NamedTuple):
+    """One turn: changes, then a look. Safe to repeat.
+
+    ``lock`` is the key of the lock, its time to live in milliseconds, and the token of a leader
+    that counts as dead, or "". ``server`` allows changes to push: the run id of the broker's
+    server, the broker's database and the schedule's. ``counts`` are added to the stats once for a
+    ``counts_id``; a turn with a ``counts_id`` also notes that this beat is there, and how many
+    entries are. ``in_hand`` notes the keys that the turn gives out. With
+    ``leads_only``, a beat that stands by changes nothing: the answers are STALE. With ``ahead``, a
+    store of programs sends the request before it waits for the reply, too.
+    """
+
+    token: str
+    lock: tuple[str, int, str] | None
+    changes: Sequence[Change] = ()
+    look: Look | None = None
+    server: tuple[str, int, int] | None = None
+    counts: Mapping[str, int] = {}
+    counts_id: str = ""
+    in_hand: bool = False
+    leads_only: bool = False
+    ahead: bool = False
+
+
+class Counted(NamedTuple):
+    """What a beat counted since its last report, as amounts to add to fields of the stats.
+
+    Redis adds counts with the same ``id`` only once. If ``id`` is "", the beat counted nothing.
+    """
+
+    id: str = ""
+    counts: Mapping[str, int] = {}
+
+
+class Hand(NamedTuple):
+    """The keys that a beat had in hand when it vanished.
+
+    ``alone`` is true if it had looked at its only key on suspicion (``Look.only``). To forget the
+    note, send a change with ``index=[["HDEL", "hands", token]]``.
+    """
+
+    token: str
+    keys: Sequence[str]
+    alone: bool
+
+
+class Reply(NamedTuple):
+    """What a turn found; times are UNIX seconds of Redis.
+
+    ``standing`` is STANDBY, LEADS (also without a lock) or NEW_LEADER. ``next`` is when there is
+    something to look at, ``now`` or earlier if the look left something, None if never.
+    ``answers`` has one answer for each change. Turns with a ``counts_id`` count ``statics`` and
+    ``quarantined`` (-1 otherwise) and return the mark of a loss of the schedule in ``lost``.
+    ``side_error`` is an error of a side key, which stopped nothing. ``hands`` are notes of beats
+    that vanished, each in one reply. ``back`` is by how many seconds the clock of Redis went back
+    since the last turn that was counted.
+    """
+
+    standing: int
+    now: float
+    next: float | None
+    members: int
+    holder: str
+    holder_ttl: float
+    answers: list[Answer]
+    rows: list[Row]
+    statics: int = -1
+    quarantined: int = -1
+    version: str | None = None
+    lost: str = ""
+    side_error: str = ""
+    hands: Sequence[Hand] = ()
+    back: float = 0.0
+
+
+def digest_of(row: Row, covers: str = "", version: str | None = None) -> str:
+    """Return the SHA-1 of the texts of a row, as ``lua/parts/digest.lua`` computes it.
+
+    ``covers`` adds the score and the version of the calendars.
+    """
+    joined = joined_texts(row, covers, version)
+    return hashlib.sha1(joined, usedforsecurity=False).hexdigest()
+
+
+def joined_texts(row: Row, covers: str, version: str | None) -> bytes:
+    """Return the texts of which :func:`digest_of` computes the digest, each after its length."""
+    texts = [row.definition, row.meta, row.policy, row.state]
+    if SCORE in covers:
+        texts.append(row.score)
+    if CALENDARS in covers:
+        texts.append(version)
+    joined = b""
+    for text in texts:
+        if text is None:
+            joined += b"-"
+        else:
+            data = text.encode() if text.isascii() else bytes_of(text)
+            joined += b"%d:%b" % (len(data), data)
+    return joined
+
+
+def new_mark() -> str:
+    """Return twelve random characters that no other process returns, also not after a fork."""
+    return secrets.token_urlsafe(_MARK_BYTES)

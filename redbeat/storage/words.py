@@ -1,0 +1,62 @@
+"""The names of stored fields, and the words of requests and answers, each once."""
+
+from __future__ import annotations
+
+from typing import Final
+
+#: Fields of the hash of an entry. RedBeat 2 knows the first two. A program of users has a field
+#: ``state`` of its own there.
+DEFINITION: Final = "definition"
+META: Final = "meta"
+POLICY: Final = "policy"
+STATE: Final = "beat_state"
+INBOX: Final = "inbox"
+HISTORY: Final = "history"
+RESULTS: Final = "results"
+#: The task id, as a JSON string, of the run whose end another run waits for.
+WAITS: Final = "waits"
+
+#: Side keys, and the set of static entries, as ``Change.index`` names them.
+BEATS: Final = "beats"
+CALENDAR_TEXTS: Final = "calendars"
+CALENDAR_USERS: Final = "calendar-users"
+CALENDAR_VERSION: Final = "calendars-version"
+EXPECTED: Final = "expected"
+FAILING: Final = "failing"
+HANDS: Final = "hands"
+QUARANTINE: Final = "quarantine"
+STATICS: Final = "statics"
+STATS: Final = "stats"
+
+#: The field of the stats with the mark of a loss of the schedule: UNIX seconds, or ``new``.
+LOST: Final = "lost"
+
+#: Answers to a change.
+DONE: Final = "done"
+DIFFERS: Final = "differs"
+ABSENT: Final = "absent"
+REFUSED: Final = "refused"
+STALE: Final = "stale"
+ELSEWHERE: Final = "elsewhere"
+
+#: What an expectation may cover besides the texts of an entry.
+SCORE: Final = "s"
+CALENDARS: Final = "c"
+
+#: What a beat is, after a turn. A new leader gets no rows yet.
+STANDBY: Final = 0
+LEADS: Final = 1
+NEW_LEADER: Final = 2
+
+#: The kinds of lines in an inbox.
+END: Final = "end"
+TRIGGER: Final = "trigger"
+
+#: Answers to a line for an inbox, besides DONE and ABSENT.
+FULL: Final = "full"
+QUARANTINED: Final = "quarantined"
+UNSCHEDULED: Final = "unscheduled"
+LOOK: Final = "look"
+
+#: The beginning of the problem that a beat stores while it cannot send.
+NO_BROKER: Final = "the broker is not available"

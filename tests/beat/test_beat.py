@@ -1,0 +1,524 @@
+"""One beat at work on a real server: what it sends, records, repeats and leaves."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import datetime
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+
+from redbeat import worker
+from redbeat.beat import message, publish
+from redbeat.entries.state import end_line, trigger_line
+from redbeat.storage.rows import Change, Request
+from tests.servers import RedisServer
+
+from .sending import Single, note
+from .worlds import SCHEDULE, HookedScheduler, World, run_until_idle
+
+pytestmark = pytest.mark.standalone
+
+ONE, TWO, MOST = "exactly once", "at least once", "at most once"
+
+
+@pytest.fixture
+def other_server() -> Iterator[RedisServer]:
+    with RedisServer() as server:
+        yield server
+
+
+@pytest.fixture(params=[ONE, TWO, MOST])
+def world(
+    request: pytest.FixtureRequest, app: Celery, redis_client: Any, redis_server: RedisServer
+) -> Iterator[World]:
+    """A schedule with each of the deliveries."""
+    url = redis_server.url
+    if request.param == TWO:
+        url = request.getfixturevalue("other_server").url
+    url = url.rsplit("/", 1)[0] + "/5"
+    app.conf.broker_url = url
+    if request.param == MOST:
+        app.conf.redbeat_delivery = "at_most_once"
+    with redis.Redis.from_url(url, decode_responses=True) as broker:
+        broker.flushdb()
+        world = World(app, redis_client, broker)
+        yield world
+        world.close()
+        broker.flushdb()
+
+
+only = pytest.mark.parametrize
+
+
+def kill_at(beat: Any, is_last: Callable[[Change], bool]) -> None:
+    """Let a beat work until it would send a change for which ``is_last`` is true, and end there."""
+
+    def die(request: Request) -> None:
+        if any(map(is_last, request.changes)):
+            raise SystemExit("killed")
+
+    beat.store.before.append(die)
+    with pytest.raises(SystemExit):
+        run_until_idle(beat)
+
+
+def test_what_is_due_is_sent_once_and_recorded(world: World) -> None:
+    beat = world.beat()
+    keys = [world.put(f"e{number}", args=[number]) for number in range(130)]
+
+    run_until_idle(beat)
+
+    sent = world.messages
+    assert sorted(message.name for message in sent) == sorted(f"e{n}" for n in range(130))
+    assert len({message.id for message in sent}) == 130
+    for key in keys:
+        assert world.runs(key) == 1
+        assert world.state(key).hold is None
+        assert world.client.zscore(SCHEDULE, key) > world.now
+
+
+def test_celery_makes_few_of_many_messages(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    beat = world.beat()
+    monkeypatch.setattr(message, "ONE_IN", math.inf)  # no message is compared by chance
+    made: list[object] = []
+    make = publish.publish
+
+    def noted(*args: Any) -> Any:
+        made.append(args)
+        return make(*args)
+
+    monkeypatch.setattr(publish, "publish", noted)
+    for number in range(130):
+        world.put(f"e{number}", args=[number])
+
+    run_until_idle(beat)
+
+    assert sorted(one.args for one in world.messages) == [[n] for n in range(130)]
+    at_most_once = world.app.conf.get("redbeat_delivery") == "at_most_once"
+    # Two to learn from, and the last ones, if there are too few of them.
+    assert len(made) == 130 if at_most_once else len(made) < 2 + message.FEWEST_RUNS
+
+
+def test_a_lost_reply_doubles_and_loses_nothing(world: World) -> None:
+    beat = world.beat()
+    keys = [world.put(f"e{number}", every=3600.0) for number in range(130)]
+    turns = iter(range(1000))
+    beat.store.lost.append(lambda request: bool(request.changes) and next(turns) % 2 == 0)
+
+    for _ in range(500):
+        beat.tick()
+        if len(world.messages) == 130 and beat.tick() > 0 and not world.due:
+            break
+
+    sent = world.messages
+    assert len({message.id for message in sent}) == len(sent) == 130
+    assert [world.runs(key) for key in keys] == [1] * 130
+
+
+@only("world", [ONE], indirect=True)
+def test_an_entry_that_is_edited_before_each_record_is_held_first(world: World) -> None:
+    beat = world.beat()
+    key = world.put("e")
+
+    def edit(request: Request) -> None:
+        if any(change.push for change in request.changes):
+            definition = json.loads(world.client.hget(key, "definition"))
+            definition["args"] = [len(edits)]
+            world.client.hset(key, "definition", json.dumps(definition))
+            edits.append(1)
+
+    edits: list[int] = []
+    beat.store.before.append(edit)
+    run_until_idle(beat)
+
+    assert [message.name for message in world.messages] == ["e"]
+    assert len(edits) == 2
+
+
+def test_an_edit_between_look_and_change_decides_again(world: World) -> None:
+    beat = world.beat()
+    key = world.put("e", args=["old"])
+
+    def edit(request: Request) -> None:
+        if any(change.key == key for change in request.changes):
+            beat.store.before.clear()
+            definition = json.loads(world.client.hget(key, "definition"))
+            world.client.hset(key, "definition", json.dumps({**definition, "args": ["new"]}))
+
+    beat.store.before.append(edit)
+
+    run_until_idle(beat)
+
+    assert [message.args for message in world.messages] == [["new"]]
+    assert world.runs(key) == 1
+
+
+def test_an_entry_that_is_deleted_after_the_look_is_not_sent(world: World) -> None:
+    beat = world.beat()
+    key = world.put("e")
+
+    def delete(request: Request) -> None:
+        if any(change.key == key for change in request.changes):
+            world.client.delete(key)
+            world.client.zrem(SCHEDULE, key)
+
+    beat.store.before.append(delete)
+
+    run_until_idle(beat)
+
+    assert world.messages == []
+    assert world.client.exists(key) == 0
+
+
+def test_an_entry_nobody_can_read_is_set_aside_and_delays_nobody(world: World) -> None:
+    beat = world.beat()
+    world.put("good")
+    bad = world.put("bad")
+    world.client.hset(bad, "definition", "{")
+
+    run_until_idle(beat)
+
+    assert [message.name for message in world.messages] == ["good"]
+    assert world.client.zscore(SCHEDULE, bad) == -1
+    quarantine = world.state(bad).quarantine
+    assert quarantine is not None
+    assert "definition" in quarantine.reason
+
+
+def test_a_bad_entry_with_an_inbox_is_set_aside_once(world: World) -> None:
+    """What is left in an inbox makes an entry due, so that the beat would look at it for ever."""
+    beat = world.beat()
+    bad = world.put("bad")
+    world.client.hset(bad, "definition", "{")
+    world.client.hset(bad, "inbox", "[" + trigger_line("ours", 5.0) + "]")
+
+    run_until_idle(beat)
+    beat.store.say(bad, end_line("gone", "failed"), kind="end", age=0.0)
+    world.client.zadd(".redbeat::inbox", {bad: 1})  # else it's taken in a second later
+    run_until_idle(beat)
+
+    assert world.client.zscore(SCHEDULE, bad) == -1
+    assert world.client.hget(bad, "inbox") is None
+    assert [one.id for one in world.state(bad).triggers] == ["ours"]
+
+
+@only("world", [TWO], indirect=True)
+class TestHolds:
+    def test_a_held_run_is_repeated_with_its_id_although_the_interval_was_edited(
+        self, world: World
+    ) -> None:
+        """A beat dies after the publish and before the record; then the schedule changes."""
+        beat = world.beat()
+        key = world.put("e", every=60.0, max_runs=1)
+
+        kill_at(beat, lambda change: change.key == key and "meta" in change.set)
+        (first,) = world.messages
+        hold = world.state(key).hold
+        assert hold is not None
+        assert hold.id == first.id
+        definition = json.loads(world.client.hget(key, "definition"))
+        definition["schedule"]["every"] = 7.0
+        world.client.hset(key, "definition", json.dumps(definition))
+        world.client.delete("redbeat::lock")
+        self.end_hold(world, key)
+
+        run_until_idle(world.beat())
+
+        again = world.messages
+        assert [message.id for message in again] == [first.id] * 2
+        assert [message.scheduled_at for message in again] == [first.scheduled_at] * 2
+        assert world.runs(key) == 1
+
+    def test_nobody_takes_over_a_live_hold(self, world: World) -> None:
+        beat = world.beat()
+        key = world.put("e")
+
+        kill_at(beat, lambda change: change.key == key and "meta" in change.set)
+        world.client.delete("redbeat::lock")
+        world.client.zadd(SCHEDULE, {key: world.now - 1})
+
+        run_until_idle(world.beat())
+
+        assert len(world.messages) == 1
+        hold = world.state(key).hold
+        assert hold is not None
+        assert world.client.zscore(SCHEDULE, key) == pytest.approx(hold.until, abs=0.001)
+
+    @staticmethod
+    def end_hold(world: World, key: str) -> None:
+        """Let the hold of an entry end now: write the state with an earlier time."""
+        state = world.state(key)
+        assert state.hold is not None
+        state.hold = state.hold._replace(until=world.now - 1)
+        world.client.hset(key, "beat_state", state.text())
+        world.client.zadd(SCHEDULE, {key: world.now - 1})
+
+
+class Disables(HookedScheduler):
+    """A program that counts its runs: it disables its entry before the send returns."""
+
+    def apply_async(self, entry: Any, *args: Any, **kwargs: Any) -> Any:
+        result = super().apply_async(entry, *args, **kwargs)
+        client = self.app.redbeat_redis
+        definition = json.loads(client.hget(entry.key, "definition"))
+        client.hset(entry.key, "definition", json.dumps({**definition, "enabled": False}))
+        return result
+
+
+@only("world", [ONE, TWO], indirect=True)
+def test_a_run_leaves_although_its_program_disables_the_entry_during_it(world: World) -> None:
+    beat = world.beat(Disables)
+    key = world.put("e")
+
+    run_until_idle(beat)
+
+    assert [message.name for message in world.messages] == ["e"]
+    assert world.runs(key) == 1
+    run_until_idle(beat)
+    assert len(world.messages) == 1
+
+
+@only("world", [ONE, TWO], indirect=True)
+def test_a_task_that_sends_nothing_is_not_running(world: World) -> None:
+    """A singleton task drops a second copy: the next run is not skipped."""
+
+    worker.enable(world.app)
+    world.app.task(base=Single, name="proj.note", shared=False)(note)
+    beat = world.beat()
+    key = world.put("e", overlap="skip")
+
+    run_until_idle(beat)
+
+    assert world.messages == []
+    assert world.state(key).running is None
+    assert world.client.zscore(SCHEDULE, key) > world.now
+
+
+def test_a_trigger_leaves_and_changes_no_run_of_the_schedule(world: World) -> None:
+    beat = world.beat()
+    key = world.put("e", late=-50)
+    beat.store.say(key, trigger_line("t1", world.now), kind="trigger")
+
+    run_until_idle(beat)
+
+    (message,) = world.messages
+    assert message.name == "e"
+    assert world.client.hget(key, "inbox") is None
+    assert world.state(key).waiting == ()
+    run_until_idle(beat)
+    assert len(world.messages) == 1
+    assert world.client.zscore(SCHEDULE, key) > world.now + 10
+
+
+def test_a_trigger_between_look_and_change_is_not_lost(world: World) -> None:
+    beat = world.beat()
+    key = world.put("e")
+
+    def trigger(request: Request) -> None:
+        if any(change.key == key for change in request.changes):
+            beat.store.before.clear()
+            said = beat.store.say(key, trigger_line("t1", world.now), kind="trigger")
+            assert said == "done"
+
+    beat.store.before.append(trigger)
+
+    for _ in range(4):
+        run_until_idle(beat)
+
+    ids = [message.id for message in world.messages]
+    assert len(ids) == len(set(ids)) == 2
+    assert world.runs(key) == 1
+
+
+@only("world", [ONE, TWO], indirect=True)
+class TestOverlap:
+    def test_a_run_waits_for_the_end_of_the_one_before(self, world: World) -> None:
+        worker.enable(world.app)
+        beat = world.beat()
+        key = world.put("e", overlap="buffer_one")
+        run_until_idle(beat)
+        (first,) = world.messages
+        running = world.state(key).running
+        assert running is not None
+        assert running.id == first.id
+        self.make_due(world, key)
+
+        run_until_idle(beat)
+        assert len(world.messages) == 1
+        beat.store.say(key, end_line("other", "succeeded"), kind="end", age=0)
+        run_until_idle(beat)
+        assert len(world.messages) == 1
+
+        beat.store.say(key, end_line(first.id, "succeeded"), kind="end", age=0)
+        run_until_idle(beat)
+
+        assert len(world.messages) == 2
+
+    @staticmethod
+    def make_due(world: World, key: str) -> None:
+        """Make the next run due, by a last run long ago that the state still belongs to."""
+        state, meta = world.state(key), world.client.hget(key, "meta")
+        assert state.at is not None
+        state.at -= 7000.0
+        assert meta is not None
+        world.client.hset(key, "beat_state", state.text())
+        world.client.zadd(SCHEDULE, {key: world.now - 1})
+
+
+@only("world", [ONE, TWO], indirect=True)
+def test_what_a_killed_beat_had_looked_at_goes_out_when_the_next_one_leads(world: World) -> None:
+    beat = world.beat()
+    world.put("e")
+
+    kill_at(beat, lambda _change: True)
+    assert world.messages == []
+    world.client.delete("redbeat::lock")
+
+    run_until_idle(world.beat())
+
+    assert [message.name for message in world.messages] == ["e"]
+
+
+@pytest.mark.parametrize("left", [{}, {"meta": "{}"}])
+def test_a_member_without_a_hash_goes_after_some_seconds(
+    world: World, left: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.client.zadd(SCHEDULE, {"redbeat:gone": 0})
+    if left:
+        world.client.hset("redbeat:gone", mapping=left)
+    beat = world.beat()
+    beat.tick()
+    assert world.client.zscore(SCHEDULE, "redbeat:gone") == pytest.approx(world.now + 5, abs=2)
+    monkeypatch.setattr("redbeat.beat.beat.MISSING_FOR", 0.0)
+    world.client.zadd(SCHEDULE, {"redbeat:gone": 0})
+    beat.tick()
+    beat.tick()
+    assert world.client.zscore(SCHEDULE, "redbeat:gone") is None
+
+
+def test_a_tick_that_is_over_publishes_what_it_holds(world: World) -> None:
+    world.put("a")
+    beat = world.beat()
+    beat.beat.max_tick = 0.0
+    for _ in range(3):
+        beat.tick()
+    assert [message.name for message in world.messages] == ["a"]
+
+
+def test_two_beats_without_a_lock_send_each_run_once(world: World) -> None:
+    world.app.conf.redbeat_lock_key = None
+    first, second = world.beat(), world.beat()
+    keys = [world.put(f"e{number}") for number in range(120)]
+
+    for _ in range(60):
+        first.tick()
+        second.tick()
+        if not world.due:
+            break
+
+    ids = [message.id for message in world.messages]
+    assert len(ids) == len(set(ids)) == 120
+    assert [world.runs(key) for key in keys] == [1] * 120
+
+
+def test_a_graceful_stop_while_the_broker_is_away_puts_back_what_was_not_tried(
+    app: Celery, redis_client: Any, closed_port: int
+) -> None:
+    app.conf.broker_url = f"redis://127.0.0.1:{closed_port}/5"
+    app.conf.redbeat_delivery = "at_most_once"
+    world = World(app, redis_client, None)
+    beat = world.beat()
+    keys = [world.put(f"e{number}") for number in range(100)]
+    scores = [world.client.zscore(SCHEDULE, key) for key in keys]
+
+    beat.tick()
+    beat.close()
+
+    after = [world.client.zscore(SCHEDULE, key) for key in keys]
+    assert after == pytest.approx(scores)
+    assert not any(world.client.hexists(key, "meta") for key in keys)
+
+
+class Bomb:
+    """Stands for code that ends the process when it loads one entry."""
+
+    def __init__(self, beat: Any, name: str) -> None:
+        rule_of = beat.beat.rules.rule_of
+
+        def load(row: Any) -> Any:
+            if row.key.endswith(name):
+                raise SystemExit("the process ends")
+            return rule_of(row)
+
+        beat.beat.rules.rule_of = load
+
+
+@only("world", [ONE], indirect=True)
+def test_an_entry_whose_loading_ends_the_process_is_set_aside_and_no_other(world: World) -> None:
+    world.put("bad")
+    for number in range(20):
+        world.put(f"e{number}")
+
+    for _ in range(4):
+        beat = world.beat()
+        Bomb(beat, "bad")
+        with suppress(SystemExit):
+            run_until_idle(beat)
+            break
+        world.client.delete("redbeat::lock")
+
+    assert len(world.messages) == 20
+    failing = world.state("redbeat:bad").failing
+    assert failing is not None
+    assert "only this entry in hand" in failing.reason
+    assert world.client.zscore(SCHEDULE, "redbeat:bad") > world.now
+    assert world.client.zrange(".redbeat::failing", 0, -1) == ["redbeat:bad"]
+
+
+@only("world", [ONE], indirect=True)
+def test_an_innocent_entry_of_a_killed_beat_is_not_blamed(world: World) -> None:
+    beat = world.beat()
+    world.put("e")
+
+    kill_at(beat, lambda _change: True)
+    world.client.delete("redbeat::lock")
+
+    run_until_idle(world.beat())
+
+    assert [message.name for message in world.messages] == ["e"]
+    assert world.client.hgetall(".redbeat::hands") == {}
+
+
+class Declines(HookedScheduler):
+    """A program that sends nothing on its first ask."""
+
+    asked = 0
+
+    def maybe_due(self, entry: Any, **kwargs: Any) -> Any:
+        self.asked += 1
+        if self.asked == 1:
+            return 30.0
+        return super().maybe_due(entry, **kwargs)
+
+
+@only("world", [ONE, TWO], indirect=True)
+def test_an_occurrence_that_user_code_declines_is_not_used_up(world: World) -> None:
+    beat = world.beat(Declines)
+    key = world.put("e")
+    due_at = world.client.zscore(SCHEDULE, key)
+
+    run_until_idle(beat)
+    assert world.messages == []
+    assert world.client.hget(key, "meta") is None
+    world.client.zadd(SCHEDULE, {key: world.now - 1})
+    run_until_idle(beat)
+
+    (message,) = world.messages
+    assert datetime.fromisoformat(message.scheduled_at).timestamp() == pytest.approx(due_at)
+    assert world.runs(key) == 1

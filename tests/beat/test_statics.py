@@ -1,0 +1,690 @@
+"""Entries of ``beat_schedule`` on a real server: what beats write, keep, and remove."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+from celery.beat import BeatLazyFunc
+from celery.schedules import crontab, schedstate, schedule
+from redis.exceptions import LockNotOwnedError
+
+from redbeat import RedBeatSchedulerEntry, worker
+from redbeat.entries import edits
+from redbeat.entries.decide import DISABLED
+from redbeat.entries.history import encode_meta
+from redbeat.entries.state import Hold
+from redbeat.signals import schedule_lost
+from redbeat.storage.rows import new_mark
+from redbeat.storage.store import store_of
+from tests.beat.sending import Clock
+from tests.beat.worlds import HookedScheduler, World, run_until_idle
+from tests.servers import RedisServer
+
+pytestmark = pytest.mark.standalone
+
+HOUR = 3600.0
+SCHEDULE, STATICS, LOCK = "redbeat::schedule", "redbeat::statics", "redbeat::lock"
+
+
+@dataclass
+class Place(World):
+    """A schedule whose broker is another database of the same server."""
+
+    def declare(self, **entries: Any) -> None:
+        """Set ``beat_schedule``: names with schedules, or with the fields of the entry."""
+        self.app.conf.beat_schedule = {
+            name: {"task": "proj.note", **(it if isinstance(it, dict) else {"schedule": it})}
+            for name, it in entries.items()
+        }
+
+    def lead(self, clock: Clock | None = None) -> Any:
+        """Close all beats, and return a new one that has ticked once."""
+        for beat in self.beats:
+            beat.close()
+        beat = self.started(clock)
+        run_until_idle(beat)
+        return beat
+
+    def started(self, clock: Clock | None = None) -> Any:
+        """Return a new beat that has not ticked yet, on a clock of the test if it is given."""
+        more = {} if clock is None else {"clock": staticmethod(clock)}
+        return self.beat(type("OnClock", (HookedScheduler,), more))
+
+    @property
+    def names(self) -> set[str]:
+        return set(self.client.smembers(STATICS))
+
+    def score(self, name: str) -> float | None:
+        score = self.client.zscore(SCHEDULE, f"redbeat:{name}")
+        return None if score is None else float(score)
+
+    def is_due_in(self, name: str, seconds: float) -> bool:
+        """Return whether an entry is due in about that time; tests may take a minute."""
+        score = self.score(name)
+        return score is not None and -60 <= score - self.now - seconds <= 1
+
+    def ran(self, name: str, ago: float, count: int = 1) -> str:
+        """Store that an entry ran; return the text."""
+        at = datetime.fromtimestamp(self.now - ago, timezone.utc)
+        meta = encode_meta(at, count)
+        self.client.hset(f"redbeat:{name}", "meta", meta)
+        return meta
+
+    def definition(self, name: str) -> Any:
+        return json.loads(self.client.hget(f"redbeat:{name}", "definition"))
+
+    def dump(self) -> dict[str, Any]:
+        """Return what is stored for entries."""
+        keys = [key for key in self.client.keys("redbeat*") if key != LOCK]
+        hashes = {key for key in keys if self.client.type(key) == "hash"}
+        scores = self.client.zrange(SCHEDULE, 0, -1, withscores=True)
+        return {**{key: self.client.hgetall(key) for key in hashes}, "": (scores, self.names)}
+
+
+@pytest.fixture
+def place(app: Celery, redis_client: Any, redis_server: RedisServer) -> Iterator[Place]:
+    """An empty schedule."""
+    url = redis_server.url.rsplit("/", 1)[0] + "/5"
+    app.conf.broker_url = url
+    with redis.Redis.from_url(url, decode_responses=True) as broker:
+        broker.flushdb()
+        place = Place(app, redis_client, broker)
+        yield place
+        place.close()
+        broker.flushdb()
+
+
+@pytest.fixture
+def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    """The records of the logger ``celery.beat`` at level INFO and above."""
+    caplog.set_level("INFO", "celery.beat")
+    return caplog
+
+
+@pytest.fixture
+def sends(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """A function that returns how often this process has sent something to Redis."""
+    count, send = [0], redis.Connection.send_packed_command
+
+    def counted(*args: Any, **options: Any) -> Any:
+        count[0] += 1
+        return send(*args, **options)  # type: ignore[no-untyped-call]
+
+    monkeypatch.setattr(redis.Connection, "send_packed_command", counted)
+    return lambda: count[0]
+
+
+def errors(log: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in log.records if record.levelname == "ERROR"]
+
+
+# -- what is written -------------------------------------------------------------------------------
+
+
+def test_new_entries_are_added(place: Place) -> None:
+    place.declare(a=HOUR, b=crontab(minute="0", hour="4"), off={"schedule": HOUR, "enabled": False})
+
+    place.lead()
+
+    assert place.names == {"a", "b", "off"}
+    assert place.messages == []
+    assert place.is_due_in("a", HOUR)
+    assert place.score("off") == DISABLED
+    state = place.state("redbeat:a")
+    assert state.identity == ""
+    assert state.marks.last
+    assert not state.problem
+
+
+def test_an_added_entry_has_nothing_of_an_earlier_one(place: Place) -> None:
+    left = {"inbox": "[1]", "history": "[1]", "waits": '"x"', "policy": '{"max_runs": 1}'}
+    place.client.hset("redbeat:a", mapping=left)
+    place.declare(a=HOUR)
+
+    place.lead()
+
+    assert set(place.client.hkeys("redbeat:a")) == {"definition", "meta", "beat_state"}
+
+
+def test_a_changed_entry_keeps_its_history(place: Place) -> None:
+    place.declare(a=HOUR)
+    place.lead()
+    meta = place.ran("a", 100, count=7)
+    place.declare(a=2 * HOUR)
+
+    place.lead()
+
+    assert place.definition("a")["schedule"]["every"] == 2 * HOUR
+    assert place.client.hget("redbeat:a", "meta") == meta
+    assert place.is_due_in("a", 2 * HOUR - 100)
+    assert place.messages == []
+
+
+@pytest.mark.parametrize("begins_again", [True, False])
+def test_a_finished_entry_begins_again_if_its_schedule_changed(
+    place: Place, begins_again: bool
+) -> None:
+    place.declare(a={"schedule": HOUR, "max_runs": 3})
+    place.lead()
+    place.ran("a", HOUR, count=3)
+    place.client.zadd(SCHEDULE, {"redbeat:a": -1})
+    every, args = (2 * HOUR, []) if begins_again else (HOUR, [1])
+    place.declare(a={"schedule": every, "args": args, "max_runs": 3})
+
+    place.lead()
+
+    if begins_again:
+        assert place.is_due_in("a", 2 * HOUR)
+        assert "total_run_count" not in place.client.hget("redbeat:a", "meta") or not place.runs(
+            "redbeat:a"
+        )
+    else:
+        assert place.score("a") == -1
+        assert place.runs("redbeat:a") == 3
+
+
+def test_a_change_of_time_zone_or_start_is_noted(place: Place) -> None:
+    start = datetime(2020, 1, 1, tzinfo=timezone.utc)
+    daily = crontab(minute="0", hour="4")
+    place.declare(
+        a={"schedule": daily, "timezone": "Europe/Paris"}, b={"schedule": HOUR, "start_time": start}
+    )
+    place.lead()
+    for beat in place.beats:
+        beat.close()
+    later = start + timedelta(days=1)
+    place.declare(
+        a={"schedule": daily, "timezone": "Asia/Tokyo"}, b={"schedule": HOUR, "start_time": later}
+    )
+
+    place.started()
+
+    zone, begins = (place.state(f"redbeat:{name}").change for name in "ab")
+    assert zone is not None
+    assert zone.timezone == "Europe/Paris"
+    assert begins is not None
+    assert begins.start_time == start
+
+
+@pytest.mark.parametrize("changes", [True, False])
+def test_a_paused_entry_stays_paused_until_it_is_changed(place: Place, changes: bool) -> None:
+    place.declare(a=HOUR)
+    place.lead()
+    edits.pause(store_of(place.app), ["redbeat:a"], "why", None)
+    place.declare(a=2 * HOUR if changes else HOUR)
+
+    place.lead()
+
+    pause = place.state("redbeat:a").pause
+    assert (pause is None) == changes
+    assert place.definition("a").get("enabled", True) is changes
+    assert place.is_due_in("a", 2 * HOUR) if changes else place.score("a") == DISABLED
+
+
+def test_a_change_while_a_run_is_held_leaves_the_score(place: Place) -> None:
+    place.declare(a=HOUR)
+    place.lead()
+    state, until = place.state("redbeat:a"), place.now + 25
+    state.hold = Hold("scheduled", until - 30, "id", until)
+    state.sign(new_mark(), hold=True)
+    place.client.hset("redbeat:a", "beat_state", state.text())
+    place.client.zadd(SCHEDULE, {"redbeat:a": until})
+    place.declare(a=2 * HOUR)
+
+    place.lead()
+
+    assert place.score("a") == pytest.approx(until)
+    assert place.state("redbeat:a").hold == state.hold
+    assert place.definition("a")["schedule"]["every"] == 2 * HOUR
+
+
+def test_an_entry_of_an_earlier_version_gets_a_state_without_identity(place: Place) -> None:
+    place.declare(a=HOUR)
+    place.lead()
+    place.client.hdel("redbeat:a", "beat_state")
+    before = place.score("a")
+
+    place.lead()
+
+    assert place.client.hexists("redbeat:a", "beat_state")
+    assert place.state("redbeat:a").identity == ""
+    assert place.score("a") == before
+
+
+def test_a_change_releases_a_quarantined_entry(place: Place) -> None:
+    place.declare(a=HOUR)
+    beat = place.lead()
+    place.client.hset("redbeat:a", "definition", "{")
+    place.client.zadd(SCHEDULE, {"redbeat:a": place.now - 1})
+    beat.tick()
+    assert place.score("a") == -1
+    assert place.state("redbeat:a").quarantine is not None
+
+    place.lead()
+
+    assert place.is_due_in("a", HOUR)
+    assert place.state("redbeat:a").quarantine is None
+    assert not place.client.exists(".redbeat::quarantine")
+
+
+def test_an_entry_expects_successes_and_stops_to(place: Place) -> None:
+    worker.enable(place.app)
+    place.declare(a={"schedule": HOUR, "expect_within": 60})
+    place.lead()
+    assert place.client.zscore(".redbeat::expected", "redbeat:a") == 0
+    assert place.state("redbeat:a").results.since is not None
+    place.declare(a=HOUR)
+
+    place.lead()
+
+    assert not place.client.exists(".redbeat::expected")
+
+
+# -- what is not written ---------------------------------------------------------------------------
+
+
+def test_unchanged_entries_write_nothing(place: Place) -> None:
+    place.declare(a=HOUR, b=crontab(minute="0", hour="4"))
+    place.lead()
+    before = place.dump()
+
+    place.lead()
+
+    assert place.dump() == before
+
+
+def test_an_unchanged_entry_that_is_not_scheduled_is_due_again(place: Place) -> None:
+    place.declare(a=HOUR, b=HOUR)
+    place.lead()
+    place.client.zrem(SCHEDULE, "redbeat:a")
+    before = place.messages
+    place.lead()
+    assert place.is_due_in("a", HOUR)
+    assert place.messages == before
+
+
+def test_a_start_takes_a_round_trip_for_500_unchanged_entries(
+    place: Place, sends: Callable[[], int]
+) -> None:
+    trips = []
+    for count in (1, 1200):
+        place.declare(**{f"s{number}": HOUR for number in range(count)})
+        place.lead().close()
+        before = sends()
+        beat = place.started()
+        begun = sends()
+        run_until_idle(beat)
+        trips.append((begun - before, sends() - begun))
+        beat.close()
+    (start, ticks), (long_start, long_ticks) = trips
+    assert (long_start - start, long_ticks - ticks) == (2, 2)
+    assert start <= 4
+
+
+def test_what_another_beat_wrote_since_the_start_is_written_again(place: Place) -> None:
+    place.declare(a=HOUR)
+    beat = place.started()
+    place.declare(a=2 * HOUR)
+    place.started()
+    run_until_idle(beat)
+    definition = json.loads(place.client.hget("redbeat:a", "definition"))
+    assert definition["schedule"]["every"] == HOUR
+
+
+@pytest.mark.parametrize("kind", ["bad schedule", "reserved name", "own code", "occupied key"])
+def test_what_is_wrong_with_one_entry_disturbs_no_other(
+    place: Place, log: pytest.LogCaptureFixture, kind: str
+) -> None:
+    bad: dict[str, dict[str, Any]] = {
+        "bad schedule": {"x": {"schedule": object()}},
+        "reserved name": {":schedule": {"schedule": HOUR}},
+        "own code": {"x": {"schedule": HOUR, "kwargs": {"x": object()}}},
+        "occupied key": {"x": {"schedule": HOUR}},
+    }
+    place.client.rpush("redbeat:x", "precious")
+    place.declare(a=HOUR, **bad[kind], z=HOUR)
+
+    place.lead()
+
+    assert place.names == {"a", "z"}
+    assert place.client.lrange("redbeat:x", 0, -1) == ["precious"]
+    assert len(errors(log)) == 1
+
+
+def test_a_constructor_adds_and_changes_while_nobody_leads(place: Place) -> None:
+    place.declare(a=HOUR, c=HOUR)
+    place.lead().close()
+    place.declare(a=2 * HOUR, b=HOUR)
+
+    place.started()
+
+    assert place.names == {"a", "b", "c"}
+    assert place.definition("a")["schedule"]["every"] == 2 * HOUR
+    assert not place.client.exists(LOCK)
+
+
+def test_a_constructor_only_adds_while_another_beat_leads(place: Place) -> None:
+    place.declare(a=HOUR, c=HOUR)
+    leader = place.lead()
+    before = place.dump()
+    place.declare(a=2 * HOUR, b=HOUR)
+
+    standby = place.started()
+    standby.tick()
+    standby.tick()
+
+    after = place.dump()
+    assert place.names == {"a", "b", "c"}
+    assert all(after[key] == before[key] for key in ("redbeat:a", "redbeat:c"))
+    leader.close()
+    standby.tick()
+    assert place.names == {"a", "b"}
+    assert place.definition("a")["schedule"]["every"] == 2 * HOUR
+
+
+def test_a_program_may_edit_an_entry_between_reading_and_writing(place: Place) -> None:
+    place.declare(a=HOUR)
+    place.lead().close()
+    place.declare(a=2 * HOUR)
+    beat = place.started()
+    place.declare(a=3 * HOUR)
+    place.beat(HookedScheduler).close()  # an older version writes what the beat has not read yet
+    edited = {"name": "a", "task": "other", "schedule": {"__type__": "interval", "every": 60.0}}
+
+    def edit(request: Any) -> None:
+        if any(change.key == "redbeat:a" and change.set for change in request.changes):
+            beat.store.before.clear()
+            place.client.hset("redbeat:a", "definition", json.dumps(edited))
+
+    beat.store.before.append(edit)
+    run_until_idle(beat)
+
+    assert beat.store.before == []
+    assert place.definition("a")["schedule"]["every"] == 2 * HOUR
+    assert place.definition("a")["task"] == "proj.note"
+
+
+class Late(HookedScheduler):
+    """A scheduler that writes static entries in its first tick, as if Redis was away before."""
+
+    def _offer_statics(self) -> None:
+        pass
+
+
+def test_a_lost_reply_adds_nothing_twice(place: Place) -> None:
+    place.declare(a=HOUR, b=HOUR)
+    beat = place.beat(Late)
+    lost: list[int] = []
+
+    def lose(request: Any) -> bool:
+        if any(change.set for change in request.changes) and not lost:
+            lost.append(len(request.changes))
+            return True
+        return False
+
+    beat.store.lost.append(lose)
+    for _ in range(4):
+        beat.tick()
+
+    assert lost == [3]
+    assert place.names == {"a", "b"}
+    assert place.is_due_in("a", HOUR)
+    assert place.messages == []
+
+
+def test_entries_that_could_not_be_written_are_written_by_a_tick(
+    app: Celery, log: pytest.LogCaptureFixture
+) -> None:
+    with RedisServer() as server:
+        app.conf.redbeat_redis_url = server.url
+        app.conf.beat_schedule = {"a": {"task": "proj.note", "schedule": HOUR}}
+        server.kill()
+        beat = HookedScheduler(app)
+        assert "Could not write static entries, the next tick tries again" in log.text
+        server.restart()
+        for _ in range(3):
+            beat.tick()
+        with redis.Redis.from_url(server.url, decode_responses=True) as client:
+            assert client.smembers(STATICS) == {"a"}
+        beat.close()
+        app.redbeat_redis.close()
+        del app.redbeat_redis
+
+
+# -- what is removed -------------------------------------------------------------------------------
+
+
+def test_what_is_no_longer_declared_is_removed(place: Place) -> None:
+    worker.enable(place.app)
+    place.declare(a={"schedule": HOUR, "expect_within": 60}, b=HOUR)
+    place.lead()
+    RedBeatSchedulerEntry("mine", "proj.note", HOUR, app=place.app).save()
+    place.client.zadd(".redbeat::failing", {"redbeat:a": 1})
+    place.declare(b=HOUR)
+
+    place.lead()
+
+    assert place.names == {"b"}
+    assert not place.client.exists("redbeat:a", ".redbeat::failing", ".redbeat::expected")
+    assert place.score("a") is None
+    assert place.score("mine") is not None
+    place.declare()
+    place.lead()
+    assert place.names == set()
+
+
+def test_a_beat_that_has_just_lost_the_lock_removes_nothing(place: Place) -> None:
+    place.declare(a=HOUR, b=HOUR)
+    place.lead().close()
+    place.declare(b=HOUR)
+    beat = place.started()
+
+    def rob(request: Any) -> None:
+        if any(change.delete for change in request.changes):
+            beat.store.before.clear()
+            place.client.set(LOCK, "thief", px=60_000)
+
+    beat.store.before.append(rob)
+    for _ in range(3):
+        beat.tick()
+
+    assert beat.store.before == []
+    assert place.names == {"a", "b"}
+    assert place.client.exists("redbeat:a")
+
+
+def test_a_key_that_another_program_has_made_is_not_removed(place: Place) -> None:
+    place.client.rpush("redbeat:x", "precious")
+    place.client.sadd(STATICS, "x")
+    place.declare(a=HOUR)
+
+    place.lead()
+
+    assert place.names == {"a"}
+    assert place.client.lrange("redbeat:x", 0, -1) == ["precious"]
+
+
+def test_a_leader_that_is_set_up_again_removes_at_once(place: Place) -> None:
+    place.declare(a=HOUR, b=HOUR)
+    beat = place.lead()
+    place.declare(b=HOUR)
+
+    beat.setup_schedule()
+
+    assert place.names == {"b"}
+
+
+def test_without_a_lock_nobody_removes_what_another_may_have(place: Place) -> None:
+    place.app.conf.redbeat_lock_key = None
+    clock = Clock()
+    place.declare(a=HOUR)
+    older = place.started()
+    run_until_idle(older)
+    place.declare(b=HOUR)
+    newer = place.started(clock)
+    run_until_idle(newer)
+    clock.now += 61
+    newer.tick()
+    assert place.names == {"a", "b"}
+
+    older.close()
+    clock.now += 61
+    newer.tick()
+
+    assert place.names == {"b"}
+
+
+def test_without_a_lock_a_beat_removes_what_it_had_itself(place: Place) -> None:
+    place.app.conf.redbeat_lock_key = None
+    place.declare(other=HOUR)
+    run_until_idle(place.started())
+    place.declare(b=HOUR, c=HOUR)
+    beat = place.started()
+    run_until_idle(beat)
+    place.declare(c=HOUR)
+
+    beat.setup_schedule()
+
+    assert place.names == {"other", "c"}
+
+
+# -- what vanishes ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["all", "statics", "schedule"])
+def test_lost_entries_come_back_without_a_run(
+    place: Place, log: pytest.LogCaptureFixture, way: str
+) -> None:
+    clock = Clock()
+    place.declare(a=HOUR, b=crontab(minute="0", hour="4"), c=HOUR)
+    beat = place.lead(clock)
+    if way == "all":
+        place.client.flushdb()
+    else:
+        place.client.delete({"statics": STATICS, "schedule": SCHEDULE}[way])
+    clock.now += 1.0
+
+    for _ in range(3):
+        beat.tick()
+
+    assert place.names == {"a", "b", "c"}
+    assert place.is_due_in("a", HOUR)
+    assert place.messages == []
+    assert ("are gone" in log.text) == (way != "statics")
+    assert ("vanished" in log.text) == (way == "statics")
+
+
+def test_an_entry_without_its_hash_is_written_again_if_it_is_static(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.declare(a=HOUR)
+    beat = place.lead()
+    monkeypatch.setattr("redbeat.beat.beat.MISSING_FOR", 0.0)
+    place.client.delete("redbeat:a")
+    place.client.zadd(SCHEDULE, {"redbeat:a": place.now - 1, "redbeat:gone": place.now - 1})
+
+    run_until_idle(beat)
+
+    assert place.definition("a")["task"] == "proj.note"
+    assert place.is_due_in("a", HOUR)
+    assert place.score("gone") is None
+    assert place.messages == []
+
+
+def test_an_entry_that_a_program_deleted_stays_deleted_until_the_next_start(place: Place) -> None:
+    place.declare(a=HOUR, b=HOUR)
+    beat = place.lead()
+    edits.delete(store_of(place.app), ["redbeat:a"])
+    run_until_idle(beat)
+    assert place.score("a") is None
+
+    place.lead()
+
+    assert place.score("a") is not None
+
+
+@pytest.mark.parametrize("exits", [True, False])
+def test_the_loss_of_all_is_an_error(
+    place: Place, log: pytest.LogCaptureFixture, exits: bool
+) -> None:
+    if exits:
+        place.app.conf.redbeat_on_lock_lost = "exit"
+    heard: list[int] = []
+
+    def hear(count: int, **_: Any) -> None:
+        heard.append(count)
+
+    place.declare(a=HOUR, b=HOUR)
+    beat = place.lead()
+    schedule_lost.connect(hear)
+    try:
+        place.client.flushdb()
+        if exits:
+            with pytest.raises(LockNotOwnedError, match="vanished"):
+                beat.tick()
+        else:
+            beat.tick()
+    finally:
+        schedule_lost.disconnect(hear)
+
+    assert heard == [2]
+    assert errors(log) == ["beat: The schedule in Redis is empty: all 2 entries are gone"]
+
+
+# -- what Redis cannot store ----------------------------------------------------------------------
+
+
+class EveryOther(schedule):
+    """A schedule that decides by itself."""
+
+    asked = 0
+
+    def is_due(self, last_run_at: Any) -> Any:  # noqa: ARG002
+        EveryOther.asked += 1
+        return schedstate(is_due=False, next=HOUR)
+
+
+def test_a_schedule_that_decides_by_itself_is_asked(place: Place) -> None:
+    place.declare(a=EveryOther(60.0))
+    beat = place.lead()
+    place.ran("a", 3 * HOUR)
+    place.client.zadd(SCHEDULE, {"redbeat:a": place.now - 1})
+    EveryOther.asked = 0
+
+    run_until_idle(beat)
+
+    assert EveryOther.asked
+    assert place.messages == []
+
+
+def number() -> int:
+    """Return an argument that is computed for each run."""
+    return 7
+
+
+def test_arguments_that_a_beat_computes(place: Place, log: pytest.LogCaptureFixture) -> None:
+    place.declare(a={"schedule": HOUR, "args": [BeatLazyFunc(number)]})
+    beat = place.lead()
+    place.ran("a", 3 * HOUR)
+    place.client.zadd(SCHEDULE, {"redbeat:a": place.now - 1})
+
+    run_until_idle(beat)
+
+    assert [message.args for message in place.messages] == [[7]]
+    beat.close()
+    place.client.delete(STATICS)  # so that the next beat, which has no such entry, leaves it
+    place.ran("a", 3 * HOUR)
+    place.client.zadd(SCHEDULE, {"redbeat:a": place.now - 1})
+    place.declare()
+    other = place.started()
+    for _ in range(3):
+        other.tick()
+    assert len(place.messages) == 1
+    assert "is left to other beats" in log.text

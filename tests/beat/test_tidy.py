@@ -1,0 +1,63 @@
+"""Side keys are tidied up: what belongs to deleted entries goes, what others wrote too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from redbeat.beat.tidy import portions
+from redbeat.entries.state import Failing, State
+from redbeat.storage.keys import Keys
+from redbeat.storage.rows import Look, Request
+from redbeat.storage.store import Store
+
+PREFIX = "redbeat:"
+SCHEDULE = f"{PREFIX}:schedule"
+ASIDE = f".{PREFIX}:"
+
+
+def tidied(client: Any, most: int = 10) -> None:
+    """Tidy a whole schedule up, at the 1000th second."""
+    store = Store(client, Keys(PREFIX))
+    reply = store.turn(Request("t", None, (), Look(limit=0)))._replace(now=1000.0)
+    for portion in portions(store, most):
+        cursor = None
+        while cursor != 0:
+            cursor, changes = portion(cursor or 0, reply)
+            store.turn(Request("t", None, changes))
+
+
+def put(client: Any, name: str, **state: Any) -> None:
+    """Store an entry."""
+    client.hset(
+        f"{PREFIX}{name}", mapping={"definition": "{}", "beat_state": State(**state).text()}
+    )
+    client.zadd(SCHEDULE, {f"{PREFIX}{name}": 5})
+
+
+def test_counts_of_deleted_entries_go(redis_client: Any) -> None:
+    put(redis_client, "a b")
+    stats = {"dispatched": 5, "dispatched a b": 2, "missed a b": 1, "failed gone": 1, "odd x": 1}
+    redis_client.hset(f"{ASIDE}stats", mapping=stats)
+    tidied(redis_client)
+    assert redis_client.hgetall(f"{ASIDE}stats").keys() == stats.keys() - {"failed gone"}
+    tidied(redis_client, most=0)
+    assert redis_client.hgetall(f"{ASIDE}stats") == {"dispatched": "5", "odd x": "1"}
+
+
+def test_what_fails_no_longer_and_what_is_gone_leaves_the_indexes(redis_client: Any) -> None:
+    put(redis_client, "fails", failing=Failing(1.0, 1, "away"))
+    put(redis_client, "works")
+    for index in ("failing", "expected"):
+        keys = {f"{PREFIX}{name}": 1 for name in ("fails", "works", "gone")}
+        redis_client.zadd(f"{ASIDE}{index}", keys)
+    redis_client.zadd(f"{ASIDE}beats", {"now": 1000, "future": 5000})
+    tidied(redis_client)
+    assert redis_client.zrange(f"{ASIDE}failing", 0, -1) == [f"{PREFIX}fails"]
+    assert redis_client.zrange(f"{ASIDE}expected", 0, -1) == [f"{PREFIX}fails", f"{PREFIX}works"]
+    assert redis_client.zrange(f"{ASIDE}beats", 0, -1) == ["now"]
+
+
+def test_keys_of_a_wrong_type_stop_nothing(redis_client: Any) -> None:
+    for name in ("stats", "failing", "expected", "beats"):
+        redis_client.set(f"{ASIDE}{name}", "x")
+    tidied(redis_client)

@@ -1,1 +1,0 @@
-"""The third edition of the beat, under construction: users can't reach it yet."""

@@ -1,0 +1,241 @@
+"""What happens amid a run: a beat dies, user code edits the entry, reports come late, a stop."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Any
+
+import pytest
+from celery import Celery, Task
+from celery.schedules import schedule
+
+from redbeat import RedBeatSchedulerEntry
+from redbeat.schedulers import RedBeatScheduler
+from redbeat.settings import AT_LEAST_ONCE, AT_MOST_ONCE
+from tests.deployments import PREFIX
+from tests.faults.proxy import Proxy
+from tests.servers import RedisServer
+from tests.waiting import wait_until
+from tests.workers import reporting
+
+from .clients import Wire
+from .conftest import RecordingScheduler, Sent, World, end_run, interval_json, void
+from .test_exactly_once import Queues, queues
+
+__all__ = ("queues",)
+
+pytestmark = pytest.mark.standalone
+
+KEY = f"{PREFIX}a"
+HOUR = 3600.0
+
+
+class DeadError(BaseException):
+    """An exception that no handler of a beat catches. It simulates SIGKILL."""
+
+
+def kill(world: World, wire: Wire, scheduler: Any, when: Callable[[], object]) -> None:
+    """Let ``scheduler`` die in a tick, before the first command that is sent while ``when`` holds.
+
+    The lock is free afterwards, as after its time has passed.
+    """
+
+    def die() -> None:
+        raise DeadError
+
+    world.schedulers.remove(scheduler)  # a killed beat does not close its scheduler
+    wire.before_command(die, when)
+    with pytest.raises(DeadError):
+        scheduler.tick()
+    world.client.delete(f"{PREFIX}:lock")
+
+
+# -- a held run is not decided again ---------------------------------------------------------------
+
+
+def test_a_run_that_may_have_been_sent_keeps_its_id(world: World, wire: Wire) -> None:
+    """A beat dies between the publish and the record of an entry's only run; then it is edited."""
+    world.app.conf.redbeat_delivery = AT_LEAST_ONCE
+    RedBeatSchedulerEntry(
+        "a", "tasks.a", 60, max_runs=1, last_run_at=world.ago(90), app=world.app
+    ).save()
+    dead = world.scheduler()
+    kill(world, wire, dead, lambda: dead.sent)
+    world.end_hold("a")
+    entry = RedBeatSchedulerEntry.from_key(KEY, world.app)
+    entry.schedule = schedule(50, app=world.app)
+    entry.save()
+    heir = world.scheduler()
+    for _ in range(3):
+        heir.tick()
+    assert {sent.id for sent in dead.sent + heir.sent} == {dead.sent[0].id}
+
+
+@pytest.mark.parametrize("locked", [True, False], ids=["locked", "unlocked"])
+def test_what_a_killed_beat_had_looked_at_is_sent_by_the_next_beat(
+    world: World, wire: Wire, queues: Queues, locked: bool
+) -> None:
+    """With exactly-once delivery, nothing was sent, so there is nothing to wait for."""
+    if not locked:
+        world.app.conf.redbeat_lock_key = None
+    scheduler = world.scheduler_of(RedBeatScheduler)
+    scheduler.tick()
+    world.put("a", interval_json(60), world.ago(90))
+    commands = count(1)
+    kill(world, wire, scheduler, lambda: next(commands) == 2)
+    heir = world.scheduler_of(RedBeatScheduler)
+
+    def sent() -> list[str]:
+        heir.tick()
+        return queues.names()
+
+    assert wait_until(sent, 0.5 if locked else 2.0) == ["a"]
+
+
+# -- user code around a run ------------------------------------------------------------------------
+
+
+class Counting(RedBeatScheduler):
+    """A program that counts its runs in the entry, and disables the entry after the last."""
+
+    def apply_async(self, entry: Any, producer: Any = None, advance: bool = True, **kw: Any) -> Any:
+        """Send the run, then write to the entry by plain commands."""
+        result = super().apply_async(entry, producer=producer, advance=advance, **kw)
+        client = self.app.redbeat_redis
+        definition = json.loads(client.hget(entry.key, "definition"))
+        client.hset(entry.key, "definition", json.dumps({**definition, "enabled": False}))
+        return result
+
+
+def test_a_program_that_disables_its_entry_while_it_is_sent(world: World, queues: Queues) -> None:
+    world.put("a", interval_json(60), world.ago(90))
+    scheduler = world.scheduler_of(Counting)
+    for _ in range(3):
+        scheduler.tick()
+    assert queues.names() == ["a"]
+    assert world.score("a") == -2
+
+
+class Singleton(Task):
+    """A task that sends nothing while an earlier message of it is waiting."""
+
+    def apply_async(self, *_: Any, **__: Any) -> Any:
+        """Send nothing, and return the result of the earlier message."""
+        return self.AsyncResult("the earlier message")
+
+
+def test_a_task_that_sends_nothing_is_not_running(world: World, queues: Queues) -> None:
+    with reporting(world.app):
+        world.app.task(name="tasks.a", base=Singleton, shared=False)(void)
+        RedBeatSchedulerEntry(
+            "a", "tasks.a", HOUR, overlap="skip", last_run_at=world.ago(5000), app=world.app
+        ).save()
+        scheduler = world.scheduler_of(RedBeatScheduler)
+        scheduler.tick()
+        entry = RedBeatSchedulerEntry.from_key(KEY, world.app)
+        assert queues.messages() == []
+        assert entry.history[0].outcome == "not_sent"
+        assert world.running("a") is None
+
+
+# -- ends of runs ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def overlapping(app: Celery) -> Iterator[Celery]:
+    """An app whose workers report the end of each run."""
+    with reporting(app):
+        yield app
+
+
+def test_an_end_of_a_run_that_is_put_back_is_not_forgotten(
+    overlapping: Celery, world: World
+) -> None:
+    """The message left, although its publish raised; its end is reported before the next try."""
+    RedBeatSchedulerEntry(
+        "a", "tasks.a", HOUR, overlap="skip", last_run_at=world.ago(5000), app=overlapping
+    ).save()
+
+    options: list[dict[str, Any]] = []
+
+    class Repeats(RecordingScheduler):
+        """A scheduler whose first publish raises after the message left."""
+
+        def send_task(self, *args: Any, **kwargs: Any) -> None:
+            options.append(kwargs)
+            if len(options) == 1:
+                raise ValueError("the reply of the broker is lost")
+            super().send_task(*args, **kwargs)
+
+    scheduler = world.scheduler_of(Repeats)
+    scheduler.tick()
+    end_run(overlapping, Sent("", [], {}, options[0]))
+    for _ in range(2):
+        world.make_due("a")
+        scheduler.tick()
+        world.put_meta("a", world.ago(5000))
+    assert len({sent["task_id"] for sent in options}) == 2, "it has ended, and the next run is sent"
+
+
+def test_a_second_report_about_an_earlier_run_does_not_end_the_new_one(
+    overlapping: Celery, world: World, wire: Wire
+) -> None:
+    """A worker repeats a report after a beat died amid the next run, and then the entry is paused.
+
+    So nobody sends the next run again, and it is at work until its own end is reported.
+    """
+    world.app.conf.redbeat_delivery = AT_LEAST_ONCE
+    entry = RedBeatSchedulerEntry(
+        "a", "tasks.a", HOUR, overlap="skip", last_run_at=world.ago(5000), app=overlapping
+    ).save()
+    dead = world.scheduler()
+    dead.tick()
+    end_run(overlapping, dead.sent[0])
+    world.put_meta("a", world.ago(4000))
+    world.make_due("a")
+    kill(world, wire, dead, lambda: len(dead.sent) == 2)
+    end_run(overlapping, dead.sent[0])
+    entry.pause()
+    world.end_hold("a")
+    heir = world.scheduler()
+    heir.tick()
+    entry.resume()
+    world.put_meta("a", world.ago(3700))
+    world.make_due("a")
+    heir.tick()
+    assert heir.sent == [], "the run of the dead beat is still at work"
+
+
+# -- a stop while the broker is away ---------------------------------------------------------------
+
+
+def test_a_stop_while_the_broker_is_away_puts_back_what_was_not_tried(
+    world: World, wire: Wire
+) -> None:
+    """The broker goes away when a group of at-most-once runs is recorded, and the beat stops."""
+    world.app.conf.redbeat_delivery = AT_MOST_ONCE
+    with RedisServer() as server, Proxy(server.port) as proxy:
+        world.app.conf.broker_url = proxy.url
+        queues = Queues(server.url)
+        stopping = world.scheduler_of(RedBeatScheduler)
+        stopping.tick()
+        world.put_many(100)
+
+        def lose_broker() -> None:
+            proxy.refuse()
+            proxy.cut()
+
+        wire.after_reply(lose_broker, lambda: any(world.run_count(f"e{n}") for n in range(100)))
+        stopping.tick()
+        stopping.close()
+        assert queues.names() == []
+        proxy.refuse(False)
+        heir = world.scheduler_of(RedBeatScheduler)
+        for _ in range(3):
+            heir.tick()
+        names = queues.names()
+        queues.client.close()
+    assert len(names) == len({*names}), "no run is sent twice"
+    assert len(names) >= 99, "only a run that was tried may be lost"
