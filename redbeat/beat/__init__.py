@@ -1,1 +1,1 @@
-"""Implements a beat, which in each tick renews the lock, claims due entries and sends runs."""
+"""Implements a beat, which in each tick renews the lock, looks at what is due and sends runs."""

@@ -27,8 +27,8 @@ from redbeat.schedules.next_run import MIN_EVERY, asks_itself
 
 logger = get_logger(__name__)
 
-#: Maximum difference between the score of a claimed entry and its due time. A claim raises the
-#: score, so the entry may be due earlier than its score.
+#: Maximum difference between the score of an entry whose run is held and its due time. A hold
+#: raises the score, so the entry may be due earlier than its score.
 SLACK = timedelta(seconds=60)
 
 

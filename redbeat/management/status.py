@@ -52,8 +52,8 @@ class Status:
         entries: the number of entries by state; an entry counts as ``scheduled`` while a beat
             publishes its run.
         statics: the number of entries from ``beat_schedule``.
-        due_now: the number of entries that are due and not yet claimed, or whose run could not be
-            sent.
+        due_now: the number of entries that are due and that no beat holds, or whose run could not
+            be sent.
         most_late: the maximum lateness of a due entry in seconds, or None if no entry is due; the
             lateness counts from the time when the run was due, even after failed attempts to send
             the run, but without the entry's jitter.

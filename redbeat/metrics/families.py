@@ -94,7 +94,7 @@ def schedule_gauges(snapshot: Snapshot) -> Iterator[core.Metric]:
         ("redbeat_static_entries", "Entries that come from beat_schedule.", counts.statics),
         (
             "redbeat_due_entries",
-            "Entries that are due and not yet claimed, or whose run could not be sent.",
+            "Entries that are due and that no beat holds, or whose run could not be sent.",
             counts.due,
         ),
         (

@@ -10,6 +10,7 @@ from typing import Any
 from celery import Celery, Task
 from celery.result import AsyncResult
 from celery.schedules import schedule
+from kombu.exceptions import OperationalError
 from redis import Redis
 
 from redbeat.calendar.zones import UTC
@@ -39,6 +40,14 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+class Closed:
+    """A producer that cannot open a channel."""
+
+    @property
+    def channel(self) -> Any:
+        raise OperationalError("refused")
 
 
 def rule_of(name: str = "a", task: str = NOTE, **more: Any) -> Rule:

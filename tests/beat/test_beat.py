@@ -10,7 +10,6 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-import redis
 from celery import Celery
 
 from redbeat import worker
@@ -20,7 +19,7 @@ from redbeat.storage.rows import Change, Request
 from tests.servers import RedisServer
 
 from .sending import Single, note
-from .worlds import SCHEDULE, HookedScheduler, World, run_until_idle
+from .worlds import SCHEDULE, HookedScheduler, World, empty_broker, run_until_idle
 
 pytestmark = pytest.mark.standalone
 
@@ -41,16 +40,12 @@ def world(
     url = redis_server.url
     if request.param == TWO:
         url = request.getfixturevalue("other_server").url
-    url = url.rsplit("/", 1)[0] + "/5"
-    app.conf.broker_url = url
     if request.param == MOST:
         app.conf.redbeat_delivery = "at_most_once"
-    with redis.Redis.from_url(url, decode_responses=True) as broker:
-        broker.flushdb()
+    with empty_broker(app, url) as broker:
         world = World(app, redis_client, broker)
         yield world
         world.close()
-        broker.flushdb()
 
 
 only = pytest.mark.parametrize

@@ -25,6 +25,7 @@ from redbeat.errors import ConfigurationError
 from tests.beat.sending import (
     NOTE,
     Clock,
+    Closed,
     Elsewhere,
     Renamed,
     Single,
@@ -235,14 +236,6 @@ def test_a_new_channel_is_captured_too(world: World) -> None:
         assert len(run.push) == 1
         world.reconnect()
     assert world.client.llen("celery") == 0
-
-
-class Closed:
-    """A producer that cannot open a channel."""
-
-    @property
-    def channel(self) -> Any:
-        raise OperationalError("refused")
 
 
 def test_a_channel_that_cannot_be_opened_is_an_error_of_the_run(world: World) -> None:

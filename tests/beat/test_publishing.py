@@ -17,6 +17,7 @@ from redbeat.signals import entry_dispatched
 from redbeat.storage.rows import Request
 from redbeat.storage.store import Store
 from tests.beat.sending import Clock
+from tests.beat.worlds import empty_broker
 from tests.schedulers import Scheduler
 
 pytestmark = pytest.mark.standalone
@@ -65,15 +66,11 @@ class World:
 
 @pytest.fixture
 def world(app: Celery, redis_client: Any, redis_url: str) -> Iterator[World]:
-    url = redis_url.rsplit("/", 1)[0] + "/5"
-    app.conf.broker_url = url
-    with redis.Redis.from_url(url) as broker:
-        broker.flushdb()
+    with empty_broker(app, redis_url):
         world = World(app, redis_client)
         yield world
         for beat in world.beats:
             beat.close()
-        broker.flushdb()
 
 
 @pytest.mark.parametrize("signal", [SystemExit, KeyboardInterrupt])

@@ -11,7 +11,6 @@ import redis
 from amqp import Channel, spec
 from amqp.exceptions import NotFound
 from celery import Celery
-from kombu.exceptions import OperationalError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
@@ -19,6 +18,7 @@ from redbeat.beat.send import Sender, SharedError
 from redbeat.entries.run import Run
 from tests.beat.sending import (
     Clock,
+    Closed,
     Elsewhere,
     Renamed,
     Single,
@@ -212,14 +212,6 @@ def test_a_run_that_is_published_again_forgets_its_error(world: World) -> None:
     world.publish(run)
     world.sender.finish()
     assert fate(run) == (True, "a-id", "")
-
-
-class Closed:
-    """A producer that cannot open a channel."""
-
-    @property
-    def channel(self) -> Any:
-        raise OperationalError("refused")
 
 
 def test_without_a_channel_nothing_has_left(world: World) -> None:

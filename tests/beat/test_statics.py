@@ -24,7 +24,7 @@ from redbeat.signals import schedule_lost
 from redbeat.storage.rows import new_mark
 from redbeat.storage.store import store_of
 from tests.beat.sending import Clock
-from tests.beat.worlds import HookedScheduler, World, run_until_idle
+from tests.beat.worlds import HookedScheduler, World, empty_broker, run_until_idle
 from tests.servers import RedisServer
 
 pytestmark = pytest.mark.standalone
@@ -91,14 +91,10 @@ class Place(World):
 @pytest.fixture
 def place(app: Celery, redis_client: Any, redis_server: RedisServer) -> Iterator[Place]:
     """An empty schedule."""
-    url = redis_server.url.rsplit("/", 1)[0] + "/5"
-    app.conf.broker_url = url
-    with redis.Redis.from_url(url, decode_responses=True) as broker:
-        broker.flushdb()
+    with empty_broker(app, redis_server.url) as broker:
         place = Place(app, redis_client, broker)
         yield place
         place.close()
-        broker.flushdb()
 
 
 @pytest.fixture

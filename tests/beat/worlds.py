@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import redis
 from celery import Celery
 from redis.exceptions import ConnectionError as RedisConnectionError
 
@@ -18,6 +20,17 @@ from redbeat.storage.store import Store
 from tests.schedulers import Scheduler
 
 SCHEDULE = "redbeat::schedule"
+
+
+@contextmanager
+def empty_broker(app: Celery, url: str) -> Iterator[redis.Redis]:
+    """Let an app publish to an empty database of the server at ``url``, and empty it afterwards."""
+    url = url.rsplit("/", 1)[0] + "/5"
+    app.conf.broker_url = url
+    with redis.Redis.from_url(url, decode_responses=True) as broker:
+        broker.flushdb()
+        yield broker
+        broker.flushdb()
 
 
 class Message(NamedTuple):

@@ -162,7 +162,7 @@ def tick_of_a_beat(app: Celery) -> None:
 
 
 def test_a_claimed_entry_has_no_wrong_score(run: Run, make: Make, redis_client: Any) -> None:
-    """A claim sets the score to the end of the lease, so the command must not report the score."""
+    """A hold sets the score to its own end, so the command must not report the score."""
     make("claimed", 1, last_run_at=datetime(2026, 1, 1, tzinfo=timezone.utc))
     redis_client.zadd(SCHEDULE, {"redbeat:claimed": 4e9})
     assert run("doctor").code == 1

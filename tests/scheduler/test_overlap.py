@@ -267,7 +267,7 @@ def test_only_the_latest_run_waits(world: World) -> None:
 
 
 def test_a_run_that_ends_while_the_next_is_put_off(world: World) -> None:
-    """A worker reports the end only once, after the beat claimed the next run."""
+    """A worker reports the end only once, after the beat has looked at the next run."""
     scheduler = begin(world, "buffer_one")
     world.put("b", last_run_at=world.ago(90), score=world.now() - 0.001)
     scheduler.before_send = once(lambda: end(scheduler, 0))

@@ -98,7 +98,7 @@ def test_every_field_is_json_at_every_moment(world: World, scheduler: RecordingS
             world.client.zadd(SCHEDULE, {f"{PREFIX}{name}": 0})
             world.put_meta(name, world.ago(HOUR + 5))
     assert seen >= {"definition", "meta", "policy", "history", "results"}
-    assert seen >= {"beat_state", "inbox"} or seen >= {"runtime", "claim", "trigger", "running"}
+    assert seen >= {"beat_state", "inbox"}
     assert [run.task_id for run in Schedule(world.app)["odd"].history] == [ODD_ID] * 3
 
 
@@ -135,12 +135,6 @@ def test_values_that_other_programs_write_stop_nothing(world: World, field: str,
     assert entry.status.state
     scheduler = world.scheduler()
     scheduler.tick()
-    if world.client.hexists(key, "unread"):  # perhaps the claim of a later version
-        assert scheduler.names == [], "it is left alone for a while"
-        unread: Any = world.field("a", "unread")
-        unread[0] = f"{world.now() - 61:.6f} 1"
-        world.client.hset(key, "unread", json.dumps(unread, separators=(",", ":")))
-        world.client.zadd(SCHEDULE, {key: 0})
     waits = [scheduler.tick() for _ in range(2)]
     assert waits[-1] > 0, "there is always more to do"
     assert "a" in scheduler.names

@@ -3,7 +3,7 @@
 With one Redis, the first entry has exactly-once delivery. With a separate broker, it has
 at-least-once delivery. The second entry always has at-most-once delivery.
 
-Messages take no time here, so a beat claims, publishes and records in one instant. Only the order
+Messages take no time here, so a beat decides, publishes and records in one instant. Only the order
 of the beats and the step of the fault vary.
 """
 
@@ -167,7 +167,7 @@ class Exploration:
 
 
 def fault_matters(case: Case, record: Record) -> bool:
-    """Return whether the fault happens while the runs are claimed, published and recorded."""
+    """Return whether the fault happens while the runs are decided, published and recorded."""
     return any(
         what == case.fault and DUE <= begin <= DUE + COUNTED
         for begin, _, what in record.disturbances

@@ -25,7 +25,7 @@ NEVER: Final = datetime(1, 1, 2, tzinfo=timezone.utc)
 
 
 class LegacyBeat:
-    """A RedBeat 2.4.2 beat: no claims, no repeated messages, random message ids.
+    """A RedBeat 2.4.2 beat: no holds, no repeated messages, random message ids.
 
     Arguments:
         schedule: client of the server with the schedule.

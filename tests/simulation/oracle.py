@@ -27,7 +27,7 @@ from tests.simulation.scenario import CLOCK_FAULTS, STEP_FAULTS
 
 __all__ = ("judge", "slots_between")
 
-#: Seconds after an edit in which an undisturbed beat may still send runs it claimed before.
+#: Seconds after an edit in which an undisturbed beat may still send runs it decided before.
 IN_HAND: Final = 0.1
 #: Normal operations on beats: they delay runs and repeat none.
 UPKEEP: Final = frozenset(("stop", "deploy", "scripts forgotten"))
@@ -593,7 +593,7 @@ class Entry:
     # -- edits -----------------------------------------------------------------------------------
 
     def judge_edits(self) -> None:
-        """Check that each message matches the definition stored when the run was claimed."""
+        """Check that each message matches the definition stored when the run was decided."""
         for arrival in self.arrivals:
             # A deployment replaces static entries as soon as a new beat leads.
             at_once = self.leaves_with_record(arrival) and not self.is_deployed

@@ -35,7 +35,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 #: The default task of the entries.
 TASK: Final = "jobs.run"
 #: Timeouts in seconds for a scheduler object and for a beat process, which takes longer to start.
-#: Some tests wait 5 seconds for a lease to end, after which a deleted entry leaves the schedule.
+#: Some tests wait 5 seconds, after which a deleted entry leaves the schedule.
 OBJECT_SECONDS: Final = 12.0
 BEAT_SECONDS: Final = 20.0
 STOP_SECONDS: Final = 10.0
