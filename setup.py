@@ -143,7 +143,7 @@ setup(
             *METRICS,
             TOML,
             *CALENDARS,
-            "fakeredis[lua]>=2.23",
+            "fakeredis[lua]>=2.31",
             *WEB,
             # The examples that mount the dashboard in an application require the next packages.
             "a2wsgi>=1.10",

@@ -131,7 +131,8 @@ def world(
 
 def test_a_plain_run(world: World, request: pytest.FixtureRequest) -> None:
     weight = world.weigh()
-    most = Weight(81, 47, 40) if "one" in request.node.name else Weight(118, 67, 43)
+    # Celery 5.3 and Python 3.10 need the most.
+    most = Weight(82, 48, 40) if "one" in request.node.name else Weight(118, 67, 43)
     assert all(one <= limit for one, limit in zip(weight, most, strict=True)), weight
 
 
