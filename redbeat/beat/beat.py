@@ -318,7 +318,7 @@ class Beat:
         rows = [*self._again, *self._paced(reply)]
         self._again = []
         self._handle(rows, reply, finish=not reply.rows)
-        return bool(rows or self._turn.pending or self._sender.busy)
+        return bool(rows or self._suspects.alone or self._turn.pending or self._sender.busy)
 
     def _handle(self, rows: Sequence[Row], reply: Reply, *, finish: bool) -> None:
         """Decide and send; ``finish`` waits until the broker has confirmed all messages."""
@@ -367,6 +367,8 @@ class Beat:
 
     def _paced(self, reply: Reply) -> Sequence[Row]:
         """Return the rows of a look in due order; late ones with a rate come last, and count."""
+        if self._suspects.alone and not any(is_due(row, reply.now) for row in reply.rows):
+            return ()  # another beat has sent it, or set it aside
         late: set[str] = set()
         if self._conf.max_rate is not None:
             late = {row.key for row in reply.rows if is_late(row, reply.now)}
@@ -819,6 +821,11 @@ class Beat:
         return self._own.call(run, None).entry
 
 
+def is_due(row: Row, now: float) -> bool:
+    """Return whether an entry is scheduled, and its time has come."""
+    return row.score != "" and 0 <= float(row.score) <= now
+
+
 def is_late(row: Row, now: float) -> bool:
     """Return whether a look calls a row late: by more than a second."""
-    return row.score != "" and 0 <= float(row.score) < now - 1
+    return is_due(row, now - 1)

@@ -246,6 +246,8 @@ class Suspects:
         self._keys: list[str] = []
         self._tokens: list[str] = []
         self._alone: Counter[str] = Counter()
+        #: The entry that the last look was about, alone; "" for an ordinary look.
+        self.alone = ""
         #: The entries to set aside without loading them.
         self.guilty: set[str] = set()
 
@@ -267,7 +269,8 @@ class Suspects:
 
     def next(self) -> str:
         """Return the key of the entry to look at next, alone; "" if there is none."""
-        return self._keys.pop() if self._keys else ""
+        self.alone = self._keys.pop() if self._keys else ""
+        return self.alone
 
     def looked_at(self, key: str) -> None:
         """Note that a program with a loop of its own has looked at an entry, alone."""

@@ -87,7 +87,7 @@ for i = 2, first_message do
 end
 -- No beat waits longer than five seconds, or than for the next entry; of several beats without a
 -- lock, that of its share. Without a right to publish they find it then.
-if first_due <= now or (first_due < now + 5 and (#beats_seen() > 1 or redis.call(
+if first_due <= now or (first_due < now + 5 and (#beats_seen(10) > 1 or redis.call(
     'ZCOUNT', schedule, '(' .. now_text, string.format('(%.17g', first_due)) == 0)) then
   redis.pcall('PUBLISH', KEYS[3], 'due')
 end

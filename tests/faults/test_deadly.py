@@ -51,9 +51,9 @@ ODD = "odd"
 #: Seconds after which a beat that has ended is started again.
 RESTART_DELAY = 5.0
 #: The most beats that may end, with a lock and without. One ends with the batch, and two with the
-#: suspect alone. Without a lock, a beat counts as vanished after ten seconds, and in these both
-#: beats end as often as they start.
-MOST_DEATHS = {True: 3, False: 12}
+#: suspect alone. Without a lock, a beat counts as vanished after five seconds, and in these the two
+#: beats end together.
+MOST_DEATHS = {True: 3, False: 6}
 #: Seconds for which the beats must stay alive.
 STEADY = 10.0
 DEADLINE = 120.0

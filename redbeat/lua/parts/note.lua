@@ -14,11 +14,12 @@ local function note_in_hand(keys)
   end
 end
 
--- Returns the notes of beats that vanished with keys in hand.
+-- Returns the notes of beats that vanished with keys in hand: a beat at work is seen more often than
+-- every five seconds.
 local function vanished()
   local notes, found, seen = side('HSCAN', 'hands', 0, 'COUNT', 1000), {}, {[token] = true}
   notes = notes and notes[2] or {}
-  for _, beat in ipairs(not lock and beats_seen() or {}) do
+  for _, beat in ipairs(not lock and beats_seen(5) or {}) do
     seen[beat] = true
   end
   for i = 1, #notes, 2 do

@@ -15,9 +15,9 @@ local function note_beat()
   end
 end
 
-local function beats_seen()
+local function beats_seen(seconds)
   local seen = {}
-  for _, beat in ipairs(side('ZRANGEBYSCORE', 'beats', now - 10, now + 10) or {}) do
+  for _, beat in ipairs(side('ZRANGEBYSCORE', 'beats', now - seconds, now + 10) or {}) do
     if string.sub(beat, -5) ~= ' lock' then
       seen[#seen + 1] = beat
     end
@@ -27,7 +27,7 @@ end
 
 local function own_share()
   note_beat()
-  local seen, rank = beats_seen(), nil
+  local seen, rank = beats_seen(10), nil
   table.sort(seen)
   for i, beat in ipairs(seen) do
     rank = beat == token and i - 1 or rank
