@@ -828,4 +828,4 @@ def is_due(row: Row, now: float) -> bool:
 
 def is_late(row: Row, now: float) -> bool:
     """Return whether a look calls a row late: by more than a second."""
-    return is_due(row, now - 1)
+    return row.score != "" and 0 <= float(row.score) < now - 1
