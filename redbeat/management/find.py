@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import datetime
 from fnmatch import fnmatchcase
@@ -16,14 +15,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from redis.exceptions import ResponseError
 
 from redbeat.calendar.zones import EPOCH
-from redbeat.codec.stored import bytes_of, score_in, text_of
+from redbeat.codec.stored import bytes_of, score_in
 from redbeat.connection.retrying import is_retriable
-from redbeat.decoder import active_codec
 from redbeat.entries import status
 from redbeat.entries.decide import DISABLED
 from redbeat.entries.policy import in_utc
-from redbeat.entries.templates import DEFAULT_CODEC, Templates
-from redbeat.entry import RedBeatSchedulerEntry
+from redbeat.entries.templates import Templates
 from redbeat.errors import InvalidEntryError
 from redbeat.presentation.describe import last_run
 from redbeat.printing import encodable, get_logger
@@ -31,7 +28,7 @@ from redbeat.storage.commands import BATCH, ESCAPED, GLOB_SPECIAL, batches
 from redbeat.storage.outside import outside
 from redbeat.storage.reading import Reading
 from redbeat.storage.store import Store, store_of
-from redbeat.storage.views import Cursor, Page, Shown
+from redbeat.storage.views import Cursor, Page
 
 if TYPE_CHECKING:
     from redbeat.schedule import Schedule
@@ -86,43 +83,13 @@ class Filter(NamedTuple):
         """Return whether an entry meets the conditions on name, static flag and due time."""
         if not self.matches(name, self.pattern) or self.static not in (None, static):
             return False
-        if self.due_before is None:
-            return True
-        return score is not None and 0 <= score < self.due_before
+        return self.admits_score(score)
 
-    def admits_score(self, score: float) -> bool:
+    def admits_score(self, score: float | None) -> bool:
         """Return whether an entry with a given score can meet the conditions of the filter."""
-        if score < 0:
-            return self.due_before is None and not self.only_scheduled
-        return self.due_before is None or score < self.due_before
-
-    def may_take(self, row: Shown) -> bool:
-        """Return whether the record of a ``Shown`` can meet the conditions of :meth:`takes`.
-
-        This method does not decode the row. Call this method only for RedBeat's own entry class and
-        codec.
-        """
-        text = row.definition
-        if text is None or row.note or "\\" in text:
-            return True
-        if self.task is not None and not self.fold and literal_in(self.task) not in text:
-            return False
-        disabled = not (text.count(ENABLED) == 1 and f"{ENABLED}: true" in text)
-        if self.enabled is False and not disabled:
-            return False
-        if self.states is None:
-            return True
-        parked, state = row.score is not None and row.score < 0, row.stored.state or ""
-        possible = {
-            status.SCHEDULED: not parked,
-            status.RUNNING: '"hold"' in state or '"running"' in state,
-            status.FAILING: '"failing"' in state,
-            status.PAUSED: disabled,
-            status.FINISHED: parked,
-            status.QUARANTINED: True,
-            status.NOT_SCHEDULED: row.score is None,
-        }
-        return any(possible[state] for state in self.states)
+        if self.due_before is not None:
+            return score is not None and 0 <= score < self.due_before
+        return score is None or score >= 0 or not self.only_scheduled
 
     @property
     def only_scheduled(self) -> bool:
@@ -156,14 +123,6 @@ class Filter(NamedTuple):
             return False
         return self.task is None or (entry is not None and self.matches(str(entry.task), self.task))
 
-    def ends_before(self, after: Cursor) -> bool:
-        """Return whether each entry after a cursor is due at ``due_before``, later or never."""
-        score = score_in(after[0])
-        return self.due_before is not None and (score < 0 or score >= self.due_before)
-
-
-#: The name of the field ``enabled`` in the JSON of a definition.
-ENABLED: Final = '"enabled"'
 
 #: The cursor that comes before all entries that are never due.
 PARKED_START: Final[Cursor] = "-1e300", ""
@@ -394,8 +353,6 @@ class Search:
         #: Whether several pages were read: an entry may have moved to another page between two
         #: reads.
         self._moving = False
-        own = schedule.entry_class is RedBeatSchedulerEntry
-        self._reads_text = own and active_codec() == DEFAULT_CODEC
         self._templates = Templates(schedule.app, schedule.entry_class) if shared else None
 
     def pages(self) -> Iterator[list[status.Record]]:
@@ -423,14 +380,16 @@ class Search:
         Takes one round trip per 2000 entries, and one more round trip if the filter has a condition
         on the static flag.
         """
-        pattern, static, fold = self._filters.pattern, self._filters.static, self._filters.fold
-        name_of, matches, seen = self.keys.name_of, like if fold else fnmatchcase, KeySet()
-        statics = set[str]() if static is None else self._store.static_names()
-        for key, score in self._places("*" if pattern is None else glob_of(pattern, fold)):
+        filters, name_of, seen = self._filters, self.keys.name_of, KeySet()
+        statics = set[str]() if filters.static is None else self._store.static_names()
+        for key, score in self._places(glob_of(filters.pattern or "", filters.fold)):
             name = name_of(key)
-            if pattern is not None and not matches(encodable(name), pattern):
-                continue
-            if (static is None or (name in statics) is static) and seen.add(key):
+            is_static = None if filters.static is None else name in statics
+            if (
+                is_static is filters.static
+                and filters.matches(encodable(name), filters.pattern)
+                and seen.add(key)
+            ):
                 self.count += 1
                 yield key, score
 
@@ -459,9 +418,8 @@ class Search:
 
         Returns None if all entries must be read.
         """
-        pattern = self._filters.pattern
-        glob = "*" if pattern is None else glob_of(pattern)
-        if pattern is None or glob == "*":
+        glob = glob_of(self._filters.pattern or "")
+        if glob == "*":
             return None
         found: dict[str, float] = {}
         for key, score in self._places(glob):
@@ -475,15 +433,13 @@ class Search:
         """Yield pages from a cursor to the last page that can contain a match."""
         for page in pages_of(self._store, after):
             yield page
-            if page.after is None or (after is None and self._ends_before(page.after)):
+            if page.after is None or (after is None and self._ends_at(score_in(page.after[0]))):
                 return
             self._moving = True
 
-    def _ends_before(self, after: Cursor) -> bool:
-        """Return whether every entry after the cursor was already read or cannot match."""
-        if score_in(after[0]) < 0 and (self._filters.only_parked or self._filters.only_scheduled):
-            return True
-        return self._filters.ends_before(after)
+    def _ends_at(self, score: float) -> bool:
+        """Return whether every entry from this score on was already read or cannot match."""
+        return not self._filters.admits_score(score) or (score < 0 and self._filters.only_parked)
 
     def _missed(self) -> Iterator[str]:
         """Yield the keys of entries that were not read because they moved to an earlier page."""
@@ -499,7 +455,6 @@ class Search:
             for row in page.rows
             if self._seen.add(row.key)
             and filters.admits(encodable(name_of(row.key)), row.static, row.score)
-            and (not self._reads_text or filters.may_take(row))
         ]
         found = _records(self._schedule, page._replace(rows=rows), self._templates)
         return list(filter(filters.takes, found))
@@ -518,40 +473,22 @@ def in_order(
 ) -> Iterator[status.Record]:
     """Yield the records that match ``filters``, sorted by ``order`` (see :data:`ORDERS`) and name.
 
-    Needs memory for about ``limit`` records. Without a limit, the keys are sorted in a temporary
-    file, and the entries are read again in sorted order. Entries that were deleted during the sort
-    are omitted. The records may share schedule objects. Takes as many round trips as
-    :meth:`~redbeat.Schedule.records`, and without ``limit`` one more round trip per 500 matching
-    entries.
+    The names and keys are sorted in memory, at most about ``limit`` of them, and the entries are
+    read in sorted order. Entries that were deleted during the sort are omitted. The records may
+    share schedule objects. Takes as many round trips as :meth:`~redbeat.Schedule.records`, and one
+    more per 500 entries of the result.
     """
-    value = ORDERS[order]
-    search = Search(schedule, filters, shared=True)
-    conditions = filters._replace(pattern=None)
-    if order == "name" and conditions in (Filter(), Filter(states=ALL_STATES)):
+    value, search = ORDERS[order], Search(schedule, filters, shared=True)
+    if order == "name" and filters._replace(pattern=None) in (Filter(), Filter(states=ALL_STATES)):
         # The keys contain the names, so the entries need not be read to sort the names.
         name_of = search.keys.name_of
         places = (("", encodable(name_of(key)), key) for key, _ in search.members())
-        if limit is not None:
-            keys = [key for _, _, key in nsmallest(limit, places)]
-            yield from chain.from_iterable(map(search.read, batches(keys)))
-            return
     else:
         found = chain.from_iterable(search.pages())
-        if limit is not None:
-            yield from nsmallest(limit, found, key=lambda record: (value(record), record.name))
-            return
         places = ((value(record), record.name, record.key) for record in found)
-    import sqlite3  # noqa: PLC0415 - some builds of Python have no sqlite3
-
-    with closing(sqlite3.connect("")) as database:
-        database.execute("CREATE TABLE found (value BLOB, name BLOB, key BLOB)")
-        database.executemany(
-            "INSERT INTO found VALUES (?, ?, ?)",
-            (tuple(map(bytes_of, place)) for place in places),
-        )
-        ordered = database.execute("SELECT key FROM found ORDER BY value, name")
-        for batch in batches(text_of(key) for (key,) in ordered):
-            yield from Search(schedule, Filter(), shared=True).read(batch)
+    ordered = sorted(places) if limit is None else nsmallest(limit, places)
+    for batch in batches(key for _, _, key in ordered):
+        yield from Search(schedule, Filter(), shared=True).read(batch)
 
 
 def browse(
@@ -671,9 +608,9 @@ def _first_page(search: Search, members: list[Member], limit: int, size: int) ->
     for batch in batches(members, size):
         matching += search.read([key for key, _ in batch])
         if len(matching) > limit:
-            last = matching[limit - 1].key
-            entry, name_of = search.keys.entry, search.keys.name_of
-            member = next(each for each in members if entry(name_of(each[0])) == last)
+            name_of = search.keys.name_of
+            last = name_of(matching[limit - 1].key)
+            member = next(each for each in members if name_of(each[0]) == last)
             return Found(matching[:limit], search.now, _cursor_at(member))
         read_count += len(batch)
         if read_count < len(members) and (len(matching) == limit or read_count >= MAX_READ):

@@ -135,23 +135,6 @@ def test_an_entry_that_moves_during_a_search_by_state_is_found(
     )
 
 
-def test_a_condition_on_text_decodes_only_candidates(
-    filled: World, schedule: Schedule, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    text = filled.client.hget("redbeat:e9", "definition").replace('"task": "t"', '"task": "rare.x"')
-    filled.client.hset("redbeat:e9", "definition", text)
-    decoded: list[str] = []
-    original = schedule.entry_class.from_definition.__func__  # type: ignore[attr-defined]
-
-    def counting(cls: Any, app: Any, definition: str, *rest: Any) -> Any:
-        decoded.append(definition)
-        return original(cls, app, definition, *rest)
-
-    monkeypatch.setattr(schedule.entry_class, "from_definition", classmethod(counting))
-    assert listed(schedule, task="rare.*") == ["e9"]
-    assert len(decoded) == 1
-
-
 @pytest.mark.parametrize(
     "definition",
     [
@@ -220,18 +203,17 @@ def test_a_large_set_of_keys_is_small() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("limit", [20, None])
-def test_a_sorted_list_needs_little_memory(
-    world: World, schedule: Schedule, limit: int | None
+def test_the_first_entries_of_a_sorted_list_need_little_memory(
+    world: World, schedule: Schedule
 ) -> None:
     taken = []
     for count in (2_000, 10_000):
         world.put_many(count)
         tracemalloc.start()
         try:
-            found = sum(1 for _ in in_order(schedule, Filter(), "name", limit))
+            found = sum(1 for _ in in_order(schedule, Filter(), "name", 20))
             taken.append(tracemalloc.get_traced_memory()[1])
         finally:
             tracemalloc.stop()
-        assert found == (limit or count)
+        assert found == 20
     assert taken[1] < taken[0] + 65_536 * 60 + 10_000 * 6
