@@ -12,7 +12,7 @@ from redbeat import signals
 from redbeat.beat.trouble import ENDED_A_BEAT
 from redbeat.beat.waits import OTHERS_WAIT, SUSPECT_WAIT
 from redbeat.calendar.zones import from_timestamp
-from redbeat.codec.stored import object_in
+from redbeat.codec.stored import object_in, seconds_in
 from redbeat.config import RedBeatConfig
 from redbeat.entries import changes, verdicts
 from redbeat.entries import state as states
@@ -180,7 +180,7 @@ class Outcome:
         if run.is_decided:
             at = run.at.timestamp()
         else:
-            at = stored.failing.due if stored.failing else float(row.score or run.now)
+            at = stored.failing.due if stored.failing else _due(row, run.now)
         failing = states.failed_again(stored.failing, run.now, reason_of(cause_of(error)), at)
         if is_recorded and run.recorded is not None:
             change = self.put_back(run, score, failing)
@@ -224,7 +224,7 @@ class Outcome:
         if row.problem:
             return self.quarantine(row, row.problem, now)
         state = State.read(row.state, row.meta)
-        due = float(row.score or now) if state.failing is None else state.failing.due
+        due = _due(row, now) if state.failing is None else state.failing.due
         state.failing = states.failed_again(state.failing, now, ENDED_A_BEAT, due)
         wait = SUSPECT_WAIT.after(state.failing.attempts)
         logger.error("beat: Entry %s is set aside for %.0f s: %s", row.key, wait, ENDED_A_BEAT)
@@ -414,6 +414,12 @@ class RefusedError(Exception):
 def seen_texts(row: Row) -> str:
     """Return the digest of what makes an entry readable: its texts without its state."""
     return row.problem or digest_of(row._replace(state=None))
+
+
+def _due(row: Row, now: float) -> float:
+    """Return when an entry was due; ``now`` if no datetime can hold its score."""
+    due = seconds_in(row.score)
+    return now if due is None else due
 
 
 def _result_lines(ends: Iterable[states.Ended]) -> list[tuple[str, str]]:

@@ -16,6 +16,7 @@ from kombu.messaging import Producer
 from redis.exceptions import RedisError
 
 from redbeat.calendar.zones import from_timestamp
+from redbeat.codec.stored import instant_in
 from redbeat.entries import decide
 from redbeat.entries.run import FIRST, Rule, Run
 from redbeat.entries.state import SCHEDULED
@@ -420,7 +421,8 @@ def _own_is_due(schedule: Any) -> str:
 
 def _part_in(run: Run) -> decide.Run:
     """Return the part that an entry object takes in a decided run."""
-    now, due = from_timestamp(run.now), from_timestamp(float(run.row.score or run.now))
+    now = from_timestamp(run.now)
+    due = instant_in(run.row.score) or now
     part = decide.Run(now, due, headers=run.headers, task_id=run.own_id)
     part.at_most_once = run.stage == FIRST
     send = run.verdict.send

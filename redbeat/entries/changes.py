@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from redbeat.codec.stored import seconds_in
 from redbeat.entries.history import Texts
 from redbeat.entries.state import State, digest_of_meta
 from redbeat.storage import words
@@ -52,9 +53,10 @@ def state_of(row: Row) -> State:
 
 def keep_due(row: Row, state: State) -> bool:
     """Keep the nominal time of an entry that never ran, whose score is moved; return whether."""
-    if row.meta is not None or state.due is not None or not row.score or float(row.score) < 1:
+    due = seconds_in(row.score)
+    if row.meta is not None or state.due is not None or due is None or due < 1:
         return False
-    state.due = float(row.score)
+    state.due = due
     return True
 
 

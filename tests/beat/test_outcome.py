@@ -231,6 +231,22 @@ def test_a_quarantined_entry_that_never_ran_keeps_its_nominal_time(world: World)
     assert State.read(change.set["beat_state"], None).due == AT.timestamp()
 
 
+@pytest.mark.parametrize("score", ["inf", "1e308", "253402300800", "-1e300"])
+def test_what_is_stored_for_a_score_that_no_datetime_can_hold_can_be_read(
+    world: World, score: str
+) -> None:
+    row = Row("redbeat:a", score, "{}", None, None, None, None)
+    run = Run(row, rule_of(), State(identity="i"), History(), AT.timestamp())
+
+    for change in (
+        world.outcome.suspect(row, run.now),
+        world.outcome.quarantine(row, "why", run.now),
+        world.outcome.failure(run, ValueError("is_due"), 1.0),
+    ):
+        kept = State.read(change.set["beat_state"], None)
+        assert kept.failing or kept.quarantine
+
+
 def test_a_run_expects_what_was_looked_at_and_never_a_first_runs_moved_score(
     world: World,
 ) -> None:

@@ -13,7 +13,7 @@ from redbeat.beat.upkeep import INTERVAL
 from tests.deployments import PREFIX
 from tests.samples import rows_in
 
-from .conftest import QUARANTINE, SCHEDULE, Clock, RecordingScheduler, World, interval_json
+from .conftest import QUARANTINE, SCHEDULE, Clock, RecordingScheduler, World, interval_json, once
 
 PARKED = -1.0
 DEPTH = 100_000
@@ -215,6 +215,34 @@ def test_deep_nesting_in_other_fields_stops_nothing(world: World, clock: Clock) 
     for entry in schedule.values():
         assert entry.history is not None
         assert entry.status.state
+
+
+def refuse() -> None:
+    """Raise the error of a message that cannot be published."""
+    raise ValueError("refused")
+
+
+#: Scores that another program may write, and that no datetime can hold.
+ODD_SCORES = ("inf", "-inf", "1e308", "-1e300", "1e19", "253402300800", "-62135596801")
+
+
+@pytest.mark.parametrize("ran", [True, False])
+@pytest.mark.parametrize("score", ODD_SCORES)
+def test_a_trigger_of_an_entry_with_an_impossible_score(
+    world: World, clock: Clock, log: pytest.LogCaptureFixture, score: str, ran: bool
+) -> None:
+    world.put("odd", last_run_at=world.ago(30) if ran else None)
+    world.client.zadd(SCHEDULE, {f"{PREFIX}odd": score})
+    world.put_waiting("odd", f"r1:{world.now()}")
+    scheduler = world.scheduler_of(RecordingScheduler, clock)
+    scheduler.before_send = once(refuse)
+    scheduler.tick()
+    assert "task odd: refused" in log.text
+    world.make_due("odd")
+    clock.advance(90)
+    scheduler.tick()
+    assert set(scheduler.names) == {"odd"}
+    assert world.quarantine() == {}
 
 
 def test_another_beat_does_not_report_it_again(world: World, log: pytest.LogCaptureFixture) -> None:
