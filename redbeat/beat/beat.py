@@ -37,7 +37,6 @@ from redbeat.storage.store import Store
 from redbeat.storage.words import BEATS, DONE, LEADS, STATE, STATS
 
 from . import load, outcome, publish
-from .checks import Checks
 from .lead import Lead
 from .load import Rules
 from .message import FEWEST_RUNS, Messages
@@ -127,7 +126,7 @@ class Beat:
         self.lead = Lead(scheduler, self._turn, lock, self.health, conf.on_lock_lost == "exit")
         self.rules = Rules(scheduler.app, scheduler.Entry)
         self.sync = Sync(scheduler, statics, store, self._turn, conf, self.rules, clock)
-        self._upkeep = Upkeep(store, self._turn.exchange, clock, conf.metrics_entries)
+        self._upkeep = Upkeep(store, self._turn.exchange, clock, conf)
         shared = shared or Shared(scheduler, store.client)
         self._own, self._messages, self._one_step = shared.own, shared.messages, shared.one_step
         self._sender, self._broker, self._pace = shared.sender, shared.broker, shared.pace
@@ -136,7 +135,6 @@ class Beat:
         self._outcome = Outcome(scheduler, conf, self.counters, self._entry_of)
         self._lost_at = 0.0
         self._skip = SkipList()
-        self._checks = Checks(store, conf)
         #: The problem in Redis, and the local time when this beat stored it.
         self._reported, self._reported_at = "", 0.0
         self._suspects = Suspects()
@@ -304,8 +302,7 @@ class Beat:
 
     def prepare(self, reply: Reply) -> bool:
         """Do what comes before the rows; return whether to look again, after static entries."""
-        self._checks.run()
-        self._checks.note(reply.side_error)
+        self._upkeep.check()
         self._suspects.note(reply.hands)
         self._upkeep.note(reply)
         if self._turn.clock_went_back > CLOCK_STEP:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,16 +11,18 @@ from redis.exceptions import ResponseError
 
 from redbeat.beat.outcome import HELD, seen_texts
 from redbeat.beat.statics import Exchange
-from redbeat.beat.tidy import TIDY_INTERVAL, Portion, portions
 from redbeat.codec.stored import record_in, seconds_in, text_of
+from redbeat.config import RedBeatConfig
 from redbeat.connection.retrying import is_retriable
 from redbeat.entries.changes import change_of, editing, keep_due, state_of
 from redbeat.entries.decide import CLOCK_STEP, DISABLED, PARKED, aware
 from redbeat.entries.history import History
 from redbeat.entries.state import State
-from redbeat.errors import DecodeError
+from redbeat.errors import ConfigurationError, DecodeError, described
+from redbeat.metrics.counters import split
 from redbeat.printing import get_logger, plural
-from redbeat.storage import commands, outside, words
+from redbeat.storage import checks, commands, outside, words
+from redbeat.storage.keys import WRONG_TYPE
 from redbeat.storage.reading import read_rows
 from redbeat.storage.rows import Change, Reply, Row, digest_of
 from redbeat.storage.store import Store
@@ -33,6 +35,15 @@ INTERVAL: Final = 5.0
 #: Seconds after which a beat that is never idle does upkeep nevertheless: usually, and in a walk.
 BUSY_INTERVAL, BUSY_WALK = 10.0, 0.1
 
+#: Seconds between two times at which a beat tidies up.
+TIDY_INTERVAL: Final = 600.0
+
+#: How many fields or members of a side key one portion reads.
+PORTION: Final = 500
+
+#: A beat whose time is further in the future, in seconds, was written by another program.
+LARGEST_STEP: Final = 60.0
+
 #: How many entries one look reads, and how many keys one portion of a scan. Each takes Python some
 #: milliseconds. What is put back is due before all later runs, so a portion puts back only a few.
 PAGE: Final = 200
@@ -41,13 +52,13 @@ SCANNED: Final = 100
 #: The cursor with which a walk begins and ends.
 START: Final = 0
 
+#: Reads from a cursor, and returns the next cursor and the changes to make.
+Portion = Callable[[int, Reply], tuple[int, list[Change]]]
+
 
 @dataclass(slots=True)
 class Walk:
-    """A walk through all keys or all members, which begins at a local time, and again ``every``.
-
-    ``portion`` reads from a cursor, and returns the next cursor and the changes to make.
-    """
+    """A walk through all keys or all members, which begins at a local time, and again ``every``."""
 
     portion: Portion
     at: float = 0.0
@@ -56,36 +67,54 @@ class Walk:
 
 
 class Upkeep:
-    """Finds entries that no beat looks at, and puts right what others did to the schedule.
+    """Checks the server, finds entries that no beat looks at, and puts right what others did.
 
     Every five seconds it looks at a page of the disabled entries, which a program may have enabled
     without a change of their scores, and of the quarantined ones, whose texts may have changed.
     After a loss of the sorted set it scans all keys, and after the clock of Redis went back all
-    members. Every ten minutes it tidies up; see ``tidy.py``. It reads by pipelines, judges here,
-    and its changes expect what it read.
+    members. Every ten minutes it removes from side keys what belongs to deleted entries, and
+    entries that fail no longer. It reads by pipelines, judges here, and its changes expect what it
+    read.
 
     Arguments:
         store: the schedule in Redis.
         exchange: carries out changes in one round trip.
         clock: returns monotonic seconds.
-        most_counted: the most entries that are counted one by one.
+        conf: the settings.
     """
 
     def __init__(
-        self, store: Store, exchange: Exchange, clock: Callable[[], float], most_counted: int
+        self, store: Store, exchange: Exchange, clock: Callable[[], float], conf: RedBeatConfig
     ) -> None:
-        self._store, self._exchange, self._clock = store, exchange, clock
+        self._store, self._exchange, self._clock, self._conf = store, exchange, clock, conf
+        self._checked = False
+        self._side_error = ""
         self._done_at = self._looked_at = clock()
         #: Where to go on among the disabled entries, and among the quarantined ones.
         self._offset, self._cursor = 0, START
         self._quarantined = 0
         #: The mark of the last known loss, and how many entries its scan leaves outside.
         self._mark, self._outside = "", 0
-        self._walks = [
-            Walk(portion, clock() + TIDY_INTERVAL, TIDY_INTERVAL)
-            for portion in portions(store, most_counted)
-        ]
+        tidying = (self._tidy_beats, self._tidy_counts, self._tidy_failing, self._tidy_expected)
+        self._walks = [Walk(one, clock() + TIDY_INTERVAL, TIDY_INTERVAL) for one in tidying]
         self._permitted = True
+
+    def check(self) -> None:
+        """Check the server once in the life of this beat. A few round trips.
+
+        Raises :exc:`ConfigurationError` if the entries lie in shards that the settings don't name,
+        and :exc:`RedBeatKeyExpiryError` if the setting ``redbeat_key_expiry_check`` says so.
+        """
+        if self._checked:
+            return
+        # The check of a schedule with shards is made before its beats are.
+        problem = self._conf.shards == 1 and checks.LayoutNote.read(self._store).problem(1)
+        if problem:
+            raise ConfigurationError(problem)
+        checks.check_eviction(self._store, self._conf.key_expiry_check)
+        checks.warn_about_untagged(self._store, self._conf)
+        checks.warn_about_misspelt(self._store)
+        self._checked = True
 
     def run(self, reply: Reply, *, busy: bool = False) -> bool:
         """Do a portion of what is to be done; return whether the beat must look again at once.
@@ -117,7 +146,14 @@ class Upkeep:
         self._walks += [Walk(self._from_future, at) for at in (now, now + HELD)]
 
     def note(self, reply: Reply) -> None:
-        """Begin a scan for a loss that is not known yet; most replies say nothing about one."""
+        """Begin a scan for a loss that is not known yet; most replies say nothing about one.
+
+        A side key that cannot be used, which stops nothing, is logged once.
+        """
+        _, _, why = reply.side_error.partition(": ")
+        if why and why != self._side_error:
+            self._side_error = why
+            self._log_side_error(why)
         if reply.quarantined >= 0:
             self._quarantined = reply.quarantined
         if reply.lost and reply.lost != self._mark:
@@ -126,6 +162,13 @@ class Upkeep:
             self._walks.insert(0, Walk(self._scan))
         if reply.lost or reply.statics >= 0:
             self._mark = reply.lost
+
+    def _log_side_error(self, why: str) -> None:
+        if WRONG_TYPE in why:
+            error = checks.explained(ResponseError(why), self._store)
+            logger.error("beat: A key next to the schedule cannot be used: %s", described(error))
+        else:
+            self._store.warn_of_denied(why)
 
     def _walk(self, walk: Walk, reply: Reply) -> bool:
         """Do the next portion of a walk; an error leaves the walk where it was."""
@@ -218,6 +261,44 @@ class Upkeep:
             entries = plural(len(changes), "entry", "entries")
             logger.warning("beat: Made %s due: the last run lies in the future", entries)
         return int(following), changes
+
+    # -- side keys -----------------------------------------------------------------------------
+
+    def _tidy_beats(self, _cursor: int, reply: Reply) -> tuple[int, list[Change]]:
+        future = f"{reply.now + LARGEST_STEP:.0f}"
+        return START, [Change("", index=[["ZREMRANGEBYSCORE", words.BEATS, future, "+inf"]])]
+
+    def _tidy_counts(self, cursor: int, reply: Reply) -> tuple[int, list[Change]]:
+        """Remove the counts of deleted entries, and of all entries if there are too many."""
+        following, fields = self._side_keys("HSCAN", self._store.keys.stats, cursor)
+        names = {field: found[1] for field in fields if (found := split(field)) is not None}
+        keys = {field: self._store.keys.entry(name) for field, name in names.items()}
+        counts_each = reply.members <= self._conf.metrics_entries
+        rows = read_rows(self._store, set(keys.values())) if counts_each else ()
+        kept = {row.key for row in rows if row.score != ""}
+        over = [field for field, key in keys.items() if key not in kept]
+        return following, _removal("HDEL", words.STATS, over)
+
+    def _tidy_failing(self, cursor: int, _reply: Reply) -> tuple[int, list[Change]]:
+        following, keys = self._side_keys("ZSCAN", self._store.keys.failing, cursor)
+        rows = read_rows(self._store, keys)
+        over = [row.key for row in rows if State.read(row.state, row.meta).failing is None]
+        return following, _removal("ZREM", words.FAILING, over)
+
+    def _tidy_expected(self, cursor: int, _reply: Reply) -> tuple[int, list[Change]]:
+        following, keys = self._side_keys("ZSCAN", self._store.keys.expected, cursor)
+        gone = [row.key for row in read_rows(self._store, keys) if row.score == ""]
+        return following, _removal("ZREM", words.EXPECTED, gone)
+
+    def _side_keys(self, command: str, key: str, cursor: int) -> tuple[int, list[str]]:
+        """Return the next cursor, and the next fields or members of a side key. One round trip."""
+        scan = (command, key, cursor, "COUNT", PORTION)
+        following, found = commands.ask_aside(self._store.client, *scan) or (START, ())
+        return int(following), [text_of(field) for field, _ in commands.pairs_of(found)]
+
+
+def _removal(command: str, name: str, over: Sequence[str]) -> list[Change]:
+    return [Change("", index=[[command, name, *over]])] if over else []
 
 
 def _released(row: Row, now: float) -> Change:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from redbeat.beat.tidy import portions
+from celery import Celery
+
+from redbeat.beat.upkeep import TIDY_INTERVAL, Upkeep
+from redbeat.config import ensure_conf
 from redbeat.entries.state import Failing, State
 from redbeat.storage.keys import Keys
-from redbeat.storage.rows import Look, Request
+from redbeat.storage.rows import Change, Look, Reply, Request
 from redbeat.storage.store import Store
+from tests.beat.sending import Clock
 
 PREFIX = "redbeat:"
 SCHEDULE = f"{PREFIX}:schedule"
@@ -17,13 +22,18 @@ ASIDE = f".{PREFIX}:"
 
 def tidied(client: Any, most: int = 10) -> None:
     """Tidy a whole schedule up, at the 1000th second."""
-    store = Store(client, Keys(PREFIX))
+    app = Celery(set_as_current=False)
+    app.conf.update(broker_url="redis://", redbeat_metrics_entries=most)
+    store, clock = Store(client, Keys(PREFIX)), Clock()
+
+    def exchange(changes: Sequence[Change]) -> Reply:
+        return store.turn(Request("t", None, changes))
+
+    upkeep = Upkeep(store, exchange, clock, ensure_conf(app))
     reply = store.turn(Request("t", None, (), Look(limit=0)))._replace(now=1000.0)
-    for portion in portions(store, most):
-        cursor = None
-        while cursor != 0:
-            cursor, changes = portion(cursor or 0, reply)
-            store.turn(Request("t", None, changes))
+    clock.now += TIDY_INTERVAL
+    while upkeep.run(reply):
+        pass
 
 
 def put(client: Any, name: str, **state: Any) -> None:

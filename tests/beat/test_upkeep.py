@@ -16,7 +16,7 @@ from celery.schedules import crontab
 from redis.cluster import RedisCluster
 
 from redbeat import Calendar, RedBeatSchedulerEntry, Schedule
-from redbeat.beat import tidy, upkeep
+from redbeat.beat import upkeep
 from redbeat.beat.beat import is_late
 from redbeat.beat.outcome import HELD
 from redbeat.entries import edits, saving
@@ -480,7 +480,7 @@ def test_what_deleted_entries_have_left_is_removed(place: Place, beat: Any, cloc
     place.client.zadd(".redbeat::failing", notes)
     place.client.zadd(".redbeat::expected", notes)
 
-    wait(beat, clock, tidy.TIDY_INTERVAL)
+    wait(beat, clock, upkeep.TIDY_INTERVAL)
     for _ in range(3):  # each idle tick reads one portion
         wait(beat, clock)
 

@@ -10,7 +10,7 @@ import redis
 from celery import Celery
 
 from redbeat import RedBeatScheduler, RedBeatSchedulerEntry
-from redbeat.beat.tidy import TIDY_INTERVAL
+from redbeat.beat.upkeep import TIDY_INTERVAL
 from redbeat.metrics.counters import KINDS, LATENESS, split
 from redbeat.schedule import Schedule
 from redbeat.storage.store import store_of

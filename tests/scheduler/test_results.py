@@ -17,7 +17,7 @@ from celery.exceptions import Ignore, Reject, Retry, TimeLimitExceeded
 
 import redbeat.worker
 from redbeat import RedBeatSchedulerEntry, Schedule
-from redbeat.beat.tidy import TIDY_INTERVAL
+from redbeat.beat.upkeep import TIDY_INTERVAL
 from redbeat.config import ensure_conf
 from redbeat.entries.runs import RunResult
 from redbeat.entries.status import Overdue

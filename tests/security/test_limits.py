@@ -10,7 +10,7 @@ import pytest
 from celery.schedules import crontab, schedule
 
 from redbeat import RedBeatSchedulerEntry, Schedule, rrule, rruleset
-from redbeat.beat.tidy import TIDY_INTERVAL
+from redbeat.beat.upkeep import TIDY_INTERVAL
 from redbeat.codec.stored import MAX_WHOLE
 from redbeat.errors import DecodeError, InvalidEntryError
 from redbeat.storage.beats import active_beats

@@ -274,7 +274,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "tidy-removes-all",
         "The counts of existing entries are removed.",
-        "beat/tidy.py",
+        "beat/upkeep.py",
         "for field, key in keys.items() if key not in kept]",
         "for field, key in keys.items()]",
         ("tests/beat/test_tidy.py", "tests/metrics/test_stats.py"),
