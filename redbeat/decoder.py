@@ -5,8 +5,8 @@ from __future__ import annotations
 import calendar
 import json
 import re
+import sys
 import zoneinfo
-from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -20,8 +20,8 @@ from redbeat.schedules.rule import rrule
 from .calendar.zones import from_timestamp, get_utcoffset_minutes, to_timestamp
 from .codec import types
 from .codec.stored import MAX_TEXT, exceeded_limit, json_in
-from .codec.types import TAG
-from .errors import CannotRunHereError, DecodeError, InvalidEntryError, UnknownTypeError
+from .codec.types import TAG, MissingPackageError
+from .errors import DecodeError, InvalidEntryError, UnknownTypeError
 
 __all__: tuple[str, ...] = (
     "MAX_DEPTH",
@@ -36,7 +36,6 @@ __all__: tuple[str, ...] = (
     "from_timestamp",
     "get_utcoffset_minutes",
     "to_timestamp",
-    "use_codec",
 )
 
 # Programs that were written for RedBeat 2 import the following names from this module.
@@ -49,10 +48,6 @@ MAX_QUOTED = 60  # the maximum number of characters of a value in an error messa
 
 _PLAIN = json.JSONEncoder(allow_nan=False)
 _DEFAULT = RedBeatJSONEncoder().default
-
-
-class MissingPackageError(DecodeError, InvalidEntryError, CannotRunHereError):
-    """A stored schedule needs a package that is not installed; the message names the package."""
 
 
 class RedBeatJSONDecoder(json.JSONDecoder):
@@ -90,24 +85,20 @@ class RedBeatJSONDecoder(json.JSONDecoder):
             return d
 
 
-Codec = tuple[type[json.JSONEncoder], type[json.JSONDecoder]]
-
-_provider: Callable[[], Codec] = lambda: (RedBeatJSONEncoder, RedBeatJSONDecoder)  # noqa: E731
-
-
-def use_codec(provider: Callable[[], Codec]) -> None:
-    """Set the function that RedBeat calls to get the active encoder and decoder."""
-    global _provider  # noqa: PLW0603 - one codec per process
-    _provider = provider
+#: The module whose ``RedBeatJSONEncoder`` and ``RedBeatJSONDecoder`` are active. Once it is
+#: imported, this is ``redbeat.schedulers``, where programs may replace them.
+names: Any = sys.modules[__name__]
 
 
-def active_codec() -> Codec:
-    """Return the active encoder and decoder.
+def use_names_of(module: str) -> None:
+    """Use the encoder and the decoder that an imported module has under their names."""
+    global names  # noqa: PLW0603 - one codec per process
+    names = sys.modules[module]
 
-    Programs may replace the encoder and the decoder, which are attributes of
-    ``redbeat.schedulers``.
-    """
-    return _provider()
+
+def active_codec() -> tuple[type[json.JSONEncoder], type[json.JSONDecoder]]:
+    """Return the active encoder and decoder."""
+    return names.RedBeatJSONEncoder, names.RedBeatJSONDecoder
 
 
 def encode(value: Any, field: str = "") -> str:
@@ -117,7 +108,7 @@ def encode(value: Any, field: str = "") -> str:
     contains the path of the part that cannot be stored; the path begins with ``field``.
     """
     try:
-        text = _encoded(value, active_codec()[0])
+        text = _encoded(value, names.RedBeatJSONEncoder)
     except types.UnstorableError as error:
         raise InvalidEntryError(error.field(field) or "value", error.problem) from error
     except (TypeError, ValueError, RecursionError) as error:
@@ -147,7 +138,7 @@ def decode(text: str | bytes, field: str) -> Any:
     Raises ``DecodeError`` if ``text`` is not JSON, is not UTF-8, has more than ``MAX_TEXT``
     characters, or is nested more than ``MAX_DEPTH`` levels deep. The message names ``field``.
     """
-    return json_in(text, field, active_codec()[1])
+    return json_in(text, field, names.RedBeatJSONDecoder)
 
 
 def decode_schedule(value: Any, field: str = "definition.schedule") -> BaseSchedule:
@@ -169,13 +160,8 @@ def decode_schedule(value: Any, field: str = "definition.schedule") -> BaseSched
     try:
         decoded: BaseSchedule = kind.read(value)
         return decoded
-    except types.MissingError as error:
-        raise MissingPackageError(field, error.problem) from error
-    except types.LoadError as error:
-        raise UnknownTypeError(field, error.problem) from error
-    except types.MalformedError as error:
-        path = f"{field}.{error.key}" if error.key else field
-        raise DecodeError(path, error.problem) from error
+    except DecodeError as error:
+        raise type(error)(f"{field}.{error.field}".rstrip("."), error.problem) from error
 
 
 def _not_a_schedule(value: Any, tag: object) -> str:

@@ -22,6 +22,7 @@ from redbeat.calendar import zones
 from redbeat.calendar.rules import frequency
 from redbeat.calendar.sun import make_solar
 from redbeat.calendar.times import time_from
+from redbeat.errors import CannotRunHereError, DecodeError, InvalidEntryError, UnknownTypeError
 from redbeat.schedules.ical import from_ical
 from redbeat.schedules.next_run import MIN_EVERY
 from redbeat.schedules.one_time import clocked
@@ -69,24 +70,8 @@ class UnstorableError(TypeError):
         return path_text((root, *self.path) if root else self.path)
 
 
-class MalformedError(ValueError):
-    """Raised if the fields of a tagged dict are invalid for its tag.
-
-    ``key`` is the key of the invalid field, or "" if the error is not about a single field.
-    """
-
-    def __init__(self, key: str, problem: str) -> None:
-        super().__init__(problem)
-        self.key = key
-        self.problem = problem
-
-
-class MissingError(MalformedError):
-    """Raised if a tagged dict needs a package that is not installed."""
-
-
-class LoadError(MalformedError):
-    """Raised if the ``load()`` function that is registered for a tag fails in this process."""
+class MissingPackageError(DecodeError, InvalidEntryError, CannotRunHereError):
+    """A stored schedule needs a package that is not installed; the message names the package."""
 
 
 class StoredType(NamedTuple):
@@ -97,7 +82,9 @@ class StoredType(NamedTuple):
         encode: the function that converts an object to the fields of a tagged dict, without
             ``__type__``; raises :exc:`UnstorableError`.
         decode: the function that converts a tagged dict to an object; raises
-            :exc:`MalformedError`.
+            :exc:`DecodeError`, whose ``field`` is the key of the invalid field, or "" if the error
+            is not about a single field. A ``ValueError``, ``TypeError`` or ``OverflowError`` of a
+            constructor, with a text such as ``count: ...``, is converted.
         required: the keys that a tagged dict must have.
         optional: the other keys that a tagged dict can have, or None if keys and lengths are not
             checked.
@@ -119,21 +106,29 @@ class StoredType(NamedTuple):
         return written
 
     def read(self, tagged: Tagged) -> Any:
-        """Return the object of a tagged dict; raise :exc:`MalformedError` on failure."""
+        """Return the object of a tagged dict; raise :exc:`DecodeError` on failure."""
         if self.optional is not None:
             _check_keys(tagged, self.required, self.optional)
-        return self.decode(tagged)
+        try:
+            return self.decode(tagged)
+        except DecodeError:
+            raise
+        except (ValueError, TypeError, OverflowError) as error:
+            key, _, problem = str(error).partition(": ")
+            if key not in (*self.required, *(self.optional or ())):
+                key, problem = "", str(error)
+            raise DecodeError(key, problem) from error
 
     def read_item(self, path: str, fields: Tagged) -> Any:
         """Return the object that a nested dict describes. The nested dict needs no tag.
 
-        ``path`` is the path to the nested dict. The key of a :exc:`MalformedError` begins with
+        ``path`` is the path to the nested dict. The field of a :exc:`DecodeError` begins with
         ``path``.
         """
         try:
             return self.read({TAG: self.tag, **fields})
-        except MalformedError as error:
-            raise MalformedError(f"{path}.{error.key}".rstrip("."), error.problem) from error
+        except DecodeError as error:
+            raise DecodeError(f"{path}.{error.field}".rstrip("."), error.problem) from error
 
 
 def _oversized(key: str, value: Any) -> str:
@@ -145,32 +140,32 @@ def _oversized(key: str, value: Any) -> str:
 
 
 def _check_keys(tagged: Tagged, required: tuple[str, ...], optional: tuple[str, ...]) -> None:
-    """Raise :exc:`MalformedError` if a key is unknown or missing, or if a value is too long."""
+    """Raise :exc:`DecodeError` if a key is unknown or missing, or if a value is too long."""
     valid = (*required, *optional)
     for key, value in tagged.items():
         if key != TAG and key not in valid:
-            raise MalformedError(
+            raise DecodeError(
                 "", f"unknown key {key!r:.60} in {tagged[TAG]}; valid: {', '.join(valid)}"
             )
         problem = _oversized(key, value)
         if problem:
-            raise MalformedError(key, problem)
+            raise DecodeError(key, problem)
     for key in required:
         if key not in tagged:
-            raise MalformedError("", f"missing key {key!r} in {tagged[TAG]}")
+            raise DecodeError("", f"missing key {key!r} in {tagged[TAG]}")
 
 
 def _read_number(tagged: Tagged, key: str) -> float:
     """Return the number that ``tagged`` has under ``key``; booleans are not accepted."""
     value = tagged.get(key)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise MalformedError(key, f"{value!r} is not a number")
+        raise DecodeError(key, f"{value!r} is not a number")
     return value
 
 
 def _read_whole(key: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise MalformedError(key, f"{value!r} is not an integer")
+        raise DecodeError(key, f"{value!r} is not an integer")
     return value
 
 
@@ -178,17 +173,8 @@ def _read_list(tagged: Tagged, key: str) -> list[Any]:
     """Return the list that ``tagged`` has under ``key``, or an empty list if ``key`` is missing."""
     value = tagged.get(key) or []
     if not isinstance(value, list):
-        raise MalformedError(key, f"{value!r:.60} is not a list")
+        raise DecodeError(key, f"{value!r:.60} is not a list")
     return value
-
-
-def _malformed(error: Exception, keys: tuple[str, ...]) -> MalformedError:
-    """Convert an error that a constructor raised into a :exc:`MalformedError`.
-
-    If the message of ``error`` starts with one of ``keys`` and a colon, the result names this key.
-    """
-    key, _, problem = str(error).partition(": ")
-    return MalformedError(key, problem) if key in keys else MalformedError("", str(error))
 
 
 # -- datetimes -------------------------------------------------------------------------------------
@@ -208,26 +194,16 @@ def _written_zone(moment: datetime) -> tuple[str | float, int]:
     if zone is None:
         return "UTC", 0
     key = zones.zone_key(zone)
-    if key is None or isinstance(zone, tzfile):  # like RedBeat 2, write the UTC offset of a tzfile
-        return _offset_seconds(moment), moment.fold
-    if isinstance(zone, ZoneInfo):
+    if key is not None and isinstance(zone, ZoneInfo):
         return key, moment.fold
-    return _legacy_zone(moment, key, zones.wall_zone(zone))
-
-
-def _legacy_zone(moment: datetime, key: str, zone: tzinfo) -> tuple[str | float, int]:
-    """Return the zone name or UTC offset, and the ``fold``, of a datetime with a ``pytz`` zone.
-
-    A datetime with a ``pytz`` zone has no ``fold``, because its ``tzinfo`` has a fixed UTC offset.
-    """
-    offsets = [moment.replace(tzinfo=zone, fold=fold).utcoffset() for fold in (0, 1)]
-    if moment.utcoffset() not in offsets:
-        return _offset_seconds(moment), 0
-    return key, offsets.index(moment.utcoffset())
-
-
-def _offset_seconds(moment: datetime) -> float:
-    return (moment.utcoffset() or ZERO).total_seconds()
+    offset = moment.utcoffset() or ZERO
+    if key is not None and not isinstance(zone, tzfile):
+        # A datetime with a pytz zone has no fold, because its tzinfo has a fixed UTC offset.
+        wall_zone = zones.wall_zone(zone)
+        for fold in (0, 1):
+            if moment.replace(tzinfo=wall_zone, fold=fold).utcoffset() == offset:
+                return key, fold
+    return offset.total_seconds(), moment.fold  # like RedBeat 2, also for a tzfile
 
 
 def _decode_datetime(tagged: Tagged) -> datetime:
@@ -237,7 +213,7 @@ def _decode_datetime(tagged: Tagged) -> datetime:
     try:
         return datetime(**fields, tzinfo=zone)
     except (ValueError, OverflowError) as error:
-        raise MalformedError("", f"is not a valid date: {error}") from error
+        raise DecodeError("", f"is not a valid date: {error}") from error
 
 
 def _read_zone(key: str, value: object) -> tzinfo:
@@ -245,20 +221,20 @@ def _read_zone(key: str, value: object) -> tzinfo:
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return _offset_zone(key, value)
     if value is not None and not isinstance(value, str):
-        raise MalformedError(
+        raise DecodeError(
             key, f"{value!r} is neither the name of a time zone nor a UTC offset in seconds"
         )
     try:
         return zones.zone_named("UTC" if value is None else value, stored=True)
     except ValueError as error:
-        raise MalformedError(key, str(error)) from error
+        raise DecodeError(key, str(error)) from error
 
 
 def _offset_zone(key: str, seconds: float) -> tzinfo:
     try:
         return timezone(timedelta(seconds=seconds)) if seconds else zones.UTC
     except (ValueError, OverflowError) as error:
-        raise MalformedError(
+        raise DecodeError(
             key, f"{seconds!r} is not a UTC offset in seconds: the offset must be less than a day"
         ) from error
 
@@ -274,7 +250,7 @@ def _read_moment(key: str, value: object) -> datetime:
     try:
         moment = time_from(value)
     except ValueError as error:
-        raise MalformedError(key, str(error)) from error
+        raise DecodeError(key, str(error)) from error
     return moment if moment.tzinfo else moment.replace(tzinfo=zones.UTC)
 
 
@@ -297,7 +273,7 @@ def _encode_interval(interval: schedule) -> dict[str, Any]:
 def _decode_interval(tagged: Tagged) -> schedule:
     relative = tagged.get("relative")
     if relative not in (None, 0, 1):  # RedBeat 2 accepts null, 0 and 1 as booleans
-        raise MalformedError("relative", f"{relative!r} is neither true nor false")
+        raise DecodeError("relative", f"{relative!r} is neither true nor false")
     seconds = _read_number(tagged, "every")
     try:
         every = timedelta(seconds=seconds)
@@ -305,7 +281,7 @@ def _decode_interval(tagged: Tagged) -> schedule:
         every = timedelta.max
     if every > MAX_EVERY:
         problem = f"{seconds!r} must be a number of seconds, at most 1000 years"
-        raise MalformedError("every", problem)
+        raise DecodeError("every", problem)
     return schedule(every, bool(relative))
 
 
@@ -335,7 +311,7 @@ def _decode_crontab(tagged: Tagged) -> crontab:
         return crontab(**fields)
     except Exception as error:
         # Celery's crontab parser raises ParseException and several built-in errors.
-        raise MalformedError(_wrong_cron_field(fields), str(error).strip()) from error
+        raise DecodeError(_wrong_cron_field(fields), str(error).strip()) from error
 
 
 def _decode_cron_field(key: str, value: Any) -> Any:
@@ -372,9 +348,9 @@ def _decode_solar(tagged: Tagged) -> solar:
     try:
         return make_solar(*(tagged[key] for key in SOLAR_KEYS))
     except ImproperlyConfigured as error:
-        raise MissingError("", str(error)) from error
+        raise MissingPackageError("", str(error)) from error
     except (ValueError, TypeError) as error:
-        raise MalformedError(_wrong_solar_part(tagged), str(error).strip()) from error
+        raise DecodeError(_wrong_solar_part(tagged), str(error).strip()) from error
 
 
 def _wrong_solar_part(tagged: Tagged) -> str:
@@ -384,11 +360,7 @@ def _wrong_solar_part(tagged: Tagged) -> str:
 
 
 def _decode_clocked(tagged: Tagged) -> clocked:
-    moment = _read_moment("clocked_time", tagged["clocked_time"])
-    try:
-        return clocked(moment)
-    except (ValueError, OverflowError) as error:
-        raise MalformedError("clocked_time", str(error).partition(": ")[2] or str(error)) from error
+    return clocked(_read_moment("clocked_time", tagged["clocked_time"]))
 
 
 # -- rules -----------------------------------------------------------------------------------------
@@ -427,10 +399,7 @@ def _decode_rrule(tagged: Tagged) -> rrule:
     fields["interval"] = 1 if fields.get("interval") is None else fields["interval"]
     for key in ("wkst", "byweekday"):
         fields[key] = _weekdays(key, fields.get(key))
-    try:
-        return rrule(**{**fields, "freq": frequency(fields["freq"])})
-    except (ValueError, TypeError, OverflowError) as error:
-        raise _malformed(error, RRULE_FIELDS) from error
+    return rrule(**{**fields, "freq": frequency(fields["freq"])})
 
 
 def _rule_start(tagged: Tagged) -> datetime:
@@ -439,7 +408,7 @@ def _rule_start(tagged: Tagged) -> datetime:
     if start is not None:
         return start
     if tagged.get("count") is not None:
-        raise MalformedError("dtstart", "is missing; a rule with a count needs a dtstart")
+        raise DecodeError("dtstart", "is missing; a rule with a count needs a dtstart")
     return datetime(1970, 1, 1, tzinfo=_read_zone("dtstart_zone", tagged.get("dtstart_zone")))
 
 
@@ -451,7 +420,7 @@ def _decode_rule_moment(tagged: Tagged, key: str) -> datetime | None:
     try:
         moment = zones.from_timestamp(seconds, minutes)
     except (ValueError, OverflowError) as error:
-        raise MalformedError(key, f"{seconds!r} is not a UNIX time: {error}") from error
+        raise DecodeError(key, f"{seconds!r} is not a UNIX time: {error}") from error
     zone = tagged.get(f"{key}_zone")
     return moment if zone is None else moment.astimezone(_read_zone(f"{key}_zone", zone))
 
@@ -461,7 +430,7 @@ def _weekdays(key: str, value: Any) -> Any:
         return [_weekdays(key, item) for item in value]
     if isinstance(value, dict):
         if value.get(TAG) != WEEKDAY.tag:
-            raise MalformedError(key, f"{value!r} is not a weekday")
+            raise DecodeError(key, f"{value!r} is not a weekday")
         return WEEKDAY.read(value)
     return value
 
@@ -474,11 +443,11 @@ def _decode_weekday(tagged: Tagged) -> weekday:
     """Return the weekday of a tagged dict, or with ``n`` the ``n``-th one of a month or year."""
     day, nth = _read_whole("wkday", tagged["wkday"]), tagged.get("n")
     if not 0 <= day <= 6:
-        raise MalformedError("wkday", f"{day} is not a weekday: use 0 (Monday) to 6 (Sunday)")
+        raise DecodeError("wkday", f"{day} is not a weekday: use 0 (Monday) to 6 (Sunday)")
     if nth is None:
         return weekday(day)
     if not _read_whole("n", nth):
-        raise MalformedError("n", "0 is not valid; leave n out to run every week")
+        raise DecodeError("n", "0 is not valid; leave n out to run every week")
     return weekday(day, nth)
 
 
@@ -502,29 +471,24 @@ def _encode_rule_of_set(index: int, rule: rrule) -> dict[str, Any]:
 
 def _decode_rruleset(tagged: Tagged) -> rruleset:
     """Return the rruleset of a tagged dict with lists of rules and dates, or with RFC 5545 text."""
-    try:
-        if "ical" in tagged:
-            return _decode_ical(tagged)
-        rules = [_rule(*item) for item in enumerate(_read_list(tagged, "rrules")[: MAX_RULES + 1])]
-        dates: dict[str, Any] = {
-            key: [_read_moment(key, moment) for moment in _read_list(tagged, key)]
-            for key in SET_KEYS[1:]
-        }
-        return rruleset(rules, **dates)
-    except MalformedError:
-        raise
-    except (ValueError, TypeError, OverflowError) as error:
-        raise _malformed(error, SET_KEYS) from error
+    if "ical" in tagged:
+        return _decode_ical(tagged)
+    rules = [_rule(*item) for item in enumerate(_read_list(tagged, "rrules")[: MAX_RULES + 1])]
+    dates: dict[str, Any] = {
+        key: [_read_moment(key, moment) for moment in _read_list(tagged, key)]
+        for key in SET_KEYS[1:]
+    }
+    return rruleset(rules, **dates)
 
 
 def _decode_ical(tagged: Tagged) -> rruleset:
     _check_keys(tagged, ("ical",), ())
     if not isinstance(tagged["ical"], str):
-        raise MalformedError("ical", f"{tagged['ical']!r:.60} is not a string")
+        raise DecodeError("ical", f"{tagged['ical']!r:.60} is not a string")
     try:
         parsed = from_ical(tagged["ical"])
     except (ValueError, TypeError, OverflowError) as error:
-        raise MalformedError("ical", str(error)) from error
+        raise DecodeError("ical", str(error)) from error
     return parsed if isinstance(parsed, rruleset) else rruleset([parsed])
 
 
@@ -532,7 +496,7 @@ def _rule(index: int, value: object) -> rrule:
     if isinstance(value, dict):
         value = RRULE.read_item(f"rrules[{index}]", value)
     if not isinstance(value, rrule):
-        raise MalformedError(f"rrules[{index}]", f"{value!r:.60} is not an rrule")
+        raise DecodeError(f"rrules[{index}]", f"{value!r:.60} is not an rrule")
     return value
 
 
@@ -553,9 +517,9 @@ def _decode_verbatim(tagged: Tagged) -> dict[str, Any]:
     try:
         items = dict(tagged["items"])
     except (ValueError, TypeError) as error:
-        raise MalformedError("items", "is not a list of pairs") from error
+        raise DecodeError("items", "is not a list of pairs") from error
     if not all(isinstance(key, str) for key in items):
-        raise MalformedError("items", "has a key that is not a string")
+        raise DecodeError("items", "has a key that is not a string")
     return items
 
 
@@ -615,9 +579,9 @@ def _load(registered: RegisteredType, tagged: Tagged) -> BaseSchedule:
         loaded = registered.load(fields)
     except Exception as error:
         # The user wrote load(), so it may raise any error.
-        raise LoadError("", f"load() of {registered.tag!r} failed: {error!r}") from error
+        raise UnknownTypeError("", f"load() of {registered.tag!r} failed: {error!r}") from error
     if not isinstance(loaded, registered.cls):
-        raise LoadError(
+        raise UnknownTypeError(
             "",
             f"load() of {registered.tag!r} returned {loaded!r:.60}; it must return a "
             f"{registered.cls.__name__}",
