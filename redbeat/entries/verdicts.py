@@ -23,7 +23,6 @@ from redbeat.entries.backfill import Backfill
 from redbeat.entries.decide import DISABLED, Decision, Plan, Trigger, score_of
 from redbeat.entries.history import History, encode_meta, history_after_save
 from redbeat.entries.pauses import Pause
-from redbeat.entries.policy import DEFAULT
 from redbeat.entries.run import Rule, Run
 from redbeat.entries.runs import PERHAPS_SENT, SENT, SKIPPED, missed, run_line
 from redbeat.entries.runs import TRIGGERED as TRIGGERED_LINE
@@ -31,7 +30,7 @@ from redbeat.entries.state import SCHEDULED, TRIGGERED, Ended, Hold, Said, State
 from redbeat.errors import TooManyStepsError
 from redbeat.printing import plural
 from redbeat.schedules.calendars import Exclusion
-from redbeat.schedules.next_run import MIN_EVERY, asks_itself, finder_of
+from redbeat.schedules.next_run import MIN_EVERY, asks_itself
 
 #: What becomes of an entry without further runs, or with too many failed runs.
 PARK, DISABLE, DELETE, PAUSE = "park", "disable", "delete", "pause"
@@ -172,8 +171,6 @@ def judge(
     ``app_zone`` is the time zone of the app. Raises whatever the schedule raises.
     """
     plan = rule.plan if exclusion is None else replace(rule.plan, exclusion=exclusion)
-    if not inbox and (quick := quick_verdict(rule, plan, history, state, now, score)):
-        return quick
     known = Known(rule, plan, history, state, now, score, app_zone)
     if not (inbox or state.hold or state.waiting):
         return judge_schedule(known)
@@ -197,55 +194,6 @@ def judge(
     verdict = _paused(verdict, pause)
     told = tuple(end for end in ends if end.state)
     return verdict._replace(take=inbox[-1].line if inbox else "", ends=told)
-
-
-#: The parts of a state without which most verdicts need no more than the schedule.
-_QUIET: Final = (None, None, None, None, (), None)
-
-
-def quick_verdict(
-    rule: Rule, plan: Plan, history: History, state: State, now: float, score: float
-) -> Verdict | None:
-    """Return the verdict about an entry with nothing special, None if there is anything.
-
-    Nearly all runs go this way, with half of the calls and of the time of the other. ``plan`` is
-    that of ``rule`` with the calendars; they are nothing special if they skip and exclude neither
-    this run nor the next one.
-    """
-    last, exclusion = history.last_run_at, plan.exclusion
-    parts = (state.due, state.hold, state.running, state.failing, state.waiting, state.change)
-    if parts != _QUIET or last is None or last.tzinfo is not UTC or not rule.enabled:
-        return None
-    policy, at = plan.policy, datetime.fromtimestamp(now, UTC)
-    if policy is not DEFAULT and (
-        policy.coalesce != "latest"
-        or (policy.max_runs, policy.misfire_grace_time) != (None, None)
-        or (policy.start_time, policy.end_time) != (None, None)
-        or (policy.jitter or policy.spread)
-        or (exclusion is not None and exclusion.on_excluded != "skip")
-    ):
-        return None
-    anchor = last if state.at is None else datetime.fromtimestamp(state.at, UTC)
-    if anchor > at:
-        return None
-    upcoming: datetime | None
-    following: datetime | None
-    if rule.every is not None:
-        upcoming, following = anchor + rule.every, anchor + rule.every + rule.every
-    else:
-        find = finder_of(plan.schedule)
-        upcoming = find and find(plan.schedule, anchor, plan.zone)
-        following = find and upcoming and find(plan.schedule, upcoming, plan.zone)
-    if upcoming is None or following is None or not upcoming <= at < following:
-        return None
-    if exclusion is not None and (exclusion.excludes(upcoming) or exclusion.excludes(following)):
-        return None
-    after = state.copy()
-    after.at = upcoming.timestamp()
-    known = Known(rule, plan, history, state, now, score)
-    known.decision = Decision(upcoming, following)
-    rest = Rest(following.timestamp(), after, True)
-    return Verdict(Send(SCHEDULED, upcoming, "", 0, None), rest, known)
 
 
 def asked(verdict: Verdict) -> Verdict | None:

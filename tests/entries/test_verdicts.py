@@ -33,7 +33,6 @@ from redbeat.entries.state import (
     TRIGGERED,
     Failing,
     Hold,
-    Marks,
     Results,
     Running,
     State,
@@ -43,7 +42,6 @@ from redbeat.entries.state import (
     trigger_line,
 )
 from redbeat.entries.verdicts import (
-    Known,
     Rest,
     Verdict,
     hold,
@@ -1290,42 +1288,3 @@ def test_runs_and_scores_are_those_of_decide(
             told.append((verdict.send.at.timestamp() - NOW, verdict.send.missed))
         told.append(entry.score)
     assert told == by_decide(rule, last, late)
-
-
-@settings(max_examples=40, deadline=None)
-@given(schedules, policies, coalescing, st.sampled_from([60.0, 61.5, 130.0, 400.0]), st.booleans())
-def test_the_quick_way_says_the_same(
-    times: Any, fields: dict[str, Any], how: dict[str, Any], late: float, known_at: bool
-) -> None:
-    rule = rule_of(times, **fields, **how)
-    history = History(from_timestamp(NOW + 1), 1, from_timestamp(NOW) if known_at else None)
-    state = State(Marks("a", "", "a"), "i", digest_of_meta("x"), NOW)
-    quick = verdicts.quick_verdict(rule, rule.plan, history, state, NOW + late, NOW)
-    known = Known(rule, rule.plan, history, state, NOW + late, NOW)
-    if quick is not None:
-        slow = verdicts.judge_schedule(known)
-        assert (quick.send, quick.rest) == (slow.send, slow.rest)
-        assert quick.known == known
-
-
-def test_most_entries_go_the_quick_way() -> None:
-    for rule in (rule_of(), rule_of(crontab(), overlap="skip", timezone="Europe/Paris")):
-        history = History(from_timestamp(NOW), 1, from_timestamp(NOW))
-        words = (history, State(at=NOW), NOW + 61, NOW)
-        assert verdicts.quick_verdict(rule, rule.plan, *words) is not None
-
-
-@pytest.mark.parametrize("day", [1, 2, 3, 4])
-@pytest.mark.parametrize("how", ["skip", "next", "previous"])
-def test_the_quick_way_knows_calendars(day: int, how: str) -> None:
-    first = from_timestamp(NOW)
-    days = [str((first + timedelta(days=day)).date())]
-    exclusion = Exclusion([Calendar("c", days)], UTC, how)
-    rule = rule_of(schedule(86400.0), exclude=["c"], on_excluded=how)
-    known = replace(rule.plan, exclusion=exclusion)
-    words = (History(first, 1, None), State(at=NOW), NOW + 86401)
-    quick = verdicts.quick_verdict(rule, known, *words, NOW)
-    assert (quick is not None) is (how == "skip" and day > 2)
-    slow = verdicts.judge_schedule(Known(rule, known, *words, NOW))
-    if quick is not None:
-        assert (quick.send, quick.rest) == (slow.send, slow.rest)

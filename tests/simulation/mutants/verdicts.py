@@ -253,8 +253,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "anchor-is-present",
         ("An interval counts from the time a run was sent and not from its nominal instant."),
         "entries/verdicts.py",
-        "after.at = upcoming.timestamp()",
-        "after.at = now",
+        "after = _state_after(known, (decision.anchor or at).timestamp())",
+        "after = _state_after(known, known.now)",
         ("tests/entries/test_verdicts.py",),
     ),
     Mutant(
@@ -304,24 +304,10 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "due-now-is-not-due",
         "An occurrence at exactly the present is not coalesced with the one before.",
-        "entries/verdicts.py",
-        "not upcoming <= at < following:",
-        "not upcoming <= at <= following:",
-        ("tests/entries/test_verdicts.py",),
-    ),
-    Mutant(
-        "calendar-by-the-quick-way",
-        "A run on an excluded day goes the quick way.",
-        "entries/verdicts.py",
-        (
-            "if exclusion is not None and (exclusion.excludes(upcoming) or "
-            "exclusion.excludes(following)):"
-        ),
-        "if False:",
-        (
-            "tests/entries/test_verdicts.py",
-            "tests/scheduler/test_calendars.py",
-        ),
+        "entries/decide.py",
+        "if following is None or following > now:",
+        "if following is None or following >= now:",
+        ("tests/entries/test_occurrences.py",),
     ),
     Mutant(
         "failed-again-counts",
