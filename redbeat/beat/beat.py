@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from redis.exceptions import LockNotOwnedError, RedisError
 
 from redbeat import errors
-from redbeat.beat.lock import BeatLock, new_token
+from redbeat.beat.lock import BeatLock, Lead, new_token
 from redbeat.beat.stop_signals import HeldSignals
 from redbeat.beat.waits import BROKER_WAIT, ENTRY_WAIT, REDIS_WAIT, Pace
 from redbeat.calendar.zones import from_timestamp
@@ -37,7 +37,6 @@ from redbeat.storage.store import Store
 from redbeat.storage.words import BEATS, DONE, LEADS, STATE, STATS
 
 from . import load, outcome, publish
-from .lead import Lead
 from .load import Rules
 from .message import FEWEST_RUNS, Messages
 from .one_step import OneStep

@@ -1,4 +1,7 @@
-"""The beat lock: the beat that holds the lock leads, and all other beats stand by."""
+"""The beat lock: the beat that holds the lock leads, and all other beats stand by.
+
+A program may have a lock of its own, or none.
+"""
 
 from __future__ import annotations
 
@@ -7,24 +10,35 @@ import socket
 import time
 import uuid
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
-from redis.exceptions import LockError
+from redis.exceptions import LockError, LockNotOwnedError, RedisError
 from redis.lock import Lock
 
+from redbeat.errors import described
+from redbeat.metrics.health import BeatHealth
 from redbeat.printing import get_logger
+from redbeat.signals import emit, lock_acquired, lock_lost
 from redbeat.storage.beats import NOT_A_LOCK, SILENCE, TOKEN_PREFIX
 from redbeat.storage.rows import Reply
 from redbeat.storage.store import Store
 
-logger = get_logger("celery.beat")
+if TYPE_CHECKING:
+    from .turn import Turn
 
+logger = get_logger("celery.beat")
 
 #: One check of the lock adds at most ``LONGEST_LOOK`` seconds to the silence of the leader.
 LONGEST_LOOK = 2.0
 
 #: Seconds between two attempts of a blocking ``acquire``.
 ACQUIRE_INTERVAL = 1.0
+
+#: The holder of a program's lock that this beat has lost.
+ANOTHER: Final = "another"
+
+#: The end of the log line of a beat that ends after it lost the lock.
+ENDS: Final = "; this beat ends, because redbeat_on_lock_lost is 'exit'"
 
 
 def new_token() -> str:
@@ -241,3 +255,97 @@ class CustomLock:
         logger.info("beat: Releasing lock")
         self.leading = None
         getattr(self.lock, "release", bool)()
+
+
+class Lead:
+    """The lock of one beat, and whether this beat leads.
+
+    Arguments:
+        scheduler: the sender of the signals.
+        turn: renews the beat lock; :meth:`use` gives it another.
+        lock: the beat lock, None if several beats share the work.
+        health: learns whether this beat leads.
+        exits: whether the beat ends after it lost the lock.
+    """
+
+    def __init__(
+        self, scheduler: Any, turn: Turn, lock: BeatLock | None, health: BeatHealth, exits: bool
+    ) -> None:
+        self._scheduler, self._turn, self._health, self._exits = scheduler, turn, health, exits
+        self._lock: BeatLock | CustomLock | None = lock
+        #: Whether this beat led at its last turn, and the token of the beat that led then.
+        self._was_leading, self._holder = False, ""
+
+    @property
+    def timeout(self) -> float:
+        """The seconds after which the lock expires, infinity without a lock."""
+        return float("inf") if self._lock is None else self._lock.timeout
+
+    @property
+    def is_custom(self) -> bool:
+        """Whether the lock is one of the program, which sends requests of its own."""
+        return isinstance(self._lock, CustomLock)
+
+    def use(self, lock: Any, timeout: float) -> None:
+        """Use the lock of the scheduler, which a program may replace at any time.
+
+        ``timeout`` is in seconds. One round trip to release a beat lock that was replaced.
+        """
+        before = self._lock
+        if lock is before or (isinstance(before, CustomLock) and lock is before.lock):
+            return
+        if isinstance(before, BeatLock) and before.leading:
+            try:
+                before.release()
+            except (RedisError, OSError) as error:
+                logger.warning(
+                    "beat: Could not release the previous lock, it expires by itself: %s",
+                    described(error),
+                )
+        built_in = lock is None or isinstance(lock, BeatLock)
+        self._lock = lock if built_in else CustomLock(lock, timeout)
+        self._turn.lock = lock if built_in else None
+        self._turn.is_shared = lock is None
+
+    def keep(self) -> bool:
+        """Extend or acquire a lock of the program; return False if this beat does not hold it.
+
+        Turns renew the beat lock.
+        """
+        held = not isinstance(self._lock, CustomLock) or self._lock.keep()
+        if not held:
+            self.observe(ANOTHER)
+        return held
+
+    def observe(self, holder: str) -> None:
+        """Tell others when this beat has begun or ceased to lead; ``holder`` has the lock now."""
+        lock, self._holder = self._lock, holder
+        leads = lock is not None and bool(lock.leading)
+        self._health.observe(leads or lock is None, holder == NOT_A_LOCK)
+        if leads is self._was_leading:
+            return
+        self._was_leading = leads
+        if leads:
+            emit(lock_acquired, self._scheduler)
+            return
+        emit(lock_lost, self._scheduler, holder=holder)
+        if lock is not None and lock.lost and not self._exits:
+            logger.warning("beat: Lost the lock %s, standing by", lock.lost)
+
+    def ending(self) -> LockNotOwnedError | None:
+        """Return the error with which a beat ends that lost its lock, None if it stands by."""
+        lock = self._lock
+        if lock is None or not lock.lost or not self._exits:
+            return None
+        return LockNotOwnedError(f"lost the lock {lock.key} to {self._holder}{ENDS}")
+
+    def release(self, *, answered: bool) -> None:
+        """Release the lock if this beat holds it, or may hold it. One round trip.
+
+        It may hold the lock if Redis has not ``answered`` the last request.
+        """
+        lock = self._lock
+        if lock is None or lock.leading is False:
+            return
+        if lock.leading or not answered or isinstance(lock, CustomLock):
+            lock.release()
