@@ -16,7 +16,6 @@ from redbeat.settings import MAX_SHARDS
 from redbeat.storage import checks, commands, keys, store
 from redbeat.storage.client import client_of, unretried
 from redbeat.storage.layout import Layout, layout
-from redbeat.storage.shards import total_stats
 
 from .command import EX_CONFLICT, Console, command, failure, progress
 from .migrate_prefix import refuse_running_beat
@@ -86,7 +85,7 @@ def _copy(
             "the entries that were not copied, and run the command again; or use --force"
         )
         raise failure(message, EX_CONFLICT)
-    sums = total_stats(store.Store(client, keys.Keys(prefix)) for prefix in source.prefixes)
+    sums = commands.total_stats(store.Store(client, keys.Keys(prefix)) for prefix in source.prefixes)
     stats = keys.Keys(target.prefixes[0]).stats
     for name, text in sums.items():
         if name not in OF_ONE_LAYOUT:

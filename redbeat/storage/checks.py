@@ -34,12 +34,10 @@ def eviction_risk(store: Store, mode: str) -> tuple[int, str] | None:
     """Return maxmemory in bytes and the eviction policy if Redis can evict entries, else None.
 
     ``mode`` is the value of the setting ``redbeat_key_expiry_check``. If ``mode`` is ``ignore``,
-    the function returns None without a round trip, else it takes one round trip. The function runs
-    INFO instead of CONFIG, because managed servers may disable CONFIG. Raises redis-py's
+    the function returns None without a round trip, else it takes one round trip. Raises redis-py's
     ``ResponseError`` if the server refuses INFO.
     """
-    limit, policy = store.eviction() if mode != "ignore" else (0, "")
-    return (limit, policy) if limit and policy.startswith("allkeys-") else None
+    return None if mode == "ignore" else store.eviction_risk()
 
 
 def check_eviction(store: Store, mode: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final
 from redis.client import NEVER_DECODE
 from redis.exceptions import NoPermissionError, ResponseError
 
-from redbeat.codec.stored import bytes_of, score_in, seconds_in, text_of, valid_text
+from redbeat.codec.stored import bytes_of, score_in, seconds_in, text_of, valid_text, whole_in
 from redbeat.config import key_aside
 from redbeat.connection.cluster import cluster_errors, node_of
 from redbeat.connection.topology import refusals
@@ -117,7 +117,11 @@ def _scores(reply: Any) -> list[tuple[str, float]]:
 
 
 class Commands:
-    """Reads values of the schedule under one key prefix, with single commands."""
+    """Reads values of a schedule with single commands.
+
+    The :attr:`parts` of a schedule with shards have a key prefix each. Without shards, the only
+    part is the object itself. The docstrings give the number of round trips for each part.
+    """
 
     #: Seconds after which a script for many entries stops, so that Redis can serve other clients.
     #: Another round trip handles the remaining entries of the script.
@@ -127,16 +131,13 @@ class Commands:
     def __init__(self, client: Any, keys: Keys) -> None:
         self.client = client
         self.keys = keys
-        #: The number of round trips to Redis so far, without retries.
-        self.round_trips = 0
+        self.parts: Sequence[Commands] = (self,)
 
     def _run(self, script: str, keys: Sequence[Any], args: Sequence[Any]) -> Any:
-        self.round_trips += 1
         with naming_wrong_types(self.client, self.keys):
             return load_script(script)(self.client, keys, args)
 
     def _read(self, *command: Any) -> Any:
-        self.round_trips += 1
         with naming_wrong_types(self.client, self.keys), cluster_errors(), refusals():
             return self.client.execute_command(*command, **{NEVER_DECODE: True})
 
@@ -179,11 +180,12 @@ class Commands:
 
     def count_below(self, score: float) -> int:
         """Return the number of entries whose score is lower than ``score``. One round trip."""
-        return int(self._read("ZCOUNT", self.keys.schedule, "-inf", f"({score!r}"))
+        span = ("-inf", f"({score!r}")
+        return sum(int(part._read("ZCOUNT", part.keys.schedule, *span)) for part in self.parts)
 
     def members(self) -> int:
         """Return the number of entries. One round trip."""
-        return int(self._read("ZCARD", self.keys.schedule))
+        return sum(int(part._read("ZCARD", part.keys.schedule)) for part in self.parts)
 
     def ranked(self, offset: int, limit: int) -> list[tuple[str, float]]:
         """Return at most ``limit`` pairs (entry key, score) in order of score. One round trip.
@@ -201,24 +203,22 @@ class Commands:
         schedule during the whole scan. A scan may return a key several times. Takes one round trip
         for each part.
         """
-        for part in self._scan(SCAN_COUNT, "ZSCAN", self.keys.schedule, "MATCH", text):
-            yield _scores(part)
+        for items in self._scan("schedule", "ZSCAN", SCAN_COUNT, "MATCH", text):
+            yield _scores(items)
 
     def static_names(self) -> set[str]:
         """Return the names of all static entries. One round trip per :data:`SCAN_COUNT` names.
 
         Users of Redis have no right to SMEMBERS.
         """
-        with naming_wrong_types(self.client, self.keys):
-            parts = self._scan(SCAN_COUNT, "SSCAN", self.keys.statics)
-            return {text_of(name) for part in parts for name in part}
+        return {text_of(name) for items in self._scan("statics", "SSCAN") for name in items}
 
     def quarantined(self, limit: int | None = None) -> dict[str, str]:
         """Return at most ``limit`` quarantined entries (default: all) as key -> JSON note.
 
         Takes one round trip per about 500 quarantined entries.
         """
-        notes = dict(islice(self._fields(self.keys.quarantine, BATCH), limit))
+        notes = dict(islice(self._fields("quarantine", BATCH), limit))
         return {text_of(key): valid_text(note) for key, note in notes.items()}
 
     def calendars(self, names: Iterable[str] | None = None) -> dict[str, str]:
@@ -227,39 +227,41 @@ class Commands:
         One round trip. If ``names`` is None, the method takes one round trip per about 500
         calendars.
         """
-        key = self.keys.calendars
         if names is None:
-            pairs: Iterable[tuple[Any, Any]] = self._fields(key, BATCH)
+            pairs: Iterable[tuple[Any, Any]] = self._fields("calendars", BATCH)
         else:
             wanted = list(names)
-            pairs = zip(wanted, self._read_aside("HMGET", key, *wanted) or (), strict=False)
+            texts = self._read_aside("HMGET", self.keys.calendars, *wanted) or ()
+            pairs = zip(wanted, texts, strict=False)
         return {text_of(name): text_of(text) for name, text in pairs if text is not None}
 
     def calendar_users(self) -> Iterator[list[str]]:
         """Yield the keys of entries with calendars, in parts of about 500. One round trip each."""
-        for part in self._scan(BATCH, "SSCAN", self.keys.calendar_users):
-            yield [text_of(key) for key in part]
+        for items in self._scan("calendar_users", "SSCAN", BATCH):
+            yield [text_of(key) for key in items]
 
-    def _fields(self, key: str, count: int) -> Iterator[tuple[Any, Any]]:
+    def _fields(self, which: str, count: int) -> Iterator[tuple[Any, Any]]:
         """Yield the (field, value) pairs of a hash, some perhaps twice.
 
         Takes one round trip per about ``count`` fields.
         """
-        for part in self._scan(count, "HSCAN", key):
-            yield from pairs_of(part)
+        for items in self._scan(which, "HSCAN", count):
+            yield from pairs_of(items)
 
-    def _scan(self, count: int, command: str, key: str, *options: str) -> Iterator[Any]:
-        """Yield the parts of a key; none if the Redis user has no right to read it.
+    def _scan(
+        self, which: str, command: str, count: int = SCAN_COUNT, *options: str
+    ) -> Iterator[Any]:
+        """Yield what a scan of a key returns; nothing if the Redis user has no right to read it.
 
-        Takes one round trip for each part, in which Redis reads about ``count`` items.
+        ``which`` is the name of the key in :class:`Keys`. Takes one round trip for about ``count``
+        items.
         """
-        cursor: Any = START
-        while True:
-            reply = self._read_aside(command, key, cursor, *options, "COUNT", count)
-            cursor, part = reply or (START, ())
-            yield part
-            if int(cursor) == START:
-                return
+        for part in self.parts:
+            cursor: Any = None
+            while cursor is None or int(cursor) != START:
+                scan = (command, getattr(part.keys, which), cursor or START)
+                cursor, items = part._read_aside(*scan, *options, "COUNT", count) or (START, ())
+                yield items
 
     # -- beats -------------------------------------------------------------------------------
 
@@ -312,16 +314,20 @@ class Commands:
 
         Returns None if no worker has reported a run. One round trip.
         """
-        return seconds_in(self.noted(REPORTS_SINCE))
+        found = [seconds_in(part.noted(REPORTS_SINCE)) for part in self.parts]
+        return min((seconds for seconds in found if seconds is not None), default=None)
 
     def stats(self) -> dict[str, str]:
-        """Return the counters of all beats as field -> value.
+        """Return the counters of all beats as field -> value, added up over the shards.
 
         Takes one round trip per about 2000 fields. Returns an empty mapping if no beat has counted
         anything, or if the key of the stats is not a hash.
         """
+        return total_stats(self.parts)
+
+    def _own_stats(self) -> dict[str, str]:
         try:
-            pairs = dict(self._fields(self.keys.stats, SCAN_COUNT))
+            pairs = dict(self._fields("stats", SCAN_COUNT))
         except ResponseError as error:
             if WRONG_TYPE not in str(error):
                 raise
@@ -330,11 +336,17 @@ class Commands:
 
     # -- the server --------------------------------------------------------------------------
 
-    def eviction(self) -> tuple[int, str]:
-        """Return (maxmemory in bytes, eviction policy) from INFO. One round trip."""
-        with cluster_errors():
-            info = node_of(self.client, self.keys.schedule).info("memory")
-        return int(info.get("maxmemory", 0)), str(info.get("maxmemory_policy", ""))
+    def eviction_risk(self) -> tuple[int, str] | None:
+        """Return maxmemory in bytes and the policy of a server that can evict entries, or None.
+
+        Asks INFO instead of CONFIG, because managed servers may disable CONFIG. One round trip.
+        """
+        for part in self.parts:
+            info = part._info("memory")
+            limit, policy = int(info.get("maxmemory", 0)), str(info.get("maxmemory_policy", ""))
+            if limit and policy.startswith("allkeys-"):
+                return limit, policy
+        return None
 
     def server(self) -> dict[str, str]:
         """Return the version and the mode of the server from INFO.
@@ -342,11 +354,35 @@ class Commands:
         Returns an empty mapping if the Redis user has no right to run INFO. One round trip.
         """
         try:
-            with cluster_errors():
-                info = node_of(self.client, self.keys.schedule).info("server")
+            info = self.parts[0]._info("server")
         except ResponseError:
             return {}
         # Prefer valkey_version: Valkey also reports a redis_version, but only for compatibility.
         version = info.get("valkey_version") or info.get("redis_version", "")
         mode = info.get("redis_mode") or info.get("server_mode", "")
         return {"version": str(version), "mode": str(mode)}
+
+    def _info(self, section: str) -> Any:
+        with cluster_errors():
+            return node_of(self.client, self.keys.schedule).info(section)
+
+
+def total_stats(parts: Iterable[Commands]) -> dict[str, str]:
+    """Return the stats of a schedule, with the counters of all ``parts`` added up.
+
+    Takes one round trip per about 2000 fields of a part.
+    """
+    stats: dict[str, str] = {}
+    for part in parts:
+        for name, text in part._own_stats().items():
+            stats[name] = _total(name, stats[name], text) if name in stats else text
+    return stats
+
+
+def _total(name: str, one: str, other: str) -> str:
+    """Combine the values ``one`` and ``other`` of a field of the stats into one value."""
+    if name in (LAST_TICK, REPORTS_SINCE):
+        choose = max if name == LAST_TICK else min
+        return choose(one, other, key=lambda text: seconds_in(text) or 0.0)
+    first, second = whole_in(one), whole_in(other)
+    return one if first is None or second is None else str(first + second)

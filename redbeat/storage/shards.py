@@ -12,21 +12,20 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import merge
-from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, TypeVar
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
-from redbeat.codec.stored import bytes_of, score_in, seconds_in, whole_in
-from redbeat.storage.commands import BATCH, LAST_TICK, REPORTS_SINCE
-from redbeat.storage.views import Counts, Cursor, Page, Shown
+from redbeat.codec.stored import bytes_of, score_in
+from redbeat.storage.commands import BATCH
+from redbeat.storage.views import Counts, Cursor, Page, Past, Presence, Shown
 
 from .keys import Keys
 from .layout import Layout
+from .reading import Reading
 from .rows import Answer, Change, Look, Reply, Request
 
 if TYPE_CHECKING:
     from .store import Store
-
-T = TypeVar("T")
 
 #: Minimum number of entries that :meth:`ShardedStore.page` requests from each shard at once.
 SMALLEST_PART = 20
@@ -51,57 +50,20 @@ class ShardedKeys(Keys):
         return self.layout.name_of(key)
 
 
-def _by_key(name: str) -> Callable[..., Any]:
-    """Return a method that calls the method ``name`` of the shard that has an entry.
-
-    The first argument of the method is the key of the entry.
-    """
-
-    def method(self: ShardedStore, key: str, *args: Any, **more: Any) -> Any:
-        store, own_key = self._place(key)
-        return getattr(store, name)(own_key, *args, **more)
-
-    return method
-
-
-def _by_first(name: str) -> Callable[..., Any]:
-    """Return a method that calls the method ``name`` of the first shard."""
-
-    def method(self: ShardedStore, *args: Any) -> Any:
-        return getattr(self.parts[0], name)(*args)
-
-    return method
-
-
-def _by_each(name: str, join: Callable[[Iterable[Any]], Any]) -> Callable[..., Any]:
-    """Return a method that calls the method ``name`` of every shard, and joins the results."""
-
-    def method(self: ShardedStore, *args: Any) -> Any:
-        return join(getattr(part, name)(*args) for part in self.parts)
-
-    return method
-
-
-class ShardedStore:
+class ShardedStore(Reading):
     """A :class:`Store` for a schedule with several shards, whose stores are the ``parts``.
 
     Methods that only a beat uses are missing, because a beat uses the store of one shard at a time.
     """
 
     def __init__(self, client: Any, keys: ShardedKeys, parts: Sequence[Store]) -> None:
-        self.client = client
-        self.keys = keys
+        super().__init__(client, keys)
         self.layout = keys.layout
-        self.parts = parts
+        self.parts: Sequence[Store] = parts
 
     def part_of(self, key: str) -> Store:
         """Return the store of the shard that has the entry with a key."""
         return self._place(key)[0]
-
-    @property
-    def round_trips(self) -> int:
-        """The number of round trips to Redis so far, without retries."""
-        return sum(store.round_trips for store in self.parts)
 
     def _place(self, key: str) -> tuple[Store, str]:
         """Return the store of the shard of an entry, and the entry key with its prefix."""
@@ -154,7 +116,15 @@ class ShardedStore:
 
     # -- single entries ----------------------------------------------------------------------
 
-    past, say = _by_key("past"), _by_key("say")
+    def past(self, key: str) -> Past:
+        """Return what is stored about the runs of an entry."""
+        store, own_key = self._place(key)
+        return store.past(own_key)
+
+    def say(self, key: str, line: str, **more: Any) -> str:
+        """Append a line to the inbox of an entry; see :meth:`Store.say`."""
+        store, own_key = self._place(key)
+        return store.say(own_key, line, **more)
 
     def rank(self, key: str) -> int | None:
         """Return the position of an entry in the order of scores, from 0.
@@ -236,18 +206,6 @@ class ShardedStore:
         ordered = merge(*map(pairs, self.parts), key=self._by_score)
         return list(islice(ordered, offset, offset + limit))
 
-    # -- the whole schedule, in any order ----------------------------------------------------
-
-    scan = _by_each("scan", chain.from_iterable)
-    calendar_users = _by_each("calendar_users", chain.from_iterable)
-    count_below, members = _by_each("count_below", sum), _by_each("members", sum)
-    static_names = _by_each("static_names", lambda names: set().union(*names))
-
-    def quarantined(self, limit: int | None = None) -> dict[str, str]:
-        """Return at most ``limit`` quarantined entries (default: all) as key -> JSON note."""
-        found = (pair for store in self.parts for pair in store.quarantined(limit).items())
-        return dict(islice(found, limit))
-
     def counts(self, lock_key: str | None, disabled: float, within: float) -> Counts:
         """Return the number of entries of each kind, and the active beats.
 
@@ -273,30 +231,15 @@ class ShardedStore:
             expected=[key for counts in each for key in counts.expected],
         )
 
-    def stats(self) -> dict[str, str]:
-        """Return the counters of all beats, added up over the shards."""
-        return total_stats(self.parts)
-
-    def reports_since(self) -> float | None:
-        """Return when a worker first reported the end of a run, in UNIX seconds.
-
-        Returns None if no worker has reported a run.
-        """
-        found = [since for store in self.parts if (since := store.reports_since()) is not None]
-        return min(found, default=None)
-
-    def eviction(self) -> tuple[int, str]:
-        """Return maxmemory in bytes and the eviction policy of one server of the cluster.
-
-        If a server can evict entries, the method returns the values of this server.
-        """
-        found = [store.eviction() for store in self.parts]
-        return max(found, key=lambda one: bool(one[0]) and one[1].startswith("allkeys-"))
-
     # -- values from the first shard ---------------------------------------------------------
 
-    time, server = _by_first("time"), _by_first("server")
-    calendars, beats = _by_first("calendars"), _by_first("beats")
+    def calendars(self, names: Iterable[str] | None = None) -> dict[str, str]:
+        """Return the JSON of calendars, which every shard has."""
+        return self.parts[0].calendars(names)
+
+    def beats(self, within: float) -> list[Presence]:
+        """Return the beats that were seen in the last ``within`` seconds."""
+        return self.parts[0].beats(within)
 
     def lock_holder(self, key: str) -> str:
         """Return the token of the beat that holds the lock of the first shard.
@@ -311,24 +254,3 @@ class ShardedStore:
         Returns None if the lock is free.
         """
         return self.parts[0].lock_left(self.layout.lock_key(0, key))
-
-
-def total_stats(stores: Iterable[Store]) -> dict[str, str]:
-    """Return the stats of a schedule, with the counters of all ``stores`` added up.
-
-    Takes one round trip per about 2000 fields of a store.
-    """
-    stats: dict[str, str] = {}
-    for store in stores:
-        for name, text in store.stats().items():
-            stats[name] = _total(name, stats[name], text) if name in stats else text
-    return stats
-
-
-def _total(name: str, one: str, other: str) -> str:
-    """Combine the values ``one`` and ``other`` of a field of the stats into one value."""
-    if name in (LAST_TICK, REPORTS_SINCE):
-        choose = max if name == LAST_TICK else min
-        return choose(one, other, key=lambda text: seconds_in(text) or 0.0)
-    first, second = whole_in(one), whole_in(other)
-    return one if first is None or second is None else str(first + second)
