@@ -15,7 +15,7 @@ from redbeat.transfer.entry_file import new_entry
 from .checks import warn_of_crontabs, warn_of_unknown_names
 from .command import EX_CONFLICT, Console, command, failure, save_unchanged
 from .completion import task_names
-from .entry_options import as_option_errors, call_from, entry_options, table_from
+from .entry_options import as_option_errors, entry_options, table_from
 
 
 @command("add")
@@ -32,13 +32,10 @@ def add(console: Console, name: str, task: str, **values: Any) -> None:
         options = ", ".join(f"--{kind}" for kind in KINDS)
         problem = f"Give a schedule: one of {options}; for example: --every 30"
         raise click.UsageError(problem, console.ctx)
-    fields = {"task": task}
-    fields |= {field: value for field, value in table.items() if value is not None}
-    owner = {"managed_by": fields.pop("managed_by")} if "managed_by" in fields else {}
+    owner = {"managed_by": table.pop("managed_by")} if "managed_by" in table else {}
     try:
         with as_option_errors(console.ctx, values):
-            call = call_from(values)
-            entry = new_entry(console.schedule, name, fields, **call, **owner)
+            entry = new_entry(console.schedule, name, {"task": task, **table}, **owner)
             save_unchanged(entry)
     except ConflictError as error:
         hint = f"change the entry with: celery redbeat edit {name}"

@@ -20,7 +20,7 @@ from redbeat.printing import plural
 
 from .command import EX_CONFLICT, Console, command, failure, progress
 from .completion import entry_names
-from .options import TIME, Parsed, existing, instant_of_option, load, option, option_error
+from .options import INSTANT, Parsed, existing, load, option, option_error
 
 #: Number of seconds between two checks of the progress.
 POLL: Final = 0.5
@@ -43,14 +43,14 @@ def rate_from(text: str) -> float:
 @option(
     "--from",
     "since",
-    type=TIME,
+    type=INSTANT,
     example="2026-10-24T00:00",
     help="Start of the time span to backfill (ISO 8601).",
 )
 @option(
     "--to",
     "until",
-    type=TIME,
+    type=INSTANT,
     example="2026-10-27T00:00",
     help="End of the time span to backfill (ISO 8601).",
 )
@@ -97,10 +97,8 @@ def backfill(
                 console.result({"name": name, "action": "cancelled", **progress_json(one)}, text)
             return
         if since is not None and until is not None:
-            begin = instant_of_option(console, "since", since)
-            end = instant_of_option(console, "until", until)
-            plan = _request(console, entry, (begin, end), rate, again, dry_run)
-            _report_plan(console, entry, plan, end, dry_run)
+            plan = _request(console, entry, (since, until), rate, again, dry_run)
+            _report_plan(console, entry, plan, until, dry_run)
         if wait and not dry_run:
             _wait(console, entry)
         elif since is None:

@@ -14,7 +14,7 @@ from redbeat.transfer.entry_file import FIELDS, change_entry
 
 from . import add, checks, completion
 from .command import EX_CONFLICT, Console, command, failure, save_unchanged
-from .entry_options import as_option_errors, call_from, entry_options, table_from
+from .entry_options import as_option_errors, entry_options, table_from
 from .options import load, option, option_error
 
 #: Options whose values contain times; ``--timezone`` sets the zone of times without a UTC offset.
@@ -66,8 +66,6 @@ def _change(
     table = table_from(console, values)
     if task is not None:
         table["task"] = task
-    for field, value in call_from(values, entry.options).items():
-        setattr(entry, field, value)
     change_entry(entry, table, KNOWN)
     is_used = not has_own_zone(entry.schedule) or any(values[name] for name in READ_IN_ZONE)
     if table.get("timezone") and not is_used:

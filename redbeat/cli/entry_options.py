@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Final
 
 import click
+from celery.bin.base import JSON_ARRAY, JSON_OBJECT
 
 from redbeat.entries.policy import FIELDS
 from redbeat.errors import InvalidEntryError
@@ -15,7 +16,7 @@ from redbeat.presentation.rule_text import KINDS
 from redbeat.transfer.entry_file import CALL
 
 from .command import Console
-from .options import ARRAY, CLEARED, INTERVAL, OBJECT, SECONDS, TIME, option, option_error, options
+from .options import CLEARED, INTERVAL, SECONDS, TIME, option, option_error, options
 
 #: Functions that add an option below a heading of the help.
 schedule_option: Final = partial(option, help_group="Schedule")
@@ -56,7 +57,7 @@ def field_option(name: str) -> Callable[[Any], Any]:
 def call_option(name: str) -> Callable[[Any], Any]:
     """Return the option for ``args``, ``kwargs`` or ``options`` of the task call."""
     about = CALL[name]
-    type_ = ARRAY if about.type is list else OBJECT
+    type_ = JSON_ARRAY if about.type is list else JSON_OBJECT
     return task_option(
         f"--{name}", type=type_, example=f"'{about.example}'", help=about.description
     )
@@ -131,33 +132,19 @@ def as_option_errors(ctx: click.Context, values: dict[str, Any]) -> Iterator[Non
 
 
 def table_from(console: Console, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schedule and policy fields that the options set, in the format of an entry file.
+    """Return the fields that the options set, in the format of an entry file.
 
-    The value None resets a field to its default. :func:`call_from` returns the remaining
-    fields: the arguments and options of the task call.
+    The value None resets a field to its default.
     """
     kinds = [kind for kind in KINDS if values[kind] not in (None, ())]
     if len(kinds) > 1:
         problem = f"give either --{kinds[0]} or --{kinds[1]}, not both"
         raise option_error(console.ctx, kinds[1], problem)
-    table = {name: values.get(OPTION_OF.get(name, name)) for name in (*kinds, *FIELDS)}
+    names = (*kinds, *CALL, "queue", *FIELDS)
+    table = {name: values.get(OPTION_OF.get(name, name)) for name in names}
     table = {name: value for name, value in table.items() if value is not None}
     if kinds == ["rrule"]:
         table["rrule"] = list(values["rrule"])
     if values.get("paused"):
         table["enabled"] = False
     return {name: None if value is CLEARED else value for name, value in table.items()}
-
-
-def call_from(values: Mapping[str, Any], options: Mapping[str, Any] | None = None) -> Any:
-    """Return the task arguments and task options that the command-line options set.
-
-    ``options`` are the task options that are stored already.
-    """
-    call = {name: values[name] for name in CALL if values[name] is not None}
-    queue = values["queue"]
-    if queue is not None:
-        call["options"] = {**(call.get("options", options) or {}), "queue": queue}
-        if queue is CLEARED:
-            del call["options"]["queue"]
-    return call

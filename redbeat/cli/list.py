@@ -17,7 +17,7 @@ from redbeat.schedule import Record
 from redbeat.storage.commands import batches
 
 from .command import Console, command
-from .options import TIME, instant_of_option, option
+from .options import INSTANT, option
 
 TITLES: Final = ("NAME", "TASK", "SCHEDULE", "STATE", "KIND")
 
@@ -60,7 +60,7 @@ CHUNK: Final = 10_000
 )
 @option(
     "--due-before",
-    type=TIME,
+    type=INSTANT,
     example="2026-12-31T09:00",
     help="List only entries that are due before this time (ISO 8601).",
 )
@@ -83,8 +83,7 @@ def list_(
     sort: str,
 ) -> None:
     """List entries, the next due entry first."""
-    due_at = None if due_before is None else instant_of_option(console, "due_before", due_before)
-    filters = find.Filter.of(pattern, task, None, static, due_at, states or STATES)
+    filters = find.Filter.of(pattern, task, None, static, due_before, states or STATES)
     records: Iterable[Record]
     if sort == "due":
         found = find.Search(console.schedule, filters, shared=True).pages()

@@ -12,42 +12,17 @@ from os.path import commonprefix
 from typing import Any, Final
 
 import click
-from celery.bin.base import CeleryOption, JsonArray, JsonObject
+from celery.bin.base import CeleryOption
 from celery.exceptions import CeleryCommandException
 
 from redbeat.calendar.times import time_from
-from redbeat.decoder import decode
 from redbeat.entry import RedBeatSchedulerEntry
-from redbeat.errors import DecodeError, InvalidEntryError
+from redbeat.errors import InvalidEntryError
 from redbeat.management.find import record_of
 from redbeat.presentation.rule_text import interval_from, seconds_from
 from redbeat.transfer.incoming import instant_from
 
 from .command import EX_NOT_FOUND, Console, failure
-
-
-class StoredJson(click.ParamType):  # type: ignore[type-arg]
-    """JSON in the format of stored entries, which can represent datetimes.
-
-    ``plain`` is Celery's option type for a JSON array or a JSON object.
-    """
-
-    def __init__(self, plain: click.ParamType) -> None:  # type: ignore[type-arg]
-        self.plain, self.name = plain, plain.name
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the list or dict in the JSON text ``value``."""
-        plain = self.plain.convert(value, param, ctx)
-        try:
-            stored = decode(value, "value") if isinstance(value, str) else plain
-        except DecodeError as error:
-            self.fail(error.problem, param, ctx)
-        # A JSON object that stands for another type, such as a datetime, remains a plain dict.
-        return stored if isinstance(stored, type(plain)) else plain
-
-
-ARRAY, OBJECT = StoredJson(JsonArray()), StoredJson(JsonObject())
-
 
 #: The value of a clearable option for which the user enters the word ``none``.
 CLEARED: Final = object()
@@ -110,6 +85,15 @@ class Parsed(click.ParamType):  # type: ignore[type-arg]
             self.fail(str(error), param, ctx)
 
 
+def instant_of(text: str) -> datetime:
+    """Return a time in UTC; a time without a UTC offset is in the time zone of the app."""
+    zone = click.get_current_context().obj.app.timezone
+    try:
+        return instant_from("time", time_from(text), zone)
+    except InvalidEntryError as error:
+        raise ValueError(error.problem) from error
+
+
 def checked_interval(text: str) -> str:
     """Return ``text`` unchanged; raise ValueError if the text is not an interval."""
     interval_from(text)
@@ -122,6 +106,8 @@ SECONDS = Parsed("duration", seconds_from)
 INTERVAL = Parsed("duration", checked_interval)
 #: The type of an option that accepts a time; the datetime is naive if the text has no UTC offset.
 TIME = Parsed("time", time_from)
+#: The same, but the value is in UTC.
+INSTANT = Parsed("time", instant_of)
 
 
 def option_error(ctx: click.Context, name: str, problem: object) -> click.BadParameter:
@@ -130,18 +116,6 @@ def option_error(ctx: click.Context, name: str, problem: object) -> click.BadPar
     example = getattr(param, "example", "")
     message = str(problem.problem if isinstance(problem, InvalidEntryError) else problem)
     return click.BadParameter(with_example(message, example), ctx, param)
-
-
-def instant_of_option(console: Console, name: str, moment: datetime) -> datetime:
-    """Return the value ``moment`` of an option in UTC; ``name`` is the option's parameter name.
-
-    A naive time is a wall-clock time in the time zone of the app. If the time is outside of the
-    years 1 to 9999, the function raises an error that names the option.
-    """
-    try:
-        return instant_from(name, moment, console.zone)
-    except InvalidEntryError as error:
-        raise option_error(console.ctx, name, error) from error
 
 
 def with_example(message: str, example: str) -> str:

@@ -30,7 +30,7 @@ from redbeat.transfer.incoming import Problem, UnreadableSourceError
 from . import completion, import_export
 from .command import EX_UNREADABLE, Console, command, failure
 from .entry_options import as_option_errors, schedule_options, table_from
-from .options import TIME, instant_of_option, not_found, option, option_error
+from .options import INSTANT, not_found, option, option_error
 from .timeline import draw
 
 #: The marks of runs in a table that compares the rules before and after a change.
@@ -48,7 +48,7 @@ MAX_ROWS: Final = 40
 @option(
     "--from",
     "since",
-    type=TIME,
+    type=INSTANT,
     required=True,
     example="2026-10-24T00:00",
     help="Start of the period (ISO 8601), which may be in the past.",
@@ -56,7 +56,7 @@ MAX_ROWS: Final = 40
 @option(
     "--to",
     "until",
-    type=TIME,
+    type=INSTANT,
     required=True,
     example="2026-10-27T00:00",
     help="End of the period (ISO 8601).",
@@ -92,23 +92,22 @@ def simulate(
     the command compares the runs under the new rules with the runs under the stored rules.
     The simulation assumes that a beat is always on time.
     """
-    begin = instant_of_option(console, "since", since)
-    end = instant_of_option(console, "until", until)
-    if not begin < end:
-        raise option_error(console.ctx, "until", f"must be later than --from ({since})")
+    if not since < until:
+        problem = f"must be later than --from ({console.time(since)})"
+        raise option_error(console.ctx, "until", problem)
     changes = _changes(console, names, file, file_format, values)
     wanted = list(names) or (None if file is None else list(changes))
     if file is not None and names:
         changes = {name: entry for name, entry in changes.items() if name in names}
     try:
-        found = console.schedule.simulate(begin, end, wanted, changes)
+        found = console.schedule.simulate(since, until, wanted, changes)
     except KeyError as error:
         raise not_found(console, str(error.args[0])) from None
     except InvalidEntryError as error:
         if error.field != "since":
             raise
         raise option_error(console.ctx, "since", error) from error
-    _warn(console, names, found, end)
+    _warn(console, names, found, until)
     if console.as_json:
         console.emit(_json(found))
     elif timeline:

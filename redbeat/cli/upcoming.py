@@ -7,11 +7,10 @@ from datetime import datetime
 import click
 
 from redbeat.cli.command import Console, command
-from redbeat.cli.options import TIME, instant_of_option, option
+from redbeat.cli.options import INSTANT, load, option
 from redbeat.management.as_json import upcoming_json
 
 from .completion import entry_names
-from .options import load
 
 
 @command("upcoming")
@@ -26,7 +25,7 @@ from .options import load
 )
 @option(
     "--until",
-    type=TIME,
+    type=INSTANT,
     example="2026-12-31T09:00",
     help="Print no run after this time (ISO 8601).",
 )
@@ -35,11 +34,10 @@ def upcoming(console: Console, name: str | None, number: int, until: datetime | 
 
     A run is due at its scheduled time plus the offsets of spread and jitter.
     """
-    end = None if until is None else instant_of_option(console, "until", until)
     if name is None:
-        runs = console.schedule.upcoming(number, until=end)
+        runs = console.schedule.upcoming(number, until=until)
     else:
-        runs = _of_one(console, name, number, end)
+        runs = _of_one(console, name, number, until)
     console.items(
         runs,
         lambda run: upcoming_json(*run),
