@@ -85,7 +85,8 @@ def _copy(
             "the entries that were not copied, and run the command again; or use --force"
         )
         raise failure(message, EX_CONFLICT)
-    sums = commands.total_stats(store.Store(client, keys.Keys(prefix)) for prefix in source.prefixes)
+    parts = [store.Store(client, keys.Keys(prefix)) for prefix in source.prefixes]
+    sums = commands.total_stats(parts)
     stats = keys.Keys(target.prefixes[0]).stats
     for name, text in sums.items():
         if name not in OF_ONE_LAYOUT:
