@@ -112,8 +112,7 @@ class Outcome:
             # Nothing but the score: a mark would let the owner of a live hold differ. An entry
             # without a state has none, and gets one: it says that this score is ours.
             return Change(run.row.key, score=rest.score)
-        recorded = verdicts.record_unsent(run.verdict, run.now)
-        return _guarded(self._change(run, recorded, mark_run=False), run, version)
+        return _guarded(self._change(run, rest, mark_run=False), run, version)
 
     def release(self, run: Run, score: float) -> Change:
         """Return the change that gives back a held run, due at ``score``.
@@ -289,7 +288,7 @@ class Outcome:
             fields[words.META] = recorded.meta
         change = Change(key, mark, set=fields, score=recorded.score, take=run.verdict.take)
         change.line, change.lines = recorded.line, self.conf.history_size
-        change.results = _result_lines(run.verdict.ends)
+        change.results = _result_lines(run.verdict.ends) if run.verdict.ends else []
         if rest.waits:
             fields[words.WAITS] = json.dumps(rest.waits)
         elif run.state.running is not None:
@@ -322,8 +321,9 @@ class Outcome:
             score = float(run.row.score or 0)  # below 1 means now
             late = run.now - score if score >= 1 else 0.0
             self.counters.dispatched(run.rule.name, None if send.id else late)
-            facts = {"scheduled_at": send.at, "task_id": run.task_id, "triggered": bool(send.id)}
-            self._emit(signals.entry_dispatched, run, **facts)
+            if signals.entry_dispatched.receivers:
+                facts = {"task_id": run.task_id, "triggered": bool(send.id)}
+                self._emit(signals.entry_dispatched, run, scheduled_at=send.at, **facts)
             if failing is not None:
                 logger.warning(
                     "beat: Entry %s can be sent again, after %s since %s",

@@ -15,7 +15,7 @@ from functools import partial
 from json.encoder import encode_basestring_ascii as quoted
 from typing import Any, Final, NamedTuple
 
-from redbeat.calendar.zones import UTC, from_timestamp
+from redbeat.calendar.zones import from_timestamp
 from redbeat.codec.stored import instant_in
 from redbeat.entries import decide
 from redbeat.entries import state as states
@@ -84,8 +84,7 @@ class Rest(NamedTuple):
         end: "", ``park``, ``disable``, ``delete``, or ``pause`` (after too many failures).
         waits: the id of the run that the entry waits for (for the field ``waits``), "" for none.
         meta: the text of ``meta`` to store, None to leave it.
-        task_id: the task id of that line.
-        line: the history line, "" for none. Only what a change stores has one.
+        line: the history line, "" for none.
     """
 
     score: float
@@ -97,8 +96,12 @@ class Rest(NamedTuple):
     end: str = ""
     waits: str = ""
     meta: str | None = None
-    task_id: str = ""
     line: str = ""
+
+    def told(self, now: float, outcome: str, at: datetime, task_id: str = "") -> Rest:
+        """Return a copy with the history line of an occurrence that is not sent now."""
+        line = quoted(run_line(at.timestamp(), now, outcome, task_id)) if outcome else ""
+        return self._replace(outcome=outcome, at=at, line=line)
 
 
 @dataclass(slots=True)  # frozen objects are slower to create
@@ -134,7 +137,7 @@ class Known:
         """The nominal time of a first run: the score, or what the state keeps in its place."""
         kept = self.state.due
         due = self.score if kept is None else kept
-        return (instant_in(due) if due >= 1 else None) or _instant(self.now)
+        return (instant_in(due) if due >= 1 else None) or from_timestamp(self.now)
 
 
 class Verdict(NamedTuple):
@@ -191,9 +194,9 @@ def judge(
         verdict = Verdict(send, _rest_of_waiting(known, send), known)
     else:
         verdict = judge_schedule(known)
-    verdict = _paused(verdict, pause)
     told = tuple(end for end in ends if end.state)
-    return verdict._replace(take=inbox[-1].line if inbox else "", ends=told)
+    take = inbox[-1].line if inbox else ""
+    return _paused(verdict, pause)._replace(take=take, ends=told)
 
 
 def asked(verdict: Verdict) -> Verdict | None:
@@ -208,7 +211,7 @@ def asked(verdict: Verdict) -> Verdict | None:
     waits = rest.score > known.now >= known.score
     if not waits or known.state.hold is not None or is_running(known):
         return None
-    send = Send(SCHEDULED, _instant(known.now), "", 0, None)
+    send = Send(SCHEDULED, from_timestamp(known.now), "", 0, None)
     return verdict._replace(send=send, rest=rest._replace(counts=True))
 
 
@@ -225,8 +228,14 @@ def _take_in(known: Known, inbox: Sequence[Said], ends: Sequence[Ended]) -> Paus
         return None
     known.state, rule, pause = known.state.copy(), known.rule, None
     state = known.state
+    limit = rule.policy.pause_after_failures
     for end in ends:
-        pause = _take_end(known, state, end) or pause
+        take_end(state, end, known.now)
+        failures = state.results.failures
+        if end.state == FAILED and limit and failures >= limit and rule.enabled:
+            last = f", the last with {end.error}" if end.error else ""
+            note = f"{plural(failures, 'failed run')} in a row{last}"
+            pause = Pause(known.now, note, "pause_after_failures")
     _take_triggers(state, inbox)
     for said in inbox:
         if said.kind == states.BAD:
@@ -267,17 +276,6 @@ def _take_triggers(state: State, inbox: Sequence[Said]) -> None:
         known = {*state.ids, *(one.id for one in state.waiting)}
         if said.kind == states.TRIGGER and said.id not in known:
             state.waiting = (*state.waiting, Trigger(said.id, from_timestamp(said.at)))
-
-
-def _take_end(known: Known, state: State, end: Ended) -> Pause | None:
-    """Take an end in, in place; return the pause if too many runs in a row failed."""
-    now, limit = known.now, known.rule.policy.pause_after_failures
-    take_end(state, end, now)
-    failures = state.results.failures
-    if end.state != FAILED or not limit or failures < limit or not known.rule.enabled:
-        return None
-    last = f", the last with {end.error}" if end.error else ""
-    return Pause(now, f"{plural(failures, 'failed run')} in a row{last}", "pause_after_failures")
 
 
 def take_end(state: State, end: Ended, now: float) -> None:
@@ -338,7 +336,7 @@ def _forbids(known: Known, held: Hold, at: datetime) -> bool:
     grace = plan.policy.misfire_grace_time
     if grace is None or asks_itself(plan.schedule) or known.never_ran:
         return False
-    return _instant(known.now) - plan.due_at(at) > timedelta(seconds=grace)
+    return from_timestamp(known.now) - plan.due_at(at) > timedelta(seconds=grace)
 
 
 def _rest_of_held(known: Known, held: Hold) -> Rest:
@@ -356,13 +354,13 @@ def _as_sent(known: Known, held: Hold, last: datetime, outcome: str) -> Rest:
     if rest.counts:
         count = known.history.total_run_count + 1
         rest = rest._replace(meta=_new_meta(rest.state, last, count))
-    return rest._replace(outcome=outcome, at=from_timestamp(held.at), task_id=held.id)
+    return rest.told(known.now, outcome, from_timestamp(held.at), held.id)
 
 
 def _found_sent(known: Known, held: Hold, proofs: Sequence[Ended]) -> Rest:
     """Return what is stored about a held run whose end was reported: it is recorded as sent."""
     outcome = {SCHEDULED: SENT, TRIGGERED: TRIGGERED_LINE, states.BACKFILLED: ""}[held.kind]
-    rest = _as_sent(known, held, _instant(known.now), outcome)
+    rest = _as_sent(known, held, from_timestamp(known.now), outcome)
     if all(end.state == RETRIED for end in proofs):
         rest.state.running = _running(known.rule, held.id, known.now)
     return rest
@@ -412,7 +410,7 @@ def judge_schedule(known: Known) -> Verdict:
 
 def _decision(known: Known) -> Decision:
     """Return which occurrence of the schedule is due, and when the entry is due next."""
-    plan, history, now = known.plan, known.history, _instant(known.now)
+    plan, history, now = known.plan, known.history, from_timestamp(known.now)
     anchor, runs = _anchor(known), history.total_run_count
     if anchor is None or asks_itself(plan.schedule):
         return _asked(known, anchor, now)
@@ -481,7 +479,7 @@ def _score_after(known: Known, state: State, *, counted: bool) -> float:
         return known.now
     assert state.at is not None
     last, runs, _ = known.history
-    history = History(_instant(known.now) if counted else last, runs + counted)
+    history = History(from_timestamp(known.now) if counted else last, runs + counted)
     decision = _decision(replace(known, history=history, state=state))
     return known.now if decision.due else score_of(decision.next_at)
 
@@ -498,7 +496,7 @@ def _not_due(known: Known, decision: Decision) -> Rest:
         rest = rest._replace(state=_state_after(known, anchor.timestamp()))
         if count:
             known.note(logging.WARNING, TOO_LATE, name, plural(count, "run"), anchor)
-            rest = rest._replace(outcome=missed(count), at=anchor, missed=count)
+            rest = rest._replace(missed=count).told(known.now, missed(count), anchor)
         else:
             known.note(logging.WARNING, IN_FUTURE, name, _anchor(known))
     elif state.failing is not None or (state.due is not None and not known.never_ran):
@@ -559,7 +557,8 @@ def _overlapping(known: Known, decision: Decision) -> Rest:
     score = score_of(decision.next_at)
     if not asks_itself(known.plan.schedule):
         score = _score_after(known, state, counted=False)
-    return _with_finish(known, Rest(score, state, False, SKIPPED, at, decision.missed))
+    rest = Rest(score, state, missed=decision.missed).told(known.now, SKIPPED, at)
+    return _with_finish(known, rest)
 
 
 def _keep_due(known: Known, state: State) -> None:
@@ -702,8 +701,7 @@ def record(
         meta = rest.meta
     else:
         count = known.history.total_run_count + 1
-        at = datetime.fromtimestamp(now, UTC)
-        meta = _new_meta(rest.state, at, count) if rest.counts else None
+        meta = _new_meta(rest.state, from_timestamp(now), count) if rest.counts else None
         if known.rule.policy.overlap != ALLOW or rest.state.running is not None:
             rest.state.running = _running(known.rule, task_id, now)
     rest.state.marks = state.marks
@@ -725,7 +723,7 @@ def _unused(known: Known, rest: Rest) -> Rest:
     assert rest.state.at is not None
     state, meta, score = _state_after(known, rest.state.at), None, rest.score
     if asks_itself(known.plan.schedule):  # it is asked about the last run
-        meta = _new_meta(state, _instant(known.now), known.history.total_run_count)
+        meta = _new_meta(state, from_timestamp(known.now), known.history.total_run_count)
     else:
         score = _score_after(known, state, counted=False)
     return _with_finish(known, Rest(score, state, meta=meta))
@@ -776,26 +774,19 @@ def _merged(fresh: Known, known: Known, rest: Rest, new: State, left: bool) -> s
     stored, before = fresh.history, known.history
     rewritten = not decide.same_instant(stored.last_run_at, before.last_run_at)
     counted = stored.total_run_count != before.total_run_count
-    last = stored.last_run_at if rewritten or not left else _instant(known.now)
+    last = stored.last_run_at if rewritten or not left else from_timestamp(known.now)
     count = stored.total_run_count + (left and not counted)
     new.at = None if rewritten else rest.state.at
     old, texts = ((rule.definition, rule.policy_text) for rule in (known.rule, fresh.rule))
     recorded = History(last, count, None)
-    merged = history_after_save(recorded, old, texts, _instant(fresh.now), rewritten=rewritten)
+    merged = history_after_save(
+        recorded, old, texts, from_timestamp(fresh.now), rewritten=rewritten
+    )
     if merged.last_run_at is not last:
         new.at = None
     if (merged.last_run_at, merged.total_run_count) == (stored.last_run_at, stored.total_run_count):
         return None
     return _new_meta(new, merged.last_run_at, merged.total_run_count)
-
-
-def record_unsent(verdict: Verdict, now: float) -> Rest:
-    """Return what to store if nothing leaves."""
-    rest = verdict.rest
-    if not rest.outcome or rest.at is None:
-        return rest
-    line = quoted(run_line(rest.at.timestamp(), now, rest.outcome, rest.task_id))
-    return rest._replace(line=line)
 
 
 def hold(verdict: Verdict, state: State, meta: str | None, until: float, task_id: str) -> State:
@@ -844,7 +835,3 @@ def put_back(
     new.hold = None if held is None else held._replace(until=until)
     new.failing = failing
     return new
-
-
-def _instant(seconds: float) -> datetime:
-    return datetime.fromtimestamp(seconds, UTC)

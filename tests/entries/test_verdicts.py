@@ -48,7 +48,6 @@ from redbeat.entries.verdicts import (
     judge,
     put_back,
     record,
-    record_unsent,
     release,
     with_inbox,
 )
@@ -151,7 +150,7 @@ class Entry:
         verdict = self.judge(now)
         if verdict.send is None:
             if verdict.rest.state is not self.now:
-                self.store(record_unsent(verdict, now), verdict, run=False)
+                self.store(verdict.rest, verdict, run=False)
             return verdict
         self.publish(verdict, left=left)
         recorded = record(verdict, self.now, now, self.task_id(verdict), True, left)
@@ -1113,7 +1112,7 @@ class Beat:
         if verdict.send is None:
             entry.score = verdict.rest.score
             if verdict.rest.state is not verdict.known.state or verdict.take:
-                entry.store(record_unsent(verdict, now), verdict, run=False)
+                entry.store(verdict.rest, verdict, run=False)
             return
         entry.publish(verdict)
         task_id = entry.task_id(verdict)

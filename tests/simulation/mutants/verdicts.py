@@ -85,7 +85,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         ),
         "entries/verdicts.py",
         (
-            "merged = history_after_save(recorded, old, texts, _instant(fresh.now), "
+            "merged = history_after_save(recorded, old, texts, from_timestamp(fresh.now), "
             "rewritten=rewritten)"
         ),
         "merged = recorded",
@@ -114,7 +114,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "late-run-sent-again",
         "A run that may have been sent is sent again although it is too late.",
         "entries/verdicts.py",
-        "return _instant(known.now) - plan.due_at(at) > timedelta(seconds=grace)",
+        "return from_timestamp(known.now) - plan.due_at(at) > timedelta(seconds=grace)",
         "return False",
         ("tests/entries/test_verdicts.py",),
     ),
