@@ -43,7 +43,7 @@ from .beat.wakeup import DUE, LOCK, WakeUp
 from .config import App, RedBeatConfig, ensure_conf, is_mock
 from .config import ensure_conf as conf_of  # tests of programs replace the name ensure_conf
 from .connection.retrying import RetryingConnection
-from .decoder import RedBeatJSONDecoder, RedBeatJSONEncoder, to_timestamp, use_codec
+from .decoder import RedBeatJSONDecoder, RedBeatJSONEncoder, to_timestamp, use_names_of
 from .entries.saving import entry_of
 from .entry import RedBeatSchedulerEntry, is_redbeat_entry, store_of
 from .errors import ConfigurationError, DecodeError, described
@@ -78,7 +78,7 @@ LUA_EXTEND_TO_SCRIPT = load_script("extend").text
 # Programs replace ``get_redis`` or the JSON classes in this module to change the client or codec of
 # the whole package.
 clients.use_provider(lambda app: get_redis(app))  # noqa: PLW0108 - the name as it is at each call
-use_codec(lambda: (RedBeatJSONEncoder, RedBeatJSONDecoder))
+use_names_of(__name__)
 
 #: The default lock timeout in seconds, for Celery's default ``beat_max_loop_interval``.
 DEFAULT_LOCK_TIMEOUT = 5 * DEFAULT_MAX_INTERVAL

@@ -54,6 +54,9 @@ logger = get_logger("celery.beat")
 
 W = TypeVar("W")
 
+#: Seconds after which an idle tick leaves the rest of its upkeep to the next one.
+LONGEST_UPKEEP: Final = 0.05
+
 #: Seconds for which one tick works before it returns to Celery's beat service.
 MAX_TICK: Final = 2.0
 
@@ -258,8 +261,11 @@ class Beat:
             if self.prepare(reply):
                 continue
             is_idle = not self._handle_rows(reply)
-            if not self._maintain(reply, is_idle) and is_idle:
+            goes_on = self._maintain(reply, is_idle)
+            if is_idle and not goes_on:
                 return self._wait(reply) if looks else self._longest_wait()
+            if is_idle and self._clock() - started > LONGEST_UPKEEP:
+                return 0.0
             failed = self._broker.failed
             if failed or self._stop.pending or self._clock() - started > self.max_tick:
                 if not failed:  # else the same runs are held again and again
@@ -370,7 +376,8 @@ class Beat:
             late = {row.key for row in reply.rows if is_late(row, reply.now)}
             self._pace.spend(len(late))
         # Redis writes scores in two notations, as 1.5e+9 too.
-        return sorted(reply.rows, key=lambda row: (row.key in late, float(row.score or 0), row.key))
+        rows = [(row.key in late, float(row.score or 0), row.key, row) for row in reply.rows]
+        return [row for *_, row in sorted(rows)]
 
     def flush(self) -> None:
         """Record what was published, and give back what was held and not tried."""
@@ -576,7 +583,7 @@ class Beat:
             self._turn.add(Change(row.key, score=first + MISSING_FOR), None)
             return
         del self._missing[row.key]
-        if self._store.keys.name_of(row.key) in self.sync.statics:
+        if self._store.keys.name_of(row.key) in self.sync.statics.names:
             logger.warning("beat: Static entry %s vanished, so the beat writes it again", row.key)
             self.sync.statics.unwritten = True
             return
@@ -587,7 +594,8 @@ class Beat:
 
     def _send(self, run: Run) -> None:
         """Add the first change of a run that leaves, by the order of its delivery."""
-        rule, send = run.rule, run.send
+        rule, send = run.rule, run.verdict.send
+        assert send is not None
         if rule.options:
             check_destinations(self._scheduler.app, rule.options)
         iso, identity = send.at.isoformat(), run.state.identity
@@ -635,7 +643,9 @@ class Beat:
             self._messages.learn(run.rule, run.headers, run.task_id, run.push)
 
     def _log_sending(self, run: Run) -> None:
-        kind = "due" if run.send.kind == "scheduled" else run.send.kind
+        send = run.verdict.send
+        assert send is not None
+        kind = "due" if send.kind == "scheduled" else send.kind
         logger.info("Scheduler: Sending %s task %s (%s)", kind, run.rule.name, run.rule.task)
 
     def _call_of(self, run: Run, producer: Any) -> Callable[[], Any]:
@@ -775,7 +785,8 @@ class Beat:
                 continue
             after = self._outcome.after(run, answer, repeated)
             if run.stage == INSIDE and answer.word == DONE:
-                self._broker.answered()
+                if self._broker.failures:
+                    self._broker.answered()
                 self._edited.discard(run.row.key)
             if after == outcome.PUBLISH:
                 run.hold_ends = sent_at + outcome.MAY_PUBLISH if run.stage == HOLD else 0.0

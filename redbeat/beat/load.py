@@ -13,12 +13,13 @@ from celery import Celery
 from celery.schedules import crontab, schedule
 
 from redbeat.calendar.zones import UTC
+from redbeat.codec.stored import is_valid_text
 from redbeat.config import ensure_conf
 from redbeat.decoder import active_codec
 from redbeat.entries import calendars
 from redbeat.entries.changes import state_of
 from redbeat.entries.decide import Plan
-from redbeat.entries.definition import FIELDS, warn_if_too_short
+from redbeat.entries.definition import warn_if_too_short
 from redbeat.entries.history import History
 from redbeat.entries.run import Rule, Run
 from redbeat.entries.templates import Templates
@@ -122,8 +123,10 @@ class Rules:
         if may_be_twin and row.definition.startswith(begin) and name not in self.statics:
             rest = row.definition[len(begin) :]
             twin = self._twins.get((rest, policy_text))
-            if twin is not None and FIELDS["name"][0](name):
-                return _renamed(twin, row, name)
+            if twin is not None and name and (name.isascii() or is_valid_text(name)):
+                plan = replace(twin.plan, identity=name)
+                texts = {"key": row.key, "name": name, "definition": row.definition}
+                return replace(twin, plan=plan, **texts)
         rule = self._decoded(row, policy_text)
         # A second name would count, and a backslash may hide it.
         if rest and len(rest) <= LONGEST_TWIN and '"name"' not in rest and "\\" not in rest:
@@ -149,12 +152,6 @@ class Rules:
         what = (entry.task, entry.args, entry.kwargs, entry.options, bool(entry.enabled))
         texts, every = (row.definition, policy_text), interval_of(entry.schedule)
         return Rule(row.key, name, *what, entry.schedule, policy, plan, *texts, every)
-
-
-def _renamed(twin: Rule, row: Row, name: str) -> Rule:
-    """Return the rule of an entry that differs from another one only in its name."""
-    plan = replace(twin.plan, identity=name)
-    return replace(twin, key=row.key, name=name, plan=plan, definition=row.definition or "")
 
 
 def interval_of(one: Any) -> timedelta | None:

@@ -68,6 +68,8 @@ class Statics:
 
     def __init__(self) -> None:
         self._entries: dict[str, RedBeatSchedulerEntry] = {}
+        #: Their names, at any time.
+        self.names = self._entries.keys()
         self._refused: set[str] = set()
         self._removed: set[str] = set()
         #: The definitions and policies to store, by name.
@@ -84,15 +86,13 @@ class Statics:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def __contains__(self, name: object) -> bool:
-        return name in self._entries
-
     # -- collecting ----------------------------------------------------------------------------
 
     def collect(self) -> None:
         """Start a new collection; static entries that are not added to it count as removed."""
-        self._removed |= self._entries.keys()
-        self._entries, self._refused, self._texts = {}, set(), {}
+        self._removed |= self.names
+        self._entries.clear()
+        self._refused, self._texts = set(), {}
         self._counts, self._note = _no_counts(), ""
         self._complete = self.unwritten = True
 
@@ -200,7 +200,7 @@ class Statics:
     def _stale(self, names: set[str], exclusive: bool) -> set[str]:
         if not self._complete:
             return set()
-        return names - self._entries.keys() - self._refused if exclusive else names & self._removed
+        return names - self.names - self._refused if exclusive else names & self._removed
 
     def _remove(self, here: Here, stale: Iterable[str]) -> bool:
         """Remove entries; return False if this beat does not hold the lock any more."""

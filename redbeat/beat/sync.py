@@ -63,7 +63,7 @@ class Sync:
     prune_at: float = math.inf
 
     def __post_init__(self) -> None:
-        self.rules.restore, self.rules.statics = self.statics.restore, self.statics
+        self.rules.restore, self.rules.statics = self.statics.restore, self.statics.names
 
     def run(self, reply: Reply) -> bool:
         """Write the static entries if it is necessary; return whether they were written.

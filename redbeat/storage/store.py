@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
@@ -129,7 +129,7 @@ class Store(Reading):
         head = self._head(request, bool(texts))
         if messages:
             head["messages"] = len(messages)
-        args = [_bytes(head), *[text for text in texts if text[:1] == b"{"], *messages]
+        args = [bytes_of(_dumps(head)), *[text for text in texts if text[:1] == b"{"], *messages]
         if request.in_hand and request.look is not None:
             self._noted = True  # If the reply is lost, the note may be there.
         lock = [request.lock[0]] if request.lock else []
@@ -252,7 +252,11 @@ class Store(Reading):
 
         The messages travel next to the JSON, by their numbers: they are long.
         """
-        fields = _fields(change)
+        fields: dict[str, Any] = {"key": change.key}
+        for name, usual in _USUAL:
+            value = getattr(change, name)
+            if value != usual:
+                fields[name] = repr(float(value)) if name in _NUMBERS else value
         if self._texts is not None and change.expect is not None:
             fields["expect"] = self._texts.get(change.expect, change.expect)
         if "nan" in (fields.get("score"), fields.get("add")):
@@ -265,7 +269,7 @@ class Store(Reading):
                     data = end if isinstance(end, bytes) else end.encode("utf-8", "surrogateescape")
                     messages.append(data)
                     commands.append([*command[:-1], len(messages)])
-            return _bytes(fields)
+            return _dumps(fields).encode("utf-8", "surrogateescape")
         except (ValueError, TypeError) as error:
             return f"cannot be written as JSON: {error}".encode("utf-8", "backslashreplace")
 
@@ -333,21 +337,6 @@ def _hand(token: str, note: str) -> Hand:
         if isinstance(keys, list) and all(isinstance(key, str) and bytes_of(key) for key in keys):
             return Hand(token, keys, alone)
     return Hand(token, [], alone=True)
-
-
-def _bytes(value: Mapping[str, Any]) -> bytes:
-    """Return JSON in which bytes that were not UTF-8 are those bytes again."""
-    return _dumps(value).encode("utf-8", "surrogateescape")
-
-
-def _fields(change: Change) -> dict[str, Any]:
-    """Return what of a change travels."""
-    found: dict[str, Any] = {"key": change.key}
-    for name, usual in _USUAL:
-        value = getattr(change, name)
-        if value != usual:
-            found[name] = repr(float(value)) if name in _NUMBERS else value
-    return found
 
 
 def store_of(app: App | None, client: Any = None) -> Store:

@@ -86,8 +86,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "late-runs-first",
         "On-time runs wait for late runs.",
         "beat/beat.py",
-        "key=lambda row: (row.key in late,",
-        "key=lambda row: (row.key not in late,",
+        "rows = [(row.key in late,",
+        "rows = [(row.key not in late,",
         ("tests/scheduler/test_max_rate.py",),
     ),
     Mutant(
